@@ -1,0 +1,43 @@
+"""Errors that are the user's to mend: two or three lines, no traceback, exit code 2."""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class PretrainError(Exception):
+    """What was given, what is allowed, what to do; the command line prints it without a traceback."""
+
+
+class RecipeError(PretrainError):
+    """A recipe, or an override of one, that cannot be run."""
+
+
+class BackendError(PretrainError):
+    """A backend that is missing, broken, without a device, or unable to do what the recipe asks."""
+
+
+class KernelError(PretrainError):
+    """An operation for which no allowed kernel is left."""
+
+
+class DataError(PretrainError):
+    """A corpus, a tokenizer or a token file that cannot be used."""
+
+
+class CheckpointError(PretrainError):
+    """A checkpoint that is missing, damaged, or of another model."""
+
+
+class LaunchError(PretrainError):
+    """Processes that cannot be started, or do not fit the recipe's layout."""
+
+
+def did_you_mean(given: str, known: Iterable[str]) -> str:
+    """Return " Did you mean 'x'?" for the known word nearest to the given one, or an empty string."""
+    near = difflib.get_close_matches(given, list(known), n=1, cutoff=0.6)
+    return f" Did you mean '{near[0]}'?" if near else ""

@@ -1,0 +1,17 @@
+"""The seam between the core and the hardware: what a plugin is asked and what it may answer.
+
+A plugin is a module (or object) whose functions carry the `hookimpl` mark. Two entry-point groups find it:
+`pretrain.backends` (the entry's name is the value of `--backend`; one device each) and `pretrain.plugins`
+(kernels for a device that somebody else's backend drives). docs/writing-a-backend.md is the one-page guide.
+"""
+
+from __future__ import annotations
+
+import pluggy
+
+PROJECT = "pretrain"
+BACKENDS = "pretrain.backends"
+PLUGINS = "pretrain.plugins"
+
+hookspec = pluggy.HookspecMarker(PROJECT)
+hookimpl = pluggy.HookimplMarker(PROJECT)

@@ -1,0 +1,140 @@
+"""A device, as the core sees it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import torch
+    from torch import Tensor
+
+    from pretrain.recipe import Recipe
+
+
+@dataclass(frozen=True, slots=True)
+class Available:
+    """The device can be used; `detail` is shown by `pretrain backends` ("2 x NVIDIA H200, driver 570")."""
+
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Unavailable:
+    """The device cannot be used.
+
+    Attributes:
+        reason: what is missing ("torch 2.13.0+cpu is built without CUDA").
+        remedy: how to get it ("pip install torch --index-url ...").
+    """
+
+    reason: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Memory of one device in bytes; None where the device cannot tell.
+
+    Attributes:
+        allocated: now.
+        peak: the most since the process began, or since the last call with `reset_peak`.
+        total: what the device has.
+    """
+
+    allocated: int | None
+    peak: int | None
+    total: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PointToPoint:
+    """What the communication between two pipeline stages can do.
+
+    Attributes:
+        batched: `torch.distributed.batch_isend_irecv` keeps several messages to one peer apart. Where this is
+            False (gloo), sends and receives are issued one by one: with it assumed wrongly, an interleaved pipeline
+            computes wrong gradients without an error.
+        device_tensors: tensors of the device are sent as they are.
+    """
+
+    batched: bool
+    device_tensors: bool = True
+
+
+class Overflow(Protocol):
+    """A sticky overflow flag, for devices whose fp16 saturates instead of giving inf (Ascend 910A)."""
+
+    def clear(self) -> None:
+        """Clear the flag; called before the backward pass of every step."""
+
+    def read(self) -> Tensor:
+        """Return a fp32 scalar on the device, non-zero after an overflow; called after the backward pass."""
+        ...
+
+
+class Backend(ABC):
+    """One device plugin. Construction touches no device; nothing happens at import.
+
+    The smallest backend sets three attributes and writes `availability` and `device`; `pretrain.cpu` is one.
+    """
+
+    name: ClassVar[str]
+    """The value of `--backend`."""
+    device_type: ClassVar[str]
+    """torch's name of the device: "cpu", "cuda", "npu"."""
+    process_group: ClassVar[str]
+    """torch.distributed's backend: "gloo", "nccl", "hccl"."""
+
+    @abstractmethod
+    def availability(self) -> Available | Unavailable:
+        """Say whether the device can be used in this process, and if not, why and what to do. Never raises."""
+
+    @abstractmethod
+    def device(self, local_rank: int) -> torch.device:
+        """Make the device of this rank the current one and return it. Called once per process, after `prepare`."""
+
+    def device_count(self) -> int | None:
+        """Return the number of devices visible here, or None where processes are not bound to devices (cpu)."""
+        return None
+
+    def prepare(self, recipe: Recipe) -> Mapping[str, str]:
+        """Return the environment variables that must be set before the device context exists.
+
+        The core sets those that the user has not set. Called once per process, before `device`.
+        """
+        return {}
+
+    def supports(self, dtype: torch.dtype) -> bool:
+        """Say whether matrix products of the dtype run on the device."""
+        return True
+
+    def peak_flops(self, dtype: torch.dtype) -> float | None:
+        """Return dense FLOP/s of matrix products from the datasheet: the denominator of MFU. None: not reported."""
+        return None
+
+    def memory(self, *, reset_peak: bool = False) -> Memory:
+        """Return the memory of the current device; after that forget the peak if `reset_peak`."""
+        import torch  # noqa: PLC0415  the class must be importable without torch
+
+        module = torch.get_device_module(self.device_type)
+        free_total = module.mem_get_info() if hasattr(module, "mem_get_info") else (None, None)
+        memory = Memory(module.memory_allocated(), module.max_memory_allocated(), free_total[1])
+        if reset_peak:
+            module.reset_peak_memory_stats()
+        return memory
+
+    def overflow(self) -> Overflow | None:
+        """Return how to read and clear a sticky overflow flag, or None where inf and nan are kept."""
+        return None
+
+    def point_to_point(self) -> PointToPoint:
+        """Say what communication between pipeline stages can do; the schedule is chosen by it."""
+        return PointToPoint(batched=True)
+
+    def describe(self) -> Mapping[str, str]:
+        """Return what belongs into a run's environment.json: device name, driver, library versions."""
+        return {}

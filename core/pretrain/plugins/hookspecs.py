@@ -1,0 +1,191 @@
+"""Every hook that a plugin may implement.
+
+All kernel hooks share one protocol. The core calls each once per process, on every rank with the same request, when
+the model is built. A plugin answers with an `Offer`, a `Decline` with its reason, a sequence of both (best first),
+or None when it has nothing for the operation. The first offer in plugin order is taken: plugins of the group
+`pretrain.plugins` before the backend, the pure-torch reference last; or the kernel that the recipe names. No
+kernel is exchanged while training: one that raises stops the run.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pretrain.plugins import hookspec
+
+if TYPE_CHECKING:
+    from pretrain.plugins.backend import Backend
+    from pretrain.plugins.offer import Answer
+    from pretrain.plugins.requests import (
+        ActivationRequest,
+        AttentionRequest,
+        BiasDropoutAddRequest,
+        CollectivesRequest,
+        CrossEntropyRequest,
+        LinearRequest,
+        NormRequest,
+        OptimizerRequest,
+        RotaryRequest,
+        SoftmaxRequest,
+    )
+
+
+@hookspec
+def pretrain_backend() -> Backend | None:
+    """Return the device of this plugin; asked of the plugin that `--backend` names, once per process.
+
+    A plugin that only brings kernels does not implement it. The object is made without touching the device.
+
+    Example:
+        @hookimpl
+        def pretrain_backend() -> Backend:
+            return CpuBackend()
+    """
+
+
+@hookspec
+def pretrain_attention(request: AttentionRequest) -> Answer:
+    """Offer attention without projections, an `AttentionFn`.
+
+    query [s, b, n, d], key and value [s, b, g, d] in `request.dtype` -> context [s, b, n * d]. Kinds: "flash"
+    (never stores the weights), "triangle" (only the blocks on and below the diagonal), "softmax" (all weights; may
+    use `built["softmax"]`). Dropout draws from the device's default generator. Queries that see no key give zeros.
+
+    Example:
+        @hookimpl
+        def pretrain_attention(request: AttentionRequest) -> Answer:
+            if request.head_size > 256:
+                return Decline(name="fast", kind="flash", reason=f"head size {request.head_size} is over 256")
+            return Offer(name="fast", kind="flash", build=lambda built: FastAttention(request))
+    """
+
+
+@hookspec
+def pretrain_softmax(request: SoftmaxRequest) -> Answer:
+    """Offer scale, mask and softmax in one, a `SoftmaxFn`.
+
+    scores [b, n, queries, keys] in `request.dtype` -> weights of the same shape and dtype. Masked entries and fully
+    masked rows are exactly zero; the softmax is computed in fp32 when `request.in_fp32`.
+
+    Example:
+        @hookimpl
+        def pretrain_softmax(request: SoftmaxRequest) -> Answer:
+            if request.keys > 4096:
+                return Decline(name="fused", reason=f"{request.keys} keys, at most 4096")
+            return Offer(name="fused", build=lambda built: FusedSoftmax(request))
+    """
+
+
+@hookspec
+def pretrain_norm(request: NormRequest) -> Answer:
+    """Offer layer norm or RMS norm over the last dimension, a `NormFn`.
+
+    x [..., h] in `request.dtype`, weight and bias [h] in `request.weight_dtype` -> [..., h] in `request.dtype`.
+    `epsilon` is added to the variance (LayerNorm) or the mean square (RMSNorm), which are accumulated in fp32.
+
+    Example:
+        @hookimpl
+        def pretrain_norm(request: NormRequest) -> Answer:
+            if request.kind != "LayerNorm":
+                return Decline(name="fast", reason=f"{request.kind}: only LayerNorm")
+            return Offer(name="fast", build=lambda built: fast_layer_norm(request.epsilon))
+    """
+
+
+@hookspec
+def pretrain_rotary(request: RotaryRequest) -> Answer:
+    """Offer rotary position embedding, a `RotaryFn`.
+
+    x [s, b, n, d] in `request.dtype`, cos and sin [s, 1, 1, rotary_size] in fp32 -> a new [s, b, n, d]. The first
+    rotary_size dimensions are rotated half-split (i with i + rotary_size / 2), the others pass through.
+
+    Example:
+        @hookimpl
+        def pretrain_rotary(request: RotaryRequest) -> Answer:
+            return Offer(name="fused", build=lambda built: rotate)
+    """
+
+
+@hookspec
+def pretrain_activation(request: ActivationRequest) -> Answer:
+    """Offer bias and activation of the MLP, an `ActivationFn`.
+
+    x [..., features] (swiglu: [..., 2 * features]), bias [last dimension of x] -> [..., features].
+
+    Example:
+        @hookimpl
+        def pretrain_activation(request: ActivationRequest) -> Answer:
+            return Offer(name="compiled", build=lambda built: compiled(request.kind))
+    """
+
+
+@hookspec
+def pretrain_bias_dropout_add(request: BiasDropoutAddRequest) -> Answer:
+    """Offer residual + dropout(x + bias), a `BiasDropoutAddFn`.
+
+    x and residual [s, b, h], bias [h] -> [s, b, h]. Dropout draws from the device's default generator, so that the
+    core's generator bookkeeping (saved, restored and forked per tensor-parallel rank) governs it.
+
+    Example:
+        @hookimpl
+        def pretrain_bias_dropout_add(request: BiasDropoutAddRequest) -> Answer:
+            return Offer(name="compiled", build=lambda built: compiled(request.dropout))
+    """
+
+
+@hookspec
+def pretrain_cross_entropy(request: CrossEntropyRequest) -> Answer:
+    """Offer vocabulary-parallel cross entropy, a `CrossEntropyFn`.
+
+    logits [s, b, padded_vocab_size / t] in `request.dtype`, target int64 [s, b] -> fp32 [s, b], equal on all ranks of
+    the tensor-parallel group that is passed in. Columns from `vocab_size` on count as minus infinity.
+
+    Example:
+        @hookimpl
+        def pretrain_cross_entropy(request: CrossEntropyRequest) -> Answer:
+            if request.tensor_parallel_size > 1:
+                return Decline(name="fused", reason="tensor_parallel_size over 1")
+            return Offer(name="fused", build=lambda built: fused_cross_entropy(request.vocab_size))
+    """
+
+
+@hookspec
+def pretrain_linear(request: LinearRequest) -> Answer:
+    """Offer the column-parallel linear, a `LinearFn`.
+
+    x [s, b, in] -> [s, b, out of this rank]. In the backward pass the all-reduce (or, with sequence parallel, the
+    reduce-scatter) of the input's gradient starts before the weight gradient is computed and is waited for after it.
+
+    Example:
+        @hookimpl
+        def pretrain_linear(request: LinearRequest) -> Answer:
+            return Offer(name="overlapped", build=lambda built: Overlapped(request))
+    """
+
+
+@hookspec
+def pretrain_optimizer(request: OptimizerRequest) -> Answer:
+    """Offer Adam and the gradient norm, `OptimizerKernels`.
+
+    The class is shaped like apex's FusedAdam (`step` in the parameter group, state `exp_avg` and `exp_avg_sq`), the
+    norm is a scalar fp32 tensor on the device, computed without a host synchronization.
+
+    Example:
+        @hookimpl
+        def pretrain_optimizer(request: OptimizerRequest) -> Answer:
+            return Offer(name="fused", build=lambda built: OptimizerKernels(adam=FusedAdam, gradient_norm=norm))
+    """
+
+
+@hookspec
+def pretrain_collectives(request: CollectivesRequest) -> Answer:
+    """Offer options for process groups, a `ProcessGroupOptionsFn`.
+
+    Called before the parallel groups are made; the function is called with "tp", "pp", "dp", ... and returns what
+    `torch.distributed.new_group(pg_options=...)` takes, or None for torch's defaults.
+
+    Example:
+        @hookimpl
+        def pretrain_collectives(request: CollectivesRequest) -> Answer:
+            return Offer(name="high-priority", build=lambda built: options_of)
+    """

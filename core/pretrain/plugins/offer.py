@@ -1,0 +1,48 @@
+"""What a plugin answers when it is asked for a kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Offer:
+    """A kernel that fits the request exactly as it was asked.
+
+    Attributes:
+        name: what the kernel is called in the kernel table and in `kernels: {<operation>: <name>}` of a recipe.
+        build: makes the callable; called at most once, when the offer is taken. It is given the kernels
+            negotiated before it, by operation name: `attention` may use `built["softmax"]`.
+        kind: a portable family name that a recipe may use instead of `name`; for attention one of
+            "flash", "triangle", "softmax".
+        provider: the library and version that does the work ("flash-attn 2.8.3"); empty means the plugin itself.
+    """
+
+    name: str
+    build: Callable[[Mapping[str, Any]], Any]
+    kind: str = ""
+    provider: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Decline:
+    """A kernel that exists here but does not fit this request.
+
+    Attributes:
+        name: the kernel that declines.
+        reason: what does not fit, with the value that was asked and the value that is allowed.
+        kind: as for `Offer`.
+    """
+
+    name: str
+    reason: str
+    kind: str = ""
+
+
+Answer = Offer | Decline | Sequence[Offer | Decline] | None
+"""None: this plugin has nothing for the operation. A sequence: several kernels, the preferred one first."""

@@ -1,0 +1,240 @@
+"""What the core asks for: one frozen request per operation.
+
+Every request can be written as JSON, is equal on all ranks of a run, and says everything a plugin may depend on.
+Sizes are those of one rank: `heads` is the number of attention heads divided by the tensor-parallel size.
+Shapes use s: sequence, b: micro batch, n: heads of this rank, g: key/value heads of this rank, d: head size,
+h: hidden size, t: tensor-parallel size.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import ClassVar
+
+import torch
+
+
+class Mask(StrEnum):
+    """Which keys a query must not see. A kernel may ignore no mask that it was given.
+
+    NONE: every query sees every key; the mask argument is None.
+    CAUSAL: query i sees keys up to i + (keys - queries); the mask argument is None.
+    KEY_PADDING: bool [b, 1, 1, keys], True = masked.
+    ARBITRARY: bool, broadcastable to [b, n, queries, keys], True = masked; it holds the causal part, if any.
+    A query that sees no key at all gets zeros, forward and backward.
+    """
+
+    NONE = "none"
+    CAUSAL = "causal"
+    KEY_PADDING = "key_padding"
+    ARBITRARY = "arbitrary"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """What all requests say.
+
+    Attributes:
+        device_type: torch's name of the device ("cpu", "cuda", "npu").
+        dtype: of the activations that go in and come out.
+        deterministic: the same input must give the same bits on every call.
+    """
+
+    operation: ClassVar[str]
+    device_type: str
+    dtype: torch.dtype
+    deterministic: bool = False
+
+    def to_json(self) -> dict[str, object]:
+        """Return the request as plain JSON values; dtypes as "float32"."""
+        plain: dict[str, object] = {"operation": self.operation}
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            plain[field.name] = str(value).removeprefix("torch.") if isinstance(value, torch.dtype) else value
+        return plain
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SoftmaxRequest(Request):
+    """Scale, mask and softmax over the last dimension: `SoftmaxFn`.
+
+    Attributes:
+        heads: n.
+        queries: number of rows of one head.
+        keys: length of one row.
+        mask: see `Mask`.
+        scale: the scores are multiplied by it before the mask.
+        in_fp32: 16-bit scores are scaled and exponentiated in fp32 (fp32 and fp64 always are in their own type).
+    """
+
+    operation: ClassVar[str] = "softmax"
+    heads: int
+    queries: int
+    keys: int
+    mask: Mask = Mask.CAUSAL
+    scale: float = 1.0
+    in_fp32: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AttentionRequest(Request):
+    """Dropout(Softmax(Mask(scale * Q K^T))) V: `AttentionFn`.
+
+    Attributes:
+        heads: n, query heads of this rank.
+        query_groups: g, key/value heads of this rank; n is a multiple of g.
+        head_size: d.
+        seq_length: queries and keys; s.
+        micro_batch_size: b.
+        mask: see `Mask`.
+        dropout: probability with which an attention weight is dropped while training.
+        scale: usually d**-0.5.
+        softmax_in_fp32: as `SoftmaxRequest.in_fp32`; a fused kernel that accumulates in fp32 fulfils it.
+        block_size: rows of one block of the "triangle" kind.
+    """
+
+    operation: ClassVar[str] = "attention"
+    heads: int
+    query_groups: int
+    head_size: int
+    seq_length: int
+    micro_batch_size: int
+    mask: Mask = Mask.CAUSAL
+    dropout: float = 0.0
+    scale: float
+    softmax_in_fp32: bool = True
+    block_size: int = 512
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NormRequest(Request):
+    """Layer norm or RMS norm over the last dimension: `NormFn`.
+
+    Attributes:
+        kind: "LayerNorm" or "RMSNorm".
+        hidden_size: h, the normalized dimension.
+        epsilon: added to the variance (LayerNorm) or mean square (RMSNorm).
+        weight_dtype: of weight and bias.
+    """
+
+    operation: ClassVar[str] = "norm"
+    kind: str
+    hidden_size: int
+    epsilon: float
+    weight_dtype: torch.dtype
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RotaryRequest(Request):
+    """Rotary position embedding of the first `rotary_size` of `head_size` dimensions: `RotaryFn`.
+
+    Half-split rotation as in GPT-NeoX: dimension i is rotated with i + rotary_size / 2.
+
+    Attributes:
+        heads: n.
+        head_size: d.
+        rotary_size: even, at most d; the other dimensions pass through.
+        seq_length: s.
+    """
+
+    operation: ClassVar[str] = "rotary"
+    heads: int
+    head_size: int
+    rotary_size: int
+    seq_length: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ActivationRequest(Request):
+    """Bias and activation of the MLP: `ActivationFn`.
+
+    Attributes:
+        kind: "gelu" (exact, erf), "gelu_tanh" or "swiglu" (silu(first half) * second half).
+        features: size of the last dimension of the output.
+        has_bias: whether a bias is added first.
+    """
+
+    operation: ClassVar[str] = "activation"
+    kind: str
+    features: int
+    has_bias: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BiasDropoutAddRequest(Request):
+    """residual + dropout(x + bias): `BiasDropoutAddFn`.
+
+    Attributes:
+        hidden_size: h.
+        dropout: probability of the dropout.
+        has_bias: whether a bias is added.
+    """
+
+    operation: ClassVar[str] = "bias_dropout_add"
+    hidden_size: int
+    dropout: float = 0.0
+    has_bias: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CrossEntropyRequest(Request):
+    """Vocabulary-parallel cross entropy: `CrossEntropyFn`.
+
+    Attributes:
+        vocab_size: entries of the tokenizer; columns from here on are padding, are never predicted and get no gradient.
+        padded_vocab_size: columns of the logits over all ranks, a multiple of the tensor-parallel size.
+        tensor_parallel_size: t; each rank holds padded_vocab_size / t neighbouring columns.
+        in_fp32: 16-bit logits are exponentiated and summed in fp32.
+    """
+
+    operation: ClassVar[str] = "cross_entropy"
+    vocab_size: int
+    padded_vocab_size: int
+    tensor_parallel_size: int = 1
+    in_fp32: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LinearRequest(Request):
+    """Tensor-parallel linear whose input-gradient communication overlaps the weight gradient: `LinearFn`.
+
+    Attributes:
+        tensor_parallel_size: t.
+        sequence_parallel: the input is split along the sequence; it is gathered first and its gradient is
+            reduce-scattered. Otherwise the gradient is all-reduced.
+        main_grad_dtype: dtype of `weight.main_grad` when the weight gradient is to be added there by the kernel
+            itself (gradient accumulation fusion); None: return it to autograd.
+    """
+
+    operation: ClassVar[str] = "linear"
+    tensor_parallel_size: int = 1
+    sequence_parallel: bool = False
+    main_grad_dtype: torch.dtype | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OptimizerRequest(Request):
+    """Adam or AdamW and the gradient norm: `OptimizerKernels`. `dtype` is that of the main parameters (fp32).
+
+    Attributes:
+        name: "adam" (weight decay added to the gradient) or "adamw" (decoupled weight decay).
+    """
+
+    operation: ClassVar[str] = "optimizer"
+    name: str = "adam"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CollectivesRequest(Request):
+    """Options of the process groups: `ProcessGroupOptionsFn`. `dtype` is that of the gradients.
+
+    Attributes:
+        process_group: `Backend.process_group` ("nccl", "hccl", "gloo").
+        timeout_minutes: after which a collective is given up.
+    """
+
+    operation: ClassVar[str] = "collectives"
+    process_group: str
+    timeout_minutes: int

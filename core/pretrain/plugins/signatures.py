@@ -1,0 +1,154 @@
+"""The callables that kernels are: one signature per operation.
+
+Tensors are on the request's device, of the request's dtype where nothing else is said, and may be non-contiguous.
+Every callable is differentiable where torch's own counterpart is. Shape letters: see `requests`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch
+    from torch import Tensor
+    from torch.distributed import ProcessGroup
+
+
+class SoftmaxFn(Protocol):
+    """Scale, mask, softmax."""
+
+    def __call__(self, scores: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return the weights.
+
+        Args:
+            scores: [b, n, queries, keys].
+            mask: as the request's `Mask` says.
+
+        Returns:
+            [b, n, queries, keys], dtype of `scores`; masked entries and fully masked rows are exactly zero.
+        """
+        ...
+
+
+class AttentionFn(Protocol):
+    """Attention without projections."""
+
+    def __call__(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, *, training: bool = True
+    ) -> Tensor:
+        """Return the context.
+
+        Args:
+            query: [s, b, n, d].
+            key: [s, b, g, d].
+            value: [s, b, g, d].
+            mask: as the request's `Mask` says.
+            training: whether the request's dropout applies; it draws from the device's default generator.
+
+        Returns:
+            [s, b, n * d]; rows of queries that see no key are zero.
+        """
+        ...
+
+
+class NormFn(Protocol):
+    """Layer norm or RMS norm."""
+
+    def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Return [..., h] in the dtype of `x`; weight and bias are [h], bias is None for RMSNorm."""
+        ...
+
+
+class RotaryFn(Protocol):
+    """Rotary position embedding."""
+
+    def __call__(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """Rotate [s, b, n, d] by cos and sin, both [s, 1, 1, rotary_size] in fp32, and return a new tensor."""
+        ...
+
+
+class ActivationFn(Protocol):
+    """Bias and activation of the MLP."""
+
+    def __call__(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Return [..., features] for x [..., features] (swiglu: [..., 2 * features]), bias [last dimension of x]."""
+        ...
+
+
+class BiasDropoutAddFn(Protocol):
+    """residual + dropout(x + bias)."""
+
+    def __call__(self, x: Tensor, bias: Tensor | None, residual: Tensor, *, training: bool = True) -> Tensor:
+        """Return [s, b, h] for x and residual [s, b, h], bias [h]; draws from the device's default generator."""
+        ...
+
+
+class CrossEntropyFn(Protocol):
+    """Vocabulary-parallel cross entropy."""
+
+    def __call__(self, logits: Tensor, target: Tensor, group: ProcessGroup | None = None) -> Tensor:
+        """Return the loss of every token.
+
+        Args:
+            logits: [s, b, padded_vocab_size / t], this rank's columns. The kernel may overwrite it.
+            target: int64 [s, b], entries of the whole vocabulary, below `vocab_size`.
+            group: the tensor-parallel group; None where t is 1.
+
+        Returns:
+            fp32 [s, b], equal on all ranks of the group.
+        """
+        ...
+
+
+class LinearFn(Protocol):
+    """Column-parallel linear."""
+
+    def __call__(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None = None, group: ProcessGroup | None = None
+    ) -> Tensor:
+        """Return x weight^T + bias.
+
+        Args:
+            x: [s, b, in]; with sequence_parallel [s / t, b, in].
+            weight: [out of this rank, in].
+            bias: [out of this rank].
+            group: the tensor-parallel group; None where t is 1 or the input's gradient is not to be reduced.
+
+        Returns:
+            [s, b, out of this rank].
+        """
+        ...
+
+
+class GradientNormFn(Protocol):
+    """The Euclidean norm over many tensors."""
+
+    def __call__(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Return a scalar fp32 tensor on the device; no host synchronization. An empty sequence gives zero."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OptimizerKernels:
+    """The two halves of an optimizer step.
+
+    Attributes:
+        adam: a `torch.optim.Optimizer` class shaped like apex's FusedAdam:
+            `adam(params, lr, betas, eps, weight_decay, adam_w_mode)`, `step` counted in the parameter group, state of
+            `exp_avg` and `exp_avg_sq` only. This is what lets a checkpoint change its data-parallel size.
+        gradient_norm: see `GradientNormFn`.
+    """
+
+    adam: type[torch.optim.Optimizer]
+    gradient_norm: GradientNormFn
+
+
+class ProcessGroupOptionsFn(Protocol):
+    """Options of one process group."""
+
+    def __call__(self, group_name: str) -> Any | None:
+        """Return what `torch.distributed.new_group(pg_options=...)` takes, or None, for "tp", "pp", "dp", ..."""
+        ...
