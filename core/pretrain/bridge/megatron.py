@@ -1,0 +1,40 @@
+"""megatron-core 0.16.1 on the device of any backend. Install it before anything imports megatron.core."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import warnings
+from typing import TYPE_CHECKING
+
+from pretrain.errors import BackendError
+
+if TYPE_CHECKING:
+    from pretrain.plugins.backend import Backend
+
+
+def install(backend: Backend) -> None:
+    """Let every later import of megatron.core run on the backend's device; nothing changes for CUDA.
+
+    Calling it again for the same device does nothing. A process trains on one device: another one is an error, and so
+    is a megatron.core that was imported before.
+    """
+    warnings.filterwarnings("ignore", message=".*(Apex|Transformer Engine).* not installed", category=UserWarning)
+    if backend.device_type == "cuda":
+        return
+    from pretrain.bridge.loader import PACKAGE, Finder  # noqa: PLC0415  torch is imported only from here on
+    from pretrain.bridge.names import DeviceNames  # noqa: PLC0415
+
+    installed = next((finder for finder in sys.meta_path if isinstance(finder, Finder)), None)
+    if installed is not None:
+        if installed.device_type != backend.device_type:
+            msg = f"this process trains on {installed.device_type}; {backend.device_type} needs a process of its own"
+            raise BackendError(msg)
+        return
+    if PACKAGE in sys.modules:
+        msg = f"{PACKAGE} was imported before the bridge for {backend.device_type}. Install the bridge first."
+        raise BackendError(msg)
+    sys.meta_path.insert(0, Finder(DeviceNames(backend)))
+    if backend.device_type == "cpu":
+        # The fork of the device's generator is the CPU's own here: tensor_parallel/random.py:260 warns at every dropout.
+        logging.getLogger("megatron.core.tensor_parallel.random").setLevel(logging.ERROR)

@@ -1,0 +1,173 @@
+"""What megatron-core's CUDA names mean on another device."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from pretrain.plugins.backend import Backend
+
+
+class HostStream:
+    """A stream of a device that computes when it is called: everything before it is done."""
+
+    cuda_stream = 0
+
+    def __init__(self, *_args: Any, **_kwargs: Any) -> None: ...
+
+    def wait_stream(self, stream: Any) -> None: ...
+
+    def wait_event(self, event: Any) -> None: ...
+
+    def synchronize(self) -> None: ...
+
+    def record_event(self, event: HostEvent | None = None) -> HostEvent:
+        return event or HostEvent()
+
+    def __enter__(self) -> HostStream:
+        return self
+
+    def __exit__(self, *_error: object) -> None: ...
+
+
+class HostEvent:
+    """An event of such a device: it has always happened."""
+
+    def __init__(self, *_args: Any, **_kwargs: Any) -> None: ...
+
+    def record(self, stream: Any = None) -> None: ...
+
+    def wait(self, stream: Any = None) -> None: ...
+
+    def synchronize(self) -> None: ...
+
+    def query(self) -> bool:
+        return True
+
+
+class Generators:
+    """`torch.cuda.default_generators` of any device, indexed by a device, a number or None."""
+
+    def __init__(self, default: Callable[[], torch.Generator]) -> None:
+        self._default = default
+
+    def __getitem__(self, index: object) -> torch.Generator:
+        return self._default()
+
+
+class DeviceNames:
+    """Stands where a translated module says `torch.cuda`: the device's own name, or what the device does instead.
+
+    A name that is neither here nor in torch's module of the device raises at its first use and says so; the bridge's
+    coverage test finds it before that.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        """Collect the names; touches no device."""
+        self.type = backend.device_type
+        self._module = torch.get_device_module(self.type)
+        self.is_available = _false  # asked by megatron-core to find out about CUDA, never about "the device"
+        self.device_count = lambda: backend.device_count() or 1
+        self._lazy_call = _call
+        self._lazy_init = _nothing
+        self.amp = _Amp(self.type)
+        self.compile = _as_is  # every fused kernel is negotiated; torch.compile's import alone takes a second
+        self.nvtx = _Ranges()
+        self.random = self  # torch.cuda.random.get_rng_state
+        if self.type == "cpu":
+            self._fill_in_host()
+        else:
+            self.default_generators = Generators(lambda: self._module.default_generators[self._module.current_device()])
+
+    def _fill_in_host(self) -> None:
+        self.current_device = functools.partial(torch.device, "cpu")  # an index would mean the accelerator's
+        self.set_device = _nothing
+        self.synchronize = _nothing
+        self.empty_cache = _nothing
+        self.Stream = HostStream
+        self.Event = HostEvent
+        self.current_stream = HostStream
+        self.default_stream = HostStream
+        self.stream = contextlib.nullcontext
+        self.device = contextlib.nullcontext
+        self.manual_seed = torch.manual_seed
+        self.get_rng_state = _host_rng_state
+        self.set_rng_state = _set_host_rng_state
+        self.default_generators = Generators(lambda: torch.default_generator)
+        self.is_current_stream_capturing = _false
+        self.FloatTensor = torch.FloatTensor
+        self.HalfTensor = torch.HalfTensor
+        self.BFloat16Tensor = torch.BFloat16Tensor
+        self.OutOfMemoryError = torch.OutOfMemoryError
+        self.memory_allocated = self.max_memory_allocated = self.memory_reserved = _zero
+        self.CUDAGraph = object
+
+    def __getattr__(self, name: str) -> Any:
+        """Return the name of torch's own module of the device (torch.npu, torch.xpu, ...)."""
+        try:
+            return getattr(self._module, name)
+        except AttributeError:
+            msg = f"megatron-core asks for torch.cuda.{name}, which neither torch.{self.type} nor the bridge has"
+            raise AttributeError(msg) from None
+
+    def type_name(self, name: str) -> str:
+        """Return what `tensor.type()` says on the device for the CUDA tensor class of that name."""
+        return f"torch.{name}" if self.type == "cpu" else f"torch.{self.type}.{name}"
+
+    def move(self, thing: Any, device: Any = None, **kwargs: Any) -> Any:
+        """Return the tensor or module on the device: `thing.cuda(...)`."""
+        return thing.to(self.current_device() if device is None else device, **kwargs)
+
+    def holds(self, tensor: Any) -> bool:
+        """Say whether the tensor is on the device: `tensor.is_cuda`."""
+        return bool(tensor.device.type == self.type)
+
+
+class _Amp:
+    """`torch.cuda.amp`: the decorators of custom autograd functions."""
+
+    def __init__(self, device_type: str) -> None:
+        self.custom_fwd = functools.partial(torch.amp.custom_fwd, device_type=device_type)
+        self.custom_bwd = functools.partial(torch.amp.custom_bwd, device_type=device_type)
+
+
+class _Ranges:
+    """`torch.cuda.nvtx`: names in a trace that only one vendor's profiler reads."""
+
+    @staticmethod
+    def range_push(name: str) -> None: ...
+
+    @staticmethod
+    def range_pop() -> None: ...
+
+
+def _host_rng_state(device: object = None) -> torch.Tensor:  # noqa: ARG001  the signature of torch.cuda's
+    return torch.get_rng_state()
+
+
+def _set_host_rng_state(state: torch.Tensor, device: object = None) -> None:  # noqa: ARG001
+    torch.set_rng_state(state)
+
+
+def _call(function: Callable[[], None], **_kwargs: object) -> None:
+    function()
+
+
+def _as_is(function: Any = None, **_kwargs: object) -> Any:
+    return _as_is if function is None else function
+
+
+def _nothing(*_args: object, **_kwargs: object) -> None: ...
+
+
+def _false(*_args: object) -> bool:
+    return False
+
+
+def _zero(*_args: object) -> int:
+    return 0
