@@ -37,6 +37,10 @@ class LaunchError(PretrainError):
     """Processes that cannot be started, or do not fit the recipe's layout."""
 
 
+class RunError(PretrainError):
+    """A run directory that is missing, damaged, or already holds another run."""
+
+
 def did_you_mean(given: str, known: Iterable[str]) -> str:
     """Return " Did you mean 'x'?" for the known word nearest to the given one, or an empty string."""
     near = difflib.get_close_matches(given, list(known), n=1, cutoff=0.6)

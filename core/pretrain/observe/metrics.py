@@ -1,0 +1,101 @@
+"""metrics.jsonl: one JSON object a line, written so that a crash costs at most the line being written."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any, Self
+
+from pretrain.errors import RunError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pretrain.observe.records import Record
+
+FILE = "metrics.jsonl"
+
+
+class MetricsWriter:
+    """Appends records; every record reaches the operating system before `write` returns.
+
+    Reopening repairs a torn last line. Only one rank may open a file for writing.
+    """
+
+    def __init__(self, path: Path, *, resume_at: int | None = None) -> None:
+        """Open for appending.
+
+        Args:
+            path: the file; created if missing.
+            resume_at: the iteration that training continues from. Lines of later iterations, which the resumed run
+                will write again, are dropped, so that the file reads as one run.
+        """
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists():
+            _repair(path, resume_at)
+        self._file = path.open("ab", buffering=0)
+
+    def write(self, record: Record) -> None:
+        """Append one line, with null for what is not finite."""
+        self._file.write(json.dumps(record.to_json(), allow_nan=False).encode() + b"\n")
+
+    def close(self) -> None:
+        """Close the file; may be called twice."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """Return the objects of all complete lines; a torn last line of a killed run is left out.
+
+    Raises:
+        RunError: the file is missing, or a line other than the last is not a JSON object.
+    """
+    try:
+        lines = path.read_bytes().splitlines(keepends=True)
+    except OSError as exc:
+        msg = (
+            f"{path}: cannot be read ({exc.strerror}).\nMetrics are written by a run when it logs its first iteration."
+        )
+        raise RunError(msg) from exc
+    return [json.loads(line) for line in _complete(path, lines)]
+
+
+def _complete(path: Path, lines: list[bytes]) -> list[bytes]:
+    """Return the lines without a torn last one."""
+    for number, line in enumerate(lines, start=1):
+        if not _is_record(line):
+            if number == len(lines):
+                return lines[:-1]
+            msg = f"{path}:{number}: not a JSON object with an iteration.\nDelete the line, or restore the file."
+            raise RunError(msg)
+    return lines
+
+
+def _is_record(line: bytes) -> bool:
+    if not line.endswith(b"\n"):
+        return False
+    try:
+        value = json.loads(line)
+    except ValueError:
+        return False
+    return isinstance(value, dict) and isinstance(value.get("iteration"), int)
+
+
+def _repair(path: Path, resume_at: int | None) -> None:
+    """Drop a torn last line and what a resumed run will write again; replaces the file only if that changes it."""
+    lines = path.read_bytes().splitlines(keepends=True)
+    kept = [line for line in _complete(path, lines) if resume_at is None or json.loads(line)["iteration"] <= resume_at]
+    if kept == lines:
+        return
+    temporary = path.with_suffix(".tmp")
+    with temporary.open("wb") as file:
+        file.writelines(kept)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)

@@ -1,0 +1,101 @@
+"""The two kinds of line in metrics.jsonl."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+Scalar = str | int | float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainRecord:
+    """One logged training interval, which ends with `iteration`.
+
+    Attributes:
+        kind: always "train".
+        iteration: iterations done since the training began, over all resumed parts.
+        consumed_samples: sequences trained on since the training began.
+        consumed_tokens: `consumed_samples` times the sequence length.
+        lm_loss: mean over the interval's iterations that were not skipped, in nats per token; None if all were.
+        grad_norm: Euclidean norm before clipping, of the interval's last iteration; None if that was skipped.
+        learning_rate: of the interval's last iteration.
+        loss_scale: of fp16; None where the loss is not scaled.
+        global_batch_size: sequences of the interval's last iteration, over all ranks.
+        skipped_iterations: iterations of the interval without an update, because of an fp16 overflow.
+        nan_iterations: iterations of the interval whose loss was not finite.
+        seconds_per_iteration: wall time, evaluation and checkpoints excluded.
+        samples_per_second: over all ranks.
+        tokens_per_second_per_device: tokens of all ranks, divided by the number of ranks.
+        tflops_per_device: model TFLOP/s (`flops`).
+        mfu: share of the device's peak, 0 to 1; None where the backend declares no peak.
+        memory_peak_bytes: of this rank's device since the process began; None where the device cannot tell.
+        params_norm: Euclidean norm of the parameters; only where logged.
+        num_zeros_in_grad: number of gradient entries that are zero; only where logged.
+    """
+
+    kind: Literal["train"] = "train"
+    iteration: int
+    consumed_samples: int
+    consumed_tokens: int
+    lm_loss: float | None
+    grad_norm: float | None
+    learning_rate: float
+    loss_scale: float | None
+    global_batch_size: int
+    skipped_iterations: int
+    nan_iterations: int
+    seconds_per_iteration: float
+    samples_per_second: float
+    tokens_per_second_per_device: float
+    tflops_per_device: float
+    mfu: float | None
+    memory_peak_bytes: int | None
+    params_norm: float | None = None
+    num_zeros_in_grad: int | None = None
+
+    def to_json(self) -> dict[str, Scalar]:
+        """Return the line's object: None for what is not finite, the optional keys only where they were logged."""
+        line = {field.name: _finite(getattr(self, field.name)) for field in dataclasses.fields(self)}
+        for key in ("params_norm", "num_zeros_in_grad"):
+            if getattr(self, key) is None:
+                del line[key]
+        return line
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EvalRecord:
+    """One evaluation of one split.
+
+    Attributes:
+        kind: always "eval".
+        split: "valid" or "test".
+        iteration: iterations done before the evaluation.
+        lm_loss: mean over the evaluated tokens, in nats per token.
+        ppl: exp of `lm_loss`.
+    """
+
+    kind: Literal["eval"] = "eval"
+    split: Literal["valid", "test"]
+    iteration: int
+    lm_loss: float
+    ppl: float
+
+    @classmethod
+    def of(cls, split: Literal["valid", "test"], iteration: int, lm_loss: float) -> EvalRecord:
+        """Return the record of a loss; its perplexity is infinite where exp overflows a float64."""
+        ppl = math.exp(lm_loss) if lm_loss < 709 else math.inf
+        return cls(split=split, iteration=iteration, lm_loss=lm_loss, ppl=math.nan if math.isnan(lm_loss) else ppl)
+
+    def to_json(self) -> dict[str, Scalar]:
+        """Return the line's object: None for what is not finite."""
+        return {field.name: _finite(getattr(self, field.name)) for field in dataclasses.fields(self)}
+
+
+Record = TrainRecord | EvalRecord
+
+
+def _finite(value: Scalar) -> Scalar:
+    return None if isinstance(value, float) and not math.isfinite(value) else value

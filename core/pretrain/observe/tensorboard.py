@@ -1,0 +1,100 @@
+"""Scalars for TensorBoard, under the names that Megatron gives them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from pretrain.observe.records import EvalRecord, TrainRecord
+    from pretrain.observe.timers import Spread
+
+_TRAIN_TAGS = {
+    "lm loss": "lm_loss",
+    "learning-rate": "learning_rate",
+    "batch-size": "global_batch_size",
+    "grad-norm": "grad_norm",
+    "loss-scale": "loss_scale",
+    "params-norm": "params_norm",
+    "num-zeros": "num_zeros_in_grad",
+}
+_SPEED_TAGS = {
+    "iteration-time": "seconds_per_iteration",
+    "throughput": "tflops_per_device",
+    "samples-per-second": "samples_per_second",
+    "tokens-per-second-per-device": "tokens_per_second_per_device",
+    "mfu": "mfu",
+    "mem-max-allocated-bytes": "memory_peak_bytes",
+}
+
+
+class _ScalarWriter(Protocol):
+    def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None: ...
+    def close(self) -> None: ...
+
+
+class TensorBoard:
+    """Writes event files below a run directory. Made on rank 0 only.
+
+    The curves over samples ("lm loss vs samples") live in the folder `samples` of their own: a resumed run hides what
+    came after the checkpoint by a step number, and that number counts iterations in one folder, samples in the other.
+    """
+
+    def __init__(
+        self, directory: Path, *, queue_size: int = 1000, resume_at: int | None = None, resume_samples: int = 0
+    ) -> None:
+        """Open the event files.
+
+        Args:
+            directory: usually RUN/tensorboard.
+            queue_size: events held back before the writing thread has to catch up.
+            resume_at: the iteration that training continues from; later events of earlier parts are hidden.
+            resume_samples: samples consumed until then.
+        """
+        from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415  slow to import, and only where asked for
+
+        def writer(folder: Path, done: int) -> _ScalarWriter:
+            purge_step = None if resume_at is None else done + 1
+            opened: _ScalarWriter = SummaryWriter(str(folder), max_queue=queue_size, purge_step=purge_step)
+            return opened
+
+        self._iterations = writer(directory, resume_at or 0)
+        self._samples = writer(directory / "samples", resume_samples)
+
+    def train(self, record: TrainRecord) -> None:
+        """Add a logged interval."""
+        for tag, field in _TRAIN_TAGS.items():
+            self._add(tag, getattr(record, field), record.iteration, record.consumed_samples)
+        for tag, field in _SPEED_TAGS.items():
+            self._add(tag, getattr(record, field), record.iteration)
+
+    def evaluation(self, record: EvalRecord, consumed_samples: int) -> None:
+        """Add loss and perplexity of one split."""
+        tag = {"valid": "lm loss validation", "test": "lm loss test"}[record.split]
+        self._add(tag, record.lm_loss, record.iteration, consumed_samples)
+        self._add(f"{tag} ppl", record.ppl, record.iteration, consumed_samples)
+
+    def timers(self, spreads: Mapping[str, Spread], iteration: int) -> None:
+        """Add the slowest rank's time of each phase in milliseconds, as "forward-backward-time"."""
+        for name, (_, slowest) in spreads.items():
+            self._add(f"{name}-time", slowest, iteration)
+
+    def close(self) -> None:
+        """Write what is held back."""
+        self._iterations.close()
+        self._samples.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _add(self, tag: str, value: float | None, iteration: int, samples: int | None = None) -> None:
+        if value is None:
+            return
+        self._iterations.add_scalar(tag, value, iteration)
+        if samples is not None:
+            self._samples.add_scalar(f"{tag} vs samples", value, samples)
