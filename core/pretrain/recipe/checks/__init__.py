@@ -1,0 +1,22 @@
+"""What one section cannot know: keys that must fit together, and keys that would have no effect."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pretrain.recipe.checks import batch, effect, inputs, schedule, shape
+
+if TYPE_CHECKING:
+    from pretrain.recipe.problem import Problem
+    from pretrain.recipe.recipe import Recipe
+
+
+def problems_of(recipe: Recipe) -> list[Problem]:
+    """Return everything that does not fit together, in the order of the sections' importance."""
+    return [
+        *shape.problems(recipe),
+        *inputs.problems(recipe),
+        *batch.problems(recipe),
+        *schedule.problems(recipe),
+        *effect.problems(recipe),
+    ]

@@ -1,0 +1,77 @@
+"""Sizes that must divide one another: heads, layers, sequence, and the parallel sizes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pretrain.recipe.problem import Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pretrain.recipe.recipe import Recipe
+
+
+def problems(recipe: Recipe) -> Iterator[Problem]:
+    """Yield the sizes that do not divide."""
+    yield from _model(recipe)
+    yield from _tensor(recipe)
+    yield from _pipeline(recipe)
+
+
+def _model(recipe: Recipe) -> Iterator[Problem]:
+    model = recipe.model
+    given = model.model_fields_set
+    if "kv_channels" not in given and model.hidden_size % model.num_attention_heads:
+        yield Problem(
+            "model.num_attention_heads",
+            f"{model.num_attention_heads} does not divide model.hidden_size {model.hidden_size}.",
+        )
+    if model.num_attention_heads % model.num_query_groups:
+        yield Problem(
+            "model.num_query_groups",
+            f"{model.num_query_groups} does not divide model.num_attention_heads {model.num_attention_heads}.",
+        )
+    if model.max_position_embeddings < model.seq_length:
+        yield Problem(
+            "model.max_position_embeddings",
+            f"{model.max_position_embeddings} is less than model.seq_length {model.seq_length}.",
+        )
+    if model.position_embedding_type == "rope" and (model.rotary_size < 2 or model.rotary_size % 2):
+        yield Problem(
+            "model.rotary_percent",
+            f"{model.rotary_percent} of head size {model.head_size} is {model.rotary_size} dimensions; rope turns pairs.",
+        )
+    if model.apply_query_key_layer_scaling and not model.attention_softmax_in_fp32:
+        yield Problem("model.attention_softmax_in_fp32", "must be true with model.apply_query_key_layer_scaling.")
+
+
+def _tensor(recipe: Recipe) -> Iterator[Problem]:
+    model, size = recipe.model, recipe.parallel.tensor_model_parallel_size
+    keys = ["num_attention_heads", "num_query_groups", "ffn_hidden_size", "hidden_size"]
+    if recipe.parallel.sequence_parallel:
+        keys.append("seq_length")
+    for key in keys:
+        value = getattr(model, key)
+        # A key that is not given follows from another one, which is reported in its place.
+        if value % size and key in {*model.model_fields_set, "seq_length"}:
+            why = " (sequence_parallel)" if key == "seq_length" else ""
+            yield Problem("parallel.tensor_model_parallel_size", f"{size} does not divide model.{key} {value}{why}.")
+
+
+def _pipeline(recipe: Recipe) -> Iterator[Problem]:
+    stages = recipe.parallel.pipeline_model_parallel_size
+    chunks = recipe.parallel.virtual_pipeline_model_parallel_size or 1
+    layers = recipe.model.num_layers
+    path, shown = "parallel.pipeline_model_parallel_size", str(stages)
+    if chunks > 1 and layers % stages == 0:
+        path = "parallel.virtual_pipeline_model_parallel_size"
+        shown = f"{chunks} x pipeline_model_parallel_size {stages}"
+    if layers % (stages * chunks):
+        yield Problem(path, f"{shown} does not divide model.num_layers {layers}.")
+        return
+    recomputed = recipe.recompute.num_layers
+    if recipe.recompute.granularity == "full" and recomputed > layers // (stages * chunks):
+        yield Problem(
+            "recompute.num_layers", f"{recomputed} is more than the {layers // (stages * chunks)} layers of one stage."
+        )

@@ -1,0 +1,85 @@
+"""YAML text into plain data that knows on which line each key stands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pretrain.errors import RecipeError, did_you_mean
+
+Keys = tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Document:
+    """Plain data and where each of its keys was given.
+
+    Attributes:
+        source: the file.
+        data: nested mappings.
+        places: for each key path where it was given, "recipes/x.yml:12" or "--set model.num_layers=2".
+        overridden: the key paths, "section.key", that overrides gave.
+    """
+
+    source: str
+    data: dict[str, Any]
+    places: dict[Keys, str] = field(default_factory=dict)
+    overridden: set[str] = field(default_factory=set)
+
+    def place(self, keys: Keys) -> str:
+        """Return where the key, or else the nearest one around it, was given."""
+        while keys and keys not in self.places:
+            keys = keys[:-1]
+        return self.places.get(keys, self.source)
+
+
+def read_document(path: Path) -> Document:
+    """Read a YAML file; raises RecipeError with file and line for what is no mapping of unique keys."""
+    document = Document(str(path), {})
+    try:
+        loader = yaml.SafeLoader(_read_text(path))
+        node = loader.get_single_node()
+        if node is not None:
+            document.data = _plain(loader, node, document, ())
+    except yaml.MarkedYAMLError as error:
+        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
+        msg = f"{path}{line}: this is not YAML: {error.problem or error.context}."
+        raise RecipeError(msg) from error
+    except (yaml.YAMLError, RecursionError) as error:
+        msg = f"{path}: this is not YAML: {error}"
+        raise RecipeError(msg) from error
+    return document
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        near = did_you_mean(path.name, (other.name for other in path.parent.glob("*.y*ml")))
+        msg = f"{path}: there is no such recipe.{near}\nGive the path of a YAML file; recipes/ has some."
+        raise RecipeError(msg) from error
+    except (OSError, UnicodeDecodeError) as error:
+        msg = f"{path}: this recipe cannot be read: {getattr(error, 'strerror', None) or 'it is not UTF-8 text'}."
+        raise RecipeError(msg) from error
+
+
+def _plain(loader: yaml.SafeLoader, node: yaml.Node, document: Document, keys: Keys) -> Any:
+    """Turn a node into data; mappings are walked for their lines, the rest is PyYAML's."""
+    if not isinstance(node, yaml.MappingNode):
+        if not keys:
+            msg = f"{document.source}: a recipe is a mapping of sections (model:, train:, ...), not a {node.id}."
+            raise RecipeError(msg)
+        return loader.construct_object(node, deep=True)
+    data: dict[str, Any] = {}
+    for key_node, value_node in node.value:
+        place = f"{document.source}:{key_node.start_mark.line + 1}"
+        key = str(key_node.value)
+        if key in data:
+            msg = f"{place}: {'.'.join((*keys, key))} is given twice; remove one."
+            raise RecipeError(msg)
+        document.places[*keys, key] = place
+        data[key] = _plain(loader, value_node, document, (*keys, key))
+    return data

@@ -1,0 +1,93 @@
+"""How a world of ranks is divided among tensor, pipeline and data parallelism."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pretrain.errors import RecipeError
+
+if TYPE_CHECKING:
+    from pretrain.recipe.recipe import Recipe
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Layout:
+    """Sizes of the parallel groups of one run.
+
+    Attributes:
+        world_size: number of ranks; the product of the three sizes below.
+        tensor_model_parallel_size: ranks that share every layer.
+        pipeline_model_parallel_size: stages.
+        data_parallel_size: replicas of the model.
+        virtual_pipeline_model_parallel_size: chunks of layers per stage; None without the interleaved schedule.
+        micro_batch_size: samples that one rank computes at a time.
+    """
+
+    world_size: int
+    tensor_model_parallel_size: int
+    pipeline_model_parallel_size: int
+    data_parallel_size: int
+    virtual_pipeline_model_parallel_size: int | None
+    micro_batch_size: int
+
+    def num_microbatches(self, global_batch_size: int) -> int:
+        """Return the micro batches that one rank accumulates in a step of `global_batch_size` samples."""
+        return global_batch_size // (self.micro_batch_size * self.data_parallel_size)
+
+
+def global_batch_sizes(recipe: Recipe) -> list[int]:
+    """Return every global batch size that occurs, in order."""
+    last = recipe.train.global_batch_size
+    if recipe.train.rampup_batch_size is None:
+        return [last]
+    start, increment, _ = recipe.train.rampup_batch_size
+    return [*range(start, last, increment), last]
+
+
+def lay_out(recipe: Recipe, world_size: int) -> Layout:
+    """Divide `world_size` ranks as the recipe says.
+
+    Raises:
+        RecipeError: the ranks are no multiple of tensor x pipeline, or a global batch cannot be divided among them.
+    """
+    parallel = recipe.parallel
+    if world_size < 1 or world_size % recipe.model_parallel_size:
+        msg = (
+            f"{recipe.source}: {world_size} ranks cannot hold tensor_model_parallel_size "
+            f"{parallel.tensor_model_parallel_size} x pipeline_model_parallel_size "
+            f"{parallel.pipeline_model_parallel_size} = {recipe.model_parallel_size}.\n"
+            f"Start a multiple of {recipe.model_parallel_size} ranks, or change these two keys of section parallel."
+        )
+        raise RecipeError(msg)
+    layout = Layout(
+        world_size=world_size,
+        tensor_model_parallel_size=parallel.tensor_model_parallel_size,
+        pipeline_model_parallel_size=parallel.pipeline_model_parallel_size,
+        data_parallel_size=world_size // recipe.model_parallel_size,
+        virtual_pipeline_model_parallel_size=parallel.virtual_pipeline_model_parallel_size,
+        micro_batch_size=recipe.train.micro_batch_size,
+    )
+    for batch in global_batch_sizes(recipe):
+        _check_batch(recipe, layout, batch)
+    return layout
+
+
+def _check_batch(recipe: Recipe, layout: Layout, batch: int) -> None:
+    share = layout.micro_batch_size * layout.data_parallel_size
+    key = "train.global_batch_size" if batch == recipe.train.global_batch_size else "train.rampup_batch_size reaches"
+    if batch % share:
+        msg = (
+            f"{recipe.source}: {key} {batch} is no multiple of train.micro_batch_size {layout.micro_batch_size} x "
+            f"data-parallel size {layout.data_parallel_size} = {share}.\n"
+            f"The data-parallel size is {layout.world_size} ranks / {recipe.model_parallel_size} (tensor x pipeline)."
+        )
+        raise RecipeError(msg)
+    stages = layout.pipeline_model_parallel_size
+    if layout.virtual_pipeline_model_parallel_size and layout.num_microbatches(batch) % stages:
+        msg = (
+            f"{recipe.source}: {key} {batch} gives {layout.num_microbatches(batch)} micro batches, no multiple of "
+            f"parallel.pipeline_model_parallel_size {stages}.\n"
+            "The interleaved schedule needs that: change the batch, or leave out virtual_pipeline_model_parallel_size."
+        )
+        raise RecipeError(msg)

@@ -1,0 +1,72 @@
+"""A YAML file and overrides into a `Recipe`, with every mistake named by file, line and key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from pretrain.errors import RecipeError
+from pretrain.recipe.document import Document, read_document
+from pretrain.recipe.overrides import apply_override
+from pretrain.recipe.recipe import Recipe
+from pretrain.recipe.report import describe, problems_in
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from pretrain.recipe.problem import Problem
+
+
+def load_recipe(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Recipe:
+    """Read a recipe.
+
+    Args:
+        path: a YAML file.
+        overrides: "section.key=value", the value in YAML; later ones win. null unsets a key.
+
+    Raises:
+        RecipeError: the file cannot be read, or is no valid recipe; one line for each mistake.
+    """
+    return _build(read_document(Path(path)), overrides)
+
+
+def make_recipe(data: Mapping[str, Any], overrides: Sequence[str] = (), source: str = "recipe") -> Recipe:
+    """Make a recipe of plain data, as `load_recipe` does of a file; `source` is shown in errors."""
+    copy = {key: dict(value) if isinstance(value, dict) else value for key, value in data.items()}
+    return _build(Document(source, copy), overrides)
+
+
+def _build(document: Document, overrides: Iterable[str]) -> Recipe:
+    for override in overrides:
+        apply_override(document, override)
+    while True:
+        try:
+            return Recipe.model_validate(document.data, context={"source": document.source})
+        except ValidationError as error:
+            problems = problems_in(error)
+            if not _drop_switched_off(document, problems):
+                msg = describe(document, problems)
+                raise RecipeError(msg) from error
+
+
+def _drop_switched_off(document: Document, problems: Iterable[Problem]) -> bool:
+    """Drop keys of the file that an override left without effect: who sets dtype to fp32 wants no loss scale.
+
+    Returns:
+        whether any was dropped.
+    """
+    dropped = False
+    for problem in problems:
+        governed = any(_overrides(document, path) for path in problem.switched_off_by)
+        if governed and not _overrides(document, problem.path):
+            section, key = problem.path.split(".")
+            del document.data[section][key]
+            dropped = True
+    return dropped
+
+
+def _overrides(document: Document, path: str) -> bool:
+    return path in document.overridden or path.split(".")[0] in document.overridden

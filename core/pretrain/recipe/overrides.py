@@ -1,0 +1,65 @@
+"""`--set section.key=value` on top of a recipe."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import yaml
+
+from pretrain.errors import RecipeError
+
+if TYPE_CHECKING:
+    from pretrain.recipe.document import Document
+
+_ALTERNATIVES = (
+    ("train.train_iters", "train.train_samples"),
+    ("data.path", "data.blend"),
+    ("schedule.lr_warmup_iters", "schedule.lr_warmup_samples", "schedule.lr_warmup_fraction"),
+    ("schedule.lr_decay_iters", "schedule.lr_decay_samples"),
+    ("schedule.lr_wsd_decay_iters", "schedule.lr_wsd_decay_samples"),
+)
+"""Keys of which one is given: an override of one replaces the file's other."""
+
+
+def apply_override(document: Document, override: str) -> None:
+    """Put one override, "section.key=value", into the document.
+
+    The value is YAML. null unsets a key; a mapping replaces a whole section ("recompute={granularity: full}").
+    """
+    path, equals, text = override.partition("=")
+    path = path.strip()
+    keys = tuple(path.split("."))
+    place = f"--set {override}"
+    if not equals or not all(keys):
+        msg = f"{place}: an override is section.key=value, for example --set model.num_layers=2."
+        raise RecipeError(msg)
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        msg = f"{place}: the value is not YAML. Quote it: --set '{path}=\"...\"'."
+        raise RecipeError(msg) from error
+    inner = document.data
+    for key in keys[:-1]:
+        if not isinstance(inner.get(key), dict):
+            inner[key] = {}
+        inner = inner[key]
+    inner[keys[-1]] = value
+    _forget(document, keys)
+    document.places[keys] = place
+    document.overridden.add(path)
+    if value is not None:
+        _replace_alternatives(document, path)
+
+
+def _forget(document: Document, keys: tuple[str, ...]) -> None:
+    """Drop the places of keys that a mapping replaced."""
+    for known in [known for known in document.places if known[: len(keys)] == keys]:
+        del document.places[known]
+
+
+def _replace_alternatives(document: Document, path: str) -> None:
+    for group in _ALTERNATIVES:
+        if path in group:
+            for other in set(group) - {path} - document.overridden:
+                section, key = other.split(".")
+                document.data[section].pop(key, None)

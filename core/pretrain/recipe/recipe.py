@@ -1,0 +1,115 @@
+"""One training run as data."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import yaml
+from pydantic import Field, PrivateAttr, model_validator
+from pydantic_core import PydanticCustomError
+
+from pretrain.recipe.checks import problems_of
+from pretrain.recipe.checks.effect import without_effect
+from pretrain.recipe.layout import Layout, lay_out
+from pretrain.recipe.section import Section
+from pretrain.recipe.sections.checkpoint import CheckpointSection
+from pretrain.recipe.sections.data import DataSection
+from pretrain.recipe.sections.engine import EngineSection
+from pretrain.recipe.sections.evaluation import EvaluationSection
+from pretrain.recipe.sections.kernels import KernelsSection
+from pretrain.recipe.sections.logging import LoggingSection
+from pretrain.recipe.sections.model import ModelSection
+from pretrain.recipe.sections.optimizer import OptimizerSection
+from pretrain.recipe.sections.parallel import ParallelSection
+from pretrain.recipe.sections.precision import PrecisionSection
+from pretrain.recipe.sections.recompute import RecomputeSection
+from pretrain.recipe.sections.schedule import ScheduleSection
+from pretrain.recipe.sections.tokenizer import TokenizerSection
+from pretrain.recipe.sections.train import TrainSection
+
+if TYPE_CHECKING:
+    from typing import Self
+
+
+class Recipe(Section):
+    """One training run as data: frozen, complete and checked. Two are equal if they describe the same run."""
+
+    model: ModelSection = Field(description="The shape of the GPT and how its weights start.")
+    tokenizer: TokenizerSection = Field(description="How text becomes tokens.")
+    data: DataSection = Field(description="The token files, how they are mixed and cut into sequences.")
+    train: TrainSection = Field(description="How long, in which batches, and when to leave.")
+    optimizer: OptimizerSection = Field(description="Adam and gradient clipping.")
+    schedule: ScheduleSection = Field(
+        default_factory=ScheduleSection, description="The learning rate over the training."
+    )
+    precision: PrecisionSection = Field(
+        default_factory=PrecisionSection, description="The dtype of the computation and the loss scale of fp16."
+    )
+    parallel: ParallelSection = Field(
+        default_factory=ParallelSection, description="How the model is laid over the ranks."
+    )
+    recompute: RecomputeSection = Field(
+        default_factory=RecomputeSection, description="Activations that are computed again instead of kept."
+    )
+    engine: EngineSection = Field(default_factory=EngineSection, description="What steps the optimizer.")
+    kernels: KernelsSection = Field(
+        default_factory=KernelsSection, description="Which implementation each operation gets."
+    )
+    checkpoint: CheckpointSection = Field(
+        default_factory=CheckpointSection, description="What is saved, and what a run starts from."
+    )
+    evaluation: EvaluationSection = Field(
+        default_factory=EvaluationSection, description="Loss and perplexity on held-out text."
+    )
+    logging: LoggingSection = Field(default_factory=LoggingSection, description="What is measured and shown.")
+
+    _source: str = PrivateAttr(default="recipe")
+
+    @property
+    def source(self) -> str:
+        """The file it was read from, for error messages; not part of the data."""
+        return self._source
+
+    @property
+    def model_parallel_size(self) -> int:
+        """Number of ranks that hold one replica of the model: tensor x pipeline."""
+        return self.parallel.tensor_model_parallel_size * self.parallel.pipeline_model_parallel_size
+
+    def padded_vocab_size(self, vocab_size: int) -> int:
+        """Return the number of rows of the embedding for a tokenizer of `vocab_size` tokens."""
+        return self.model.padded_vocab_size(vocab_size, self.parallel.tensor_model_parallel_size)
+
+    def layout(self, world_size: int) -> Layout:
+        """Divide `world_size` ranks; raises RecipeError where they, or the global batch, do not fit."""
+        return lay_out(self, world_size)
+
+    def dump(self) -> str:
+        """Return the complete recipe as YAML, every default written out; loading it gives an equal recipe.
+
+        Keys that have no effect in this recipe are left out, because loading refuses them.
+        """
+        data = self.model_dump(mode="json", exclude_none=True)
+        for section, key in (path.split(".") for path in without_effect(self)):
+            data[section].pop(key, None)
+        return yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=120)
+
+    def model_post_init(self, context: Any, /) -> None:
+        """Take over the source that validation was told of."""
+        if context:
+            self._source = context["source"]
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        problems = problems_of(self)
+        if problems:
+            raise PydanticCustomError("recipe", "does not fit together", {"problems": problems})
+        return self
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Recipe) and self._data() == other._data()
+
+    def __hash__(self) -> int:
+        return hash(self.dump())
+
+    def _data(self) -> dict[str, Any]:
+        return self.model_dump()

@@ -1,0 +1,94 @@
+"""Mistakes in a recipe as lines that a user can act on."""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING, Any
+
+from pretrain.errors import did_you_mean
+from pretrain.recipe.keys import keys_of_recipe
+from pretrain.recipe.problem import Problem
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+    from pydantic_core import ErrorDetails
+
+    from pretrain.recipe.document import Document
+
+_MOST = 8
+
+_BOUNDS = {
+    "greater_than": ("gt", "greater than"),
+    "greater_than_equal": ("ge", "at least"),
+    "less_than": ("lt", "less than"),
+    "less_than_equal": ("le", "at most"),
+}
+
+
+def describe(document: Document, problems: list[Problem]) -> str:
+    """Return one line for each problem, with its place; at most eight."""
+    lines = []
+    for problem in problems[:_MOST]:
+        place = document.place(tuple(problem.path.split(".")))
+        lines.append(f"{place}: {problem.path} {problem.text}")
+    if len(problems) > _MOST:
+        lines.append(f"... and {len(problems) - _MOST} more.")
+    return "\n".join(lines)
+
+
+def problems_in(error: ValidationError) -> list[Problem]:
+    """Return what a pydantic error says about a recipe, in the project's words."""
+    problems: list[Problem] = []
+    for detail in error.errors(include_url=False):
+        if detail["type"] == "recipe":
+            return list(detail["ctx"]["problems"])
+        if detail["type"] != "default_factory_not_called":
+            problem = _problem(detail)
+            if problem.path not in {known.path for known in problems}:  # a union reports each of its members
+                problems.append(problem)
+    return problems
+
+
+def _problem(detail: ErrorDetails) -> Problem:
+    names = [str(part) for part in detail["loc"] if part not in {"bool", "str"}]
+    path = ".".join(names)
+    return Problem(path, _text(path, detail["type"], detail["input"], detail.get("ctx", {}), detail["msg"]))
+
+
+def _text(path: str, kind: str, given: Any, context: dict[str, Any], message: str) -> str:
+    if kind == "extra_forbidden":
+        return f"is not a key of a recipe.{_nearest(path)}"
+    if kind == "missing":
+        return f"is required: {keys_of_recipe()[path]}"
+    if kind == "literal_error":
+        return f"{given!r} is not one of {context['expected'].replace(chr(39), '')}."
+    if kind in _BOUNDS:
+        bound, words = _BOUNDS[kind]
+        return f"is {given!r}, but must be {words} {context[bound]:g}."
+    if kind == "value_error":
+        return str(context["error"])
+    return _text_of_type(kind, given, message)
+
+
+def _text_of_type(kind: str, given: Any, message: str) -> str:
+    expected = {
+        "bool_type": "true or false",
+        "string_type": "text",
+        "model_type": "a section with keys",
+        "tuple_type": "a list",
+        "string_too_short": "text that is not empty",
+        "string_pattern_mismatch": "three numbers such as 949,50,1",
+    }
+    return f"{given!r} is not {expected[kind]}." if kind in expected else f"{given!r}: {message}."
+
+
+def _nearest(path: str) -> str:
+    """Return the key that was probably meant: the same word in another section, or a similar one."""
+    known = keys_of_recipe()
+    section, _, key = path.rpartition(".")
+    same_word = [other for other in known if other.rpartition(".")[2] == key]
+    if same_word:
+        return f" Did you mean '{same_word[0]}'?"
+    nearby = {other.rpartition(".")[2]: other for other in known if other.rpartition(".")[0] == section}
+    close = difflib.get_close_matches(key, nearby, n=1, cutoff=0.6)
+    return f" Did you mean '{nearby[close[0]]}'?" if close else did_you_mean(path, known)

@@ -1,0 +1,1 @@
+"""The sections of a recipe, one file each: every key with its default, its unit and one sentence."""

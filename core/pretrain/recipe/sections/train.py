@@ -1,0 +1,42 @@
+"""Section `train`: how long, in which batches, and when to leave."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field
+
+from pretrain.recipe.section import Bool, Float, Int, Section, Str
+
+
+def _split_words(given: object) -> object:
+    """Read Megatron's form "2 2 1000"."""
+    return given.split() if isinstance(given, str) else given
+
+
+Rampup = Annotated[tuple[Int, Int, Int], BeforeValidator(_split_words)]
+
+
+class TrainSection(Section):
+    """How long, in which batches, and when to leave."""
+
+    micro_batch_size: Int = Field(gt=0, description="Samples that one rank computes at a time.")
+    global_batch_size: Int = Field(gt=0, description="Samples of one optimizer step over all ranks.")
+    rampup_batch_size: Rampup | None = Field(
+        None,
+        description="[start, increment, samples]: the global batch grows from start by increment, evenly over so many "
+        "samples.",
+    )
+    train_iters: Int | None = Field(None, gt=0, description="Length of the training in iterations.")
+    train_samples: Int | None = Field(
+        None, gt=0, description="Length of the training in samples, instead of train_iters."
+    )
+    seed: Int = Field(1234, ge=0, description="Seed of weights, dropout and the order of the samples.")
+    deterministic_mode: Bool = Field(
+        default=False, description="Only kernels that give the same bits every time; refused where there is none."
+    )
+    exit_interval: Int | None = Field(None, gt=0, description="Save and leave at a multiple of so many iterations.")
+    exit_duration_in_mins: Float | None = Field(None, gt=0, description="Save and leave after so many minutes.")
+    kill_switch_path: Str | None = Field(
+        None, min_length=1, description="Leave as soon as this file exists; it is looked for at every iteration."
+    )
