@@ -1,0 +1,134 @@
+"""Which plugins are installed. Reading entry points imports none of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING
+
+from pretrain import __version__
+from pretrain.errors import BackendError, did_you_mean
+from pretrain.plugins import BACKENDS, PLUGINS
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+FIRST_PARTY = ("ascend", "cuda")
+"""Backends of this repository with a distribution of their own: `pretrain-<name>`, in `backends/<name>`."""
+
+
+class Role(StrEnum):
+    """What a plugin was loaded for; the word that messages call it by."""
+
+    KERNELS = "plugin"
+    BACKEND = "backend"
+    REFERENCE = "reference"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Installed:
+    """An installed plugin, not imported.
+
+    Attributes:
+        role: what it is for.
+        name: of the entry point; for a backend the value of `--backend`.
+        target: "package.module" or "package.module:object".
+        distribution: what pip calls it, "" where the entry point does not say.
+        version: of the distribution.
+    """
+
+    role: Role
+    name: str
+    target: str
+    distribution: str
+    version: str
+
+    @property
+    def provider(self) -> str:
+        """Who brings it: "pretrain-cuda 0.1.0"."""
+        return f"{self.distribution or 'unknown distribution'} {self.version}".rstrip()
+
+    @property
+    def label(self) -> str:
+        """How messages call it: "backend 'cuda' (pretrain-cuda 0.1.0)"."""
+        return f"{self.role} '{self.name}' ({self.provider})"
+
+
+REFERENCE = Installed(
+    role=Role.REFERENCE,
+    name="reference",
+    target="pretrain.reference.plugin",
+    distribution="pretrain",
+    version=__version__,
+)
+"""The pure-torch kernels: an ordinary plugin that every run has and that is asked last."""
+
+
+def installed_backends() -> list[Installed]:
+    """Return every installed backend, sorted by name; a name that two distributions claim is there twice."""
+    return _installed(BACKENDS, Role.BACKEND)
+
+
+def installed_plugins() -> list[Installed]:
+    """Return every installed plugin of the group `pretrain.plugins`, sorted by name."""
+    return _installed(PLUGINS, Role.KERNELS)
+
+
+def find_backend(name: str) -> Installed:
+    """Return the backend of this name.
+
+    Raises:
+        BackendError: nobody, or more than one distribution, registers the name.
+    """
+    backends = installed_backends()
+    found = [backend for backend in backends if backend.name == name]
+    if not found:
+        raise BackendError(not_installed(name, [backend.name for backend in backends]))
+    if len(found) > 1:
+        raise BackendError(registered_twice(found))
+    return found[0]
+
+
+def not_installed(name: str, names: list[str]) -> str:
+    """Return what to say about a backend that nobody registers; `names` are those that are there."""
+    there = ", ".join(dict.fromkeys(names)) or "none"
+    if name not in FIRST_PARTY:
+        hint = did_you_mean(name.lower(), [*names, *FIRST_PARTY])
+        return (
+            f"backend '{name}' is not installed. Installed: {there}.{hint}\n"
+            "`pretrain backends` lists every backend; a new one comes with `pip install <its distribution>`."
+        )
+    return (
+        f"backend '{name}' is not installed. Installed: {there}.\n"
+        f"Get it: {how_to_get(name)}.\n"
+        f"Or pass an installed backend: --backend {names[0] if names else 'NAME'}"
+    )
+
+
+def how_to_get(name: str) -> str:
+    """Return the commands that install a first-party backend."""
+    return f"`pip install ./backends/{name}` in a clone of this project, or `pip install pretrain-{name}`"
+
+
+def registered_twice(found: list[Installed]) -> str:
+    """Return what to say about several backends of one name."""
+    providers = " and ".join(backend.provider for backend in found)
+    return f"backend '{found[0].name}' is registered by {providers}.\nKeep one: pip uninstall {found[-1].distribution}"
+
+
+def _installed(group: str, role: Role) -> list[Installed]:
+    # Sorted, because the order of entry points follows directory listings: it would differ between nodes.
+    found = [_describe(entry, role) for entry in entry_points(group=group)]
+    return sorted(found, key=lambda plugin: (plugin.name, plugin.provider))
+
+
+def _describe(entry: EntryPoint, role: Role) -> Installed:
+    distribution = entry.dist
+    return Installed(
+        role=role,
+        name=entry.name,
+        target=entry.value,
+        distribution=(distribution and distribution.name) or "",
+        version=(distribution and distribution.version) or "",
+    )

@@ -1,0 +1,61 @@
+"""Importing one plugin, and saying precisely why that failed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint
+from typing import TYPE_CHECKING, Any
+
+from pretrain.errors import BackendError
+from pretrain.plugins.discovery import Role
+
+if TYPE_CHECKING:
+    from pretrain.plugins.discovery import Installed
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Plugin:
+    """An imported plugin.
+
+    Attributes:
+        installed: where it comes from.
+        hooks: the module (or object) whose functions carry the `hookimpl` mark.
+    """
+
+    installed: Installed
+    hooks: Any
+
+
+def load_plugin(installed: Installed) -> Plugin:
+    """Import a plugin.
+
+    Raises:
+        BackendError: the import failed; names the provider, the cause and what to do.
+    """
+    entry = EntryPoint(name=installed.name, value=installed.target, group="")
+    try:
+        return Plugin(installed=installed, hooks=entry.load())
+    except (Exception, SystemExit) as exc:  # whatever a stranger's module does at import is named as its doing
+        msg = f"{installed.label} failed to import: {cause(exc)}\n{_remedy(installed, exc)}"
+        raise BackendError(msg) from exc
+
+
+def cause(exc: BaseException) -> str:
+    """Return an exception as one line of at most 200 characters."""
+    lines = [line.strip() for line in str(exc).splitlines() if line.strip()]
+    text = f"{type(exc).__name__}: {lines[0]}" if lines else type(exc).__name__
+    return text if len(text) <= 200 else f"{text[:197]}..."
+
+
+def _remedy(installed: Installed, exc: BaseException) -> str:
+    missing = exc.name if isinstance(exc, ModuleNotFoundError) else None
+    distribution = installed.distribution or "<its distribution>"
+    if missing and f"{installed.target.partition(':')[0]}.".startswith(f"{missing}."):
+        first = f"Its own files are gone: pip install --force-reinstall {distribution}"
+    elif missing:
+        first = f"Install '{missing}' into this environment"
+    else:
+        first = "PRETRAIN_TRACEBACK=1 shows where"
+    if installed.role is Role.BACKEND:
+        return f"{first}, or pass another --backend (`pretrain backends` lists them)."
+    return f"{first}, or remove the plugin: pip uninstall {distribution}"

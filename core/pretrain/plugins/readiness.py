@@ -1,0 +1,59 @@
+"""Is the device there, and can it do what is asked? There is no fall-through to another device."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pretrain.errors import BackendError
+from pretrain.plugins.backend import Available, Unavailable
+from pretrain.plugins.loading import cause
+
+if TYPE_CHECKING:
+    import torch
+
+    from pretrain.plugins.manager import Plugins
+
+
+def availability(plugins: Plugins) -> Available | Unavailable:
+    """Ask the backend whether its device can be used; a backend that raises here is broken and said to be so."""
+    try:
+        answer = plugins.backend.availability()
+    except Exception as exc:  # noqa: BLE001  the contract says "never raises"; a listing must survive those that do
+        return Unavailable(f"availability() raised {cause(exc)}", f"report it to the authors of {plugins.provider}")
+    if isinstance(answer, Available | Unavailable):
+        return answer
+    wrong = f"availability() returned {type(answer).__name__}, not Available or Unavailable"
+    return Unavailable(wrong, f"report it to the authors of {plugins.provider}")
+
+
+def require_device(plugins: Plugins) -> Available:
+    """Return the backend's answer when the device can be used.
+
+    Raises:
+        BackendError: it cannot; with the backend's reason and remedy.
+    """
+    answer = availability(plugins)
+    if isinstance(answer, Available):
+        return answer
+    remedy = answer.remedy or "`pretrain backends` shows what can be used on this machine."
+    msg = f"{plugins.label} has no usable device: {answer.reason}\n{remedy}"
+    raise BackendError(msg)
+
+
+def require_dtype(plugins: Plugins, dtype: torch.dtype) -> None:
+    """Pass when the device multiplies matrices of the dtype.
+
+    Raises:
+        BackendError: it does not; with the training dtypes that it has.
+    """
+    import torch  # noqa: PLC0415  the other questions need no torch
+
+    if plugins.backend.supports(dtype):
+        return
+    names = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+    supported = [name for name, candidate in names.items() if plugins.backend.supports(candidate)]
+    msg = (
+        f"{plugins.label} does not support {str(dtype).removeprefix('torch.')} on this device.\n"
+        f"Set precision.dtype to one of: {', '.join(supported) or 'none'}"
+    )
+    raise BackendError(msg)

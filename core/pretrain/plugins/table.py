@@ -1,0 +1,97 @@
+"""The kernel table: which kernel serves each operation, from whom, and why not the others."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PassedOver:
+    """A kernel that was declined, or offered and not taken.
+
+    Attributes:
+        provider: as `Row.provider`.
+        kernel: its name.
+        kind: its family, or "".
+        why: "declined: <reason>", "offered, comes later in the order", ...
+    """
+
+    provider: str
+    kernel: str
+    kind: str
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """One operation.
+
+    Attributes:
+        operation: "attention", ...
+        kernel: name of the one taken.
+        kind: its family ("flash"), or "".
+        provider: the plugin's distribution, and the library that does the work where it is another:
+            "pretrain-cuda 0.1.0 (flash-attn 2.8.3)".
+        request: what was asked, as JSON values.
+        passed_over: all others, in the order in which they were proposed.
+    """
+
+    operation: str
+    kernel: str
+    kind: str
+    provider: str
+    request: Mapping[str, object]
+    passed_over: tuple[PassedOver, ...]
+
+    def decision(self) -> dict[str, object]:
+        """Return what ranks must agree on: everything but the kernels that were not taken."""
+        return {
+            "operation": self.operation,
+            "kernel": self.kernel,
+            "kind": self.kind,
+            "provider": self.provider,
+            "request": dict(self.request),
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KernelTable:
+    """The rows in the order in which kernels were built.
+
+    Attributes:
+        backend: the value of `--backend`.
+        provider: the distribution that brings it.
+        rows: one an operation.
+    """
+
+    backend: str
+    provider: str
+    rows: tuple[Row, ...]
+
+    def to_json(self) -> dict[str, object]:
+        """Return the table as plain JSON values, for environment.json."""
+        return {
+            "backend": self.backend,
+            "provider": self.provider,
+            "digest": self.digest(),
+            "rows": [asdict(row) for row in self.rows],
+        }
+
+    def digest(self) -> str:
+        """Return the sha256 of the decisions as canonical JSON: equal on ranks that run the same kernels.
+
+        Reasons of kernels that were not taken are left out: they may tell of one device only, and change nothing.
+        """
+        decided = {
+            "backend": self.backend,
+            "provider": self.provider,
+            "rows": sorted((row.decision() for row in self.rows), key=lambda row: str(row["operation"])),
+        }
+        canonical = json.dumps(decided, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()
