@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from pretrain.errors import RecipeError, did_you_mean
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 Keys = tuple[str, ...]
 
@@ -67,15 +69,28 @@ def _read_text(path: Path) -> str:
 
 
 def _plain(loader: yaml.SafeLoader, node: yaml.Node, document: Document, keys: Keys) -> Any:
-    """Turn a node into data; mappings are walked for their lines, the rest is PyYAML's."""
-    if not isinstance(node, yaml.MappingNode):
-        if not keys:
-            msg = f"{document.source}: a recipe is a mapping of sections (model:, train:, ...), not a {node.id}."
-            raise RecipeError(msg)
-        return loader.construct_object(node, deep=True)
+    """Turn a node into data; mappings and lists are walked for their lines, scalars are PyYAML's."""
+    if isinstance(node, yaml.MappingNode):
+        return _mapping(loader, node, document, keys)
+    if not keys:
+        kind = "a list" if isinstance(node, yaml.SequenceNode) else "a text"
+        msg = f"{document.source}: a recipe is a mapping of sections (model:, train:, ...), not {kind}."
+        raise RecipeError(msg)
+    if isinstance(node, yaml.SequenceNode):
+        for index, item in enumerate(node.value):
+            document.places[*keys, str(index)] = _place(document, item)
+        return [_plain(loader, item, document, (*keys, str(index))) for index, item in enumerate(node.value)]
+    return loader.construct_object(node)
+
+
+def _place(document: Document, node: yaml.Node) -> str:
+    return f"{document.source}:{node.start_mark.line + 1}"
+
+
+def _mapping(loader: yaml.SafeLoader, node: yaml.MappingNode, document: Document, keys: Keys) -> dict[str, Any]:
     data: dict[str, Any] = {}
     for key_node, value_node in node.value:
-        place = f"{document.source}:{key_node.start_mark.line + 1}"
+        place = _place(document, key_node)
         key = str(key_node.value)
         if key in data:
             msg = f"{place}: {'.'.join((*keys, key))} is given twice; remove one."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,8 +36,7 @@ def load_recipe(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
 
 def make_recipe(data: Mapping[str, Any], overrides: Sequence[str] = (), source: str = "recipe") -> Recipe:
     """Make a recipe of plain data, as `load_recipe` does of a file; `source` is shown in errors."""
-    copy = {key: dict(value) if isinstance(value, dict) else value for key, value in data.items()}
-    return _build(Document(source, copy), overrides)
+    return _build(Document(source, copy.deepcopy(dict(data))), overrides)
 
 
 def _build(document: Document, overrides: Iterable[str]) -> Recipe:
@@ -69,4 +69,4 @@ def _drop_switched_off(document: Document, problems: Iterable[Problem]) -> bool:
 
 
 def _overrides(document: Document, path: str) -> bool:
-    return path in document.overridden or path.split(".")[0] in document.overridden
+    return path in document.overridden or path.partition(".")[0] in document.overridden

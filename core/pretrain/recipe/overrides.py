@@ -39,7 +39,8 @@ def apply_override(document: Document, override: str) -> None:
         msg = f"{place}: the value is not YAML. Quote it: --set '{path}=\"...\"'."
         raise RecipeError(msg) from error
     inner = document.data
-    for key in keys[:-1]:
+    for depth, key in enumerate(keys[:-1], start=1):
+        document.places.setdefault(keys[:depth], place)
         if not isinstance(inner.get(key), dict):
             inner[key] = {}
         inner = inner[key]

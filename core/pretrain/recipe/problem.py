@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong with a recipe, shown as `file:line: path text`.
+    """One thing that is wrong with a recipe, shown as `file:line: path: text`.
 
     Attributes:
         path: the key, "section.key".
-        text: continues the path to a sentence: what was given, what is allowed, what to do.
+        text: what was given, what is allowed, what to do.
         switched_off_by: for a key without effect, the keys whose values decide that.
     """
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import yaml
-from pydantic import Field, PrivateAttr, model_validator
+from pydantic import PrivateAttr, model_validator
 from pydantic_core import PydanticCustomError
 
 from pretrain.recipe.checks import problems_of
 from pretrain.recipe.checks.effect import without_effect
-from pretrain.recipe.layout import Layout, lay_out
+from pretrain.recipe.layout import lay_out
 from pretrain.recipe.section import Section
 from pretrain.recipe.sections.checkpoint import CheckpointSection
 from pretrain.recipe.sections.data import DataSection
@@ -30,38 +30,26 @@ from pretrain.recipe.sections.train import TrainSection
 if TYPE_CHECKING:
     from typing import Self
 
+    from pretrain.recipe.layout import Layout
+
 
 class Recipe(Section):
     """One training run as data: frozen, complete and checked. Two are equal if they describe the same run."""
 
-    model: ModelSection = Field(description="The shape of the GPT and how its weights start.")
-    tokenizer: TokenizerSection = Field(description="How text becomes tokens.")
-    data: DataSection = Field(description="The token files, how they are mixed and cut into sequences.")
-    train: TrainSection = Field(description="How long, in which batches, and when to leave.")
-    optimizer: OptimizerSection = Field(description="Adam and gradient clipping.")
-    schedule: ScheduleSection = Field(
-        default_factory=ScheduleSection, description="The learning rate over the training."
-    )
-    precision: PrecisionSection = Field(
-        default_factory=PrecisionSection, description="The dtype of the computation and the loss scale of fp16."
-    )
-    parallel: ParallelSection = Field(
-        default_factory=ParallelSection, description="How the model is laid over the ranks."
-    )
-    recompute: RecomputeSection = Field(
-        default_factory=RecomputeSection, description="Activations that are computed again instead of kept."
-    )
-    engine: EngineSection = Field(default_factory=EngineSection, description="What steps the optimizer.")
-    kernels: KernelsSection = Field(
-        default_factory=KernelsSection, description="Which implementation each operation gets."
-    )
-    checkpoint: CheckpointSection = Field(
-        default_factory=CheckpointSection, description="What is saved, and what a run starts from."
-    )
-    evaluation: EvaluationSection = Field(
-        default_factory=EvaluationSection, description="Loss and perplexity on held-out text."
-    )
-    logging: LoggingSection = Field(default_factory=LoggingSection, description="What is measured and shown.")
+    model: ModelSection
+    tokenizer: TokenizerSection
+    data: DataSection
+    train: TrainSection
+    optimizer: OptimizerSection
+    schedule: ScheduleSection = ScheduleSection()
+    precision: PrecisionSection = PrecisionSection()
+    parallel: ParallelSection = ParallelSection()
+    recompute: RecomputeSection = RecomputeSection()
+    engine: EngineSection = EngineSection()
+    kernels: KernelsSection = KernelsSection()
+    checkpoint: CheckpointSection = CheckpointSection()
+    evaluation: EvaluationSection = EvaluationSection()
+    logging: LoggingSection = LoggingSection()
 
     _source: str = PrivateAttr(default="recipe")
 
@@ -102,14 +90,12 @@ class Recipe(Section):
     def _check(self) -> Self:
         problems = problems_of(self)
         if problems:
-            raise PydanticCustomError("recipe", "does not fit together", {"problems": problems})
+            kind, message = "recipe", "does not fit together"
+            raise PydanticCustomError(kind, message, {"problems": problems})
         return self
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Recipe) and self._data() == other._data()
+        return isinstance(other, Recipe) and self.model_dump() == other.model_dump()
 
     def __hash__(self) -> int:
         return hash(self.dump())
-
-    def _data(self) -> dict[str, Any]:
-        return self.model_dump()

@@ -30,7 +30,7 @@ def describe(document: Document, problems: list[Problem]) -> str:
     lines = []
     for problem in problems[:_MOST]:
         place = document.place(tuple(problem.path.split(".")))
-        lines.append(f"{place}: {problem.path} {problem.text}")
+        lines.append(f"{place}: {problem.path}: {problem.text}")
     if len(problems) > _MOST:
         lines.append(f"... and {len(problems) - _MOST} more.")
     return "\n".join(lines)
@@ -43,31 +43,62 @@ def problems_in(error: ValidationError) -> list[Problem]:
         if detail["type"] == "recipe":
             return list(detail["ctx"]["problems"])
         if detail["type"] != "default_factory_not_called":
-            problem = _problem(detail)
-            if problem.path not in {known.path for known in problems}:  # a union reports each of its members
-                problems.append(problem)
+            problems.append(_problem(detail))
     return problems
 
 
 def _problem(detail: ErrorDetails) -> Problem:
-    names = [str(part) for part in detail["loc"] if part not in {"bool", "str"}]
-    path = ".".join(names)
+    path = ".".join(str(part) for part in detail["loc"])
     return Problem(path, _text(path, detail["type"], detail["input"], detail.get("ctx", {}), detail["msg"]))
 
 
 def _text(path: str, kind: str, given: Any, context: dict[str, Any], message: str) -> str:
     if kind == "extra_forbidden":
-        return f"is not a key of a recipe.{_nearest(path)}"
+        return f"unknown key.{_nearest(path)}"
     if kind == "missing":
-        return f"is required: {keys_of_recipe()[path]}"
+        return f"required. {keys_of_recipe()[_without_index(path)]}"
     if kind == "literal_error":
         return f"{given!r} is not one of {context['expected'].replace(chr(39), '')}."
     if kind in _BOUNDS:
         bound, words = _BOUNDS[kind]
-        return f"is {given!r}, but must be {words} {context[bound]:g}."
+        return f"{given!r} must be {words} {context[bound]:g}."
     if kind == "value_error":
         return str(context["error"])
     return _text_of_type(kind, given, message)
+
+
+def _without_index(path: str) -> str:
+    """data.blend.0.weight -> data.blend.weight."""
+    return ".".join(name for name in path.split(".") if not name.isdigit())
+
+
+def _text_of_type(kind: str, given: Any, message: str) -> str:
+    expected = {
+        "bool_type": "true or false",
+        "string_type": "text",
+        "model_type": "a section with keys",
+        "tuple_type": "a list",
+        "string_too_short": "text that is not empty",
+        "string_pattern_mismatch": "three numbers such as 949,50,1",
+    }
+    return f"{given!r} is not {expected[kind]}." if kind in expected else f"{given!r}: {message}."
+
+
+def _nearest(path: str) -> str:
+    """Return the keys that were probably meant: a similar one of the section, the same word in another section."""
+    known = keys_of_recipe()
+    section, _, key = _without_index(path).rpartition(".")
+    siblings = {other.rpartition(".")[2]: other for other in known if other.rpartition(".")[0] == section}
+    meant = [siblings[near] for near in difflib.get_close_matches(key, siblings, n=1)]
+    meant += [other for other in known if other.rpartition(".")[2] == key and other not in meant][:1]
+    if meant or section in known:
+        return " Did you mean " + " or ".join(f"'{other}'" for other in meant) + "?" if meant else ""
+    return did_you_mean(path, (other for other in known if ("." in other) == ("." in path)))
+
+
+def _without_index(path: str) -> str:
+    """data.blend.0.weight -> data.blend.weight."""
+    return ".".join(name for name in path.split(".") if not name.isdigit())
 
 
 def _text_of_type(kind: str, given: Any, message: str) -> str:
@@ -85,10 +116,13 @@ def _text_of_type(kind: str, given: Any, message: str) -> str:
 def _nearest(path: str) -> str:
     """Return the key that was probably meant: the same word in another section, or a similar one."""
     known = keys_of_recipe()
+    path = _without_index(path)
     section, _, key = path.rpartition(".")
     same_word = [other for other in known if other.rpartition(".")[2] == key]
     if same_word:
         return f" Did you mean '{same_word[0]}'?"
     nearby = {other.rpartition(".")[2]: other for other in known if other.rpartition(".")[0] == section}
     close = difflib.get_close_matches(key, nearby, n=1, cutoff=0.6)
-    return f" Did you mean '{nearby[close[0]]}'?" if close else did_you_mean(path, known)
+    if close:
+        return f" Did you mean '{nearby[close[0]]}'?"
+    return did_you_mean(path, (other for other in known if ("." in other) == ("." in path)))

@@ -16,9 +16,9 @@ def problems(recipe: Recipe) -> Iterator[Problem]:
     """Yield what is wrong with the length, the batch, and its ramp-up."""
     train = recipe.train
     if train.train_iters is None and train.train_samples is None:
-        yield Problem("train.train_iters", "is required, or train.train_samples.")
+        yield Problem("train.train_iters", "required, or train.train_samples.")
     if train.train_iters is not None and train.train_samples is not None:
-        yield Problem("train.train_samples", "is given beside train.train_iters; choose one.")
+        yield Problem("train.train_samples", "given beside train.train_iters; choose one.")
     if train.global_batch_size % train.micro_batch_size:
         yield Problem(
             "train.global_batch_size",
@@ -34,8 +34,8 @@ def _rampup(recipe: Recipe, rampup: tuple[int, int, int]) -> Iterator[Problem]:
     if start < 1 or increment < 1 or samples < 1:
         yield Problem(path, f"{list(rampup)}: start, increment and samples must be greater than 0.")
     elif start >= last or (last - start) % increment:
-        yield Problem(path, f"does not reach train.global_batch_size {last} from {start} in steps of {increment}.")
+        yield Problem(path, f"this does not reach train.global_batch_size {last} from {start} in steps of {increment}.")
     elif start % micro or increment % micro:
         yield Problem(path, f"{start} and {increment} must be multiples of train.micro_batch_size {micro}.")
     if recipe.train.train_iters is not None:
-        yield Problem(path, "counts samples: give train.train_samples instead of train.train_iters.")
+        yield Problem(path, "this counts samples: give train.train_samples instead of train.train_iters.")

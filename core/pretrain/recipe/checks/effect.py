@@ -135,12 +135,6 @@ RULES = (
         lambda r: r.schedule.lr_decay_style == "WSD",
     ),
     Rule(
-        ("schedule.override_opt_param_scheduler",),
-        "checkpoint.load without checkpoint.finetune",
-        ("checkpoint.load", "checkpoint.finetune"),
-        lambda r: r.checkpoint.load is not None and not r.checkpoint.finetune,
-    ),
-    Rule(
         ("kernels.triangle_block_size",),
         "kernels.attention: triangle",
         ("kernels.attention",),
@@ -186,7 +180,7 @@ def without_effect(recipe: Recipe) -> list[str]:
 
 
 def problems(recipe: Recipe) -> Iterator[Problem]:
-    """Yield the keys that are given but do nothing. A switch that is given as off is nothing to complain about."""
+    """Yield the keys that are given but do nothing; what is given as off (false, 0, auto) may stay."""
     for rule in RULES:
         if rule.holds(recipe):
             continue
@@ -194,4 +188,4 @@ def problems(recipe: Recipe) -> Iterator[Problem]:
             section_name, key = path.split(".")
             section = getattr(recipe, section_name)
             if key in section.model_fields_set and getattr(section, key) not in {False, "auto"}:
-                yield Problem(path, f"has no effect: it needs {rule.needs}.", rule.decided_by)
+                yield Problem(path, f"no effect here; it needs {rule.needs}.", rule.decided_by)

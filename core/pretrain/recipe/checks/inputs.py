@@ -24,19 +24,19 @@ def _tokenizer(recipe: Recipe) -> Iterator[Problem]:
     tokenizer = recipe.tokenizer
     for key in _FILES_OF_TYPE[tokenizer.type]:
         if getattr(tokenizer, key) is None:
-            yield Problem(f"tokenizer.{key}", f"is required with tokenizer.type: {tokenizer.type}.")
+            yield Problem(f"tokenizer.{key}", f"required with tokenizer.type: {tokenizer.type}.")
     if tokenizer.type == "huggingface" and recipe.data.corpus is not None and tokenizer.vocab_size is None:
-        yield Problem("tokenizer.vocab_size", "is required with data.corpus, on which the tokenizer is trained.")
+        yield Problem("tokenizer.vocab_size", "required with data.corpus, on which the tokenizer is trained.")
 
 
 def _data(recipe: Recipe) -> Iterator[Problem]:
     data = recipe.data
     if data.path is None and data.blend is None:
-        yield Problem("data.path", "is required, or data.blend: [{weight: 1, path: ...}, ...].")
+        yield Problem("data.path", "required, or data.blend: [{weight: 1, path: ...}, ...].")
     if data.path is not None and data.blend is not None:
-        yield Problem("data.blend", "is given beside data.path; choose one.")
+        yield Problem("data.blend", "given beside data.path; choose one.")
     if data.corpus is not None and data.blend is not None:
-        yield Problem("data.corpus", "builds one token file: give data.path instead of data.blend.")
+        yield Problem("data.corpus", "this builds one token file: give data.path instead of data.blend.")
     train, valid, _ = data.shares
     if train == 0:
         yield Problem("data.split", f"{data.split} leaves no document for training.")

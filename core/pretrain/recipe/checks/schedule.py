@@ -19,7 +19,7 @@ def problems(recipe: Recipe) -> Iterator[Problem]:
         yield Problem("schedule.min_lr", f"{schedule.min_lr} is more than optimizer.lr {recipe.optimizer.lr}.")
     warmups = ("lr_warmup_iters", "lr_warmup_samples", "lr_warmup_fraction")
     for key in [key for key in warmups if getattr(schedule, key) is not None][1:]:
-        yield Problem(f"schedule.{key}", "gives the warm-up a second time; choose one key.")
+        yield Problem(f"schedule.{key}", "this gives the warm-up a second time; choose one key.")
     train = recipe.train
     if (train.train_iters is None) != (train.train_samples is None):
         unit, other = ("iters", "samples") if train.train_samples is None else ("samples", "iters")
@@ -31,7 +31,8 @@ def _units(recipe: Recipe, unit: str, other: str) -> Iterator[Problem]:
     for name in ("lr_warmup", "lr_decay", "lr_wsd_decay"):
         if getattr(recipe.schedule, f"{name}_{other}") is not None:
             yield Problem(
-                f"schedule.{name}_{other}", f"does not go with train.train_{unit}; give schedule.{name}_{unit} instead."
+                f"schedule.{name}_{other}",
+                f"this does not go with train.train_{unit}; give schedule.{name}_{unit} instead.",
             )
 
 
@@ -47,7 +48,7 @@ def _order(recipe: Recipe, unit: str) -> Iterator[Problem]:
     if schedule.lr_decay_style == "WSD":
         last_part = getattr(schedule, f"lr_wsd_decay_{unit}")
         if last_part is None:
-            yield Problem(f"schedule.lr_wsd_decay_{unit}", "is required with schedule.lr_decay_style: WSD.")
+            yield Problem(f"schedule.lr_wsd_decay_{unit}", "required with schedule.lr_decay_style: WSD.")
         elif last_part > decay - warmup:
             yield Problem(
                 f"schedule.lr_wsd_decay_{unit}",

@@ -40,7 +40,7 @@ def _model(recipe: Recipe) -> Iterator[Problem]:
     if model.position_embedding_type == "rope" and (model.rotary_size < 2 or model.rotary_size % 2):
         yield Problem(
             "model.rotary_percent",
-            f"{model.rotary_percent} of head size {model.head_size} is {model.rotary_size} dimensions; rope turns pairs.",
+            f"{model.rotary_percent} of head size {model.head_size} is {model.rotary_size}; rope needs an even number.",
         )
     if model.apply_query_key_layer_scaling and not model.attention_softmax_in_fp32:
         yield Problem("model.attention_softmax_in_fp32", "must be true with model.apply_query_key_layer_scaling.")
@@ -48,15 +48,20 @@ def _model(recipe: Recipe) -> Iterator[Problem]:
 
 def _tensor(recipe: Recipe) -> Iterator[Problem]:
     model, size = recipe.model, recipe.parallel.tensor_model_parallel_size
-    keys = ["num_attention_heads", "num_query_groups", "ffn_hidden_size", "hidden_size"]
+    keys = ["num_attention_heads", "hidden_size"]
+    # Where these two are not given they follow from the others, which are then the ones to report.
+    keys += [key for key in ("num_query_groups", "ffn_hidden_size") if key in model.model_fields_set]
     if recipe.parallel.sequence_parallel:
         keys.append("seq_length")
-    for key in keys:
-        value = getattr(model, key)
-        # A key that is not given follows from another one, which is reported in its place.
-        if value % size and key in {*model.model_fields_set, "seq_length"}:
-            why = " (sequence_parallel)" if key == "seq_length" else ""
-            yield Problem("parallel.tensor_model_parallel_size", f"{size} does not divide model.{key} {value}{why}.")
+    indivisible = [key for key in keys if getattr(model, key) % size]
+    if not indivisible and model.ffn_hidden_size % size:
+        indivisible = ["ffn_hidden_size"]
+    for key in indivisible:
+        why = ", along which sequence_parallel splits" if key == "seq_length" else ""
+        yield Problem(
+            "parallel.tensor_model_parallel_size",
+            f"{size} does not divide model.{key} {getattr(model, key)}{why}.",
+        )
 
 
 def _pipeline(recipe: Recipe) -> Iterator[Problem]:

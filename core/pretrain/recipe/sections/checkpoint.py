@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field
 
 from pretrain.recipe.section import Bool, Int, Section, Str
+
+
+def _switch_or_folder(given: object) -> object:
+    if isinstance(given, bool) or (isinstance(given, str) and given):
+        return given
+    msg = f"{given!r} is not true, false or a folder."
+    raise ValueError(msg)
 
 
 class CheckpointSection(Section):
     """What is saved, and what a run starts from. Paths are relative to the working directory."""
 
-    save: Bool | Str = Field(
+    save: Annotated[bool | str, BeforeValidator(_switch_or_folder)] = Field(
         default=True, description="true (into checkpoints/ of the run directory), false, or another folder."
     )
     load: Str | None = Field(
-        None, min_length=1, description="Folder of checkpoints to start from; its latest is taken. None: a fresh start."
+        default=None,
+        min_length=1,
+        description="Folder of checkpoints to start from; its latest is taken. None: a fresh start.",
     )
-    save_interval: Int = Field(0, ge=0, description="Iterations between two checkpoints; 0: only at the end.")
-    keep: Int | None = Field(None, gt=0, description="Number of latest checkpoints that are kept; all.")
+    save_interval: Int = Field(default=0, ge=0, description="Iterations between two checkpoints; 0: only at the end.")
+    keep: Int | None = Field(default=None, gt=0, description="Number of latest checkpoints that are kept; all.")
     finetune: Bool = Field(
         default=False, description="Whether only the weights of `load` are taken and the run starts at iteration 0."
     )

@@ -15,9 +15,9 @@ class CorpusSection(Section):
     """What the token files are built from if they are absent."""
 
     source: Literal["python_stdlib"] = Field(
-        description="python_stdlib: the source text of the Python standard library on this machine, one file a document."
+        description="python_stdlib: the source text of this machine's Python standard library, one file a document."
     )
-    max_bytes: Int | None = Field(None, gt=0, description="At most this much text, in bytes; all of it.")
+    max_bytes: Int | None = Field(default=None, gt=0, description="At most this much text, in bytes; all of it.")
 
 
 class BlendPart(Section):
@@ -31,28 +31,33 @@ class DataSection(Section):
     """The token files, how they are mixed, and how they are cut into sequences."""
 
     path: Str | None = Field(
-        None, min_length=1, description="Token file without its .bin or .idx, relative to the working directory."
+        default=None,
+        min_length=1,
+        description="Token file without its .bin or .idx, relative to the working directory.",
     )
     blend: tuple[BlendPart, ...] | None = Field(
-        None, min_length=1, description="Several token files instead of one: a list of {weight, path}."
+        default=None, min_length=1, description="Several token files instead of one: a list of {weight, path}."
     )
     corpus: CorpusSection | None = Field(
-        None, description="What the token file (and the tokenizer) is built from if it is absent: {source, max_bytes}."
+        default=None,
+        description="What the token file (and the tokenizer) is built from if it is absent: {source, max_bytes}.",
     )
     split: Str = Field(
-        "969,30,1",
+        default="969,30,1",
         pattern=rf"^\s*{_NUMBER}\s*,\s*{_NUMBER}\s*,\s*{_NUMBER}\s*$",
         description="Shares of the documents for training, validation and test, relative to their sum.",
     )
     cache_path: Str | None = Field(
-        None, min_length=1, description="Folder for the sample indices; beside the token file if not given."
+        default=None, min_length=1, description="Folder for the sample indices; beside the token file if not given."
     )
     eod_mask_loss: Bool = Field(default=False, description="Whether the end-of-document token is left out of the loss.")
     reset_position_ids: Bool = Field(default=False, description="Whether positions start again after each document.")
     reset_attention_mask: Bool = Field(
         default=False, description="Whether a token sees only its own document of a sequence."
     )
-    num_workers: Int = Field(1, ge=0, description="Processes per rank that read data; 0 reads in the training process.")
+    num_workers: Int = Field(
+        default=1, ge=0, description="Processes per rank that read data; 0 reads in the training process."
+    )
 
     @property
     def shares(self) -> tuple[float, float, float]:

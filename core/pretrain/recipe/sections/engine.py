@@ -23,5 +23,5 @@ class EngineSection(Section):
     """What steps the optimizer."""
 
     name: Annotated[Literal["megatron"], BeforeValidator(_not_deepspeed)] = Field(
-        "megatron", description="megatron: megatron-core's data parallelism and optimizer."
+        default="megatron", description="megatron: megatron-core's data parallelism and optimizer."
     )

@@ -11,10 +11,12 @@ class EvaluationSection(Section):
     """Loss and perplexity on held-out text, and a sample of what the model writes."""
 
     interval: Int = Field(
-        1000,
+        default=1000,
         ge=0,
         description="Iterations between two evaluations; there is one at the end too. 0: no evaluation at all.",
     )
-    iters: Int = Field(100, gt=0, description="Global batches of one evaluation.")
-    prompt: Str | None = Field(None, min_length=1, description="Text that the model continues at the end of the run.")
-    prompt_tokens: Int = Field(48, gt=0, description="Length of that continuation in tokens.")
+    iters: Int = Field(default=100, gt=0, description="Global batches of one evaluation.")
+    prompt: Str | None = Field(
+        default=None, min_length=1, description="Text that the model continues at the end of the run."
+    )
+    prompt_tokens: Int = Field(default=48, gt=0, description="Length of that continuation in tokens.")

@@ -10,17 +10,22 @@ from pretrain.recipe.section import Int, Section, Str
 
 
 def _kernel(operation: str) -> Str:
-    chosen: Str = Field("auto", min_length=1, description=f"{operation}: auto, or the name of a kernel.")
+    chosen: Str = Field(default="auto", min_length=1, description=f"{operation}: auto, or the name of a kernel.")
     return chosen
 
 
 class KernelsSection(Section):
-    """Which implementation each operation gets. `pretrain explain` shows the names; a named kernel that cannot is an error."""
+    """Which implementation each operation gets. `pretrain explain` shows the names.
+
+    A named kernel that cannot do what this recipe needs is an error.
+    """
 
     attention: Str = Field(
-        "auto", min_length=1, description="Attention: auto, flash, triangle, softmax, or the name of a kernel."
+        default="auto", min_length=1, description="Attention: auto, flash, triangle, softmax, or the name of a kernel."
     )
-    triangle_block_size: Int = Field(512, gt=0, description="Rows of one block of triangle attention, in tokens.")
+    triangle_block_size: Int = Field(
+        default=512, gt=0, description="Rows of one block of triangle attention, in tokens."
+    )
     softmax: Str = _kernel("Scale, mask and softmax")
     norm: Str = _kernel("Layer norm and RMS norm")
     rotary: Str = _kernel("Rotary position embedding")
@@ -31,5 +36,5 @@ class KernelsSection(Section):
     optimizer: Str = _kernel("Adam and the gradient norm")
     collectives: Str = _kernel("Options of the process groups")
     fallback: Literal["allow", "forbid"] = Field(
-        "allow", description="Whether the pure-torch reference may be taken where no plugin offers a kernel."
+        default="allow", description="Whether the pure-torch reference may be taken where no plugin offers a kernel."
     )

@@ -10,9 +10,11 @@ from pretrain.recipe.section import Bool, Int, Section
 class LoggingSection(Section):
     """What is measured and shown."""
 
-    log_interval: Int = Field(100, gt=0, description="Iterations between two lines of metrics.")
+    log_interval: Int = Field(default=100, gt=0, description="Iterations between two lines of metrics.")
     tensorboard: Bool = Field(default=True, description="Whether metrics go to tensorboard/ of the run directory too.")
-    tensorboard_queue_size: Int = Field(1000, gt=0, description="Events that are held back before they are written.")
+    tensorboard_queue_size: Int = Field(
+        default=1000, gt=0, description="Events that are held back before they are written."
+    )
     log_timers: Bool = Field(
         default=False, description="Whether the phases of an iteration are timed, least and most of all ranks."
     )

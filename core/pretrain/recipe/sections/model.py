@@ -27,7 +27,7 @@ class ModelSection(Section):
     num_attention_heads: Int = Field(gt=0, description="Number of query heads of one layer.")
     seq_length: Int = Field(gt=0, description="Length of a training sequence in tokens.")
     activation: Literal["gelu", "gelu_tanh", "swiglu"] = Field(
-        "gelu", description="Activation of the MLP: gelu (exact), gelu_tanh (its tanh approximation) or swiglu."
+        default="gelu", description="Activation of the MLP: gelu (exact), gelu_tanh (its tanh approximation) or swiglu."
     )
     ffn_hidden_size: Int = Field(
         gt=0,
@@ -48,12 +48,15 @@ class ModelSection(Section):
         description="Number of positions that the model knows, in tokens; seq_length.",
     )
     position_embedding_type: Literal["learned_absolute", "rope"] = Field(
-        "learned_absolute", description="How a token's position enters: a learned table, or rotary embedding (rope)."
+        default="learned_absolute",
+        description="How a token's position enters: a learned table, or rotary embedding (rope).",
     )
-    rotary_percent: Float = Field(1.0, gt=0, le=1, description="Fraction of each head that rope rotates.")
-    rotary_base: Float = Field(10000.0, gt=0, description="Base of rope's wavelengths.")
-    normalization: Literal["LayerNorm", "RMSNorm"] = Field("LayerNorm", description="Kind of norm.")
-    layernorm_epsilon: Float = Field(1e-5, gt=0, description="Added to the variance (or mean square) in a norm.")
+    rotary_percent: Float = Field(default=1.0, gt=0, le=1, description="Fraction of each head that rope rotates.")
+    rotary_base: Float = Field(default=10000.0, gt=0, description="Base of rope's wavelengths.")
+    normalization: Literal["LayerNorm", "RMSNorm"] = Field(default="LayerNorm", description="Kind of norm.")
+    layernorm_epsilon: Float = Field(
+        default=1e-5, gt=0, description="Added to the variance (or mean square) in a norm."
+    )
     add_bias_linear: Bool = Field(default=True, description="Whether the linear layers have a bias.")
     untie_embeddings_and_output_weights: Bool = Field(
         default=False, description="Whether the output layer has weights of its own instead of the embedding's."
@@ -63,16 +66,20 @@ class ModelSection(Section):
         description="x + attention(norm1(x)) + mlp(norm2(x)) as in GPT-NeoX, instead of one after the other.",
     )
     embedding_layernorm: Bool = Field(default=False, description="Whether the embedding's output is normalized.")
-    hidden_dropout: Float = Field(0.1, ge=0, lt=1, description="Probability of dropout on the residual branches.")
-    attention_dropout: Float = Field(0.1, ge=0, lt=1, description="Probability of dropout on the attention weights.")
+    hidden_dropout: Float = Field(
+        default=0.1, ge=0, lt=1, description="Probability of dropout on the residual branches."
+    )
+    attention_dropout: Float = Field(
+        default=0.1, ge=0, lt=1, description="Probability of dropout on the attention weights."
+    )
     init_method: Literal["normal", "small_init", "wang_init"] = Field(
-        "normal",
+        default="normal",
         description="Standard deviation of starting weights: normal (init_method_std), small_init (sqrt(2 / (5 "
         "hidden_size))) or wang_init (2 / (num_layers sqrt(hidden_size))).",
     )
-    init_method_std: Float = Field(0.02, gt=0, description="Standard deviation of `normal` starting weights.")
+    init_method_std: Float = Field(default=0.02, gt=0, description="Standard deviation of `normal` starting weights.")
     output_layer_init_method: Literal["scaled_normal", "normal", "small_init", "wang_init"] = Field(
-        "scaled_normal",
+        default="scaled_normal",
         description="The same for the last layer of attention and MLP; scaled_normal is init_method_std / "
         "sqrt(2 num_layers).",
     )
@@ -83,7 +90,7 @@ class ModelSection(Section):
         default=True, description="Whether 16-bit attention scores are exponentiated in fp32."
     )
     make_vocab_size_divisible_by: Int = Field(
-        128, gt=0, description="The vocabulary is padded to a multiple of this times the tensor-parallel size."
+        default=128, gt=0, description="The vocabulary is padded to a multiple of this times the tensor-parallel size."
     )
 
     @property

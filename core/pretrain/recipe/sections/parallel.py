@@ -10,10 +10,10 @@ from pretrain.recipe.section import Bool, Int, Section
 class ParallelSection(Section):
     """How the model is laid over the ranks. The data-parallel size follows from the number of ranks."""
 
-    tensor_model_parallel_size: Int = Field(1, gt=0, description="Ranks that share every layer.")
-    pipeline_model_parallel_size: Int = Field(1, gt=0, description="Stages into which the layers are cut.")
+    tensor_model_parallel_size: Int = Field(default=1, gt=0, description="Ranks that share every layer.")
+    pipeline_model_parallel_size: Int = Field(default=1, gt=0, description="Stages into which the layers are cut.")
     virtual_pipeline_model_parallel_size: Int | None = Field(
-        None, gt=1, description="Chunks of layers per stage (interleaved schedule); one if not given."
+        default=None, gt=1, description="Chunks of layers per stage (interleaved schedule); one if not given."
     )
     sequence_parallel: Bool = Field(
         default=False,
@@ -28,4 +28,6 @@ class ParallelSection(Section):
     overlap_param_gather: Bool = Field(
         default=False, description="Whether updated weights are gathered while the next forward pass already runs."
     )
-    distributed_timeout_minutes: Int = Field(10, gt=0, description="Minutes after which a collective is given up.")
+    distributed_timeout_minutes: Int = Field(
+        default=10, gt=0, description="Minutes after which a collective is given up."
+    )

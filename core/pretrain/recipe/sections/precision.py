@@ -17,16 +17,16 @@ def _needs_fp32_sum(given: dict[str, Any]) -> bool:
 class PrecisionSection(Section):
     """The dtype of the computation and the loss scale of fp16. Main weights and Adam's moments are always fp32."""
 
-    dtype: Literal["fp32", "bf16", "fp16"] = Field("fp32", description="Dtype of weights and activations.")
+    dtype: Literal["fp32", "bf16", "fp16"] = Field(default="fp32", description="Dtype of weights and activations.")
     loss_scale: Float | None = Field(
-        None, gt=0, description="Fixed loss scale of fp16; it is found dynamically if not given."
+        default=None, gt=0, description="Fixed loss scale of fp16; it is found dynamically if not given."
     )
-    initial_loss_scale: Float = Field(2.0**32, gt=0, description="Where the dynamic loss scale starts.")
+    initial_loss_scale: Float = Field(default=2.0**32, gt=0, description="Where the dynamic loss scale starts.")
     loss_scale_window: Int = Field(
-        1000, gt=0, description="Iterations without an overflow after which the dynamic loss scale is doubled."
+        default=1000, gt=0, description="Iterations without an overflow after which the dynamic loss scale is doubled."
     )
-    hysteresis: Int = Field(2, gt=0, description="Overflows after which the dynamic loss scale is halved.")
-    min_loss_scale: Float = Field(1.0, gt=0, description="The dynamic loss scale does not fall below it.")
+    hysteresis: Int = Field(default=2, gt=0, description="Overflows after which the dynamic loss scale is halved.")
+    min_loss_scale: Float = Field(default=1.0, gt=0, description="The dynamic loss scale does not fall below it.")
     grad_reduce_in_fp32: Bool = Field(
         default_factory=_needs_fp32_sum,
         description="Whether gradients are accumulated and reduced in fp32; true for bf16, otherwise false.",

@@ -13,14 +13,14 @@ class RecomputeSection(Section):
     """Activations that are computed again in the backward pass instead of kept."""
 
     granularity: Literal["none", "selective", "full"] = Field(
-        "none", description="none, selective (the attention between its projections) or full (whole layers)."
+        default="none", description="none, selective (the attention between its projections) or full (whole layers)."
     )
     method: Literal["uniform", "block"] = Field(
-        "uniform",
+        default="uniform",
         description="For full: uniform keeps the input of every group of num_layers layers, block recomputes the first "
         "num_layers layers of each stage.",
     )
-    num_layers: Int = Field(1, gt=0, description="For full: see method.")
+    num_layers: Int = Field(default=1, gt=0, description="For full: see method.")
     distribute_saved_activations: Bool = Field(
         default=False, description="For full: whether kept activations are split over the tensor-parallel ranks."
     )

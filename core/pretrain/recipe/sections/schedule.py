@@ -13,25 +13,37 @@ class ScheduleSection(Section):
     """The learning rate over the training: a linear warm-up, then a decay from optimizer.lr to min_lr."""
 
     lr_decay_style: Literal["constant", "linear", "cosine", "inverse-square-root", "WSD"] = Field(
-        "linear", description="How the learning rate falls; WSD is warm-up, stable, decay."
+        default="linear", description="How the learning rate falls; WSD is warm-up, stable, decay."
     )
-    min_lr: Float = Field(0.0, ge=0, description="Lowest learning rate, kept after the decay.")
-    lr_warmup_iters: Int | None = Field(None, ge=0, description="Length of the warm-up in iterations; no warm-up.")
-    lr_warmup_samples: Int | None = Field(None, ge=0, description="Length of the warm-up in samples; no warm-up.")
+    min_lr: Float = Field(default=0.0, ge=0, description="Lowest learning rate, kept after the decay.")
+    lr_warmup_iters: Int | None = Field(
+        default=None, ge=0, description="Length of the warm-up in iterations; no warm-up."
+    )
+    lr_warmup_samples: Int | None = Field(
+        default=None, ge=0, description="Length of the warm-up in samples; no warm-up."
+    )
     lr_warmup_fraction: Float | None = Field(
-        None, ge=0, lt=1, description="Length of the warm-up as a fraction of the decay; no warm-up."
+        default=None, ge=0, lt=1, description="Length of the warm-up as a fraction of the decay; no warm-up."
     )
     lr_decay_iters: Int | None = Field(
-        None, gt=0, description="Iteration at which min_lr is reached, counted from the start; train.train_iters."
+        default=None,
+        gt=0,
+        description="Iteration at which min_lr is reached, counted from the start; train.train_iters.",
     )
     lr_decay_samples: Int | None = Field(
-        None, gt=0, description="Sample at which min_lr is reached, counted from the start; train.train_samples."
+        default=None,
+        gt=0,
+        description="Sample at which min_lr is reached, counted from the start; train.train_samples.",
     )
     lr_wsd_decay_style: Literal["exponential", "linear", "cosine", "minus_sqrt"] = Field(
-        "exponential", description="How the last part of WSD falls."
+        default="exponential", description="How the last part of WSD falls."
     )
-    lr_wsd_decay_iters: Int | None = Field(None, gt=0, description="Length of the last part of WSD in iterations.")
-    lr_wsd_decay_samples: Int | None = Field(None, gt=0, description="Length of the last part of WSD in samples.")
+    lr_wsd_decay_iters: Int | None = Field(
+        default=None, gt=0, description="Length of the last part of WSD in iterations."
+    )
+    lr_wsd_decay_samples: Int | None = Field(
+        default=None, gt=0, description="Length of the last part of WSD in samples."
+    )
     override_opt_param_scheduler: Bool = Field(
         default=False, description="Whether these values win over those of a loaded checkpoint."
     )

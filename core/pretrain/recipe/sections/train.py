@@ -23,20 +23,24 @@ class TrainSection(Section):
     micro_batch_size: Int = Field(gt=0, description="Samples that one rank computes at a time.")
     global_batch_size: Int = Field(gt=0, description="Samples of one optimizer step over all ranks.")
     rampup_batch_size: Rampup | None = Field(
-        None,
+        default=None,
         description="[start, increment, samples]: the global batch grows from start by increment, evenly over so many "
         "samples.",
     )
-    train_iters: Int | None = Field(None, gt=0, description="Length of the training in iterations.")
+    train_iters: Int | None = Field(default=None, gt=0, description="Length of the training in iterations.")
     train_samples: Int | None = Field(
-        None, gt=0, description="Length of the training in samples, instead of train_iters."
+        default=None, gt=0, description="Length of the training in samples, instead of train_iters."
     )
-    seed: Int = Field(1234, ge=0, description="Seed of weights, dropout and the order of the samples.")
+    seed: Int = Field(default=1234, ge=0, description="Seed of weights, dropout and the order of the samples.")
     deterministic_mode: Bool = Field(
         default=False, description="Only kernels that give the same bits every time; refused where there is none."
     )
-    exit_interval: Int | None = Field(None, gt=0, description="Save and leave at a multiple of so many iterations.")
-    exit_duration_in_mins: Float | None = Field(None, gt=0, description="Save and leave after so many minutes.")
+    exit_interval: Int | None = Field(
+        default=None, gt=0, description="Save and leave at a multiple of so many iterations."
+    )
+    exit_duration_in_mins: Float | None = Field(default=None, gt=0, description="Save and leave after so many minutes.")
     kill_switch_path: Str | None = Field(
-        None, min_length=1, description="Leave as soon as this file exists; it is looked for at every iteration."
+        default=None,
+        min_length=1,
+        description="Leave as soon as this file exists; it is looked for at every iteration.",
     )
