@@ -94,35 +94,3 @@ def _nearest(path: str) -> str:
     if meant or section in known:
         return " Did you mean " + " or ".join(f"'{other}'" for other in meant) + "?" if meant else ""
     return did_you_mean(path, (other for other in known if ("." in other) == ("." in path)))
-
-
-def _without_index(path: str) -> str:
-    """data.blend.0.weight -> data.blend.weight."""
-    return ".".join(name for name in path.split(".") if not name.isdigit())
-
-
-def _text_of_type(kind: str, given: Any, message: str) -> str:
-    expected = {
-        "bool_type": "true or false",
-        "string_type": "text",
-        "model_type": "a section with keys",
-        "tuple_type": "a list",
-        "string_too_short": "text that is not empty",
-        "string_pattern_mismatch": "three numbers such as 949,50,1",
-    }
-    return f"{given!r} is not {expected[kind]}." if kind in expected else f"{given!r}: {message}."
-
-
-def _nearest(path: str) -> str:
-    """Return the key that was probably meant: the same word in another section, or a similar one."""
-    known = keys_of_recipe()
-    path = _without_index(path)
-    section, _, key = path.rpartition(".")
-    same_word = [other for other in known if other.rpartition(".")[2] == key]
-    if same_word:
-        return f" Did you mean '{same_word[0]}'?"
-    nearby = {other.rpartition(".")[2]: other for other in known if other.rpartition(".")[0] == section}
-    close = difflib.get_close_matches(key, nearby, n=1, cutoff=0.6)
-    if close:
-        return f" Did you mean '{nearby[close[0]]}'?"
-    return did_you_mean(path, (other for other in known if ("." in other) == ("." in path)))

@@ -31,7 +31,7 @@ def _tokenizer(recipe: Recipe) -> Iterator[Problem]:
 
 def _data(recipe: Recipe) -> Iterator[Problem]:
     data = recipe.data
-    if data.path is None and data.blend is None:
+    if data.path is None and not data.blend:
         yield Problem("data.path", "required, or data.blend: [{weight: 1, path: ...}, ...].")
     if data.path is not None and data.blend is not None:
         yield Problem("data.blend", "given beside data.path; choose one.")

@@ -36,7 +36,7 @@ class DataSection(Section):
         description="Token file without its .bin or .idx, relative to the working directory.",
     )
     blend: tuple[BlendPart, ...] | None = Field(
-        default=None, min_length=1, description="Several token files instead of one: a list of {weight, path}."
+        default=None, description="Several token files instead of one: a list of {weight, path}."
     )
     corpus: CorpusSection | None = Field(
         default=None,
