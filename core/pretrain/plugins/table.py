@@ -59,6 +59,10 @@ class Row:
             "request": dict(self.request),
         }
 
+    def to_json(self) -> dict[str, object]:
+        """Return the row as plain JSON values."""
+        return {**self.decision(), "passed_over": [asdict(other) for other in self.passed_over]}
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KernelTable:
@@ -80,7 +84,7 @@ class KernelTable:
             "backend": self.backend,
             "provider": self.provider,
             "digest": self.digest(),
-            "rows": [asdict(row) for row in self.rows],
+            "rows": [row.to_json() for row in self.rows],
         }
 
     def digest(self) -> str:
