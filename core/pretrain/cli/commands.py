@@ -1,0 +1,68 @@
+"""The commands of `pretrain`, each imported only when it is called."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from pathlib import Path
+
+import click
+
+from pretrain.errors import did_you_mean
+
+DEFAULT = "run"
+
+COMMANDS = {
+    "run": "Train a recipe (the default command).",
+    "data": "Build, merge and look into token files.",
+    "tokenizer": "Train a tokenizer.",
+    "backends": "List every backend: version, provider, available or why not.",
+    "explain": "Show which kernel each operation gets, and why not the others.",
+    "conformance": "Run the conformance kit against a backend.",
+    "report": "Compare runs on one HTML page.",
+}
+"""Name and one line of help; the command is the `command` of module `pretrain.cli.<name>`."""
+
+
+class Commands(click.Group):
+    """A group that knows its commands by name and imports the one that is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  click's signature
+        """Return the commands that exist."""
+        return [name for name in COMMANDS if importlib.util.find_spec(f"pretrain.cli.{name}") is not None]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command; None if there is none of the name."""
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        command: click.Command = importlib.import_module(f"pretrain.cli.{cmd_name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands without importing them."""
+        if lines := [(name, COMMANDS[name]) for name in self.list_commands(ctx)]:
+            with formatter.section("Commands"):
+                formatter.write_dl(lines)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Put the default command before a recipe or an option that is not the group's own."""
+        first = args[0] if args else "--help"
+        own = {option for parameter in self.get_params(ctx) for option in parameter.opts}
+        if first not in own and (first.startswith("-") or _is_recipe(first)):
+            args = [DEFAULT, *args]
+        return super().parse_args(ctx, args or [first])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that is called, or say which one was probably meant."""
+        known = self.list_commands(ctx)
+        if args[0] not in known:
+            msg = f"'{args[0]}' is neither a command nor a recipe file.{did_you_mean(args[0], known)}"
+            raise click.UsageError(msg, ctx)
+        return super().resolve_command(ctx, args)
+
+
+def _is_recipe(argument: str) -> bool:
+    path = Path(argument)
+    return path.suffix in {".yml", ".yaml"} or (argument not in COMMANDS and path.exists())

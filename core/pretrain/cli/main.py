@@ -1,0 +1,67 @@
+"""The console script `pretrain`: calls a command and shows known errors without a traceback."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, NoReturn
+
+import click
+
+import pretrain
+from pretrain.cli.commands import Commands
+from pretrain.errors import PretrainError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+USER_ERROR = 2
+INTERRUPTED = 130
+
+
+@click.group(
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+    epilog="pretrain RECIPE is short for pretrain run RECIPE. PRETRAIN_TRACEBACK=1 shows the traceback of an error.",
+)
+@click.version_option(pretrain.__version__, "-V", "--version", message="pretrain %(version)s")
+def commands() -> None:
+    """Large-language-model pretraining whose hardware is a plugin.
+
+    \b
+    pretrain --backend cpu recipes/quickstart.yml      train
+    pretrain explain recipes/gpt3.yml --backend cpu    what would run, and why
+    """  # noqa: D301  \b is click's mark for text that keeps its lines
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line and exit: 0, 2 for a mistake of the user, 130 when interrupted.
+
+    Args:
+        arguments: without the program's name; those of the process if None.
+    """
+    try:
+        status = commands.main(arguments, prog_name="pretrain", standalone_mode=False)
+    except (PretrainError, click.ClickException) as error:
+        _show(error)
+        sys.exit(USER_ERROR)
+    except (click.Abort, KeyboardInterrupt):
+        sys.exit(INTERRUPTED)
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+def _show(error: PretrainError | click.ClickException) -> None:
+    """Print what the user can do something about, and the traceback only on demand."""
+    if os.environ.get("PRETRAIN_TRACEBACK", "0") not in {"", "0"}:
+        import traceback  # noqa: PLC0415  a tenth of the time of --help
+
+        traceback.print_exception(error)
+        return
+    message = error.format_message() if isinstance(error, click.ClickException) else str(error)
+    click.echo(message, err=True)
+    if isinstance(error, click.UsageError) and error.ctx is not None:
+        click.echo(f"Try '{error.ctx.command_path} --help'.", err=True)
+
+
+if __name__ == "__main__":
+    main()
