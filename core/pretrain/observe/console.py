@@ -87,7 +87,7 @@ class _Lines:
         self.line(train_line(record, self._total))
 
     def line(self, text: str) -> None:
-        print(text, file=self._stream, flush=True)  # noqa: T201  this class is where printing happens
+        print(text, file=self._stream, flush=True)
 
     def close(self) -> None:
         self._stream.flush()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pretrain.recipe import Model
+    from pretrain.recipe.sections.model import ModelSection
 
 
-def flops_per_sequence(model: Model, vocab_size: int) -> int:
+def flops_per_sequence(model: ModelSection, vocab_size: int) -> int:
     """Return the floating-point operations of forward and backward pass over one sequence.
 
     Matrix products only, a multiply-add counted as two, the backward pass as twice the forward pass. Per layer and
@@ -29,8 +29,7 @@ def flops_per_sequence(model: Model, vocab_size: int) -> int:
         model: the recipe's section.
         vocab_size: V, rows of the output layer, padding included.
     """
-    hidden, heads = model.hidden_size, model.num_attention_heads
-    head_size = hidden // heads
+    hidden, heads, head_size = model.hidden_size, model.num_attention_heads, model.kv_channels
     attention = 2 * hidden * head_size * (heads + 2 * model.num_query_groups) + 2 * heads * head_size * hidden
     square = 4 * model.seq_length * heads * head_size
     mlp = (6 if model.activation == "swiglu" else 4) * hidden * model.ffn_hidden_size
@@ -38,7 +37,7 @@ def flops_per_sequence(model: Model, vocab_size: int) -> int:
     return 3 * model.seq_length * forward_per_token
 
 
-def parameter_count(model: Model, vocab_size: int) -> int:
+def parameter_count(model: ModelSection, vocab_size: int) -> int:
     """Return the number of trained parameters over all ranks; tied embeddings count once.
 
     Args:
@@ -55,11 +54,11 @@ def parameter_count(model: Model, vocab_size: int) -> int:
     return count + model.num_layers * (2 * norm + _linear_parameters(model)) + norm
 
 
-def _linear_parameters(model: Model) -> int:
+def _linear_parameters(model: ModelSection) -> int:
     """Return the parameters of one layer's four linear maps."""
-    hidden, head_size = model.hidden_size, model.hidden_size // model.num_attention_heads
-    query_key_value = head_size * (model.num_attention_heads + 2 * model.num_query_groups)
+    hidden, heads = model.hidden_size, model.kv_channels * model.num_attention_heads
+    query_key_value = heads + 2 * model.kv_channels * model.num_query_groups
     up = model.ffn_hidden_size * (2 if model.activation == "swiglu" else 1)
-    weights = hidden * (query_key_value + hidden + up + model.ffn_hidden_size)
+    weights = hidden * (query_key_value + heads + up + model.ffn_hidden_size)
     biases = query_key_value + hidden + up + hidden
     return weights + (biases if model.add_bias_linear else 0)

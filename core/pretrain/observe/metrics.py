@@ -59,9 +59,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     try:
         lines = path.read_bytes().splitlines(keepends=True)
     except OSError as exc:
-        msg = (
-            f"{path}: cannot be read ({exc.strerror}).\nMetrics are written by a run when it logs its first iteration."
-        )
+        msg = f"{path}: cannot be read ({exc.strerror}).\nA run writes it when it logs its first iteration."
         raise RunError(msg) from exc
     return [json.loads(line) for line in _complete(path, lines)]
 

@@ -1,0 +1,62 @@
+"""One rank decides, the others follow, before there is a process group."""
+
+from __future__ import annotations
+
+import functools
+import json
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from pretrain.errors import PretrainError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch.distributed import Store  # type: ignore[attr-defined]
+
+    from pretrain.launch.world import World
+
+_PATIENCE = timedelta(days=1)
+"""How long the others wait: building a corpus is part of what rank 0 does meanwhile."""
+
+
+def first_rank_decides(decide: Callable[[], str], world: World) -> str:
+    """Return what `decide` returned on rank 0; it is called there only. Every rank calls this, once per process.
+
+    Raises:
+        PretrainError: on rank 0, if `decide` raised it.
+        SystemExit: on the other ranks, in silence, because rank 0 says why.
+    """
+    if world.world_size == 1:
+        return decide()
+    store = _store()
+    if world.rank == 0:
+        return _publish(decide, store)
+    store.wait(["decision"], _PATIENCE)
+    decision = json.loads(store.get("decision"))
+    if decision is None:
+        raise SystemExit(2)
+    return str(decision)
+
+
+def _publish(decide: Callable[[], str], store: Store) -> str:
+    try:
+        decision = decide()
+    except PretrainError:
+        store.set("decision", json.dumps(None))
+        raise
+    store.set("decision", json.dumps(decision))
+    return decision
+
+
+@functools.cache
+def _store() -> Store:
+    """Return the store that `env://` gives; kept for the life of the process, as other ranks may still read it.
+
+    Rank 0 serves it on MASTER_PORT, unless torchrun does. `init_process_group` shares the server later.
+    """
+    from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # noqa: PLC0415  torch is slow
+    from torch.distributed.rendezvous import rendezvous  # noqa: PLC0415
+
+    store, _, _ = next(iter(rendezvous("env://")))
+    return PrefixStore("pretrain", store)

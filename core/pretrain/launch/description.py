@@ -1,0 +1,53 @@
+"""What a plan comes to, in words: the output of --dry-run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pretrain.errors import DataError
+from pretrain.observe.flops import flops_per_sequence, parameter_count
+
+if TYPE_CHECKING:
+    from pretrain.launch.plan import Plan
+    from pretrain.recipe import Layout, Recipe
+
+
+def describe(plan: Plan) -> str:
+    """Return the complete recipe as YAML, with the layout and the model's size as comments at its end."""
+    layout = plan.recipe.layout(plan.world_size)
+    backend = f"backend '{plan.plugins.backend.name}' ({plan.plugins.provider})"
+    lines = [backend, _ranks(layout), _batch(plan.recipe, layout), *_size(plan.recipe)]
+    return "\n".join([plan.recipe.dump().rstrip(), "", *(f"# {line}" for line in lines)])
+
+
+def _ranks(layout: Layout) -> str:
+    return (
+        f"ranks: {layout.world_size} = tensor {layout.tensor_model_parallel_size} x "
+        f"pipeline {layout.pipeline_model_parallel_size} x data {layout.data_parallel_size}"
+    )
+
+
+def _batch(recipe: Recipe, layout: Layout) -> str:
+    batch = recipe.train.global_batch_size
+    return (
+        f"batch: {batch} samples = micro batch {layout.micro_batch_size} x data {layout.data_parallel_size} x "
+        f"{layout.num_microbatches(batch)} micro batches a step"
+    )
+
+
+def _size(recipe: Recipe) -> list[str]:
+    """Return parameters and FLOPs; these depend on the vocabulary, whose tokenizer may not be there yet."""
+    from pretrain.data.tokenizers import load_tokenizer  # noqa: PLC0415  only here
+
+    try:
+        vocab_size = recipe.padded_vocab_size(load_tokenizer(recipe.tokenizer).vocab_size)
+    except DataError as error:
+        return [
+            f"parameters: {parameter_count(recipe.model, 0):,} without the vocabulary's: {str(error).splitlines()[0]}"
+        ]
+    tokens = recipe.train.global_batch_size * recipe.model.seq_length
+    flops = flops_per_sequence(recipe.model, vocab_size) * recipe.train.global_batch_size
+    return [
+        f"parameters: {parameter_count(recipe.model, vocab_size):,}, vocabulary padded to {vocab_size}",
+        f"step: {tokens:,} tokens, {flops / 1e12:.4g} model TFLOP",
+    ]

@@ -1,0 +1,113 @@
+"""Why a rank ended, told by the rank itself, and which of several ranks was the first."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import signal
+import time
+import traceback
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pretrain.errors import PretrainError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+USER_ERROR, CRASH = 2, 1
+"""Exit codes: something that the user can mend; anything else."""
+
+_INTERRUPTED = {sign for number in (signal.SIGINT, signal.SIGTERM) for sign in (-number, 128 + number)}
+_LOST_PEER = re.compile(r"connection (was )?(closed|reset|refused)|broken pipe|gloo/transport", re.IGNORECASE)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Failure:
+    """The end of one rank.
+
+    Attributes:
+        rank: of all ranks.
+        when: seconds since the epoch.
+        exit_code: `USER_ERROR` or `CRASH`.
+        text: what to show.
+        lost_peer: the rank stopped because it could no longer reach another one: a consequence, hardly the cause.
+        interrupted: Ctrl-C or SIGTERM ended the rank.
+    """
+
+    rank: int
+    when: float
+    exit_code: int
+    text: str
+    lost_peer: bool = False
+    interrupted: bool = False
+
+    @classmethod
+    def of(cls, error: BaseException, rank: int, *, with_traceback: bool) -> Failure:
+        """Describe an exception: a known error by its message, anything else (or if asked) by its traceback."""
+        known = isinstance(error, PretrainError)
+        plain = known and not with_traceback
+        return cls(
+            rank=rank,
+            when=time.time(),
+            exit_code=USER_ERROR if known else CRASH,
+            text=str(error) if plain else "".join(traceback.format_exception(error)).rstrip(),
+            lost_peer=not known and _is_lost_peer(error),
+        )
+
+    @classmethod
+    def without_a_word(cls, rank: int, returncode: int) -> Failure:
+        """Describe a rank that wrote nothing; `returncode` as of `subprocess.Popen`: negative is a signal."""
+        if returncode >= 0:
+            text = f"It ended with exit code {returncode} and no Python error: look at its output above."
+        else:
+            text = f"It was killed by {_signal_name(-returncode)}."
+            if returncode == -signal.SIGKILL:
+                text += " On Linux that is mostly the system being out of memory: `dmesg` tells."
+        interrupted = returncode in _INTERRUPTED
+        return cls(rank=rank, when=time.time(), exit_code=CRASH, text=text, interrupted=interrupted)
+
+    @property
+    def expected(self) -> bool:
+        """Whether it is something that the user can mend."""
+        return self.exit_code == USER_ERROR
+
+    def write(self, path: Path) -> None:
+        """Leave the failure for the parent process; whole or not at all."""
+        temporary = path.with_suffix(".tmp")
+        temporary.write_text(json.dumps(dataclasses.asdict(self)))
+        temporary.replace(path)
+
+    @classmethod
+    def read(cls, path: Path) -> Failure | None:
+        """Return what a rank left, or None."""
+        return cls(**json.loads(path.read_text())) if path.exists() else None
+
+    def __str__(self) -> str:
+        if self.expected:
+            return self.text if self.rank == 0 else f"rank {self.rank}: {self.text}"
+        return f"rank {self.rank} failed:\n{self.text}"
+
+
+def root_cause(failures: Iterable[Failure]) -> Failure:
+    """Return the failure to show: the first one that is not the consequence of another.
+
+    Of ranks that all say the same the lowest speaks.
+    """
+    ordered = sorted(failures, key=lambda failure: (failure.lost_peer, failure.when))
+    return min((failure for failure in ordered if failure.text == ordered[0].text), key=lambda failure: failure.rank)
+
+
+def _is_lost_peer(error: BaseException) -> bool:
+    # By name: torch's classes are not imported to describe an error of something else.
+    of_torch = any(kind.__name__ == "DistError" for kind in type(error).__mro__)
+    return of_torch or isinstance(error, ConnectionError) or bool(_LOST_PEER.search(str(error)))
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

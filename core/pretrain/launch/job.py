@@ -1,0 +1,81 @@
+"""What every rank of a run does: plain values, so that it travels to another process as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from pretrain.launch.preparation import prepare_together
+
+if TYPE_CHECKING:
+    from pretrain.launch.world import World
+    from pretrain.recipe import Recipe
+
+TRAIN = "pretrain.training.run:train"
+
+
+class TrainFn(Protocol):
+    """The composition root of a training."""
+
+    def __call__(self, recipe: Recipe, *, backend_name: str, run_dir: Path, resume: bool, world: World) -> None:
+        """Train; called once on every rank."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """One run, as each of its ranks is told.
+
+    Attributes:
+        recipe: the recipe's file.
+        overrides: "section.key=value".
+        backend: value of `--backend`.
+        run_dir: the run directory; None for a new one below runs/.
+        resume: continue the run of `run_dir`.
+        prepared: the launcher has called `prepare_run` already; otherwise rank 0 does.
+        train: "module:function" of a `TrainFn`.
+    """
+
+    recipe: str
+    overrides: tuple[str, ...] = ()
+    backend: str
+    run_dir: str | None
+    resume: bool = False
+    prepared: bool = False
+    train: str = TRAIN
+
+    def to_json(self) -> str:
+        """Return the job as one line."""
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Job:
+        """Read what `to_json` wrote."""
+        values = json.loads(text)
+        return cls(**{**values, "overrides": tuple(values["overrides"])})
+
+    def run(self, world: World) -> None:
+        """Train in this process as one rank of `world`.
+
+        torchrun's variables are set from `world` where they are missing, so that `env://` works however the rank
+        was started.
+        """
+        from pretrain.recipe import load_recipe  # noqa: PLC0415  not needed to describe a job
+
+        for name, value in world.environment().items():
+            os.environ.setdefault(name, value)
+        recipe = load_recipe(self.recipe, self.overrides)
+        given = Path(self.run_dir) if self.run_dir else None
+        run_dir = given if given and self.prepared else prepare_together(recipe, given, world, resume=self.resume)
+        train = self._entry()
+        train(recipe, backend_name=self.backend, run_dir=run_dir, resume=self.resume, world=world)
+
+    def _entry(self) -> TrainFn:
+        module, _, function = self.train.partition(":")
+        entry: TrainFn = getattr(importlib.import_module(module), function)
+        return entry

@@ -1,0 +1,48 @@
+"""How many nodes a run has, and where they meet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pretrain.errors import LaunchError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Nodes:
+    """The nodes of a run on which `pretrain` starts the ranks itself.
+
+    Attributes:
+        count: number of nodes; the same command is given on each.
+        rendezvous: "HOST:PORT" where they meet, HOST being one of them; None for a single node.
+        rank: of this node; None: HOST is node 0, the others count in the order of arrival.
+    """
+
+    count: int = 1
+    rendezvous: str | None = None
+    rank: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.count == 1 and (self.rendezvous is not None or self.rank is not None):
+            msg = "--rdzv and --node-rank have no effect on one node.\nPass --nnodes N as well, or leave them out."
+            raise LaunchError(msg)
+        if self.count > 1 and self.rendezvous is None:
+            msg = (
+                f"--nnodes {self.count} needs a meeting point: --rdzv HOST:PORT.\n"
+                "Give the same command on every node; HOST is one of them, PORT is free there."
+            )
+            raise LaunchError(msg)
+        if self.rank is not None and self.rank >= self.count:
+            msg = f"--node-rank {self.rank} is not below --nnodes {self.count}; nodes are counted from 0."
+            raise LaunchError(msg)
+
+    def endpoint(self) -> tuple[str, int]:
+        """Return host and port of the meeting point.
+
+        Raises:
+            LaunchError: it is not written HOST:PORT.
+        """
+        host, _, port = (self.rendezvous or "").rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+            msg = f"--rdzv '{self.rendezvous}' is not HOST:PORT, such as node0:29500."
+            raise LaunchError(msg)
+        return host.strip("[]"), int(port)

@@ -1,0 +1,78 @@
+"""What can be checked before anything is started or written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pretrain.recipe import load_recipe
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pretrain.launch.nodes import Nodes
+    from pretrain.launch.world import World
+    from pretrain.plugins.manager import Plugins
+    from pretrain.recipe import Recipe
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """A recipe, a device that is there, and the number of ranks.
+
+    Attributes:
+        recipe: valid, and fitting the number of ranks where that is known.
+        plugins: the backend.
+        nodes: where this node's ranks belong.
+        nproc: ranks of this node.
+        world_size: ranks of all nodes, taken as equal.
+    """
+
+    recipe: Recipe
+    plugins: Plugins
+    nodes: Nodes
+    nproc: int
+    world_size: int
+
+
+def make_plan(
+    path: Path, overrides: tuple[str, ...], backend_name: str, *, nodes: Nodes, nproc: int | None, world: World | None
+) -> Plan:
+    """Check recipe, backend, device and layout, the cheapest first.
+
+    Args:
+        path: the recipe's file.
+        overrides: "section.key=value".
+        backend_name: value of `--backend`.
+        nodes: see `Nodes`.
+        nproc: ranks to start on this node; None: one for each device, or tensor x pipeline where processes are not
+            bound to devices.
+        world: this rank's place, if somebody else started the ranks; then `nodes` and `nproc` do not matter.
+
+    Raises:
+        RecipeError: the recipe is wrong, or the ranks do not fit it.
+        BackendError: the backend is missing, broken or without a device.
+    """
+    recipe = load_recipe(path, overrides)
+    if nproc and nodes.count == 1:
+        recipe.layout(nproc)
+    plugins = _device(backend_name)
+    if world is not None:
+        nproc, world_size = world.local_world_size, world.world_size
+    else:
+        nproc = nproc or plugins.backend.device_count() or -(-recipe.model_parallel_size // nodes.count)
+        world_size = nproc * nodes.count
+    if world is not None or nodes.count == 1:
+        recipe.layout(world_size)
+    return Plan(recipe=recipe, plugins=plugins, nodes=nodes, nproc=nproc, world_size=world_size)
+
+
+def _device(backend_name: str) -> Plugins:
+    """Import the backend, which is slow, only after the recipe has been read."""
+    from pretrain.plugins.discovery import find_backend  # noqa: PLC0415
+    from pretrain.plugins.manager import load_alone  # noqa: PLC0415
+    from pretrain.plugins.readiness import require_device  # noqa: PLC0415
+
+    plugins = load_alone(find_backend(backend_name))
+    require_device(plugins)
+    return plugins

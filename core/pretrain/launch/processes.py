@@ -1,0 +1,100 @@
+"""The ranks of one node as child processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from pretrain.launch.failure import Failure
+from pretrain.launch.rank import FAILURE_FILE, PARENT
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pretrain.launch.job import Job
+    from pretrain.launch.world import World
+
+
+@dataclass(frozen=True, slots=True)
+class _Child:
+    rank: int
+    process: subprocess.Popen[bytes]
+    failure_file: Path
+
+
+class Processes:
+    """Started on entering the with-block; none is left when it ends."""
+
+    def __init__(self, job: Job, worlds: Sequence[World]) -> None:
+        """Describe the ranks of this node; `worlds` holds the place of each."""
+        self._job = job
+        self._worlds = worlds
+        self._children: list[_Child] = []
+
+    def __enter__(self) -> Self:
+        self._folder = tempfile.TemporaryDirectory(prefix="pretrain-")
+        try:
+            self._children = [self._start(world) for world in self._worlds]
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        self._folder.cleanup()
+
+    def running(self) -> bool:
+        """Say whether any rank still runs."""
+        return any(child.process.poll() is None for child in self._children)
+
+    def failures(self) -> list[Failure]:
+        """Return why the failed ranks ended."""
+        return [
+            Failure.read(child.failure_file) or Failure.without_a_word(child.rank, code)
+            for child in self._children
+            if (code := child.process.poll())
+        ]
+
+    def send(self, number: int) -> None:
+        """Send a signal to every rank that runs, but not to the processes that a rank started."""
+        for child in self._children:
+            child.process.send_signal(number)
+
+    def kill(self) -> None:
+        """End every rank that still runs, and what it started, at once."""
+        for child in self._children:
+            if child.process.poll() is None:
+                with suppress(ProcessLookupError):
+                    os.killpg(child.process.pid, signal.SIGKILL)
+                child.process.wait()
+
+    def _start(self, world: World) -> _Child:
+        failure_file = Path(self._folder.name) / f"{world.rank}.json"
+        process = subprocess.Popen(
+            # -P: a file in the working directory must not hide a module of the same name.
+            [sys.executable, "-P", "-m", "pretrain.launch.rank", self._job.to_json()],
+            env=_environment(world) | {PARENT: str(os.getpid()), FAILURE_FILE: str(failure_file)},
+            stdin=subprocess.DEVNULL,
+            # A session of its own: Ctrl-C on the terminal reaches the launcher only, which passes it on once.
+            start_new_session=True,
+        )
+        return _Child(world.rank, process, failure_file)
+
+
+def _environment(world: World) -> dict[str, str]:
+    """Return a rank's variables: what the user has set stays, cores are shared, libraries speak up only in need."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    defaults = {
+        "OMP_NUM_THREADS": str(max(1, cores // world.local_world_size)),
+        # When a rank dies, those of the others warn about every connection they lose.
+        "TORCH_CPP_LOG_LEVEL": "ERROR",
+    }
+    return {**defaults, **os.environ, **world.environment()}

@@ -1,0 +1,52 @@
+"""Ranks that somebody else started: torchrun, Slurm, or anything that sets torchrun's variables."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from pretrain.errors import LaunchError
+from pretrain.launch import slurm
+from pretrain.launch.variables import number
+from pretrain.launch.world import World
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def current_world(environ: Mapping[str, str] | None = None) -> World | None:
+    """Return this process's place if it is a rank that somebody else started, else None.
+
+    torchrun's variables (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT) win over Slurm's, because torchrun
+    is often started by srun.
+
+    Args:
+        environ: `os.environ` if None.
+
+    Raises:
+        LaunchError: some of the variables are missing or no numbers.
+    """
+    environ = os.environ if environ is None else environ
+    if "RANK" in environ and "WORLD_SIZE" in environ:
+        return _torchrun(environ)
+    return slurm.current_world(environ)
+
+
+def _torchrun(environ: Mapping[str, str]) -> World:
+    missing = [name for name in ("LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT") if name not in environ]
+    if missing:
+        msg = (
+            f"RANK and WORLD_SIZE are set, but not {', '.join(missing)}.\n"
+            "Start the ranks with torchrun or srun, or unset RANK and WORLD_SIZE: pretrain then starts its own."
+        )
+        raise LaunchError(msg)
+    rank, local_world_size = number(environ, "RANK"), number(environ, "LOCAL_WORLD_SIZE", 1)
+    return World(
+        rank=rank,
+        world_size=number(environ, "WORLD_SIZE"),
+        local_rank=number(environ, "LOCAL_RANK"),
+        local_world_size=local_world_size,
+        node_rank=number(environ, "GROUP_RANK", rank // local_world_size),
+        master_addr=environ["MASTER_ADDR"],
+        master_port=number(environ, "MASTER_PORT"),
+    )

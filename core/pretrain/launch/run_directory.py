@@ -1,0 +1,56 @@
+"""The folder of one run."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from pathlib import Path
+
+from pretrain.errors import RunError
+
+RUNS = Path("runs")
+_OF_A_RUN = ("recipe.yml", "metrics.jsonl", "checkpoints")
+
+
+def check_run_dir(run_dir: Path | None, *, resume: bool) -> None:
+    """Pass when the directory may be used: it holds a run if that is resumed, and none otherwise.
+
+    Raises:
+        RunError: it does not; with what to do.
+    """
+    if run_dir is None:
+        if resume:
+            msg = f"--resume needs the run to continue: pass --run-dir DIR.{_latest()}"
+            raise RunError(msg)
+        return
+    if run_dir.exists() and not run_dir.is_dir():
+        msg = f"--run-dir {run_dir}: not a directory."
+        raise RunError(msg)
+    held = [name for name in _OF_A_RUN if (run_dir / name).exists()]
+    if resume and "recipe.yml" not in held:
+        msg = f"--run-dir {run_dir} holds no run to resume (no recipe.yml).\nLeave out --resume to start one there."
+        raise RunError(msg)
+    if held and not resume:
+        msg = (
+            f"--run-dir {run_dir} already holds a run ({', '.join(held)}).\n"
+            "Pass --resume to continue it, or another --run-dir to start a new one."
+        )
+        raise RunError(msg)
+
+
+def new_run_dir(name: str) -> Path:
+    """Create and return runs/NAME-DATE-TIME; a number is added if another run has just taken that."""
+    stem = f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    for attempt in itertools.count(1):
+        run_dir = RUNS / (stem if attempt == 1 else f"{stem}-{attempt}")
+        try:
+            run_dir.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        return run_dir
+    raise AssertionError
+
+
+def _latest() -> str:
+    runs = [path.parent for path in RUNS.glob("*/recipe.yml")]
+    return f"\nThe latest here is {max(runs, key=lambda run: run.stat().st_mtime)}." if runs else ""

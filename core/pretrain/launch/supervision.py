@@ -1,0 +1,95 @@
+"""Waiting for the ranks of this node: signals are passed on once, and one failure ends all."""
+
+from __future__ import annotations
+
+import signal
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pretrain.launch.failure import root_cause
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import FrameType
+
+    from pretrain.launch.failure import Failure
+    from pretrain.launch.processes import Processes
+
+_PERIOD = 0.05
+_GRACE = 1.0
+"""Seconds that the other ranks get to say why they end, before they are killed: the first to be seen need not be the
+first to have failed."""
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@dataclass(slots=True)
+class _Stop:
+    """The signal that asked the run to end, and how often."""
+
+    number: int = 0
+    times: int = 0
+
+
+def supervise(processes: Processes, heard: Callable[[], Failure | None] | None = None) -> Failure | None:
+    """Wait until all ranks have ended.
+
+    Ctrl-C, SIGTERM or SIGHUP is passed on to the ranks, which save and leave as the training decides; a second one
+    kills them. Must be called in the main thread.
+
+    Args:
+        processes: the ranks.
+        heard: asks, once a second, whether another node has failed; then the ranks here are ended.
+
+    Returns:
+        why the run failed; None if it did not, or if it ended because it was asked to.
+
+    Raises:
+        SystemExit: the ranks were stopped by a signal before they could leave by themselves; 128 + its number.
+    """
+    with _passing_on(processes) as stop:
+        elsewhere = _until_something_happens(processes, stop, heard or (lambda: None))
+        if stop.times < 2 and processes.failures():
+            _wait(processes, _GRACE)
+        failures = processes.failures() + ([elsewhere] if elsewhere else [])
+        processes.kill()
+    if stop.times >= 2 or (stop.times and failures and all(each.interrupted or each.lost_peer for each in failures)):
+        raise SystemExit(128 + stop.number)
+    return root_cause(failures) if failures else None
+
+
+@contextmanager
+def _passing_on(processes: Processes) -> Iterator[_Stop]:
+    stop = _Stop()
+
+    def pass_on(number: int, _: FrameType | None) -> None:
+        stop.number, stop.times = number, stop.times + 1
+        if stop.times == 1:
+            # A terminal that closes is no reason to lose the training: the ranks know SIGTERM as "save and leave".
+            processes.send(signal.SIGTERM if number == signal.SIGHUP else number)
+
+    before = {number: signal.signal(number, pass_on) for number in _STOP_SIGNALS}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _until_something_happens(processes: Processes, stop: _Stop, heard: Callable[[], Failure | None]) -> Failure | None:
+    """Wait for the end of all ranks, the failure of one, or a second signal; return what another node has told."""
+    asked = time.monotonic()
+    while processes.running() and not processes.failures() and stop.times < 2:
+        time.sleep(_PERIOD)
+        if time.monotonic() - asked > 1:
+            asked = time.monotonic()
+            if elsewhere := heard():
+                return elsewhere
+    return None
+
+
+def _wait(processes: Processes, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while processes.running() and time.monotonic() < deadline:
+        time.sleep(_PERIOD)

@@ -1,0 +1,26 @@
+"""Numbers from the environment."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pretrain.errors import LaunchError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def number(environ: Mapping[str, str], name: str, default: int | None = None) -> int:
+    """Return a variable as a non-negative number.
+
+    Raises:
+        LaunchError: it is not one, or is missing and has no default.
+    """
+    text = environ.get(name, "" if default is None else str(default))
+    if not text.isdecimal():
+        msg = (
+            f"the environment variable {name} is '{text}'; a number was expected.\n"
+            "Start the ranks with torchrun or srun, or unset their variables: pretrain then starts its own."
+        )
+        raise LaunchError(msg)
+    return int(text)

@@ -1,0 +1,68 @@
+"""One rank's place among all ranks of a run."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+
+LOCALHOST = "127.0.0.1"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class World:
+    """The place of one process among all processes of a run.
+
+    Attributes:
+        rank: of all ranks.
+        world_size: number of ranks.
+        local_rank: within its node; which of the node's devices it takes.
+        local_world_size: ranks of its node.
+        node_rank: of all nodes.
+        master_addr: where rank 0 can be reached.
+        master_port: free on that host, or already served by the launcher's own store (torchrun).
+    """
+
+    rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
+    node_rank: int
+    master_addr: str
+    master_port: int
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables that torchrun would set, which `init_method="env://"` and other libraries read."""
+        return {
+            "RANK": str(self.rank),
+            "WORLD_SIZE": str(self.world_size),
+            "LOCAL_RANK": str(self.local_rank),
+            "LOCAL_WORLD_SIZE": str(self.local_world_size),
+            "GROUP_RANK": str(self.node_rank),
+            "MASTER_ADDR": self.master_addr,
+            "MASTER_PORT": str(self.master_port),
+        }
+
+
+def node_worlds(sizes: list[int], node: int, host: str, port: int) -> list[World]:
+    """Return the places of one node's ranks, given every node's number of ranks."""
+    before = sum(sizes[:node])
+    return [
+        World(
+            rank=before + local_rank,
+            world_size=sum(sizes),
+            local_rank=local_rank,
+            local_world_size=sizes[node],
+            node_rank=node,
+            master_addr=host,
+            master_port=port,
+        )
+        for local_rank in range(sizes[node])
+    ]
+
+
+def free_port() -> int:
+    """Return a TCP port that nobody listens on right now."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind((LOCALHOST, 0))
+        port: int = probe.getsockname()[1]
+    return port
