@@ -25,10 +25,12 @@ class CheckpointSection(Section):
     load: Str | None = Field(
         default=None,
         min_length=1,
-        description="Folder of checkpoints to start from; its latest is taken. None: a fresh start.",
+        description="Folder of checkpoints to start from; its latest is taken. By default a fresh start.",
     )
     save_interval: Int = Field(default=0, ge=0, description="Iterations between two checkpoints; 0: only at the end.")
-    keep: Int | None = Field(default=None, gt=0, description="Number of latest checkpoints that are kept; all.")
+    keep: Int | None = Field(
+        default=None, gt=0, description="Number of latest checkpoints that are kept; by default all."
+    )
     finetune: Bool = Field(
         default=False, description="Whether only the weights of `load` are taken and the run starts at iteration 0."
     )

@@ -17,7 +17,9 @@ class CorpusSection(Section):
     source: Literal["python_stdlib"] = Field(
         description="python_stdlib: the source text of this machine's Python standard library, one file a document."
     )
-    max_bytes: Int | None = Field(default=None, gt=0, description="At most this much text, in bytes; all of it.")
+    max_bytes: Int | None = Field(
+        default=None, gt=0, description="At most this much text, in bytes; by default all of it."
+    )
 
 
 class BlendPart(Section):
@@ -48,7 +50,7 @@ class DataSection(Section):
         description="Shares of the documents for training, validation and test, relative to their sum.",
     )
     cache_path: Str | None = Field(
-        default=None, min_length=1, description="Folder for the sample indices; beside the token file if not given."
+        default=None, min_length=1, description="Folder for the sample indices; by default beside the token file."
     )
     eod_mask_loss: Bool = Field(default=False, description="Whether the end-of-document token is left out of the loss.")
     reset_position_ids: Bool = Field(default=False, description="Whether positions start again after each document.")

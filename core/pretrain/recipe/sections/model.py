@@ -32,20 +32,22 @@ class ModelSection(Section):
     ffn_hidden_size: Int = Field(
         gt=0,
         default_factory=_ffn_hidden_size,
-        description="Width of the MLP; 4 x hidden_size, with swiglu 8/3 x hidden_size in multiples of 64.",
+        description="Width of the MLP; by default 4 x hidden_size, with swiglu 8/3 x hidden_size in multiples of 64.",
     )
     num_query_groups: Int = Field(
         gt=0,
         default_factory=lambda given: given.get("num_attention_heads", 0),
-        description="Number of key/value heads (grouped-query attention); num_attention_heads.",
+        description="Number of key/value heads (grouped-query attention); by default num_attention_heads.",
     )
     kv_channels: Int = Field(
-        gt=0, default_factory=_kv_channels, description="Size of one head; hidden_size / num_attention_heads."
+        gt=0,
+        default_factory=_kv_channels,
+        description="Size of one head; by default hidden_size / num_attention_heads.",
     )
     max_position_embeddings: Int = Field(
         gt=0,
         default_factory=lambda given: given.get("seq_length", 0),
-        description="Number of positions that the model knows, in tokens; seq_length.",
+        description="Number of positions that the model knows, in tokens; by default seq_length.",
     )
     position_embedding_type: Literal["learned_absolute", "rope"] = Field(
         default="learned_absolute",

@@ -13,7 +13,7 @@ class ParallelSection(Section):
     tensor_model_parallel_size: Int = Field(default=1, gt=0, description="Ranks that share every layer.")
     pipeline_model_parallel_size: Int = Field(default=1, gt=0, description="Stages into which the layers are cut.")
     virtual_pipeline_model_parallel_size: Int | None = Field(
-        default=None, gt=1, description="Chunks of layers per stage (interleaved schedule); one if not given."
+        default=None, gt=1, description="Chunks of layers per stage (interleaved schedule); by default one."
     )
     sequence_parallel: Bool = Field(
         default=False,

@@ -19,7 +19,7 @@ class PrecisionSection(Section):
 
     dtype: Literal["fp32", "bf16", "fp16"] = Field(default="fp32", description="Dtype of weights and activations.")
     loss_scale: Float | None = Field(
-        default=None, gt=0, description="Fixed loss scale of fp16; it is found dynamically if not given."
+        default=None, gt=0, description="Fixed loss scale of fp16; by default it is found dynamically."
     )
     initial_loss_scale: Float = Field(default=2.0**32, gt=0, description="Where the dynamic loss scale starts.")
     loss_scale_window: Int = Field(
@@ -29,7 +29,7 @@ class PrecisionSection(Section):
     min_loss_scale: Float = Field(default=1.0, gt=0, description="The dynamic loss scale does not fall below it.")
     grad_reduce_in_fp32: Bool = Field(
         default_factory=_needs_fp32_sum,
-        description="Whether gradients are accumulated and reduced in fp32; true for bf16, otherwise false.",
+        description="Whether gradients are accumulated and reduced in fp32; by default only for bf16.",
     )
     fp16_lm_cross_entropy: Bool = Field(
         default=False, description="Whether the cross entropy of fp16 logits is computed in fp16 instead of fp32."

@@ -17,23 +17,24 @@ class ScheduleSection(Section):
     )
     min_lr: Float = Field(default=0.0, ge=0, description="Lowest learning rate, kept after the decay.")
     lr_warmup_iters: Int | None = Field(
-        default=None, ge=0, description="Length of the warm-up in iterations; no warm-up."
+        default=None, ge=0, description="Length of the warm-up in iterations; without any of the three there is none."
     )
-    lr_warmup_samples: Int | None = Field(
-        default=None, ge=0, description="Length of the warm-up in samples; no warm-up."
-    )
+    lr_warmup_samples: Int | None = Field(default=None, ge=0, description="Length of the warm-up in samples.")
     lr_warmup_fraction: Float | None = Field(
-        default=None, ge=0, lt=1, description="Length of the warm-up as a fraction of the decay; no warm-up."
+        default=None,
+        ge=0,
+        lt=1,
+        description="Length of the warm-up as a fraction of lr_decay_iters or lr_decay_samples.",
     )
     lr_decay_iters: Int | None = Field(
         default=None,
         gt=0,
-        description="Iteration at which min_lr is reached, counted from the start; train.train_iters.",
+        description="Iteration at which min_lr is reached, counted from the start; by default train.train_iters.",
     )
     lr_decay_samples: Int | None = Field(
         default=None,
         gt=0,
-        description="Sample at which min_lr is reached, counted from the start; train.train_samples.",
+        description="Sample at which min_lr is reached, counted from the start; by default train.train_samples.",
     )
     lr_wsd_decay_style: Literal["exponential", "linear", "cosine", "minus_sqrt"] = Field(
         default="exponential", description="How the last part of WSD falls."

@@ -42,5 +42,5 @@ class TrainSection(Section):
     kill_switch_path: Str | None = Field(
         default=None,
         min_length=1,
-        description="Leave as soon as this file exists; it is looked for at every iteration.",
+        description="Save and leave as soon as this file exists; it is looked for at every iteration.",
     )
