@@ -1,0 +1,164 @@
+"""Reading Megatron's token files, and finding what is wrong with them; the layout is in `token_writer`."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from pretrain.data.token_writer import DTYPE_CODES, HEADER, MAGIC, VERSION
+from pretrain.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy.typing as npt
+
+_WINDOWS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class TokenFile:
+    """A pair of files, mapped into memory.
+
+    Attributes:
+        prefix: path without .bin and .idx.
+        tokens: all ids, [tokens].
+        lengths: tokens of each sequence, [sequences] int32.
+        offsets: where each sequence begins in .bin, [sequences] int64, in bytes.
+        document_ends: the sequence at which each document ends, [documents + 1] int64, beginning with 0.
+    """
+
+    prefix: Path
+    tokens: npt.NDArray[Any]
+    lengths: npt.NDArray[np.int32]
+    offsets: npt.NDArray[np.int64]
+    document_ends: npt.NDArray[np.int64]
+
+    @classmethod
+    def open(cls, prefix: str | Path) -> Self:
+        """Map the files and compare their sizes.
+
+        Raises:
+            DataError: a file is missing, truncated, of another format, or does not belong to the other.
+        """
+        idx, bin_ = idx_path(prefix), bin_path(prefix)
+        for path in (idx, bin_):
+            if not path.is_file():
+                msg = f"token file {path} is missing.\nBuild it: pretrain data build INPUT.jsonl --output-prefix ..."
+                raise DataError(msg)
+        dtype, sequences, documents = _read_header(idx)
+        content = np.memmap(idx, mode="r", dtype=np.uint8)
+        where = HEADER.size
+        lengths = content[where : (where := where + 4 * sequences)].view("<i4")
+        offsets = content[where : (where := where + 8 * sequences)].view("<i8")
+        ends = content[where : where + 8 * documents].view("<i8")
+        _check_counts(idx, lengths, ends)
+        _check_bin_size(bin_, idx, lengths, dtype)
+        tokens = np.memmap(bin_, mode="r", dtype=dtype) if bin_.stat().st_size else np.zeros(0, dtype)
+        return cls(Path(prefix), tokens, lengths, offsets, ends)
+
+    @property
+    def documents(self) -> int:
+        """Number of documents, those without a token included."""
+        return self.document_ends.size - 1
+
+    def document_lengths(self) -> npt.NDArray[np.int64]:
+        """Return the tokens of each document, [documents] int64."""
+        before = np.concatenate([[0], np.cumsum(self.lengths, dtype=np.int64)])
+        return np.diff(before[self.document_ends])
+
+    def windows(self, max_tokens: int) -> Iterator[npt.NDArray[Any]]:
+        """Yield parts of the ids spread evenly over the file, at most `max_tokens` in all; everything if it fits."""
+        if self.tokens.size <= max_tokens:
+            yield self.tokens
+            return
+        length = max(1, max_tokens // _WINDOWS)
+        for begin in np.linspace(0, self.tokens.size - length, max_tokens // length, dtype=np.int64):
+            yield self.tokens[begin : begin + length]
+
+    def check_order(self) -> None:
+        """Read the whole index: offsets must follow from the lengths, and documents must not run backwards.
+
+        Raises:
+            DataError: they do not.
+        """
+        begins = np.cumsum(self.lengths, dtype=np.int64) - self.lengths
+        wrong = np.flatnonzero(begins * self.tokens.itemsize != self.offsets)
+        if wrong.size:
+            first = int(wrong[0])
+            msg = (
+                f"{idx_path(self.prefix)} is damaged: sequence {first} is said to begin at byte {self.offsets[first]}."
+            )
+            raise DataError(msg)
+        if np.any(np.diff(self.document_ends) < 0):
+            msg = f"{idx_path(self.prefix)} is damaged: a document ends before it begins."
+            raise DataError(msg)
+
+    def identity(self) -> str:
+        """Return a hash that changes when the files are built anew from other text.
+
+        It reads a bounded part (sizes, and the beginning and end of both files), and no times or paths, so that it is
+        equal on every machine.
+        """
+        digest = hashlib.sha256()
+        for path in (idx_path(self.prefix), bin_path(self.prefix)):
+            content = np.memmap(path, mode="r", dtype=np.uint8) if path.stat().st_size else np.zeros(0, np.uint8)
+            digest.update(str(content.size).encode())
+            digest.update(content[: 1 << 20].tobytes())
+            digest.update(content[-(1 << 20) :].tobytes())
+        return digest.hexdigest()
+
+
+def bin_path(prefix: str | Path) -> Path:
+    """Return the path of the ids."""
+    return Path(f"{prefix}.bin")
+
+
+def idx_path(prefix: str | Path) -> Path:
+    """Return the path of the index."""
+    return Path(f"{prefix}.idx")
+
+
+def _read_header(idx: Path) -> tuple[np.dtype[Any], int, int]:
+    size = idx.stat().st_size
+    with idx.open("rb") as stream:
+        content = stream.read(HEADER.size)
+    if not content.startswith(MAGIC[: len(content)]) or not content:
+        msg = f"{idx} is not an index of Megatron's format (it does not begin with MMIDIDX).\nBuild the data again."
+        raise DataError(msg)
+    if len(content) < HEADER.size:
+        msg = f"{idx} is truncated: {size} bytes, less than its header of {HEADER.size}.\nBuild the data again."
+        raise DataError(msg)
+    _, version, code, sequences, documents = HEADER.unpack(content)
+    if version != VERSION or code not in DTYPE_CODES:
+        msg = f"{idx} has version {version} and token dtype code {code}; known are version {VERSION} and codes 1-5, 8."
+        raise DataError(msg)
+    promised = HEADER.size + 12 * sequences + 8 * documents
+    if size not in {promised, promised + sequences}:  # one more byte a sequence: the modes of multimodal data
+        msg = f"{idx} is truncated or damaged: {size} bytes, its header promises {promised}.\nBuild the data again."
+        raise DataError(msg)
+    return DTYPE_CODES[code], sequences, documents
+
+
+def _check_counts(idx: Path, lengths: npt.NDArray[np.int32], ends: npt.NDArray[np.int64]) -> None:
+    if not ends.size or ends[0] != 0 or ends[-1] != lengths.size or (lengths.size and lengths.min() < 0):
+        msg = f"{idx} is damaged: its documents do not end at sequence {lengths.size}.\nBuild the data again."
+        raise DataError(msg)
+
+
+def _check_bin_size(bin_: Path, idx: Path, lengths: npt.NDArray[np.int32], dtype: np.dtype[Any]) -> None:
+    size = bin_.stat().st_size
+    promised = int(lengths.sum(dtype=np.int64)) * dtype.itemsize
+    if size < promised:
+        msg = f"{bin_} is truncated: {size} bytes, {idx.name} promises {promised}.\nCopy or build the data again."
+        raise DataError(msg)
+    if size > promised:
+        msg = (
+            f"{bin_} has {size} bytes, {idx.name} promises {promised}: every document but the first would be misread.\n"
+            "Data of Megatron-DeepSpeed's preprocess_data.py --append-eod is like this. Build it again."
+        )
+        raise DataError(msg)

@@ -1,0 +1,111 @@
+"""Byte-pair encodings, run by the `tokenizers` library."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+import tokenizers
+
+from pretrain.data.tokenizers.tokenizer import END_OF_DOCUMENT
+from pretrain.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+_END_TOKENS = (END_OF_DOCUMENT, "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "<EOS>")
+"""What tokenizers call the end of a document, the most specific name first."""
+
+
+class BpeTokenizer:
+    """A tokenizer of the `tokenizers` library.
+
+    Texts are encoded one by one in the calling thread: the library's own thread pool warns when a process forks after
+    using it, and whoever wants more cores starts processes. Measured on GPT-2 BPE, a batch call gains nothing else.
+    """
+
+    def __init__(self, codec: Any, *, eod: int, fingerprint: str) -> None:
+        self._codec = codec
+        self.vocab_size: int = max(codec.get_vocab(with_added_tokens=True).values()) + 1
+        self.eod = eod
+        self.fingerprint = fingerprint
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of `text`; special tokens are added where the tokenizer's own file says so."""
+        ids: list[int] = self._codec.encode(text).ids
+        return ids
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the ids of each text."""
+        return [self._codec.encode(text).ids for text in texts]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of `ids`; bytes that are not UTF-8 become U+FFFD."""
+        known = [i for i in ids if 0 <= i < self.vocab_size]
+        text: str = self._codec.decode(known, skip_special_tokens=False)
+        return text
+
+
+def gpt2(vocab_file: Path, merge_file: Path) -> BpeTokenizer:
+    """Read GPT-2's vocab.json and merges.txt.
+
+    "<|endoftext|>" inside a text is encoded as the plain characters it is, as Megatron's GPT2BPETokenizer does it.
+
+    Raises:
+        DataError: a file is missing or broken, or the vocabulary has no "<|endoftext|>".
+    """
+    fingerprint = _fingerprint("gpt2", vocab_file, merge_file)
+
+    def read() -> Any:
+        codec = tokenizers.Tokenizer(tokenizers.models.BPE.from_file(str(vocab_file), str(merge_file)))
+        codec.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+        codec.decoder = tokenizers.decoders.ByteLevel()
+        return codec
+
+    codec = _checked(read, f"{vocab_file} and {merge_file} are not GPT-2's vocab.json and merges.txt")
+    return BpeTokenizer(codec, eod=_end_token(codec, (END_OF_DOCUMENT,), vocab_file), fingerprint=fingerprint)
+
+
+def huggingface(file: Path) -> BpeTokenizer:
+    """Read a tokenizer.json of the `tokenizers` library, as GPT-NeoX-20B's.
+
+    Truncation and padding that the file asks for are switched off: a document keeps all its tokens.
+
+    Raises:
+        DataError: the file is missing or broken, or has no token that ends a document.
+    """
+    fingerprint = _fingerprint("huggingface", file)
+    codec = _checked(lambda: tokenizers.Tokenizer.from_file(str(file)), f"{file} is not a tokenizer.json")
+    codec.no_truncation()
+    codec.no_padding()
+    return BpeTokenizer(codec, eod=_end_token(codec, _END_TOKENS, file), fingerprint=fingerprint)
+
+
+def _fingerprint(kind: str, *files: Path) -> str:
+    digest = hashlib.sha256(kind.encode())
+    for file in files:
+        try:
+            content = file.read_bytes()
+        except OSError as exc:
+            msg = f"tokenizer file {file} cannot be read: {exc.strerror}.\nGive the path of an existing file."
+            raise DataError(msg) from exc
+        digest.update(hashlib.sha256(content).digest())
+    return digest.hexdigest()
+
+
+def _checked(read: Callable[[], Any], failure: str) -> Any:
+    try:
+        return read()
+    except Exception as exc:  # the library raises nothing more special
+        msg = f"{failure}:\n{exc}"
+        raise DataError(msg) from exc
+
+
+def _end_token(codec: Any, names: tuple[str, ...], file: Path) -> int:
+    for name in names:
+        token = codec.token_to_id(name)
+        if token is not None:
+            return int(token)
+    msg = f"{file} has no token that ends a document.\nOne of these is needed: {', '.join(names)}."
+    raise DataError(msg)
