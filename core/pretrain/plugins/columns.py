@@ -19,11 +19,17 @@ def columns(rows: Sequence[Sequence[str]], width: int = 100) -> list[str]:
     lines: list[str] = []
     for row in rows:
         cells = "".join(f"{cell:<{size}}  " for cell, size in zip(row, before, strict=False))
-        last = [part for line in row[-1].splitlines() for part in textwrap.wrap(line, max(30, width - indent))] or [""]
+        last = [part for line in row[-1].splitlines() for part in _wrap(line, max(30, width - indent))] or [""]
         lines += [(cells + last[0]).rstrip(), *(" " * indent + part for part in last[1:])]
     return lines
 
 
 def indented(text: str, indent: int, width: int = 100) -> list[str]:
-    """Return a paragraph as lines of at most `width` characters, all indented, all but the first two deeper."""
-    return textwrap.wrap(text, width, initial_indent=" " * indent, subsequent_indent=" " * (indent + 2))
+    """Return a paragraph as lines of at most `width` characters, indented, those after the first by two more."""
+    first, *rest = _wrap(text, width - indent - 2) or [""]
+    return [" " * indent + first, *(" " * (indent + 2) + line for line in rest)]
+
+
+def _wrap(text: str, width: int) -> list[str]:
+    # Names, paths and commands stay in one piece: they are there to be copied.
+    return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)

@@ -99,16 +99,17 @@ def not_installed(name: str, names: list[str]) -> str:
             f"backend '{name}' is not installed. Installed: {there}.{hint}\n"
             "`pretrain backends` lists every backend; a new one comes with `pip install <its distribution>`."
         )
+    in_clone, released = how_to_get(name)
     return (
         f"backend '{name}' is not installed. Installed: {there}.\n"
-        f"Get it: {how_to_get(name)}.\n"
+        f"Get it: `{in_clone}` in a clone of this project, or `{released}`.\n"
         f"Or pass an installed backend: --backend {names[0] if names else 'NAME'}"
     )
 
 
-def how_to_get(name: str) -> str:
-    """Return the commands that install a first-party backend."""
-    return f"`pip install ./backends/{name}` in a clone of this project, or `pip install pretrain-{name}`"
+def how_to_get(name: str) -> tuple[str, str]:
+    """Return the commands that install a first-party backend: in a clone of this project, and without one."""
+    return f"pip install ./backends/{name}", f"pip install pretrain-{name}"
 
 
 def registered_twice(found: list[Installed]) -> str:

@@ -91,6 +91,8 @@ class AttentionRequest(Request):
         mask: see `Mask`.
         dropout: probability with which an attention weight is dropped while training.
         scale: usually d**-0.5.
+        score_divisor: a kernel that stores scores in 16 bits divides them by it before, and multiplies by it again in
+            fp32 inside the softmax (`SoftmaxRequest.scale` is set to it); one that keeps scores in fp32 may ignore it.
         softmax_in_fp32: as `SoftmaxRequest.in_fp32`; a fused kernel that accumulates in fp32 fulfils it.
         block_size: rows of one block of the "triangle" kind.
     """
@@ -104,6 +106,7 @@ class AttentionRequest(Request):
     mask: Mask = Mask.CAUSAL
     dropout: float = 0.0
     scale: float
+    score_divisor: float = 1.0
     softmax_in_fp32: bool = True
     block_size: int = 512
 

@@ -1,0 +1,73 @@
+"""`pretrain backends`: what is installed, what can be used here, and how to get the rest."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+import click
+
+from pretrain.errors import BackendError
+from pretrain.plugins import discovery
+from pretrain.plugins.backend import Available
+from pretrain.plugins.columns import columns
+from pretrain.plugins.loading import load_plugin
+from pretrain.plugins.manager import load_alone
+from pretrain.plugins.readiness import availability
+from pretrain.plugins.registration import register
+
+if TYPE_CHECKING:
+    from pretrain.plugins.discovery import Installed
+
+
+@click.command(name="backends")
+def command() -> None:
+    """List every backend: version, provider, available or why not.
+
+    A broken plugin is a line of this list and never breaks the list.
+    """
+    installed = discovery.installed_backends()
+    rows = [_backend(name, list(found)) for name, found in groupby(installed, key=lambda backend: backend.name)]
+    names = {backend.name for backend in installed}
+    missing = [name for name in discovery.FIRST_PARTY if name not in names]
+    rows += [(name, "-", _absent(name)) for name in missing]
+    click.echo("\n".join(columns([("backend", "provider", "device"), *rows])))
+    extras = [(plugin.name, plugin.provider, _kernels(plugin)) for plugin in discovery.installed_plugins()]
+    if extras:
+        click.echo()
+        click.echo("\n".join(columns([("plugin", "provider", "kernels for any backend"), *extras])))
+
+
+def _backend(name: str, found: list[Installed]) -> tuple[str, str, str]:
+    if len(found) > 1:
+        return name, "-", f"not usable: {discovery.registered_twice(found)}"
+    return name, found[0].provider, _device(found[0])
+
+
+def _absent(name: str) -> str:
+    in_clone, released = discovery.how_to_get(name)
+    return f"not installed: {in_clone} (in a clone of this project)\nor: {released}"
+
+
+def _device(installed: Installed) -> str:
+    try:
+        answer = availability(load_alone(installed))
+    except BackendError as error:
+        return _without_label(str(error), installed)
+    if isinstance(answer, Available):
+        return f"available: {answer.detail}" if answer.detail else "available"
+    return f"not available: {answer.reason}\n{answer.remedy}".rstrip()
+
+
+def _kernels(installed: Installed) -> str:
+    try:
+        plugin = load_plugin(installed)
+        callers = register([plugin]).get_hookcallers(plugin.hooks) or []
+    except BackendError as error:
+        return _without_label(str(error), installed)
+    return ", ".join(sorted(caller.name.removeprefix("pretrain_") for caller in callers)) or "none"
+
+
+def _without_label(message: str, installed: Installed) -> str:
+    """Drop what the first two columns say already."""
+    return message.removeprefix(installed.label).lstrip(": ")

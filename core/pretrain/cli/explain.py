@@ -1,0 +1,89 @@
+"""`pretrain explain`: which kernel each operation gets, and why not the others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from pretrain.errors import BackendError, KernelError
+
+if TYPE_CHECKING:
+    from pretrain.plugins.manager import Plugins
+    from pretrain.recipe import Recipe
+
+GPT2_VOCAB_SIZE = 50257
+"""Entries of GPT-2's vocabulary; stands in where a recipe's tokenizer is not there yet."""
+
+
+@click.command(name="explain")
+@click.argument("recipe", type=click.Path(path_type=Path))
+@click.option("--backend", metavar="NAME", default="cpu", show_default=True, help="The device plugin to ask.")
+@click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Override a value of the recipe.")
+def command(recipe: Path, backend: str, overrides: tuple[str, ...]) -> None:
+    """Show which kernel each operation of RECIPE gets, and why not the others.
+
+    Nothing is built or started. The device need not be there, as long as its plugin can answer without it.
+    """
+    # A mistake in the recipe is reported before torch is imported.
+    from pretrain.plugins.manager import load  # noqa: PLC0415
+    from pretrain.recipe import load_recipe  # noqa: PLC0415
+
+    loaded = load_recipe(recipe, overrides)
+    plugins = load(backend)
+    usable = _show_device(plugins, loaded)
+    vocab_size = _show_vocab_size(loaded)
+    try:
+        table = _table(plugins, loaded, vocab_size)
+    except (BackendError, KernelError) as error:
+        if usable:
+            raise
+        table = f"kernels: not known without the device: {error}"
+    click.echo(f"\n{table}")
+
+
+def _show_device(plugins: Plugins, recipe: Recipe) -> bool:
+    """Print whether the device is there and fit for the recipe's precision; return whether it is there."""
+    from pretrain.model.requests import compute_dtype  # noqa: PLC0415
+    from pretrain.plugins.backend import Unavailable  # noqa: PLC0415
+    from pretrain.plugins.readiness import availability, require_dtype  # noqa: PLC0415
+
+    answer = availability(plugins)
+    if isinstance(answer, Unavailable):
+        click.echo(f"device: not available: {' '.join(f'{answer.reason}. {answer.remedy}'.split())}")
+        return False
+    click.echo(f"device: available{answer.detail and f': {answer.detail}'}")
+    try:
+        require_dtype(plugins, compute_dtype(recipe))
+    except BackendError as error:
+        click.echo(f"precision: {error}")
+    return True
+
+
+def _show_vocab_size(recipe: Recipe) -> int:
+    """Return the number of entries of the tokenizer; print where it comes from unless it is the tokenizer's own."""
+    section = recipe.tokenizer
+    named = [file for file in (section.vocab_file, section.merge_file, section.file) if file]
+    absent = [file for file in named if not Path(file).exists()]
+    if absent:
+        size = section.vocab_size or GPT2_VOCAB_SIZE
+        click.echo(f"tokenizer: {', '.join(absent)} not found; counting with {size} entries")
+        return size
+    from pretrain.data.tokenizers import load_tokenizer  # noqa: PLC0415
+
+    return load_tokenizer(section).vocab_size
+
+
+def _table(plugins: Plugins, recipe: Recipe, vocab_size: int) -> str:
+    from pretrain.model.requests import collectives_request, kernel_requests  # noqa: PLC0415
+    from pretrain.plugins.choosing import choose  # noqa: PLC0415
+    from pretrain.plugins.negotiation import table_of  # noqa: PLC0415
+    from pretrain.plugins.table_text import render  # noqa: PLC0415
+
+    device = plugins.backend.device_type
+    collectives = collectives_request(recipe, device, plugins.backend.process_group)
+    requests = [collectives, *kernel_requests(recipe, device, vocab_size)]
+    chosen = {request.operation: getattr(recipe.kernels, request.operation) for request in requests}
+    choices = choose(plugins, requests, chosen, recipe.kernels.fallback)
+    return render(table_of(plugins, [choice.row for choice in choices]), everything=True)

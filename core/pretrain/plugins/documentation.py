@@ -1,0 +1,103 @@
+"""docs/hooks.md, generated from the hookspecs, the requests, the callables and `Backend`.
+
+After changing one of them: python -m pretrain.plugins.documentation docs
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pretrain.plugins import backend, hookspecs, offer, requests, signatures
+from pretrain.plugins.kernels import Kernels
+from pretrain.plugins.registration import HOOKS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PAGE = "hooks.md"
+
+_INTRODUCTION = """\
+# Hooks
+
+Generated from `core/pretrain/plugins` (`python -m pretrain.plugins.documentation docs`); `writing-a-backend.md` is the
+guide. Import the mark from `pretrain.plugins`, `Offer` and `Decline` from `pretrain.plugins.offer`, requests from
+`pretrain.plugins.requests`, `Backend` from `pretrain.plugins.backend`. A hook may leave out the argument that it does
+not need. The marks `tryfirst`, `trylast` and `wrapper` are refused; `optionalhook=True` lets a plugin implement a hook
+that this version of pretrain does not have."""
+
+
+def page() -> str:
+    """Return docs/hooks.md."""
+    return "\n\n".join([_INTRODUCTION, *_shared(), *(part for hook in HOOKS for part in _hook(hook))]) + "\n"
+
+
+def signature(hook: str) -> str:
+    """Return a hook's signature as it stands in the source: "pretrain_norm(request: NormRequest) -> Answer"."""
+    found = inspect.signature(getattr(hookspecs, hook))
+    arguments = ", ".join(f"{name}: {parameter.annotation}" for name, parameter in found.parameters.items())
+    return f"{hook}({arguments}) -> {found.return_annotation}"
+
+
+def request_type(hook: str) -> type[requests.Request] | None:
+    """Return the type of a kernel hook's argument; None for `pretrain_backend`."""
+    parameter = inspect.signature(getattr(hookspecs, hook)).parameters.get("request")
+    return getattr(requests, parameter.annotation) if parameter else None
+
+
+def example(hook: str) -> str:
+    """Return the example of a hook's docstring, as code."""
+    _, _, code = _docstring(getattr(hookspecs, hook)).partition("Example:\n")
+    return inspect.cleandoc(code)
+
+
+def _shared() -> Iterator[str]:
+    yield "## Answers"
+    yield _docstring(hookspecs).partition("\n\n")[2]
+    yield _code("\n\n".join(_source(kind) for kind in (offer.Offer, offer.Decline)))
+    yield "## What all requests say"
+    yield _docstring(requests).partition("\n\n")[2]
+    yield _code(f"{_source(requests.Request)}\n\n{_source(requests.Mask)}")
+
+
+def _hook(hook: str) -> Iterator[str]:
+    yield f"## {hook}"
+    yield _code(f"@hookimpl\ndef {signature(hook)}: ...")
+    yield _docstring(getattr(hookspecs, hook)).partition("Example:\n")[0].strip()
+    yield _code(example(hook))
+    request = request_type(hook)
+    if request is None:
+        yield "The device is an object of this class:"
+        yield _code(_source(backend.Backend))
+        return
+    yield "Asked with:"
+    yield _code(_source(request))
+    yield "The kernel that `build` returns:"
+    yield _code("\n\n".join(_source(kind) for kind in _kernel_types(request.operation)))
+
+
+def _kernel_types(operation: str) -> list[Any]:
+    """Return the type of an operation's kernel, and those that its source mentions."""
+    getter = getattr(Kernels, operation).fget
+    kind = getattr(signatures, inspect.signature(getter).return_annotation)
+    mentioned = re.findall(r"`(\w+Fn)`", _source(kind))
+    return [kind, *(getattr(signatures, name) for name in mentioned)]
+
+
+def _docstring(thing: Any) -> str:
+    return inspect.getdoc(thing) or ""
+
+
+def _source(thing: Any) -> str:
+    return inspect.getsource(thing).rstrip()
+
+
+def _code(text: str) -> str:
+    return f"```python\n{text}\n```"
+
+
+if __name__ == "__main__":
+    (Path(sys.argv[1]) / PAGE).write_text(page(), encoding="utf-8")
