@@ -26,22 +26,10 @@ from pretrain.errors import DataError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_FOLDERS_LEFT_OUT = frozenset(
-    [
-        "test",
-        "tests",
-        "idle_test",
-        "idlelib",
-        "lib2to3",
-        "turtledemo",
-        "ensurepip",
-        "pydoc_data",
-        "encodings",
-        "site-packages",
-        "dist-packages",
-        "__pycache__",
-    ]
-)
+_FOLDERS_LEFT_OUT = {
+    *("test", "tests", "idle_test", "idlelib", "lib2to3", "turtledemo", "ensurepip", "pydoc_data", "encodings"),
+    *("site-packages", "dist-packages", "__pycache__"),
+}
 _SMALLEST = 500
 _LARGEST = 300_000
 _LETTERS = 0.44

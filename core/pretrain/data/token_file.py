@@ -91,7 +91,7 @@ class TokenFile:
         if wrong.size:
             first = int(wrong[0])
             msg = (
-                f"{idx_path(self.prefix)} is damaged: sequence {first} is said to begin at byte {self.offsets[first]}."
+                f"{idx_path(self.prefix)} is damaged: sequence {first} cannot begin at byte {self.offsets[first]}."
             )
             raise DataError(msg)
         if np.any(np.diff(self.document_ends) < 0):
