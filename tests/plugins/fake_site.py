@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 import textwrap
+import tomllib
 from typing import TYPE_CHECKING
 
 import pytest
@@ -68,6 +69,14 @@ class FakeSite:
         (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
         importlib.invalidate_caches()
 
+    def project(self, source: Path) -> None:
+        """Install a source tree as its pyproject.toml says."""
+        project = tomllib.loads((source / "pyproject.toml").read_text())["project"]
+        for package in (source / "src").iterdir():
+            (self.folder / package.name).symlink_to(package)
+        for group, entries in project["entry-points"].items():
+            self.install(project["name"], project["version"], group, **entries)
+
     def backend(self, name: str = "fake", source: str = "", *, availability: str = "Available('two of them')") -> None:
         """Install `pretrain-<name> 1.0`, a backend of this name, with further hooks."""
         device = DEVICE.format(name=name, availability=availability)
@@ -87,7 +96,8 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeSite]:
     monkeypatch.syspath_prepend(str(folder))
     yield FakeSite(folder)
     for name, module in list(sys.modules.items()):
-        if str(getattr(module, "__file__", None) or "").startswith(str(folder)):
+        places = [getattr(module, "__file__", None) or "", *getattr(module, "__path__", ())]
+        if any(str(place).startswith(str(folder)) for place in places):
             del sys.modules[name]
 
 

@@ -1,0 +1,131 @@
+"""`pretrain explain`: which kernel each operation gets, and why not the others."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from plugins.fake_site import reference, site
+from pretrain.cli.explain import command
+from pretrain.errors import BackendError, KernelError, RecipeError
+from pretrain.plugins.registration import HOOKS
+
+__all__ = ["reference", "site"]
+
+RECIPE = str(Path(__file__).parents[2] / "recipes" / "gpt3.yml")
+OPERATIONS = {hook.removeprefix("pretrain_") for hook in HOOKS} - {"backend", "attention"}
+SIMPLE = "\n".join(
+    f"@hookimpl\ndef pretrain_{operation}(request):\n    return Offer(name='plain', build=None.__class__)\n"
+    for operation in sorted(OPERATIONS)
+)
+ATTENTION = """
+@hookimpl
+def pretrain_attention(request):
+    return [
+        Decline(name="tiled", kind="flash", reason=f"head size {request.head_size}, at most 64"),
+        Offer(name="other", kind="flash", build=lambda built: 1 / 0),
+        Offer(name="blocks", kind="triangle", build=lambda built: 1 / 0),
+    ]
+"""
+
+
+def explain(*arguments: str):
+    return CliRunner().invoke(command, [RECIPE, "--backend", "fake", *arguments])
+
+
+def text_of(result) -> str:
+    assert result.exit_code == 0, result.exception
+    return " ".join(result.output.split())
+
+
+@pytest.fixture
+def backend(site, reference):
+    site.backend("fake", SIMPLE + ATTENTION)
+    return site
+
+
+def test_every_operation_of_the_recipe_is_explained_and_nothing_is_built(backend):
+    text = text_of(explain())
+    assert "device: available: two of them" in text
+    assert "kernels of backend 'fake' (pretrain-fake 1.0)" in text
+    assert "attention other flash pretrain-fake 1.0" in text
+    for operation in OPERATIONS - {"rotary"}:
+        assert f"{operation} plain" in text
+    assert "rotary" not in text
+
+
+def test_every_reason_against_the_others_is_shown(backend):
+    text = text_of(explain())
+    assert "not tiled (flash), pretrain-fake 1.0: declined: head size 128, at most 64" in text
+    assert "not blocks (triangle), pretrain-fake 1.0: offered, but the recipe names 'flash'" in text
+    assert "not reference, pretrain 0: offered, the reference comes last" in text
+
+
+def test_overrides_change_what_is_asked_and_chosen(backend):
+    text = text_of(explain("--set", "kernels.attention=triangle", "--set", "model.seq_length=1024"))
+    assert "attention blocks triangle" in text
+    assert "seq_length 1024" in text
+
+
+def test_a_tokenizer_that_is_not_there_is_replaced_by_a_stated_number(backend, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = text_of(explain())
+    assert "tokenizer: data/gpt2-vocab.json, data/gpt2-merges.txt not found; counting with 50257 entries" in text
+    assert "vocab_size 50257, padded_vocab_size 51200" in text
+
+
+def test_the_tokenizer_is_counted_where_it_is_there(backend):
+    text = text_of(explain("--set", "tokenizer={type: bytes}"))
+    assert "tokenizer:" not in text
+    assert "vocab_size 257," in text
+
+
+def test_a_named_kernel_that_declines_is_an_error(backend):
+    assert isinstance(explain("--set", "kernels.attention=tiled").exception, KernelError)
+
+
+def test_a_precision_that_the_device_lacks_is_said_and_the_table_is_still_shown(site, reference):
+    site.backend("fake", SIMPLE + ATTENTION + "FakeBackend.supports = lambda self, dtype: dtype is torch.float32\n")
+    text = text_of(explain())
+    assert "precision: backend 'fake' (pretrain-fake 1.0) does not support float16 on this device." in text
+    assert "attention other flash" in text
+
+
+class TestWithoutTheDevice:
+    UNAVAILABLE = "Unavailable('no driver', 'install it')"
+
+    def test_the_reason_is_one_line_and_the_plugin_still_answers(self, site, reference):
+        site.backend("fake", SIMPLE + ATTENTION, availability=self.UNAVAILABLE)
+        result = explain()
+        assert result.output.splitlines()[0] == "device: not available: no driver. install it"
+        assert "attention other flash" in text_of(result)
+
+    def test_a_plugin_that_cannot_answer_without_it_is_no_failure(self, site, reference):
+        site.backend("fake", SIMPLE + ATTENTION.replace("return [", "1 / 0; return ["), availability=self.UNAVAILABLE)
+        assert "kernels: not known without the device: backend 'fake'" in text_of(explain())
+
+    def test_with_the_device_the_same_is_an_error(self, site, reference):
+        site.backend("fake", SIMPLE + ATTENTION.replace("return [", "1 / 0; return ["))
+        assert isinstance(explain().exception, BackendError)
+
+
+def test_a_mistake_in_the_recipe_comes_before_one_in_the_backend():
+    assert isinstance(explain("--set", "model.num_layer=2").exception, RecipeError)
+    assert isinstance(explain().exception, BackendError)
+
+
+def test_a_mistake_in_the_recipe_needs_no_torch():
+    check = (
+        "import sys\nfrom pretrain.cli.explain import command\nfrom pretrain.errors import RecipeError\n"
+        "try:\n    command([sys.argv[1], '--set', 'model.num_layer=2'], standalone_mode=False)\n"
+        "except RecipeError:\n    sys.exit('torch' in sys.modules)\nsys.exit('no error')\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", check, RECIPE], check=False, env=dict(os.environ), capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stderr
