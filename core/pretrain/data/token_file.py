@@ -90,9 +90,7 @@ class TokenFile:
         wrong = np.flatnonzero(begins * self.tokens.itemsize != self.offsets)
         if wrong.size:
             first = int(wrong[0])
-            msg = (
-                f"{idx_path(self.prefix)} is damaged: sequence {first} cannot begin at byte {self.offsets[first]}."
-            )
+            msg = f"{idx_path(self.prefix)} is damaged: sequence {first} cannot begin at byte {self.offsets[first]}."
             raise DataError(msg)
         if np.any(np.diff(self.document_ends) < 0):
             msg = f"{idx_path(self.prefix)} is damaged: a document ends before it begins."

@@ -1,0 +1,150 @@
+"""Micro-batches in Megatron's order, from any sample on."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+import torch
+from torch.utils.data import DataLoader
+
+from pretrain.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from torch import Tensor
+
+Batch = dict[str, "Tensor | None"]
+_KEYS = ("tokens", "labels", "loss_mask", "position_ids")
+
+
+class SampleDataset(Protocol):
+    """A map-style dataset of the samples that `datasets.Datasets` describes."""
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        """Return one sample."""
+
+
+class MicroBatches:
+    """An iterator over the micro-batches of one data-parallel rank.
+
+    The samples of the dataset are read in order. Each block of micro_batch_size x data_parallel_size of them is divided
+    among the ranks in runs of neighbours, as by Megatron's pretraining sampler: a step that starts at sample n with a
+    global batch of b reads the samples n to n + b - 1, whatever the layout, and the position in the data is one number.
+    How many micro-batches make a step is the caller's business and may change from step to step.
+
+    Ranks of one model replica (tensor and pipeline) get equal batches if they are given the same data-parallel rank.
+
+    Example:
+        batches = MicroBatches(
+            datasets.train, micro_batch_size=4, data_parallel_rank=0, data_parallel_size=2, consumed_samples=0,
+            num_workers=2,
+        )
+        batch = next(batches)  # samples 0 to 3; the other rank gets 4 to 7
+        batches.consumed_samples  # 8
+    """
+
+    def __init__(
+        self,
+        dataset: SampleDataset,
+        *,
+        micro_batch_size: int,
+        data_parallel_rank: int,
+        data_parallel_size: int,
+        consumed_samples: int,
+        num_workers: int,
+        pin_memory: bool = False,
+        cyclic: bool = False,
+    ) -> None:
+        """Begin at sample `consumed_samples`.
+
+        Args:
+            dataset: read by index, from worker processes if there are any.
+            micro_batch_size: samples of one batch.
+            data_parallel_rank: which of the neighbouring runs this rank reads.
+            data_parallel_size: number of runs.
+            consumed_samples: samples that all ranks have read before, a multiple of nothing in particular.
+            num_workers: processes that read ahead; 0 reads in this process when a batch is asked for.
+            pin_memory: copy batches into page-locked memory, for devices that copy from there asynchronously.
+            cyclic: begin again after the last sample; otherwise the end of the data is an error.
+        """
+        self._length = len(dataset)
+        self._block = micro_batch_size * data_parallel_size
+        self.consumed_samples = consumed_samples
+        indices = _block_indices(
+            length=None if cyclic else self._length,
+            modulus=self._length,
+            begin=consumed_samples,
+            block=self._block,
+            run=slice(data_parallel_rank * micro_batch_size, (data_parallel_rank + 1) * micro_batch_size),
+        )
+        self._loader = iter(_loader(dataset, indices, num_workers=num_workers, pin_memory=pin_memory))
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Batch:
+        """Return the next micro-batch, on the CPU.
+
+        Its keys are `tokens` and `labels` [micro_batch_size, seq_length] int64, `loss_mask` float32 and `position_ids`
+        int64 of the same shape, and `attention_mask` [micro_batch_size, 1, seq_length, seq_length] bool, True where a
+        token must not look (the future included), or None, which means plain causal.
+
+        Raises:
+            DataError: fewer samples are left than all ranks need for their next micro-batch.
+        """
+        try:
+            batch: Batch = next(self._loader)
+        except StopIteration:
+            msg = (
+                f"the data ends: {self._length} samples, of which {self.consumed_samples} are read; the next "
+                f"micro-batches need {self._block}.\nThe datasets are built for the length of the training: is "
+                "train_iters (or train_samples) what it was?"
+            )
+            raise DataError(msg) from None
+        self.consumed_samples += self._block
+        return batch
+
+
+def _block_indices(*, length: int | None, modulus: int, begin: int, block: int, run: slice) -> Iterator[list[int]]:
+    """Yield one rank's share of each block; until fewer than a block are left of `length`, or for ever."""
+    while length is None or begin + block <= length:
+        yield [index % modulus for index in range(begin + run.start, begin + run.stop)]
+        begin += block
+
+
+def _loader(
+    dataset: SampleDataset, indices: Iterator[list[int]], *, num_workers: int, pin_memory: bool
+) -> DataLoader[Batch]:
+    workers: dict[str, Any] = {}
+    if num_workers:
+        # forkserver: a fork of this process would copy the locks of its threads (gloo, the device's driver, OpenMP).
+        workers = {"multiprocessing_context": "forkserver", "worker_init_fn": _start_worker, "prefetch_factor": 4}
+    return DataLoader(
+        dataset,  # type: ignore[arg-type]
+        batch_sampler=indices,
+        num_workers=num_workers,
+        collate_fn=_collate,
+        pin_memory=pin_memory,
+        # A loader draws a seed for its workers when it starts. Drawn from the default generator, that would change
+        # every dropout mask after a resume.
+        generator=torch.Generator(),
+        **workers,
+    )
+
+
+def _start_worker(worker: int) -> None:  # noqa: ARG001  torch's signature
+    """Leave signals to the training process, which wants to finish its step and save; torch ends orphans."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def _collate(samples: Sequence[dict[str, Any]]) -> Batch:
+    batch: Batch = {key: torch.stack([sample[key] for sample in samples]) for key in _KEYS}
+    masks = [sample["attention_mask"] for sample in samples if "attention_mask" in sample]
+    batch["attention_mask"] = torch.stack(masks) if masks else None
+    return batch

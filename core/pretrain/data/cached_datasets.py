@@ -1,0 +1,102 @@
+"""megatron-core's datasets, with an index cache that survives rebuilt data, killed runs and worker processes.
+
+megatron-core names a cache file by a hash of settings and of the data's path, not of the data: token files built anew
+under the same name would be read with the old index. Here the hash covers the files. A cache file that a killed run
+left half-written is made again. And what is sent to a data worker is the path of the cache, not its content.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from copy import copy
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from megatron.core.datasets.blended_dataset import BlendedDataset
+from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
+from megatron.core.datasets.gpt_dataset import GPTDataset
+from torch import distributed
+
+from pretrain.data.token_file import TokenFile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_INDICES = ("document_index", "sample_index", "shuffle_index")
+_BLEND_INDICES = ("dataset_index", "dataset_sample_index")
+
+
+class CachedGPTDataset(GPTDataset):  # type: ignore[misc]
+    """Samples of one pair of token files."""
+
+    def _build_document_sample_shuffle_indices(self) -> Any:
+        self.unique_identifiers["data"] = TokenFile.open(self.dataset_path).identity()
+        self.unique_description = json.dumps(
+            self.unique_identifiers, indent=4, default=lambda described: described.unique_identifiers
+        )
+        self.unique_description_hash = hashlib.md5(self.unique_description.encode(), usedforsecurity=False).hexdigest()
+        return _made_again_if_damaged(
+            super()._build_document_sample_shuffle_indices, _cache_files(self, self.index_split, _INDICES)
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        files = _cache_files(self, self.index_split, _INDICES)
+        unset = dict.fromkeys(
+            (*_INDICES, "indices", "cached_attention_mask", "cached_loss_mask", "cached_position_ids")
+        )
+        # GPTDataset maps the files at the first sample it is asked for if the indices are None.
+        return self.__dict__ | unset | _lazy_paths(files, _INDICES) | {"masks_and_position_ids_are_cached": False}
+
+
+class CachedBlendedDataset(BlendedDataset):  # type: ignore[misc]
+    """A weighted mixture of `CachedGPTDataset`s."""
+
+    config: Any
+
+    def _build_indices(self) -> Any:
+        if not distributed.is_initialized():
+            # blended_dataset.py:137 asks for the rank without asking whether there are any, unless it has no cache.
+            self.config = copy(self.config)
+            self.config.path_to_cache = None
+            return super()._build_indices()
+        return _made_again_if_damaged(super()._build_indices, _cache_files(self, self.split, _BLEND_INDICES))
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self.config.path_to_cache is None:
+            return self.__dict__
+        files = _cache_files(self, self.split, _BLEND_INDICES)
+        return self.__dict__ | dict.fromkeys(_BLEND_INDICES) | _lazy_paths(files, _BLEND_INDICES)
+
+
+class CachedDatasetBuilder(BlendedMegatronDatasetBuilder):  # type: ignore[misc]
+    """megatron-core's builder, with our kind of blend."""
+
+    @staticmethod
+    def build_generic_dataset(cls: Any, *args: Any) -> Any:  # noqa: PLW0211  megatron-core's signature
+        """Build one dataset on the ranks that need it, rank 0 before the others."""
+        wanted = CachedBlendedDataset if cls is BlendedDataset else cls
+        return BlendedMegatronDatasetBuilder.build_generic_dataset(wanted, *args)
+
+
+def _cache_files(dataset: Any, split: Any, names: tuple[str, ...]) -> list[Path]:
+    """Return the paths that megatron-core gives the cache of a dataset, the description last."""
+    begin = f"{dataset.unique_description_hash}-{type(dataset).__name__}-{split.name}"
+    folder = Path(dataset.config.path_to_cache)
+    return [*(folder / f"{begin}-{name}.npy" for name in names), folder / f"{begin}-description.txt"]
+
+
+def _lazy_paths(files: list[Path], names: tuple[str, ...]) -> dict[str, str]:
+    """Return the attributes under which megatron-core looks for indices that are not loaded yet."""
+    return {f"path_to_{name}": str(file) for name, file in zip(names, files, strict=False)}
+
+
+def _made_again_if_damaged(build: Callable[[], Any], files: list[Path]) -> Any:
+    try:
+        return build()
+    except (ValueError, EOFError):  # what numpy raises for a file that is cut off
+        if distributed.is_initialized() and distributed.get_rank() != 0:
+            raise
+        for file in files:
+            file.unlink(missing_ok=True)
+        return build()

@@ -1,0 +1,33 @@
+"""How many samples a training reads from each split."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pretrain.recipe import Recipe
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Samples:
+    """Number of samples, sequences of `model.seq_length`, needed from each split; 0: the split is not used."""
+
+    train: int
+    valid: int = 0
+    test: int = 0
+
+
+def samples_needed(recipe: Recipe, train_iters: int) -> Samples:
+    """Return what a training of `train_iters` iterations reads, counted as Megatron-LM counts it.
+
+    Validation is (train_iters // interval + 1) evaluations, the test one; each reads `evaluation.iters` global batches.
+    """
+    batch = recipe.train.global_batch_size
+    train = recipe.train.train_samples or train_iters * batch
+    interval = recipe.evaluation.interval
+    if interval == 0:
+        return Samples(train=train)
+    evaluation = recipe.evaluation.iters * batch
+    has_test = recipe.data.shares[2] > 0
+    return Samples(train=train, valid=(train_iters // interval + 1) * evaluation, test=evaluation if has_test else 0)
