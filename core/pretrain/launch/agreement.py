@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 _PATIENCE = timedelta(days=1)
 """How long the others wait: building a corpus is part of what rank 0 does meanwhile."""
+_HEARING = 30.0
 
 
 def first_rank_decides(decide: Callable[[], str], world: World) -> str:
@@ -31,19 +33,24 @@ def first_rank_decides(decide: Callable[[], str], world: World) -> str:
         return decide()
     store = _store()
     if world.rank == 0:
-        return _publish(decide, store)
+        return _publish(decide, store, world.world_size - 1)
     store.wait(["decision"], _PATIENCE)
     decision = json.loads(store.get("decision"))
+    store.add("heard", 1)
     if decision is None:
         raise SystemExit(2)
     return str(decision)
 
 
-def _publish(decide: Callable[[], str], store: Store) -> str:
+def _publish(decide: Callable[[], str], store: Store, others: int) -> str:
     try:
         decision = decide()
     except PretrainError:
         store.set("decision", json.dumps(None))
+        # This rank serves the store and is about to end: the others must have read it by then.
+        deadline = time.monotonic() + _HEARING
+        while store.add("heard", 0) < others and time.monotonic() < deadline:
+            time.sleep(0.05)
         raise
     store.set("decision", json.dumps(decision))
     return decision

@@ -27,7 +27,7 @@ def prepare_run(recipe: Recipe, run_dir: Path | None, *, resume: bool) -> Path:
     """
     check_run_dir(run_dir, resume=resume)
     if recipe.data.corpus is not None:
-        from pretrain.data import prepare_corpus  # noqa: PLC0415  most recipes have their data
+        from pretrain.data.corpus import prepare_corpus  # noqa: PLC0415  most recipes have their data
 
         prepare_corpus(recipe)
     return run_dir or new_run_dir(Path(recipe.source).stem)

@@ -1,0 +1,65 @@
+import dataclasses
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pretrain.launch.job import Job
+
+HERE = Path(__file__).parent
+RECIPE = """
+model: {num_layers: 2, hidden_size: 16, num_attention_heads: 2, seq_length: 8}
+tokenizer: {type: bytes}
+data: {path: corpus}
+train: {micro_batch_size: 1, global_batch_size: 4, train_iters: 10}
+optimizer: {lr: 0.001}
+"""
+
+
+@pytest.fixture(autouse=True)
+def fake_trainings(monkeypatch):
+    """Lets rank processes import fake_training; nobody else started this process as a rank."""
+    monkeypatch.setenv("PYTHONPATH", str(HERE))
+    monkeypatch.syspath_prepend(str(HERE))
+    for name in [*os.environ]:
+        if name.startswith("SLURM_") or name in {"RANK", "WORLD_SIZE", "OMP_NUM_THREADS", "PRETRAIN_TRACEBACK"}:
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def recipe_file(tmp_path):
+    path = tmp_path / "tiny.yml"
+    path.write_text(RECIPE)
+    return path
+
+
+@pytest.fixture
+def job(recipe_file, tmp_path):
+    """Makes the job of a fake training; its run directory exists."""
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    job = Job(recipe=str(recipe_file), backend="cpu", run_dir=str(run_dir), prepared=True)
+    return lambda train, **changes: dataclasses.replace(job, train=f"fake_training:{train}", **changes)
+
+
+@pytest.fixture
+def launcher(job):
+    """Starts `nproc` ranks of a fake training from a process of its own, as a shell would; killed at the end."""
+    started = []
+
+    def launch(train, nproc=2):
+        process = subprocess.Popen(
+            [sys.executable, HERE / "launcher.py", job(train).to_json(), str(nproc)],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        return process
+
+    yield launch
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()

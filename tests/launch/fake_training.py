@@ -1,0 +1,104 @@
+"""Trainings that rank processes of the tests run: `fake_training:<function>`."""
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from pretrain.errors import DataError
+
+
+def report(recipe, *, backend_name, run_dir, resume, world):
+    """Write down what a rank was told."""
+    told = {
+        "layers": recipe.model.num_layers,
+        "backend": backend_name,
+        "resume": resume,
+        "world": [world.rank, world.world_size, world.local_rank, world.local_world_size, world.node_rank],
+        "environ": {name: os.environ.get(name) for name in [*world.environment(), "OMP_NUM_THREADS"]},
+        "path": sys.path[0],
+        "run_dir": str(run_dir),
+    }
+    run_dir.mkdir(parents=True, exist_ok=True)
+    (run_dir / f"{world.rank}.json").write_text(json.dumps(told))
+
+
+def rank_1_misses_data(recipe, *, world, **_):
+    if world.rank == 1:
+        raise DataError("corpus.bin is truncated.\nBuild it again.")
+    time.sleep(60)
+
+
+def all_miss_data(recipe, *, world, **_):
+    raise DataError("corpus.bin is truncated.\nBuild it again.")
+
+
+def rank_1_crashes(recipe, *, run_dir, world, **_):
+    (run_dir / f"{world.rank}.pid").write_text(str(os.getpid()))
+    if world.rank == 1:
+        raise ZeroDivisionError("a bug in rank 1")
+    time.sleep(60)
+
+
+def rank_1_is_killed(recipe, *, world, **_):
+    if world.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(60)
+
+
+def rank_1_leaves_without_a_word(recipe, *, world, **_):
+    if world.rank == 1:
+        os._exit(7)
+    time.sleep(60)
+
+
+def rank_1_dies_in_a_collective(recipe, *, world, **_):
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", init_method="env://")
+    dist.all_reduce(torch.ones(1))
+    if world.rank == 1:
+        raise ZeroDivisionError("a bug in rank 1")
+    dist.all_reduce(torch.ones(1))
+
+
+def sum_of_ranks(recipe, *, run_dir, world, **_):
+    """What a real training starts with: a process group over env://."""
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", init_method="env://")
+    total = torch.tensor([world.rank])
+    dist.all_reduce(total)
+    dist.destroy_process_group()
+    (Path(run_dir) / f"{world.rank}.sum").write_text(str(total.item()))
+
+
+def until_told(recipe, *, run_dir, world, **_):
+    """Train until a signal asks to save and leave; count how often it does."""
+    signals = []
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, _: signals.append(number))
+    (run_dir / f"{world.rank}.pid").write_text(str(os.getpid()))
+    while not signals:
+        time.sleep(0.02)
+    time.sleep(0.3)  # saving; a second signal would be seen here
+    (run_dir / f"{world.rank}.signals").write_text(json.dumps([signal.Signals(number).name for number in signals]))
+
+
+def deaf(recipe, *, run_dir, world, **_):
+    """Never leave, whatever is asked."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    (run_dir / f"{world.rank}.pid").write_text(str(os.getpid()))
+    while True:
+        time.sleep(1)
+
+
+def importing(recipe, *, run_dir, world, **_):
+    """Do what takes time before a training looks at signals."""
+    (run_dir / f"{world.rank}.pid").write_text(str(os.getpid()))
+    time.sleep(60)

@@ -1,0 +1,37 @@
+"""Ranks that torchrun or srun started settle on one run directory before they train."""
+
+import os
+import subprocess
+import sys
+
+from pretrain.launch.world import LOCALHOST, free_port, node_worlds
+
+RANK = "import sys; from pretrain.launch.job import Job; from pretrain.launch.ranks import current_world\n"
+RANK += "Job.from_json(sys.argv[1]).run(current_world())"
+
+
+def start_as_torchrun_does(job, cwd):
+    return [
+        subprocess.Popen(
+            [sys.executable, "-c", RANK, job.to_json()],
+            env=os.environ | world.environment(),
+            cwd=cwd,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for world in node_worlds([2], 0, LOCALHOST, free_port())
+    ]
+
+
+def test_all_ranks_get_the_directory_that_rank_0_makes_and_can_make_a_process_group(job, tmp_path):
+    ranks = start_as_torchrun_does(job("sum_of_ranks", run_dir=None, prepared=False), tmp_path)
+    assert [(rank.communicate(timeout=60)[1], rank.returncode) for rank in ranks] == [("", 0), ("", 0)]
+    (run_dir,) = (tmp_path / "runs").iterdir()
+    assert [(run_dir / f"{rank}.sum").read_text() for rank in range(2)] == ["1", "1"]
+
+
+def test_what_rank_0_refuses_ends_the_others_in_silence(job, tmp_path):
+    (tmp_path / "run/recipe.yml").touch()
+    first, second = start_as_torchrun_does(job("sum_of_ranks", prepared=False), tmp_path)
+    assert "already holds a run" in first.communicate(timeout=60)[1]
+    assert (second.communicate(timeout=60)[1], second.returncode) == ("", 2)

@@ -1,0 +1,89 @@
+import signal
+
+import pytest
+
+from pretrain.errors import BackendError
+from pretrain.launch.failure import CRASH, USER_ERROR, Failure, root_cause
+
+
+def failure(rank, when, text="died", **more):
+    return Failure(rank=rank, when=when, exit_code=CRASH, text=text, **more)
+
+
+def caught(error):
+    try:
+        raise error
+    except Exception as raised:  # noqa: BLE001
+        return Failure.of(raised, 2, with_traceback=False)
+
+
+def test_a_known_error_is_told_in_its_own_words():
+    told = caught(BackendError("no device\nplug one in"))
+    assert (told.exit_code, str(told)) == (USER_ERROR, "rank 2: no device\nplug one in")
+
+
+def test_a_known_error_is_told_with_its_traceback_on_demand():
+    told = Failure.of(BackendError("no device"), 0, with_traceback=True)
+    assert told.exit_code == USER_ERROR
+    assert "pretrain.errors.BackendError: no device" in str(told)
+
+
+def test_a_bug_is_told_with_its_traceback():
+    told = caught(ValueError("negative length"))
+    assert told.exit_code == CRASH
+    assert str(told).startswith("rank 2 failed:\nTraceback")
+    assert str(told).endswith("ValueError: negative length")
+
+
+def test_a_failure_survives_its_file(tmp_path):
+    told = caught(ValueError("x"))
+    told.write(tmp_path / "2.json")
+    assert Failure.read(tmp_path / "2.json") == told
+    assert Failure.read(tmp_path / "3.json") is None
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("[../gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:4242"),
+        RuntimeError("Connection reset by peer"),
+        BrokenPipeError(32, "Broken pipe"),
+        type("DistBackendError", (type("DistError", (RuntimeError,), {}),), {})("remote process exited"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_losing_a_peer_is_told_apart(error):
+    assert caught(error).lost_peer
+
+
+def test_an_ordinary_error_is_no_lost_peer():
+    assert not caught(RuntimeError("shape mismatch")).lost_peer
+
+
+def test_the_first_failure_is_the_cause():
+    assert root_cause([failure(0, 2.0, "b"), failure(1, 1.0, "a")]).rank == 1
+
+
+def test_a_lost_peer_is_the_cause_only_if_there_is_no_other():
+    lost = failure(0, 1.0, "lost", lost_peer=True)
+    assert root_cause([lost, failure(1, 2.0, "killed")]).rank == 1
+    assert root_cause([lost]) is lost
+
+
+def test_of_ranks_that_say_the_same_the_lowest_speaks():
+    assert root_cause([failure(3, 1.0, "same"), failure(0, 1.2, "same"), failure(1, 0.9, "same")]).rank == 0
+
+
+@pytest.mark.parametrize("code", [-signal.SIGINT, -signal.SIGTERM, 130, 143])
+def test_an_interrupted_rank_is_told_apart(code):
+    assert Failure.without_a_word(0, code).interrupted
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [(-9, "killed by SIGKILL. On Linux"), (-11, "killed by SIGSEGV."), (3, "exit code 3"), (-200, "signal 200")],
+)
+def test_a_rank_without_a_word_is_described_by_its_exit_code(code, words):
+    told = Failure.without_a_word(1, code)
+    assert words in str(told)
+    assert not told.interrupted

@@ -1,0 +1,96 @@
+"""Several nodes: two launchers on this machine meet as two nodes would."""
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from pretrain.errors import LaunchError
+from pretrain.launch.failure import Failure
+from pretrain.launch.nodes import Nodes
+from pretrain.launch.world import free_port
+
+HERE = Path(__file__).parent
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"rendezvous": "a:1"}, "no effect on one node"),
+        ({"rank": 0}, "no effect on one node"),
+        ({"count": 2}, "--rdzv HOST:PORT"),
+        ({"count": 2, "rendezvous": "a:1", "rank": 2}, "not below --nnodes 2"),
+    ],
+)
+def test_settings_that_do_not_fit_are_errors(given, words):
+    with pytest.raises(LaunchError, match=words):
+        Nodes(**given)
+
+
+@pytest.mark.parametrize("text", ["node0", ":1", "node0:", "node0:x", "node0:0", "node0:70000"])
+def test_a_meeting_point_is_a_host_and_a_port(text):
+    with pytest.raises(LaunchError, match="is not HOST:PORT"):
+        Nodes(count=2, rendezvous=text).endpoint()
+
+
+def test_a_meeting_point_may_be_an_ipv6_address():
+    assert Nodes(count=2, rendezvous="[::1]:29500").endpoint() == ("::1", 29500)
+
+
+def meet(ranks, sizes):
+    """Let nodes meet and return their seats and the places of their ranks, in the order of `ranks`."""
+    from pretrain.launch.meeting import Meeting
+
+    endpoint = f"127.0.0.1:{free_port()}"
+
+    def join(rank, size):
+        meeting = Meeting(Nodes(count=len(ranks), rendezvous=endpoint, rank=rank))
+        return meeting, meeting.worlds(size)
+
+    with ThreadPoolExecutor(len(ranks)) as pool:
+        return list(pool.map(join, ranks, sizes))
+
+
+def test_nodes_with_numbers_get_their_places():
+    (_, second), (_, first) = meet([1, 0], [1, 2])
+    assert [(world.rank, world.local_rank, world.node_rank) for world in first] == [(0, 0, 0), (1, 1, 0)]
+    assert [(world.rank, world.local_rank, world.node_rank) for world in second] == [(2, 0, 1)]
+    assert {world.world_size for world in first + second} == {3}
+    assert len({(world.master_addr, world.master_port) for world in first + second}) == 1
+
+
+def test_nodes_without_numbers_are_counted_as_they_come():
+    met = meet([None, None, None], [1, 1, 1])
+    assert sorted(world.rank for _, worlds in met for world in worlds) == [0, 1, 2]
+
+
+def test_a_node_number_is_taken_once():
+    from pretrain.launch.meeting import Meeting
+
+    nodes = Nodes(count=2, rendezvous=f"127.0.0.1:{free_port()}", rank=0)
+    held = Meeting(nodes)
+    with pytest.raises(LaunchError, match=r"no meeting|there already"):
+        Meeting(nodes)
+    assert held.heard() is None
+
+
+def test_a_node_that_lost_a_peer_shows_the_failure_of_the_node_that_caused_it():
+    (here, _), (there, _) = meet([0, 1], [1, 1])
+    assert here.heard() is None
+    cause = Failure(rank=1, when=1.0, exit_code=1, text="out of memory")
+    lost = Failure(rank=0, when=0.9, exit_code=1, text="connection closed", lost_peer=True)
+    assert there.settle(cause) == cause
+    assert here.settle(lost) == cause
+    assert here.heard() == cause
+
+
+def test_ranks_of_two_nodes_train_together(job, tmp_path):
+    endpoint = f"127.0.0.1:{free_port()}"
+    script = HERE / "node_launcher.py"
+    command = [sys.executable, script, job("sum_of_ranks", run_dir=None, prepared=False).to_json(), endpoint]
+    nodes = [subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    assert [(node.communicate(timeout=60)[1], node.returncode) for node in nodes] == [("", 0), ("", 0)]
+    (run_dir,) = (tmp_path / "runs").iterdir()
+    assert [(run_dir / f"{rank}.sum").read_text() for rank in range(2)] == ["1", "1"]

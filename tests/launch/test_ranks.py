@@ -1,0 +1,107 @@
+import pytest
+
+from pretrain.errors import LaunchError
+from pretrain.launch.ranks import current_world
+from pretrain.launch.world import World
+
+TORCHRUN = {
+    "RANK": "5",
+    "WORLD_SIZE": "8",
+    "LOCAL_RANK": "1",
+    "LOCAL_WORLD_SIZE": "4",
+    "GROUP_RANK": "1",
+    "MASTER_ADDR": "node0",
+    "MASTER_PORT": "29500",
+}
+SRUN = {
+    "SLURM_JOB_ID": "81234",
+    "SLURM_STEP_ID": "0",
+    "SLURM_PROCID": "2",
+    "SLURM_NTASKS": "3",
+    "SLURM_STEP_NUM_TASKS": "3",
+    "SLURM_LOCALID": "0",
+    "SLURM_NODEID": "1",
+    "SLURM_STEP_TASKS_PER_NODE": "2,1",
+    "SLURM_JOB_NODELIST": "gpu[07-08]",
+}
+
+
+def test_a_process_that_nobody_started_as_a_rank_has_no_world():
+    assert current_world({"PATH": "/bin"}) is None
+
+
+def test_torchruns_variables_are_used_as_they_are():
+    assert current_world(TORCHRUN) == World(
+        rank=5, world_size=8, local_rank=1, local_world_size=4, node_rank=1, master_addr="node0", master_port=29500
+    )
+
+
+def test_a_world_gives_torchruns_variables_back():
+    assert current_world(TORCHRUN).environment() == TORCHRUN
+
+
+def test_the_node_follows_from_the_rank_where_it_is_not_said():
+    assert current_world({name: value for name, value in TORCHRUN.items() if name != "GROUP_RANK"}).node_rank == 1
+
+
+def test_a_rank_without_a_meeting_point_is_an_error():
+    with pytest.raises(LaunchError, match="not LOCAL_RANK, MASTER_ADDR, MASTER_PORT"):
+        current_world({"RANK": "0", "WORLD_SIZE": "2"})
+
+
+def test_a_rank_that_is_no_number_is_an_error():
+    with pytest.raises(LaunchError, match="RANK is 'one'"):
+        current_world(TORCHRUN | {"RANK": "one"})
+
+
+def test_sruns_variables_are_used_as_they_are():
+    world = current_world(SRUN)
+    assert (world.rank, world.world_size, world.local_rank, world.local_world_size, world.node_rank) == (2, 3, 0, 1, 1)
+    assert world.master_addr == "gpu07"
+    assert 10_000 <= world.master_port < 30_000
+
+
+def test_all_tasks_of_a_job_meet_at_one_port_and_jobs_at_different_ones():
+    other_task = current_world(SRUN | {"SLURM_PROCID": "0", "SLURM_NODEID": "0"})
+    other_job = current_world(SRUN | {"SLURM_JOB_ID": "81235"})
+    assert other_task.master_port == current_world(SRUN).master_port
+    assert other_job.master_port != current_world(SRUN).master_port
+
+
+def test_the_user_may_choose_where_tasks_meet():
+    world = current_world(SRUN | {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "4242"})
+    assert (world.master_addr, world.master_port) == ("10.0.0.1", 4242)
+
+
+def test_torchrun_started_by_srun_wins():
+    assert current_world(SRUN | TORCHRUN).master_addr == "node0"
+
+
+def test_one_task_of_srun_is_single():
+    assert current_world(SRUN | {"SLURM_STEP_NUM_TASKS": "1", "SLURM_NTASKS": "1"}) is None
+
+
+def test_an_interactive_step_is_single_whatever_the_allocation():
+    assert current_world(SRUN | {"SLURM_STEP_NUM_TASKS": "1", "SLURM_NTASKS": "8"}) is None
+
+
+def test_a_batch_script_outside_srun_is_single():
+    batch = {name: value for name, value in SRUN.items() if not name.startswith("SLURM_STEP")}
+    assert current_world(batch | {"SLURM_PROCID": "0"}) is None
+
+
+@pytest.mark.parametrize("tasks", ["", "two", "2(x", "3"])
+def test_tasks_per_node_that_do_not_fit_are_an_error(tasks):
+    with pytest.raises(LaunchError, match="SLURM_STEP_TASKS_PER_NODE"):
+        current_world(SRUN | {"SLURM_STEP_TASKS_PER_NODE": tasks})
+
+
+def test_tasks_per_node_may_be_repeated():
+    many = SRUN | {"SLURM_STEP_TASKS_PER_NODE": "4(x3),2", "SLURM_STEP_NUM_TASKS": "14"}
+    assert current_world(many | {"SLURM_NODEID": "2"}).local_world_size == 4
+    assert current_world(many | {"SLURM_NODEID": "3"}).local_world_size == 2
+
+
+def test_a_step_without_its_nodes_is_an_error():
+    with pytest.raises(LaunchError, match="SLURM_JOB_NODELIST"):
+        current_world({name: value for name, value in SRUN.items() if name != "SLURM_JOB_NODELIST"})

@@ -1,0 +1,62 @@
+"""Ctrl-C and kill, as a shell sends them to the launcher."""
+
+import json
+import os
+import signal
+
+import pytest
+
+from launch.rank_processes import alive, pids_of_ranks, wait_for
+
+
+@pytest.mark.parametrize(
+    ("sent", "received"),
+    [(signal.SIGINT, "SIGINT"), (signal.SIGTERM, "SIGTERM"), (signal.SIGHUP, "SIGTERM")],
+    ids=lambda value: str(value),
+)
+def test_a_signal_reaches_every_rank_once_and_the_launcher_waits(launcher, tmp_path, sent, received):
+    process = launcher("until_told")
+    pids_of_ranks(tmp_path / "run")
+    process.send_signal(sent)
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode == 0, errors
+    assert [json.loads((tmp_path / f"run/{rank}.signals").read_text()) for rank in range(2)] == [[received]] * 2
+
+
+def test_a_second_signal_kills_ranks_that_do_not_leave(launcher, tmp_path):
+    process = launcher("deaf")
+    pids = pids_of_ranks(tmp_path / "run")
+    process.send_signal(signal.SIGINT)
+    with pytest.raises(Exception, match="timed out"):
+        process.wait(timeout=0.5)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=20)
+    assert (process.returncode, errors) == (130, "")
+    assert not any(alive(pid) for pid in pids)
+
+
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_ranks_that_do_not_handle_signals_yet_end_without_noise(launcher, tmp_path, sent, code):
+    process = launcher("importing")
+    pids_of_ranks(tmp_path / "run")
+    process.send_signal(sent)
+    _, errors = process.communicate(timeout=20)
+    assert (process.returncode, errors) == (code, "")
+
+
+def test_no_rank_outlives_a_launcher_that_is_killed(launcher, tmp_path):
+    process = launcher("deaf")
+    pids = pids_of_ranks(tmp_path / "run")
+    process.kill()
+    process.wait()
+    wait_for(lambda: not any(alive(pid) for pid in pids), "the ranks to end")
+
+
+def test_a_rank_killed_from_outside_is_a_failure(launcher, tmp_path):
+    process = launcher("deaf")
+    pids = pids_of_ranks(tmp_path / "run")
+    os.kill(pids[1], signal.SIGKILL)
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode == 1
+    assert errors.startswith("rank 1 failed:\nIt was killed by SIGKILL.")
+    assert not alive(pids[0])

@@ -1,0 +1,103 @@
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from launch.rank_processes import alive, pids_of_ranks
+from pretrain.errors import DataError
+from pretrain.launch.failure import CRASH, USER_ERROR
+from pretrain.launch.start import run_ranks
+from pretrain.launch.world import LOCALHOST, free_port, node_worlds
+
+
+def worlds(nproc):
+    return node_worlds([nproc], 0, LOCALHOST, free_port())
+
+
+def told(job, rank):
+    return json.loads((Path(job.run_dir) / f"{rank}.json").read_text())
+
+
+def test_one_rank_trains_in_this_process(job, monkeypatch):
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.setenv(name, "x")
+        monkeypatch.delenv(name)
+    one = job("report", overrides=("model.num_layers=3",), resume=True)
+    assert run_ranks(one, worlds(1)) is None
+    rank = told(one, 0)
+    assert (rank["layers"], rank["backend"], rank["resume"]) == (3, "cpu", True)
+    assert rank["world"] == [0, 1, 0, 1, 0]
+    assert rank["environ"]["WORLD_SIZE"] == "1"
+    assert rank["environ"]["MASTER_ADDR"] == "127.0.0.1"
+
+
+def test_an_error_of_the_only_rank_is_raised_as_it_is(job):
+    with pytest.raises(DataError, match="truncated"):
+        run_ranks(job("all_miss_data"), worlds(1))
+
+
+def test_several_ranks_know_their_places_and_share_the_cores(job, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)), raising=False)
+    two = job("report", overrides=("model.num_layers=3",))
+    assert run_ranks(two, worlds(2)) is None
+    ranks = [told(two, rank) for rank in range(2)]
+    assert [rank["world"] for rank in ranks] == [[0, 2, 0, 2, 0], [1, 2, 1, 2, 0]]
+    assert [rank["environ"]["RANK"] for rank in ranks] == ["0", "1"]
+    assert len({rank["environ"]["MASTER_PORT"] for rank in ranks}) == 1
+    assert {rank["environ"]["OMP_NUM_THREADS"] for rank in ranks} == {"3"}
+    assert {rank["layers"] for rank in ranks} == {3}
+
+
+def test_a_number_of_threads_that_the_user_sets_stays(job, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "5")
+    two = job("report")
+    run_ranks(two, worlds(2))
+    assert told(two, 1)["environ"]["OMP_NUM_THREADS"] == "5"
+
+
+def test_a_file_in_the_working_directory_hides_no_module(job, tmp_path, monkeypatch):
+    (tmp_path / "json.py").write_text("raise SystemExit('the wrong json')")
+    monkeypatch.chdir(tmp_path)
+    two = job("report")
+    assert run_ranks(two, worlds(2)) is None
+
+
+def test_a_known_error_of_one_rank_ends_all_and_is_shown_in_its_words(job):
+    failure = run_ranks(job("rank_1_misses_data"), worlds(2))
+    assert failure.exit_code == USER_ERROR
+    assert str(failure) == "rank 1: corpus.bin is truncated.\nBuild it again."
+
+
+def test_an_error_that_all_ranks_have_is_shown_once(job):
+    assert str(run_ranks(job("all_miss_data"), worlds(2))) == "corpus.bin is truncated.\nBuild it again."
+
+
+def test_a_crash_of_one_rank_shows_its_traceback_and_ends_the_others(job):
+    crashing = job("rank_1_crashes")
+    failure = run_ranks(crashing, worlds(2))
+    assert failure.exit_code == CRASH
+    assert str(failure).startswith("rank 1 failed:\nTraceback (most recent call last):")
+    assert str(failure).endswith("ZeroDivisionError: a bug in rank 1")
+    assert not any(alive(pid) for pid in pids_of_ranks(crashing.run_dir))
+
+
+@pytest.mark.parametrize(
+    ("train", "words"),
+    [("rank_1_is_killed", "killed by SIGKILL"), ("rank_1_leaves_without_a_word", "ended with exit code 7")],
+)
+def test_a_rank_that_dies_without_a_word_is_named(job, train, words):
+    failure = run_ranks(job(train), worlds(2))
+    assert failure.exit_code == CRASH
+    assert "rank 1 failed" in str(failure)
+    assert words in str(failure)
+
+
+def test_ranks_that_lose_a_peer_in_a_collective_stay_silent(launcher):
+    process = launcher("rank_1_dies_in_a_collective")
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == CRASH
+    assert errors.startswith("rank 1 failed:\nTraceback")
+    assert errors.count("Traceback") == 1
+    assert errors.rstrip().endswith("ZeroDivisionError: a bug in rank 1")
