@@ -70,17 +70,17 @@ def _read_text(path: Path) -> str:
 
 def _plain(loader: yaml.SafeLoader, node: yaml.Node, document: Document, keys: Keys) -> Any:
     """Turn a node into data; mappings and lists are walked for their lines, scalars are PyYAML's."""
-    if isinstance(node, yaml.MappingNode):
+    if isinstance(node, yaml.MappingNode) and node.tag == loader.DEFAULT_MAPPING_TAG:
         return _mapping(loader, node, document, keys)
     if not keys:
         kind = "a list" if isinstance(node, yaml.SequenceNode) else "a text"
         msg = f"{document.source}: a recipe is a mapping of sections (model:, train:, ...), not {kind}."
         raise RecipeError(msg)
-    if isinstance(node, yaml.SequenceNode):
+    if isinstance(node, yaml.SequenceNode) and node.tag == loader.DEFAULT_SEQUENCE_TAG:
         for index, item in enumerate(node.value):
             document.places[*keys, str(index)] = _place(document, item)
         return [_plain(loader, item, document, (*keys, str(index))) for index, item in enumerate(node.value)]
-    return loader.construct_object(node)
+    return loader.construct_object(node, deep=True)
 
 
 def _place(document: Document, node: yaml.Node) -> str:

@@ -1,0 +1,149 @@
+"""Keys that must fit together."""
+
+from __future__ import annotations
+
+import pytest
+
+ROPE = "model.position_embedding_type=rope"
+SAMPLES = "train.train_samples=5000"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (["model.num_attention_heads=3"], "model.num_attention_heads: 3 does not divide model.hidden_size 64."),
+        (["model.num_query_groups=3"], "model.num_query_groups: 3 does not divide model.num_attention_heads 4."),
+        (["model.max_position_embeddings=16"], "model.max_position_embeddings: 16 is less than model.seq_length 32."),
+        (
+            [ROPE, "model.rotary_percent=0.2"],
+            "model.rotary_percent: 0.2 of head size 16 is 3; rope needs an even number.",
+        ),
+        (
+            ["model.apply_query_key_layer_scaling=true", "model.attention_softmax_in_fp32=false"],
+            "model.attention_softmax_in_fp32: must be true with model.apply_query_key_layer_scaling.",
+        ),
+        (
+            ["parallel.tensor_model_parallel_size=8"],
+            "parallel.tensor_model_parallel_size: 8 does not divide model.num_attention_heads 4.",
+        ),
+        (
+            ["parallel.tensor_model_parallel_size=4", "model.num_query_groups=2"],
+            "parallel.tensor_model_parallel_size: 4 does not divide model.num_query_groups 2.",
+        ),
+        (
+            ["parallel.tensor_model_parallel_size=4", "model.ffn_hidden_size=98"],
+            "parallel.tensor_model_parallel_size: 4 does not divide model.ffn_hidden_size 98.",
+        ),
+        (
+            ["parallel.tensor_model_parallel_size=4", "parallel.sequence_parallel=true", "model.seq_length=30"],
+            "model.seq_length 30, along which sequence_parallel splits.",
+        ),
+        (
+            ["parallel.pipeline_model_parallel_size=4"],
+            "parallel.pipeline_model_parallel_size: 4 does not divide model.num_layers 2.",
+        ),
+        (
+            ["parallel={pipeline_model_parallel_size: 2, virtual_pipeline_model_parallel_size: 2}"],
+            "_size: 2 x pipeline_model_parallel_size 2 does not divide model.num_layers 2.",
+        ),
+        (
+            ["parallel.pipeline_model_parallel_size=2", "recompute={granularity: full, num_layers: 2}"],
+            "recompute.num_layers: 2 is more than the 1 layers of one stage.",
+        ),
+        (["tokenizer={type: gpt2, vocab_file: v}"], "tokenizer.merge_file: required with tokenizer.type: gpt2."),
+        (["tokenizer={type: huggingface}"], "tokenizer.file: required with tokenizer.type: huggingface."),
+        (
+            ["tokenizer={type: huggingface, file: t}", "data.corpus={source: python_stdlib}"],
+            "tokenizer.vocab_size: required with data.corpus, on which the tokenizer is trained.",
+        ),
+        (["data.path=null"], "data.path: required, or data.blend: [{weight: 1, path: ...}, ...]."),
+        (["data={blend: []}"], "data.path: required, or data.blend: [{weight: 1, path: ...}, ...]."),
+        (
+            ["data={path: a, blend: [{weight: 1, path: b}]}"],
+            "data.blend: given beside data.path; choose one.",
+        ),
+        (
+            ["data={blend: [{weight: 1, path: b}], corpus: {source: python_stdlib}}"],
+            "data.corpus: this builds one token file: give data.path instead of data.blend.",
+        ),
+        (["data.split='0,1,1'"], "data.split: 0,1,1 leaves no document for training."),
+        (
+            ["data.split='1,0,0'"],
+            "data.split: 1,0,0 leaves no document for validation; or set evaluation.interval: 0.",
+        ),
+        (["train.train_iters=null"], "train.train_iters: required, or train.train_samples."),
+        (
+            ["train={train_iters: 1, train_samples: 8, micro_batch_size: 1, global_batch_size: 1}"],
+            "train.train_samples: given beside train.train_iters; choose one.",
+        ),
+        (["train.micro_batch_size=3"], "train.global_batch_size: 8 is no multiple of train.micro_batch_size 3."),
+        (
+            ["train.rampup_batch_size=[2, 4, 100]", SAMPLES],
+            "train.rampup_batch_size: this does not reach train.global_batch_size 8 from 2 in steps of 4.",
+        ),
+        (
+            ["train.rampup_batch_size=[0, 2, 100]", SAMPLES],
+            "train.rampup_batch_size: [0, 2, 100]: start, increment and samples must be greater than 0.",
+        ),
+        (
+            ["train.rampup_batch_size=[5, 3, 100]", SAMPLES],
+            "train.rampup_batch_size: 5 and 3 must be multiples of train.micro_batch_size 2.",
+        ),
+        (
+            ["train.rampup_batch_size=[2, 2, 100]"],
+            "train.rampup_batch_size: this counts samples: give train.train_samples instead of train.train_iters.",
+        ),
+        (["schedule.min_lr=1"], "schedule.min_lr: 1.0 is more than optimizer.lr 0.001."),
+        (
+            ["schedule={lr_warmup_iters: 3, lr_warmup_fraction: 0.1}"],
+            "schedule.lr_warmup_fraction: this gives the warm-up a second time; choose one key.",
+        ),
+        (
+            ["schedule.lr_warmup_samples=3"],
+            "lr_warmup_samples: this does not go with train.train_iters; give schedule.lr_warmup_iters instead.",
+        ),
+        (
+            ["schedule.lr_decay_iters=3", SAMPLES],
+            "lr_decay_iters: this does not go with train.train_samples; give schedule.lr_decay_samples instead.",
+        ),
+        (
+            ["schedule.lr_warmup_iters=100"],
+            "100 must be less than schedule.lr_decay_iters, which is 100 (train.train_iters if not given).",
+        ),
+        (
+            ["schedule.lr_decay_style=WSD"],
+            "schedule.lr_wsd_decay_iters: required with schedule.lr_decay_style: WSD.",
+        ),
+        (
+            ["schedule={lr_decay_style: WSD, lr_warmup_iters: 90, lr_wsd_decay_iters: 20}"],
+            "schedule.lr_wsd_decay_iters: 20 is more than the 10 iters after the warm-up.",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused(refusal, overrides, expected):
+    problems = [
+        line.partition(": ")[2] if line.startswith("recipe: ") else line for line in refusal(*overrides).splitlines()
+    ]
+    assert any(line.endswith(expected) for line in problems), problems
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["model.num_attention_heads=3", "model.kv_channels=20"],
+        ["model.num_query_groups=1"],
+        [ROPE, "model.rotary_percent=0.25"],
+        ["parallel={tensor_model_parallel_size: 4, sequence_parallel: true}"],
+        ["parallel={pipeline_model_parallel_size: 2, virtual_pipeline_model_parallel_size: 2}", "model.num_layers=8"],
+        ["parallel={use_distributed_optimizer: true, overlap_grad_reduce: true, overlap_param_gather: true}"],
+        ["parallel.tensor_model_parallel_size=2", "recompute={granularity: full, distribute_saved_activations: true}"],
+        ["data.split='1,0,0'", "evaluation.interval=0"],
+        ["train.rampup_batch_size=[2, 2, 100]", SAMPLES, "schedule={lr_warmup_samples: 5, lr_decay_samples: 12}"],
+        ["schedule={lr_decay_style: constant, lr_warmup_fraction: 0.1, lr_decay_iters: 50}"],
+        ["schedule={lr_decay_style: WSD, lr_wsd_decay_iters: 20, lr_wsd_decay_style: linear}"],
+        ["precision={dtype: fp16, loss_scale: 128}"],
+        ["kernels={attention: their-triangle, triangle_block_size: 64}"],
+    ],
+)
+def test_what_fits_is_taken(make, overrides):
+    assert make(*overrides) != make()

@@ -1,0 +1,81 @@
+"""A recipe written out completely is the same recipe."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pretrain.errors import RecipeError
+from pretrain.recipe import make_recipe
+from recipe.smallest import SMALLEST
+
+CHOICES = {
+    "model.activation": ["gelu", "gelu_tanh", "swiglu"],
+    "model.position_embedding_type": ["learned_absolute", "rope"],
+    "model.init_method": ["normal", "small_init", "wang_init"],
+    "model.output_layer_init_method": ["scaled_normal", "normal", "small_init", "wang_init"],
+    "precision.dtype": ["fp32", "bf16", "fp16"],
+    "precision.loss_scale": [None, 128],
+    "parallel.tensor_model_parallel_size": [1, 2, 4],
+    "parallel.pipeline_model_parallel_size": [1, 2],
+    "parallel.sequence_parallel": [True, False],
+    "parallel.use_distributed_optimizer": [True, False],
+    "parallel.overlap_grad_reduce": [True, False],
+    "parallel.overlap_param_gather": [True, False],
+    "recompute.granularity": ["none", "selective", "full"],
+    "recompute.distribute_saved_activations": [True, False],
+    "schedule.lr_decay_style": ["constant", "linear", "cosine", "inverse-square-root", "WSD"],
+    "schedule.lr_wsd_decay_iters": [None, 7],
+    "schedule.lr_warmup_fraction": [None, 0.1],
+    "kernels.attention": ["auto", "flash", "triangle", "softmax", "mine"],
+    "checkpoint.save": [True, False, "elsewhere"],
+    "checkpoint.load": [None, "from"],
+    "evaluation.interval": [0, 5],
+    "evaluation.prompt": [None, "def f(x):\n    'ä # not a comment'"],
+    "logging.tensorboard": [True, False],
+}
+
+
+@st.composite
+def overrides(draw):
+    """Some keys with values that are possible, together or not."""
+    paths = draw(st.lists(st.sampled_from(sorted(CHOICES)), unique=True))
+    return {path: draw(st.sampled_from(CHOICES[path])) for path in paths}
+
+
+@given(overrides())
+def test_a_dump_loads_as_an_equal_recipe(chosen):
+    data = copy.deepcopy(SMALLEST)
+    for path, value in chosen.items():
+        section, key = path.split(".")
+        data.setdefault(section, {})[key] = value
+    try:
+        recipe = make_recipe(data)
+    except RecipeError:
+        return
+    again = make_recipe(yaml.safe_load(recipe.dump()))
+    assert again == recipe
+    assert again.dump() == recipe.dump()
+
+
+def test_every_default_that_has_an_effect_is_written_out(make):
+    dumped = yaml.safe_load(make().dump())
+    assert dumped["model"]["ffn_hidden_size"] == 256
+    assert dumped["optimizer"] == {
+        "name": "adamw",
+        "lr": 0.001,
+        "adam_beta1": 0.9,
+        "adam_beta2": 0.999,
+        "adam_eps": 1e-08,
+        "weight_decay": 0.01,
+        "clip_grad": 1.0,
+    }
+
+
+@pytest.mark.parametrize("key", ["loss_scale_window", "rotary_base", "triangle_block_size", "vocab_file", "load"])
+def test_what_has_no_effect_is_not(make, key):
+    assert key not in make().dump()

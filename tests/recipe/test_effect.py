@@ -1,0 +1,87 @@
+"""A key that would have no effect is an error, if it was given."""
+
+from __future__ import annotations
+
+import pytest
+
+from pretrain.recipe import make_recipe
+from pretrain.recipe.checks.effect import RULES, without_effect
+
+VALUES = {
+    "kernels.rotary": "mine",
+    "tokenizer.vocab_file": "vocab.json",
+    "tokenizer.merge_file": "merges.txt",
+    "tokenizer.file": "tokenizer.json",
+    "tokenizer.vocab_size": 512,
+    "schedule.lr_wsd_decay_style": "cosine",
+    "recompute.method": "block",
+    "model.rotary_percent": 0.5,
+}
+"""Values of keys for which 2 will not do."""
+
+SWITCHES = {
+    "precision.fp16_lm_cross_entropy",
+    "parallel.sequence_parallel",
+    "parallel.overlap_param_gather",
+    "recompute.distribute_saved_activations",
+    "checkpoint.finetune",
+}
+
+SWITCHED_OFF = {
+    "model.init_method_std": ["model.init_method=small_init", "model.output_layer_init_method=wang_init"],
+    "schedule.min_lr": ["schedule.lr_decay_style=constant"],
+    "schedule.lr_decay_iters": ["schedule.lr_decay_style=constant"],
+    "schedule.lr_decay_samples": [
+        "schedule.lr_decay_style=constant",
+        "train.train_samples=9",
+        "train.train_iters=null",
+    ],
+    "checkpoint.save_interval": ["checkpoint.save=false"],
+    "checkpoint.keep": ["checkpoint.save=false"],
+    "evaluation.iters": ["evaluation.interval=0"],
+    "logging.tensorboard_queue_size": ["logging.tensorboard=false"],
+}
+"""What makes a key idle that has an effect in the smallest recipe."""
+
+KEYS = [(key, rule) for rule in RULES for key in rule.keys]
+
+
+def given(key):
+    return "true" if key in SWITCHES else VALUES.get(key, 0.001 if key == "schedule.min_lr" else 2)
+
+
+@pytest.mark.parametrize(("key", "rule"), KEYS, ids=[key for key, _ in KEYS])
+def test_an_idle_key_is_refused_with_what_it_needs(refusal, key, rule):
+    value = given(key)
+    refused = refusal(*SWITCHED_OFF.get(key, []), f"{key}={value}")
+    assert f"--set {key}={value}: {key}: no effect here; it needs {rule.needs}." in refused.splitlines()
+
+
+@pytest.mark.parametrize("key", sorted(SWITCHES))
+def test_an_idle_switch_may_be_given_as_off(make, key):
+    assert make(f"{key}=false") == make()
+
+
+def test_idle_defaults_are_no_mistake(make):
+    assert "precision.loss_scale_window" in without_effect(make())
+
+
+@pytest.mark.parametrize(
+    ("file", "override", "gone"),
+    [
+        ({"precision": {"dtype": "fp16", "loss_scale_window": 500}}, "precision.dtype=fp32", "loss_scale_window"),
+        ({"evaluation": {"iters": 3}}, "evaluation.interval=0", "  iters:"),
+        ({"evaluation": {"iters": 3}}, "evaluation={interval: 0}", "  iters:"),
+        ({"kernels": {"attention": "triangle", "triangle_block_size": 64}}, "kernels.attention=softmax", "triangle"),
+        ({"recompute": {"granularity": "full", "method": "block"}}, "recompute.granularity=none", "  method:"),
+    ],
+)
+def test_what_an_override_leaves_without_effect_goes(smallest, file, override, gone):
+    recipe = make_recipe({**smallest, **file}, [override])
+    assert gone not in recipe.dump()
+    assert recipe == make_recipe(smallest, [override])
+
+
+def test_an_override_of_another_key_excuses_nothing(refusal, smallest):
+    smallest["precision"] = {"dtype": "fp32", "loss_scale_window": 500}
+    assert "precision.loss_scale_window: no effect here" in refusal("train.seed=3", data=smallest)

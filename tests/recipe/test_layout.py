@@ -1,0 +1,91 @@
+"""A recipe on a number of ranks."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pretrain.errors import RecipeError
+from pretrain.recipe import Layout, make_recipe
+from recipe.smallest import SMALLEST
+
+TENSOR_4 = "parallel.tensor_model_parallel_size=4"
+
+
+def test_ranks_that_are_left_are_data_parallel(make):
+    recipe = make("parallel={tensor_model_parallel_size: 2, pipeline_model_parallel_size: 2}")
+    assert recipe.model_parallel_size == 4
+    assert recipe.layout(8) == Layout(
+        world_size=8,
+        tensor_model_parallel_size=2,
+        pipeline_model_parallel_size=2,
+        data_parallel_size=2,
+        virtual_pipeline_model_parallel_size=None,
+        micro_batch_size=2,
+    )
+
+
+def test_a_step_accumulates_what_one_pass_cannot_hold(make):
+    assert make().layout(1).num_microbatches(8) == 4
+    assert make().layout(2).num_microbatches(8) == 2
+
+
+def test_ranks_that_do_not_fit_are_refused(make):
+    with pytest.raises(RecipeError) as caught:
+        make(TENSOR_4).layout(6)
+    assert str(caught.value).splitlines() == [
+        "recipe: 6 ranks cannot hold tensor_model_parallel_size 4 x pipeline_model_parallel_size 1 = 4.",
+        "Start a multiple of 4 ranks, or change these two keys of section parallel.",
+    ]
+
+
+@pytest.mark.parametrize("world_size", [0, 2])
+def test_too_few_ranks_are_refused(make, world_size):
+    with pytest.raises(RecipeError, match=f"{world_size} ranks cannot hold"):
+        make(TENSOR_4).layout(world_size)
+
+
+def test_a_batch_that_cannot_be_shared_out_is_refused(make):
+    with pytest.raises(RecipeError) as caught:
+        make().layout(3)
+    assert str(caught.value).splitlines() == [
+        "recipe: train.global_batch_size 8 is no multiple of train.micro_batch_size 2 x data-parallel size 3 = 6.",
+        "The data-parallel size is 3 ranks / 1 (tensor x pipeline).",
+    ]
+
+
+def test_every_batch_of_a_rampup_must_be_shared_out(make):
+    recipe = make("train.rampup_batch_size=2 2 100", "train.train_samples=1000")
+    assert recipe.layout(1).data_parallel_size == 1
+    with pytest.raises(RecipeError, match=r"train.rampup_batch_size reaches 2 is no multiple of .* = 4\.\n"):
+        recipe.layout(2)
+
+
+def test_the_interleaved_schedule_needs_whole_rounds(make):
+    more = "parallel={pipeline_model_parallel_size: 4, virtual_pipeline_model_parallel_size: 2}"
+    recipe = make("model.num_layers=8", more)
+    assert recipe.layout(4).num_microbatches(8) == 4
+    with pytest.raises(RecipeError, match=r"gives 2 micro batches, no multiple of .* 4"):
+        recipe.layout(8)
+
+
+@given(
+    tensor=st.sampled_from([1, 2, 4]),
+    pipeline=st.sampled_from([1, 2]),
+    world_size=st.integers(1, 64),
+    batch=st.integers(1, 32),
+)
+def test_a_layout_accounts_for_every_rank_and_every_sample(tensor, pipeline, world_size, batch):
+    data = copy.deepcopy(SMALLEST)
+    data["parallel"] = {"tensor_model_parallel_size": tensor, "pipeline_model_parallel_size": pipeline}
+    data["train"]["global_batch_size"] = 2 * batch
+    try:
+        layout = make_recipe(data).layout(world_size)
+    except RecipeError:
+        assert world_size % (tensor * pipeline) or 2 * batch % (2 * (world_size // (tensor * pipeline)))
+    else:
+        assert layout.data_parallel_size * tensor * pipeline == world_size
+        assert layout.num_microbatches(2 * batch) * 2 * layout.data_parallel_size == 2 * batch

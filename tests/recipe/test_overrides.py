@@ -1,0 +1,75 @@
+"""--set section.key=value."""
+
+from __future__ import annotations
+
+import pytest
+
+from pretrain.recipe import make_recipe
+
+
+def test_a_value_is_yaml(make):
+    assert make("data={blend: [{weight: 2, path: a}]}").data.blend[0].path == "a"
+    assert make("evaluation.prompt='a = b'").evaluation.prompt == "a = b"
+    assert make("evaluation.prompt=a = b").evaluation.prompt == "a = b"
+    assert make("parallel.use_distributed_optimizer=true").parallel.use_distributed_optimizer
+
+
+def test_the_last_one_wins(make):
+    assert make("train.seed=1", "train.seed=2").train.seed == 2
+
+
+def test_a_key_deep_inside_can_be_set(make):
+    more = ("tokenizer={type: huggingface, file: t.json, vocab_size: 512}", "data.corpus.source=python_stdlib")
+    assert make(*more, "data.corpus.max_bytes=10").data.corpus.max_bytes == 10
+
+
+def test_null_unsets_a_key_of_the_file(smallest):
+    smallest["evaluation"] = {"interval": 5}
+    assert make_recipe(smallest, ["evaluation.interval=null"]) == make_recipe(smallest, ["evaluation=null"])
+
+
+@pytest.mark.parametrize("override", ["model.num_layers", "=3", "model.=3", ".x=3", ""])
+def test_what_is_no_override_is_told_how_to_be_one(refusal, override):
+    assert refusal(override) == (
+        f"--set {override}: an override is section.key=value, for example --set model.num_layers=2."
+    )
+
+
+def test_a_value_that_is_no_yaml_is_refused(refusal):
+    assert refusal("evaluation.prompt=[").startswith("--set evaluation.prompt=[: the value is not YAML.")
+
+
+def test_a_mistake_in_an_override_names_the_override(refusal):
+    assert refusal("model.num_layer=3").startswith(
+        "--set model.num_layer=3: model.num_layer: unknown key. Did you mean 'model.num_layers'?"
+    )
+    assert refusal("modle.num_layers=3").startswith(
+        "--set modle.num_layers=3: modle: unknown key. Did you mean 'model'?"
+    )
+    assert refusal("train={train_iters: 3}").startswith(
+        "--set train={train_iters: 3}: train.micro_batch_size: required."
+    )
+
+
+@pytest.mark.parametrize(
+    ("override", "section", "replaced"),
+    [
+        ("train.train_samples=64", "train", "train_iters"),
+        ("data.blend=[{weight: 1, path: a}]", "data", "path"),
+    ],
+)
+def test_an_override_of_one_alternative_replaces_the_other_of_the_file(make, override, section, replaced):
+    assert getattr(getattr(make(override), section), replaced) is None
+
+
+def test_both_alternatives_as_overrides_are_a_mistake(refusal):
+    assert refusal("train.train_samples=64", "train.train_iters=3").startswith(
+        "--set train.train_samples=64: train.train_samples: given beside train.train_iters; choose one."
+    )
+
+
+def test_the_data_given_is_not_changed(smallest):
+    smallest["data"]["corpus"] = {"source": "python_stdlib"}
+    make_recipe(smallest, ["data.corpus.max_bytes=3", "model.num_layers=4"])
+    assert smallest["model"]["num_layers"] == 2
+    assert smallest["data"]["corpus"] == {"source": "python_stdlib"}

@@ -1,0 +1,141 @@
+"""Single keys: what their values may look like, and what follows from others."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from pretrain.recipe import make_recipe
+
+
+@pytest.mark.parametrize("text", ["1e-4", "1.0e-4", "0.0001", "1E-4"])
+def test_a_number_may_be_written_as_yaml_reads_text(make, text):
+    assert make(f"optimizer.lr={text}").optimizer.lr == 1e-4
+
+
+@pytest.mark.parametrize("text", ["1000", "1_000", "1e3", "1.0e3", "'1_000'"])
+def test_a_whole_number_may_be_written_with_exponent_and_underscores(make, text):
+    assert make(f"train.train_iters={text}").train.train_iters == 1000
+
+
+def test_a_whole_number_will_do_for_a_number(make):
+    weight_decay = make("optimizer.weight_decay=0").optimizer.weight_decay
+    assert (weight_decay, type(weight_decay)) == (0.0, float)
+
+
+@pytest.mark.parametrize("text", ["abc", "1.5", "true", "[1]", "'1.5'", ".nan"])
+def test_a_whole_number_is_nothing_else(refusal, text):
+    assert "train.train_iters: " in refusal(f"train.train_iters={text}")
+    assert refusal(f"train.train_iters={text}").endswith("is not a whole number.")
+
+
+@pytest.mark.parametrize("text", ["fast", "true", ".nan", ".inf", "[1]"])
+def test_a_number_is_finite_and_nothing_else(refusal, text):
+    assert refusal(f"optimizer.lr={text}").endswith("is not a number.")
+
+
+@pytest.mark.parametrize("text", ["1", "'true'", "3.0"])
+def test_a_switch_is_true_or_false(refusal, text):
+    assert refusal(f"model.parallel_residual={text}").endswith("is not true or false.")
+
+
+def test_text_is_text(refusal):
+    assert refusal("data.path=3").endswith("data.path: 3 is not text.")
+    assert refusal("data.path=''").endswith("data.path: '' is not text that is not empty.")
+
+
+def test_a_choice_names_the_others(refusal):
+    assert refusal("precision.dtype=fp8").endswith("precision.dtype: 'fp8' is not one of fp32, bf16 or fp16.")
+
+
+def test_a_bound_is_named(refusal):
+    assert refusal("model.num_layers=0").endswith("model.num_layers: 0 must be greater than 0.")
+    assert refusal("model.hidden_dropout=1").endswith("model.hidden_dropout: 1.0 must be less than 1.")
+
+
+@pytest.mark.parametrize("text", ["2 2 1000", "'2 2 1_000'", "[2, 2, 1000]"])
+def test_a_rampup_is_a_list_or_megatrons_three_words(make, text):
+    recipe = make(f"train.rampup_batch_size={text}", "train.train_samples=5000")
+    assert recipe.train.rampup_batch_size == (2, 2, 1000)
+
+
+def test_the_deepspeed_engine_is_named_as_not_there_yet(refusal):
+    assert "engine.name: 'deepspeed' is not in this version." in refusal("engine.name=deepspeed")
+
+
+@pytest.mark.parametrize(("given", "kept"), [("true", True), ("false", False), ("weights", "weights")])
+def test_checkpoints_are_saved_in_the_run_or_elsewhere_or_not(make, given, kept):
+    assert make(f"checkpoint.save={given}").checkpoint.save == kept
+
+
+def test_checkpoints_cannot_be_saved_into_a_number(refusal):
+    assert refusal("checkpoint.save=3").endswith("checkpoint.save: 3 is not true, false or a folder.")
+
+
+def test_sizes_follow_from_the_width(make):
+    model = make().model
+    assert (model.ffn_hidden_size, model.num_query_groups, model.head_size) == (256, 4, 16)
+    assert model.max_position_embeddings == 32
+
+
+@pytest.mark.parametrize(("hidden_size", "ffn_hidden_size"), [(768, 2048), (4096, 10880), (16, 64)])
+def test_swiglu_keeps_the_mlp_as_heavy_as_two_matrices(make, hidden_size, ffn_hidden_size):
+    """8/3 h in multiples of 64, as Megatron-LM's arguments.py rounds it."""
+    model = make(f"model.hidden_size={hidden_size}", "model.activation=swiglu").model
+    assert model.ffn_hidden_size == ffn_hidden_size
+
+
+def test_given_sizes_win(make):
+    model = make("model.ffn_hidden_size=96", "model.num_query_groups=2", "model.kv_channels=24").model
+    assert (model.ffn_hidden_size, model.num_query_groups, model.head_size) == (96, 2, 24)
+
+
+def test_a_missing_width_is_reported_without_what_follows_from_it(refusal):
+    assert refusal("model.hidden_size=null").splitlines() == [
+        "--set model.hidden_size=null: model.hidden_size: required. Width of the residual stream."
+    ]
+
+
+def test_rope_turns_a_part_of_each_head(make):
+    recipe = make("model.position_embedding_type=rope", "model.rotary_percent=0.25", "model.kv_channels=96")
+    assert recipe.model.rotary_size == 24
+    assert make().model.rotary_size == 0
+
+
+@pytest.mark.parametrize(
+    ("vocab_size", "tensor_model_parallel_size", "padded"),
+    [(50257, 1, 50304), (50257, 8, 51200), (50277, 2, 50432), (50304, 1, 50304), (257, 1, 384)],
+)
+def test_the_vocabulary_is_padded_to_equal_shares(make, vocab_size, tensor_model_parallel_size, padded):
+    assert make().model.padded_vocab_size(vocab_size, tensor_model_parallel_size) == padded
+
+
+def test_a_recipe_pads_for_its_own_layout(make):
+    assert make("parallel.tensor_model_parallel_size=2").padded_vocab_size(300) == 512
+
+
+def test_gradients_of_bf16_are_summed_in_fp32_unless_told_otherwise(make):
+    assert make("precision.dtype=bf16").precision.grad_reduce_in_fp32
+    assert not make("precision.dtype=fp16").precision.grad_reduce_in_fp32
+    assert not make("precision={dtype: bf16, grad_reduce_in_fp32: false}").precision.grad_reduce_in_fp32
+
+
+@pytest.mark.parametrize("split", ["949,50,1", " 949, 50 ,1", "94.9,5.0,0.1"])
+def test_a_split_gives_shares_that_sum_to_one(make, split):
+    assert make(f"data.split='{split}'").data.shares == pytest.approx((0.949, 0.05, 0.001))
+
+
+@pytest.mark.parametrize("split", ["949,50", "a,b,c", "-1,50,1", "949;50;1"])
+def test_a_split_is_three_numbers(refusal, split):
+    assert refusal(f"data.split='{split}'").endswith("is not three numbers such as 949,50,1.")
+
+
+def test_nothing_of_a_recipe_can_be_changed(make):
+    with pytest.raises(ValidationError, match="frozen"):
+        make().model.num_layers = 3
+
+
+def test_two_recipes_of_the_same_run_are_equal(make, smallest):
+    same = make_recipe({**smallest, "logging": {"log_interval": 100}}, source="elsewhere.yml")
+    assert (make(), hash(make())) == (same, hash(same))
+    assert make() != make("train.seed=1")

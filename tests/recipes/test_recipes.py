@@ -1,0 +1,103 @@
+"""Every recipe that comes with pretrain is valid everywhere, names no hardware, and can be made small."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from pretrain.recipe import load_recipe, make_recipe
+
+FOLDER = Path(__file__).parents[2] / "recipes"
+RECIPES = sorted(FOLDER.glob("*.yml"))
+
+HARDWARE = (
+    r"cuda|cudnn|nccl|nvidia|\bgpus?\b|[avh]100|ascend|\bnpus?\b|hccl|cann|huawei|\brocm|\bamd\b|\btpus?\b|\bcpus?\b|"
+    r"gloo|\bxpus?\b|\b910"
+)
+
+SMALL = (
+    "model.num_layers=2",
+    "model.hidden_size=128",
+    "model.num_attention_heads=4",
+    "model.seq_length=64",
+    "parallel.tensor_model_parallel_size=2",
+    "parallel.pipeline_model_parallel_size=2",
+    "train.micro_batch_size=1",
+    "train.global_batch_size=8",
+)
+
+
+@pytest.fixture(params=RECIPES, ids=[path.stem for path in RECIPES])
+def path(request):
+    return request.param
+
+
+def test_the_promised_recipes_are_there():
+    assert {path.stem for path in RECIPES} >= {"quickstart", "gpt2-345m", "gpt3", "neox20b"}
+
+
+def test_a_recipe_loads_and_its_dump_is_the_same_recipe(path):
+    recipe = load_recipe(path)
+    assert make_recipe(yaml.safe_load(recipe.dump())) == recipe
+
+
+def test_a_recipe_names_no_hardware(path):
+    assert re.findall(HARDWARE, path.read_text(encoding="utf-8"), re.IGNORECASE) == []
+
+
+def test_a_recipe_offers_its_schema_to_the_editor(path):
+    first_line = path.read_text(encoding="utf-8").partition("\n")[0]
+    assert (path.parent / first_line.rpartition("=")[2]).exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "more"), [("gpt3", ["train.train_samples=80"]), ("neox20b", ["train.train_iters=10"])]
+)
+def test_the_large_ones_scale_down_to_four_processes(name, more):
+    if name == "neox20b":
+        more = [*more, "schedule.lr_decay_iters=10"]
+    recipe = load_recipe(FOLDER / f"{name}.yml", [*SMALL, *more, "precision.dtype=fp32"])
+    assert recipe.model.ffn_hidden_size == 512
+    assert recipe.layout(4).num_microbatches(8) == 8
+
+
+def test_quickstart_runs_on_any_small_number_of_ranks():
+    recipe = load_recipe(FOLDER / "quickstart.yml")
+    assert recipe.layout(1).data_parallel_size == 1
+    assert recipe.tokenizer.vocab_size % 256 == 0
+    layers = 12 * recipe.model.num_layers * recipe.model.hidden_size**2
+    assert 8e6 < layers + recipe.tokenizer.vocab_size * recipe.model.hidden_size < 12e6
+
+
+def test_gpt3_has_175_billion_parameters_and_a_batch_of_1536_on_one_replica():
+    recipe = load_recipe(FOLDER / "gpt3.yml")
+    model = recipe.model
+    layers = model.num_layers * (4 * model.hidden_size**2 + 2 * model.hidden_size * model.ffn_hidden_size)
+    assert layers + 50257 * model.hidden_size == pytest.approx(175e9, rel=0.01)
+    assert recipe.layout(64).num_microbatches(recipe.train.global_batch_size) == 1536
+    assert [(part.weight, part.path.rpartition("/")[2][:9]) for part in recipe.data.blend or ()] == [
+        (0.35, "wikipedia"),
+        (0.65, "openwebte"),
+    ]
+    assert recipe.train.train_samples is not None
+    assert recipe.train.train_samples * model.seq_length == pytest.approx(300e9, rel=1e-6)
+
+
+def test_gpt2_follows_the_published_log():
+    recipe = load_recipe(FOLDER / "gpt2-345m.yml")
+    assert recipe.padded_vocab_size(50257) == 50304
+    assert recipe.layout(1).num_microbatches(2) == 2
+    assert recipe.schedule.lr_decay_iters == 320000
+
+
+def test_neox_is_the_published_model():
+    recipe = load_recipe(FOLDER / "neox20b.yml")
+    assert recipe.model.head_size == 96
+    assert recipe.model.rotary_size == 24
+    assert recipe.padded_vocab_size(50277) == 50432
+    assert recipe.layout(96).data_parallel_size == 12
+    assert recipe.layout(96).num_microbatches(1536) == 32
+    assert recipe.precision.initial_loss_scale == 2**12
