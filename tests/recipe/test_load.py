@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 
@@ -51,7 +52,10 @@ def test_an_unknown_key_is_named_by_file_line_and_path(message, smallest):
 def test_a_key_of_another_section_is_found_there(message, smallest):
     del smallest["optimizer"]
     smallest["model"]["lr"] = 1e-3
-    assert "recipe.yml:6: model.lr: unknown key. Did you mean 'optimizer.lr'?" in message(text_of(smallest))
+    assert message(text_of(smallest)).splitlines() == [
+        "recipe.yml:6: model.lr: unknown key. Did you mean 'optimizer.lr'?",
+        "recipe.yml: optimizer: required. Adam and gradient clipping.",
+    ]
 
 
 def test_a_key_outside_of_any_section_is_found_in_its_section(message, smallest):
@@ -95,6 +99,13 @@ def test_a_key_given_twice_is_an_error(message, smallest):
     assert message(text_of(smallest, "  adam_eps: 1.0e-8\n  lr: 2\n")) == (
         "recipe.yml:17: optimizer.lr is given twice; remove one."
     )
+
+
+def test_a_recipe_survives_the_way_to_another_process(write, smallest):
+    write(text_of(smallest))
+    recipe = load_recipe("recipe.yml")
+    arrived = pickle.loads(pickle.dumps(recipe))
+    assert (arrived, arrived.source) == (recipe, "recipe.yml")
 
 
 def test_null_counts_as_not_given(write, smallest):

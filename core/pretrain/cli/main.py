@@ -21,6 +21,7 @@ INTERRUPTED = 130
 
 @click.group(
     cls=Commands,
+    subcommand_metavar="RECIPE | COMMAND [ARGS]...",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
     epilog="pretrain RECIPE is short for pretrain run RECIPE. PRETRAIN_TRACEBACK=1 shows the traceback of an error.",
 )

@@ -39,7 +39,8 @@ def describe(document: Document, problems: list[Problem]) -> str:
 def problems_in(error: ValidationError) -> list[Problem]:
     """Return what a pydantic error says about a recipe, in the project's words."""
     problems: list[Problem] = []
-    for detail in error.errors(include_url=False):
+    # Unknown keys first: a misspelt one explains why the right one is missing.
+    for detail in sorted(error.errors(include_url=False), key=lambda detail: detail["type"] != "extra_forbidden"):
         if detail["type"] == "recipe":
             return list(detail["ctx"]["problems"])
         if detail["type"] != "default_factory_not_called":
