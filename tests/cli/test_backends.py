@@ -60,7 +60,7 @@ def test_first_party_backends_that_are_missing_say_how_to_get_them(monkeypatch):
     monkeypatch.setattr(discovery, "installed_backends", list)
     text = listing()
     for name in ("ascend", "cuda"):
-        assert f"{name} - not installed: pip install ./backends/{name} (in a clone of this project)" in text
+        assert f"{name} - not installed: pip install ./backends/{name} (in a clone)" in text
         assert f"or: pip install pretrain-{name}" in text
 
 

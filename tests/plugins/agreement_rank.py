@@ -1,7 +1,8 @@
-"""One rank of test_agreement: makes a table, compares it, prints what came of it."""
+"""One rank of test_agreement: compares one table after another, prints what came of each as a JSON line."""
 
 from __future__ import annotations
 
+import json
 import sys
 
 import torch.distributed as dist
@@ -11,18 +12,22 @@ from pretrain.plugins.agreement import check_same_on_all_ranks
 from pretrain.plugins.table import KernelTable, Row
 
 
-def main(store: str, rank: str, norm: str, version: str) -> None:
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=int(rank), world_size=2)
-    names = {"softmax": "fused", "norm": norm}
+def table(kernels: dict[str, str]) -> KernelTable:
     rows = tuple(
-        Row(operation=operation, kernel=name, kind="", provider=f"fake {version}", request={}, passed_over=())
-        for operation, name in names.items()
+        Row(operation=operation, kernel=kernel, kind="", provider="fake 1", request={}, passed_over=())
+        for operation, kernel in kernels.items()
     )
-    try:
-        check_same_on_all_ranks(KernelTable(backend="fake", provider="fake 1", rows=rows))
-        print("agreed")
-    except KernelError as error:
-        print(error)
+    return KernelTable(backend="fake", provider="fake 1", rows=rows)
+
+
+def main(store: str, rank: str, *rounds: str) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=int(rank), world_size=2)
+    for kernels in rounds:
+        try:
+            check_same_on_all_ranks(table(json.loads(kernels)))
+            print(json.dumps("agreed"))
+        except KernelError as error:
+            print(json.dumps(str(error)))
     dist.destroy_process_group()
 
 

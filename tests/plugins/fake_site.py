@@ -95,9 +95,9 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeSite]:
     folder.mkdir()
     monkeypatch.syspath_prepend(str(folder))
     yield FakeSite(folder)
-    for name, module in list(sys.modules.items()):
-        places = [getattr(module, "__file__", None) or "", *getattr(module, "__path__", ())]
-        if any(str(place).startswith(str(folder)) for place in places):
+    ours = {path.stem for path in folder.iterdir()}
+    for name in list(sys.modules):
+        if name.partition(".")[0] in ours:
             del sys.modules[name]
 
 

@@ -46,7 +46,7 @@ def _backend(name: str, found: list[Installed]) -> tuple[str, str, str]:
 
 def _absent(name: str) -> str:
     in_clone, released = discovery.how_to_get(name)
-    return f"not installed: {in_clone} (in a clone of this project)\nor: {released}"
+    return f"not installed: {in_clone} (in a clone)\nor: {released}"
 
 
 def _device(installed: Installed) -> str:

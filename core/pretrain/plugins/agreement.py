@@ -57,11 +57,11 @@ def _differences(mine: Decisions, first: Decisions) -> list[str]:
     found = []
     for operation in {**first, **mine}:
         here, there = mine.get(operation, {}), first.get(operation, {})
-        keys = [key for key in {**there, **here} if here.get(key) != there.get(key)]
-        if keys:
+        keys = [key for key in here if here[key] != there.get(key)] if here and there else ["kernel", "provider"]
+        if here != there:
             found.append(f"{operation}: {_fields(here, keys)}; rank 0: {_fields(there, keys)}")
     return found
 
 
 def _fields(decision: dict[str, object], keys: list[str]) -> str:
-    return ", ".join(f"{key} {decision.get(key, 'none')!r}" for key in keys if key != "operation") or "not asked for"
+    return ", ".join(f"{key} {decision[key]!r}" for key in keys) if decision else "not asked for"

@@ -56,6 +56,9 @@ def _remedy(installed: Installed, exc: BaseException) -> str:
         first = f"Install '{missing}' into this environment"
     else:
         first = "PRETRAIN_TRACEBACK=1 shows where"
-    if installed.role is Role.BACKEND:
-        return f"{first}, or pass another --backend (`pretrain backends` lists them)."
-    return f"{first}, or remove the plugin: pip uninstall {distribution}"
+    otherwise = {
+        Role.BACKEND: ", or pass another --backend (`pretrain backends` lists them).",
+        Role.KERNELS: f", or remove the plugin: pip uninstall {distribution}",
+        Role.REFERENCE: "",
+    }
+    return first + otherwise[installed.role]
