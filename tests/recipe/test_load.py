@@ -31,6 +31,14 @@ def message(write):
     return refuse
 
 
+BOMB = "\n".join(
+    ["model: {num_layers: &0 [1, 2, 3, 4, 5, 6, 7, 8, 9]}", "data:"]
+    + [f"  x{n}: &{n} [{', '.join([f'*{n - 1}'] * 9)}]" for n in range(1, 10)]
+    + ["  path: *9"]
+)
+"""9 ** 10 numbers in 12 lines."""
+
+
 def text_of(data, more=""):
     return yaml.safe_dump(data, sort_keys=False) + more
 
@@ -125,6 +133,7 @@ def test_null_does_not_hide_an_unknown_key(message, smallest):
         ("a: !!python/object/apply:os.getcwd []", "recipe.yml:1: this is not YAML: could not determine a constructor"),
         ("model: !!set {a}", "recipe.yml:1: model: {'a'} is not a section with keys."),
         ("[" * 5000, "recipe.yml: this is not YAML: "),
+        (BOMB, "... and 9 more."),
         ("a: \x00", "recipe.yml: this is not YAML: "),
         ("- model", "recipe.yml: a recipe is a mapping of sections (model:, train:, ...), not a list."),
         ("model", "recipe.yml: a recipe is a mapping of sections (model:, train:, ...), not a text."),
@@ -134,8 +143,9 @@ def test_null_does_not_hide_an_unknown_key(message, smallest):
 )
 def test_what_is_no_recipe_is_refused_in_words(message, text, expected):
     refused = message(text)
-    assert refused.startswith(expected)
-    assert len(refused.splitlines()) <= 5
+    assert expected in refused
+    assert len(refused.splitlines()) <= 9
+    assert len(refused) < 1000
 
 
 def test_a_missing_file_suggests_its_neighbour(write):

@@ -44,6 +44,11 @@ def test_text_is_text(refusal):
     assert refusal("data.path=''").endswith("data.path: '' is not text that is not empty.")
 
 
+def test_a_wrong_value_is_shown_short(refusal):
+    assert len(refusal("train.train_iters=" + "x" * 10_000).rpartition("train.train_iters: ")[2]) < 100
+    assert refusal("data.path=[[1, 2, 3], [4]]").endswith("data.path: [[1, 2, 3], [4]] is not text.")
+
+
 def test_a_choice_names_the_others(refusal):
     assert refusal("precision.dtype=fp8").endswith("precision.dtype: 'fp8' is not one of fp32, bf16 or fp16.")
 

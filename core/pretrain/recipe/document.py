@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 
 Keys = tuple[str, ...]
 
+_DEEPEST = 4
+"""data.blend.0.weight. PyYAML builds what lies deeper, once for all aliases of a node: a few lines of nested aliases
+would otherwise become gigabytes."""
+
 
 @dataclass(slots=True)
 class Document:
@@ -69,7 +73,9 @@ def _read_text(path: Path) -> str:
 
 
 def _plain(loader: yaml.SafeLoader, node: yaml.Node, document: Document, keys: Keys) -> Any:
-    """Turn a node into data; mappings and lists are walked for their lines, scalars are PyYAML's."""
+    """Turn a node into data; mappings and lists are walked for their lines, the rest is PyYAML's."""
+    if len(keys) > _DEEPEST:
+        return loader.construct_object(node, deep=True)
     if isinstance(node, yaml.MappingNode) and node.tag == loader.DEFAULT_MAPPING_TAG:
         return _mapping(loader, node, document, keys)
     if not keys:

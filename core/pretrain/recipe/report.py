@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pretrain.errors import did_you_mean
 from pretrain.recipe.keys import keys_of_recipe
 from pretrain.recipe.problem import Problem
+from pretrain.recipe.shown import shown
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -59,10 +60,10 @@ def _text(path: str, kind: str, given: Any, context: dict[str, Any], message: st
     if kind == "missing":
         return f"required. {keys_of_recipe()[_without_index(path)]}"
     if kind == "literal_error":
-        return f"{given!r} is not one of {context['expected'].replace(chr(39), '')}."
+        return f"{shown(given)} is not one of {context['expected'].replace(chr(39), '')}."
     if kind in _BOUNDS:
         bound, words = _BOUNDS[kind]
-        return f"{given!r} must be {words} {context[bound]:g}."
+        return f"{shown(given)} must be {words} {context[bound]:g}."
     if kind == "value_error":
         return str(context["error"])
     return _text_of_type(kind, given, message)
@@ -82,7 +83,7 @@ def _text_of_type(kind: str, given: Any, message: str) -> str:
         "string_too_short": "text that is not empty",
         "string_pattern_mismatch": "three numbers such as 949,50,1",
     }
-    return f"{given!r} is not {expected[kind]}." if kind in expected else f"{given!r}: {message}."
+    return f"{shown(given)} is not {expected[kind]}." if kind in expected else f"{shown(given)}: {message}."
 
 
 def _nearest(path: str) -> str:

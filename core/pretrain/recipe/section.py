@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, StrictBool, StrictStr, model_validator
 
+from pretrain.recipe.shown import shown
+
 _INTEGER = re.compile(r"[-+]?\d+(_\d+)*")
 
 
@@ -26,7 +28,7 @@ def _integer(given: object) -> object:
     if isinstance(number, float) and number.is_integer():
         return int(number)
     if isinstance(number, bool) or not isinstance(number, int):
-        msg = f"{given!r} is not a whole number."
+        msg = f"{shown(given)} is not a whole number."
         raise ValueError(msg)  # noqa: TRY004  pydantic collects only ValueError
     return number
 
@@ -34,7 +36,7 @@ def _integer(given: object) -> object:
 def _real(given: object) -> object:
     number = _as_number(given)
     if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
-        msg = f"{given!r} is not a number."
+        msg = f"{shown(given)} is not a number."
         raise ValueError(msg)
     return float(number)
 

@@ -7,12 +7,13 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field
 
 from pretrain.recipe.section import Bool, Int, Section, Str
+from pretrain.recipe.shown import shown
 
 
 def _switch_or_folder(given: object) -> object:
     if isinstance(given, bool) or (isinstance(given, str) and given):
         return given
-    msg = f"{given!r} is not true, false or a folder."
+    msg = f"{shown(given)} is not true, false or a folder."
     raise ValueError(msg)
 
 
