@@ -21,6 +21,9 @@ _ALTERNATIVES = (
 """Keys of which one is given: an override of one replaces the file's other."""
 
 
+_LONG = 100
+
+
 def apply_override(document: Document, override: str) -> None:
     """Put one override, "section.key=value", into the document.
 
@@ -29,7 +32,7 @@ def apply_override(document: Document, override: str) -> None:
     path, equals, text = override.partition("=")
     path = path.strip()
     keys = tuple(path.split("."))
-    place = f"--set {override}"
+    place = f"--set {override}" if len(override) < _LONG else f"--set {path}=..."
     if not equals or not all(keys):
         msg = f"{place}: an override is section.key=value, for example --set model.num_layers=2."
         raise RecipeError(msg)
