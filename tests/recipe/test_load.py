@@ -135,6 +135,7 @@ def test_null_does_not_hide_an_unknown_key(message, smallest):
         ("[" * 5000, "recipe.yml: this is not YAML: "),
         (BOMB, "... and 9 more."),
         ("a: \x00", "recipe.yml: this is not YAML: "),
+        ("a: 2020-13-01", "recipe.yml: this is not YAML: month must be in 1..12"),
         ("- model", "recipe.yml: a recipe is a mapping of sections (model:, train:, ...), not a list."),
         ("model", "recipe.yml: a recipe is a mapping of sections (model:, train:, ...), not a text."),
         ("model: 3", "recipe.yml:1: model: 3 is not a section with keys."),

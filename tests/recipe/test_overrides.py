@@ -35,8 +35,11 @@ def test_what_is_no_override_is_told_how_to_be_one(refusal, override):
     )
 
 
-def test_a_value_that_is_no_yaml_is_refused(refusal):
-    assert refusal("evaluation.prompt=[").startswith("--set evaluation.prompt=[: the value is not YAML.")
+@pytest.mark.parametrize("value", ["[", "2020-13-01", "!!python/name:os.system", "9" * 5000, "[" * 5000])
+def test_a_value_that_is_no_yaml_is_refused(refusal, value):
+    refused = refusal(f"evaluation.prompt={value}")
+    assert refused.startswith("--set evaluation.prompt=")
+    assert ": the value is not YAML. Quote it: --set 'evaluation.prompt=\"...\"'." in refused
 
 
 def test_a_mistake_in_an_override_names_the_override(refusal):

@@ -29,7 +29,7 @@ def test_a_whole_number_is_nothing_else(refusal, text):
     assert refusal(f"train.train_iters={text}").endswith("is not a whole number.")
 
 
-@pytest.mark.parametrize("text", ["fast", "true", ".nan", ".inf", "[1]"])
+@pytest.mark.parametrize("text", ["fast", "true", ".nan", ".inf", "[1]", "1" + "0" * 400])
 def test_a_number_is_finite_and_nothing_else(refusal, text):
     assert refusal(f"optimizer.lr={text}").endswith("is not a number.")
 

@@ -54,7 +54,7 @@ def read_document(path: Path) -> Document:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
         msg = f"{path}{line}: this is not YAML: {error.problem or error.context}."
         raise RecipeError(msg) from error
-    except (yaml.YAMLError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date such as 2020-13-01
         msg = f"{path}: this is not YAML: {error}"
         raise RecipeError(msg) from error
     return document

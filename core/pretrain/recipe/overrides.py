@@ -38,7 +38,7 @@ def apply_override(document: Document, override: str) -> None:
         raise RecipeError(msg)
     try:
         value = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date such as 2020-13-01
         msg = f"{place}: the value is not YAML. Quote it: --set '{path}=\"...\"'."
         raise RecipeError(msg) from error
     inner = document.data

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import re
+import sys
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, StrictBool, StrictStr, model_validator
@@ -35,7 +35,7 @@ def _integer(given: object) -> object:
 
 def _real(given: object) -> object:
     number = _as_number(given)
-    if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
+    if isinstance(number, bool) or not isinstance(number, int | float) or not abs(number) <= sys.float_info.max:
         msg = f"{shown(given)} is not a number."
         raise ValueError(msg)
     return float(number)
