@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Self
 
 from pretrain.launch.failure import Failure
 from pretrain.launch.rank import FAILURE_FILE, PARENT
+from pretrain.observe.environment import COMMAND
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -97,4 +99,4 @@ def _environment(world: World) -> dict[str, str]:
         # When a rank dies, those of the others warn about every connection they lose.
         "TORCH_CPP_LOG_LEVEL": "ERROR",
     }
-    return {**defaults, **os.environ, **world.environment()}
+    return {**defaults, **os.environ, **world.environment(), COMMAND: shlex.join(sys.argv)}

@@ -1,0 +1,27 @@
+"""`pretrain report RUN [RUN ...]`: one HTML page about one or several runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command(short_help="Compare runs on one HTML page.")
+@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN [RUN ...]")
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Default: RUN/report.html, for several runs report.html here.",
+)
+def command(runs: tuple[Path, ...], output: Path | None) -> None:
+    """Write one HTML page about run directories: curves, throughput, kernels, environment.
+
+    The page is one file that needs no network. Several runs are drawn over each other.
+    """
+    from pretrain.observe.report import write_report  # noqa: PLC0415  --help needs no report
+
+    output = output or (runs[0] / "report.html" if len(runs) == 1 else Path("report.html"))
+    write_report(runs, output)
+    click.echo(f"report: {output}")

@@ -1,0 +1,95 @@
+"""The page: one file, no network, no script."""
+
+from __future__ import annotations
+
+from html import escape
+from importlib import resources
+from typing import TYPE_CHECKING
+
+import pretrain
+from pretrain.observe.report import tables
+from pretrain.observe.report.chart import COLOURS, Curve, chart
+from pretrain.observe.report.run_data import read_runs
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from pretrain.observe.report.run_data import RunData
+
+
+def write_report(run_dirs: Sequence[Path], output: Path) -> None:
+    """Write one HTML page about one or several runs, whole or not at all.
+
+    Raises:
+        RunError: a run directory cannot be read.
+    """
+    page = render(read_runs(run_dirs))
+    output.parent.mkdir(parents=True, exist_ok=True)
+    temporary = output.with_name(f"{output.name}.tmp")
+    temporary.write_text(page, encoding="utf-8")
+    temporary.replace(output)
+
+
+def render(runs: Sequence[RunData]) -> str:
+    """Return the page."""
+    title = runs[0].name if len(runs) == 1 else f"{len(runs)} runs"
+    style = resources.files("pretrain.observe.report").joinpath("style.css").read_text(encoding="utf-8")
+    main = [
+        f"<h1>{escape(title)}</h1>",
+        _legend(runs) if len(runs) > 1 else "",
+        tables.summary(runs),
+        f'<div class="charts">{"".join(_charts(runs))}</div>',
+        _section("Recipes differ in", tables.differences(runs), unfolded=True),
+        *(_about(run, heading=len(runs) > 1) for run in runs),
+    ]
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(title)}</title><style>{style}</style></head>\n"
+        f"<body><main>{''.join(main)}<footer>pretrain {escape(pretrain.__version__)}</footer></main></body></html>\n"
+    )
+
+
+def _charts(runs: Sequence[RunData]) -> list[str]:
+    def curves(key: str) -> list[Curve]:
+        return [Curve(name=run.name, points=run.curve(key), colour=index) for index, run in enumerate(runs)]
+
+    valid = [
+        Curve(name=f"{run.name}, validation", points=run.evaluated("valid"), colour=index, marked=True)
+        for index, run in enumerate(runs)
+    ]
+    return [
+        chart("loss: training, and validation dotted (nats per token)", [*curves("lm_loss"), *valid]),
+        chart("learning rate", curves("learning_rate")),
+        chart("gradient norm before clipping", curves("grad_norm"), logarithmic=True),
+        chart("throughput (tokens per second and device)", curves("tokens_per_second_per_device"), from_zero=True),
+        chart("loss scale", curves("loss_scale"), logarithmic=True),
+        chart("global batch size", curves("global_batch_size")) if _varies(runs, "global_batch_size") else "",
+    ]
+
+
+def _varies(runs: Sequence[RunData], key: str) -> bool:
+    return any(len({value for _, value in run.curve(key)}) > 1 for run in runs)
+
+
+def _legend(runs: Sequence[RunData]) -> str:
+    items = (f'<li class="c{index % COLOURS}">{escape(run.name)}</li>' for index, run in enumerate(runs))
+    return f'<ul class="legend">{"".join(items)}</ul>'
+
+
+def _about(run: RunData, *, heading: bool) -> str:
+    recipe = f"<pre>{escape(run.recipe)}</pre>" if run.recipe else ""
+    parts = [
+        f"<h2>{escape(run.name)}</h2>" if heading else "",
+        _section("Kernels", tables.kernels(run), unfolded=not heading),
+        _section("Environment", tables.environment(run)),
+        _section("Recipe", recipe),
+    ]
+    return "".join(parts)
+
+
+def _section(title: str, content: str, *, unfolded: bool = False) -> str:
+    if not content:
+        return ""
+    return f"<details{' open' if unfolded else ''}><summary>{escape(title)}</summary>{content}</details>"
