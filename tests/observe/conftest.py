@@ -1,0 +1,28 @@
+import pytest
+
+from pretrain.observe.records import TrainRecord
+
+TRAIN = {
+    "iteration": 10,
+    "consumed_samples": 80,
+    "consumed_tokens": 81920,
+    "lm_loss": 4.25,
+    "grad_norm": 1.5,
+    "learning_rate": 3e-4,
+    "loss_scale": None,
+    "global_batch_size": 8,
+    "skipped_iterations": 0,
+    "nan_iterations": 0,
+    "seconds_per_iteration": 0.5,
+    "samples_per_second": 16.0,
+    "tokens_per_second_per_device": 8192.0,
+    "tflops_per_device": 7.0,
+    "mfu": None,
+    "memory_peak_bytes": None,
+}
+
+
+@pytest.fixture
+def train_record():
+    """Makes a record of the iteration; other fields as given."""
+    return lambda iteration=10, **changes: TrainRecord(**TRAIN | {"iteration": iteration} | changes)

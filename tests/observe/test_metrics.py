@@ -1,0 +1,92 @@
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pretrain.errors import RunError
+from pretrain.observe.metrics import MetricsWriter, read_metrics
+from pretrain.observe.records import EvalRecord
+
+
+def write(path, records, **options):
+    with MetricsWriter(path, **options) as writer:
+        for record in records:
+            writer.write(record)
+
+
+def test_records_are_read_back_in_order(tmp_path, train_record):
+    records = [train_record(10), EvalRecord.of("valid", 10, 4.0), train_record(20)]
+    write(tmp_path / "metrics.jsonl", records)
+    assert read_metrics(tmp_path / "metrics.jsonl") == [record.to_json() for record in records]
+
+
+def test_every_line_is_plain_json(tmp_path, train_record):
+    write(tmp_path / "metrics.jsonl", [train_record(lm_loss=float("nan"), grad_norm=float("-inf"))])
+
+    def refuse(constant):
+        raise AssertionError(constant)
+
+    (line,) = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert json.loads(line, parse_constant=refuse)["grad_norm"] is None
+
+
+def test_a_record_outlives_kill_9_right_after_it_was_written(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    program = (
+        "import os, sys; from pathlib import Path; from pretrain.observe.metrics import MetricsWriter;"
+        "from pretrain.observe.records import EvalRecord;"
+        "MetricsWriter(Path(sys.argv[1])).write(EvalRecord.of('valid', 7, 1.0)); os.kill(os.getpid(), 9)"
+    )
+    assert subprocess.run([sys.executable, "-c", program, path], check=False).returncode == -9
+    assert [line["iteration"] for line in read_metrics(path)] == [7]
+
+
+@given(cut=st.integers(min_value=0))
+def test_a_file_torn_anywhere_is_read_and_continued(tmp_path_factory, cut):
+    path = tmp_path_factory.mktemp("torn") / "metrics.jsonl"
+    write(path, [EvalRecord.of("valid", iteration, 1.0) for iteration in (1, 2, 3)])
+    whole = path.read_bytes()
+    left = whole[: cut % (len(whole) + 1)]
+    path.write_bytes(left)
+    complete = left.count(b"\n")
+    assert len(read_metrics(path)) == complete
+    write(path, [EvalRecord.of("valid", 9, 1.0)])
+    assert [line["iteration"] for line in read_metrics(path)] == [1, 2, 3][:complete] + [9]
+
+
+def test_a_resumed_run_reads_as_one(tmp_path, train_record):
+    path = tmp_path / "metrics.jsonl"
+    write(path, [train_record(10), train_record(20), EvalRecord.of("valid", 20, 4.0), train_record(30)])
+    write(path, [train_record(25), train_record(30)], resume_at=20)
+    assert [line["iteration"] for line in read_metrics(path)] == [10, 20, 20, 25, 30]
+
+
+def test_resuming_at_the_beginning_drops_everything(tmp_path, train_record):
+    path = tmp_path / "metrics.jsonl"
+    write(path, [train_record(10)])
+    write(path, [], resume_at=0)
+    assert read_metrics(path) == []
+
+
+def test_a_line_that_is_broken_in_the_middle_is_named(tmp_path, train_record):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"iteration": 1}\n{oops\n{"iteration": 3}\n')
+    with pytest.raises(RunError, match=r"metrics\.jsonl:2: not a JSON object"):
+        read_metrics(path)
+
+
+def test_a_missing_file_is_an_error(tmp_path):
+    with pytest.raises(RunError, match=r"metrics\.jsonl: cannot be read \(No such file"):
+        read_metrics(tmp_path / "metrics.jsonl")
+
+
+def test_nothing_is_rewritten_where_nothing_changes(tmp_path, train_record):
+    path = tmp_path / "metrics.jsonl"
+    write(path, [train_record(10)])
+    before = os.stat(path).st_ino
+    write(path, [], resume_at=10)
+    assert os.stat(path).st_ino == before

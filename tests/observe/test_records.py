@@ -1,0 +1,57 @@
+import math
+
+from pretrain.observe.records import EvalRecord
+
+TRAIN_KEYS = [
+    "kind",
+    "iteration",
+    "consumed_samples",
+    "consumed_tokens",
+    "lm_loss",
+    "grad_norm",
+    "learning_rate",
+    "loss_scale",
+    "global_batch_size",
+    "skipped_iterations",
+    "nan_iterations",
+    "seconds_per_iteration",
+    "samples_per_second",
+    "tokens_per_second_per_device",
+    "tflops_per_device",
+    "mfu",
+    "memory_peak_bytes",
+]
+
+
+def test_a_training_line_has_every_key_even_where_there_is_no_value(train_record):
+    line = train_record(mfu=None).to_json()
+    assert list(line) == TRAIN_KEYS
+    assert (line["kind"], line["mfu"]) == ("train", None)
+
+
+def test_what_is_only_sometimes_logged_is_there_only_then(train_record):
+    line = train_record(params_norm=12.5, num_zeros_in_grad=3).to_json()
+    assert list(line) == [*TRAIN_KEYS, "params_norm", "num_zeros_in_grad"]
+
+
+def test_what_is_not_finite_becomes_null(train_record):
+    line = train_record(lm_loss=math.nan, grad_norm=math.inf).to_json()
+    assert (line["lm_loss"], line["grad_norm"]) == (None, None)
+
+
+def test_an_evaluation_line():
+    line = EvalRecord.of("valid", 10, math.log(50)).to_json()
+    assert list(line) == ["kind", "split", "iteration", "lm_loss", "ppl"]
+    assert (line["kind"], line["split"], line["iteration"]) == ("eval", "valid", 10)
+    assert math.isclose(line["ppl"], 50)
+
+
+def test_a_perplexity_beyond_all_numbers_is_null():
+    assert EvalRecord.of("test", 1, 1e4).to_json()["ppl"] is None
+    assert EvalRecord.of("test", 1, math.nan).to_json() | {"kind": ""} == {
+        "kind": "",
+        "split": "test",
+        "iteration": 1,
+        "lm_loss": None,
+        "ppl": None,
+    }

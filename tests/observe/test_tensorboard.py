@@ -1,0 +1,64 @@
+import pytest
+
+from pretrain.observe.records import EvalRecord
+from pretrain.observe.tensorboard import TensorBoard
+
+
+def curves(folder):
+    """Read what TensorBoard would show: tag -> [(step, value)]."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(folder)).Reload()
+    return {tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+
+
+def test_scalars_have_megatrons_names(tmp_path, train_record):
+    record = train_record(loss_scale=1024.0, mfu=0.5, memory_peak_bytes=7, params_norm=2.0, num_zeros_in_grad=3)
+    with TensorBoard(tmp_path) as board:
+        board.train(record)
+        board.evaluation(EvalRecord.of("valid", 10, 2.0), 80)
+        board.evaluation(EvalRecord.of("test", 10, 3.0), 80)
+        board.timers({"forward-backward": (12.5, 14.5)}, 10)
+    shown = curves(tmp_path)
+    expected = {
+        "lm loss": 4.25,
+        "learning-rate": 3e-4,
+        "batch-size": 8,
+        "grad-norm": 1.5,
+        "loss-scale": 1024,
+        "params-norm": 2,
+        "num-zeros": 3,
+        "iteration-time": 0.5,
+        "throughput": 7,
+        "samples-per-second": 16,
+        "tokens-per-second-per-device": 8192,
+        "mfu": 0.5,
+        "mem-max-allocated-bytes": 7,
+        "lm loss validation": 2,
+        "lm loss validation ppl": 7.389056,
+        "lm loss test": 3,
+        "lm loss test ppl": 20.085537,
+        "forward-backward-time": 14.5,
+    }
+    assert {tag: points[0][0] for tag, points in shown.items()} == dict.fromkeys(expected, 10)
+    assert {tag: points[0][1] for tag, points in shown.items()} == pytest.approx(expected)
+    assert curves(tmp_path / "samples")["lm loss vs samples"] == [(80, 4.25)]
+    assert curves(tmp_path / "samples")["lm loss validation vs samples"] == [(80, 2.0)]
+
+
+def test_what_is_not_measured_is_not_shown(tmp_path, train_record):
+    with TensorBoard(tmp_path) as board:
+        board.train(train_record(mfu=None, loss_scale=None, lm_loss=None))
+    assert {"mfu", "loss-scale", "lm loss"}.isdisjoint(curves(tmp_path))
+
+
+def test_a_resumed_run_shows_one_curve_over_iterations_and_over_samples(tmp_path, train_record):
+    def run(iterations, **resumed):
+        with TensorBoard(tmp_path, **resumed) as board:
+            for iteration in iterations:
+                board.train(train_record(iteration, consumed_samples=100 * iteration))
+
+    run([10, 20, 30])
+    run([25, 35], resume_at=20, resume_samples=2000)
+    assert [step for step, _ in curves(tmp_path)["lm loss"]] == [10, 20, 25, 35]
+    assert [step for step, _ in curves(tmp_path / "samples")["lm loss vs samples"]] == [1000, 2000, 2500, 3500]
