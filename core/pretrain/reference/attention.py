@@ -1,0 +1,71 @@
+"""Attention with all its weights: two batched products and a softmax between them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch.nn import functional as F  # noqa: N812  torch's own alias
+
+from pretrain.plugins.requests import SoftmaxRequest
+from pretrain.reference.softmax import Softmax
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from pretrain.plugins.requests import AttentionRequest
+    from pretrain.plugins.signatures import SoftmaxFn
+
+
+class Attention:
+    """An `AttentionFn` that stores the weights of all queries and keys."""
+
+    def __init__(self, request: AttentionRequest, softmax: SoftmaxFn | None = None) -> None:
+        self.softmax = softmax or Softmax(softmax_request(request))
+        self.groups, self.dropout = request.query_groups, request.dropout
+        self.scale = request.scale / request.score_divisor  # the softmax multiplies by the divisor
+
+    def __call__(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, *, training: bool = True
+    ) -> Tensor:
+        """Return the context [s, b, n * d] for query [s, b, n, d], key and value [s, b, g, d]."""
+        queries, batch, heads, _ = query.shape
+        grouped = by_group(query, self.groups)
+        scores = scaled_product(grouped, by_group(key, self.groups).transpose(1, 2), self.scale)
+        weights = self.softmax(scores.view(batch, heads, queries, -1), mask)
+        weights = F.dropout(weights, self.dropout, training=training)
+        context = torch.bmm(weights.reshape(scores.shape), by_group(value, self.groups))
+        return to_context(context.view(batch, heads, queries, -1))
+
+
+def softmax_request(request: AttentionRequest) -> SoftmaxRequest:
+    """Return the softmax that the attention needs; its scale undoes the score divisor."""
+    return SoftmaxRequest(
+        device_type=request.device_type,
+        dtype=request.dtype,
+        deterministic=request.deterministic,
+        heads=request.heads,
+        queries=request.seq_length,
+        keys=request.seq_length,
+        mask=request.mask,
+        scale=request.score_divisor,
+        in_fp32=request.softmax_in_fp32,
+    )
+
+
+def by_group(x: Tensor, groups: int) -> Tensor:
+    """Return [b * g, (n / g) * s, d] for [s, b, n, d]: the heads that share a key lie below each other."""
+    s, b, n, d = x.shape
+    split = x.reshape(s, b, groups, n // groups, d)
+    return split.permute(1, 2, 3, 0, 4).reshape(b * groups, n // groups * s, d)
+
+
+def scaled_product(a: Tensor, b: Tensor, scale: float) -> Tensor:
+    """Return scale * a @ b for batches of matrices, scaled before it is rounded to the dtype."""
+    return torch.baddbmm(a.new_empty(1), a, b, beta=0, alpha=scale)  # beta 0: the empty tensor is not read
+
+
+def to_context(x: Tensor) -> Tensor:
+    """Return [s, b, n * d] for [b, n, s, d]."""
+    b, n, s, d = x.shape
+    return x.permute(2, 0, 1, 3).reshape(s, b, n * d)

@@ -1,0 +1,68 @@
+"""Vocabulary-parallel cross entropy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from pretrain.reference.precision import wide
+from pretrain.reference.vocabulary import own_slice
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.distributed import ProcessGroup
+
+    from pretrain.plugins.requests import CrossEntropyRequest
+
+
+class CrossEntropy:
+    """A `CrossEntropyFn`: log(sum(exp(logits))) - logits[target], over the entries of the vocabulary."""
+
+    def __init__(self, request: CrossEntropyRequest) -> None:
+        self.vocab_size, self.in_fp32 = request.vocab_size, request.in_fp32
+
+    def __call__(self, logits: Tensor, target: Tensor, group: ProcessGroup | None = None) -> Tensor:
+        """Return fp32 [s, b]; logits [s, b, padded_vocab_size / t] are overwritten where they need no wider dtype."""
+        loss: Tensor = _CrossEntropy.apply(logits, target, self.vocab_size, self.in_fp32, group)  # type: ignore[no-untyped-call]
+        return loss
+
+
+class _CrossEntropy(torch.autograd.Function):
+    """Saves the softmax, in the place of the logits if they are computed in their own dtype."""
+
+    @staticmethod
+    def forward(  # noqa: PLR0917  autograd passes by position
+        ctx: Any, logits: Tensor, target: Tensor, vocab_size: int, in_fp32: bool, group: ProcessGroup | None
+    ) -> Tensor:
+        part = own_slice(logits.shape[-1], vocab_size, group)
+        column, is_here = part.find(target)
+        x = logits.to(wide(logits.dtype)) if in_fp32 else logits
+        x[..., part.entries :] = -torch.inf
+        maximum = x.amax(dim=-1, keepdim=True)
+        if group is not None:
+            dist.all_reduce(maximum, op=dist.ReduceOp.MAX, group=group)
+        x.sub_(maximum)
+        picked = x.gather(-1, column.unsqueeze(-1)).squeeze(-1).masked_fill(~is_here, 0)
+        x.exp_()
+        total = x.sum(dim=-1, dtype=wide(x.dtype))
+        total, picked = _sum_over_ranks(total, picked, group)
+        ctx.save_for_backward(x.div_(total.unsqueeze(-1)), column, is_here)
+        ctx.dtype = logits.dtype
+        return total.log() - picked
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (grad_loss,) = grads
+        softmax, column, is_here = ctx.saved_tensors
+        softmax.scatter_add_(-1, column.unsqueeze(-1), -is_here.unsqueeze(-1).to(softmax.dtype))
+        return softmax.mul_(grad_loss.unsqueeze(-1)).to(ctx.dtype), None, None, None, None
+
+
+def _sum_over_ranks(total: Tensor, picked: Tensor, group: ProcessGroup | None) -> tuple[Tensor, Tensor]:
+    if group is None:
+        return total, picked
+    both = torch.stack((total, picked.to(total.dtype)))
+    dist.all_reduce(both, group=group)
+    return both[0], both[1]

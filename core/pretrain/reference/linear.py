@@ -1,0 +1,113 @@
+"""Column-parallel linear whose communication overlaps the weight gradient."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch.nn import functional as F  # noqa: N812  torch's own alias
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.distributed import ProcessGroup, Work
+
+    from pretrain.plugins.requests import LinearRequest
+
+
+class Linear:
+    """A `LinearFn`.
+
+    The weight gradient follows megatron-core 0.16.1's protocol (tensor_parallel/layers.py 520-625) when
+    `main_grad_dtype` is asked for and the weight has a `main_grad`: it is added there, and a weight that carries
+    `grad_added_to_main_grad` has it set to True and gets a gradient of unspecified content, which the data-parallel
+    hook expects to find and drops.
+    """
+
+    def __init__(self, request: LinearRequest) -> None:
+        self.sequence_parallel = request.sequence_parallel
+        self.adds_to_main_grad = request.main_grad_dtype is not None
+
+    def __call__(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None = None, group: ProcessGroup | None = None
+    ) -> Tensor:
+        """Return [s, b, out] for x [s, b, in], or [s / t, b, in] with sequence_parallel."""
+        group = group if group is not None and group.size() > 1 else None
+        is_split = self.sequence_parallel and group is not None
+        main_grad = _main_grad(weight) if self.adds_to_main_grad else None
+        if group is None and main_grad is None:
+            return F.linear(x, weight, bias)
+        y: Tensor = _Linear.apply(x, weight, bias, group, is_split, main_grad)  # type: ignore[no-untyped-call]
+        return y
+
+
+def _main_grad(weight: Tensor) -> Tensor | None:
+    # A weight that is also the embedding gets a second gradient from autograd (megatron-core marks it zero_out_wgrad).
+    # Both are summed there: cheaper than the zeros that would otherwise have to be summed with the second one.
+    main_grad: Tensor | None = None if getattr(weight, "zero_out_wgrad", False) else getattr(weight, "main_grad", None)
+    return main_grad
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(  # noqa: PLR0917  autograd passes by position
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        group: ProcessGroup | None,
+        is_split: bool,
+        main_grad: Tensor | None,
+    ) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.group, ctx.is_split, ctx.main_grad, ctx.has_bias = group, is_split, main_grad, bias is not None
+        if is_split and group is not None:
+            x, _ = _gather(x, group, wait=True)
+        return F.linear(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (grad,) = grads
+        x, weight = ctx.saved_tensors
+        gathering: Work | None = None
+        if ctx.is_split and ctx.needs_input_grad[1]:
+            x, gathering = _gather(x, ctx.group, wait=False)  # under way during the next product
+        grad_x = grad.matmul(weight) if ctx.needs_input_grad[0] else None
+        if gathering is not None:
+            gathering.wait()
+        grad_x, reducing = _reduce(grad_x, ctx.group, is_split=ctx.is_split)
+        rows = grad.reshape(-1, grad.shape[-1])
+        grad_weight = _weight_gradient(ctx, rows, x.reshape(-1, x.shape[-1]), weight)
+        grad_bias = rows.sum(dim=0) if ctx.has_bias and ctx.needs_input_grad[2] else None
+        if reducing is not None:
+            reducing.wait()
+        return grad_x, grad_weight, grad_bias, None, None, None
+
+
+def _gather(x: Tensor, group: ProcessGroup, *, wait: bool) -> tuple[Tensor, Work | None]:
+    whole = x.new_empty((x.shape[0] * group.size(), *x.shape[1:]))
+    return whole, dist.all_gather_into_tensor(whole, x.contiguous(), group=group, async_op=not wait)
+
+
+def _reduce(grad_x: Tensor | None, group: ProcessGroup | None, *, is_split: bool) -> tuple[Tensor | None, Work | None]:
+    if grad_x is None or group is None:
+        return grad_x, None
+    if not is_split:
+        return grad_x, dist.all_reduce(grad_x, group=group, async_op=True)
+    part = grad_x.new_empty((grad_x.shape[0] // group.size(), *grad_x.shape[1:]))
+    return part, dist.reduce_scatter_tensor(part, grad_x, group=group, async_op=True)
+
+
+def _weight_gradient(ctx: Any, grad: Tensor, x: Tensor, weight: Tensor) -> Tensor | None:
+    if not ctx.needs_input_grad[1]:
+        return None
+    if ctx.main_grad is None:
+        return grad.t().matmul(x)
+    if ctx.main_grad.dtype == grad.dtype:
+        ctx.main_grad.addmm_(grad.t(), x)
+    else:
+        ctx.main_grad.add_(grad.t().matmul(x))
+    if not hasattr(weight, "grad_added_to_main_grad"):
+        return None
+    weight.grad_added_to_main_grad = True
+    return torch.empty_like(weight)

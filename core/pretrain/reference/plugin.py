@@ -1,0 +1,101 @@
+"""The reference kernels as a plugin: an ordinary one that every run has and that is asked last."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pretrain.plugins import hookimpl
+from pretrain.plugins.offer import Decline, Offer
+from pretrain.plugins.requests import Mask
+from pretrain.plugins.signatures import OptimizerKernels
+from pretrain.reference import activation, adam, norm
+from pretrain.reference.attention import Attention
+from pretrain.reference.bias_dropout_add import BiasDropoutAdd
+from pretrain.reference.collectives import no_options
+from pretrain.reference.cross_entropy import CrossEntropy
+from pretrain.reference.linear import Linear
+from pretrain.reference.rotary import rotate
+from pretrain.reference.softmax import Softmax
+from pretrain.reference.triangle import Triangle
+
+if TYPE_CHECKING:
+    from pretrain.plugins.offer import Answer
+    from pretrain.plugins.requests import (
+        ActivationRequest,
+        AttentionRequest,
+        BiasDropoutAddRequest,
+        CollectivesRequest,
+        CrossEntropyRequest,
+        LinearRequest,
+        NormRequest,
+        OptimizerRequest,
+        RotaryRequest,
+        SoftmaxRequest,
+    )
+
+NAME = "reference"
+
+
+@hookimpl
+def pretrain_attention(request: AttentionRequest) -> Answer:
+    """All weights at once with the negotiated softmax; or, for causal masks, by blocks."""
+    softmax = Offer(name=NAME, kind="softmax", build=lambda built: Attention(request, built.get("softmax")))
+    if request.mask is not Mask.CAUSAL:
+        reason = f"mask {request.mask}; only {Mask.CAUSAL}"
+        return [softmax, Decline(name="triangle", kind="triangle", reason=reason)]
+    return [softmax, Offer(name="triangle", kind="triangle", build=lambda _: Triangle(request))]
+
+
+@hookimpl
+def pretrain_softmax(request: SoftmaxRequest) -> Answer:
+    """Plain torch."""
+    return Offer(name=NAME, build=lambda _: Softmax(request))
+
+
+@hookimpl
+def pretrain_norm(request: NormRequest) -> Answer:
+    """Plain torch, statistics in fp32."""
+    return Offer(name=NAME, build=lambda _: norm.KINDS[request.kind](request))
+
+
+@hookimpl
+def pretrain_rotary(request: RotaryRequest) -> Answer:  # noqa: ARG001  one kernel for all
+    """Plain torch."""
+    return Offer(name=NAME, build=lambda _: rotate)
+
+
+@hookimpl
+def pretrain_activation(request: ActivationRequest) -> Answer:
+    """Plain torch."""
+    return Offer(name=NAME, build=lambda _: activation.KINDS[request.kind])
+
+
+@hookimpl
+def pretrain_bias_dropout_add(request: BiasDropoutAddRequest) -> Answer:
+    """Plain torch."""
+    return Offer(name=NAME, build=lambda _: BiasDropoutAdd(request))
+
+
+@hookimpl
+def pretrain_cross_entropy(request: CrossEntropyRequest) -> Answer:
+    """Plain torch, two all-reduces."""
+    return Offer(name=NAME, build=lambda _: CrossEntropy(request))
+
+
+@hookimpl
+def pretrain_linear(request: LinearRequest) -> Answer:
+    """Plain torch; communication overlaps the weight gradient."""
+    return Offer(name=NAME, build=lambda _: Linear(request))
+
+
+@hookimpl
+def pretrain_optimizer(request: OptimizerRequest) -> Answer:
+    """Plain torch, lists of tensors."""
+    kernels = OptimizerKernels(adam=adam.ForeachAdam, gradient_norm=adam.gradient_norm(request.device_type))
+    return Offer(name=NAME, build=lambda _: kernels)
+
+
+@hookimpl
+def pretrain_collectives(request: CollectivesRequest) -> Answer:  # noqa: ARG001  torch's defaults for all
+    """No options."""
+    return Offer(name=NAME, build=lambda _: no_options)

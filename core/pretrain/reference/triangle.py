@@ -1,0 +1,55 @@
+"""Causal attention over the blocks on and below the diagonal only."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch.nn import functional as F  # noqa: N812  torch's own alias
+
+from pretrain.reference.attention import by_group, scaled_product, to_context
+from pretrain.reference.masks import causal
+from pretrain.reference.softmax import masked_softmax
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from pretrain.plugins.requests import AttentionRequest
+
+
+class Triangle:
+    """An `AttentionFn` for causal masks: a block of queries meets only the keys up to its own last row.
+
+    Of G x G blocks G (G + 1) / 2 are computed and stored. The last block may be shorter than the others. Keys and
+    values of a block are views; its mask is made anew in every call, so that shapes may change between calls.
+    """
+
+    def __init__(self, request: AttentionRequest) -> None:
+        self.request = request
+        self.scale = request.scale / request.score_divisor
+
+    def __call__(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, *, training: bool = True
+    ) -> Tensor:
+        """Return the context [s, b, n * d] for query [s, b, n, d], key and value [s, b, g, d]."""
+        if mask is not None or query.shape[0] != key.shape[0]:
+            msg = f"triangle: {query.shape[0]} queries, {key.shape[0]} keys; only equally many, without a mask tensor"
+            raise ValueError(msg)
+        keys, values = by_group(key, self.request.query_groups), by_group(value, self.request.query_groups)
+        start, blocks = 0, []
+        for rows in torch.split(query, self.request.block_size):
+            start += rows.shape[0]
+            blocks.append(self._block(rows, keys[:, :start], values[:, :start], training=training))
+        return torch.cat(blocks)
+
+    def _block(self, query: Tensor, keys: Tensor, values: Tensor, *, training: bool) -> Tensor:
+        rows, batch, heads, _ = query.shape
+        scores = scaled_product(by_group(query, self.request.query_groups), keys.transpose(1, 2), self.scale)
+        weights = masked_softmax(
+            scores.view(batch, heads, rows, -1),
+            causal(rows, keys.shape[1], query.device),
+            self.request.score_divisor,
+            in_fp32=self.request.softmax_in_fp32,
+        )
+        weights = F.dropout(weights, self.request.dropout, training=training)
+        return to_context(torch.bmm(weights.reshape(scores.shape), values).view(batch, heads, rows, -1))
