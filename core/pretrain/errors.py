@@ -33,6 +33,10 @@ class CheckpointError(PretrainError):
     """A checkpoint that is missing, damaged, or of another model."""
 
 
+class TrainingError(PretrainError):
+    """A training that cannot go on, such as one whose loss is not finite any more."""
+
+
 class LaunchError(PretrainError):
     """Processes that cannot be started, or do not fit the recipe's layout."""
 

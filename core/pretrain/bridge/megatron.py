@@ -19,7 +19,7 @@ def install(backend: Backend) -> None:
     Calling it again for the same device does nothing. A process trains on one device: another one is an error, and so
     is a megatron.core that was imported before.
     """
-    warnings.filterwarnings("ignore", message=".*(Apex|Transformer Engine).* not installed", category=UserWarning)
+    _quieten()
     if backend.device_type == "cuda":
         return
     from pretrain.bridge.loader import PACKAGE, Finder  # noqa: PLC0415  torch is imported only from here on
@@ -36,5 +36,20 @@ def install(backend: Backend) -> None:
         raise BackendError(msg)
     sys.meta_path.insert(0, Finder(DeviceNames(backend)))
     if backend.device_type == "cpu":
-        # The fork of the device's generator is the CPU's own here: tensor_parallel/random.py:260 warns at every dropout.
+        # The fork of the device's generator is the CPU's own here: tensor_parallel/random.py 260 warns at every dropout.
         logging.getLogger("megatron.core.tensor_parallel.random").setLevel(logging.ERROR)
+
+
+def _quieten() -> None:
+    """Silence warnings about choices that are made on purpose here, at every start and on every rank."""
+    for message in (
+        ".*(Apex|Transformer Engine).* not installed",  # optimizer/__init__.py 23 and others: kernels are negotiated
+        "full scope is deprecated",  # transformer_config.py 1705: its own default
+        ".*all_gather_into_tensor. is deprecated",  # torch 2.13 about tensor_parallel/mappings.py
+        ".*reduce_scatter_tensor. is deprecated",
+        "When using (async grad allreduce|sequence parallelism) it is recommended",  # tensor_parallel/layers.py 738
+        "The .grad attribute of a Tensor that is not a leaf",  # optimizer.py 66 looks at the shards it made itself
+    ):
+        warnings.filterwarnings("ignore", message=message)
+    # transformer_layer.py 379 knows only its own MLP classes by name.
+    logging.getLogger("megatron.core.transformer.transformer_layer").setLevel(logging.ERROR)

@@ -1,0 +1,50 @@
+"""megatron-core's checkpoint writer in the training process itself.
+
+megatron-core 0.16.1 forks a process per file and starts a manager process by spawn to hear of the result
+(dist_checkpointing/strategies/filesystem_async.py 51-56 and 235-340). A writer that dies, for want of memory or of a
+package, leaves the training waiting for ever; the manager imports the main program again. A synchronous save gains
+nothing from either.
+"""
+
+from __future__ import annotations
+
+import queue
+from functools import partial
+from typing import Any
+
+
+def install() -> None:
+    """Replace the forked writers and the manager's queue; call it after megatron.core is imported."""
+    from megatron.core.dist_checkpointing.strategies import filesystem_async  # noqa: PLC0415  after the bridge
+
+    writer = filesystem_async.FileSystemWriterAsync
+    filesystem_async._get_write_results_queue = queue.Queue  # noqa: SLF001
+    filesystem_async._process_memory = _no_memory_figure  # noqa: SLF001  it needs psutil, for a debug line alone
+    writer.write_preloaded_data_multiproc = staticmethod(partial(_write_all, writer.write_preloaded_data))
+
+
+def _write_all(
+    write: Any,
+    transforms: list[Any],
+    use_msc: bool,  # noqa: ARG001, FBT001  megatron-core's signature
+    rank: int,  # noqa: ARG001
+    write_buckets: list[Any],
+    results: queue.Queue[Any],
+) -> None:
+    """Write every bucket, one file each, and report what was written, or the error that stopped it."""
+    written: dict[int, Any] = {}
+    for number, bucket in enumerate(write_buckets):
+        done: queue.Queue[Any] = queue.Queue()
+        pending: queue.Queue[int] = queue.Queue()
+        pending.put(number)
+        write(transforms, number, bucket, done, pending, use_fsync=True)
+        _, outcome = done.get()
+        if isinstance(outcome, Exception):
+            results.put(outcome)
+            return
+        written[number] = outcome
+    results.put(written)
+
+
+def _no_memory_figure() -> int:
+    return 0

@@ -1,0 +1,107 @@
+"""megatron-core's optimizer with the negotiated kernels, and without a host synchronization in its norm and clipping."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from pretrain.plugins.backend import Overflow
+    from pretrain.plugins.signatures import GradientNormFn, OptimizerKernels
+
+
+def install(kernels: OptimizerKernels, overflow: Overflow | None) -> None:
+    """Put the negotiated Adam and gradient norm where megatron-core 0.16.1 looks for apex's.
+
+    Call it after megatron.core is imported and before `get_megatron_optimizer`. Every name set here is bound at import:
+
+    * optimizer/__init__.py 13-34: `Adam`, `USING_PYTORCH_OPTIMIZER` (torch's Adam keeps `step` per parameter, which
+      the distributed optimizer cannot reshard).
+    * optimizer/distrib_optimizer.py 21-36: the same for its checks of the state's layout.
+    * optimizer/optimizer.py `get_grad_norm_fp32`, `clip_grad_by_total_norm_fp32`: one `.item()` per tensor without
+      apex, one per step with it.
+    * optimizer/optimizer.py `_multi_tensor_copy_this_to_that`: a Python loop of copies for bf16.
+    """
+    import megatron.core.optimizer as package  # noqa: PLC0415  after the bridge
+    from megatron.core.optimizer import distrib_optimizer, optimizer  # noqa: PLC0415
+
+    package.Adam = kernels.adam
+    package.USING_PYTORCH_OPTIMIZER = False
+    distrib_optimizer.Adam = kernels.adam
+    distrib_optimizer.HAVE_APEX_OR_TE = True
+    distrib_optimizer.USING_APEX_OPTIMIZER = True
+    distrib_optimizer.USING_TE_OPTIMIZER = False
+    optimizer.get_grad_norm_fp32 = _GradientNorm(kernels.gradient_norm)
+    optimizer.clip_grad_by_total_norm_fp32 = clip_by_norm
+    optimizer._multi_tensor_copy_this_to_that = copy_tensors  # noqa: SLF001
+    if overflow is not None:
+        _watch(optimizer.MixedPrecisionOptimizer, overflow)
+
+
+class _GradientNorm:
+    """The Euclidean norm over this rank's gradients and those of the group, as a tensor."""
+
+    def __init__(self, kernel: GradientNormFn) -> None:
+        self._kernel = kernel
+
+    def __call__(
+        self,
+        grads_for_norm: Sequence[Tensor],
+        norm_type: float = 2,
+        grad_stats_parallel_group: dist.ProcessGroup | None = None,
+    ) -> Tensor:
+        if norm_type != 2:
+            msg = f"gradient norm of type {norm_type}: only 2, the Euclidean norm"
+            raise ValueError(msg)
+        squared = self._kernel(grads_for_norm).square()
+        dist.all_reduce(squared, group=grad_stats_parallel_group)
+        return squared.sqrt()
+
+
+@torch.no_grad()
+def clip_by_norm(
+    parameters: Iterable[Tensor],
+    max_norm: float,
+    total_norm: Tensor,
+    use_decoupled_grad: bool = False,  # noqa: ARG001, FBT001, FBT002  megatron-core's signature
+) -> None:
+    """Scale gradients in place by min(1, max_norm / total_norm), on the device.
+
+    Args:
+        parameters: those with `.grad` in fp32.
+        max_norm: the norm that gradients are clipped to.
+        total_norm: scalar tensor, the norm that they have.
+        use_decoupled_grad: of megatron-core's precision-aware optimizer, which is not used here.
+    """
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    if gradients:
+        torch._foreach_mul_(gradients, (max_norm / (total_norm + 1.0e-6)).clamp(max=1.0))  # noqa: SLF001
+
+
+def copy_tensors(this: list[Tensor], that: list[Tensor], overflow_buf: Tensor | None = None) -> None:  # noqa: ARG001
+    """Copy each tensor of `this` into its counterpart of `that`, which may have another dtype."""
+    if this:
+        torch._foreach_copy_(that, this)  # noqa: SLF001
+
+
+def _watch(optimizer_class: Any, overflow: Overflow) -> None:
+    """Turn a sticky overflow flag into an infinite gradient, before megatron-core looks for one on all ranks."""
+    check = optimizer_class._unscale_main_grads_and_check_for_nan  # noqa: SLF001
+
+    def check_with_flag(self: Any) -> bool:
+        gradients = [] if self.is_stub_optimizer else self._collect_main_grad_data_for_unscaling()
+        if gradients:
+            flag = overflow.read()
+            infinite = torch.full_like(flag, float("inf"))
+            gradients[0].view(-1)[:1].add_(torch.where(flag != 0, infinite, torch.zeros_like(flag)))
+        return bool(check(self))
+
+    if getattr(check, "watches_overflow", False):
+        return
+    check_with_flag.watches_overflow = True  # type: ignore[attr-defined]
+    optimizer_class._unscale_main_grads_and_check_for_nan = check_with_flag  # noqa: SLF001

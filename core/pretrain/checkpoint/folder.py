@@ -1,0 +1,112 @@
+"""A folder of checkpoints, `iter_0000500/` and so on, with `latest_checkpointed_iteration.txt` beside them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pretrain.errors import CheckpointError
+
+LATEST = "latest_checkpointed_iteration.txt"
+_UNFINISHED = ".unfinished-"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointFolder:
+    """Where a run's checkpoints are; a crash at any moment leaves the previous one usable.
+
+    A checkpoint is written under another name and renamed when it is complete; only then does LATEST name it, and only
+    then are older ones removed.
+
+    Attributes:
+        path: the folder; made at the first save.
+        keep: number of latest checkpoints that are kept, None for all.
+    """
+
+    path: Path
+    keep: int | None = None
+
+    def save(
+        self, iteration: int, write: Callable[[Path], None], *, is_main: bool, barrier: Callable[[], None]
+    ) -> Path:
+        """Write a checkpoint; all ranks call it together.
+
+        Args:
+            iteration: its number.
+            write: fills an empty folder, together with the other ranks; returns when this rank's part is on disk.
+            is_main: whether this rank makes, renames and removes folders.
+            barrier: waits for all ranks.
+        """
+        unfinished = self.path / f"{_UNFINISHED}{iteration:07d}"
+        if is_main:
+            self._remove_unfinished()
+            unfinished.mkdir(parents=True)
+        barrier()
+        write(unfinished)
+        barrier()
+        final = self.directory(iteration)
+        if is_main:
+            self._publish(unfinished, final, iteration)
+        barrier()
+        return final
+
+    def latest(self) -> int | None:
+        """Return the iteration of the latest complete checkpoint, or None where there is none.
+
+        Raises:
+            CheckpointError: LATEST names what is not there, or is not a number.
+        """
+        tracker = self.path / LATEST
+        if not tracker.is_file():
+            return None
+        text = tracker.read_text().strip()
+        if not text.isdigit():
+            msg = f"{tracker} holds {text!r}, not an iteration.\nWrite the number of one of: {self._listing()}."
+            raise CheckpointError(msg)
+        if not self.directory(int(text)).is_dir():
+            msg = f"{tracker} names iteration {text}, whose folder is missing.\nWrite one of: {self._listing()}."
+            raise CheckpointError(msg)
+        return int(text)
+
+    def directory(self, iteration: int) -> Path:
+        """Return the folder of one checkpoint."""
+        return self.path / f"iter_{iteration:07d}"
+
+    def iterations(self) -> list[int]:
+        """Return the iterations of all checkpoints, ascending."""
+        names = (entry.name.removeprefix("iter_") for entry in self.path.glob("iter_*") if entry.is_dir())
+        return sorted(int(name) for name in names if name.isdigit())
+
+    def _publish(self, unfinished: Path, final: Path, iteration: int) -> None:
+        if final.exists():  # saved before, by a run that was started again from an older one
+            shutil.rmtree(final)
+        _flush(unfinished)
+        unfinished.rename(final)
+        temporary = self.path / f"{LATEST}.new"
+        temporary.write_text(f"{iteration}\n")
+        _flush(temporary)
+        temporary.replace(self.path / LATEST)
+        _flush(self.path)
+        if self.keep is not None:
+            for old in [number for number in self.iterations() if number != iteration][: -self.keep + 1 or None]:
+                shutil.rmtree(self.directory(old))
+
+    def _remove_unfinished(self) -> None:
+        for left in self.path.glob(f"{_UNFINISHED}*"):
+            shutil.rmtree(left)
+
+    def _listing(self) -> str:
+        return ", ".join(str(number) for number in self.iterations()) or "(there is none)"
+
+
+def _flush(path: Path) -> None:
+    """Have the file, or the folder with its files, on the disk before anything relies on it."""
+    for entry in [*path.iterdir(), path] if path.is_dir() else [path]:
+        descriptor = os.open(entry, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

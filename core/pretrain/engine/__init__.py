@@ -1,0 +1,1 @@
+"""What steps the optimizer: the Engine protocol and the megatron engine."""

@@ -1,0 +1,65 @@
+"""Process groups and random generators of this rank."""
+
+from __future__ import annotations
+
+import random
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
+
+if TYPE_CHECKING:
+    from pretrain.plugins.backend import Backend
+    from pretrain.recipe import Recipe
+
+
+def join_world(backend: Backend, rank: int, world_size: int, timeout_minutes: int) -> None:
+    """Join the default process group of the backend's kind; a world of one needs no address."""
+    store = dist.HashStore() if world_size == 1 else None
+    dist.init_process_group(
+        backend.process_group,
+        init_method=None if store else "env://",
+        store=store,
+        rank=rank,
+        world_size=world_size,
+        timeout=timedelta(minutes=timeout_minutes),
+    )
+
+
+def make_parallel_groups(recipe: Recipe) -> None:
+    """Divide the world into tensor, pipeline and data parallel groups, and seed this rank's generators."""
+    parallel = recipe.parallel
+    parallel_state.initialize_model_parallel(
+        tensor_model_parallel_size=parallel.tensor_model_parallel_size,
+        pipeline_model_parallel_size=parallel.pipeline_model_parallel_size,
+        virtual_pipeline_model_parallel_size=parallel.virtual_pipeline_model_parallel_size,
+        distributed_timeout_minutes=parallel.distributed_timeout_minutes,
+    )
+    seed(recipe.train.seed)
+
+
+def seed(value: int) -> None:
+    """Seed every generator of this rank.
+
+    Ranks of one tensor-parallel group share the default generator (dropout of what they all hold) and differ in the
+    model-parallel one (dropout of what is split among them); stages and data-parallel ranks differ in both.
+    """
+    stage = parallel_state.get_pipeline_model_parallel_rank()
+    replica = parallel_state.get_data_parallel_rank()
+    value += 100 * stage + 10_007 * replica
+    random.seed(value)
+    np.random.seed(value % 2**32)  # noqa: NPY002  what third-party code draws from
+    torch.manual_seed(value)
+    model_parallel_cuda_manual_seed(value, force_reset_rng=True)
+
+
+def leave() -> None:
+    """Tear the groups down, so that nothing is left for the next run of this process."""
+    if parallel_state.model_parallel_is_initialized():
+        parallel_state.destroy_model_parallel()
+    if dist.is_initialized():
+        dist.destroy_process_group()

@@ -1,0 +1,248 @@
+"""The megatron engine: megatron-core's schedules, data parallelism and (distributed) optimizer."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+from megatron.core.pipeline_parallel import get_forward_backward_func
+from megatron.core.tensor_parallel import param_is_not_tensor_parallel_duplicate
+from megatron.core.transformer.module import param_is_not_shared
+
+from pretrain.engine import setup, storage
+from pretrain.engine.protocol import Step
+from pretrain.engine.schedule import build_schedule
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from torch import Tensor, nn
+
+    from pretrain.engine.protocol import Batch
+    from pretrain.plugins.backend import Overflow
+    from pretrain.plugins.signatures import GradientNormFn
+    from pretrain.recipe import Recipe
+
+
+class MegatronEngine:
+    """See `pretrain.engine.protocol.Engine`."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        chunks: list[nn.Module],
+        *,
+        device: torch.device,
+        vocab_size: int,
+        norm: GradientNormFn,
+        overflow: Overflow | None,
+    ) -> None:
+        """Wrap the model chunks of this rank; the bridge has put the negotiated kernels into megatron-core before."""
+        self.recipe = recipe
+        self.vocab_size = vocab_size
+        self._device = device
+        self._norm = norm
+        self._overflow = overflow if recipe.precision.dtype == "fp16" else None
+        self.chunks = setup.distribute(recipe, chunks)
+        self.optimizer = setup.build_optimizer(recipe, self.chunks)
+        self._config = self.chunks[0].config
+        setup.connect(self._config, recipe, self.chunks, self.optimizer)
+        self.schedule = build_schedule(recipe, self.optimizer)
+        self._forward_backward = get_forward_backward_func()
+        self._reads = [_chunk_reads(recipe, chunk) for chunk in self.chunks]
+
+    @property
+    def learning_rate(self) -> float:
+        """Learning rate of the next step."""
+        groups = self.optimizer.param_groups
+        return float(groups[0]["lr"]) if groups else 0.0
+
+    @property
+    def loss_scale(self) -> float:
+        """Factor of the loss in the backward pass."""
+        return float(self.optimizer.get_loss_scale().item())
+
+    @property
+    def reads_data(self) -> bool:
+        """Whether this rank's pipeline stages need micro-batches."""
+        return any(self._reads)
+
+    def train_step(self, batches: Iterator[Batch] | None, num_microbatches: int) -> Step:
+        """Take one optimizer step."""
+        for chunk in self.chunks:
+            chunk.train()
+            chunk.zero_grad_buffer()
+        self.optimizer.zero_grad()
+        if self._overflow is not None:
+            self._overflow.clear()
+        losses = self._run(_forward_loss, batches, num_microbatches, forward_only=False)
+        succeeded, norm, zeros = self.optimizer.step()
+        return Step(
+            loss=torch.stack(losses).mean() if losses else None,
+            grad_norm=self._as_tensor(norm) if succeeded else None,
+            skipped=not succeeded,
+            num_zeros_in_grad=zeros if self.recipe.logging.log_num_zeros_in_grad and succeeded else None,
+        )
+
+    def advance_schedule(self, samples: int) -> None:
+        """Move the learning-rate schedule on."""
+        self.schedule.step(increment=samples)
+
+    @torch.no_grad()
+    def evaluate(self, batches: Iterator[Batch] | None, num_microbatches: int) -> Tensor:
+        """Return the mean loss over all ranks' micro-batches."""
+        self._gather_parameters()
+        for chunk in self.chunks:
+            chunk.eval()
+        losses = self._run(_forward_loss, batches, num_microbatches, forward_only=True)
+        total = torch.zeros(2, device=self._device)
+        if losses:
+            total[0], total[1] = torch.stack(losses).sum(), len(losses)
+        dist.all_reduce(total)
+        self._resume_gathering()
+        return total[0] / total[1]
+
+    @torch.no_grad()
+    def next_token_logits(self, tokens: Sequence[int]) -> Tensor:
+        """Return the logits of the token after `tokens`."""
+        self._gather_parameters()
+        for chunk in self.chunks:
+            chunk.eval()
+        length = self.recipe.model.seq_length  # what the kernels were negotiated for
+        window = list(tokens)[-length:]
+        batch: Batch = {
+            "tokens": torch.tensor([window + [0] * (length - len(window))]),
+            "position_ids": torch.arange(length)[None],
+            "attention_mask": self._causal_mask(length),
+        }
+        # The interleaved schedule takes micro-batches by the number of stages.
+        repeats = self.recipe.parallel.pipeline_model_parallel_size if len(self.chunks) > 1 else 1
+        outputs = self._run(
+            partial(_forward_logits, len(window) - 1),
+            iter([batch] * repeats),
+            repeats,
+            forward_only=True,
+            collect_non_loss_data=True,
+            samples=1,
+        )
+        self._resume_gathering()
+        logits = torch.zeros(self.recipe.padded_vocab_size(self.vocab_size), device=self._device)
+        if outputs:
+            logits.copy_(outputs[0])
+        dist.all_reduce(logits, group=parallel_state.get_pipeline_model_parallel_group())
+        return logits[: self.vocab_size]
+
+    def parameters_norm(self) -> Tensor:
+        """Return the norm over parameters that this rank alone holds, summed over the model-parallel ranks."""
+        counted = [
+            parameter.detach().float()
+            for chunk in self.chunks
+            for parameter in chunk.parameters()
+            if param_is_not_shared(parameter) and param_is_not_tensor_parallel_duplicate(parameter)
+        ]
+        squared = self._norm(counted).square()
+        dist.all_reduce(squared, group=parallel_state.get_model_parallel_group())
+        return squared.sqrt()
+
+    def save(self, directory: Path, progress: Mapping[str, Any]) -> None:
+        """Write everything that a resumed run needs."""
+        self._gather_parameters()
+        storage.save(self, directory, progress)
+        self._resume_gathering()
+
+    def load(self, directory: Path, *, weights_only: bool) -> Mapping[str, Any]:
+        """Read what `save` wrote."""
+        return storage.load(self, directory, weights_only=weights_only)
+
+    def _run(
+        self,
+        forward: Any,
+        batches: Iterator[Batch] | None,
+        num_microbatches: int,
+        *,
+        samples: int | None = None,
+        **options: bool,
+    ) -> list[Tensor]:
+        """Run megatron-core's schedule; return what the last stage collected, an empty list elsewhere."""
+        outputs = self._forward_backward(
+            forward_step_func=partial(forward, device=self._device),
+            data_iterator=self._iterators(batches, num_microbatches),
+            model=self.chunks,
+            num_microbatches=num_microbatches,
+            seq_length=self.recipe.model.seq_length,
+            micro_batch_size=samples or self.recipe.train.micro_batch_size,
+            **options,
+        )
+        return list(outputs)
+
+    def _iterators(self, batches: Iterator[Batch] | None, num_microbatches: int) -> Any:
+        """Give every chunk that reads data the same micro-batches."""
+        if len(self.chunks) == 1:
+            return batches
+        shared = [] if batches is None else [next(batches) for _ in range(num_microbatches)]
+        return [iter(shared) if reads else None for reads in self._reads]
+
+    def _gather_parameters(self) -> None:
+        """Finish the parameter gather that would otherwise overlap the next training forward pass."""
+        if self.recipe.parallel.overlap_param_gather:
+            for chunk in self.chunks:
+                chunk.disable_forward_pre_hook()
+
+    def _resume_gathering(self) -> None:
+        if self.recipe.parallel.overlap_param_gather:
+            for chunk in self.chunks:
+                chunk.enable_forward_pre_hook()
+
+    def _causal_mask(self, length: int) -> Tensor | None:
+        """Return the mask where attention was negotiated to be given one."""
+        if not self.recipe.data.reset_attention_mask:
+            return None
+        return torch.ones(1, 1, length, length, dtype=torch.bool).triu(1)
+
+    def _as_tensor(self, norm: Tensor | float) -> Tensor:
+        return norm if isinstance(norm, torch.Tensor) else torch.tensor(float(norm), device=self._device)
+
+
+def _chunk_reads(recipe: Recipe, chunk: Any) -> bool:
+    inner = chunk.module
+    inner = getattr(inner, "module", inner)  # Float16Module
+    return bool(inner.pre_process or inner.post_process or recipe.data.reset_attention_mask)
+
+
+def _forward_loss(batches: Iterator[Batch] | None, model: Any, *, device: torch.device) -> tuple[Tensor, Any]:
+    batch = _to(device, next(batches)) if batches is not None else {}
+    output = model(
+        batch.get("tokens"), batch.get("position_ids"), batch.get("attention_mask"), labels=batch.get("labels")
+    )
+    return output, partial(_mean_loss, batch.get("loss_mask"))
+
+
+def _mean_loss(loss_mask: Tensor | None, losses: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the mean over unmasked tokens [b, s], and a copy that the schedule's in-place scaling does not reach."""
+    weights = torch.ones_like(losses) if loss_mask is None else loss_mask
+    loss = (losses.float() * weights).sum() / weights.sum().clamp(min=1)
+    return loss, loss.detach().clone()
+
+
+def _forward_logits(
+    position: int, batches: Iterator[Batch] | None, model: Any, *, device: torch.device
+) -> tuple[Tensor, Any]:
+    batch = _to(device, next(batches)) if batches is not None else {}
+    output = model(
+        batch.get("tokens"), batch.get("position_ids"), batch.get("attention_mask"), runtime_gather_output=True
+    )
+    return output, partial(_logits_at, position)
+
+
+def _logits_at(position: int, output: Tensor, *, non_loss_data: bool) -> Tensor:  # noqa: ARG001  the schedule's call
+    return output[0, position].float()
+
+
+def _to(device: torch.device, batch: Batch) -> dict[str, Tensor | None]:
+    return {
+        name: None if tensor is None else tensor.to(device, non_blocking=True) for name, tensor in batch.items()
+    }

@@ -1,0 +1,86 @@
+"""What the training loop, evaluation and checkpoints know of an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from torch import Tensor
+
+Batch = Mapping[str, Tensor | None]
+"""One micro-batch: see pretrain.data.batches."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Step:
+    """What one optimizer step was. Tensors stay on the device until somebody logs them.
+
+    Attributes:
+        loss: mean loss over the micro-batches of this rank, fp32 scalar; None where the rank is not on the last stage.
+        grad_norm: before clipping, over the whole model, fp32 scalar; None when the step was skipped.
+        skipped: the gradients had an inf or nan, so weights and schedule stay (fp16 only).
+        num_zeros_in_grad: None unless it is logged.
+    """
+
+    loss: Tensor | None
+    grad_norm: Tensor | None
+    skipped: bool
+    num_zeros_in_grad: float | None = None
+
+
+class Engine(Protocol):
+    """A model with its optimizer and learning-rate schedule, distributed over the ranks."""
+
+    @property
+    def learning_rate(self) -> float:
+        """Learning rate of the next step."""
+        ...
+
+    @property
+    def loss_scale(self) -> float:
+        """Factor of the loss in the backward pass; 1.0 where gradients are not scaled."""
+        ...
+
+    def train_step(self, batches: Iterator[Batch] | None, num_microbatches: int) -> Step:
+        """Take one optimizer step over `num_microbatches` micro-batches of this rank; without host synchronization.
+
+        Args:
+            batches: gives at least that many; None where `reads_data` is False.
+            num_microbatches: of this rank.
+        """
+        ...
+
+    def advance_schedule(self, samples: int) -> None:
+        """Move the learning-rate schedule on by the samples of a step that was not skipped."""
+        ...
+
+    def evaluate(self, batches: Iterator[Batch] | None, num_microbatches: int) -> Tensor:
+        """Return the mean loss over all ranks' micro-batches, fp32 scalar, equal on all ranks."""
+        ...
+
+    def next_token_logits(self, tokens: Sequence[int]) -> Tensor:
+        """Return the logits of the token after `tokens` (the last seq_length of them), fp32 [vocabulary], on all ranks."""
+        ...
+
+    @property
+    def reads_data(self) -> bool:
+        """Whether this rank's pipeline stages need micro-batches."""
+        ...
+
+    def parameters_norm(self) -> Tensor:
+        """Return the Euclidean norm of all parameters, fp32 scalar, equal on all ranks."""
+        ...
+
+    def save(self, directory: Path, progress: Mapping[str, Any]) -> None:
+        """Write everything that a resumed run needs into an empty folder; all ranks call it together."""
+        ...
+
+    def load(self, directory: Path, *, weights_only: bool) -> Mapping[str, Any]:
+        """Read what `save` wrote, at any layout, and return its `progress`.
+
+        Raises:
+            CheckpointError: the folder holds another model, or is damaged.
+        """
+        ...

@@ -1,0 +1,82 @@
+"""megatron-core's data parallelism and optimizer, as a recipe asks for them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
+from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+
+from pretrain.model.requests import compute_dtype
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from megatron.core.optimizer import MegatronOptimizer
+    from torch import nn
+
+    from pretrain.recipe import Recipe
+
+
+def distribute(recipe: Recipe, chunks: Sequence[nn.Module]) -> list[DistributedDataParallel]:
+    """Wrap every chunk in megatron-core's data parallelism: gradients in one buffer, reduced in buckets."""
+    parallel = recipe.parallel
+    config = DistributedDataParallelConfig(
+        grad_reduce_in_fp32=recipe.precision.grad_reduce_in_fp32,
+        overlap_grad_reduce=parallel.overlap_grad_reduce,
+        overlap_param_gather=parallel.overlap_param_gather,
+        use_distributed_optimizer=parallel.use_distributed_optimizer,
+        check_for_nan_in_grad=False,  # a host synchronization in every step; the loop looks at the loss it logs
+    )
+    return [
+        DistributedDataParallel(
+            chunk.config,
+            config,
+            chunk,
+            # As Megatron-LM: the reduction of later chunks is hidden behind the first one's backward anyway.
+            disable_bucketing=number > 0 or parallel.overlap_param_gather,
+        )
+        for number, chunk in enumerate(chunks)
+    ]
+
+
+def build_optimizer(recipe: Recipe, chunks: list[DistributedDataParallel]) -> MegatronOptimizer:
+    """Return megatron-core's optimizer around the negotiated Adam; biases and norms have no weight decay."""
+    optimizer, precision, dtype = recipe.optimizer, recipe.precision, compute_dtype(recipe)
+    config = OptimizerConfig(
+        optimizer="adam",
+        lr=optimizer.lr,
+        min_lr=recipe.schedule.min_lr,
+        weight_decay=optimizer.weight_decay,
+        decoupled_weight_decay=optimizer.name == "adamw",
+        adam_beta1=optimizer.adam_beta1,
+        adam_beta2=optimizer.adam_beta2,
+        adam_eps=optimizer.adam_eps,
+        clip_grad=optimizer.clip_grad,
+        fp16=dtype == torch.float16,
+        bf16=dtype == torch.bfloat16,
+        params_dtype=dtype,
+        loss_scale=precision.loss_scale,
+        initial_loss_scale=precision.initial_loss_scale,
+        min_loss_scale=precision.min_loss_scale,
+        loss_scale_window=precision.loss_scale_window,
+        hysteresis=precision.hysteresis,
+        use_distributed_optimizer=recipe.parallel.use_distributed_optimizer,
+        overlap_param_gather=recipe.parallel.overlap_param_gather,
+        log_num_zeros_in_grad=recipe.logging.log_num_zeros_in_grad,
+    )
+    return get_megatron_optimizer(config, chunks)
+
+
+def connect(config: Any, recipe: Recipe, chunks: list[DistributedDataParallel], optimizer: MegatronOptimizer) -> None:
+    """Tell the schedules of megatron-core how to scale losses and when to reduce gradients."""
+    from megatron.core.distributed import finalize_model_grads  # noqa: PLC0415
+
+    config.grad_scale_func = optimizer.scale_loss
+    config.finalize_model_grads_func = finalize_model_grads
+    if recipe.parallel.overlap_grad_reduce:
+        no_sync = [chunk.no_sync for chunk in chunks]
+        config.no_sync_func = no_sync if len(chunks) > 1 else no_sync[0]
+    if recipe.parallel.overlap_param_gather and len(chunks) > 1:
+        config.param_sync_func = [chunk.start_param_sync for chunk in chunks]

@@ -1,0 +1,160 @@
+"""The megatron engine's checkpoint: megatron-core's sharded format, readable at any layout.
+
+common.pt holds what all ranks agree on: progress, schedule, the model's description, the optimizer's groups. Weights,
+optimizer state and generator states are sharded. Everything is read with torch.load's weights_only.
+"""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from megatron.core import dist_checkpointing, parallel_state
+from megatron.core.dist_checkpointing.core import CheckpointingException
+
+from pretrain.engine import generators
+from pretrain.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pretrain.engine.megatron import MegatronEngine
+    from pretrain.recipe import Recipe
+
+FORMAT = 1
+"""Raised when a checkpoint written before cannot be read any more."""
+
+_STRUCTURE = (
+    "num_layers",
+    "hidden_size",
+    "num_attention_heads",
+    "num_query_groups",
+    "kv_channels",
+    "ffn_hidden_size",
+    "max_position_embeddings",
+    "position_embedding_type",
+    "rotary_percent",
+    "rotary_base",
+    "normalization",
+    "activation",
+    "add_bias_linear",
+    "untie_embeddings_and_output_weights",
+    "parallel_residual",
+    "embedding_layernorm",
+)
+
+
+def save(engine: MegatronEngine, directory: Path, progress: Mapping[str, Any]) -> None:
+    """Write the engine's state into an empty folder; all ranks together."""
+    state = _sharded_state(engine, is_loading=False)
+    state |= {
+        "format": FORMAT,
+        "progress": dict(progress),
+        "schedule": engine.schedule.state_dict(),
+        "model": _model(engine),
+        "optimizer_kind": _optimizer_kind(engine.recipe),
+        "layout": generators.layout(),
+        "rng": generators.sharded_states(),
+    }
+    dist_checkpointing.save(state, str(directory))
+
+
+def load(engine: MegatronEngine, directory: Path, *, weights_only: bool) -> Mapping[str, Any]:
+    """Read the folder into the engine and return the progress that was saved with it.
+
+    Raises:
+        CheckpointError: the folder is incomplete or damaged, or holds another model or optimizer.
+    """
+    common = read_common(directory)
+    _check(engine, directory, common, weights_only=weights_only)
+    state = _sharded_state(engine, is_loading=True, weights_only=weights_only)
+    same_layout = common["layout"] == generators.layout()
+    if same_layout and not weights_only:
+        state["rng"] = generators.sharded_states()
+    try:
+        loaded = dist_checkpointing.load(state, str(directory))
+    except (CheckpointingException, OSError, RuntimeError, KeyError, EOFError, pickle.UnpicklingError) as exc:
+        raise _damaged(directory, exc) from exc
+    for number, chunk in enumerate(engine.chunks):
+        _inner(chunk).load_state_dict(loaded[f"model{number}"], strict=False)  # extra states of nothing
+    if weights_only:
+        engine.optimizer.reload_model_params()
+        return dict(common["progress"])
+    engine.optimizer.load_state_dict(loaded["optimizer"])
+    engine.schedule.load_state_dict(common["schedule"])
+    if same_layout:
+        generators.restore(loaded["rng"])
+    return dict(common["progress"])
+
+
+def read_common(directory: Path) -> dict[str, Any]:
+    """Return what all ranks agree on: format, progress, schedule, model, layout.
+
+    Raises:
+        CheckpointError: the folder is no checkpoint, incomplete, damaged or of a later format.
+    """
+    if not (directory / "metadata.json").is_file():
+        msg = f"{directory} is not a complete checkpoint: metadata.json is missing.\nChoose another, or start without one."
+        raise CheckpointError(msg)
+    try:
+        common: dict[str, Any] = dist_checkpointing.load_common_state_dict(str(directory))
+    except (CheckpointingException, OSError, RuntimeError, EOFError, pickle.UnpicklingError) as exc:
+        raise _damaged(directory, exc) from exc
+    if common.get("format") != FORMAT:
+        msg = f"{directory} has checkpoint format {common.get('format')}; this version reads {FORMAT}."
+        raise CheckpointError(msg)
+    return common
+
+
+def _sharded_state(engine: MegatronEngine, *, is_loading: bool, weights_only: bool = False) -> dict[str, Any]:
+    metadata = {
+        # The only format of the distributed optimizer that can be read at another tensor and pipeline size.
+        "distrib_optim_sharding_type": "fully_reshardable",
+        "dp_cp_group": parallel_state.get_data_parallel_group(with_context_parallel=True),
+        "chained_optim_avoid_prefix": True,
+    }
+    models = {
+        f"model{number}": _inner(chunk).sharded_state_dict(metadata=metadata)
+        for number, chunk in enumerate(engine.chunks)
+    }
+    if weights_only:
+        return models
+    optimizer = engine.optimizer.sharded_state_dict(models, is_loading=is_loading, metadata=metadata)
+    return {**models, "optimizer": optimizer}
+
+
+def _inner(chunk: Any) -> Any:
+    while hasattr(chunk, "module"):
+        chunk = chunk.module
+    return chunk
+
+
+def _model(engine: MegatronEngine) -> dict[str, Any]:
+    model = engine.recipe.model
+    return {name: getattr(model, name) for name in _STRUCTURE} | {"vocab_size": engine.vocab_size}
+
+
+def _optimizer_kind(recipe: Recipe) -> dict[str, Any]:
+    return {
+        "parallel.use_distributed_optimizer": recipe.parallel.use_distributed_optimizer,
+        "precision.dtype": recipe.precision.dtype,
+    }
+
+
+def _check(engine: MegatronEngine, directory: Path, common: dict[str, Any], *, weights_only: bool) -> None:
+    expected = {f"model.{name}": value for name, value in _model(engine).items()}
+    saved = {f"model.{name}": value for name, value in common["model"].items()}
+    if not weights_only:
+        expected |= _optimizer_kind(engine.recipe)
+        saved |= common["optimizer_kind"]
+    differing = [name for name in expected if expected[name] != saved.get(name)]
+    if differing:
+        pairs = ", ".join(f"{name} {saved.get(name)} (recipe: {expected[name]})" for name in differing[:4])
+        msg = f"{directory} is of another run: {pairs}.\nChange the recipe, or choose another checkpoint."
+        raise CheckpointError(msg)
+
+
+def _damaged(directory: Path, error: Exception) -> CheckpointError:
+    first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return CheckpointError(f"{directory} is damaged: {first_line}\nStart from another checkpoint.")

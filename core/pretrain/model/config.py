@@ -1,0 +1,93 @@
+"""From a recipe to megatron-core's TransformerConfig."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from megatron.core.transformer import TransformerConfig
+from torch.nn import functional
+
+from pretrain.model.requests import compute_dtype
+
+if TYPE_CHECKING:
+    from pretrain.plugins.backend import PointToPoint
+    from pretrain.recipe import Recipe
+
+ACTIVATIONS = {"gelu": functional.gelu, "gelu_tanh": functional.gelu, "swiglu": functional.silu}
+
+
+def transformer_config(recipe: Recipe, point_to_point: PointToPoint) -> TransformerConfig:
+    """Return the configuration of model and schedule.
+
+    megatron-core's own fusions stay off: every fused operation is a negotiated kernel.
+    """
+    return TransformerConfig(**_model(recipe), **_parallel(recipe, point_to_point), **_recompute(recipe))
+
+
+def _model(recipe: Recipe) -> dict[str, Any]:
+    model = recipe.model
+    return {
+        "num_layers": model.num_layers,
+        "hidden_size": model.hidden_size,
+        "num_attention_heads": model.num_attention_heads,
+        "num_query_groups": model.num_query_groups,
+        "kv_channels": model.head_size,
+        "ffn_hidden_size": model.ffn_hidden_size,
+        "hidden_dropout": model.hidden_dropout,
+        "attention_dropout": model.attention_dropout,
+        "normalization": model.normalization,
+        "layernorm_epsilon": model.layernorm_epsilon,
+        "add_bias_linear": model.add_bias_linear,
+        "activation_func": ACTIVATIONS[model.activation],
+        "gated_linear_unit": model.activation == "swiglu",
+        "apply_query_key_layer_scaling": model.apply_query_key_layer_scaling,
+        "attention_softmax_in_fp32": model.attention_softmax_in_fp32 or model.apply_query_key_layer_scaling,
+        # Weights are set by pretrain.model.weights; the methods must exist for the parameters' attributes to be set.
+        "init_method": _leave,
+        "output_layer_init_method": _leave,
+        "embedding_init_method": _leave,
+        "transformer_impl": "local",
+        "masked_softmax_fusion": False,
+        "bias_activation_fusion": False,
+        "bias_dropout_fusion": False,
+        "apply_rope_fusion": False,
+        "gradient_accumulation_fusion": False,
+        "persist_layer_norm": False,
+        "deterministic_mode": recipe.train.deterministic_mode,
+    }
+
+
+def _parallel(recipe: Recipe, point_to_point: PointToPoint) -> dict[str, Any]:
+    parallel, dtype = recipe.parallel, compute_dtype(recipe)
+    return {
+        "tensor_model_parallel_size": parallel.tensor_model_parallel_size,
+        "pipeline_model_parallel_size": parallel.pipeline_model_parallel_size,
+        "virtual_pipeline_model_parallel_size": parallel.virtual_pipeline_model_parallel_size,
+        "sequence_parallel": parallel.sequence_parallel,
+        "params_dtype": dtype,
+        "pipeline_dtype": dtype,
+        "fp16": dtype == torch.float16,
+        "bf16": dtype == torch.bfloat16,
+        "batch_p2p_comm": point_to_point.batched,
+        "batch_p2p_sync": False,
+        "deallocate_pipeline_outputs": True,
+    }
+
+
+def _recompute(recipe: Recipe) -> dict[str, Any]:
+    recompute = recipe.recompute
+    if recompute.granularity == "none":
+        return {}
+    if recompute.granularity == "selective":
+        return {"recompute_granularity": "selective", "recompute_modules": ["core_attn"]}
+    return {
+        "recompute_granularity": "full",
+        "recompute_method": recompute.method,
+        "recompute_num_layers": recompute.num_layers,
+        "distribute_saved_activations": recompute.distribute_saved_activations,
+    }
+
+
+def _leave(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor

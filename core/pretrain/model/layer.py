@@ -1,0 +1,83 @@
+"""Transformer layers: the usual serial one, and GPT-NeoX's parallel residual."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from megatron.core.tensor_parallel import (
+    reduce_from_tensor_model_parallel_region,
+    reduce_scatter_to_sequence_parallel_region,
+)
+from megatron.core.transformer.transformer_layer import TransformerLayer
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from pretrain.plugins.signatures import BiasDropoutAddFn
+
+
+class SerialLayer(TransformerLayer):
+    """x = x + attention(norm(x)); x = x + mlp(norm(x)), as in GPT-2 and GPT-3."""
+
+    def __init__(self, *args: Any, bias_dropout_add: BiasDropoutAddFn, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.bias_dropout_add = bias_dropout_add
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        context: Tensor | None = None,
+        rotary_pos_emb: Tensor | None = None,
+        **_kwargs: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the new hidden states [s, b, h], and the context as it came (megatron-core's block passes it on)."""
+        output, bias = self.self_attention(
+            self.input_layernorm(hidden_states), attention_mask, rotary_pos_emb=rotary_pos_emb
+        )
+        hidden_states = self.bias_dropout_add(output, bias, hidden_states, training=self.training)
+        output, bias = self.mlp(self.pre_mlp_layernorm(hidden_states))
+        return self.bias_dropout_add(output, bias, hidden_states, training=self.training), context
+
+
+class ParallelLayer(SerialLayer):
+    """x = x + attention(norm1(x)) + mlp(norm2(x)), as GPT-J and GPT-NeoX (`gpt_j_residual`).
+
+    Both branches end in a row-parallel linear. Without dropout their partial sums are added first, so that one
+    all-reduce serves both; with dropout each branch has a mask of its own and is reduced on its own.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.reduces_once = self.hidden_dropout == 0 and self.config.tensor_model_parallel_size > 1
+        if self.reduces_once:
+            # The flag under which megatron-core's RowParallelLinear leaves the reduction to its caller (layers.py 1286).
+            self.self_attention.linear_proj.explicit_expert_comm = True
+            self.mlp.linear_fc2.explicit_expert_comm = True
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        context: Tensor | None = None,
+        rotary_pos_emb: Tensor | None = None,
+        **_kwargs: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the new hidden states [s, b, h], and the context as it came."""
+        attended, attention_bias = self.self_attention(
+            self.input_layernorm(hidden_states), attention_mask, rotary_pos_emb=rotary_pos_emb
+        )
+        fed, mlp_bias = self.mlp(self.pre_mlp_layernorm(hidden_states))
+        if self.reduces_once:
+            bias = None if attention_bias is None else attention_bias + mlp_bias
+            return self.bias_dropout_add(self._reduce(attended + fed), bias, hidden_states), context
+        hidden_states = self.bias_dropout_add(attended, attention_bias, hidden_states, training=self.training)
+        return self.bias_dropout_add(fed, mlp_bias, hidden_states, training=self.training), context
+
+    def _reduce(self, partial: Tensor) -> Tensor:
+        reduce = (
+            reduce_scatter_to_sequence_parallel_region
+            if self.config.sequence_parallel
+            else reduce_from_tensor_model_parallel_region
+        )
+        return reduce(partial, group=self.tp_group)  # type: ignore[no-any-return]

@@ -1,0 +1,156 @@
+"""The kernel requests of a recipe: what every backend is asked for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from pretrain.plugins.requests import (
+    ActivationRequest,
+    AttentionRequest,
+    BiasDropoutAddRequest,
+    CollectivesRequest,
+    CrossEntropyRequest,
+    LinearRequest,
+    Mask,
+    NormRequest,
+    OptimizerRequest,
+    Request,
+    RotaryRequest,
+    SoftmaxRequest,
+)
+
+if TYPE_CHECKING:
+    from pretrain.recipe import Recipe
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+"""torch's dtype of a recipe's `precision.dtype`."""
+
+
+def compute_dtype(recipe: Recipe) -> torch.dtype:
+    """Return the dtype of parameters and activations."""
+    return DTYPES[recipe.precision.dtype]
+
+
+def gradient_dtype(recipe: Recipe) -> torch.dtype:
+    """Return the dtype in which gradients are accumulated and reduced."""
+    return torch.float32 if recipe.precision.grad_reduce_in_fp32 else compute_dtype(recipe)
+
+
+def attention_mask(recipe: Recipe) -> Mask:
+    """Return the mask that attention is given: documents are kept apart only by `data.reset_attention_mask`."""
+    return Mask.ARBITRARY if recipe.data.reset_attention_mask else Mask.CAUSAL
+
+
+def attention_requests(
+    recipe: Recipe, device_type: str, *, layer_number: int = 1
+) -> tuple[SoftmaxRequest, AttentionRequest]:
+    """Return the softmax and attention requests of one layer.
+
+    Layers differ only under `model.apply_query_key_layer_scaling`: the scores of layer l (from 1) are stored divided
+    by l, so that they fit into fp16, and multiplied by l again in fp32 inside the softmax.
+    """
+    model, tensor = recipe.model, recipe.parallel.tensor_model_parallel_size
+    divisor = float(layer_number) if model.apply_query_key_layer_scaling else 1.0
+    in_fp32 = model.attention_softmax_in_fp32 or model.apply_query_key_layer_scaling
+    dtype, deterministic = compute_dtype(recipe), recipe.train.deterministic_mode
+    heads = model.num_attention_heads // tensor
+    softmax = SoftmaxRequest(
+        device_type=device_type,
+        dtype=dtype,
+        deterministic=deterministic,
+        heads=heads,
+        queries=model.seq_length,
+        keys=model.seq_length,
+        mask=attention_mask(recipe),
+        scale=divisor,
+        in_fp32=in_fp32,
+    )
+    attention = AttentionRequest(
+        device_type=device_type,
+        dtype=dtype,
+        deterministic=deterministic,
+        heads=heads,
+        query_groups=max(model.num_query_groups // tensor, 1),
+        head_size=model.head_size,
+        seq_length=model.seq_length,
+        micro_batch_size=recipe.train.micro_batch_size,
+        mask=attention_mask(recipe),
+        dropout=model.attention_dropout,
+        scale=model.head_size**-0.5,
+        score_divisor=divisor,
+        softmax_in_fp32=in_fp32,
+        block_size=recipe.kernels.triangle_block_size,
+    )
+    return softmax, attention
+
+
+def kernel_requests(recipe: Recipe, device_type: str, vocab_size: int) -> list[Request]:
+    """Return one request per operation that the recipe needs, softmax before the attention that may use it.
+
+    Args:
+        recipe: what is trained.
+        device_type: torch's name of the device.
+        vocab_size: entries of the tokenizer, before padding.
+    """
+    model, parallel = recipe.model, recipe.parallel
+    tensor = parallel.tensor_model_parallel_size
+    dtype, deterministic = compute_dtype(recipe), recipe.train.deterministic_mode
+    common = {"device_type": device_type, "dtype": dtype, "deterministic": deterministic}
+    requests: list[Request] = [*attention_requests(recipe, device_type)]
+    requests.append(
+        NormRequest(
+            **common,
+            kind=model.normalization,
+            hidden_size=model.hidden_size,
+            epsilon=model.layernorm_epsilon,
+            weight_dtype=dtype,
+        )
+    )
+    if model.position_embedding_type == "rope":
+        requests.append(
+            RotaryRequest(
+                **common,
+                heads=model.num_attention_heads // tensor,
+                head_size=model.head_size,
+                rotary_size=model.rotary_size,
+                seq_length=model.seq_length,
+            )
+        )
+    requests += [
+        ActivationRequest(
+            **common, kind=model.activation, features=model.ffn_hidden_size // tensor, has_bias=model.add_bias_linear
+        ),
+        BiasDropoutAddRequest(
+            **common, hidden_size=model.hidden_size, dropout=model.hidden_dropout, has_bias=model.add_bias_linear
+        ),
+        CrossEntropyRequest(
+            **common,
+            vocab_size=vocab_size,
+            padded_vocab_size=model.padded_vocab_size(vocab_size, tensor),
+            tensor_parallel_size=tensor,
+            in_fp32=not recipe.precision.fp16_lm_cross_entropy,
+        ),
+        LinearRequest(
+            **common,
+            tensor_parallel_size=tensor,
+            sequence_parallel=parallel.sequence_parallel,
+            main_grad_dtype=gradient_dtype(recipe),
+        ),
+        OptimizerRequest(
+            device_type=device_type, dtype=torch.float32, deterministic=deterministic, name=recipe.optimizer.name
+        ),
+    ]
+    return requests
+
+
+def collectives_request(recipe: Recipe, device_type: str, process_group: str) -> CollectivesRequest:
+    """Return the request for process-group options; it is negotiated before the others."""
+    return CollectivesRequest(
+        device_type=device_type,
+        dtype=gradient_dtype(recipe),
+        deterministic=recipe.train.deterministic_mode,
+        process_group=process_group,
+        timeout_minutes=recipe.parallel.distributed_timeout_minutes,
+    )

@@ -1,0 +1,103 @@
+"""Initial weights that do not depend on the parallel layout or the device.
+
+Every parameter is filled in blocks along the dimension that tensor parallelism splits. A block's values come from a
+CPU generator seeded by (seed, the parameter's global name, block number), so any rank makes just the blocks it holds
+and all layouts hold the same numbers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import Tensor, nn
+
+    from pretrain.recipe import Recipe
+
+BLOCK_ELEMENTS = 1 << 16
+
+
+def standard_deviation(recipe: Recipe, method: str) -> float:
+    """Return the standard deviation of an initialization method.
+
+    normal: `init_method_std`. scaled_normal: divided by sqrt(2 L), the residual branches of a GPT-2 (Radford et al.
+    2019, section 2.3; Megatron's scaled_init_method_normal). small_init: sqrt(2 / (5 h)) (Nguyen and Salazar 2019,
+    arXiv:1910.05895). wang_init: 2 / (L sqrt(h)) (mesh-transformer-jax). The last two as in GPT-NeoX's init_functions.py.
+    """
+    model = recipe.model
+    match method:
+        case "normal":
+            return model.init_method_std
+        case "scaled_normal":
+            return model.init_method_std / math.sqrt(2.0 * model.num_layers)
+        case "small_init":
+            return math.sqrt(2.0 / (5.0 * model.hidden_size))
+        case "wang_init":
+            return 2.0 / (model.num_layers * math.sqrt(model.hidden_size))
+        case _:
+            msg = f"init method {method!r} is unknown"
+            raise ValueError(msg)
+
+
+@torch.no_grad()
+def initialize(model: nn.Module, recipe: Recipe, vocab_size: int, tensor_parallel_rank: int) -> None:
+    """Set every parameter of one pipeline stage: norms to one, biases to zero, matrices to normal values.
+
+    Rows of the vocabulary's padding are zero and stay so: how many there are depends on the layout.
+    """
+    for name, parameter in global_names(model):
+        if name.endswith("bias"):
+            parameter.zero_()
+        elif "layernorm" in name:
+            parameter.fill_(1.0)
+        else:
+            output = name.endswith(("linear_proj.weight", "linear_fc2.weight"))
+            method = recipe.model.output_layer_init_method if output else recipe.model.init_method
+            deviation = standard_deviation(recipe, method)
+            _fill_normal(parameter, f"{recipe.train.seed}/{name}", deviation, tensor_parallel_rank)
+            if name in {"embedding.word_embeddings.weight", "output_layer.weight"}:
+                parameter[max(0, vocab_size - tensor_parallel_rank * parameter.shape[0]) :] = 0.0
+
+
+def global_names(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield parameters with names that count layers over all pipeline stages, and the tied output as the embedding."""
+    layers = getattr(model, "decoder").layers  # noqa: B009  megatron-core's GPTModel is untyped
+    for name, parameter in model.named_parameters():
+        if name.startswith("decoder.layers."):
+            local, rest = name.removeprefix("decoder.layers.").split(".", 1)
+            yield f"decoder.layers.{layers[int(local)].layer_number - 1}.{rest}", parameter
+        elif name == "output_layer.weight" and getattr(parameter, "shared_embedding", False):
+            yield "embedding.word_embeddings.weight", parameter
+        else:
+            yield name, parameter
+
+
+def _fill_normal(parameter: Tensor, key: str, deviation: float, rank: int) -> None:
+    split = getattr(parameter, "tensor_model_parallel", False)
+    dim = parameter.partition_dim if split else 0  # type: ignore[attr-defined]
+    parts = parameter.partition_stride if split else 1  # type: ignore[attr-defined]  # swiglu holds [gate; up]
+    for part, values in enumerate(parameter.chunk(parts, dim)):
+        offset = rank * values.shape[dim] if split else 0
+        _fill_part(values.transpose(0, dim), f"{key}/{part}", deviation, offset)
+
+
+def _fill_part(values: Tensor, key: str, deviation: float, offset: int) -> None:
+    """Fill `values`, which is rows `offset` and following of the whole tensor."""
+    rest = values.shape[1:]
+    rows = max(1, BLOCK_ELEMENTS // max(1, rest.numel()))
+    end = offset + values.shape[0]
+    for block in range(offset // rows, -(-end // rows)):
+        numbers = torch.empty((rows, *rest)).normal_(0.0, deviation, generator=_generator(f"{key}/{block}"))
+        first, last = max(offset, block * rows), min(end, (block + 1) * rows)
+        values[first - offset : last - offset].copy_(numbers[first - block * rows : last - block * rows])
+
+
+def _generator(key: str) -> torch.Generator:
+    seed = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "little") >> 1
+    return torch.Generator().manual_seed(seed)

@@ -1,0 +1,63 @@
+"""The global batch over the training: constant, or growing with the samples consumed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pretrain.recipe import Recipe
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSizes:
+    """Global batch sizes, as Megatron-LM's `--rampup-batch-size` counts them.
+
+    Attributes:
+        final: the global batch at the end.
+        rampup: start, increment and the samples over which it grows; None for a constant batch.
+    """
+
+    final: int
+    rampup: tuple[int, int, int] | None = None
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> BatchSizes:
+        """Return the sizes of a recipe."""
+        return cls(recipe.train.global_batch_size, recipe.train.rampup_batch_size)
+
+    def at(self, consumed_samples: int) -> int:
+        """Return the global batch of the step that begins after `consumed_samples`."""
+        if self.rampup is None:
+            return self.final
+        start, increment, samples = self.rampup
+        if consumed_samples > samples or self.final == start:
+            return self.final
+        samples_per_increment = samples / ((self.final - start) / increment)
+        return min(start + int(consumed_samples / samples_per_increment) * increment, self.final)
+
+    def iterations(self, samples: int) -> int:
+        """Return the number of steps that `samples` make; a rest that does not fill a batch is left out."""
+        consumed = iterations = 0
+        while self.at(consumed) != self.final:
+            if consumed + self.at(consumed) > samples:
+                return iterations
+            consumed += self.at(consumed)
+            iterations += 1
+        return iterations + (samples - consumed) // self.final
+
+    def samples(self, iterations: int) -> int:
+        """Return the samples that so many steps from the start consume."""
+        consumed = 0
+        for done in range(iterations):
+            if self.at(consumed) == self.final:
+                return consumed + (iterations - done) * self.final
+            consumed += self.at(consumed)
+        return consumed
+
+
+def total_iterations(recipe: Recipe) -> int:
+    """Return the length of the training in iterations."""
+    if recipe.train.train_iters is not None:
+        return recipe.train.train_iters
+    return BatchSizes.of(recipe).iterations(recipe.train.train_samples or 0)

@@ -1,0 +1,38 @@
+"""Loss and perplexity on held-out text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from pretrain.observe.records import EvalRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pretrain.engine.protocol import Batch, Engine
+
+Split = Literal["valid", "test"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evaluation:
+    """Evaluates the same samples every time, so that the losses of one run can be compared.
+
+    Attributes:
+        engine: what computes the loss.
+        batches: makes a fresh iterator over a split's micro-batches of this rank; None where the rank reads no data.
+        num_microbatches: of this rank in a global batch.
+        iters: global batches.
+    """
+
+    engine: Engine
+    batches: Callable[[Split], Iterator[Batch] | None]
+    num_microbatches: int
+    iters: int
+
+    def run(self, split: Split, iteration: int) -> EvalRecord:
+        """Return loss and perplexity of a split; all ranks call it together."""
+        batches = self.batches(split)
+        losses = [self.engine.evaluate(batches, self.num_microbatches) for _ in range(self.iters)]
+        return EvalRecord.of(split, iteration, sum(loss.item() for loss in losses) / len(losses))

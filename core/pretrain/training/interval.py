@@ -1,0 +1,73 @@
+"""What is added up between two logged lines, on the device and without waiting for it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+
+if TYPE_CHECKING:
+    from pretrain.engine.protocol import Step
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Totals:
+    """What an interval came to, equal on all ranks.
+
+    Attributes:
+        lm_loss: mean over the iterations that were not skipped and whose loss was finite; None if there was none.
+        nan_iterations: iterations whose loss was not finite on some rank, and that were not skipped.
+    """
+
+    lm_loss: float | None
+    nan_iterations: int
+
+
+class Interval:
+    """The iterations since the last logged line."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._sums = torch.zeros(3, device=device)  # finite losses, their number, losses that are not finite
+        self.start()
+
+    def start(self) -> None:
+        """Begin a new interval; the clock runs."""
+        self._sums.zero_()
+        self.iterations = 0
+        self.samples = 0
+        self.skipped_iterations = 0
+        self.seconds = 0.0
+        self.go_on()
+
+    def add(self, step: Step, samples: int) -> None:
+        """Count a step; does not wait for the device."""
+        self.iterations += 1
+        self.samples += samples
+        self.skipped_iterations += step.skipped
+        if step.loss is not None and not step.skipped:
+            finite = torch.isfinite(step.loss)
+            self._sums += torch.stack((torch.where(finite, step.loss, 0.0), finite.float(), (~finite).float()))
+
+    def pause(self) -> None:
+        """Stop the clock: evaluation and checkpoints are not the step's time."""
+        now = time.perf_counter()
+        self.seconds += now - self._started
+        self._started = now
+
+    def go_on(self) -> None:
+        """Start the clock again."""
+        self._started = time.perf_counter()
+
+    def take(self) -> Totals:
+        """Wait for the device, and return what all ranks have added up; collective. The clock is stopped."""
+        sums = self._sums.clone()
+        dist.all_reduce(sums)
+        not_finite = self._sums[2:].clone()
+        dist.all_reduce(not_finite, op=dist.ReduceOp.MAX)
+        loss, count = sums[:2].tolist()
+        totals = Totals(lm_loss=loss / count if count else None, nan_iterations=int(not_finite.item()))
+        self.pause()
+        return totals

@@ -1,0 +1,81 @@
+"""Everything a run tells the outside: console, metrics.jsonl, TensorBoard. Rank 0 writes, the others are silent."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+from pretrain.observe.console import Console
+from pretrain.observe.metrics import FILE, MetricsWriter
+from pretrain.observe.tensorboard import TensorBoard
+from pretrain.observe.timers import timers_line
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from pretrain.observe.records import EvalRecord, TrainRecord
+    from pretrain.observe.timers import Spread
+    from pretrain.recipe import Recipe
+    from pretrain.training.progress import Progress
+
+
+class Journal:
+    """Sends each record to all of them."""
+
+    def __init__(
+        self, recipe: Recipe, run_dir: Path, *, rank: int, total_iterations: int, progress: Progress, resumed: bool
+    ) -> None:
+        """Open the run's files on rank 0; a resumed run's later lines are dropped from them."""
+        self._console = Console(total_iterations, start_iteration=progress.iteration, rank=rank)
+        self._metrics: MetricsWriter | None = None
+        self._tensorboard: TensorBoard | None = None
+        if rank != 0:
+            return
+        resume_at = progress.iteration if resumed else None
+        self._metrics = MetricsWriter(run_dir / FILE, resume_at=resume_at)
+        if recipe.logging.tensorboard:
+            self._tensorboard = TensorBoard(
+                run_dir / "tensorboard",
+                queue_size=recipe.logging.tensorboard_queue_size,
+                resume_at=resume_at,
+                resume_samples=progress.consumed_samples,
+            )
+
+    def train(self, record: TrainRecord) -> None:
+        """Tell of a logged interval."""
+        self._console.train(record)
+        if self._metrics:
+            self._metrics.write(record)
+        if self._tensorboard:
+            self._tensorboard.train(record)
+
+    def evaluation(self, record: EvalRecord, consumed_samples: int) -> None:
+        """Tell of an evaluation."""
+        self._console.evaluation(record)
+        if self._metrics:
+            self._metrics.write(record)
+        if self._tensorboard:
+            self._tensorboard.evaluation(record, consumed_samples)
+
+    def timers(self, spreads: Mapping[str, Spread], iteration: int) -> None:
+        """Tell how long phases took on the fastest and the slowest rank."""
+        self._console.note(timers_line(spreads))
+        if self._tensorboard:
+            self._tensorboard.timers(spreads, iteration)
+
+    def note(self, text: str) -> None:
+        """Print a remark."""
+        self._console.note(text)
+
+    def close(self) -> None:
+        """Close the files and give the terminal back; may be called twice."""
+        self._console.close()
+        for output in (self._metrics, self._tensorboard):
+            if output:
+                output.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()

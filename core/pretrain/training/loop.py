@@ -1,0 +1,173 @@
+"""The training loop: it knows an engine, batches, a journal, checkpoints and reasons to stop, and no device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pretrain.errors import TrainingError
+from pretrain.observe.records import TrainRecord
+from pretrain.observe.timers import across_ranks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import torch
+
+    from pretrain.engine.protocol import Batch, Engine, Step
+    from pretrain.observe.throughput import Speedometer
+    from pretrain.observe.timers import PhaseTimers
+    from pretrain.recipe import Recipe
+    from pretrain.recipe.layout import Layout
+    from pretrain.training.batch_sizes import BatchSizes
+    from pretrain.training.evaluation import Evaluation
+    from pretrain.training.interval import Interval
+    from pretrain.training.journal import Journal
+    from pretrain.training.progress import Progress
+    from pretrain.training.saving import Saving
+    from pretrain.training.stopping import Stopping
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """One training from where `progress` is to its end, or to the first reason to stop.
+
+    Attributes:
+        recipe: what is trained.
+        layout: sizes of the parallel groups.
+        total_iterations: where the training ends.
+        sizes: the global batch over the training.
+        progress: counters, moved on in place.
+        engine: takes the steps.
+        batches: this rank's micro-batches from `progress` on; None where its stages read no data.
+        evaluation: held-out loss; None if switched off.
+        saving: writes checkpoints; None if switched off.
+        stopping: reasons to leave early.
+        journal: where records go.
+        timers: phase timers.
+        interval: what is added up for the next record.
+        speedometer: turns an interval into throughput.
+        device: where the engine's tensors are.
+        memory_peak: bytes, or None where the device cannot tell.
+    """
+
+    recipe: Recipe
+    layout: Layout
+    total_iterations: int
+    sizes: BatchSizes
+    progress: Progress
+    engine: Engine
+    batches: Iterator[Batch] | None
+    evaluation: Evaluation | None
+    saving: Saving | None
+    stopping: Stopping
+    journal: Journal
+    timers: PhaseTimers
+    interval: Interval
+    speedometer: Speedometer
+    device: torch.device
+    memory_peak: Callable[[], int | None]
+
+    def run(self) -> str:
+        """Train; return why it ended before the last iteration, or an empty string when it did not."""
+        reason = ""
+        self.interval.go_on()
+        while self.progress.iteration < self.total_iterations and not reason:
+            self._iterate()
+            reason = self._reason_to_leave()
+        self.stopping.settle()
+        if not reason:
+            self._evaluate("valid")
+            self._evaluate("test")
+        self._save()
+        return reason
+
+    def _iterate(self) -> None:
+        global_batch_size = self.sizes.at(self.progress.consumed_samples)
+        with self.timers.phase("interval"):
+            learning_rate = self.engine.learning_rate
+            step = self.engine.train_step(self.batches, self.layout.num_microbatches(global_batch_size))
+            if not step.skipped:
+                self.engine.advance_schedule(global_batch_size)
+        self.interval.add(step, global_batch_size)
+        self.progress.iteration += 1
+        self.progress.consumed_samples += global_batch_size
+        self.progress.skipped_iterations += step.skipped
+        iteration = self.progress.iteration
+        if iteration % self.recipe.logging.log_interval == 0 or iteration == self.total_iterations:
+            self._log(step, global_batch_size, learning_rate)
+        every = self.recipe.evaluation.interval
+        if every and iteration % every == 0 and iteration < self.total_iterations:
+            self._evaluate("valid")
+        every = self.recipe.checkpoint.save_interval
+        if every and iteration % every == 0:
+            self._save()
+
+    def _reason_to_leave(self) -> str:
+        every = self.recipe.train.exit_interval
+        reason = self.stopping.reason()
+        if every and self.progress.iteration % every == 0:
+            return f"iteration {self.progress.iteration} is a multiple of train.exit_interval {every}"
+        return reason
+
+    def _log(self, step: Step, global_batch_size: int, learning_rate: float) -> None:
+        totals = self.interval.take()
+        if self.recipe.precision.dtype != "fp16" and totals.nan_iterations:
+            raise TrainingError(self._not_finite())
+        speed = self.speedometer.measure(
+            iterations=self.interval.iterations, samples=self.interval.samples, seconds=self.interval.seconds
+        )
+        wants_norm = self.recipe.logging.log_params_norm
+        self.journal.train(
+            TrainRecord(
+                iteration=self.progress.iteration,
+                consumed_samples=self.progress.consumed_samples,
+                consumed_tokens=self.progress.consumed_samples * self.recipe.model.seq_length,
+                lm_loss=totals.lm_loss,
+                grad_norm=None if step.grad_norm is None else step.grad_norm.item(),
+                learning_rate=learning_rate,
+                loss_scale=self.engine.loss_scale if self.recipe.precision.dtype == "fp16" else None,
+                global_batch_size=global_batch_size,
+                skipped_iterations=self.interval.skipped_iterations,
+                nan_iterations=totals.nan_iterations,
+                seconds_per_iteration=speed.seconds_per_iteration,
+                samples_per_second=speed.samples_per_second,
+                tokens_per_second_per_device=speed.tokens_per_second_per_device,
+                tflops_per_device=speed.tflops_per_device,
+                mfu=speed.mfu,
+                memory_peak_bytes=self.memory_peak(),
+                params_norm=self.engine.parameters_norm().item() if wants_norm else None,
+                num_zeros_in_grad=None if step.num_zeros_in_grad is None else int(step.num_zeros_in_grad),
+            )
+        )
+        if self.recipe.logging.log_timers:
+            spreads = across_ranks(self.timers.take(), self.interval.iterations, device=self.device)
+            self.journal.timers(spreads, self.progress.iteration)
+        self.interval.start()
+
+    def _evaluate(self, split: str) -> None:
+        if self.evaluation is None:
+            return
+        self.interval.pause()
+        with self.timers.phase("evaluation"):
+            record = self.evaluation.run(split, self.progress.iteration)
+        self.journal.evaluation(record, self.progress.consumed_samples)
+        self.interval.go_on()
+
+    def _save(self) -> None:
+        if self.saving is None:
+            return
+        self.interval.pause()
+        with self.timers.phase("save"):
+            saved = self.saving.save(self.engine, self.progress)
+        if saved is not None:
+            self.journal.note(f"checkpoint: {saved}")
+        self.interval.go_on()
+
+    def _not_finite(self) -> str:
+        latest = None if self.saving is None else self.saving.folder.latest()
+        start = "There is no checkpoint before it." if latest is None else f"The latest checkpoint is iteration {latest}."
+        return (
+            f"the loss is not finite any more, within the {self.interval.iterations} iterations up to "
+            f"{self.progress.iteration}. {start}\nLower optimizer.lr, lengthen the warm-up, or use precision.dtype: bf16."
+        )

@@ -1,0 +1,35 @@
+"""The composition root: from a recipe and a backend's name to a finished run, on one rank."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pretrain.launch.world import World
+    from pretrain.recipe import Recipe
+
+
+def train(recipe: Recipe, *, backend_name: str, run_dir: Path, resume: bool, world: World) -> None:
+    """Train as one rank of `world`; called once per process.
+
+    Raises:
+        PretrainError: whatever the user can mend, before the first step where possible.
+    """
+    from pretrain.bridge import megatron  # noqa: PLC0415  nothing here is imported before it is needed
+    from pretrain.plugins.manager import load  # noqa: PLC0415
+    from pretrain.plugins.readiness import require_device  # noqa: PLC0415
+
+    started = time.time()
+    plugins = load(backend_name)
+    require_device(plugins)
+    for name, value in plugins.backend.prepare(recipe).items():
+        os.environ.setdefault(name, value)
+    megatron.install(plugins.backend)
+    from pretrain.training.assembly import assemble  # noqa: PLC0415  imports megatron.core: after the bridge
+
+    with assemble(recipe, plugins, run_dir, world, resume=resume, started=started) as training:
+        training.run()

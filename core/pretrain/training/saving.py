@@ -1,0 +1,78 @@
+"""Checkpoints of a run, from the loop's point of view."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch.distributed as dist
+
+from pretrain.checkpoint.folder import CheckpointFolder
+from pretrain.errors import CheckpointError
+from pretrain.training.progress import Progress
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pretrain.engine.protocol import Engine
+    from pretrain.recipe import Recipe
+
+
+@dataclass(slots=True)
+class Saving:
+    """Writes checkpoints into one folder, each iteration once.
+
+    Attributes:
+        folder: where.
+        rank: of this process; rank 0 makes and removes folders.
+    """
+
+    folder: CheckpointFolder
+    rank: int
+    _saved: int | None = field(default=None, init=False)
+
+    def save(self, engine: Engine, progress: Progress) -> Path | None:
+        """Write a checkpoint and return its folder, or None if this iteration has been saved; all ranks together."""
+        if self._saved == progress.iteration:
+            return None
+        self._saved = progress.iteration
+        write = partial(engine.save, progress=progress.to_mapping())
+        return self.folder.save(progress.iteration, write, is_main=self.rank == 0, barrier=dist.barrier)
+
+    def mark_loaded(self, progress: Progress) -> None:
+        """Remember that this iteration's checkpoint is the one that was loaded."""
+        self._saved = progress.iteration
+
+
+def folder_of(recipe: Recipe, run_dir: Path) -> CheckpointFolder:
+    """Return where the run saves: RUN/checkpoints, or the folder that `checkpoint.save` names."""
+    save = recipe.checkpoint.save
+    path = run_dir / "checkpoints" if isinstance(save, bool) else type(run_dir)(save)
+    return CheckpointFolder(path, recipe.checkpoint.keep)
+
+
+def start_from(recipe: Recipe, engine: Engine, run_dir: Path, *, resume: bool) -> tuple[Progress, str]:
+    """Load what the run starts from and return how far it is, with a remark for the journal.
+
+    A resumed run takes its own latest checkpoint; without one, and for a new run, `checkpoint.load` counts.
+
+    Raises:
+        CheckpointError: `checkpoint.load` has no checkpoint, or one that does not fit.
+    """
+    own = folder_of(recipe, run_dir)
+    latest = own.latest() if resume else None
+    if latest is not None:
+        progress = engine.load(own.directory(latest), weights_only=False)
+        return Progress.from_mapping(progress), f"resumed from {own.directory(latest)}"
+    if recipe.checkpoint.load is None:
+        return Progress(), "no checkpoint yet: started from the beginning" if resume else ""
+    given = CheckpointFolder(type(run_dir)(recipe.checkpoint.load))
+    latest = given.latest()
+    if latest is None:
+        msg = f"checkpoint.load: {given.path} holds no checkpoint (no latest_checkpointed_iteration.txt)."
+        raise CheckpointError(msg)
+    finetune = recipe.checkpoint.finetune
+    progress = engine.load(given.directory(latest), weights_only=finetune)
+    remark = f"{'weights' if finetune else 'continued'} from {given.directory(latest)}"
+    return (Progress() if finetune else Progress.from_mapping(progress)), remark

@@ -1,0 +1,80 @@
+"""Reasons to save and leave before the end, agreed on by all ranks."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+import torch.distributed as dist
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from pretrain.recipe import Recipe
+
+REASONS = ("", "the time of train.exit_duration_in_mins is over", "the kill switch is there", "SIGINT", "SIGTERM")
+"""What a vote means; a higher one wins when ranks differ."""
+
+
+class Stopping:
+    """Watches signals, the clock and the kill-switch file; a context that puts the signal handlers back.
+
+    Ranks agree by a small all-reduce between hosts, started in one iteration and read in the next, so that no step
+    waits for it. The loop therefore leaves one iteration after the first rank wants to.
+    """
+
+    def __init__(self, recipe: Recipe) -> None:
+        """Take the recipe's reasons; the clock starts now."""
+        train = recipe.train
+        minutes = train.exit_duration_in_mins
+        self._deadline = None if minutes is None else time.monotonic() + 60 * minutes
+        self._kill_switch = None if train.kill_switch_path is None else Path(train.kill_switch_path)
+        self._signal = 0
+        self._handlers: dict[int, Any] = {}
+        self._vote: torch.Tensor | None = None
+        self._pending: dist.Work | None = None
+        self._group = dist.new_group(backend="gloo") if dist.get_world_size() > 1 else None
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._handlers[number] = signal.signal(number, self._remember)
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+
+    def reason(self) -> str:
+        """Return why all ranks leave now, or an empty string; called once by every rank after every iteration."""
+        if self._group is None:
+            return REASONS[self._own_vote()]
+        agreed = 0
+        if self._pending is not None and self._vote is not None:
+            self._pending.wait()
+            agreed = int(self._vote.item())
+        self._vote = torch.tensor(self._own_vote(), dtype=torch.int32)
+        self._pending = dist.all_reduce(self._vote, op=dist.ReduceOp.MAX, group=self._group, async_op=True)
+        return REASONS[agreed]
+
+    def settle(self) -> None:
+        """Wait for the vote that is still under way, before groups are torn down."""
+        if self._pending is not None:
+            self._pending.wait()
+            self._pending = None
+
+    def _own_vote(self) -> int:
+        if self._signal:
+            return REASONS.index(signal.Signals(self._signal).name)
+        if self._kill_switch is not None and self._kill_switch.exists():
+            return 2
+        return int(self._deadline is not None and time.monotonic() > self._deadline)
+
+    def _remember(self, number: int, _frame: FrameType | None) -> None:
+        self._signal = number
+        # A second signal of the kind does what it always did: end the process.
+        signal.signal(number, self._handlers[number])
