@@ -3,6 +3,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -19,13 +20,16 @@ optimizer: {lr: 0.001}
 
 
 @pytest.fixture(autouse=True)
-def fake_trainings(monkeypatch):
+def environment(monkeypatch):
     """Lets rank processes import fake_training; nobody else started this process as a rank."""
-    monkeypatch.setenv("PYTHONPATH", str(HERE))
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("SLURM_") and name not in {"RANK", "WORLD_SIZE", "OMP_NUM_THREADS", "PRETRAIN_TRACEBACK"}
+    }
     monkeypatch.syspath_prepend(str(HERE))
-    for name in [*os.environ]:
-        if name.startswith("SLURM_") or name in {"RANK", "WORLD_SIZE", "OMP_NUM_THREADS", "PRETRAIN_TRACEBACK"}:
-            monkeypatch.delenv(name)
+    with patch.dict(os.environ, kept | {"PYTHONPATH": str(HERE)}, clear=True):
+        yield
 
 
 @pytest.fixture

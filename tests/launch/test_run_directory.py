@@ -29,7 +29,7 @@ def test_nothing_is_resumed_where_no_run_is(tmp_path):
 
 def test_resuming_needs_a_directory_and_the_latest_is_proposed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(RunError, match="pass --run-dir DIR.$"):
+    with pytest.raises(RunError, match=r"pass --run-dir DIR\.$"):
         check_run_dir(None, resume=True)
     (tmp_path / "runs/tiny-1").mkdir(parents=True)
     (tmp_path / "runs/tiny-1/recipe.yml").touch()

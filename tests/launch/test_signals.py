@@ -12,7 +12,7 @@ from launch.rank_processes import alive, pids_of_ranks, wait_for
 @pytest.mark.parametrize(
     ("sent", "received"),
     [(signal.SIGINT, "SIGINT"), (signal.SIGTERM, "SIGTERM"), (signal.SIGHUP, "SIGTERM")],
-    ids=lambda value: str(value),
+    ids=str,
 )
 def test_a_signal_reaches_every_rank_once_and_the_launcher_waits(launcher, tmp_path, sent, received):
     process = launcher("until_told")

@@ -21,8 +21,8 @@ def test_off_a_terminal_an_interval_is_one_line(train_record):
     record = train_record(mfu=0.421, memory_peak_bytes=3 * 2**30, skipped_iterations=2)
     assert printed(lambda console: console.train(record)) == (
         "iteration  10/100 | samples 80 | loss 4.2500 | lr 3.000e-04 | grad norm 1.500 | batch 8 | 0.500 s/iteration | "
-        "16.00 samples/s | 8192 tokens/s/device | 7 TFLOP/s/device | MFU 42.1 % | skipped 2 | nan 0 | memory 3.00 GiB | "
-        "left 0:45\n"
+        "16.00 samples/s | 8192 tokens/s/device | 7 TFLOP/s/device | MFU 42.1 % | skipped 2 | nan 0 | "
+        "memory 3.00 GiB | left 0:45\n"
     )
 
 
@@ -45,7 +45,8 @@ def test_norms_are_shown_where_they_are_logged(train_record):
 def test_an_evaluation_is_one_line():
     records = [EvalRecord.of("valid", 50, 2.0), EvalRecord.of("test", 100, 3.0)]
     assert printed(*(lambda console, record=record: console.evaluation(record) for record in records)) == (
-        "validation at iteration 50/100 | loss 2.0000 | ppl 7.389\ntest at iteration 100/100 | loss 3.0000 | ppl 20.09\n"
+        "validation at iteration 50/100 | loss 2.0000 | ppl 7.389\n"
+        "test at iteration 100/100 | loss 3.0000 | ppl 20.09\n"
     )
 
 

@@ -1,5 +1,4 @@
 import json
-import os
 import subprocess
 import sys
 
@@ -55,7 +54,7 @@ def test_a_file_torn_anywhere_is_read_and_continued(tmp_path_factory, cut):
     complete = left.count(b"\n")
     assert len(read_metrics(path)) == complete
     write(path, [EvalRecord.of("valid", 9, 1.0)])
-    assert [line["iteration"] for line in read_metrics(path)] == [1, 2, 3][:complete] + [9]
+    assert [line["iteration"] for line in read_metrics(path)] == [*[1, 2, 3][:complete], 9]
 
 
 def test_a_resumed_run_reads_as_one(tmp_path, train_record):
@@ -87,6 +86,6 @@ def test_a_missing_file_is_an_error(tmp_path):
 def test_nothing_is_rewritten_where_nothing_changes(tmp_path, train_record):
     path = tmp_path / "metrics.jsonl"
     write(path, [train_record(10)])
-    before = os.stat(path).st_ino
+    before = path.stat().st_ino
     write(path, [], resume_at=10)
-    assert os.stat(path).st_ino == before
+    assert path.stat().st_ino == before

@@ -42,9 +42,8 @@ def _size(recipe: Recipe) -> list[str]:
     try:
         vocab_size = recipe.padded_vocab_size(load_tokenizer(recipe.tokenizer).vocab_size)
     except DataError as error:
-        return [
-            f"parameters: {parameter_count(recipe.model, 0):,} without the vocabulary's: {str(error).splitlines()[0]}"
-        ]
+        why = str(error).splitlines()[0]
+        return [f"parameters: {parameter_count(recipe.model, 0):,} without the vocabulary's, which is unknown: {why}"]
     tokens = recipe.train.global_batch_size * recipe.model.seq_length
     flops = flops_per_sequence(recipe.model, vocab_size) * recipe.train.global_batch_size
     return [

@@ -1,0 +1,234 @@
+"""`pretrain run`: everything up to the first line of the training, which is played here."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import types
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from plugins.fake_site import reference, site
+from pretrain.cli.main import main
+from pretrain.errors import DataError
+from pretrain.launch.failure import Failure
+from pretrain.recipe import load_recipe
+
+__all__ = ["reference", "site"]
+
+RECIPE = """
+model: {num_layers: 2, hidden_size: 16, num_attention_heads: 2, seq_length: 8}
+tokenizer: {type: bytes}
+data: {path: corpus}
+train: {micro_batch_size: 1, global_batch_size: 4, train_iters: 10}
+optimizer: {lr: 0.001}
+"""
+TORCHRUN = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
+
+
+@pytest.fixture(autouse=True)
+def workplace(tmp_path, monkeypatch, site):
+    """A working directory with a recipe, where one device is there and nobody started ranks."""
+    site.backend("fake")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny.yml").write_text(RECIPE)
+    kept = {name: value for name, value in os.environ.items() if name not in TORCHRUN and "SLURM" not in name}
+    with patch.dict(os.environ, kept, clear=True):
+        yield tmp_path
+
+
+@pytest.fixture
+def trainings(monkeypatch):
+    """What the training was called with; it writes recipe.yml, or raises what is in `error`."""
+    calls = []
+
+    def train(recipe, **options):
+        calls.append({"recipe": recipe, **options})
+        if trainings.error:
+            raise trainings.error
+        options["run_dir"].mkdir(parents=True, exist_ok=True)
+        (options["run_dir"] / "recipe.yml").write_text(recipe.dump())
+
+    trainings = types.SimpleNamespace(calls=calls, error=None)
+    monkeypatch.setitem(sys.modules, "pretrain.training.run", types.SimpleNamespace(train=train))
+    return trainings
+
+
+@pytest.fixture
+def call(capsys):
+    def run(*arguments):
+        with pytest.raises(SystemExit) as ended:
+            main(["tiny.yml", "--backend", "fake", *arguments])
+        return ended.value.code, *capsys.readouterr()
+
+    return run
+
+
+def test_a_recipe_trains_in_a_new_run_directory(call, trainings):
+    assert call() == (0, "", "")
+    (training,) = trainings.calls
+    assert training["recipe"] == load_recipe("tiny.yml")
+    assert (training["backend_name"], training["resume"]) == ("fake", False)
+    assert (training["world"].rank, training["world"].world_size) == (0, 1)
+    assert training["run_dir"].parent == Path("runs")
+    assert training["run_dir"].name.startswith("tiny-")
+
+
+def test_overrides_and_the_run_directory_are_passed_on(call, trainings):
+    assert call("--set", "model.num_layers=3", "--set", "train.train_iters=5", "--run-dir", "here")[0] == 0
+    (training,) = trainings.calls
+    assert (training["recipe"].model.num_layers, training["recipe"].train.train_iters) == (3, 5)
+    assert training["run_dir"] == Path("here")
+
+
+def test_a_run_directory_is_used_twice_only_to_resume(call, trainings):
+    call("--run-dir", "here")
+    code, _, err = call("--run-dir", "here")
+    assert code == 2
+    assert "--resume" in err
+    assert "another --run-dir" in err
+    assert len(trainings.calls) == 1
+    assert call("--run-dir", "here", "--resume")[0] == 0
+    assert trainings.calls[1]["resume"] is True
+
+
+def test_there_must_be_a_run_to_resume(call, trainings):
+    assert "pass --run-dir" in call("--resume")[2]
+    assert "holds no run to resume" in call("--resume", "--run-dir", "here")[2]
+    assert trainings.calls == []
+
+
+def test_a_training_that_fails_at_once_leaves_no_empty_directory(call, trainings, workplace):
+    trainings.error = DataError("corpus.idx is missing.\nBuild it.")
+    assert call() == (2, "", "corpus.idx is missing.\nBuild it.\n")
+    assert list((workplace / "runs").iterdir()) == []
+
+
+def test_the_corpus_is_built_before_the_training_and_only_where_the_recipe_has_one(call, trainings, monkeypatch):
+    from pretrain.data import corpus
+
+    built = []
+    monkeypatch.setattr(corpus, "prepare_corpus", lambda recipe: built.append(len(trainings.calls)))
+    call()
+    assert built == []
+    assert call("--set", "data.corpus={source: python_stdlib}")[0] == 0
+    assert built == [1]
+
+
+def test_a_corpus_that_cannot_be_built_starts_nothing(call, trainings, monkeypatch, workplace):
+    from pretrain.data import corpus
+
+    def fail(recipe):
+        raise DataError("no source text")
+
+    monkeypatch.setattr(corpus, "prepare_corpus", fail)
+    assert call("--set", "data.corpus={source: python_stdlib}") == (2, "", "no source text\n")
+    assert trainings.calls == []
+    assert not (workplace / "runs").exists()
+
+
+def test_a_dry_run_shows_recipe_layout_and_size_and_writes_nothing(call, trainings, workplace):
+    before = sorted(workplace.rglob("*"))
+    code, out, err = call("--dry-run", "--nproc", "2", "--set", "parallel.tensor_model_parallel_size=2")
+    assert (code, err) == (0, "")
+    (workplace / "shown.yml").write_text(out)
+    assert load_recipe("shown.yml") == load_recipe("tiny.yml", ["parallel.tensor_model_parallel_size=2"])
+    (workplace / "shown.yml").unlink()
+    assert "# ranks: 2 = tensor 2 x pipeline 1 x data 1\n" in out
+    assert "# batch: 4 samples = micro batch 1 x data 1 x 4 micro batches a step\n" in out
+    # vocabulary 257 -> 512: 512 x 16, positions 8 x 16, 2 layers of 12 h^2 + 13 h, final norm 2 h
+    assert f"# parameters: {8192 + 128 + 2 * (12 * 256 + 13 * 16) + 32:,}, vocabulary padded to 512\n" in out
+    assert trainings.calls == []
+    assert sorted(workplace.rglob("*")) == before
+
+
+def test_a_dry_run_needs_no_tokenizer_files(call):
+    code, out, _ = call("--dry-run", "--set", "tokenizer={type: huggingface, file: absent.json}")
+    assert code == 0
+    assert "without the vocabulary's, which is unknown: " in out
+
+
+def test_ranks_that_do_not_fit_are_an_error_before_anything_starts(call, trainings):
+    code, _, err = call("--nproc", "3", "--set", "parallel.tensor_model_parallel_size=2")
+    assert code == 2
+    assert "3 ranks cannot hold" in err
+
+
+def test_by_default_there_are_as_many_ranks_as_the_model_needs(call):
+    assert (
+        "# ranks: 4 = tensor 2 x pipeline 2"
+        in call(
+            "--dry-run",
+            "--set=parallel.tensor_model_parallel_size=2",
+            "--set=parallel.pipeline_model_parallel_size=2",
+        )[1]
+    )
+    assert "# ranks: 1 = " in call("--dry-run", "--nproc", "auto")[1]
+
+
+@pytest.mark.parametrize("nproc", ["0", "-1", "many", "1.5"])
+def test_a_number_of_ranks_is_positive_or_auto(call, nproc):
+    code, _, err = call("--nproc", nproc)
+    assert code == 2
+    assert "neither a positive number nor 'auto'" in err
+
+
+def test_a_device_that_is_not_there_is_an_error(call, site, trainings):
+    site.backend("gone", availability="Unavailable('the driver is missing', 'Install it.')")
+    code, _, err = call("--backend", "gone")
+    assert code == 2
+    assert "the driver is missing\nInstall it." in err
+    assert trainings.calls == []
+
+
+def test_the_failure_of_a_rank_that_the_user_can_mend_is_shown_as_any_other(call, monkeypatch):
+    failure = Failure(rank=1, when=0.0, exit_code=2, text="bad data\nMend it.")
+    monkeypatch.setattr("pretrain.launch.start.run_ranks", lambda job, worlds, meeting=None: failure)
+    assert call("--nproc", "2") == (2, "", "rank 1: bad data\nMend it.\n")
+
+
+def test_the_crash_of_a_rank_is_shown_with_its_traceback(call, monkeypatch):
+    failure = Failure(rank=1, when=0.0, exit_code=1, text="Traceback ...\nValueError: bug")
+    monkeypatch.setattr("pretrain.launch.start.run_ranks", lambda job, worlds, meeting=None: failure)
+    assert call("--nproc", "2") == (1, "", "rank 1 failed:\nTraceback ...\nValueError: bug\n")
+
+
+def test_a_rank_that_torchrun_started_only_trains(call, trainings, monkeypatch):
+    for name, value in TORCHRUN.items():
+        monkeypatch.setenv(name, value)
+    assert call("--run-dir", "here")[0] == 0
+    (training,) = trainings.calls
+    assert training["world"].master_port == 29500
+    assert training["run_dir"] == Path("here").absolute()
+
+
+def test_a_rank_that_torchrun_started_starts_no_others(call, trainings, monkeypatch):
+    for name, value in TORCHRUN.items():
+        monkeypatch.setenv(name, value)
+    code, _, err = call("--nproc", "2")
+    assert code == 2
+    assert "--nproc, --nnodes, --rdzv and --node-rank have no effect" in err
+    assert trainings.calls == []
+
+
+def test_several_nodes_need_a_meeting_point(call):
+    assert "--rdzv HOST:PORT" in call("--nnodes", "2")[2]
+    assert "no effect on one node" in call("--rdzv", "a:1")[2]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["run", "--help"], ["absent.yml"], ["tiny.yml", "--set", "model.num_layer=1"], ["tiny.yml", "--backend", "cdua"]],
+    ids=["help", "no recipe", "bad recipe", "unknown backend"],
+)
+def test_help_and_early_errors_do_not_wait_for_torch(arguments):
+    program = (
+        "import sys; from pretrain.cli.main import main\n"
+        "try: main(sys.argv[1:])\n"
+        "except SystemExit as ended: sys.exit(9 if 'torch' in sys.modules else ended.code)"
+    )
+    done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == (0 if "--help" in arguments else 2), done.stderr
