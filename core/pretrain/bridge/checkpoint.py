@@ -26,7 +26,7 @@ def install() -> None:
 def _write_all(
     write: Any,
     transforms: list[Any],
-    use_msc: bool,  # noqa: ARG001, FBT001  megatron-core's signature
+    use_msc: bool,  # noqa: ARG001  megatron-core's signature
     rank: int,  # noqa: ARG001
     write_buckets: list[Any],
     results: queue.Queue[Any],

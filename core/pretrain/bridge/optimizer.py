@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from torch import Tensor
 
     from pretrain.plugins.backend import Overflow
     from pretrain.plugins.signatures import GradientNormFn, OptimizerKernels
@@ -68,7 +69,7 @@ def clip_by_norm(
     parameters: Iterable[Tensor],
     max_norm: float,
     total_norm: Tensor,
-    use_decoupled_grad: bool = False,  # noqa: ARG001, FBT001, FBT002  megatron-core's signature
+    use_decoupled_grad: bool = False,  # noqa: ARG001  megatron-core's signature
 ) -> None:
     """Scale gradients in place by min(1, max_norm / total_norm), on the device.
 
@@ -80,13 +81,13 @@ def clip_by_norm(
     """
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if gradients:
-        torch._foreach_mul_(gradients, (max_norm / (total_norm + 1.0e-6)).clamp(max=1.0))  # noqa: SLF001
+        torch._foreach_mul_(gradients, (max_norm / (total_norm + 1.0e-6)).clamp(max=1.0))
 
 
 def copy_tensors(this: list[Tensor], that: list[Tensor], overflow_buf: Tensor | None = None) -> None:  # noqa: ARG001
     """Copy each tensor of `this` into its counterpart of `that`, which may have another dtype."""
     if this:
-        torch._foreach_copy_(that, this)  # noqa: SLF001
+        torch._foreach_copy_(that, this)
 
 
 def _watch(optimizer_class: Any, overflow: Overflow) -> None:

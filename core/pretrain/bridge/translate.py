@@ -35,7 +35,7 @@ class Translator(ast.NodeTransformer):
     | torch.compile                 | DEVICE.compile                   | jit.py 22                                     |
     """
 
-    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:  # noqa: N802  the name ast.NodeVisitor calls
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
         """Redirect `torch.cuda`, `torch.compile` and `x.is_cuda`."""
         self.generic_visit(node)
         if isinstance(node.value, ast.Name) and node.value.id == "torch":
@@ -47,7 +47,7 @@ class Translator(ast.NodeTransformer):
             return _at(node, ast.Call(_member("holds"), [node.value], []))
         return node
 
-    def visit_Call(self, node: ast.Call) -> ast.expr:  # noqa: N802
+    def visit_Call(self, node: ast.Call) -> ast.expr:
         """Redirect `x.cuda(...)`."""
         self.generic_visit(node)
         function = node.func
@@ -55,7 +55,7 @@ class Translator(ast.NodeTransformer):
             return _at(node, ast.Call(_member("move"), [function.value, *node.args], node.keywords))
         return node
 
-    def visit_Constant(self, node: ast.Constant) -> ast.expr:  # noqa: N802
+    def visit_Constant(self, node: ast.Constant) -> ast.expr:
         """Redirect the device's name where it is a string of its own."""
         if node.value == "cuda":
             return _at(node, _member("type"))
@@ -66,7 +66,7 @@ class Translator(ast.NodeTransformer):
             return _at(node, ast.Call(_member("type_name"), [name], []))
         return node
 
-    def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.expr:  # noqa: N802
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.expr:
         """Redirect `f"cuda:{index}"`; inside an f-string a constant cannot be replaced by an expression."""
         values: list[ast.expr] = []
         for value in node.values:
@@ -78,7 +78,7 @@ class Translator(ast.NodeTransformer):
                 values.append(self.visit(value))
         return _at(node, ast.JoinedStr(values))
 
-    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.stmt | list[ast.stmt]:  # noqa: N802
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.stmt | list[ast.stmt]:
         """Redirect `from torch.cuda import ...`; submodules such as torch.cuda.memory import on any machine."""
         if node.module != "torch.cuda":
             return node

@@ -32,14 +32,14 @@ def restore(states: dict[str, Any]) -> None:
     """Set the generators to states that `sharded_states` took."""
     random.setstate(states["python"])
     name, keys, position, has_gauss, cached = states["numpy"]
-    np.random.set_state((name, keys.numpy().view(np.uint32), position, has_gauss, cached))  # noqa: NPY002
+    np.random.set_state((name, keys.numpy().view(np.uint32), position, has_gauss, cached))
     torch.set_rng_state(states["torch"])
     _set_cuda_rng_state(states["device"])
     get_cuda_rng_tracker().set_states(states["tracker"])
 
 
 def _states() -> dict[str, Any]:
-    name, keys, *rest = np.random.get_state(legacy=True)  # noqa: NPY002  # type: ignore[misc]
+    name, keys, *rest = np.random.get_state(legacy=True)  # type: ignore[misc]
     return {
         "python": random.getstate(),
         # A tensor, because torch.load's weights_only refuses arrays.

@@ -52,7 +52,7 @@ def seed(value: int) -> None:
     replica = parallel_state.get_data_parallel_rank()
     value += 100 * stage + 10_007 * replica
     random.seed(value)
-    np.random.seed(value % 2**32)  # noqa: NPY002  what third-party code draws from
+    np.random.seed(value % 2**32)
     torch.manual_seed(value)
     model_parallel_cuda_manual_seed(value, force_reset_rng=True)
 

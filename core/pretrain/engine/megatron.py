@@ -243,6 +243,4 @@ def _logits_at(position: int, output: Tensor, *, non_loss_data: bool) -> Tensor:
 
 
 def _to(device: torch.device, batch: Batch) -> dict[str, Tensor | None]:
-    return {
-        name: None if tensor is None else tensor.to(device, non_blocking=True) for name, tensor in batch.items()
-    }
+    return {name: None if tensor is None else tensor.to(device, non_blocking=True) for name, tensor in batch.items()}

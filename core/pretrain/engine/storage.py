@@ -7,7 +7,6 @@ optimizer state and generator states are sharded. Everything is read with torch.
 from __future__ import annotations
 
 import pickle
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from megatron.core import dist_checkpointing, parallel_state
@@ -18,6 +17,7 @@ from pretrain.errors import CheckpointError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from pretrain.engine.megatron import MegatronEngine
     from pretrain.recipe import Recipe

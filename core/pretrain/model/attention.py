@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from megatron.core.tensor_parallel import get_cuda_rng_tracker
 from megatron.core.transformer.attention import SelfAttention, SelfAttentionSubmodules
-from torch import Tensor, nn
+from torch import nn
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from megatron.core.transformer import TransformerConfig
+    from torch import Tensor
 
     from pretrain.plugins.signatures import AttentionFn, RotaryFn
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 if TYPE_CHECKING:
     from megatron.core.transformer import TransformerConfig
+    from torch import Tensor
 
     from pretrain.plugins.signatures import NormFn
 

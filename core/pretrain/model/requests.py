@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -16,12 +16,14 @@ from pretrain.plugins.requests import (
     Mask,
     NormRequest,
     OptimizerRequest,
-    Request,
     RotaryRequest,
     SoftmaxRequest,
 )
 
 if TYPE_CHECKING:
+    from pretrain.plugins.requests import (
+        Request,
+    )
     from pretrain.recipe import Recipe
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -97,7 +99,7 @@ def kernel_requests(recipe: Recipe, device_type: str, vocab_size: int) -> list[R
     model, parallel = recipe.model, recipe.parallel
     tensor = parallel.tensor_model_parallel_size
     dtype, deterministic = compute_dtype(recipe), recipe.train.deterministic_mode
-    common = {"device_type": device_type, "dtype": dtype, "deterministic": deterministic}
+    common: dict[str, Any] = {"device_type": device_type, "dtype": dtype, "deterministic": deterministic}
     requests: list[Request] = [*attention_requests(recipe, device_type)]
     requests.append(
         NormRequest(

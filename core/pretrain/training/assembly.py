@@ -7,8 +7,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
+import torch.distributed as dist
 from megatron.core import parallel_state
 
+from pretrain.bridge import checkpoint as bridge_checkpoint
 from pretrain.bridge import groups as bridge_groups
 from pretrain.bridge import optimizer as bridge_optimizer
 from pretrain.data.tokenizers.load import load_tokenizer
@@ -24,6 +26,7 @@ from pretrain.plugins.negotiation import negotiate
 from pretrain.plugins.readiness import require_dtype
 from pretrain.training import run_files
 from pretrain.training.batch_sizes import BatchSizes, total_iterations
+from pretrain.training.continuation import continue_prompt
 from pretrain.training.interval import Interval
 from pretrain.training.journal import Journal
 from pretrain.training.loop import Training
@@ -32,7 +35,7 @@ from pretrain.training.saving import Saving, folder_of, start_from
 from pretrain.training.stopping import Stopping
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from pretrain.data.tokenizers.tokenizer import Tokenizer
@@ -71,12 +74,14 @@ def assemble(
         progress, remark = start_from(recipe, engine, run_dir, resume=resume)
         iterations = total_iterations(recipe)
         with (
-            Journal(recipe, run_dir, rank=world.rank, total_iterations=iterations, progress=progress, resumed=resume)
-            as journal,
+            Journal(
+                recipe, run_dir, rank=world.rank, total_iterations=iterations, progress=progress, resumed=resume
+            ) as journal,
             Stopping(recipe) as stopping,
         ):
+            devices = _devices(plugins, device)
             if world.rank == 0:
-                run_files.write(recipe, plugins, kernels.table, layout, run_dir, started=started)
+                run_files.write(recipe, plugins, kernels.table, layout, run_dir, devices=devices, started=started)
                 run_files.introduce(journal, recipe, kernels.table, layout, tokenizer, run_dir, remark)
             training = Training(
                 recipe=recipe,
@@ -95,6 +100,7 @@ def assemble(
                 speedometer=_speedometer(recipe, plugins, tokenizer, world.world_size),
                 device=device,
                 memory_peak=lambda: plugins.backend.memory().peak,
+                continuation=_continuation(recipe, engine, tokenizer),
             )
             yield training
     finally:
@@ -120,6 +126,7 @@ def _engine(
     backend = plugins.backend
     overflow = backend.overflow() if recipe.precision.dtype == "fp16" else None
     bridge_optimizer.install(kernels.optimizer, overflow)
+    bridge_checkpoint.install()
     chunks = build(
         recipe,
         kernels,
@@ -165,7 +172,21 @@ def _speedometer(recipe: Recipe, plugins: Plugins, tokenizer: Tokenizer, world_s
     )
 
 
+def _continuation(recipe: Recipe, engine: MegatronEngine, tokenizer: Tokenizer) -> Callable[[], str] | None:
+    evaluation = recipe.evaluation
+    if evaluation.prompt is None:
+        return None
+    return partial(
+        continue_prompt, engine, tokenizer, evaluation.prompt, evaluation.prompt_tokens, seed=recipe.train.seed
+    )
+
+
+def _devices(plugins: Plugins, device: torch.device) -> list[str]:
+    """Return the name of every rank's device; all ranks call it together."""
+    names: list[str] = [""] * dist.get_world_size()
+    dist.all_gather_object(names, plugins.backend.describe().get("device", str(device)))
+    return names
+
+
 def _synchronize(device: torch.device) -> None:
     torch.get_device_module(device).synchronize()
-
-

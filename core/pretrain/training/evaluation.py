@@ -22,12 +22,14 @@ class Evaluation:
     Attributes:
         engine: what computes the loss.
         batches: makes a fresh iterator over a split's micro-batches of this rank; None where the rank reads no data.
+        splits: those that hold samples.
         num_microbatches: of this rank in a global batch.
         iters: global batches.
     """
 
     engine: Engine
     batches: Callable[[Split], Iterator[Batch] | None]
+    splits: tuple[Split, ...]
     num_microbatches: int
     iters: int
 

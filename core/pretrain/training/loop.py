@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pretrain.recipe import Recipe
     from pretrain.recipe.layout import Layout
     from pretrain.training.batch_sizes import BatchSizes
-    from pretrain.training.evaluation import Evaluation
+    from pretrain.training.evaluation import Evaluation, Split
     from pretrain.training.interval import Interval
     from pretrain.training.journal import Journal
     from pretrain.training.progress import Progress
@@ -49,6 +49,7 @@ class Training:
         speedometer: turns an interval into throughput.
         device: where the engine's tensors are.
         memory_peak: bytes, or None where the device cannot tell.
+        continuation: continues the recipe's prompt at the end; None without one.
     """
 
     recipe: Recipe
@@ -67,6 +68,7 @@ class Training:
     speedometer: Speedometer
     device: torch.device
     memory_peak: Callable[[], int | None]
+    continuation: Callable[[], str] | None
 
     def run(self) -> str:
         """Train; return why it ended before the last iteration, or an empty string when it did not."""
@@ -77,9 +79,11 @@ class Training:
             reason = self._reason_to_leave()
         self.stopping.settle()
         if not reason:
-            self._evaluate("valid")
-            self._evaluate("test")
+            for split in self.evaluation.splits if self.evaluation else ():
+                self._evaluate(split)
         self._save()
+        if self.continuation is not None and not reason:
+            self.journal.note(f"the model continues: {self.continuation()}")
         return reason
 
     def _iterate(self) -> None:
@@ -145,7 +149,7 @@ class Training:
             self.journal.timers(spreads, self.progress.iteration)
         self.interval.start()
 
-    def _evaluate(self, split: str) -> None:
+    def _evaluate(self, split: Split) -> None:
         if self.evaluation is None:
             return
         self.interval.pause()
@@ -166,7 +170,9 @@ class Training:
 
     def _not_finite(self) -> str:
         latest = None if self.saving is None else self.saving.folder.latest()
-        start = "There is no checkpoint before it." if latest is None else f"The latest checkpoint is iteration {latest}."
+        start = (
+            "There is no checkpoint before it." if latest is None else f"The latest checkpoint is iteration {latest}."
+        )
         return (
             f"the loss is not finite any more, within the {self.interval.iterations} iterations up to "
             f"{self.progress.iteration}. {start}\nLower optimizer.lr, lengthen the warm-up, or use precision.dtype: bf16."

@@ -30,6 +30,9 @@ def train(recipe: Recipe, *, backend_name: str, run_dir: Path, resume: bool, wor
         os.environ.setdefault(name, value)
     megatron.install(plugins.backend)
     from pretrain.training.assembly import assemble  # noqa: PLC0415  imports megatron.core: after the bridge
+    from pretrain.training.run_files import conclude  # noqa: PLC0415
 
     with assemble(recipe, plugins, run_dir, world, resume=resume, started=started) as training:
-        training.run()
+        reason = training.run()
+        if world.rank == 0:
+            conclude(training.journal, run_dir, reason, training.progress.iteration)

@@ -1,0 +1,80 @@
+"""What this rank reads: training micro-batches from a position on, and held-out ones from the start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pretrain.data.batches import MicroBatches
+from pretrain.data.datasets import build_datasets
+from pretrain.data.samples import samples_needed
+from pretrain.training.batch_sizes import total_iterations
+from pretrain.training.evaluation import Evaluation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pretrain.data.datasets import Datasets
+    from pretrain.data.tokenizers.tokenizer import Tokenizer
+    from pretrain.engine.protocol import Batch, Engine
+    from pretrain.recipe import Recipe
+    from pretrain.recipe.layout import Layout
+    from pretrain.training.evaluation import Split
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reading:
+    """The datasets of a run, as one rank reads them.
+
+    Attributes:
+        recipe: what is trained.
+        layout: sizes of the parallel groups.
+        replica: this rank's data-parallel rank.
+        engine: tells whether this rank reads data at all.
+        datasets: None for a split that is not used, and on ranks that read none.
+    """
+
+    recipe: Recipe
+    layout: Layout
+    replica: int
+    engine: Engine
+    datasets: Datasets
+
+    @classmethod
+    def of(cls, recipe: Recipe, tokenizer: Tokenizer, layout: Layout, replica: int, engine: Engine) -> Reading:
+        """Build the datasets; all ranks call it together."""
+        needed = samples_needed(recipe, total_iterations(recipe))
+        datasets = build_datasets(recipe, tokenizer, needed, on_this_rank=engine.reads_data)
+        return cls(recipe=recipe, layout=layout, replica=replica, engine=engine, datasets=datasets)
+
+    def training(self, consumed_samples: int) -> Iterator[Batch] | None:
+        """Return the micro-batches that follow `consumed_samples`, or None where the rank reads no data."""
+        return self._batches(self.datasets.train, consumed_samples=consumed_samples)
+
+    def evaluation(self) -> Evaluation | None:
+        """Return the evaluation of the recipe, or None if it is switched off."""
+        if not self.recipe.evaluation.interval:
+            return None
+        return Evaluation(
+            engine=self.engine,
+            batches=self._held_out,
+            splits=("valid", "test") if self.recipe.data.shares[2] > 0 else ("valid",),
+            num_microbatches=self.layout.num_microbatches(self.recipe.train.global_batch_size),
+            iters=self.recipe.evaluation.iters,
+        )
+
+    def _held_out(self, split: Split) -> Iterator[Batch] | None:
+        dataset = self.datasets.valid if split == "valid" else self.datasets.test
+        # In this process: starting workers takes longer than reading an evaluation.
+        return self._batches(dataset, consumed_samples=0, cyclic=True, num_workers=0)
+
+    def _batches(self, dataset: Any | None, **options: Any) -> Iterator[Batch] | None:
+        if dataset is None or not self.engine.reads_data:
+            return None
+        return MicroBatches(
+            dataset,
+            micro_batch_size=self.recipe.train.micro_batch_size,
+            data_parallel_rank=self.replica,
+            data_parallel_size=self.layout.data_parallel_size,
+            **{"num_workers": self.recipe.data.num_workers, **options},
+        )
