@@ -36,7 +36,7 @@ def install(backend: Backend) -> None:
         raise BackendError(msg)
     sys.meta_path.insert(0, Finder(DeviceNames(backend)))
     if backend.device_type == "cpu":
-        # The fork of the device's generator is the CPU's own here: tensor_parallel/random.py 260 warns at every dropout.
+        # The device's generator is the CPU's own here: tensor_parallel/random.py 260 warns at every dropout.
         logging.getLogger("megatron.core.tensor_parallel.random").setLevel(logging.ERROR)
 
 

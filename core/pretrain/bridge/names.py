@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class HostStream:
-    """A stream of a device that computes when it is called: everything before it is done."""
+    """A stream of a device that computes when it is called: everything before it is done. Methods as torch.Stream's."""
 
     cuda_stream = 0
 

@@ -1,4 +1,4 @@
-"""megatron-core's optimizer with the negotiated kernels, and without a host synchronization in its norm and clipping."""
+"""megatron-core's optimizer with the negotiated kernels, and no host synchronization in its norm and clipping."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def restore(states: dict[str, Any]) -> None:
 
 
 def _states() -> dict[str, Any]:
-    name, keys, *rest = np.random.get_state(legacy=True)  # type: ignore[misc]
+    name, keys, *rest = np.random.get_state(legacy=True)
     return {
         "python": random.getstate(),
         # A tensor, because torch.load's weights_only refuses arrays.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def join_world(backend: Backend, rank: int, world_size: int, timeout_minutes: int) -> None:
     """Join the default process group of the backend's kind; a world of one needs no address."""
-    store = dist.HashStore() if world_size == 1 else None
+    store = dist.HashStore() if world_size == 1 else None  # type: ignore[attr-defined]  # torch's stub lacks it
     dist.init_process_group(
         backend.process_group,
         init_method=None if store else "env://",

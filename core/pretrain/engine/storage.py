@@ -95,7 +95,7 @@ def read_common(directory: Path) -> dict[str, Any]:
         CheckpointError: the folder is no checkpoint, incomplete, damaged or of a later format.
     """
     if not (directory / "metadata.json").is_file():
-        msg = f"{directory} is not a complete checkpoint: metadata.json is missing.\nChoose another, or start without one."
+        msg = f"{directory} is not a complete checkpoint: metadata.json is missing.\nChoose another."
         raise CheckpointError(msg)
     try:
         common: dict[str, Any] = dist_checkpointing.load_common_state_dict(str(directory))

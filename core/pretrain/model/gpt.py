@@ -42,7 +42,7 @@ class GPT(GPTModel):
                 use_cpu_initialization=False,
             )
         if model.embedding_layernorm and self.pre_process:
-            # As in bigscience's Megatron-DeepSpeed: before positions are added, on all tokens unless they are scattered.
+            # As in bigscience's Megatron-DeepSpeed: before positions are added; on all tokens unless they are split.
             scattered = self.embedding.reduce_scatter_embeddings
             self.embedding_layernorm = Norm(
                 self.config, model.hidden_size, kernel=kernels.norm, sequence_parallel=scattered

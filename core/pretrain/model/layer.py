@@ -51,7 +51,7 @@ class ParallelLayer(SerialLayer):
         super().__init__(*args, **kwargs)
         self.reduces_once = self.hidden_dropout == 0 and self.config.tensor_model_parallel_size > 1
         if self.reduces_once:
-            # The flag under which megatron-core's RowParallelLinear leaves the reduction to its caller (layers.py 1286).
+            # The flag under which megatron-core's RowParallelLinear leaves the sum to its caller (layers.py 1286).
             self.self_attention.linear_proj.explicit_expert_comm = True
             self.mlp.linear_fc2.explicit_expert_comm = True
 

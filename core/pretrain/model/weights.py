@@ -28,7 +28,7 @@ def standard_deviation(recipe: Recipe, method: str) -> float:
 
     normal: `init_method_std`. scaled_normal: divided by sqrt(2 L), the residual branches of a GPT-2 (Radford et al.
     2019, section 2.3; Megatron's scaled_init_method_normal). small_init: sqrt(2 / (5 h)) (Nguyen and Salazar 2019,
-    arXiv:1910.05895). wang_init: 2 / (L sqrt(h)) (mesh-transformer-jax). The last two as in GPT-NeoX's init_functions.py.
+    arXiv:1910.05895). wang_init: 2 / (L sqrt(h)) (mesh-transformer-jax). These two as GPT-NeoX's init_functions.py.
     """
     model = recipe.model
     match method:

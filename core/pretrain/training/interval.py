@@ -31,6 +31,7 @@ class Interval:
 
     def __init__(self, device: torch.device) -> None:
         self._sums = torch.zeros(3, device=device)  # finite losses, their number, losses that are not finite
+        self._started = 0.0
         self.start()
 
     def start(self) -> None:

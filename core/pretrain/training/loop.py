@@ -170,10 +170,8 @@ class Training:
 
     def _not_finite(self) -> str:
         latest = None if self.saving is None else self.saving.folder.latest()
-        start = (
-            "There is no checkpoint before it." if latest is None else f"The latest checkpoint is iteration {latest}."
-        )
+        start = "There is no checkpoint." if latest is None else f"The latest checkpoint is iteration {latest}."
         return (
             f"the loss is not finite any more, within the {self.interval.iterations} iterations up to "
-            f"{self.progress.iteration}. {start}\nLower optimizer.lr, lengthen the warm-up, or use precision.dtype: bf16."
+            f"{self.progress.iteration}. {start}\nLower optimizer.lr or lengthen the warm-up, and start again from there."
         )
