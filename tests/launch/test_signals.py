@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 
 import pytest
 
@@ -27,7 +28,7 @@ def test_a_second_signal_kills_ranks_that_do_not_leave(launcher, tmp_path):
     process = launcher("deaf")
     pids = pids_of_ranks(tmp_path / "run")
     process.send_signal(signal.SIGINT)
-    with pytest.raises(Exception, match="timed out"):
+    with pytest.raises(subprocess.TimeoutExpired):
         process.wait(timeout=0.5)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=20)
@@ -50,6 +51,21 @@ def test_no_rank_outlives_a_launcher_that_is_killed(launcher, tmp_path):
     process.kill()
     process.wait()
     wait_for(lambda: not any(alive(pid) for pid in pids), "the ranks to end")
+
+
+def test_a_launcher_under_nohup_survives_the_terminal(launcher, tmp_path):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # what nohup does to its child
+    try:
+        process = launcher("until_told")
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    pids_of_ranks(tmp_path / "run")
+    process.send_signal(signal.SIGHUP)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(timeout=0.5)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=20)
+    assert json.loads((tmp_path / "run/0.signals").read_text()) == ["SIGTERM"]
 
 
 def test_a_rank_killed_from_outside_is_a_failure(launcher, tmp_path):

@@ -33,7 +33,9 @@ def _count(_: click.Context, __: click.Parameter, value: str | None) -> int | No
 )
 @click.option("--nnodes", type=click.IntRange(min=1), metavar="N", help="Nodes; the same command is given on each.")
 @click.option("--rdzv", metavar="HOST:PORT", help="Where the nodes meet; HOST is one of them.")
-@click.option("--node-rank", type=click.IntRange(min=0), metavar="K", help="This node's number, if it must be fixed.")
+@click.option(
+    "--node-rank", type=click.IntRange(min=0), metavar="K", help="This node's number, if it must be fixed; HOST's is 0."
+)
 @click.option("--run-dir", type=click.Path(path_type=Path), metavar="DIR", help="Default: runs/RECIPE-DATE-TIME.")
 @click.option("--resume", is_flag=True, help="Continue the run of --run-dir from its last checkpoint.")
 @click.option("--dry-run", is_flag=True, help="Show the complete recipe and its layout; start and write nothing.")

@@ -8,8 +8,6 @@ import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from pretrain.errors import PretrainError
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -26,7 +24,7 @@ def first_rank_decides(decide: Callable[[], str], world: World) -> str:
     """Return what `decide` returned on rank 0; it is called there only. Every rank calls this, once per process.
 
     Raises:
-        PretrainError: on rank 0, if `decide` raised it.
+        Exception: on rank 0, whatever `decide` raised.
         SystemExit: on the other ranks, in silence, because rank 0 says why.
     """
     if world.world_size == 1:
@@ -45,7 +43,7 @@ def first_rank_decides(decide: Callable[[], str], world: World) -> str:
 def _publish(decide: Callable[[], str], store: Store, others: int) -> str:
     try:
         decision = decide()
-    except PretrainError:
+    except BaseException:
         store.set("decision", json.dumps(None))
         # This rank serves the store and is about to end: the others must have read it by then.
         deadline = time.monotonic() + _HEARING

@@ -62,13 +62,11 @@ class Job:
     def run(self, world: World) -> None:
         """Train in this process as one rank of `world`.
 
-        torchrun's variables are set from `world` where they are missing, so that `env://` works however the rank
-        was started.
+        torchrun's variables are set from `world`, so that `env://` works however the rank was started.
         """
         from pretrain.recipe import load_recipe  # noqa: PLC0415  not needed to describe a job
 
-        for name, value in world.environment().items():
-            os.environ.setdefault(name, value)
+        os.environ.update(world.environment())
         recipe = load_recipe(self.recipe, self.overrides)
         given = Path(self.run_dir) if self.run_dir else None
         run_dir = given if given and self.prepared else prepare_together(recipe, given, world, resume=self.resume)

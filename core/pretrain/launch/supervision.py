@@ -69,7 +69,9 @@ def _passing_on(processes: Processes) -> Iterator[_Stop]:
             # A terminal that closes is no reason to lose the training: the ranks know SIGTERM as "save and leave".
             processes.send(signal.SIGTERM if number == signal.SIGHUP else number)
 
-    before = {number: signal.signal(number, pass_on) for number in _STOP_SIGNALS}
+    # What was ignored before stays ignored: nohup, or a job that a script has put into the background.
+    heeded = [number for number in _STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, pass_on) for number in heeded}
     try:
         yield stop
     finally:
