@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
+import pickle
 import signal
+import warnings
+import weakref
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import torch
@@ -16,6 +20,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Batch = dict[str, "Tensor | None"]
+_GRACE = 60
+"""Seconds that a worker reads on after SIGTERM."""
 _KEYS = ("tokens", "labels", "loss_mask", "position_ids")
 
 
@@ -82,7 +88,9 @@ class MicroBatches:
             block=self._block,
             run=slice(data_parallel_rank * micro_batch_size, (data_parallel_rank + 1) * micro_batch_size),
         )
-        self._loader = iter(_loader(dataset, indices, num_workers=num_workers, pin_memory=pin_memory))
+        self._loader: Iterator[Batch] = iter(_loader(dataset, indices, num_workers=num_workers, pin_memory=pin_memory))
+        # At exit, before multiprocessing waits for workers that nobody has told to leave.
+        atexit.register(_close, weakref.ref(self))
 
     def __iter__(self) -> Self:
         return self
@@ -109,6 +117,15 @@ class MicroBatches:
         self.consumed_samples += self._block
         return batch
 
+    def close(self) -> None:
+        """End the worker processes; there are no more batches then."""
+        self._loader = iter(())
+
+
+def _close(batches: weakref.ref[MicroBatches]) -> None:
+    if (living := batches()) is not None:
+        living.close()
+
 
 def _block_indices(*, length: int | None, modulus: int, begin: int, block: int, run: slice) -> Iterator[list[int]]:
     """Yield one rank's share of each block; until fewer than a block are left of `length`, or for ever."""
@@ -125,7 +142,7 @@ def _loader(
         # forkserver: a fork of this process would copy the locks of its threads (gloo, the device's driver, OpenMP).
         workers = {"multiprocessing_context": "forkserver", "worker_init_fn": _start_worker, "prefetch_factor": 4}
     return DataLoader(
-        dataset,  # type: ignore[arg-type]
+        _Quietly(dataset),  # type: ignore[arg-type]
         batch_sampler=indices,
         num_workers=num_workers,
         collate_fn=_collate,
@@ -137,10 +154,32 @@ def _loader(
     )
 
 
+class _Quietly:
+    """Carries a dataset into a worker without the warnings of what it imports there, which were shown already."""
+
+    def __init__(self, dataset: SampleDataset) -> None:
+        self._dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return self._dataset[index]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickle_quietly, (pickle.dumps(self._dataset),)
+
+
+def _unpickle_quietly(pickled: bytes) -> _Quietly:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return _Quietly(pickle.loads(pickled))  # noqa: S301  from this run's own training process
+
+
 def _start_worker(worker: int) -> None:  # noqa: ARG001  torch's signature
-    """Leave signals to the training process, which wants to finish its step and save; torch ends orphans."""
+    """Let the training process finish its step and save when Ctrl-C or Slurm signals everybody; torch ends orphans."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: signal.alarm(_GRACE))
 
 
 def _collate(samples: Sequence[dict[str, Any]]) -> Batch:

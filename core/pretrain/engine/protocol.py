@@ -64,7 +64,7 @@ class Engine(Protocol):
         ...
 
     def next_token_logits(self, tokens: Sequence[int]) -> Tensor:
-        """Return the logits of the token after `tokens`, fp32 [vocabulary], on all ranks; it sees seq_length of them."""
+        """Return the logits of the token after `tokens`, fp32 [vocabulary], on all ranks; seq_length of them count."""
         ...
 
     @property

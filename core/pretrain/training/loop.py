@@ -173,5 +173,6 @@ class Training:
         start = "There is no checkpoint." if latest is None else f"The latest checkpoint is iteration {latest}."
         return (
             f"the loss is not finite any more, within the {self.interval.iterations} iterations up to "
-            f"{self.progress.iteration}. {start}\nLower optimizer.lr or lengthen the warm-up, and start again from there."
+            f"{self.progress.iteration}. {start}\n"
+            "Lower optimizer.lr or lengthen the warm-up, and start again from there."
         )
