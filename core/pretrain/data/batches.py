@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import torch
 from torch.utils.data import DataLoader
 
+from pretrain.data.orphans import leave_with_parent
 from pretrain.errors import DataError
 
 if TYPE_CHECKING:
@@ -177,7 +178,8 @@ def _unpickle_quietly(pickled: bytes) -> _Quietly:
 
 
 def _start_worker(worker: int) -> None:  # noqa: ARG001  torch's signature
-    """Let the training process finish its step and save when Ctrl-C or Slurm signals everybody; torch ends orphans."""
+    """Let the training process finish its step and save when Ctrl-C or Slurm signals everybody."""
+    leave_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: signal.alarm(_GRACE))
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import signal
-import threading
 from collections import deque
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
+from pretrain.data.orphans import leave_with_parent
 from pretrain.data.tokenizers import load_tokenizer
 from pretrain.errors import DataError
 
@@ -76,16 +75,8 @@ class _Worker:
 
 def _start_worker(encode: Encode, section: TokenizerSection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent ends the pool
-    threading.Thread(target=_die_with_parent, daemon=True).start()
+    leave_with_parent()
     _Worker.encode = partial(encode, load_tokenizer(section))
-
-
-def _die_with_parent() -> None:
-    """Leave when the parent was killed: the pool's queue would keep this process waiting for ever."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
 
 
 def _encode(chunk: Chunk) -> Encoded:
