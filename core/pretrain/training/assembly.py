@@ -166,7 +166,7 @@ def _saving(recipe: Recipe, run_dir: Path, rank: int, progress: Progress, *, res
 def _speedometer(recipe: Recipe, plugins: Plugins, tokenizer: Tokenizer, world_size: int) -> Speedometer:
     return Speedometer(
         seq_length=recipe.model.seq_length,
-        flops_per_sequence=flops_per_sequence(recipe.model, tokenizer.vocab_size),
+        flops_per_sequence=flops_per_sequence(recipe.model, recipe.padded_vocab_size(tokenizer.vocab_size)),
         world_size=world_size,
         peak_flops=plugins.backend.peak_flops(compute_dtype(recipe)),
     )

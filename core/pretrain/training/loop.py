@@ -73,10 +73,9 @@ class Training:
     def run(self) -> str:
         """Train; return why it ended before the last iteration, or an empty string when it did not."""
         reason = ""
-        self.interval.go_on()
+        self.interval.start()
         while self.progress.iteration < self.total_iterations and not reason:
-            self._iterate()
-            reason = self._reason_to_leave()
+            reason = self._iterate()
         self.stopping.settle()
         if not reason:
             for split in self.evaluation.splits if self.evaluation else ():
@@ -86,10 +85,11 @@ class Training:
             self.journal.note(f"the model continues: {self.continuation()}")
         return reason
 
-    def _iterate(self) -> None:
+    def _iterate(self) -> str:
+        """Take one step and do what is due after it; return why to leave, or an empty string."""
         global_batch_size = self.sizes.at(self.progress.consumed_samples)
+        learning_rate = self.engine.learning_rate
         with self.timers.phase("interval"):
-            learning_rate = self.engine.learning_rate
             step = self.engine.train_step(self.batches, self.layout.num_microbatches(global_batch_size))
             if not step.skipped:
                 self.engine.advance_schedule(global_batch_size)
@@ -97,21 +97,23 @@ class Training:
         self.progress.iteration += 1
         self.progress.consumed_samples += global_batch_size
         self.progress.skipped_iterations += step.skipped
-        iteration = self.progress.iteration
-        if iteration % self.recipe.logging.log_interval == 0 or iteration == self.total_iterations:
+        reason = self._reason_to_leave()
+        is_last = self.progress.iteration == self.total_iterations or bool(reason)
+        if is_last or self._is_due(self.recipe.logging.log_interval):
             self._log(step, global_batch_size, learning_rate)
-        every = self.recipe.evaluation.interval
-        if every and iteration % every == 0 and iteration < self.total_iterations:
+        if not is_last and self._is_due(self.recipe.evaluation.interval):
             self._evaluate("valid")
-        every = self.recipe.checkpoint.save_interval
-        if every and iteration % every == 0:
+        if not is_last and self._is_due(self.recipe.checkpoint.save_interval):
             self._save()
+        return reason
+
+    def _is_due(self, every: int | None) -> bool:
+        return bool(every) and self.progress.iteration % (every or 1) == 0
 
     def _reason_to_leave(self) -> str:
-        every = self.recipe.train.exit_interval
         reason = self.stopping.reason()
-        if every and self.progress.iteration % every == 0:
-            return f"iteration {self.progress.iteration} is a multiple of train.exit_interval {every}"
+        if self._is_due(self.recipe.train.exit_interval):
+            return f"train.exit_interval {self.recipe.train.exit_interval}"
         return reason
 
     def _log(self, step: Step, global_batch_size: int, learning_rate: float) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pretrain.data.entropy import unigram_entropy
 from pretrain.observe.environment import describe_environment, write_environment
 from pretrain.observe.flops import parameter_count
+from pretrain.observe.metrics import FILE as METRICS
 from pretrain.observe.report.page import write_report
 from pretrain.plugins.table_text import render
 
@@ -79,6 +80,7 @@ def introduce(
 
 def conclude(journal: Journal, run_dir: Path, reason: str, iteration: int) -> None:
     """Write the report and say where everything is."""
-    write_report([run_dir], run_dir / REPORT)
+    if (run_dir / METRICS).stat().st_size:  # a run that had nothing left to do has nothing to report
+        write_report([run_dir], run_dir / REPORT)
     journal.note(f"left after iteration {iteration}: {reason}" if reason else f"done: {iteration} iterations")
     journal.note(f"run directory: {run_dir} (report.html, metrics.jsonl, checkpoints/)")

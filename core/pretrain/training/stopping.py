@@ -16,7 +16,14 @@ if TYPE_CHECKING:
 
     from pretrain.recipe import Recipe
 
-REASONS = ("", "the time of train.exit_duration_in_mins is over", "the kill switch is there", "SIGINT", "SIGTERM")
+REASONS = (
+    "",
+    "the time of train.exit_duration_in_mins is over",
+    "the kill switch is there",
+    "SIGHUP",
+    "SIGINT",
+    "SIGTERM",
+)
 """What a vote means; a higher one wins when ranks differ."""
 
 
@@ -41,8 +48,9 @@ class Stopping:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._handlers[number] = signal.signal(number, self._remember)
+            for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+                if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+                    self._handlers[number] = signal.signal(number, self._remember)
         return self
 
     def __exit__(self, *_error: object) -> None:
