@@ -1,0 +1,18 @@
+"""Fixtures of all tests."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+settings.register_profile("pretrain", deadline=None)  # a busy machine is no failure
+settings.load_profile("pretrain")
+
+
+@pytest.fixture(scope="session")
+def shared_data():
+    """The folder with GPT-2's and GPT-NeoX's tokenizers beside the repository; the test is skipped without it."""
+    folder = Path(__file__).parents[2] / "shared" / "data"
+    if not (folder / "gpt2-vocab.json").is_file():
+        pytest.skip(f"needs the tokenizer files in {folder.relative_to(folder.parents[2])}, which are not here")
+    return folder

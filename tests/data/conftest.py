@@ -1,0 +1,51 @@
+"""Fixtures of the data tests."""
+
+import json
+
+import pytest
+
+from data.example_corpus import DOCUMENTS, write_jsonl
+from pretrain.recipe import make_recipe
+from pretrain.recipe.sections.tokenizer import TokenizerSection
+from recipe.smallest import SMALLEST
+
+
+@pytest.fixture(scope="session")
+def bridged():
+    """megatron.core may be imported, on the CPU."""
+    from pretrain.bridge import megatron
+    from pretrain.cpu.backend import CpuBackend
+
+    megatron.install(CpuBackend())
+
+
+@pytest.fixture
+def bytes_section():
+    return TokenizerSection(type="bytes")
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    """A JSONL file of a few hundred short documents."""
+    return write_jsonl(tmp_path / "corpus.jsonl", DOCUMENTS)
+
+
+@pytest.fixture
+def token_files(tmp_path, corpus, bytes_section):
+    """Token files of `corpus`, one token a byte; returns the prefix."""
+    from pretrain.data.build import build_tokens
+
+    prefix = tmp_path / "tokens" / "corpus"
+    build_tokens([corpus], prefix, bytes_section, append_eod=True)
+    return prefix
+
+
+@pytest.fixture
+def small_recipe(token_files):
+    """Return a recipe over `token_files`, changed by "section.key=value"."""
+
+    def make(*overrides):
+        data = json.loads(json.dumps(SMALLEST)) | {"data": {"path": str(token_files), "num_workers": 0}}
+        return make_recipe(data, ["evaluation.interval=50", "evaluation.iters=1", "train.train_iters=100", *overrides])
+
+    return make
