@@ -23,7 +23,7 @@ class Adam(torch.optim.Optimizer):
     megatron-core builds it as it builds apex's: optimizer/__init__.py 347-363. How a group is updated is `_update`.
     """
 
-    def __init__(  # noqa: PLR0917  apex's signature
+    def __init__(
         self,
         params: Iterable[Tensor] | Iterable[dict[str, Any]],
         lr: float = 1e-3,

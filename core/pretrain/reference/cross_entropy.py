@@ -33,7 +33,7 @@ class _CrossEntropy(torch.autograd.Function):
     """Saves the softmax, in the place of the logits if they are computed in their own dtype."""
 
     @staticmethod
-    def forward(  # noqa: PLR0917  autograd passes by position
+    def forward(
         ctx: Any, logits: Tensor, target: Tensor, vocab_size: int, in_fp32: bool, group: ProcessGroup | None
     ) -> Tensor:
         part = own_slice(logits.shape[-1], vocab_size, group)

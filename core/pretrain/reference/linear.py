@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,7 +25,9 @@ class Linear:
     hook expects to find and drops.
     """
 
-    def __init__(self, request: LinearRequest) -> None:
+    def __init__(self, request: LinearRequest, *, product_dtype: torch.dtype | None = None) -> None:
+        """Make a kernel; matrices are multiplied in `product_dtype`, which is the request's dtype by default."""
+        self.product_dtype = product_dtype or request.dtype
         self.sequence_parallel = request.sequence_parallel
         self.adds_to_main_grad = request.main_grad_dtype is not None
 
@@ -35,10 +38,19 @@ class Linear:
         group = group if group is not None and group.size() > 1 else None
         is_split = self.sequence_parallel and group is not None
         main_grad = _main_grad(weight) if self.adds_to_main_grad else None
-        if group is None and main_grad is None:
+        if group is None and main_grad is None and self.product_dtype == weight.dtype:
             return F.linear(x, weight, bias)
-        y: Tensor = _Linear.apply(x, weight, bias, group, is_split, main_grad)  # type: ignore[no-untyped-call]
+        how = _How(group=group, is_split=is_split, main_grad=main_grad, dtype=self.product_dtype)
+        y: Tensor = _Linear.apply(x, weight, bias, how)  # type: ignore[no-untyped-call]
         return y
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class _How:
+    group: ProcessGroup | None
+    is_split: bool
+    main_grad: Tensor | None
+    dtype: torch.dtype
 
 
 def _main_grad(weight: Tensor) -> Tensor | None:
@@ -50,38 +62,32 @@ def _main_grad(weight: Tensor) -> Tensor | None:
 
 class _Linear(torch.autograd.Function):
     @staticmethod
-    def forward(  # noqa: PLR0917  autograd passes by position
-        ctx: Any,
-        x: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        group: ProcessGroup | None,
-        is_split: bool,
-        main_grad: Tensor | None,
-    ) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, how: _How) -> Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.group, ctx.is_split, ctx.main_grad, ctx.has_bias = group, is_split, main_grad, bias is not None
-        if is_split and group is not None:
-            x, _ = _gather(x, group, wait=True)
-        return F.linear(x, weight, bias)
+        ctx.how, ctx.has_bias = how, bias is not None
+        if how.is_split and how.group is not None:
+            x, _ = _gather(x, how.group, wait=True)
+        y = F.linear(x.to(how.dtype), weight.to(how.dtype), None if bias is None else bias.to(how.dtype))
+        return y.to(x.dtype)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        (grad,) = grads
+        how: _How = ctx.how
         x, weight = ctx.saved_tensors
+        grad = grads[0].to(how.dtype)
         gathering: Work | None = None
-        if ctx.is_split and ctx.needs_input_grad[1]:
-            x, gathering = _gather(x, ctx.group, wait=False)  # under way during the next product
-        grad_x = grad.matmul(weight) if ctx.needs_input_grad[0] else None
+        if how.is_split and how.group is not None and ctx.needs_input_grad[1]:
+            x, gathering = _gather(x, how.group, wait=False)  # under way during the next product
+        grad_x = grad.matmul(weight.to(how.dtype)).to(x.dtype) if ctx.needs_input_grad[0] else None
         if gathering is not None:
             gathering.wait()
-        grad_x, reducing = _reduce(grad_x, ctx.group, is_split=ctx.is_split)
+        grad_x, reducing = _reduce(grad_x, how)
         rows = grad.reshape(-1, grad.shape[-1])
-        grad_weight = _weight_gradient(ctx, rows, x.reshape(-1, x.shape[-1]), weight)
-        grad_bias = rows.sum(dim=0) if ctx.has_bias and ctx.needs_input_grad[2] else None
+        grad_weight = _weight_gradient(rows, x, weight, how) if ctx.needs_input_grad[1] else None
+        grad_bias = rows.sum(dim=0).to(weight.dtype) if ctx.has_bias and ctx.needs_input_grad[2] else None
         if reducing is not None:
             reducing.wait()
-        return grad_x, grad_weight, grad_bias, None, None, None
+        return grad_x, grad_weight, grad_bias, None
 
 
 def _gather(x: Tensor, group: ProcessGroup, *, wait: bool) -> tuple[Tensor, Work | None]:
@@ -89,24 +95,23 @@ def _gather(x: Tensor, group: ProcessGroup, *, wait: bool) -> tuple[Tensor, Work
     return whole, dist.all_gather_into_tensor(whole, x.contiguous(), group=group, async_op=not wait)
 
 
-def _reduce(grad_x: Tensor | None, group: ProcessGroup | None, *, is_split: bool) -> tuple[Tensor | None, Work | None]:
-    if grad_x is None or group is None:
+def _reduce(grad_x: Tensor | None, how: _How) -> tuple[Tensor | None, Work | None]:
+    if grad_x is None or how.group is None:
         return grad_x, None
-    if not is_split:
-        return grad_x, dist.all_reduce(grad_x, group=group, async_op=True)
-    part = grad_x.new_empty((grad_x.shape[0] // group.size(), *grad_x.shape[1:]))
-    return part, dist.reduce_scatter_tensor(part, grad_x, group=group, async_op=True)
+    if not how.is_split:
+        return grad_x, dist.all_reduce(grad_x, group=how.group, async_op=True)
+    part = grad_x.new_empty((grad_x.shape[0] // how.group.size(), *grad_x.shape[1:]))
+    return part, dist.reduce_scatter_tensor(part, grad_x, group=how.group, async_op=True)
 
 
-def _weight_gradient(ctx: Any, grad: Tensor, x: Tensor, weight: Tensor) -> Tensor | None:
-    if not ctx.needs_input_grad[1]:
-        return None
-    if ctx.main_grad is None:
-        return grad.t().matmul(x)
-    if ctx.main_grad.dtype == grad.dtype:
-        ctx.main_grad.addmm_(grad.t(), x)
+def _weight_gradient(grad: Tensor, x: Tensor, weight: Tensor, how: _How) -> Tensor | None:
+    x = x.reshape(-1, x.shape[-1]).to(how.dtype)
+    if how.main_grad is None:
+        return grad.t().matmul(x).to(weight.dtype)
+    if how.main_grad.dtype == how.dtype:
+        how.main_grad.addmm_(grad.t(), x)
     else:
-        ctx.main_grad.add_(grad.t().matmul(x))
+        how.main_grad.add_(grad.t().matmul(x))
     if not hasattr(weight, "grad_added_to_main_grad"):
         return None
     weight.grad_added_to_main_grad = True

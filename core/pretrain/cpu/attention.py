@@ -1,0 +1,38 @@
+"""Which attention kernels the CPU has for a request."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pretrain.cpu.flash import Flash
+from pretrain.cpu.tiled import Tiled
+from pretrain.plugins.offer import Decline, Offer
+from pretrain.plugins.requests import Mask
+
+if TYPE_CHECKING:
+    from pretrain.plugins.requests import AttentionRequest
+
+STORED_UP_TO = 2048
+"""Tokens of a sequence up to which "tiled" comes first: about there the lower triangle of the weights, n * s / 2 for
+each token, outweighs all other activations of a layer, about 17 * n * d with heads of 64."""
+
+
+def attention_answers(request: AttentionRequest) -> list[Offer | Decline]:
+    """Return "tiled" and "flash", the better one first."""
+    answers = [_tiled(request), _flash(request)]
+    return answers if request.seq_length <= STORED_UP_TO else answers[::-1]
+
+
+def _tiled(request: AttentionRequest) -> Offer | Decline:
+    if request.mask is not Mask.CAUSAL:
+        return Decline(name="tiled", kind="triangle", reason=f"mask {request.mask}; only {Mask.CAUSAL}")
+    if not 0 <= request.dropout < 1:
+        return Decline(name="tiled", kind="triangle", reason=f"dropout {request.dropout}; only below 1")
+    return Offer(name="tiled", kind="triangle", build=lambda _: Tiled(request))
+
+
+def _flash(request: AttentionRequest) -> Offer | Decline:
+    if request.dropout > 0:
+        reason = f"dropout {request.dropout}; torch's flash attention for the CPU has none"
+        return Decline(name="flash", kind="flash", reason=reason)
+    return Offer(name="flash", kind="flash", build=lambda _: Flash(request))

@@ -1,0 +1,56 @@
+"""What the operating system says about this machine and this process."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+from pathlib import Path
+
+from pretrain.plugins.backend import Memory
+
+_STATUS = Path("/proc/self/status")
+_CLEAR_REFS = Path("/proc/self/clear_refs")
+_CPUINFO = Path("/proc/cpuinfo")
+_CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+
+
+def cores() -> int:
+    """Return the number of cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def cpu_model() -> str:
+    """Return the CPU's name, or its architecture where the system does not tell the name."""
+    if _CPUINFO.exists():
+        for line in _CPUINFO.read_text(errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def memory(*, reset_peak: bool) -> Memory:
+    """Return the resident set of this process and the memory of the machine, or of its container.
+
+    Outside Linux the peak is that of the whole process: it cannot be reset there.
+    """
+    if not _STATUS.exists():
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        # Bytes on macOS, KiB elsewhere.
+        return Memory(allocated=None, peak=peak if platform.system() == "Darwin" else peak * 1024, total=_total())
+    fields = dict(line.split(":", 1) for line in _STATUS.read_text().splitlines())
+    if reset_peak:
+        _CLEAR_REFS.write_text("5")  # man 5 proc: resets VmHWM to the current resident set
+    return Memory(allocated=_bytes(fields["VmRSS"]), peak=_bytes(fields["VmHWM"]), total=_total())
+
+
+def _bytes(field: str) -> int:
+    return int(field.split(maxsplit=1)[0]) * 1024  # "   1234 kB"
+
+
+def _total() -> int:
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = _CGROUP_LIMIT.read_text().strip() if _CGROUP_LIMIT.exists() else "max"
+    return min(machine, int(limit)) if limit.isdigit() else machine

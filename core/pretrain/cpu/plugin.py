@@ -1,0 +1,92 @@
+"""The cpu backend as a plugin. What it does not offer is fast enough as the reference has it.
+
+Measured with benchmarks/cpu_kernels.py and left out, because torch's eager kernels are as fast or faster: compiled
+activations (which also cost seconds at start), GELU with a saved derivative, a linear of its own in fp32 and bf16.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pretrain.cpu.attention import attention_answers
+from pretrain.cpu.backend import CpuBackend
+from pretrain.cpu.bias_dropout_add import BiasDropoutAdd
+from pretrain.cpu.cross_entropy import CrossEntropy
+from pretrain.cpu.norm import KINDS
+from pretrain.cpu.products import product_dtype
+from pretrain.cpu.softmax import Softmax
+from pretrain.plugins import hookimpl
+from pretrain.plugins.offer import Decline, Offer
+from pretrain.plugins.signatures import OptimizerKernels
+from pretrain.reference.adam import FusedAdam, gradient_norm
+from pretrain.reference.linear import Linear
+
+if TYPE_CHECKING:
+    from pretrain.plugins.backend import Backend
+    from pretrain.plugins.offer import Answer
+    from pretrain.plugins.requests import (
+        AttentionRequest,
+        BiasDropoutAddRequest,
+        CrossEntropyRequest,
+        LinearRequest,
+        NormRequest,
+        OptimizerRequest,
+        SoftmaxRequest,
+    )
+
+
+@hookimpl
+def pretrain_backend() -> Backend:
+    """The CPU."""
+    return CpuBackend()
+
+
+@hookimpl
+def pretrain_attention(request: AttentionRequest) -> Answer:
+    """Tiles of the lower triangle, and torch's flash attention."""
+    return attention_answers(request)
+
+
+@hookimpl
+def pretrain_softmax(request: SoftmaxRequest) -> Answer:
+    """In place."""
+    return Offer(name="in_place", build=lambda _: Softmax(request))
+
+
+@hookimpl
+def pretrain_norm(request: NormRequest) -> Answer:
+    """Layer norm and RMS norm as torch has them."""
+    if request.kind == "RMSNorm" and request.weight_dtype != request.dtype:
+        # torch would compute it from single operations, and return the weight's dtype.
+        return Decline(name="torch", reason=f"RMSNorm of {request.dtype} with weights in {request.weight_dtype}")
+    return Offer(name="torch", build=lambda _: KINDS[request.kind](request))
+
+
+@hookimpl
+def pretrain_bias_dropout_add(request: BiasDropoutAddRequest) -> Answer:
+    """With a faster dropout; without dropout there is nothing to gain."""
+    if not 0 < request.dropout < 1:
+        return None
+    return Offer(name="fast_dropout", build=lambda _: BiasDropoutAdd(request.dropout))
+
+
+@hookimpl
+def pretrain_cross_entropy(request: CrossEntropyRequest) -> Answer:
+    """By blocks of rows, in place."""
+    return Offer(name="blocked", build=lambda _: CrossEntropy(request))
+
+
+@hookimpl
+def pretrain_linear(request: LinearRequest) -> Answer:
+    """The reference's, with products in fp32 where the CPU has none in fp16."""
+    dtype = product_dtype(request.dtype)
+    if dtype is request.dtype:
+        return None
+    return Offer(name="fp32_products", build=lambda _: Linear(request, product_dtype=dtype))
+
+
+@hookimpl
+def pretrain_optimizer(request: OptimizerRequest) -> Answer:
+    """The fused kernel that torch has for the CPU."""
+    kernels = OptimizerKernels(adam=FusedAdam, gradient_norm=gradient_norm(request.device_type))
+    return Offer(name="fused", build=lambda _: kernels)

@@ -1,0 +1,140 @@
+"""Causal attention in tiles that stay in the cache: the lower triangle of the weights is computed once and stored."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from pretrain.cpu.dropout import Dropping
+from pretrain.cpu.products import product_dtype
+from pretrain.reference.attention import by_group, scaled_product
+from pretrain.reference.masks import causal
+from pretrain.reference.precision import wide
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import Tensor
+
+    from pretrain.plugins.requests import AttentionRequest
+
+ROWS = 128
+"""Queries of one tile; 64 to 256 were about as fast at 12 heads of 64."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Plan:
+    groups: int
+    rows: int
+    scale: float
+    divisor: float
+    dropping: Dropping | None
+
+    @property
+    def whole_scale(self) -> float:
+        """What query times key is multiplied by in all."""
+        return self.scale * self.divisor
+
+    def tiles(self, length: int) -> Iterator[tuple[int, int]]:
+        """First query of every tile, and the one after its last; its keys are all before the latter."""
+        return ((start, min(start + self.rows, length)) for start in range(0, length, self.rows))
+
+
+class Tiled:
+    """An `AttentionFn` for causal masks, with dropout; faster than torch's flash attention as long as memory allows."""
+
+    def __init__(self, request: AttentionRequest) -> None:
+        self.dtype = product_dtype(request.dtype)
+        divisor = request.score_divisor if self.dtype.itemsize == 2 else 1.0  # fp32 scores need none
+        self.plan = _Plan(
+            groups=request.query_groups,
+            rows=min(ROWS, request.block_size),
+            scale=request.scale / divisor,
+            divisor=divisor,
+            dropping=Dropping(request.dropout) if request.dropout else None,
+        )
+
+    def __call__(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, *, training: bool = True
+    ) -> Tensor:
+        """Return the context [s, b, n * d] for query [s, b, n, d], key and value [s, b, g, d]."""
+        if mask is not None or query.shape[0] != key.shape[0]:
+            msg = f"tiled: {query.shape[0]} queries, {key.shape[0]} keys; only equally many, without a mask tensor"
+            raise ValueError(msg)
+        q, k, v = (x.to(self.dtype) for x in (query, key, value))
+        context: Tensor = _Tiled.apply(q, k, v, self.plan, training)  # type: ignore[no-untyped-call]
+        return context.to(query.dtype)
+
+
+class _Tiled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, plan: _Plan, training: bool) -> Tensor:
+        keys, values = by_group(key, plan.groups), by_group(value, plan.groups)
+        dropping = plan.dropping if training else None
+        context = query.new_empty(query.shape)
+        saved = []
+        for start, end in plan.tiles(query.shape[0]):
+            weights = _weights(by_group(query[start:end], plan.groups), keys[:, :end], end - start, plan)
+            dropped = dropping.draw(weights.shape) if dropping else None
+            products = torch.bmm(_kept(weights, dropped, plan), values[:, :end])
+            context[start:end] = _ungroup(products, context[start:end].shape)
+            if any(ctx.needs_input_grad):
+                saved += [weights, dropped]
+        ctx.save_for_backward(query, key, value, *saved)
+        ctx.plan = plan
+        return context.flatten(2)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, *saved = ctx.saved_tensors
+        plan: _Plan = ctx.plan
+        keys, values = by_group(key, plan.groups), by_group(value, plan.groups)
+        # One tile after the other is added to these: in 16 bits that would round every time.
+        grad_keys, grad_values = (torch.zeros(x.shape, dtype=wide(x.dtype)) for x in (keys, values))
+        grad_query, grad_context = torch.empty_like(query), grads[0].reshape(query.shape)
+        tiles = zip(plan.tiles(query.shape[0]), saved[::2], saved[1::2], strict=True)
+        for (start, end), weights, dropped in tiles:
+            grad_rows = by_group(grad_context[start:end], plan.groups)
+            _add_product(grad_values[:, :end], _kept(weights, dropped, plan).transpose(1, 2), grad_rows)
+            grad_weights = _kept(torch.bmm(grad_rows, values[:, :end].transpose(1, 2)), dropped, plan)
+            grad_scores = torch._softmax_backward_data(grad_weights, weights, -1, weights.dtype)  # noqa: SLF001
+            rows = by_group(query[start:end], plan.groups)
+            _add_product(grad_keys[:, :end], grad_scores.transpose(1, 2), rows, plan.whole_scale)
+            grad_rows = scaled_product(grad_scores, keys[:, :end], plan.whole_scale)
+            grad_query[start:end] = _ungroup(grad_rows, grad_query[start:end].shape)
+        return grad_query, _as_input(grad_keys, key), _as_input(grad_values, value), None, None
+
+
+def _weights(rows: Tensor, keys: Tensor, queries: int, plan: _Plan) -> Tensor:
+    """Return softmax(scale * rows keys^T) [b * g, (n / g) * queries, keys]; only the tile's own square is masked."""
+    scores = scaled_product(rows, keys.transpose(1, 2), plan.scale)
+    by_query = scores.view(-1, queries, scores.shape[-1])  # [b * n, queries, keys]
+    by_query[..., -queries:].masked_fill_(causal(queries, queries, scores.device), -torch.inf)
+    if plan.divisor != 1:
+        return torch.softmax(scores.to(wide(scores.dtype)).mul_(plan.divisor), dim=-1).to(scores.dtype)
+    return torch.softmax(scores, dim=-1, out=scores)
+
+
+def _kept(x: Tensor, dropped: Tensor | None, plan: _Plan) -> Tensor:
+    if dropped is None or plan.dropping is None:
+        return x
+    return x.masked_fill(dropped, 0).mul_(plan.dropping.scale)
+
+
+def _add_product(total: Tensor, a: Tensor, b: Tensor, scale: float = 1.0) -> None:
+    if total.dtype == a.dtype:
+        total.baddbmm_(a, b, alpha=scale)
+    else:
+        total.add_(torch.bmm(a, b), alpha=scale)
+
+
+def _ungroup(x: Tensor, shape: torch.Size) -> Tensor:
+    """Return [s, b, n, d] for [b * g, (n / g) * s, d]: the inverse of `by_group`."""
+    s, b, n, d = shape
+    return x.view(b, n, s, d).permute(2, 0, 1, 3)
+
+
+def _as_input(grad: Tensor, x: Tensor) -> Tensor:
+    return _ungroup(grad, x.shape).to(x.dtype)
