@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from pretrain.plugins import requests
+from pretrain.plugins.discovery import REFERENCE
 from pretrain.plugins.documentation import example, page, request_type, signature
 from pretrain.plugins.kernels import Kernels
-from pretrain.plugins.registration import HOOKS
+from pretrain.plugins.loading import load_plugin
+from pretrain.plugins.registration import HOOKS, register
 
 PAGE = Path(__file__).parents[2] / "docs" / "hooks.md"
 KERNEL_HOOKS = [hook for hook in HOOKS if hook != "pretrain_backend"]
@@ -43,6 +45,12 @@ def test_a_kernel_hook_has_a_request_type_and_a_typed_kernel(hook):
     assert request is not None
     assert request.operation == operation
     assert isinstance(getattr(Kernels, operation), property)
+
+
+def test_every_kernel_hook_has_a_reference():
+    plugin = load_plugin(REFERENCE)
+    implemented = {caller.name for caller in register([plugin]).get_hookcallers(plugin.hooks) or ()}
+    assert implemented == set(KERNEL_HOOKS)
 
 
 def test_every_request_type_has_its_hook():

@@ -123,6 +123,13 @@ class TestForbiddenFallback:
         kernels = negotiate(manager.load("fake"), [NORM], {"norm": "reference"}, "forbid")
         assert kernels.norm(None, None) == "reference norm"
 
+    def test_naming_a_kind_is_not_naming_the_reference(self, site, reference):
+        offer = "Offer(name='blocks', kind='blocks', build=print)"
+        site.module(reference.target, f"@hookimpl\ndef pretrain_softmax():\n    return {offer}\n")
+        site.backend("fake")
+        with pytest.raises(KernelError, match="softmax: no plugin offers it"):
+            negotiate(manager.load("fake"), [SOFTMAX], {"softmax": "blocks"}, "forbid")
+
     def test_what_a_plugin_offers_is_taken(self, plugins):
         assert negotiate(plugins, [NORM], {}, "forbid").norm(None, None) == "fast norm"
 

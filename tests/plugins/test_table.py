@@ -64,6 +64,15 @@ def test_a_choice_of_the_recipe_is_the_reason_against_the_rest(site):
     )
 
 
+def test_among_kernels_of_the_reference_the_order_is_the_reason(site, reference):
+    offers = "[Offer(name='better', build=lambda built: len), Offer(name='worse', build=lambda built: len)]"
+    site.module(reference.target, f"@hookimpl\ndef pretrain_norm():\n    return {offers}\n")
+    site.backend("fake")
+    (row,) = negotiate(manager.load("fake"), [NORM], {}, "allow").table.rows
+    assert row.kernel == "better"
+    assert [other.why for other in row.passed_over] == ["offered, comes later in the order"]
+
+
 def test_the_table_is_plain_json(table):
     plain = table.to_json()
     assert json.loads(json.dumps(plain)) == plain

@@ -48,12 +48,17 @@ class Choice:
             passed_over=tuple(self._why_not(other) for other in self.proposals if other is not self.taken),
         )
 
+    @property
+    def names_the_kernel(self) -> bool:
+        """Whether the recipe asks for this very kernel, not for any of its kind."""
+        return self.wanted == self.offer.name != self.offer.kind
+
     def _why_not(self, other: Proposal) -> PassedOver:
         if isinstance(other.answer, Decline):
             why = f"declined: {other.answer.reason}"
         elif not _fits(other, self.wanted):
             why = f"offered, but the recipe names '{self.wanted}'"
-        elif other.is_reference:
+        elif other.is_reference and not self.taken.is_reference:
             why = "offered, the reference comes last"
         else:
             why = "offered, comes later in the order"
@@ -119,7 +124,7 @@ def _declines(proposals: Iterable[Proposal]) -> str:
 
 
 def _refuse_reference(choices: list[Choice]) -> None:
-    served = [choice for choice in choices if choice.taken.is_reference and choice.wanted != choice.offer.name]
+    served = [choice for choice in choices if choice.taken.is_reference and not choice.names_the_kernel]
     if not served:
         return
     lines = [
@@ -127,7 +132,7 @@ def _refuse_reference(choices: list[Choice]) -> None:
     ]
     msg = (
         f"kernels.fallback is 'forbid', but only the reference serves what follows.{''.join(lines)}\n"
-        f"Set kernels.fallback=allow, or name the reference: kernels.{served[0].request.operation}"
-        f"={served[0].offer.name}"
+        "Set kernels.fallback=allow, or name the reference where you want it: "
+        f"kernels.{served[0].request.operation}=reference"
     )
     raise KernelError(msg)
