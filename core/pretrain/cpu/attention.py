@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pretrain.cpu.flash import Flash
+from pretrain.cpu.sdpa import Sdpa
 from pretrain.cpu.tiled import Tiled
 from pretrain.plugins.offer import Decline, Offer
 from pretrain.plugins.requests import Mask
@@ -18,21 +18,22 @@ each token, outweighs all other activations of a layer, about 17 * n * d with he
 
 
 def attention_answers(request: AttentionRequest) -> list[Offer | Decline]:
-    """Return "tiled" and "flash", the better one first."""
-    answers = [_tiled(request), _flash(request)]
-    return answers if request.seq_length <= STORED_UP_TO else answers[::-1]
+    """Return the kernels for a request, the best one first."""
+    tiled, recomputed = _tiled(request, "tiled", "triangle"), _tiled(request, "recomputed", "flash")
+    first = [tiled, recomputed] if request.seq_length <= STORED_UP_TO else [recomputed, tiled]
+    return [*first, _sdpa(request)]
 
 
-def _tiled(request: AttentionRequest) -> Offer | Decline:
+def _tiled(request: AttentionRequest, name: str, kind: str) -> Offer | Decline:
     if request.mask is not Mask.CAUSAL:
-        return Decline(name="tiled", kind="triangle", reason=f"mask {request.mask}; only {Mask.CAUSAL}")
+        return Decline(name=name, kind=kind, reason=f"mask {request.mask}; only {Mask.CAUSAL}")
     if not 0 <= request.dropout < 1:
-        return Decline(name="tiled", kind="triangle", reason=f"dropout {request.dropout}; only below 1")
-    return Offer(name="tiled", kind="triangle", build=lambda _: Tiled(request))
+        return Decline(name=name, kind=kind, reason=f"dropout {request.dropout}; only below 1")
+    return Offer(name=name, kind=kind, build=lambda _: Tiled(request, stores=name == "tiled"))
 
 
-def _flash(request: AttentionRequest) -> Offer | Decline:
+def _sdpa(request: AttentionRequest) -> Offer | Decline:
     if request.dropout > 0:
         reason = f"dropout {request.dropout}; torch's flash attention for the CPU has none"
-        return Decline(name="flash", kind="flash", reason=reason)
-    return Offer(name="flash", kind="flash", build=lambda _: Flash(request))
+        return Decline(name="sdpa", kind="flash", reason=reason)
+    return Offer(name="sdpa", kind="flash", build=lambda _: Sdpa(request))

@@ -30,8 +30,8 @@ class Dropping:
         self._threshold = dropped - _STEPS // 2
         self.scale = _STEPS / (_STEPS - dropped)
 
-    def draw(self, shape: torch.Size) -> Tensor:
-        """Return bool of the shape, True = dropped."""
+    def draw(self, shape: torch.Size, generator: torch.Generator | None = None) -> Tensor:
+        """Return bool of the shape, True = dropped; drawn from the default generator unless another is given."""
         count = shape.numel()
-        bits = torch.empty((count + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
+        bits = torch.empty((count + 3) // 4, dtype=torch.int64).random_(-(2**63), None, generator=generator)
         return (bits.view(torch.int16)[:count] < self._threshold).view(shape)

@@ -1,4 +1,4 @@
-"""Causal attention in tiles that stay in the cache: the lower triangle of the weights is computed once and stored."""
+"""Causal attention in tiles that stay in the cache; only the lower triangle of the weights is computed."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ class _Plan:
     scale: float
     divisor: float
     dropping: Dropping | None
+    stores: bool
 
     @property
     def whole_scale(self) -> float:
@@ -43,9 +44,13 @@ class _Plan:
 
 
 class Tiled:
-    """An `AttentionFn` for causal masks, with dropout; faster than torch's flash attention as long as memory allows."""
+    """An `AttentionFn` for causal masks, with dropout.
 
-    def __init__(self, request: AttentionRequest) -> None:
+    The weights of the lower triangle are stored for the backward pass, or computed again there: then what is dropped is
+    drawn again too, from a copy of the generator. Both are faster than torch's flash attention.
+    """
+
+    def __init__(self, request: AttentionRequest, *, stores: bool) -> None:
         self.dtype = product_dtype(request.dtype)
         divisor = request.score_divisor if self.dtype.itemsize == 2 else 1.0  # fp32 scores need none
         self.plan = _Plan(
@@ -54,6 +59,7 @@ class Tiled:
             scale=request.scale / divisor,
             divisor=divisor,
             dropping=Dropping(request.dropout) if request.dropout else None,
+            stores=stores,
         )
 
     def __call__(
@@ -73,6 +79,8 @@ class _Tiled(torch.autograd.Function):
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, plan: _Plan, training: bool) -> Tensor:
         keys, values = by_group(key, plan.groups), by_group(value, plan.groups)
         dropping = plan.dropping if training else None
+        stores = plan.stores and any(ctx.needs_input_grad)
+        ctx.plan, ctx.generator_state = plan, torch.get_rng_state() if dropping and not plan.stores else None
         context = query.new_empty(query.shape)
         saved = []
         for start, end in plan.tiles(query.shape[0]):
@@ -80,10 +88,9 @@ class _Tiled(torch.autograd.Function):
             dropped = dropping.draw(weights.shape) if dropping else None
             products = torch.bmm(_kept(weights, dropped, plan), values[:, :end])
             context[start:end] = _ungroup(products, context[start:end].shape)
-            if any(ctx.needs_input_grad):
+            if stores:
                 saved += [weights, dropped]
         ctx.save_for_backward(query, key, value, *saved)
-        ctx.plan = plan
         return context.flatten(2)
 
     @staticmethod
@@ -94,8 +101,8 @@ class _Tiled(torch.autograd.Function):
         # One tile after the other is added to these: in 16 bits that would round every time.
         grad_keys, grad_values = (torch.zeros(x.shape, dtype=wide(x.dtype)) for x in (keys, values))
         grad_query, grad_context = torch.empty_like(query), grads[0].reshape(query.shape)
-        tiles = zip(plan.tiles(query.shape[0]), saved[::2], saved[1::2], strict=True)
-        for (start, end), weights, dropped in tiles:
+        stored = zip(saved[::2], saved[1::2], strict=True) if plan.stores else _again(ctx, query, keys)
+        for (start, end), (weights, dropped) in zip(plan.tiles(query.shape[0]), stored, strict=True):
             grad_rows = by_group(grad_context[start:end], plan.groups)
             _add_product(grad_values[:, :end], _kept(weights, dropped, plan).transpose(1, 2), grad_rows)
             grad_weights = _kept(torch.bmm(grad_rows, values[:, :end].transpose(1, 2)), dropped, plan)
@@ -115,6 +122,17 @@ def _weights(rows: Tensor, keys: Tensor, queries: int, plan: _Plan) -> Tensor:
     if plan.divisor != 1:
         return torch.softmax(scores.to(wide(scores.dtype)).mul_(plan.divisor), dim=-1).to(scores.dtype)
     return torch.softmax(scores, dim=-1, out=scores)
+
+
+def _again(ctx: Any, query: Tensor, keys: Tensor) -> Iterator[tuple[Tensor, Tensor | None]]:
+    """Compute the weights of every tile, and what was dropped of them, as the forward pass did."""
+    plan: _Plan = ctx.plan
+    dropping, generator = None, None
+    if ctx.generator_state is not None:
+        dropping, generator = plan.dropping, torch.Generator().set_state(ctx.generator_state)
+    for start, end in plan.tiles(query.shape[0]):
+        weights = _weights(by_group(query[start:end], plan.groups), keys[:, :end], end - start, plan)
+        yield weights, dropping.draw(weights.shape, generator) if dropping else None
 
 
 def _kept(x: Tensor, dropped: Tensor | None, plan: _Plan) -> Tensor:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pretrain.plugins.requests import AttentionRequest
 
 
-class Flash:
+class Sdpa:
     """An `AttentionFn` without dropout. Scores stay in fp32; a query that sees no key gets zeros from torch."""
 
     def __init__(self, request: AttentionRequest) -> None:
@@ -52,9 +52,9 @@ class Flash:
     def _check(self, query: Tensor, key: Tensor, mask: Tensor | None) -> None:
         if (mask is None) is (self.mask in (Mask.KEY_PADDING, Mask.ARBITRARY)):
             given = "without a" if mask is None else "with a"
-            msg = f"flash: built for the mask '{self.mask}', called {given} mask tensor"
+            msg = f"sdpa: built for the mask '{self.mask}', called {given} mask tensor"
             raise ValueError(msg)
         if self.mask is Mask.CAUSAL and query.shape[0] != key.shape[0]:
             # torch aligns the first query with the first key, the contract the last ones.
-            msg = f"flash: {query.shape[0]} queries and {key.shape[0]} keys under a causal mask; only equally many"
+            msg = f"sdpa: {query.shape[0]} queries and {key.shape[0]} keys under a causal mask; only equally many"
             raise ValueError(msg)
