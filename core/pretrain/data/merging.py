@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,6 +33,7 @@ def merge_tokens(prefixes: Sequence[Path], output: Path, *, force: bool = False)
     for part in parts:
         part.check_order()
     _check_alike(parts)
+    note = _common_note(prefixes)
     with replacing(idx_path(output)) as idx_file:
         with replacing(bin_path(output)) as bin_file:
             writer = TokenWriter(bin_file, parts[0].tokens.dtype)
@@ -41,7 +41,9 @@ def merge_tokens(prefixes: Sequence[Path], output: Path, *, force: bool = False)
                 _copy(part, writer)
             writer.write_index(idx_file)
             idx_path(output).unlink(missing_ok=True)
-        _copy_fingerprint(prefixes, output)
+        if note is not None:
+            with replacing(fingerprint_path(output)) as stream:
+                stream.write(note)
     return Built(writer.documents, writer.tokens, parts[0].tokens.itemsize)
 
 
@@ -62,14 +64,11 @@ def _check_alike(parts: Sequence[TokenFile]) -> None:
             raise DataError(msg)
 
 
-def _copy_fingerprint(prefixes: Sequence[Path], output: Path) -> None:
-    """Keep the note about the tokenizer if every input has one, and all the same."""
+def _common_note(prefixes: Sequence[Path]) -> bytes | None:
+    """Return the note about the tokenizer, if every input has one."""
     paths = [fingerprint_path(prefix) for prefix in prefixes]
-    notes = {json.dumps(json.loads(path.read_bytes()), indent=2) if path.exists() else None for path in paths}
+    notes = {path.read_bytes() if path.exists() else None for path in paths}
     if len(notes - {None}) > 1:
         msg = f"{', '.join(map(str, prefixes))} were made with different tokenizers; their tokens mean different text."
         raise DataError(msg)
-    note = notes.pop()
-    if note is not None and not notes:
-        with replacing(fingerprint_path(output)) as stream:
-            stream.write(note.encode() + b"\n")
+    return None if None in notes else notes.pop()

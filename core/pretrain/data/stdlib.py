@@ -17,6 +17,7 @@ consecutive parts, are all a fair sample. One Python version gives one corpus; a
 from __future__ import annotations
 
 import hashlib
+import os
 import sysconfig
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,6 +31,7 @@ _FOLDERS_LEFT_OUT = {
     *("test", "tests", "idle_test", "idlelib", "lib2to3", "turtledemo", "ensurepip", "pydoc_data", "encodings"),
     *("site-packages", "dist-packages", "__pycache__"),
 }
+_BUILD_DATA = "_sysconfigdata"
 _SMALLEST = 500
 _LARGEST = 300_000
 _LETTERS = 0.44
@@ -67,10 +69,9 @@ def stdlib_documents(folder: Path | None = None, *, max_bytes: int | None = None
 
 
 def _source_files(folder: Path) -> Iterator[Path]:
-    for path in folder.rglob("*.py"):
-        parts = path.relative_to(folder).parts
-        if _FOLDERS_LEFT_OUT.isdisjoint(parts[:-1]) and not parts[-1].startswith("_sysconfigdata"):
-            yield path
+    for parent, folders, files in os.walk(folder):
+        folders[:] = set(folders) - _FOLDERS_LEFT_OUT  # not entered: site-packages can be large
+        yield from (Path(parent, name) for name in files if name.endswith(".py") and not name.startswith(_BUILD_DATA))
 
 
 def _digest(content: bytes) -> bytes:

@@ -1,0 +1,106 @@
+"""JSONL is read in chunks of whole lines, and a bad line is named."""
+
+import bz2
+import gzip
+import json
+import lzma
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pretrain.data.documents import Chunk, read_chunks, read_texts, texts_of
+from pretrain.errors import DataError
+
+texts = st.lists(st.text(st.characters(codec="utf-8"), max_size=30), max_size=20)
+
+
+def documents_in(path, chunk_bytes=1 << 20):
+    return [document for chunk in read_chunks([path], chunk_bytes=chunk_bytes) for document in texts_of(chunk, "text")]
+
+
+def error_in(path, content):
+    path.write_bytes(content)
+    with pytest.raises(DataError) as caught:
+        documents_in(path)
+    assert len(str(caught.value).splitlines()) <= 3
+    return str(caught.value)
+
+
+@given(documents=texts, chunk_bytes=st.integers(1, 60), ascii_only=st.booleans())
+def test_documents_do_not_depend_on_how_the_file_is_cut(tmp_path_factory, documents, chunk_bytes, ascii_only):
+    path = tmp_path_factory.mktemp("jsonl") / "a.jsonl"
+    path.write_text(
+        "".join(json.dumps({"text": text}, ensure_ascii=ascii_only) + "\n" for text in documents), newline="\n"
+    )
+    assert documents_in(path, chunk_bytes) == [[text] for text in documents]
+
+
+def test_every_chunk_knows_its_first_line_and_how_far_the_file_is_read(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"text": "a"}\n' * 5)
+    chunks = list(read_chunks([path], chunk_bytes=20))
+    assert [(chunk.first_line, chunk.position) for chunk in chunks] == [(1, 28), (3, 56), (5, 70)]
+
+
+@pytest.mark.parametrize(("suffix", "pack"), [(".gz", gzip.compress), (".xz", lzma.compress), (".bz2", bz2.compress)])
+class TestPacked:
+    def test_is_unpacked(self, tmp_path, suffix, pack):
+        path = tmp_path / f"a.jsonl{suffix}"
+        path.write_bytes(pack(b'{"text": "a"}\n{"text": "b"}\n'))
+        assert documents_in(path) == [["a"], ["b"]]
+        assert list(read_texts([path], "text")) == ["a", "b"]
+
+    def test_a_file_that_is_cut_off_is_named(self, tmp_path, suffix, pack):
+        whole = pack(b'{"text": "a"}\n' * 100)
+        assert f"a.jsonl{suffix} cannot be unpacked" in error_in(tmp_path / f"a.jsonl{suffix}", whole[:-12])
+
+    def test_a_file_that_is_not_packed_is_named(self, tmp_path, suffix, pack):
+        assert f"a.jsonl{suffix} cannot be " in error_in(tmp_path / f"a.jsonl{suffix}", b'{"text": "a"}\n' * 9)
+
+
+def test_empty_lines_and_windows_line_ends_are_no_mistake(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'\n{"text": "a"}\r\n\r\n{"text": "b"}')
+    assert documents_in(path) == [["a"], ["b"]]
+
+
+def test_a_list_of_strings_is_one_document_of_sentences():
+    assert texts_of(Chunk("a", 1, b'{"text": ["x", "y"]}', 0), "text") == [["x", "y"]]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (b"{'text': 'a'}", "not JSON"),
+        (b'{"text": "a"', "not JSON"),
+        (b"[" * 100_000, "not JSON"),
+        (b'{"txt": "a"}', "no key 'text'; the line has the keys 'txt'"),
+        (b'["a"]', "no key 'text'; the line has ['a']"),
+        (b'{"text": 7}', "'text' is 7; it must be a string"),
+        (b'{"text": ["a", null]}', "it must be a string, or a list of strings"),
+        (b'{"text": "\xff"}', "not UTF-8"),
+        (b'{"text": "a \\ud800 b"}', "half of a surrogate pair"),
+    ],
+)
+def test_a_bad_line_is_named_by_file_and_number(tmp_path, line, message):
+    error = error_in(tmp_path / "a.jsonl", b'{"text": "fine"}\n\n' + line + b"\n")
+    assert error.startswith(f"{tmp_path / 'a.jsonl'}:3: ")
+    assert message in error
+
+
+def test_a_whole_surrogate_pair_is_a_character(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"text": "\\ud83d\\ude00"}\n')
+    assert documents_in(path) == [["\U0001f600"]]
+
+
+def test_a_file_that_is_missing_is_named(tmp_path):
+    with pytest.raises(DataError, match=r"none\.jsonl cannot be read: No such file"):
+        list(read_chunks([tmp_path / "none.jsonl"]))
+
+
+def test_other_files_are_read_as_text(tmp_path):
+    (tmp_path / "a.txt").write_text("plain\ntext\n")
+    (tmp_path / "b.jsonl").write_text('{"text": "lines"}\n')
+    assert list(read_texts([tmp_path / "a.txt", tmp_path / "b.jsonl"], "text")) == ["plain\ntext\n", "lines"]

@@ -1,0 +1,60 @@
+"""`pretrain data merge`: the files of one build over all inputs."""
+
+import json
+
+import pytest
+
+from data.example_corpus import DOCUMENTS, write_jsonl
+from pretrain.data.build import build_tokens
+from pretrain.data.fingerprint import fingerprint_path
+from pretrain.data.merging import merge_tokens
+from pretrain.data.token_file import bin_path, idx_path
+from pretrain.errors import DataError
+
+
+@pytest.fixture
+def parts(tmp_path, bytes_section):
+    """Token files of three parts of the corpus."""
+    prefixes = []
+    for number in range(3):
+        corpus = write_jsonl(tmp_path / f"{number}.jsonl", [*DOCUMENTS[number::3], "", ["two", "sentences"]])
+        build_tokens([corpus], tmp_path / f"part{number}", bytes_section, append_eod=True)
+        prefixes.append(tmp_path / f"part{number}")
+    return prefixes
+
+
+def test_equals_a_build_over_all_inputs(tmp_path, parts, bytes_section, monkeypatch):
+    monkeypatch.setattr("pretrain.data.merging._COPIED_AT_ONCE", 1000)
+    merged = merge_tokens(parts, tmp_path / "merged")
+    inputs = [tmp_path / f"{number}.jsonl" for number in range(3)]
+    built = build_tokens(inputs, tmp_path / "built", bytes_section, append_eod=True)
+    assert merged == built
+    for path in (bin_path, idx_path, fingerprint_path):
+        assert path(tmp_path / "merged").read_bytes() == path(tmp_path / "built").read_bytes()
+
+
+def test_data_of_different_tokenizers_is_not_mixed(tmp_path, parts):
+    note = json.loads(fingerprint_path(parts[1]).read_text())
+    fingerprint_path(parts[1]).write_text(json.dumps(note | {"fingerprint": "other"}))
+    with pytest.raises(DataError, match="made with different tokenizers"):
+        merge_tokens(parts, tmp_path / "merged")
+    assert not list(tmp_path.glob("*merged*"))
+
+
+def test_data_of_different_dtypes_is_not_mixed(tmp_path, parts):
+    content = bytearray(idx_path(parts[2]).read_bytes())
+    content[17] = 3
+    idx_path(parts[2]).write_bytes(content)
+    with pytest.raises(DataError, match=r"part0 holds uint16 tokens and .*part2 int16"):
+        merge_tokens(parts, tmp_path / "merged")
+
+
+def test_without_a_note_at_one_input_the_result_has_none(tmp_path, parts):
+    fingerprint_path(parts[1]).unlink()
+    merge_tokens(parts, tmp_path / "merged")
+    assert not fingerprint_path(tmp_path / "merged").exists()
+
+
+def test_existing_files_are_kept(tmp_path, parts):
+    with pytest.raises(DataError, match="exists already"):
+        merge_tokens(parts[:2], parts[2])
