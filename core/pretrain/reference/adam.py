@@ -172,7 +172,7 @@ def _block_norms(tensor: Tensor) -> Tensor:
     """Return the norms of neighbouring blocks of entries, the last one shorter."""
     flat, dtype = tensor.reshape(-1), wide(tensor.dtype)
     whole = flat.numel() // BLOCK * BLOCK
-    norms = torch.linalg.vector_norm(flat[:whole].view(-1, BLOCK), dim=1, dtype=dtype)
+    norms: Tensor = torch.linalg.vector_norm(flat[:whole].view(-1, BLOCK), dim=1, dtype=dtype)
     if whole == flat.numel():
         return norms
     return torch.cat((norms, torch.linalg.vector_norm(flat[whole:], dtype=dtype).reshape(1)))

@@ -10,19 +10,13 @@ import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
 
-from pretrain.bridge import checkpoint as bridge_checkpoint
-from pretrain.bridge import groups as bridge_groups
-from pretrain.bridge import optimizer as bridge_optimizer
 from pretrain.data.tokenizers.load import load_tokenizer
 from pretrain.engine import groups
-from pretrain.engine.megatron import MegatronEngine
-from pretrain.model.build import build
-from pretrain.model.requests import attention_requests, collectives_request, compute_dtype, kernel_requests
+from pretrain.engine.build import build_engine
+from pretrain.model.requests import compute_dtype
 from pretrain.observe.flops import flops_per_sequence
 from pretrain.observe.throughput import Speedometer
 from pretrain.observe.timers import PhaseTimers
-from pretrain.plugins.agreement import check_same_on_all_ranks
-from pretrain.plugins.negotiation import negotiate
 from pretrain.plugins.readiness import require_dtype
 from pretrain.training import run_files
 from pretrain.training.batch_sizes import BatchSizes, total_iterations
@@ -39,10 +33,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pretrain.data.tokenizers.tokenizer import Tokenizer
+    from pretrain.engine.protocol import Engine
     from pretrain.launch.world import World
-    from pretrain.plugins.kernels import Kernels
     from pretrain.plugins.manager import Plugins
-    from pretrain.plugins.signatures import AttentionFn
     from pretrain.recipe import Recipe
     from pretrain.training.progress import Progress
 
@@ -68,8 +61,7 @@ def assemble(
     tokenizer = load_tokenizer(recipe.tokenizer)
     groups.join_world(plugins.backend, world.rank, world.world_size, recipe.parallel.distributed_timeout_minutes)
     try:
-        kernels = _kernels(recipe, plugins, tokenizer)
-        engine = _engine(recipe, plugins, kernels, tokenizer, device)
+        engine, kernels = build_engine(recipe, plugins, tokenizer.vocab_size, device)
         reading = Reading.of(recipe, tokenizer, layout, parallel_state.get_data_parallel_rank(), engine)
         progress, remark = start_from(recipe, engine, run_dir, resume=resume)
         iterations = total_iterations(recipe)
@@ -107,53 +99,6 @@ def assemble(
         groups.leave()
 
 
-def _kernels(recipe: Recipe, plugins: Plugins, tokenizer: Tokenizer) -> Kernels:
-    """Negotiate all kernels, those of the process groups first, and make the groups; all ranks get the same."""
-    chosen, backend = recipe.kernels.model_dump(exclude={"fallback", "triangle_block_size"}), plugins.backend
-    request = collectives_request(recipe, backend.device_type, backend.process_group)
-    collectives = negotiate(plugins, [request], chosen, recipe.kernels.fallback)
-    bridge_groups.install(collectives.collectives)
-    groups.make_parallel_groups(recipe)
-    requests = kernel_requests(recipe, backend.device_type, tokenizer.vocab_size)
-    kernels = negotiate(plugins, requests, chosen, recipe.kernels.fallback, earlier=collectives)
-    check_same_on_all_ranks(kernels.table)
-    return kernels
-
-
-def _engine(
-    recipe: Recipe, plugins: Plugins, kernels: Kernels, tokenizer: Tokenizer, device: torch.device
-) -> MegatronEngine:
-    backend = plugins.backend
-    overflow = backend.overflow() if recipe.precision.dtype == "fp16" else None
-    bridge_optimizer.install(kernels.optimizer, overflow)
-    bridge_checkpoint.install()
-    chunks = build(
-        recipe,
-        kernels,
-        attention_of=partial(_attention_of, recipe, plugins, kernels),
-        point_to_point=backend.point_to_point(),
-        device=device,
-        vocab_size=tokenizer.vocab_size,
-    )
-    return MegatronEngine(
-        recipe,
-        chunks,
-        device=device,
-        vocab_size=tokenizer.vocab_size,
-        norm=kernels.optimizer.gradient_norm,
-        overflow=overflow,
-    )
-
-
-def _attention_of(recipe: Recipe, plugins: Plugins, kernels: Kernels, layer_number: int) -> AttentionFn:
-    """Return a layer's attention kernel; layers differ only where their scores are scaled differently."""
-    if not recipe.model.apply_query_key_layer_scaling:
-        return kernels.attention
-    requests = attention_requests(recipe, plugins.backend.device_type, layer_number=layer_number)
-    chosen = {"attention": recipe.kernels.attention, "softmax": recipe.kernels.softmax}
-    return negotiate(plugins, requests, chosen, recipe.kernels.fallback).attention
-
-
 def _saving(recipe: Recipe, run_dir: Path, rank: int, progress: Progress, *, resumed: bool) -> Saving | None:
     if recipe.checkpoint.save is False:
         return None
@@ -172,7 +117,7 @@ def _speedometer(recipe: Recipe, plugins: Plugins, tokenizer: Tokenizer, world_s
     )
 
 
-def _continuation(recipe: Recipe, engine: MegatronEngine, tokenizer: Tokenizer) -> Callable[[], str] | None:
+def _continuation(recipe: Recipe, engine: Engine, tokenizer: Tokenizer) -> Callable[[], str] | None:
     evaluation = recipe.evaluation
     if evaluation.prompt is None:
         return None

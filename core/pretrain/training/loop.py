@@ -97,11 +97,12 @@ class Training:
         self.progress.iteration += 1
         self.progress.consumed_samples += global_batch_size
         self.progress.skipped_iterations += step.skipped
-        reason = self._reason_to_leave()
-        is_last = self.progress.iteration == self.total_iterations or bool(reason)
-        if is_last or self._is_due(self.recipe.logging.log_interval):
+        hurry, exit_interval = self.stopping.reason(), self.recipe.train.exit_interval
+        reason = f"train.exit_interval {exit_interval}" if not hurry and self._is_due(exit_interval) else hurry
+        is_last = self.progress.iteration == self.total_iterations
+        if is_last or reason or self._is_due(self.recipe.logging.log_interval):
             self._log(step, global_batch_size, learning_rate)
-        if not is_last and self._is_due(self.recipe.evaluation.interval):
+        if not is_last and not hurry and self._is_due(self.recipe.evaluation.interval):
             self._evaluate("valid")
         if not is_last and self._is_due(self.recipe.checkpoint.save_interval):
             self._save()
@@ -109,12 +110,6 @@ class Training:
 
     def _is_due(self, every: int | None) -> bool:
         return bool(every) and self.progress.iteration % (every or 1) == 0
-
-    def _reason_to_leave(self) -> str:
-        reason = self.stopping.reason()
-        if self._is_due(self.recipe.train.exit_interval):
-            return f"train.exit_interval {self.recipe.train.exit_interval}"
-        return reason
 
     def _log(self, step: Step, global_batch_size: int, learning_rate: float) -> None:
         totals = self.interval.take()

@@ -1,0 +1,1 @@
+"""What the performance claims are measured with; results are kept as JSON in results/."""

@@ -1,0 +1,105 @@
+"""One training step of GPT-2 124M on the CPU: pretrain, Hugging Face and plain megatron-core.
+
+    python -m benchmarks.train_step [--rounds 7] [--threads 2]
+
+Sequence 1024, micro batch 1, no dropout, gradients clipped to 1, AdamW. Each system lives in a process of its own and
+takes a step when it is told, in turn, so that a slow moment of the machine hits all of them; the ratios are taken round
+by round. Hugging Face: GPT2LMHeadModel with SDPA and torch's fused AdamW, bf16 by autocast. megatron: GPTModel with the
+local spec and the optimizer that megatron-core has as installed, on the CPU through the bridge.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from benchmarks import machine
+
+SYSTEMS = ("pretrain", "huggingface", "megatron")
+SHAPE = {"layers": 12, "hidden": 768, "heads": 12, "seq": 1024, "vocab": 50257}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--systems", default=",".join(SYSTEMS))
+    parser.add_argument("--dtypes", default="fp32,bf16")
+    parser.add_argument("--keep", action="store_true", help="write results/train_step.json")
+    arguments = parser.parse_args()
+    systems = arguments.systems.split(",")
+    result = {**machine.describe(arguments.threads), "shape": SHAPE}
+    for dtype in arguments.dtypes.split(","):
+        result[dtype] = compare(systems, dtype, arguments.threads, arguments.rounds)
+        print(json.dumps({dtype: result[dtype]}, indent=1))
+    if arguments.keep:
+        machine.keep("train_step", result)
+
+
+def compare(systems: list[str], dtype: str, threads: int, rounds: int) -> dict[str, object]:
+    """Return seconds per step of every system and the ratios of their speeds to ours, round by round."""
+    workers = {name: Worker(name, dtype, threads) for name in systems}
+    for worker in workers.values():
+        worker.step(), worker.step()  # warm up
+    seconds: dict[str, list[float]] = {name: [] for name in systems}
+    losses = {}
+    for _ in range(rounds):
+        for name, worker in workers.items():
+            taken, losses[name] = worker.step()
+            seconds[name].append(taken)
+    for worker in workers.values():
+        worker.close()
+    result: dict[str, object] = {
+        name: {
+            "seconds": [round(value, 3) for value in values],
+            "tokens_per_second": round(SHAPE["seq"] / statistics.median(values), 1),
+            "last_loss": round(losses[name], 4),
+        }
+        for name, values in seconds.items()
+    }
+    for name in systems[1:]:
+        ratios = [theirs / ours for theirs, ours in zip(seconds[name], seconds[systems[0]], strict=True)]
+        result[f"speed over {name}"] = {
+            "median": round(statistics.median(ratios), 3),
+            "all": [round(ratio, 3) for ratio in ratios],
+        }
+    return result
+
+
+class Worker:
+    """A system in a process of its own."""
+
+    def __init__(self, name: str, dtype: str, threads: int) -> None:
+        command = [sys.executable, "-m", f"benchmarks.systems.{name}", dtype, str(threads)]
+        root = Path(__file__).parent.parent
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=root)
+
+    def step(self) -> tuple[float, float]:
+        self.process.stdin.write("step\n")
+        self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        if not line:
+            raise SystemExit(f"{self.process.args} died")
+        answer = json.loads(line)
+        return answer["seconds"], answer["loss"]
+
+    def close(self) -> None:
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def serve(step) -> None:
+    """Take a step for every line on standard input; `step` returns the loss."""
+    for _ in sys.stdin:
+        start = time.perf_counter()
+        loss = step()
+        print(json.dumps({"seconds": time.perf_counter() - start, "loss": loss}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

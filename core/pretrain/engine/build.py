@@ -1,0 +1,78 @@
+"""From a recipe and loaded plugins to an engine: kernels, process groups, model, optimizer."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pretrain.bridge import checkpoint as bridge_checkpoint
+from pretrain.bridge import groups as bridge_groups
+from pretrain.bridge import optimizer as bridge_optimizer
+from pretrain.engine import groups
+from pretrain.engine.megatron import MegatronEngine
+from pretrain.model.build import build
+from pretrain.model.requests import attention_requests, collectives_request, kernel_requests
+from pretrain.plugins.agreement import check_same_on_all_ranks
+from pretrain.plugins.negotiation import negotiate
+
+if TYPE_CHECKING:
+    import torch
+
+    from pretrain.plugins.kernels import Kernels
+    from pretrain.plugins.manager import Plugins
+    from pretrain.plugins.signatures import AttentionFn
+    from pretrain.recipe import Recipe
+
+
+def build_engine(
+    recipe: Recipe, plugins: Plugins, vocab_size: int, device: torch.device
+) -> tuple[MegatronEngine, Kernels]:
+    """Build this rank's part of the engine; all ranks of the world call it together, after `groups.join_world`.
+
+    Args:
+        recipe: what is trained.
+        plugins: the loaded backend, for which the bridge is installed.
+        vocab_size: entries of the tokenizer, before padding.
+        device: of this rank.
+
+    Raises:
+        KernelError: an operation has no allowed kernel, or ranks differ in their kernels.
+    """
+    kernels = _kernels(recipe, plugins, vocab_size)
+    backend = plugins.backend
+    overflow = backend.overflow() if recipe.precision.dtype == "fp16" else None
+    bridge_optimizer.install(kernels.optimizer, overflow)
+    bridge_checkpoint.install()
+    chunks = build(
+        recipe,
+        kernels,
+        attention_of=partial(_attention_of, recipe, plugins, kernels),
+        point_to_point=backend.point_to_point(),
+        device=device,
+        vocab_size=vocab_size,
+    )
+    norm = kernels.optimizer.gradient_norm
+    engine = MegatronEngine(recipe, chunks, device=device, vocab_size=vocab_size, norm=norm, overflow=overflow)
+    return engine, kernels
+
+
+def _kernels(recipe: Recipe, plugins: Plugins, vocab_size: int) -> Kernels:
+    """Negotiate all kernels, those of the process groups first, and make the groups."""
+    chosen, backend = recipe.kernels.model_dump(exclude={"fallback", "triangle_block_size"}), plugins.backend
+    request = collectives_request(recipe, backend.device_type, backend.process_group)
+    collectives = negotiate(plugins, [request], chosen, recipe.kernels.fallback)
+    bridge_groups.install(collectives.collectives)
+    groups.make_parallel_groups(recipe)
+    requests = kernel_requests(recipe, backend.device_type, vocab_size)
+    kernels = negotiate(plugins, requests, chosen, recipe.kernels.fallback, earlier=collectives)
+    check_same_on_all_ranks(kernels.table)
+    return kernels
+
+
+def _attention_of(recipe: Recipe, plugins: Plugins, kernels: Kernels, layer_number: int) -> AttentionFn:
+    """Return a layer's attention kernel; layers differ only where their scores are scaled differently."""
+    if not recipe.model.apply_query_key_layer_scaling:
+        return kernels.attention
+    requests = attention_requests(recipe, plugins.backend.device_type, layer_number=layer_number)
+    chosen = {"attention": recipe.kernels.attention, "softmax": recipe.kernels.softmax}
+    return negotiate(plugins, requests, chosen, recipe.kernels.fallback).attention
