@@ -1,0 +1,40 @@
+"""The repository's own files: the core's modules, parsed, and everything that is tracked."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+CORE = ROOT / "core"
+
+
+@dataclass(frozen=True)
+class Source:
+    """One module of the core; `name` is its path below core/pretrain."""
+
+    name: str
+    text: str
+    tree: ast.Module
+
+
+@functools.cache
+def core() -> tuple[Source, ...]:
+    """Return every module of the core."""
+    package = CORE / "pretrain"
+    texts = {path.relative_to(package).as_posix(): path.read_text(encoding="utf-8") for path in package.rglob("*.py")}
+    return tuple(Source(name, text, ast.parse(text, name)) for name, text in sorted(texts.items()))
+
+
+@functools.cache
+def tracked() -> tuple[Path, ...]:
+    """Return every text file that git tracks, relative to the root; a copy without git skips the test."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("no git: which files belong to the repository is not known")
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    return tuple(Path(name) for name in listed.split("\0") if name and (ROOT / name).is_file())

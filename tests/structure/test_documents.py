@@ -1,0 +1,110 @@
+"""What the documents show is there: linked files and headings, commands, options, recipes and make targets."""
+
+from __future__ import annotations
+
+import re
+
+import click
+import pytest
+
+from pretrain.cli.main import commands
+from pretrain.recipe import load_recipe
+from structure.documents import anchors, arguments_of_pretrain, command_lines, links, pages, text_of
+from structure.sources import ROOT
+
+SHOWN = [(page, words) for page in pages() for words in command_lines(text_of(page))]
+PRETRAIN = [(page, arguments) for page, words in SHOWN if (arguments := arguments_of_pretrain(words)) is not None]
+RECIPES = [(page, words) for page, words in PRETRAIN if any(word.startswith("recipes/") for word in words)]
+MAKE = [(page, words[1:]) for page, words in SHOWN if words[0] == "make"]
+
+
+def called(arguments):
+    """Parse a command line as pretrain does and return the command's context; nothing is run.
+
+    Raises:
+        click.ClickException: a command, option or argument that does not exist.
+    """
+    context = commands.make_context("pretrain", list(arguments))
+    while isinstance(context.command, click.Group):
+        name, command, rest = context.command.resolve_command(context, [*context._protected_args, *context.args])
+        context = command.make_context(name, rest, parent=context)
+    return context
+
+
+def missing_links(page):
+    """Return the links of a page that lead nowhere."""
+    missing = []
+    for target in links(text_of(page)):
+        name, _, anchor = target.partition("#")
+        file = (ROOT / page).parent / name if name else ROOT / page
+        if not file.exists() or (anchor and anchor not in anchors(file.read_text(encoding="utf-8"))):
+            missing.append(target)
+    return missing
+
+
+@pytest.mark.parametrize("page", pages(), ids=str)
+def test_links_lead_somewhere(page):
+    assert missing_links(page) == []
+
+
+@pytest.mark.parametrize(("page", "arguments"), PRETRAIN, ids=str)
+def test_a_command_that_is_shown_exists(page, arguments, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    assert called(arguments).command.callback is not None
+
+
+@pytest.mark.parametrize(("page", "arguments"), RECIPES, ids=str)
+def test_a_recipe_that_is_shown_is_valid_with_its_overrides_and_ranks(page, arguments, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    shown = called(arguments).params
+    recipe = load_recipe(shown["recipe"], shown["overrides"])
+    nproc = shown.get("nproc") or recipe.model_parallel_size
+    assert recipe.layout(nproc * (shown.get("nnodes") or 1)).world_size >= 1
+
+
+@pytest.mark.parametrize(("page", "targets"), MAKE, ids=str)
+def test_a_make_target_that_is_shown_exists(page, targets):
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert set(targets) <= set(re.findall(r"^([\w-]+):", makefile, re.MULTILINE))
+
+
+def test_the_first_page_shows_the_two_commands():
+    shown = [words for page, words in SHOWN if str(page) == "README.md"]
+    assert ["make", "quickstart"] in shown
+    assert ["make", "test"] in shown
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "pretrain recipes/gpt3.yml --bakend cpu",
+        "pretrain trian recipes/gpt3.yml",
+        "pretrain data build --output-prefix x",
+        "pretrain explain",
+    ],
+)
+def test_a_command_that_does_not_exist_is_found(line, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    (words,) = command_lines(f"```\n{line}\n```\n")
+    with pytest.raises(click.ClickException):
+        called(arguments_of_pretrain(words))
+
+
+def test_commands_are_read_as_a_shell_reads_them():
+    block = "$ no\nmake test  # says why\ntorchrun -m pretrain.cli.main a.yml \\\n  --set b=c"
+    text = f"pretrain not here\n```sh\n{block}\n```\n"
+    assert list(command_lines(text)) == [
+        ["make", "test"],
+        ["torchrun", "-m", "pretrain.cli.main", "a.yml", "--set", "b=c"],
+    ]
+
+
+def test_links_in_code_are_none():
+    assert links("[a](b.md) [c](https://example.org/d) `x`\n```\n[f](g.md)\n```\n[h](#i)") == ["b.md", "#i"]
+
+
+def test_anchors_are_those_of_github():
+    assert anchors("# A `b-c` (d)\n## Own data, own tokenizer\n```\n# no\n```\n") == {
+        "a-b-c-d",
+        "own-data-own-tokenizer",
+    }

@@ -1,0 +1,68 @@
+"""What is in no tracked file: unfinished work, paths of one machine, addresses that nobody has agreed to."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from structure.sources import ROOT, tracked
+
+HOSTS = ("arxiv.org", "example.org", "github.com", "json-schema.org", "www.apache.org", "www.w3.org", "127.0.0.1")
+"""Where links may lead. No package registry or mirror is among them: those differ between users."""
+
+UNWANTED = {
+    "unfinished work": re.compile(r"\b(TODO|FIXME|XXX|HACK)\b"),
+    "a path of one machine": re.compile(r"(?<![\w.$}<])/(work|root|home|Users|opt|mnt|nfs|scratch)/[\w.-]{2,}"),
+    "an address": re.compile(rf"\bhttps?://(?!(?:{'|'.join(map(re.escape, HOSTS))})\b)[\w.-]+"),
+}
+
+
+def lines_with(pattern):
+    """Return every tracked line that the pattern is found in, as "file:line: what"; this file has examples."""
+    found = []
+    for path in tracked():
+        if path.name != Path(__file__).name:
+            for number, line in enumerate((ROOT / path).read_text(encoding="utf-8").splitlines(), 1):
+                found += [f"{path}:{number}: {word[0]}" for word in pattern.finditer(line)]
+    return found
+
+
+@pytest.mark.parametrize("what", UNWANTED)
+def test_no_tracked_file_has(what):
+    assert lines_with(UNWANTED[what]) == []
+
+
+@pytest.mark.parametrize(
+    ("what", "line"),
+    [
+        ("unfinished work", "# TODO: later"),
+        ("a path of one machine", 'DATA = "/home/me/data"'),
+        ("a path of one machine", "cd /mnt/disk"),
+        ("an address", "pip install --index-url https://wheels.invalid/torch torch"),
+    ],
+)
+def test_it_would_be_found(what, line):
+    assert UNWANTED[what].search(line)
+
+
+@pytest.mark.parametrize(
+    ("what", "line"),
+    [
+        ("unfinished work", "XXXL is a size"),
+        ("a path of one machine", '"HOME": "/home/x", data/work/more'),
+        ("an address", "https://arxiv.org/abs/2001.08361"),
+    ],
+)
+def test_what_is_harmless_is_not(what, line):
+    assert not UNWANTED[what].search(line)
+
+
+def test_the_core_and_the_documents_are_ascii():
+    found = {}
+    for path in tracked():
+        if path.parts[0] in {"core", "docs", "recipes"} or path.name in {"README.md", "Makefile", "bootstrap"}:
+            lines = (ROOT / path).read_text(encoding="utf-8").splitlines()
+            found |= {f"{path}:{number}": line for number, line in enumerate(lines, 1) if not line.isascii()}
+    assert found == {}
