@@ -1,21 +1,25 @@
+# Every target makes .venv first if it is missing or out of date; ./bootstrap says how.
 .PHONY: quickstart test lint bench venv
 PY := .venv/bin
-
-venv:
-	./bootstrap
+PYTEST := OMP_NUM_THREADS=1 $(PY)/python -m pytest
 
 quickstart: venv
 	$(PY)/pretrain --backend cpu recipes/quickstart.yml
 
+# Two workers; tests that start several ranks share one of them, and so do not compete for the cores.
 test: venv
-	$(PY)/python -m pytest
+	$(PYTEST) --numprocesses 2 --dist loadgroup
 
 lint: venv
 	$(PY)/ruff check
 	$(PY)/ruff format --check
 	$(PY)/mypy
 	$(PY)/lint-imports
+	$(PYTEST) --quiet -m "not slow" tests/structure
 
 bench: venv
-	$(PY)/python -m pip -q install -e ".[benchmarks]"
+	$(PY)/python -m pip --quiet install --editable ".[benchmarks]"
 	$(PY)/python benchmarks/run.py
+
+venv:
+	@./bootstrap
