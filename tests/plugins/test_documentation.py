@@ -13,6 +13,7 @@ from pretrain.plugins.documentation import example, page, request_type, signatur
 from pretrain.plugins.kernels import Kernels
 from pretrain.plugins.loading import load_plugin
 from pretrain.plugins.registration import HOOKS, register
+from pretrain.testing import suite
 
 PAGE = Path(__file__).parents[2] / "docs" / "hooks.md"
 KERNEL_HOOKS = [hook for hook in HOOKS if hook != "pretrain_backend"]
@@ -51,6 +52,13 @@ def test_every_kernel_hook_has_a_reference():
     plugin = load_plugin(REFERENCE)
     implemented = {caller.name for caller in register([plugin]).get_hookcallers(plugin.hooks) or ()}
     assert implemented == set(KERNEL_HOOKS)
+
+
+@pytest.mark.parametrize("hook", KERNEL_HOOKS)
+def test_every_kernel_hook_has_a_conformance_class(hook):
+    name = "Test" + "".join(word.capitalize() for word in hook.removeprefix("pretrain_").split("_"))
+    assert name in suite.__all__
+    assert hook.removeprefix("pretrain_") in getattr(suite, name).operations
 
 
 def test_every_request_type_has_its_hook():
