@@ -5,8 +5,13 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from pretrain.bridge import megatron
+from pretrain.cpu.backend import CpuBackend
+
 settings.register_profile("pretrain", deadline=None)  # a busy machine is no failure
 settings.load_profile("pretrain")
+
+megatron.install(CpuBackend())  # before the first of the many tests that import megatron.core
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,91 @@
+"""Every way to lay the tiny GPT over two and four ranks that must train as one process does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+GPT2: tuple[str, ...] = ()
+NEOX = (
+    "model.position_embedding_type=rope",
+    "model.rotary_percent=0.25",
+    "model.parallel_residual=true",
+    "model.embedding_layernorm=true",
+    "model.untie_embeddings_and_output_weights=true",
+    "model.init_method=small_init",
+    "model.output_layer_init_method=wang_init",
+)
+LLAMA = (
+    "model.position_embedding_type=rope",
+    "model.normalization=RMSNorm",
+    "model.activation=swiglu",
+    "model.num_query_groups=2",
+    "model.add_bias_linear=false",
+    "model.untie_embeddings_and_output_weights=true",
+)
+
+TP = ("parallel.tensor_model_parallel_size=2",)
+PP = ("parallel.pipeline_model_parallel_size=2",)
+SP = ("parallel.sequence_parallel=true",)
+INTERLEAVED = ("parallel.virtual_pipeline_model_parallel_size=2",)
+ZERO1 = ("parallel.use_distributed_optimizer=true",)
+OVERLAP = ("parallel.overlap_grad_reduce=true",)
+OVERLAP_BOTH = (*OVERLAP, "parallel.overlap_param_gather=true")
+RECOMPUTE = ("recompute.granularity=full",)
+SPLIT_INPUTS = (*RECOMPUTE, "recompute.distribute_saved_activations=true")
+MASKED = ("data.reset_attention_mask=true",)
+ACCUMULATED = ("train.micro_batch_size=1",)
+BF16 = ("precision.dtype=bf16",)
+
+SAVED_AT = 10
+ITERATIONS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One training of the tiny GPT.
+
+    Attributes:
+        model: overrides that say what is computed; one process with them alone gives the same numbers.
+        layout: overrides that say how.
+        saves: folder into which iteration SAVED_AT is saved.
+        loads: folder of a case before from which it starts, at iteration SAVED_AT.
+    """
+
+    model: tuple[str, ...]
+    layout: tuple[str, ...]
+    saves: str = ""
+    loads: str = ""
+
+
+TWO_RANKS = {
+    "TP": Case(GPT2, TP, saves="of-TP"),
+    "PP": Case(GPT2, PP, saves="of-PP"),
+    "DP": Case(GPT2, ACCUMULATED),
+    "DP, overlapped": Case(GPT2, (*OVERLAP, *ACCUMULATED)),
+    "DP, ZeRO-1": Case(GPT2, ZERO1),
+    "DP, ZeRO-1 overlapped": Case(GPT2, (*ZERO1, *OVERLAP_BOTH, *ACCUMULATED), saves="of-ZeRO-1"),
+    "TP, sequence parallel": Case(GPT2, (*TP, *SP)),
+    "PP, interleaved": Case(GPT2, (*PP, *INTERLEAVED)),
+    "PP, masks of documents": Case(MASKED, PP),
+    "TP, recompute": Case(GPT2, (*TP, *SPLIT_INPUTS)),
+    "NeoX, TP": Case(NEOX, TP),
+    "NeoX, TP, sequence parallel": Case(NEOX, (*TP, *SP)),
+    "NeoX, PP interleaved": Case(NEOX, (*PP, *INTERLEAVED)),
+    "Llama, TP, sequence parallel": Case(LLAMA, (*TP, *SP)),
+    "bf16, DP, ZeRO-1": Case(BF16, ZERO1),
+    "TP -> PP": Case(GPT2, PP, loads="of-TP"),
+    "TP -> DP": Case(GPT2, (), loads="of-TP"),
+    "PP -> TP": Case(GPT2, TP, loads="of-PP"),
+    "ZeRO-1 -> ZeRO-1 and TP": Case(GPT2, (*ZERO1, *TP), loads="of-ZeRO-1"),
+}
+FOUR_RANKS = {
+    "TP x PP": Case(GPT2, (*TP, *PP)),
+    "TP x DP, ZeRO-1": Case(GPT2, (*TP, *ZERO1)),
+    "NeoX, TP x PP interleaved, sequence parallel": Case(NEOX, (*TP, *PP, *INTERLEAVED, *SP)),
+    "ZeRO-1 of two -> ZeRO-1 of four": Case(GPT2, (*ZERO1, *ACCUMULATED), loads="of-ZeRO-1"),
+}
+ONE_RANK = {
+    "TP -> one": Case(GPT2, (), loads="of-TP"),
+    "PP -> one": Case(GPT2, (), loads="of-PP"),
+    "ZeRO-1 -> one": Case(GPT2, ZERO1, loads="of-ZeRO-1"),
+}

@@ -1,0 +1,64 @@
+"""Several ranks that train one case after the other: `python -m engine.ranks NAME FOLDER`, as one of WORLD_SIZE.
+
+Rank 0 writes FOLDER/NAME.json: for each case its curve, or what went wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+
+def run(name: str, world_size: int, folder: Path) -> dict[str, object]:
+    """Start the ranks of `layouts.NAME` and return what rank 0 wrote."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    common = {
+        **os.environ,
+        "PYTHONPATH": str(HERE.parent),
+        "OMP_NUM_THREADS": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": str(world_size),
+    }
+    command = [sys.executable, "-m", "engine.ranks", name, str(folder)]
+    ranks = [subprocess.Popen(command, env={**common, "RANK": str(rank)}) for rank in range(world_size)]
+    try:
+        codes = [rank.wait(timeout=300) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert codes == [0] * world_size
+    return json.loads((folder / f"{name}.json").read_text())
+
+
+def main() -> None:
+    """Train all cases as one rank."""
+    from pretrain.bridge import megatron
+    from pretrain.cpu.backend import CpuBackend
+
+    megatron.install(CpuBackend())
+    import torch.distributed as dist
+
+    from engine import layouts, tiny
+    from pretrain.engine import groups
+
+    name, folder = sys.argv[1], Path(sys.argv[2])
+    rank = int(os.environ["RANK"])
+    groups.join_world(CpuBackend(), rank, int(os.environ["WORLD_SIZE"]), timeout_minutes=1)
+    results = {case: tiny.run(of, folder) for case, of in getattr(layouts, name).items()}
+    if rank == 0:
+        (folder / f"{name}.json").write_text(json.dumps(results))
+    dist.barrier()
+    groups.leave()
+
+
+if __name__ == "__main__":
+    main()

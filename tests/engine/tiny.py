@@ -1,0 +1,158 @@
+"""A tiny GPT on the megatron engine with the cpu backend's kernels, and text that is the same at every layout."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+
+from engine.layouts import ITERATIONS, SAVED_AT
+from pretrain.engine import groups
+from pretrain.engine.build import build_engine
+from pretrain.plugins.manager import load
+from pretrain.recipe import make_recipe
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from engine.layouts import Case
+    from pretrain.engine.megatron import MegatronEngine
+    from pretrain.engine.protocol import Step
+    from pretrain.recipe import Recipe
+
+VOCAB_SIZE = 300  # neither a multiple of the padding nor of any tensor-parallel size's share
+PROMPT = (7, 8, 9)
+DATA = {
+    "model": {
+        "num_layers": 4,
+        "hidden_size": 64,
+        "num_attention_heads": 4,
+        "seq_length": 32,
+        "hidden_dropout": 0.0,
+        "attention_dropout": 0.0,
+    },
+    "tokenizer": {"type": "bytes"},
+    "data": {"path": "corpus"},
+    "train": {"micro_batch_size": 4, "global_batch_size": 8, "train_iters": 20, "seed": 1},
+    "optimizer": {"lr": 1e-3},
+    "schedule": {"lr_decay_style": "cosine", "lr_warmup_iters": 2},
+}
+
+
+def tiny(*overrides: str) -> Recipe:
+    """Make a recipe of the tiny GPT and overrides."""
+    return make_recipe(DATA, overrides)
+
+
+@contextmanager
+def engine_of(recipe: Recipe) -> Iterator[MegatronEngine]:
+    """Build the engine as a training does, in a world of one or in the world that this process has joined."""
+    plugins = load("cpu")
+    alone = not dist.is_initialized()
+    if alone:
+        groups.join_world(plugins.backend, 0, 1, timeout_minutes=1)
+    try:
+        engine, _ = build_engine(recipe, plugins, VOCAB_SIZE, torch.device("cpu"))
+        yield engine
+    finally:
+        if alone:
+            groups.leave()
+        else:
+            parallel_state.destroy_model_parallel()
+
+
+def micro_batches(recipe: Recipe, iteration: int) -> Iterator[dict[str, torch.Tensor | None]]:
+    """Give this rank's micro-batches of an iteration: tokens that count up, a quarter of each sequence without loss."""
+    generator = torch.Generator().manual_seed(1000 + iteration)
+    samples, length = recipe.train.global_batch_size, recipe.model.seq_length
+    starts = torch.randint(VOCAB_SIZE, (samples, 1), generator=generator)
+    text = (starts + torch.arange(length + 1)) % VOCAB_SIZE
+    counted = (torch.rand(samples, length, generator=generator).argsort(dim=1) >= length // 4).float()
+    micro, replicas = recipe.train.micro_batch_size, parallel_state.get_data_parallel_world_size()
+    first = micro * parallel_state.get_data_parallel_rank()
+    for start in range(first, samples, micro * replicas):
+        rows = slice(start, start + micro)
+        yield {
+            "tokens": text[rows, :-1],
+            "labels": text[rows, 1:].contiguous(),
+            "loss_mask": counted[rows],
+            "position_ids": torch.arange(length).expand(micro, -1),
+            "attention_mask": _documents(micro, length) if recipe.data.reset_attention_mask else None,
+        }
+
+
+def take_step(engine: MegatronEngine, iteration: int) -> Step:
+    """Train one iteration and move the schedule on, as the loop does."""
+    batches = micro_batches(engine.recipe, iteration) if engine.reads_data else None
+    step = engine.train_step(batches, num_microbatches(engine.recipe))
+    if not step.skipped:
+        engine.advance_schedule(engine.recipe.train.global_batch_size)
+    return step
+
+
+def train(engine: MegatronEngine, first: int = 0, last: int = ITERATIONS) -> list[tuple[float, float]]:
+    """Train iterations `first` up to `last`; return the loss and the gradient norm of each, equal on all ranks."""
+    curve = []
+    for iteration in range(first, last):
+        step = take_step(engine, iteration)
+        curve.append((_mean_loss(step.loss), step.grad_norm.item()))
+    return curve
+
+
+def held_out_loss(engine: MegatronEngine) -> float:
+    """Evaluate on text that is never trained on."""
+    batches = micro_batches(engine.recipe, -1) if engine.reads_data else None
+    return engine.evaluate(batches, num_microbatches(engine.recipe)).item()
+
+
+def num_microbatches(recipe: Recipe) -> int:
+    """Return the micro-batches of this rank in one step."""
+    return recipe.layout(dist.get_world_size()).num_microbatches(recipe.train.global_batch_size)
+
+
+def run(case: Case, folder: Path) -> dict[str, object]:
+    """Train a case in this world; `folder` is where checkpoints are."""
+    with engine_of(tiny(*case.model, *case.layout)) as engine:
+        first = 0
+        if case.loads:
+            first = engine.load(folder / case.loads, weights_only=False)["iteration"]
+        curve = train(engine, first, SAVED_AT if case.saves else ITERATIONS)
+        if case.saves:
+            save(engine, folder / case.saves, SAVED_AT)
+            curve += train(engine, SAVED_AT)
+        return {
+            "curve": curve,
+            "held out": held_out_loss(engine),
+            "parameters": engine.parameters_norm().item(),
+            "logits": engine.next_token_logits(PROMPT).tolist(),
+        }
+
+
+def save(engine: MegatronEngine, directory: Path, iteration: int) -> None:
+    """Save into a folder that is made for it."""
+    if dist.get_rank() == 0:
+        directory.mkdir(parents=True)
+    dist.barrier()
+    progress = {"iteration": iteration, "consumed_samples": 8 * iteration, "skipped_iterations": 0}
+    engine.save(directory, progress)
+
+
+def _documents(samples: int, length: int) -> torch.Tensor:
+    """Return the mask, True where a token must not look, of sequences that hold two documents each."""
+    position = torch.arange(length)
+    document = position >= length // 3
+    hidden = (position[None, :] > position[:, None]) | (document[None, :] != document[:, None])
+    return hidden.expand(samples, 1, length, length)
+
+
+def _mean_loss(loss: torch.Tensor | None) -> float:
+    """Average over the ranks that have a loss: tensor-parallel ones have the same."""
+    total = torch.zeros(2, dtype=torch.float64)
+    if loss is not None:
+        total += torch.tensor([loss.item(), 1.0], dtype=torch.float64)
+    dist.all_reduce(total)
+    return (total[0] / total[1]).item()
