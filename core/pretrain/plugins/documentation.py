@@ -57,10 +57,10 @@ def example(hook: str) -> str:
 def _shared() -> Iterator[str]:
     yield "## Answers"
     yield _docstring(hookspecs).partition("\n\n")[2]
-    yield _code("\n\n".join(_source(kind) for kind in (offer.Offer, offer.Decline)))
+    yield _code("\n\n\n".join(_source(kind) for kind in (offer.Offer, offer.Decline)))
     yield "## What all requests say"
     yield _docstring(requests).partition("\n\n")[2]
-    yield _code(f"{_source(requests.Request)}\n\n{_source(requests.Mask)}")
+    yield _code(f"{_source(requests.Request)}\n\n\n{_source(requests.Mask)}")
 
 
 def _hook(hook: str) -> Iterator[str]:
@@ -76,7 +76,7 @@ def _hook(hook: str) -> Iterator[str]:
     yield "Asked with:"
     yield _code(_source(request))
     yield "The kernel that `build` returns:"
-    yield _code("\n\n".join(_source(kind) for kind in _kernel_types(request.operation)))
+    yield _code("\n\n\n".join(_source(kind) for kind in _kernel_types(request.operation)))
 
 
 def _kernel_types(operation: str) -> list[Any]:
