@@ -54,7 +54,8 @@ def test_truncated_data_names_both_sizes(text_tokens, tmp_path):
 
 
 def test_a_tokenizer_that_does_not_match_the_data(text_tokens, shared_data, tmp_path):
-    tokenizer = f"tokenizer={{type: gpt2, vocab_file: {shared_data / 'gpt2-vocab.json'}, merge_file: {shared_data / 'gpt2-merges.txt'}}}"
+    vocab, merges = shared_data / "gpt2-vocab.json", shared_data / "gpt2-merges.txt"
+    tokenizer = f"tokenizer={{type: gpt2, vocab_file: {vocab}, merge_file: {merges}}}"
     printed = mistake(*tiny(text_tokens, tmp_path / "run", tokenizer))
     assert "tokenizer" in printed
 
