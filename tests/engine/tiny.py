@@ -119,7 +119,7 @@ def run(case: Case, folder: Path) -> dict[str, object]:
     with engine_of(tiny(*case.model, *case.layout)) as engine:
         first = 0
         if case.loads:
-            first = engine.load(folder / case.loads, weights_only=False)["iteration"]
+            first = engine.load(folder / case.loads, weights_only=False).progress["iteration"]
         curve = train(engine, first, SAVED_AT if case.saves else ITERATIONS)
         if case.saves:
             save(engine, folder / case.saves, SAVED_AT)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-    from pretrain.engine.protocol import Batch
+    from pretrain.engine.protocol import Batch, Loaded
     from pretrain.plugins.backend import Overflow
     from pretrain.plugins.signatures import GradientNormFn
     from pretrain.recipe import Recipe
@@ -154,7 +154,7 @@ class MegatronEngine:
         storage.save(self, directory, progress)
         self._resume_gathering()
 
-    def load(self, directory: Path, *, weights_only: bool) -> Mapping[str, Any]:
+    def load(self, directory: Path, *, weights_only: bool) -> Loaded:
         """Read what `save` wrote."""
         return storage.load(self, directory, weights_only=weights_only)
 

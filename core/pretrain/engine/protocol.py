@@ -33,6 +33,19 @@ class Step:
     num_zeros_in_grad: float | None = None
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Loaded:
+    """What came of loading a checkpoint.
+
+    Attributes:
+        progress: what `Engine.save` was given.
+        notices: what the user should know, such as values of the checkpoint that win over the recipe's.
+    """
+
+    progress: Mapping[str, Any]
+    notices: Sequence[str] = ()
+
+
 class Engine(Protocol):
     """A model with its optimizer and learning-rate schedule, distributed over the ranks."""
 
@@ -80,8 +93,8 @@ class Engine(Protocol):
         """Write everything that a resumed run needs into an empty folder; all ranks call it together."""
         ...
 
-    def load(self, directory: Path, *, weights_only: bool) -> Mapping[str, Any]:
-        """Read what `save` wrote, at any layout, and return its `progress`.
+    def load(self, directory: Path, *, weights_only: bool) -> Loaded:
+        """Read what `save` wrote, at any layout.
 
         Raises:
             CheckpointError: the folder holds another model, or is damaged.

@@ -37,6 +37,39 @@ def schedule_steps(recipe: Recipe) -> ScheduleSteps:
     return ScheduleSteps(warmup or 0, decay, wsd_decay)
 
 
+_NAMES = {
+    "max_lr": "optimizer.lr",
+    "min_lr": "schedule.min_lr",
+    "lr_warmup_steps": "the warm-up in samples",
+    "lr_decay_steps": "the decay in samples",
+    "lr_decay_style": "schedule.lr_decay_style",
+    "end_wd": "optimizer.weight_decay",
+}
+
+
+def restore_schedule(schedule: OptimizerParamScheduler, saved: dict[str, Any], recipe: Recipe) -> list[str]:
+    """Load a saved schedule, and return what is told of values that the recipe has otherwise.
+
+    The checkpoint's values win, as in Megatron-LM, unless `schedule.override_opt_param_scheduler` is set.
+    """
+    ours, override = schedule.state_dict(), recipe.schedule.override_opt_param_scheduler
+    schedule.load_state_dict(saved)
+    if override:
+        for group in schedule.optimizer.param_groups:
+            group |= {"max_lr": recipe.optimizer.lr, "min_lr": recipe.schedule.min_lr}  # the saved ones were loaded
+        schedule.step(increment=0)
+    taken, left = ("recipe", "checkpoint") if override else ("checkpoint", "recipe")
+    values = {name: (ours[key], saved[key]) if override else (saved[key], ours[key]) for key, name in _NAMES.items()}
+    notices = [
+        f"{name}: using the {taken}'s {won}, not the {left}'s {lost}"
+        for name, (won, lost) in values.items()
+        if won != lost
+    ]
+    if notices and not override:
+        notices.append("schedule.override_opt_param_scheduler: true would take the recipe's values")
+    return notices
+
+
 def build_schedule(recipe: Recipe, optimizer: Any) -> OptimizerParamScheduler:
     """Return megatron-core's scheduler; values of a checkpoint win unless `override_opt_param_scheduler` is set."""
     steps = schedule_steps(recipe)

@@ -13,6 +13,8 @@ from megatron.core import dist_checkpointing, parallel_state
 from megatron.core.dist_checkpointing.core import CheckpointingException
 
 from pretrain.engine import generators
+from pretrain.engine.protocol import Loaded
+from pretrain.engine.schedule import restore_schedule
 from pretrain.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -60,8 +62,8 @@ def save(engine: MegatronEngine, directory: Path, progress: Mapping[str, Any]) -
     dist_checkpointing.save(state, str(directory))
 
 
-def load(engine: MegatronEngine, directory: Path, *, weights_only: bool) -> Mapping[str, Any]:
-    """Read the folder into the engine and return the progress that was saved with it.
+def load(engine: MegatronEngine, directory: Path, *, weights_only: bool) -> Loaded:
+    """Read the folder into the engine.
 
     Raises:
         CheckpointError: the folder is incomplete or damaged, or holds another model or optimizer.
@@ -80,12 +82,14 @@ def load(engine: MegatronEngine, directory: Path, *, weights_only: bool) -> Mapp
         _inner(chunk).load_state_dict(loaded[f"model{number}"], strict=False)  # extra states of nothing
     if weights_only:
         engine.optimizer.reload_model_params()
-        return dict(common["progress"])
+        return Loaded(progress=common["progress"])
     engine.optimizer.load_state_dict(loaded["optimizer"])
-    engine.schedule.load_state_dict(common["schedule"])
+    notices = restore_schedule(engine.schedule, common["schedule"], engine.recipe)
     if same_layout:
         generators.restore(loaded["rng"])
-    return dict(common["progress"])
+    else:
+        notices.append("the layout is another one: random generators start anew from train.seed")
+    return Loaded(progress=common["progress"], notices=notices)
 
 
 def read_common(directory: Path) -> dict[str, Any]:

@@ -63,8 +63,9 @@ def start_from(recipe: Recipe, engine: Engine, run_dir: Path, *, resume: bool) -
     own = folder_of(recipe, run_dir)
     latest = own.latest() if resume else None
     if latest is not None:
-        progress = engine.load(own.directory(latest), weights_only=False)
-        return Progress.from_mapping(progress), f"resumed from {own.directory(latest)}"
+        loaded = engine.load(own.directory(latest), weights_only=False)
+        remark = "\n".join((f"resumed from {own.directory(latest)}", *loaded.notices))
+        return Progress.from_mapping(loaded.progress), remark
     if recipe.checkpoint.load is None:
         return Progress(), "no checkpoint yet: started from the beginning" if resume else ""
     given = CheckpointFolder(type(run_dir)(recipe.checkpoint.load))
@@ -73,6 +74,7 @@ def start_from(recipe: Recipe, engine: Engine, run_dir: Path, *, resume: bool) -
         msg = f"checkpoint.load: {given.path} holds no checkpoint (no latest_checkpointed_iteration.txt)."
         raise CheckpointError(msg)
     finetune = recipe.checkpoint.finetune
-    progress = engine.load(given.directory(latest), weights_only=finetune)
-    remark = f"{'weights' if finetune else 'continued'} from {given.directory(latest)}"
-    return (Progress() if finetune else Progress.from_mapping(progress)), remark
+    loaded = engine.load(given.directory(latest), weights_only=finetune)
+    origin = f"{'weights' if finetune else 'continued'} from {given.directory(latest)}"
+    remark = "\n".join((origin, *loaded.notices))
+    return (Progress() if finetune else Progress.from_mapping(loaded.progress)), remark
