@@ -47,6 +47,7 @@ class _CrossEntropy(torch.autograd.Function):
         rows = logits.detach().reshape(-1, part.columns)  # autograd refuses to save a view of the logits
         dtype = wide(logits.dtype)
         picked = rows.gather(1, column).to(dtype).masked_fill_(~is_here, 0)
+        rows[:, part.entries :] = 0  # the gradient of padding, already
         maximum = torch.full_like(picked, -torch.inf)
         total = torch.zeros_like(picked)
         for block, maxima, totals in _blocks(part, rows, maximum, total):
@@ -55,7 +56,6 @@ class _CrossEntropy(torch.autograd.Function):
             _softmax_(entries)
             # The largest weight is exp(0) / sum: the sum of exponentials without another pass.
             torch.amax(entries, dim=1, keepdim=True, out=totals).reciprocal_()
-            block[:, part.entries :] = 0
         whole_maximum, whole_total, picked = _over_ranks(maximum, total, picked, group)
         # Of the softmax over this rank's columns, what it is worth over all.
         share = (maximum - whole_maximum).exp_().mul_(total).div_(whole_total)

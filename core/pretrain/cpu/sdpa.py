@@ -36,7 +36,7 @@ class Sdpa:
     ) -> Tensor:
         """Return the context [s, b, n * d] for query [s, b, n, d], key and value [s, b, g, d]."""
         self._check(query, key, mask)
-        q, k, v = (x.to(self.dtype).permute(1, 2, 0, 3) for x in (query, key, value))  # [b, n, s, d]
+        q, k, v = (_dense(x.to(self.dtype)).permute(1, 2, 0, 3) for x in (query, key, value))  # [b, n, s, d]
         with sdpa_kernel(SDPBackend.FLASH_ATTENTION):  # rather an error than torch's own fallback
             context = F.scaled_dot_product_attention(
                 q,
@@ -58,3 +58,7 @@ class Sdpa:
             # torch aligns the first query with the first key, the contract the last ones.
             msg = f"sdpa: {query.shape[0]} queries and {key.shape[0]} keys under a causal mask; only equally many"
             raise ValueError(msg)
+
+
+def _dense(x: Tensor) -> Tensor:
+    return x if x.stride(-1) == 1 else x.contiguous()  # the kernel reads rows of heads

@@ -1,0 +1,36 @@
+"""`pretrain conformance`: the conformance kit against a backend."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.util import find_spec
+
+import click
+
+from pretrain.errors import BackendError
+
+
+@click.command(name="conformance")
+@click.option("--backend", metavar="NAME", required=True, help="The device plugin to test.")
+@click.option("-k", "expression", metavar="EXPRESSION", default="", help="Only tests that match, as in pytest -k.")
+@click.option("-v", "verbose", is_flag=True, help="One line for each test.")
+def command(backend: str, expression: str, verbose: bool) -> None:
+    """Compare every kernel of a backend with the float64 reference, and test its device.
+
+    What a kernel declines is listed as skipped, with its reason. The exit code is 0 only when nothing failed.
+    """
+    if find_spec("pytest") is None:
+        msg = "the conformance kit needs pytest.\nInstall it: pip install 'pretrain[testing]'"
+        raise BackendError(msg)
+    # Only this command needs torch and pytest.
+    import pytest  # noqa: PLC0415
+
+    from pretrain.plugins.readiness import require_device  # noqa: PLC0415
+    from pretrain.testing.subject import load_subject  # noqa: PLC0415
+    from pretrain.testing.suite import Chosen  # noqa: PLC0415
+
+    require_device(load_subject(backend).plugins)
+    arguments = ["--pyargs", "pretrain.testing.suite", "-c", os.devnull, "-p", "no:cacheprovider", "-rs"]
+    arguments += ["-k", expression] if expression else []
+    sys.exit(pytest.main([*arguments, "-v" if verbose else "-q"], plugins=[Chosen(backend)]))

@@ -1,0 +1,12 @@
+"""The conformance kit: what every backend is judged by. It needs the extra `pretrain[testing]`.
+
+The whole test file of a backend's author:
+
+    from pretrain.testing.suite import *
+
+    BACKEND = "cuda"
+
+`BACKEND` is the value of `--backend`, or "package.module" of a plugin that is not installed. Every kernel that a plugin
+offers is compared, forward and backward, with the reference kernels in float64; what it declines is a skipped test with
+the reason. `pretrain conformance --backend cuda` runs the same tests.
+"""

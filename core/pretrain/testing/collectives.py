@@ -1,0 +1,28 @@
+"""Communication between two ranks, on the backend's process group with the options that the plugin offers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pretrain.testing import examples
+from pretrain.testing.ranks import Ranks
+
+if TYPE_CHECKING:
+    from pretrain.testing.subject import Kernel, Subject
+
+OPERATIONS = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "send_recv"]
+
+
+class TestCollectives:
+    """Two processes, started by the kit."""
+
+    operations = ("collectives",)
+
+    @pytest.mark.parametrize("way", ["sync", "async"])
+    @pytest.mark.parametrize("operation", OPERATIONS)
+    def test_two_ranks(self, subject: Subject, kernel: Kernel, operation: str, way: str) -> None:
+        """The result is right: after the call, or after the wait that belongs to it."""
+        subject.build(kernel, examples.collectives(subject.plugins.backend.process_group))
+        Ranks.of(subject).require(f"{operation} {way}", kernel)

@@ -1,0 +1,55 @@
+"""Memory statistics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+if TYPE_CHECKING:
+    from pretrain.plugins.backend import Memory
+    from pretrain.testing.subject import Subject
+
+MORE = 64 * 2**20
+
+
+class TestMemory:
+    """`Backend.memory`."""
+
+    def test_is_consistent(self, subject: Subject) -> None:
+        """What is in use is at most the peak, and that at most what the device has."""
+        memory = subject.plugins.backend.memory()
+        known = [value for value in (memory.allocated, memory.peak, memory.total) if value is not None]
+        if not known:
+            pytest.skip("the device reports no memory")
+        assert known == sorted(known), f"allocated <= peak <= total does not hold: {memory}"
+        assert min(known) >= 0
+
+    def test_sees_what_is_allocated(self, subject: Subject) -> None:
+        """In use and peak hold a large tensor; the peak stays when it is gone."""
+        backend = subject.plugins.backend
+        before = _reported(backend.memory(reset_peak=True))
+        # More than the process can have kept of what was freed before.
+        size = before + MORE
+        tensor = torch.ones(size // 4, dtype=torch.float32, device=subject.device)
+        during = _reported(backend.memory())
+        assert during - before >= MORE // 2, f"allocated grew by {during - before} with a tensor of {size} bytes"
+        del tensor
+        peak = backend.memory().peak
+        assert peak is None or peak >= during, f"the peak is {peak}, but {during} bytes were in use"
+
+    def test_forgets_the_peak(self, subject: Subject) -> None:
+        """`reset_peak` returns the peak until now; afterwards it is counted from what is in use."""
+        backend = subject.plugins.backend
+        memory = backend.memory(reset_peak=True)
+        after = backend.memory()
+        if memory.peak is None or after.peak is None:
+            pytest.skip("the device reports no peak")
+        assert after.peak <= memory.peak + MORE, f"the peak grew from {memory.peak} to {after.peak} when it was reset"
+
+
+def _reported(memory: Memory) -> int:
+    if memory.allocated is None:
+        pytest.skip("the device does not report what is allocated")
+    return memory.allocated

@@ -1,0 +1,108 @@
+"""Adam, AdamW and the gradient norm."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from pretrain.testing import examples
+from pretrain.testing.comparison import random
+from pretrain.testing.tolerance import assert_near
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from pretrain.testing.subject import Kernel, Subject
+
+SHAPES = [(3, 5), (7,), (33, 17), (1,)]
+SETTINGS: dict[str, Any] = {"lr": 1e-2, "betas": (0.8, 0.95), "eps": 1e-6, "weight_decay": 0.1}
+
+
+class TestOptimizer:
+    """`OptimizerKernels`."""
+
+    operations = ("optimizer",)
+
+    @pytest.mark.parametrize("name", ["adam", "adamw"])
+    def test_agrees_with_float64(self, subject: Subject, kernel: Kernel, name: str) -> None:
+        """Five steps of many tensors; a parameter without a gradient stays as it is."""
+        adam = subject.build(kernel, examples.optimizer(name)).adam
+        parameters = [*_parameters(subject), torch.nn.Parameter(torch.ones(3, device=subject.device))]
+        optimizer = adam(parameters, **SETTINGS, adam_w_mode=name == "adamw")
+        for step in range(1, 6):
+            _step(optimizer, parameters[:-1], step)
+        for number, parameter in enumerate(parameters[:-1]):
+            expected = _expected(number, 5, is_decoupled=name == "adamw")
+            assert_near(parameter, expected, torch.float32, f"parameter {number}")
+        assert torch.equal(parameters[-1], torch.ones_like(parameters[-1])), "a parameter without gradient changed"
+
+    def test_is_shaped_like_apex(self, subject: Subject, kernel: Kernel) -> None:
+        """`step` is a number in the parameter group, the state exp_avg and exp_avg_sq and nothing else."""
+        adam = subject.build(kernel, examples.optimizer()).adam
+        parameters = _parameters(subject)
+        optimizer = adam([{"params": parameters[:2]}, {"params": parameters[2:]}], **SETTINGS)
+        for step in (1, 2):
+            _step(optimizer, parameters, step)
+        assert [group["step"] for group in optimizer.param_groups] == [2, 2]
+        assert {name for state in optimizer.state.values() for name in state} == {"exp_avg", "exp_avg_sq"}
+
+    def test_continues_from_a_checkpoint(self, subject: Subject, kernel: Kernel) -> None:
+        """Two steps, saved and loaded into a new optimizer, and two more are four steps, bit for bit."""
+        adam = subject.build(kernel, examples.optimizer()).adam
+        straight, parameters = _parameters(subject), _parameters(subject)
+        whole, first = adam(straight, **SETTINGS), adam(parameters, **SETTINGS)
+        for step in range(1, 5):
+            _step(whole, straight, step)
+        for step in (1, 2):
+            _step(first, parameters, step)
+        second = adam(parameters, **SETTINGS)
+        second.load_state_dict(first.state_dict())
+        for step in (3, 4):
+            _step(second, parameters, step)
+        for ours, theirs in zip(parameters, straight, strict=True):
+            assert torch.equal(ours, theirs), "a resumed run differs from an uninterrupted one"
+
+    def test_gradient_norm(self, subject: Subject, kernel: Kernel) -> None:
+        """fp32 scalar on the device; of many tensors, of a long one, of none."""
+        norm = subject.build(kernel, examples.optimizer()).gradient_norm
+        tensors = [random(*shape, dtype=torch.float32) for shape in [*SHAPES, (3_000_000,)]]
+        expected = torch.cat([tensor.double().flatten() for tensor in tensors]).norm()
+        result = norm([tensor.to(subject.device) for tensor in tensors])
+        assert (result.dtype, result.shape, result.device.type) == (torch.float32, (), subject.device.type)
+        assert_near(result, expected, torch.float32, "gradient norm")
+        nothing = norm([])
+        assert (nothing.item(), nothing.dtype, nothing.device.type) == (0.0, torch.float32, subject.device.type)
+
+
+def _parameters(subject: Subject) -> list[torch.nn.Parameter]:
+    return [torch.nn.Parameter(_start(number).to(subject.device)) for number in range(len(SHAPES))]
+
+
+def _start(number: int) -> Tensor:
+    return random(*SHAPES[number], dtype=torch.float32, seed=number)
+
+
+def _gradient(number: int, step: int) -> Tensor:
+    return random(*SHAPES[number], dtype=torch.float32, seed=100 * step + number)
+
+
+def _step(optimizer: Any, parameters: list[torch.nn.Parameter], step: int) -> None:
+    for number, parameter in enumerate(parameters):
+        parameter.grad = _gradient(number, step).to(parameter.device)
+    optimizer.step()
+
+
+def _expected(number: int, steps: int, *, is_decoupled: bool) -> Tensor:
+    """Kingma and Ba 2015 (arXiv 1412.6980), algorithm 1; decay as Loshchilov and Hutter 2019 (arXiv 1711.05101)."""
+    (beta1, beta2), lr, decay = SETTINGS["betas"], SETTINGS["lr"], SETTINGS["weight_decay"]
+    parameter = _start(number).double()
+    mean, square = torch.zeros_like(parameter), torch.zeros_like(parameter)
+    for step in range(1, steps + 1):
+        gradient = _gradient(number, step).double() + (0 if is_decoupled else decay * parameter)
+        mean = beta1 * mean + (1 - beta1) * gradient
+        square = beta2 * square + (1 - beta2) * gradient**2
+        update = mean / (1 - beta1**step) / ((square / (1 - beta2**step)).sqrt() + SETTINGS["eps"])
+        parameter = parameter - lr * (update + (decay * parameter if is_decoupled else 0))
+    return parameter

@@ -1,0 +1,58 @@
+"""One of the two ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch.distributed as dist
+
+from pretrain.plugins.offer import Decline
+
+if TYPE_CHECKING:
+    import torch
+
+    from pretrain.plugins.requests import Request
+    from pretrain.testing.subject import Kernel, Subject
+
+
+class DeclinedError(Exception):
+    """The kernel does not take this request."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rank:
+    """One of the ranks.
+
+    Attributes:
+        subject: the backend under test.
+        number: 0 or 1.
+        device: this rank's.
+    """
+
+    subject: Subject
+    number: int
+    device: torch.device
+
+    def build(self, kernel: Kernel, request: Request) -> Any:
+        """Return the kernel's callable.
+
+        Raises:
+            DeclinedError: it declines the request, or has nothing for it.
+        """
+        for proposal in self.subject.proposals(request):
+            if kernel.made(proposal):
+                if isinstance(proposal.answer, Decline):
+                    raise DeclinedError(proposal.answer.reason)
+                return proposal.answer.build({})
+        msg = "not offered for such a request"
+        raise DeclinedError(msg)
+
+
+def everyone() -> dist.ProcessGroup:
+    """Return the group of both ranks."""
+    group = dist.group.WORLD
+    if group is None:
+        msg = "torch.distributed is not initialized"
+        raise RuntimeError(msg)
+    return group

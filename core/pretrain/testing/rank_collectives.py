@@ -1,0 +1,96 @@
+"""The collectives that a training uses, each with a result that only a right one gives."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+
+from pretrain.testing import examples
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+    from torch.distributed import ProcessGroup
+
+    from pretrain.testing.rank import Rank
+    from pretrain.testing.subject import Kernel
+
+DTYPES = (torch.float32, torch.bfloat16)
+SIZE = 1000
+
+
+def check_collective(rank: Rank, kernel: Kernel, *, name: str, is_async: bool, dtype: torch.dtype) -> None:
+    """Run a collective on a new group with the kernel's options; the async result is read after its wait."""
+    if not rank.subject.plugins.backend.supports(dtype):
+        return
+    request = examples.collectives(rank.subject.plugins.backend.process_group)
+    group = dist.new_group(pg_options=rank.build(kernel, request)("tp"))
+    actual, expected = COLLECTIVES[name](rank, group, dtype, is_async)
+    dist.destroy_process_group(group)
+    wrong = int((actual.cpu() != expected).sum())
+    assert not wrong, f"{wrong} of {expected.numel()} entries are wrong ({dtype})"
+
+
+def _own(rank: int, dtype: torch.dtype) -> Tensor:
+    return (torch.arange(SIZE) % 50 + 100 * rank).to(dtype)  # small integers: exact in bf16, and so are their sums
+
+
+def _wait(work: dist.Work | None) -> None:
+    if work is not None:
+        work.wait()
+
+
+def _all_reduce(rank: Rank, group: ProcessGroup, dtype: torch.dtype, is_async: bool) -> tuple[Tensor, Tensor]:
+    tensor = _own(rank.number, dtype).to(rank.device)
+    _wait(dist.all_reduce(tensor, group=group, async_op=is_async))
+    return tensor, _own(0, dtype) + _own(1, dtype)
+
+
+def _all_gather(rank: Rank, group: ProcessGroup, dtype: torch.dtype, is_async: bool) -> tuple[Tensor, Tensor]:
+    gathered = torch.empty(2 * SIZE, dtype=dtype, device=rank.device)
+    own = _own(rank.number, dtype).to(rank.device)
+    _wait(dist.all_gather_into_tensor(gathered, own, group=group, async_op=is_async))
+    return gathered, torch.cat((_own(0, dtype), _own(1, dtype)))
+
+
+def _reduce_scatter(rank: Rank, group: ProcessGroup, dtype: torch.dtype, is_async: bool) -> tuple[Tensor, Tensor]:
+    part = torch.empty(SIZE // 2, dtype=dtype, device=rank.device)
+    own = _own(rank.number, dtype).to(rank.device)
+    _wait(dist.reduce_scatter_tensor(part, own, group=group, async_op=is_async))
+    return part, (_own(0, dtype) + _own(1, dtype)).view(2, -1)[rank.number]
+
+
+def _broadcast(rank: Rank, group: ProcessGroup, dtype: torch.dtype, is_async: bool) -> tuple[Tensor, Tensor]:
+    tensor = _own(rank.number, dtype).to(rank.device)
+    _wait(dist.broadcast(tensor, src=1, group=group, async_op=is_async))
+    return tensor, _own(1, dtype)
+
+
+def _send_recv(rank: Rank, group: ProcessGroup, dtype: torch.dtype, is_async: bool) -> tuple[Tensor, Tensor]:
+    """Rank 0 sends and rank 1 receives, then the reverse."""
+    peer = 1 - rank.number
+    own, received = _own(rank.number, dtype).to(rank.device), torch.empty(SIZE, dtype=dtype, device=rank.device)
+    for sender in (0, 1):
+        if is_async:
+            works = (
+                dist.isend(own, peer, group=group) if rank.number == sender else dist.irecv(received, peer, group=group)
+            )
+            _wait(works)
+        elif rank.number == sender:
+            dist.send(own, peer, group=group)
+        else:
+            dist.recv(received, peer, group=group)
+    return received, _own(peer, dtype)
+
+
+COLLECTIVES: dict[str, Callable[[Rank, ProcessGroup, torch.dtype, bool], tuple[Tensor, Tensor]]] = {
+    "all_reduce": _all_reduce,
+    "all_gather": _all_gather,
+    "reduce_scatter": _reduce_scatter,
+    "broadcast": _broadcast,
+    "send_recv": _send_recv,
+}
+"""Name -> run it; returns what was received and what it should be."""

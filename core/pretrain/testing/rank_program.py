@@ -1,0 +1,47 @@
+"""What each of the two ranks runs."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch.distributed as dist
+
+from pretrain.testing.rank import DeclinedError, Rank
+from pretrain.testing.rank_checks import CHECKS
+from pretrain.testing.subject import load_subject
+
+if TYPE_CHECKING:
+    from pretrain.testing.rank_checks import Part
+    from pretrain.testing.subject import Kernel
+
+
+def main(name: str, number: int, count: int, folder: str) -> None:
+    """Run every check for every kernel; what was wrong is in `<folder>/<number>.json` after each."""
+    subject = load_subject(name)
+    backend = subject.plugins.backend
+    rank = Rank(subject=subject, number=number, device=backend.device(number))
+    meeting = f"file://{Path(folder, 'store')}"
+    dist.init_process_group(
+        backend.process_group, init_method=meeting, rank=number, world_size=count, timeout=timedelta(seconds=20)
+    )
+    found: dict[str, str] = {}
+    for operation, checks in CHECKS.items():
+        for kernel in subject.kernels(operation):
+            for check, parts in checks.items():
+                outcomes = [_outcome(part, rank, kernel) for part in parts]
+                found[f"{check}, {kernel}"] = next(filter(None, outcomes), "")
+                Path(folder, f"{number}.json").write_text(json.dumps(found))
+    dist.destroy_process_group()
+
+
+def _outcome(part: Part, rank: Rank, kernel: Kernel) -> str:
+    try:
+        part(rank, kernel)
+    except DeclinedError as declined:
+        return f"declines: {declined}"
+    except Exception as error:  # noqa: BLE001  whatever a kernel raises is its finding
+        return f"{type(error).__name__}: {error}"
+    return ""

@@ -1,0 +1,114 @@
+"""The backend under test and its kernels."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from pretrain.plugins import discovery, manager
+from pretrain.plugins.answers import ask
+from pretrain.plugins.discovery import Installed, Role
+from pretrain.plugins.loading import load_plugin
+from pretrain.plugins.offer import Decline, Offer
+from pretrain.testing.examples import EXAMPLES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pretrain.plugins.answers import Proposal
+    from pretrain.plugins.manager import Plugins
+    from pretrain.plugins.requests import Request
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A kernel as tests are named by it."""
+
+    operation: str
+    plugin: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.plugin}-{self.name}"
+
+    def made(self, proposal: Proposal) -> bool:
+        """Whether a proposal is one of this kernel."""
+        return (proposal.plugin.installed.name, proposal.answer.name) == (self.plugin, self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A backend under test.
+
+    Attributes:
+        name: what it was loaded by.
+        plugins: the backend, the kernel plugins that are installed, the reference.
+    """
+
+    name: str
+    plugins: Plugins
+
+    @property
+    def device(self) -> torch.device:
+        """The first device; made the current one when it is asked for first."""
+        return _first_device(self.name)
+
+    def kernels(self, operation: str) -> list[Kernel]:
+        """Return every kernel that a run could get for the operation: those of plugins, and the reference's."""
+        proposals = [proposal for request in EXAMPLES[operation] for proposal in self.proposals(request)]
+        names = [(proposal.plugin.installed.name, proposal.answer.name) for proposal in proposals]
+        return [Kernel(operation, plugin, name) for plugin, name in dict.fromkeys(names)]
+
+    def build(self, kernel: Kernel, request: Request) -> Any:
+        """Return the kernel's callable for a request; skip the test with the reason where it declines."""
+        if not self.plugins.backend.supports(request.dtype):
+            pytest.skip(f"{self.plugins.label} does not support {request.dtype}")
+        for proposal in self.proposals(request):
+            if kernel.made(proposal):
+                if isinstance(proposal.answer, Decline):
+                    pytest.skip(f"{kernel} declines: {proposal.answer.reason}")
+                return proposal.answer.build({})
+        pytest.skip(f"{kernel} is not offered for such a request")
+
+    def proposals(self, request: Request) -> list[Proposal]:
+        """Ask every plugin; the request is put onto the device of the backend."""
+        return ask(self.plugins, replace(request, device_type=self.plugins.backend.device_type))
+
+
+@lru_cache
+def load_subject(name: str) -> Subject:
+    """Load a backend by the value of `--backend`, or by the dotted module, or "module:object", of its plugin.
+
+    Raises:
+        BackendError: it is not installed or cannot be imported.
+    """
+    return Subject(name, _plugins_of(name) if "." in name else manager.load(name))
+
+
+@lru_cache
+def _first_device(name: str) -> torch.device:
+    return load_subject(name).plugins.backend.device(0)
+
+
+def _plugins_of(target: str) -> Plugins:
+    module, _, attribute = target.partition(":")
+    hooks = importlib.import_module(module)
+    backend = (getattr(hooks, attribute) if attribute else hooks).pretrain_backend()
+    installed = Installed(role=Role.BACKEND, name=backend.name, target=target, distribution=module, version="")
+    return manager.assemble([], load_plugin(installed), load_plugin(discovery.REFERENCE))
+
+
+def oracle(request: Request) -> Any:
+    """Return the reference kernel for the same request in float64 on the CPU."""
+    in_float64: dict[str, Any] = {"device_type": "cpu", "dtype": torch.float64}
+    if hasattr(request, "weight_dtype"):
+        in_float64["weight_dtype"] = torch.float64
+    hooks = load_plugin(discovery.REFERENCE).hooks
+    answer = getattr(hooks, f"pretrain_{request.operation}")(replace(request, **in_float64))
+    answers: Sequence[Offer | Decline] = [answer] if isinstance(answer, Offer | Decline) else answer
+    return next(answer for answer in answers if isinstance(answer, Offer)).build({})
