@@ -7,6 +7,7 @@ import sys
 import warnings
 from typing import TYPE_CHECKING
 
+from pretrain.bridge.loader import PACKAGE, Finder
 from pretrain.errors import BackendError
 
 if TYPE_CHECKING:
@@ -20,20 +21,19 @@ def install(backend: Backend) -> None:
     is a megatron.core that was imported before.
     """
     _quieten()
-    if backend.device_type == "cuda":
-        return
-    from pretrain.bridge.loader import PACKAGE, Finder  # noqa: PLC0415  torch is imported only from here on
-    from pretrain.bridge.names import DeviceNames  # noqa: PLC0415
-
     installed = next((finder for finder in sys.meta_path if isinstance(finder, Finder)), None)
     if installed is not None:
         if installed.device_type != backend.device_type:
             msg = f"this process trains on {installed.device_type}; {backend.device_type} needs a process of its own"
             raise BackendError(msg)
         return
+    if backend.device_type == "cuda":
+        return
     if PACKAGE in sys.modules:
         msg = f"{PACKAGE} was imported before the bridge for {backend.device_type}. Install the bridge first."
         raise BackendError(msg)
+    from pretrain.bridge.names import DeviceNames  # noqa: PLC0415  torch is imported only from here on
+
     sys.meta_path.insert(0, Finder(DeviceNames(backend)))
     if backend.device_type == "cpu":
         # The device's generator is the CPU's own here: tensor_parallel/random.py 260 warns at every dropout.
@@ -51,5 +51,7 @@ def _quieten() -> None:
         "The .grad attribute of a Tensor that is not a leaf",  # optimizer.py 66 looks at the shards it made itself
     ):
         warnings.filterwarnings("ignore", message=message)
+    # Checkpoints: megatron-core calls what torch 2.13 will drop, and torch's own planner does so too.
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"(megatron\.core|torch\.distributed)\.")
     # transformer_layer.py 379 knows only its own MLP classes by name.
     logging.getLogger("megatron.core.transformer.transformer_layer").setLevel(logging.ERROR)
