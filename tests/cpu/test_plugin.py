@@ -1,0 +1,152 @@
+"""What the cpu backend offers, and that it is what it says."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from pretrain.cpu import host, plugin
+from pretrain.cpu.dropout import Dropping
+from pretrain.plugins.offer import Decline, Offer
+from pretrain.plugins.requests import Mask
+from pretrain.testing import examples
+
+
+def offered(answers):
+    return [answer.name for answer in answers if isinstance(answer, Offer)]
+
+
+def test_causal_attention_is_stored_up_to_2048_tokens_and_recomputed_beyond():
+    assert offered(plugin.pretrain_attention(examples.attention(length=2048))) == ["tiled", "recomputed", "sdpa"]
+    assert offered(plugin.pretrain_attention(examples.attention(length=2049))) == ["recomputed", "tiled", "sdpa"]
+
+
+@pytest.mark.parametrize("mask", [Mask.NONE, Mask.KEY_PADDING, Mask.ARBITRARY])
+def test_other_masks_get_torchs_flash_attention(mask):
+    answers = plugin.pretrain_attention(examples.attention(mask=mask))
+    assert offered(answers) == ["sdpa"]
+    assert [answer.reason for answer in answers if isinstance(answer, Decline)] == [f"mask {mask}; only causal"] * 2
+
+
+def test_torchs_flash_attention_declines_dropout_with_the_reason():
+    answers = plugin.pretrain_attention(examples.attention(dropout=0.1))
+    assert offered(answers) == ["tiled", "recomputed"]
+    assert answers[-1].reason == "dropout 0.1; torch's flash attention for the CPU has none"
+
+
+def test_stored_and_recomputed_tiles_are_the_same_kernel():
+    request = examples.attention(torch.bfloat16, length=300, groups=2, dropout=0.2)
+    inputs = [torch.randn(300, 2, n, 16).bfloat16() for n in (4, 2, 2)]
+    results = []
+    for offer in plugin.pretrain_attention(request)[:2]:
+        torch.manual_seed(3)
+        leaves = [x.clone().requires_grad_() for x in inputs]
+        output = offer.build({})(*leaves)
+        torch.rand(5)  # what is drawn in between must not change what the backward pass draws again
+        results.append([output, *torch.autograd.grad(output.float().square().sum(), leaves)])
+    for stored, recomputed in zip(*results, strict=True):
+        assert torch.equal(stored, recomputed)
+
+
+def test_recomputed_attention_saves_nothing_that_grows_with_the_square():
+    sizes = []
+
+    def record(tensor):
+        sizes.append(tensor.numel())
+        return tensor
+
+    offer = plugin.pretrain_attention(examples.attention(length=300, dropout=0.2))[1]
+    with torch.autograd.graph.saved_tensors_hooks(record, lambda tensor: tensor):
+        offer.build({})(*(torch.randn(300, 2, 4, 16, requires_grad=True) for _ in range(3)))
+    assert sizes == [300 * 2 * 4 * 16] * 3
+
+
+def test_cross_entropy_puts_the_gradient_where_the_logits_were():
+    kernel = plugin.pretrain_cross_entropy(examples.cross_entropy(torch.bfloat16)).build({})
+    logits = torch.randn(7, 2, 64).bfloat16().requires_grad_()
+    given = logits.clone()
+    (grad,) = torch.autograd.grad(kernel(given, torch.zeros(7, 2, dtype=torch.int64)).sum(), given)
+    assert grad.data_ptr() == given.data_ptr()
+
+
+def test_a_second_backward_through_overwritten_logits_is_an_error():
+    kernel = plugin.pretrain_cross_entropy(examples.cross_entropy()).build({})
+    logits = torch.randn(7, 2, 64, requires_grad=True)
+    loss = kernel(logits.clone(), torch.zeros(7, 2, dtype=torch.int64)).sum()
+    loss.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+@pytest.mark.parametrize("probability", [1e-5, 0.1, 1 / 3, 0.9])
+def test_dropping_keeps_the_expectation(probability):
+    dropping = Dropping(probability)
+    rate = dropping.draw(torch.Size([1_000_003])).double().mean().item()
+    rounded = 1 - 1 / dropping.scale
+    assert abs(rounded - probability) <= 2**-16
+    assert abs(rate - rounded) < 6 * (rounded * (1 - rounded) / 1e6) ** 0.5
+
+
+@pytest.mark.parametrize("probability", [0.0, 1.0, -0.1, 1.5])
+def test_dropping_refuses_what_it_cannot_draw(probability):
+    with pytest.raises(ValueError, match="only above 0 and below 1"):
+        Dropping(probability)
+
+
+def test_half_precision_is_multiplied_in_fp32_where_the_cpu_has_no_fp16(monkeypatch):
+    monkeypatch.setattr("pretrain.cpu.products._multiplies_fp16", lambda: False)
+    assert plugin.pretrain_linear(examples.linear(torch.float16)).name == "fp32_products"
+    assert plugin.pretrain_linear(examples.linear(torch.bfloat16)) is None
+    monkeypatch.setattr("pretrain.cpu.products._multiplies_fp16", lambda: True)
+    assert plugin.pretrain_linear(examples.linear(torch.float16)) is None
+
+
+def test_the_backend_describes_this_machine():
+    backend = plugin.pretrain_backend()
+    described = backend.describe()
+    assert described["cores"] == str(host.cores())
+    assert described["threads"] == str(torch.get_num_threads())
+    assert backend.peak_flops(torch.float32) is None
+    assert backend.device(3) == torch.device("cpu")
+    assert not backend.point_to_point().batched
+    assert not backend.supports(torch.int8)
+
+
+def test_memory_is_that_of_this_process():
+    backend = plugin.pretrain_backend()
+    memory = backend.memory(reset_peak=True)
+    assert 2**20 < memory.allocated <= memory.peak <= memory.total
+    assert memory.total <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc's malloc has the switch")
+def test_freed_memory_stays_with_the_process():
+    """In a process of its own: the switch cannot be undone."""
+    program = """
+import torch
+from pretrain.cpu import host, plugin
+if {is_kept}:
+    plugin.pretrain_backend().device(0)
+tensor = torch.ones(2**26)
+held = host.memory(reset_peak=False).allocated
+del tensor
+print(held - host.memory(reset_peak=False).allocated > 2**27)
+"""
+    given_back = [
+        subprocess.run(
+            [sys.executable, "-c", program.format(is_kept=is_kept)], check=True, capture_output=True, text=True
+        ).stdout.strip()
+        for is_kept in (False, True)
+    ]
+    assert given_back == ["True", "False"]
+
+
+def test_importing_the_plugin_changes_nothing():
+    program = "import os, torch; before = dict(os.environ), torch.get_num_threads(); import pretrain.cpu.plugin; "
+    program += "assert before == (dict(os.environ), torch.get_num_threads())"
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -1,0 +1,207 @@
+"""A backend all of whose kernels are wrong, each in a way that a careless author could get it wrong."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+import torch.distributed as dist
+from torch.nn import functional as F  # noqa: N812
+
+from pretrain.cpu.backend import CpuBackend
+from pretrain.plugins import hookimpl
+from pretrain.plugins.backend import Memory
+from pretrain.plugins.offer import Offer
+from pretrain.plugins.requests import Mask
+from pretrain.plugins.signatures import OptimizerKernels
+from pretrain.reference.adam import ForeachAdam, gradient_norm
+from pretrain.reference.attention import Attention
+from pretrain.reference.cross_entropy import CrossEntropy
+from pretrain.reference.norm import LayerNorm, RmsNorm
+from pretrain.reference.softmax import Softmax
+
+
+def offer(name, kernel):
+    return Offer(name=name, build=lambda built: kernel)
+
+
+class WrongBackend(CpuBackend):
+    name = "mutant"
+
+    def memory(self, *, reset_peak=False):
+        return Memory(allocated=super().memory().allocated, peak=0, total=super().memory().total)
+
+
+class WrongKernels:
+    @hookimpl
+    def pretrain_backend(self):
+        return WrongBackend()
+
+    @hookimpl
+    def pretrain_softmax(self, request):
+        def uniform_rows(scores, mask=None):
+            if mask is None:
+                return Softmax(request)(scores)
+            return torch.softmax((scores * request.scale).masked_fill(mask, -10000.0), dim=-1)
+
+        def own_noise(scores, mask=None):
+            return Softmax(request)(scores, mask) + torch.rand((), device=scores.device) * 1e-7
+
+        return [offer("uniform_rows", uniform_rows), offer("own_noise", own_noise)]
+
+    @hookimpl
+    def pretrain_attention(self, request):
+        def ignores_mask(query, key, value, mask=None, *, training=True):
+            return Attention(replace(request, mask=Mask.CAUSAL))(query, key, value, training=training)
+
+        def ignores_dropout(query, key, value, mask=None, *, training=True):
+            return Attention(replace(request, dropout=0.0))(query, key, value, mask)
+
+        return [offer("ignores_mask", ignores_mask), offer("ignores_dropout", ignores_dropout)]
+
+    @hookimpl
+    def pretrain_norm(self, request):
+        kind = {"LayerNorm": LayerNorm, "RMSNorm": RmsNorm}[request.kind]
+
+        def in_16_bits(x, weight, bias=None):
+            if request.kind == "LayerNorm":
+                x = x - x.mean(-1, keepdim=True)
+            y = x * torch.rsqrt((x * x).mean(-1, keepdim=True) + request.epsilon) * weight
+            return (y if bias is None else y + bias).to(x.dtype)
+
+        return [offer("no_epsilon", kind(replace(request, epsilon=1e-12))), offer("in_16_bits", in_16_bits)]
+
+    @hookimpl
+    def pretrain_rotary(self, request):
+        def interleaved(x, cos, sin):
+            size = cos.shape[-1]
+            pairs = x[..., :size].unflatten(-1, (-1, 2))
+            turned = torch.stack((-pairs[..., 1], pairs[..., 0]), dim=-1).flatten(-2)
+            return torch.cat((x[..., :size] * cos + turned * sin, x[..., size:]), dim=-1).to(x.dtype)
+
+        return offer("interleaved", interleaved)
+
+    @hookimpl
+    def pretrain_activation(self, request):
+        def tanh_for_erf(x, bias=None):
+            x = x if bias is None else x + bias
+            if request.kind != "swiglu":
+                return F.gelu(x, approximate="tanh")
+            first, second = x.chunk(2, dim=-1)
+            return F.silu(first) * second
+
+        return offer("tanh_for_erf", tanh_for_erf)
+
+    @hookimpl
+    def pretrain_bias_dropout_add(self, request):
+        generator = torch.Generator().manual_seed(0)
+
+        def drops_in_evaluation(x, bias, residual, *, training=True):
+            return residual + F.dropout(x if bias is None else x + bias, request.dropout)
+
+        def own_generator(x, bias, residual, *, training=True):
+            x = x if bias is None else x + bias
+            if training and request.dropout:
+                x = x * (torch.rand(x.shape, generator=generator) >= request.dropout) / (1 - request.dropout)
+            return residual + x
+
+        return [offer("drops_in_evaluation", drops_in_evaluation), offer("own_generator", own_generator)]
+
+    @hookimpl
+    def pretrain_cross_entropy(self, request):
+        def local_sum(logits, target, group=None):
+            if group is None:
+                return CrossEntropy(request)(logits, target)
+            column = (target - group.rank() * logits.shape[-1]).clamp(0, logits.shape[-1] - 1)
+            return F.cross_entropy(logits.float().flatten(0, 1), column.flatten(), reduction="none").view(target.shape)
+
+        counts_padding = CrossEntropy(replace(request, vocab_size=request.padded_vocab_size))
+        return [offer("counts_padding", counts_padding), offer("local_sum", local_sum)]
+
+    @hookimpl
+    def pretrain_linear(self, request):
+        def does_not_wait(x, weight, bias=None, group=None):
+            return ForgetfulLinear.apply(x, weight, bias, group)
+
+        def adds_and_returns(x, weight, bias=None, group=None):
+            return AddingLinear.apply(x, weight, bias)
+
+        return [offer("does_not_wait", does_not_wait), offer("adds_and_returns", adds_and_returns)]
+
+    @hookimpl
+    def pretrain_optimizer(self, request):
+        def kernels(adam):
+            return OptimizerKernels(adam=adam, gradient_norm=gradient_norm(request.device_type))
+
+        return [offer("uncorrected", kernels(UncorrectedAdam)), offer("step_by_parameter", kernels(StepByParameter))]
+
+
+class ForgetfulLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight, bias, group):
+        ctx.save_for_backward(x, weight)
+        ctx.group, ctx.has_bias = group, bias is not None
+        return F.linear(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, weight = ctx.saved_tensors
+        grad_x = grad @ weight
+        if ctx.group is not None:
+            dist.all_reduce(grad_x, group=ctx.group, async_op=True)
+        rows = grad.flatten(0, 1)
+        return grad_x, rows.t() @ x.flatten(0, 1), rows.sum(0) if ctx.has_bias else None, None
+
+
+class AddingLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight, bias):
+        ctx.save_for_backward(x, weight)
+        ctx.has_bias = bias is not None
+        return F.linear(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, weight = ctx.saved_tensors
+        rows = grad.flatten(0, 1)
+        grad_weight = rows.t() @ x.flatten(0, 1)
+        if hasattr(weight, "main_grad"):
+            weight.main_grad += grad_weight
+        return grad @ weight, grad_weight, rows.sum(0) if ctx.has_bias else None
+
+
+class UncorrectedAdam(ForeachAdam):
+    def _update(self, group, *lists):
+        super()._update({**group, "step": 10**6}, *lists)
+
+
+class StepByParameter(torch.optim.AdamW):
+    def __init__(self, params, lr, betas, eps, weight_decay, adam_w_mode=True):
+        super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
+
+
+class SilentBackend(CpuBackend):
+    """Its communication library says that it is done, and has sent nothing."""
+
+    name = "silent"
+    process_group = "fake"
+
+    def device(self, local_rank):
+        from torch.testing._internal.distributed import fake_pg  # registers "fake"
+
+        assert fake_pg.FakeStore
+        return super().device(local_rank)
+
+
+class SilentCollectives:
+    @hookimpl
+    def pretrain_backend(self):
+        return SilentBackend()
+
+    @hookimpl
+    def pretrain_collectives(self, request):
+        return offer("silent", lambda group_name: None)
+
+
+WRONG = WrongKernels()
+SILENT = SilentCollectives()
