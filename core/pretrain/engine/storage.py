@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from megatron.core import dist_checkpointing, parallel_state
 from megatron.core.dist_checkpointing.core import CheckpointingException
+from torch.distributed.checkpoint.api import CheckpointException
 
 from pretrain.engine import generators
 from pretrain.engine.protocol import Loaded
@@ -45,10 +46,16 @@ _STRUCTURE = (
     "parallel_residual",
     "embedding_layernorm",
 )
+_FAULTS = (CheckpointingException, OSError, RuntimeError, KeyError, EOFError, pickle.UnpicklingError)
+"""What reading a damaged checkpoint raises."""
 
 
 def save(engine: MegatronEngine, directory: Path, progress: Mapping[str, Any]) -> None:
-    """Write the engine's state into an empty folder; all ranks together."""
+    """Write the engine's state into an empty folder; all ranks together.
+
+    Raises:
+        CheckpointError: on every rank, when one cannot write.
+    """
     state = _sharded_state(engine, is_loading=False)
     state |= {
         "format": FORMAT,
@@ -59,7 +66,11 @@ def save(engine: MegatronEngine, directory: Path, progress: Mapping[str, Any]) -
         "layout": generators.layout(),
         "rng": generators.sharded_states(),
     }
-    dist_checkpointing.save(state, str(directory))
+    try:
+        dist_checkpointing.save(state, str(directory))
+    except (CheckpointException, CheckpointingException, OSError) as exc:
+        msg = f"{directory} cannot be written: {_reason(exc)}\nMake room, or let checkpoint.save name another folder."
+        raise CheckpointError(msg) from exc
 
 
 def load(engine: MegatronEngine, directory: Path, *, weights_only: bool) -> Loaded:
@@ -76,7 +87,7 @@ def load(engine: MegatronEngine, directory: Path, *, weights_only: bool) -> Load
         state["rng"] = generators.sharded_states()
     try:
         loaded = dist_checkpointing.load(state, str(directory))
-    except (CheckpointingException, OSError, RuntimeError, KeyError, EOFError, pickle.UnpicklingError) as exc:
+    except (*_FAULTS, CheckpointException) as exc:
         raise _damaged(directory, exc) from exc
     for number, chunk in enumerate(engine.chunks):
         _inner(chunk).load_state_dict(loaded[f"model{number}"], strict=False)  # extra states of nothing
@@ -103,7 +114,7 @@ def read_common(directory: Path) -> dict[str, Any]:
         raise CheckpointError(msg)
     try:
         common: dict[str, Any] = dist_checkpointing.load_common_state_dict(str(directory))
-    except (CheckpointingException, OSError, RuntimeError, EOFError, pickle.UnpicklingError) as exc:
+    except _FAULTS as exc:
         raise _damaged(directory, exc) from exc
     if common.get("format") != FORMAT:
         msg = f"{directory} has checkpoint format {common.get('format')}; this version reads {FORMAT}."
@@ -159,6 +170,12 @@ def _check(engine: MegatronEngine, directory: Path, common: dict[str, Any], *, w
         raise CheckpointError(msg)
 
 
-def _damaged(directory: Path, error: Exception) -> CheckpointError:
-    first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return CheckpointError(f"{directory} is damaged: {first_line}\nStart from another checkpoint.")
+def _damaged(directory: Path, error: BaseException) -> CheckpointError:
+    return CheckpointError(f"{directory} is damaged: {_reason(error)}\nStart from another checkpoint.")
+
+
+def _reason(error: BaseException) -> str:
+    """Return one line; torch collects the errors of all ranks in an exception whose text is their tracebacks."""
+    if isinstance(error, CheckpointException):
+        error = next((failure for failure, _ in error.failures.values()), OSError("see the first rank"))
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
