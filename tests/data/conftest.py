@@ -1,7 +1,5 @@
 """Fixtures of the data tests."""
 
-import json
-
 import pytest
 
 from data.example_corpus import DOCUMENTS, write_jsonl
@@ -45,7 +43,10 @@ def small_recipe(token_files):
     """Return a recipe over `token_files`, changed by "section.key=value"."""
 
     def make(*overrides):
-        data = json.loads(json.dumps(SMALLEST)) | {"data": {"path": str(token_files), "num_workers": 0}}
-        return make_recipe(data, ["evaluation.interval=50", "evaluation.iters=1", "train.train_iters=100", *overrides])
+        parts = {
+            "data": {"path": str(token_files), "num_workers": 0, "split": "90,8,2"},
+            "evaluation": {"interval": 50, "iters": 1},
+        }
+        return make_recipe(SMALLEST | parts, overrides)
 
     return make

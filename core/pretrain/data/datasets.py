@@ -75,10 +75,11 @@ def build_datasets(recipe: Recipe, tokenizer: Tokenizer, samples: Samples, *, on
     builder = CachedDatasetBuilder(CachedGPTDataset, list(needed), lambda: on_this_rank, config)
     try:
         train, valid, test = builder.build()
-    except Exception as exc:  # megatron-core raises a bare Exception from an OSError
-        if not isinstance(exc.__cause__, OSError):
+    except Exception as exc:  # megatron-core raises an OSError as it is, or a bare Exception from it
+        cause = exc if isinstance(exc, OSError) else exc.__cause__
+        if not isinstance(cause, OSError):
             raise
-        msg = f"the sample indices cannot be written to {config.path_to_cache}: {exc.__cause__}.\nSet data.cache_path."
+        msg = f"the sample indices cannot be written to {config.path_to_cache}: {cause}.\nSet data.cache_path."
         raise DataError(msg) from exc
     return Datasets(train=train, valid=valid, test=test)
 
