@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +19,13 @@ from pretrain.engine.schedule import build_schedule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from torch import Tensor, nn
 
     from pretrain.engine.protocol import Batch, Loaded
+    from pretrain.observe.timers import PhaseTimers
     from pretrain.plugins.backend import Overflow
     from pretrain.plugins.signatures import GradientNormFn
     from pretrain.recipe import Recipe
@@ -71,16 +74,21 @@ class MegatronEngine:
         """Whether this rank's pipeline stages need micro-batches."""
         return any(self._reads)
 
-    def train_step(self, batches: Iterator[Batch] | None, num_microbatches: int) -> Step:
+    def train_step(
+        self, batches: Iterator[Batch] | None, num_microbatches: int, timers: PhaseTimers | None = None
+    ) -> Step:
         """Take one optimizer step."""
+        phase = timers.phase if timers else _untimed
         for chunk in self.chunks:
             chunk.train()
             chunk.zero_grad_buffer()
         self.optimizer.zero_grad()
         if self._overflow is not None:
             self._overflow.clear()
-        losses = self._run(_forward_loss, batches, num_microbatches, forward_only=False)
-        succeeded, norm, zeros = self.optimizer.step()
+        with phase("forward-backward"):
+            losses = self._run(_forward_loss, batches, num_microbatches, forward_only=False)
+        with phase("optimizer"):
+            succeeded, norm, zeros = self.optimizer.step()
         return Step(
             loss=torch.stack(losses).mean() if losses else None,
             grad_norm=self._as_tensor(norm) if succeeded else None,
@@ -205,6 +213,10 @@ class MegatronEngine:
 
     def _as_tensor(self, norm: Tensor | float) -> Tensor:
         return norm if isinstance(norm, torch.Tensor) else torch.tensor(float(norm), device=self._device)
+
+
+def _untimed(_name: str) -> AbstractContextManager[None]:
+    return nullcontext()
 
 
 def _chunk_reads(recipe: Recipe, chunk: Any) -> bool:

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+    from pretrain.observe.timers import PhaseTimers
+
 Batch = Mapping[str, Tensor | None]
 """One micro-batch: see pretrain.data.batches."""
 
@@ -59,12 +61,15 @@ class Engine(Protocol):
         """Factor of the loss in the backward pass; 1.0 where gradients are not scaled."""
         ...
 
-    def train_step(self, batches: Iterator[Batch] | None, num_microbatches: int) -> Step:
+    def train_step(
+        self, batches: Iterator[Batch] | None, num_microbatches: int, timers: PhaseTimers | None = None
+    ) -> Step:
         """Take one optimizer step over `num_microbatches` micro-batches of this rank; without host synchronization.
 
         Args:
             batches: gives at least that many; None where `reads_data` is False.
             num_microbatches: of this rank.
+            timers: measure the phases "forward-backward" and "optimizer".
         """
         ...
 

@@ -72,6 +72,7 @@ def assemble(
             Stopping(recipe) as stopping,
         ):
             devices = _devices(plugins, device)
+            timers = PhaseTimers(synchronize=partial(_synchronize, device) if recipe.logging.log_timers else None)
             if world.rank == 0:
                 run_files.write(recipe, plugins, kernels.table, layout, run_dir, devices=devices, started=started)
                 run_files.introduce(journal, recipe, kernels.table, layout, tokenizer, run_dir, remark)
@@ -82,12 +83,12 @@ def assemble(
                 sizes=BatchSizes.of(recipe),
                 progress=progress,
                 engine=engine,
-                batches=reading.training(progress.consumed_samples),
+                batches=reading.training(progress.consumed_samples, timers),
                 evaluation=reading.evaluation(),
                 saving=_saving(recipe, run_dir, world.rank, progress, resumed=resume and bool(remark)),
                 stopping=stopping,
                 journal=journal,
-                timers=PhaseTimers(synchronize=partial(_synchronize, device) if recipe.logging.log_timers else None),
+                timers=timers,
                 interval=Interval(device),
                 speedometer=_speedometer(recipe, plugins, tokenizer, world.world_size),
                 device=device,

@@ -90,7 +90,7 @@ class Training:
         global_batch_size = self.sizes.at(self.progress.consumed_samples)
         learning_rate = self.engine.learning_rate
         with self.timers.phase("interval"):
-            step = self.engine.train_step(self.batches, self.layout.num_microbatches(global_batch_size))
+            step = self.engine.train_step(self.batches, self.layout.num_microbatches(global_batch_size), self.timers)
             if not step.skipped:
                 self.engine.advance_schedule(global_batch_size)
         self.interval.add(step, global_batch_size)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pretrain.data.datasets import Datasets
     from pretrain.data.tokenizers.tokenizer import Tokenizer
     from pretrain.engine.protocol import Batch, Engine
+    from pretrain.observe.timers import PhaseTimers
     from pretrain.recipe import Recipe
     from pretrain.recipe.layout import Layout
     from pretrain.training.evaluation import Split
@@ -47,9 +48,13 @@ class Reading:
         datasets = build_datasets(recipe, tokenizer, needed, on_this_rank=engine.reads_data)
         return cls(recipe=recipe, layout=layout, replica=replica, engine=engine, datasets=datasets)
 
-    def training(self, consumed_samples: int) -> Iterator[Batch] | None:
-        """Return the micro-batches that follow `consumed_samples`, or None where the rank reads no data."""
-        return self._batches(self.datasets.train, consumed_samples=consumed_samples)
+    def training(self, consumed_samples: int, timers: PhaseTimers) -> Iterator[Batch] | None:
+        """Return the micro-batches that follow `consumed_samples`, or None where the rank reads no data.
+
+        The timers measure waiting for them as the phase "data".
+        """
+        batches = self._batches(self.datasets.train, consumed_samples=consumed_samples)
+        return None if batches is None else _timed(batches, timers)
 
     def evaluation(self) -> Evaluation | None:
         """Return the evaluation of the recipe, or None if it is switched off."""
@@ -78,3 +83,10 @@ class Reading:
             data_parallel_size=self.layout.data_parallel_size,
             **{"num_workers": self.recipe.data.num_workers, **options},
         )
+
+
+def _timed(batches: Iterator[Batch], timers: PhaseTimers) -> Iterator[Batch]:
+    while True:
+        with timers.phase("data"):
+            batch = next(batches)  # an iterator that ends raises DataError
+        yield batch
