@@ -21,3 +21,11 @@ def shared_data():
     if not (folder / "gpt2-vocab.json").is_file():
         pytest.skip(f"needs the tokenizer files in {folder.relative_to(folder.parents[2])}, which are not here")
     return folder
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Have one worker run all tests that start several processes; two at a time would compete for the cores."""
+    for item in items:
+        if "ranks" in item.keywords or item.path.parent.name == "launch":
+            item.add_marker(pytest.mark.xdist_group("ranks"))

@@ -1,27 +1,32 @@
-"""Every kernel hook has a reference implementation, so that no device needs to bring a kernel to train.
+"""Every kernel hook has a reference implementation and a class of the conformance kit.
 
-That every hook is documented with its exact signature is tested in tests/plugins/test_documentation.py.
+So no device needs to bring a kernel to train, and none that it brings goes untested. That every hook is documented with
+its exact signature is tested in tests/plugins/test_documentation.py.
 """
 
 from __future__ import annotations
 
-import ast
-
 import pytest
 
 from pretrain.plugins.registration import HOOKS
-from structure.sources import core
+from pretrain.reference import plugin
+from pretrain.testing import suite
 
-KERNEL_HOOKS = [hook for hook in HOOKS if hook != "pretrain_backend"]
-
-
-@pytest.fixture(scope="module")
-def reference_hooks():
-    """The hooks of pretrain.reference.plugin, marked as such."""
-    (plugin,) = (source for source in core() if source.name == "reference/plugin.py")
-    functions = (node for node in plugin.tree.body if isinstance(node, ast.FunctionDef))
-    return {node.name for node in functions if [ast.unparse(mark) for mark in node.decorator_list] == ["hookimpl"]}
+OPERATIONS = [hook.removeprefix("pretrain_") for hook in HOOKS if hook != "pretrain_backend"]
 
 
-def test_every_kernel_hook_has_a_reference_and_the_reference_brings_no_device(reference_hooks):
-    assert reference_hooks == set(KERNEL_HOOKS)
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_a_kernel_hook_has_a_reference(operation):
+    hook = getattr(plugin, f"pretrain_{operation}")
+    assert hook.pretrain_impl, "without @hookimpl it would never be called"
+
+
+def test_the_reference_is_no_device():
+    assert not hasattr(plugin, "pretrain_backend")
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_a_kernel_hook_has_a_conformance_class_with_tests(operation):
+    name = "Test" + operation.replace("_", " ").title().replace(" ", "")
+    assert name in suite.__all__
+    assert any(member.startswith("test_") for member in dir(getattr(suite, name)))
