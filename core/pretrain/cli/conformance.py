@@ -31,6 +31,6 @@ def command(backend: str, expression: str, verbose: bool) -> None:
     from pretrain.testing.suite import Chosen  # noqa: PLC0415
 
     require_device(load_subject(backend).plugins)
-    arguments = ["--pyargs", "pretrain.testing.suite", "-c", os.devnull, "-p", "no:cacheprovider", "-rs"]
+    arguments = ["--pyargs", "pretrain.testing.suite", "-c", os.devnull, "-p", "no:cacheprovider", "-rfs", "--tb=short"]
     arguments += ["-k", expression] if expression else []
     sys.exit(pytest.main([*arguments, "-v" if verbose else "-q"], plugins=[Chosen(backend)]))

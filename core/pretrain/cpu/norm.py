@@ -1,4 +1,4 @@
-"""Layer norm and RMS norm by torch's own kernels; statistics are accumulated in fp32."""
+"""Layer norm by torch's own kernel, which accumulates the statistics in fp32."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class LayerNorm:
-    """A `NormFn`."""
+    """A `NormFn`; weights may be fp32 where the input has 16 bits."""
 
     def __init__(self, request: NormRequest) -> None:
         self.epsilon = request.epsilon
@@ -21,18 +21,3 @@ class LayerNorm:
     def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """Return [..., h] in the dtype of `x`."""
         return F.layer_norm(x, weight.shape, weight, bias, self.epsilon)
-
-
-class RmsNorm:
-    """A `NormFn`; the bias is None."""
-
-    def __init__(self, request: NormRequest) -> None:
-        self.epsilon = request.epsilon
-
-    def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:  # noqa: ARG002
-        """Return [..., h] in the dtype of `x`."""
-        return F.rms_norm(x, weight.shape, weight, self.epsilon)
-
-
-KINDS = {"LayerNorm": LayerNorm, "RMSNorm": RmsNorm}
-"""`NormRequest.kind` -> its kernel."""

@@ -12,7 +12,7 @@ from pretrain.cpu.attention import attention_answers
 from pretrain.cpu.backend import CpuBackend
 from pretrain.cpu.bias_dropout_add import BiasDropoutAdd
 from pretrain.cpu.cross_entropy import CrossEntropy
-from pretrain.cpu.norm import KINDS
+from pretrain.cpu.norm import LayerNorm
 from pretrain.cpu.products import product_dtype
 from pretrain.cpu.softmax import Softmax
 from pretrain.plugins import hookimpl
@@ -55,11 +55,10 @@ def pretrain_softmax(request: SoftmaxRequest) -> Answer:
 
 @hookimpl
 def pretrain_norm(request: NormRequest) -> Answer:
-    """Layer norm and RMS norm as torch has them."""
-    if request.kind == "RMSNorm" and request.weight_dtype != request.dtype:
-        # torch would compute it from single operations, and return the weight's dtype.
-        return Decline(name="torch", reason=f"RMSNorm of {request.dtype} with weights in {request.weight_dtype}")
-    return Offer(name="torch", build=lambda _: KINDS[request.kind](request))
+    """Layer norm as torch has it; its RMS norm is made of single operations, as the reference is."""
+    if request.kind != "LayerNorm":
+        return Decline(name="torch", reason=f"kind {request.kind}; only LayerNorm")
+    return Offer(name="torch", build=lambda _: LayerNorm(request))
 
 
 @hookimpl

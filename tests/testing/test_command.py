@@ -1,0 +1,45 @@
+"""pretrain conformance."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from click.testing import CliRunner
+
+from pretrain.cli.conformance import command
+from pretrain.errors import BackendError
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(command, arguments, catch_exceptions=False)
+
+
+def test_a_backend_that_passes_exits_with_zero():
+    result = invoke("--backend", "cpu", "-k", "TestRotary or TestMemory", "-v")
+    assert result.exit_code == 0
+    assert "TestRotary::test_leaves_its_input_alone[reference-reference] PASSED" in result.output
+
+
+def test_a_backend_that_fails_does_not():
+    result = invoke("--backend", "testing.mutants:WRONG", "-k", "TestRotary")
+    assert result.exit_code == 1
+    assert "FAILED" in result.output
+
+
+def test_what_a_kernel_declines_is_listed_with_the_reason():
+    result = invoke("--backend", "cpu", "-k", "TestNorm and RMSNorm and epsilon")
+    assert result.exit_code == 0
+    assert "cpu-torch declines: kind RMSNorm; only LayerNorm" in result.output
+
+
+def test_an_unknown_backend_is_an_error_before_any_test():
+    with pytest.raises(BackendError, match="'cup' is not installed"):
+        invoke("--backend", "cup")
+
+
+def test_a_test_file_that_names_no_backend_is_told_so(tmp_path, capsys):
+    (tmp_path / "test_nameless.py").write_text("from pretrain.testing.suite import *\n")
+    code = pytest.main(["-q", "-c", os.devnull, "-p", "no:cacheprovider", "--rootdir", str(tmp_path), str(tmp_path)])
+    assert code == pytest.ExitCode.INTERRUPTED
+    assert 'names no backend: BACKEND = "cuda"' in capsys.readouterr().out
