@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
+
 from pretrain.cpu.sdpa import Sdpa
 from pretrain.cpu.tiled import Tiled
 from pretrain.plugins.offer import Decline, Offer
@@ -11,6 +13,9 @@ from pretrain.plugins.requests import Mask
 
 if TYPE_CHECKING:
     from pretrain.plugins.requests import AttentionRequest
+
+TORCH = f"torch {torch.__version__}"
+"""Provider of the kernels that are torch's own."""
 
 STORED_UP_TO = 2048
 """Tokens of a sequence up to which "tiled" comes first: about there the lower triangle of the weights, n * s / 2 for
@@ -36,4 +41,4 @@ def _sdpa(request: AttentionRequest) -> Offer | Decline:
     if request.dropout > 0:
         reason = f"dropout {request.dropout}; torch's flash attention for the CPU has none"
         return Decline(name="sdpa", kind="flash", reason=reason)
-    return Offer(name="sdpa", kind="flash", build=lambda _: Sdpa(request))
+    return Offer(name="sdpa", kind="flash", build=lambda _: Sdpa(request), provider=TORCH)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import resource
+from contextlib import suppress
 from pathlib import Path
 
 from pretrain.plugins.backend import Memory
@@ -34,7 +35,7 @@ def cpu_model() -> str:
 def memory(*, reset_peak: bool) -> Memory:
     """Return the resident set of this process and the memory of the machine, or of its container.
 
-    Outside Linux the peak is that of the whole process: it cannot be reset there.
+    Outside Linux the peak is that of the whole process: it cannot be reset there, and what is in use is not known.
     """
     if not _STATUS.exists():
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -42,7 +43,8 @@ def memory(*, reset_peak: bool) -> Memory:
         return Memory(allocated=None, peak=peak if platform.system() == "Darwin" else peak * 1024, total=_total())
     fields = dict(line.split(":", 1) for line in _STATUS.read_text().splitlines())
     if reset_peak:
-        _CLEAR_REFS.write_text("5")  # man 5 proc: resets VmHWM to the current resident set
+        with suppress(OSError):  # a container may forbid it; the peak then stays that of the whole process
+            _CLEAR_REFS.write_text("5")  # man 5 proc: resets VmHWM to the current resident set
     return Memory(allocated=_bytes(fields["VmRSS"]), peak=_bytes(fields["VmHWM"]), total=_total())
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pretrain.cpu.attention import attention_answers
+from pretrain.cpu.attention import TORCH, attention_answers
 from pretrain.cpu.backend import CpuBackend
 from pretrain.cpu.bias_dropout_add import BiasDropoutAdd
 from pretrain.cpu.cross_entropy import CrossEntropy
@@ -58,7 +58,7 @@ def pretrain_norm(request: NormRequest) -> Answer:
     """Layer norm as torch has it; its RMS norm is made of single operations, as the reference is."""
     if request.kind != "LayerNorm":
         return Decline(name="torch", reason=f"kind {request.kind}; only LayerNorm")
-    return Offer(name="torch", build=lambda _: LayerNorm(request))
+    return Offer(name="torch", build=lambda _: LayerNorm(request), provider=TORCH)
 
 
 @hookimpl
@@ -88,4 +88,4 @@ def pretrain_linear(request: LinearRequest) -> Answer:
 def pretrain_optimizer(request: OptimizerRequest) -> Answer:
     """The fused kernel that torch has for the CPU."""
     kernels = OptimizerKernels(adam=FusedAdam, gradient_norm=gradient_norm(request.device_type))
-    return Offer(name="fused", build=lambda _: kernels)
+    return Offer(name="fused", build=lambda _: kernels, provider=TORCH)

@@ -26,8 +26,8 @@ class Linear:
     """
 
     def __init__(self, request: LinearRequest, *, product_dtype: torch.dtype | None = None) -> None:
-        """Make a kernel; matrices are multiplied in `product_dtype`, which is the request's dtype by default."""
-        self.product_dtype = product_dtype or request.dtype
+        """Make a kernel; matrices are multiplied in `product_dtype`, or in the dtype that they have."""
+        self.product_dtype = product_dtype
         self.sequence_parallel = request.sequence_parallel
         self.adds_to_main_grad = request.main_grad_dtype is not None
 
@@ -38,7 +38,7 @@ class Linear:
         group = group if group is not None and group.size() > 1 else None
         is_split = self.sequence_parallel and group is not None
         main_grad = _main_grad(weight) if self.adds_to_main_grad else None
-        if group is None and main_grad is None and self.product_dtype == weight.dtype:
+        if group is None and main_grad is None and self.product_dtype is None:
             return F.linear(x, weight, bias)
         how = _How(group=group, is_split=is_split, main_grad=main_grad, dtype=self.product_dtype)
         y: Tensor = _Linear.apply(x, weight, bias, how)  # type: ignore[no-untyped-call]
@@ -50,7 +50,11 @@ class _How:
     group: ProcessGroup | None
     is_split: bool
     main_grad: Tensor | None
-    dtype: torch.dtype
+    dtype: torch.dtype | None
+
+    def cast(self, x: Tensor) -> Tensor:
+        """Return the tensor in the dtype of the products."""
+        return x if self.dtype is None else x.to(self.dtype)
 
 
 def _main_grad(weight: Tensor) -> Tensor | None:
@@ -67,18 +71,17 @@ class _Linear(torch.autograd.Function):
         ctx.how, ctx.has_bias = how, bias is not None
         if how.is_split and how.group is not None:
             x, _ = _gather(x, how.group, wait=True)
-        y = F.linear(x.to(how.dtype), weight.to(how.dtype), None if bias is None else bias.to(how.dtype))
-        return y.to(x.dtype)
+        return F.linear(how.cast(x), how.cast(weight), None if bias is None else how.cast(bias)).to(x.dtype)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         how: _How = ctx.how
         x, weight = ctx.saved_tensors
-        grad = grads[0].to(how.dtype)
+        grad = how.cast(grads[0])
         gathering: Work | None = None
         if how.is_split and how.group is not None and ctx.needs_input_grad[1]:
             x, gathering = _gather(x, how.group, wait=False)  # under way during the next product
-        grad_x = grad.matmul(weight.to(how.dtype)).to(x.dtype) if ctx.needs_input_grad[0] else None
+        grad_x = grad.matmul(how.cast(weight)).to(x.dtype) if ctx.needs_input_grad[0] else None
         if gathering is not None:
             gathering.wait()
         grad_x, reducing = _reduce(grad_x, how)
@@ -105,10 +108,10 @@ def _reduce(grad_x: Tensor | None, how: _How) -> tuple[Tensor | None, Work | Non
 
 
 def _weight_gradient(grad: Tensor, x: Tensor, weight: Tensor, how: _How) -> Tensor | None:
-    x = x.reshape(-1, x.shape[-1]).to(how.dtype)
+    x = how.cast(x.reshape(-1, x.shape[-1]))
     if how.main_grad is None:
         return grad.t().matmul(x).to(weight.dtype)
-    if how.main_grad.dtype == how.dtype:
+    if how.main_grad.dtype == grad.dtype:
         how.main_grad.addmm_(grad.t(), x)
     else:
         how.main_grad.add_(grad.t().matmul(x))
