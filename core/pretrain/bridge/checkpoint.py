@@ -1,9 +1,11 @@
-"""megatron-core's checkpoint writer in the training process itself.
+"""megatron-core's checkpoints: written by the training process itself, and read without running code.
 
 megatron-core 0.16.1 forks a process per file and starts a manager process by spawn to hear of the result
 (dist_checkpointing/strategies/filesystem_async.py 51-56 and 235-340). A writer that dies, for want of memory or of a
 package, leaves the training waiting for ever; the manager imports the main program again. A synchronous save gains
 nothing from either.
+
+Objects in a sharded checkpoint are read by torch's load planner (default_planner.py 382) with `weights_only=False`.
 """
 
 from __future__ import annotations
@@ -12,15 +14,20 @@ import queue
 from functools import partial
 from typing import Any
 
+import torch
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+
 
 def install() -> None:
-    """Replace the forked writers and the manager's queue; call it after megatron.core is imported."""
+    """Replace the forked writers, the manager's queue and the reader of objects; megatron.core must be imported."""
     from megatron.core.dist_checkpointing.strategies import filesystem_async  # noqa: PLC0415  after the bridge
+    from megatron.core.dist_checkpointing.strategies import torch as torch_strategy  # noqa: PLC0415
 
     writer = filesystem_async.FileSystemWriterAsync
     filesystem_async._get_write_results_queue = queue.Queue  # noqa: SLF001
     filesystem_async._process_memory = _no_memory_figure  # noqa: SLF001  it needs psutil, for a debug line alone
     writer.write_preloaded_data_multiproc = staticmethod(partial(_write_all, writer.write_preloaded_data))
+    torch_strategy.MCoreLoadPlanner.load_bytes = _load_checked
 
 
 def _write_all(
@@ -44,6 +51,12 @@ def _write_all(
             return
         written[number] = outcome
     results.put(written)
+
+
+def _load_checked(planner: Any, read_item: Any, value: Any) -> None:
+    torch.load(value, weights_only=True)  # raises where it is more than data
+    value.seek(0)
+    DefaultLoadPlanner.load_bytes(planner, read_item, value)
 
 
 def _no_memory_figure() -> int:

@@ -53,6 +53,7 @@ def restore_schedule(schedule: OptimizerParamScheduler, saved: dict[str, Any], r
     The checkpoint's values win, as in Megatron-LM, unless `schedule.override_opt_param_scheduler` is set.
     """
     ours, override = schedule.state_dict(), recipe.schedule.override_opt_param_scheduler
+    schedule.num_steps = 0  # the saved ones are added
     schedule.load_state_dict(saved)
     if override:
         for group in schedule.optimizer.param_groups:

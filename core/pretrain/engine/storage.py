@@ -1,7 +1,8 @@
 """The megatron engine's checkpoint: megatron-core's sharded format, readable at any layout.
 
 common.pt holds what all ranks agree on: progress, schedule, the model's description, the optimizer's groups. Weights,
-optimizer state and generator states are sharded. Everything is read with torch.load's weights_only.
+optimizer state and generator states are sharded. Reading runs no code: objects are read with torch.load's weights_only,
+and the index, which torch unpickles, is looked at before.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from megatron.core.dist_checkpointing.core import CheckpointingException
 from torch.distributed.checkpoint.api import CheckpointException
 
 from pretrain.engine import generators
+from pretrain.engine.checkpoint_index import INDEX, check_index
 from pretrain.engine.protocol import Loaded
 from pretrain.engine.schedule import restore_schedule
 from pretrain.errors import CheckpointError
@@ -46,7 +48,7 @@ _STRUCTURE = (
     "parallel_residual",
     "embedding_layernorm",
 )
-_FAULTS = (CheckpointingException, OSError, RuntimeError, KeyError, EOFError, pickle.UnpicklingError)
+_FAULTS = (CheckpointingException, OSError, RuntimeError, KeyError, ValueError, EOFError, pickle.UnpicklingError)
 """What reading a damaged checkpoint raises."""
 
 
@@ -86,6 +88,7 @@ def load(engine: MegatronEngine, directory: Path, *, weights_only: bool) -> Load
     if same_layout and not weights_only:
         state["rng"] = generators.sharded_states()
     try:
+        check_index(directory)
         loaded = dist_checkpointing.load(state, str(directory))
     except (*_FAULTS, CheckpointException) as exc:
         raise _damaged(directory, exc) from exc
@@ -109,15 +112,19 @@ def read_common(directory: Path) -> dict[str, Any]:
     Raises:
         CheckpointError: the folder is no checkpoint, incomplete, damaged or of a later format.
     """
-    if not (directory / "metadata.json").is_file():
-        msg = f"{directory} is not a complete checkpoint: metadata.json is missing.\nChoose another."
+    missing = [name for name in ("metadata.json", "common.pt", INDEX) if not (directory / name).is_file()]
+    if missing:
+        msg = f"{directory} is not a complete checkpoint: {', '.join(missing)} is missing.\nChoose another."
         raise CheckpointError(msg)
     try:
         common: dict[str, Any] = dist_checkpointing.load_common_state_dict(str(directory))
     except _FAULTS as exc:
         raise _damaged(directory, exc) from exc
     if common.get("format") != FORMAT:
-        msg = f"{directory} has checkpoint format {common.get('format')}; this version reads {FORMAT}."
+        msg = (
+            f"{directory} has checkpoint format {common.get('format')}; this version reads {FORMAT}.\n"
+            "Use the version of pretrain that wrote it, or choose another checkpoint."
+        )
         raise CheckpointError(msg)
     return common
 

@@ -1,0 +1,44 @@
+"""Looking at a sharded checkpoint's index before torch does: torch reads it with plain pickle, which may run code."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+INDEX = ".metadata"
+_DATA_MODULES = tuple(f"torch.distributed.checkpoint.{name}" for name in ("filesystem", "metadata", "planner"))
+_OTHERS = {("torch", "Size"), ("torch.serialization", "_get_layout"), ("collections", "OrderedDict")}
+
+
+def check_index(directory: Path) -> None:
+    """Read the index, and refuse whatever is not the data of an index.
+
+    Raises:
+        pickle.UnpicklingError: it is damaged, or holds something else.
+        OSError: it cannot be read.
+    """
+    with (directory / INDEX).open("rb") as file:
+        _Unpickler(file).load()
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        """Return dtypes and torch's own records; a dotted name would reach what a module imports."""
+        if "." not in name and (module in _DATA_MODULES or module == "torch" or (module, name) in _OTHERS):
+            found = super().find_class(module, name)
+            if (module, name) in _OTHERS or isinstance(found, torch.dtype) or _is_record(found, module):
+                return found
+        msg = f"{INDEX} holds {module}.{name}, which is no part of an index"
+        raise pickle.UnpicklingError(msg)
+
+
+def _is_record(found: Any, module: str) -> bool:
+    is_data = dataclasses.is_dataclass(found) or (isinstance(found, type) and issubclass(found, Enum))
+    return is_data and found.__module__ == module

@@ -1,0 +1,201 @@
+"""A checkpoint of the engine holds everything a resumed run needs; one that does not fit is an error in two lines."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine import tiny
+from pretrain.engine import generators
+from pretrain.engine.storage import read_common
+from pretrain.errors import CheckpointError
+
+SMALL = ("model.num_layers=2",)
+DROPOUT = ("model.hidden_dropout=0.1", "model.attention_dropout=0.1")
+FP16 = ("precision.dtype=fp16", "precision.initial_loss_scale=1024", "precision.loss_scale_window=2")
+ZERO1 = ("parallel.use_distributed_optimizer=true",)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A checkpoint of two layers after three iterations."""
+    directory = tmp_path_factory.mktemp("checkpoints") / "saved"
+    with tiny.engine_of(tiny.tiny(*SMALL)) as engine:
+        tiny.train(engine, 0, 3)
+        tiny.save(engine, directory, 3)
+    return directory
+
+
+@pytest.fixture
+def damaged(saved, tmp_path):
+    """A copy that may be damaged."""
+    return shutil.copytree(saved, tmp_path / "damaged")
+
+
+def refusal(directory, *overrides, weights_only=False):
+    """Return the message with which a checkpoint is refused."""
+    with tiny.engine_of(tiny.tiny(*SMALL, *overrides)) as engine, pytest.raises(CheckpointError) as caught:
+        engine.load(directory, weights_only=weights_only)
+    message = str(caught.value)
+    assert str(directory) in message
+    assert 1 <= message.count("\n") <= 2
+    return message
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [(), ZERO1, FP16, (*FP16, *ZERO1), ("precision.dtype=bf16",), ("precision.dtype=bf16", *ZERO1)],
+    ids=["fp32", "fp32-zero1", "fp16", "fp16-zero1", "bf16", "bf16-zero1"],
+)
+def test_a_run_that_stopped_goes_on_bit_for_bit(overrides, tmp_path):
+    recipe = tiny.tiny(*SMALL, *DROPOUT, *overrides)
+    with tiny.engine_of(recipe) as engine:
+        tiny.train(engine, 0, 3)
+        tiny.save(engine, tmp_path / "saved", 3)
+        uninterrupted = tiny.train(engine, 3, 6)
+        expected = (engine.loss_scale, engine.learning_rate, engine.parameters_norm().item())
+    with tiny.engine_of(recipe) as engine:
+        torch.rand(7)  # generators are elsewhere
+        loaded = engine.load(tmp_path / "saved", weights_only=False)
+        assert loaded.progress == {"iteration": 3, "consumed_samples": 24, "skipped_iterations": 0}
+        assert loaded.notices == []
+        assert tiny.train(engine, 3, 6) == uninterrupted
+        assert (engine.loss_scale, engine.learning_rate, engine.parameters_norm().item()) == expected
+
+
+def test_saving_does_not_disturb_the_training(tmp_path):
+    recipe = tiny.tiny(
+        *SMALL, *DROPOUT, *ZERO1, "parallel.overlap_grad_reduce=true", "parallel.overlap_param_gather=true"
+    )
+    with tiny.engine_of(recipe) as engine:
+        undisturbed = tiny.train(engine, 0, 4)
+    with tiny.engine_of(recipe) as engine:
+        disturbed = tiny.train(engine, 0, 2)
+        tiny.save(engine, tmp_path / "saved", 2)
+        assert disturbed + tiny.train(engine, 2, 4) == undisturbed
+
+
+def test_an_engine_may_load_twice(saved):
+    with tiny.engine_of(tiny.tiny(*SMALL)) as engine:
+        engine.load(saved, weights_only=False)
+        once = tiny.train(engine, 3, 5)
+        engine.load(saved, weights_only=False)
+        assert tiny.train(engine, 3, 5) == once
+
+
+@pytest.mark.parametrize("overrides", [(), ZERO1, ("precision.dtype=bf16",)], ids=["same", "zero1", "bf16"])
+def test_weights_alone_start_a_new_run(saved, overrides):
+    with tiny.engine_of(tiny.tiny(*SMALL)) as engine:
+        engine.load(saved, weights_only=False)
+        weights = engine.parameters_norm().item()
+    with tiny.engine_of(tiny.tiny(*SMALL, *overrides)) as engine:
+        engine.load(saved, weights_only=True)
+        assert engine.parameters_norm().item() == pytest.approx(weights, rel=1e-3 if overrides else 0)
+        assert engine.learning_rate == 0.0  # the warm-up begins
+        tiny.train(engine, 0, 1)  # at a rate of zero: main weights that were not loaded would show now
+        assert engine.parameters_norm().item() == pytest.approx(weights, rel=1e-3 if overrides else 0)
+
+
+def test_what_all_ranks_agree_on_can_be_read_alone(saved):
+    common = read_common(saved)
+    assert common["progress"]["iteration"] == 3
+    assert common["model"]["num_layers"] == 2
+    assert common["model"]["vocab_size"] == tiny.VOCAB_SIZE
+
+
+@pytest.mark.parametrize("weights_only", [False, True])
+@pytest.mark.parametrize(
+    ("override", "named"),
+    [
+        ("model.num_layers=4", "model.num_layers 2 (recipe: 4)"),
+        ("model.hidden_size=128", "model.hidden_size 64 (recipe: 128)"),
+        ("model.activation=gelu_tanh", "model.activation gelu (recipe: gelu_tanh)"),
+        ("model.untie_embeddings_and_output_weights=true", "untie_embeddings_and_output_weights False (recipe: True)"),
+    ],
+)
+def test_another_model_is_refused(saved, override, named, weights_only):
+    assert named in refusal(saved, override, weights_only=weights_only)
+
+
+def test_another_tokenizer_is_refused(saved, monkeypatch):
+    monkeypatch.setattr(tiny, "VOCAB_SIZE", 299)
+    assert "model.vocab_size 300 (recipe: 299)" in refusal(saved)
+
+
+@pytest.mark.parametrize(
+    ("override", "named"),
+    [
+        ("parallel.use_distributed_optimizer=true", "parallel.use_distributed_optimizer False (recipe: True)"),
+        ("precision.dtype=bf16", "precision.dtype fp32 (recipe: bf16)"),
+    ],
+)
+def test_an_optimizer_of_another_kind_is_refused(saved, override, named):
+    assert named in refusal(saved, override)
+
+
+def test_a_folder_without_checkpoint_is_refused(tmp_path):
+    assert "is not a complete checkpoint: metadata.json, common.pt, .metadata is missing" in refusal(
+        tmp_path / "nothing"
+    )
+
+
+@pytest.mark.parametrize("file", ["metadata.json", "common.pt", ".metadata", "__0_0.distcp"])
+@pytest.mark.parametrize("damage", ["missing", "empty", "half", "garbage"])
+def test_a_damaged_checkpoint_is_refused(damaged, file, damage):
+    path = damaged / file
+    whole = path.read_bytes()
+    path.unlink()
+    if damage != "missing":
+        path.write_bytes({"empty": b"", "half": whole[: len(whole) // 2], "garbage": b"\xffgarbage" * 100}[damage])
+    refusal(damaged)
+
+
+def test_a_later_format_is_refused(damaged):
+    common = torch.load(damaged / "common.pt", weights_only=False)
+    torch.save(common | {"format": 99}, damaged / "common.pt")
+    assert "has checkpoint format 99; this version reads 1." in refusal(damaged)
+
+
+class Trap:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return (Path.touch, (self.path,))
+
+
+@pytest.fixture
+def trap(tmp_path):
+    """A trap that must not have been sprung in the end."""
+    yield Trap(tmp_path / "sprung")
+    assert not (tmp_path / "sprung").exists()
+
+
+def test_common_state_runs_no_code(damaged, trap):
+    torch.save({"progress": trap}, damaged / "common.pt")
+    assert "is damaged" in refusal(damaged)
+
+
+def test_an_index_runs_no_code(damaged, trap):
+    (damaged / ".metadata").write_bytes(pickle.dumps(trap))
+    assert ".metadata holds pathlib.Path.touch, which is no part of an index" in refusal(damaged)
+
+
+def test_an_index_reaches_nothing_through_torchs_modules(damaged, trap):
+    opcodes = b"\x80\x04\x8c\x27torch.distributed.checkpoint.filesystem\x8c\x09os.system\x93\x8c\x04true\x85R."
+    (damaged / ".metadata").write_bytes(opcodes)
+    assert ".metadata holds torch.distributed.checkpoint.filesystem.os.system" in refusal(damaged)
+
+
+def test_sharded_objects_run_no_code(tmp_path, monkeypatch, trap):
+    with tiny.engine_of(tiny.tiny(*SMALL)) as engine:
+        monkeypatch.setattr(generators, "_states", lambda: {"python": trap})
+        tiny.save(engine, tmp_path / "saved", 0)
+    monkeypatch.undo()
+    assert "is damaged" in refusal(tmp_path / "saved")
