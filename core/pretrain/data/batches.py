@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import pickle
 import signal
 import warnings
@@ -120,6 +121,8 @@ class MicroBatches:
 
     def close(self) -> None:
         """End the worker processes; there are no more batches then."""
+        # torch ends them when the iterator is collected, but the traceback of an error in it keeps it alive.
+        getattr(self._loader, "_shutdown_workers", lambda: None)()
         self._loader = iter(())
 
 
@@ -140,8 +143,9 @@ def _loader(
 ) -> DataLoader[Batch]:
     workers: dict[str, Any] = {}
     if num_workers:
-        # forkserver: a fork of this process would copy the locks of its threads (gloo, the device's driver, OpenMP).
-        workers = {"multiprocessing_context": "forkserver", "worker_init_fn": _start_worker, "prefetch_factor": 4}
+        # spawn: a fork of this process would copy the locks of its threads (gloo, the device's driver, OpenMP), and a
+        # forkserver would fall to a SIGTERM sent to everybody, and its workers with it.
+        workers = {"multiprocessing_context": "spawn", "worker_init_fn": _start_worker, "prefetch_factor": 4}
     return DataLoader(
         _Quietly(dataset),  # type: ignore[arg-type]
         batch_sampler=indices,
@@ -180,6 +184,8 @@ def _unpickle_quietly(pickled: bytes) -> _Quietly:
 def _start_worker(worker: int) -> None:  # noqa: ARG001  torch's signature
     """Let the training process finish its step and save when Ctrl-C or Slurm signals everybody."""
     leave_with_parent()
+    # Without Python's own cleaning up, which aborts when it meets the thread that is sending a batch.
+    atexit.register(os._exit, 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: signal.alarm(_GRACE))
 

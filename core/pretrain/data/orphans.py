@@ -10,8 +10,7 @@ import threading
 def leave_with_parent() -> None:
     """Let this worker end when its parent does, even if that was killed; call it once in the worker.
 
-    By itself a pool's worker would wait for its queue for ever, and under forkserver so would a data loader's: torch
-    asks whether the server lives, and the server lives as long as its children.
+    By itself a pool's worker would wait for its queue for ever, and a data loader's some seconds.
     """
     threading.Thread(target=_wait, daemon=True).start()
 

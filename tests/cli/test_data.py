@@ -1,0 +1,133 @@
+"""`pretrain data` as users meet it."""
+
+import gzip
+import json
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from pretrain.cli.main import commands, main
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    path = tmp_path / "corpus.jsonl"
+    path.write_text("".join(json.dumps({"text": f"document {number}", "title": "t"}) + "\n" for number in range(10)))
+    return path
+
+
+@pytest.fixture
+def pretrain(capsys):
+    """Run the command line; returns (exit code, output, errors)."""
+
+    def run(*arguments):
+        with pytest.raises(SystemExit) as exit_:
+            main([str(argument) for argument in arguments])
+        return exit_.value.code, *capsys.readouterr()
+
+    return run
+
+
+def build(pretrain, corpus, *options):
+    prefix = corpus.with_name("out")
+    return pretrain("data", "build", corpus, "--output-prefix", prefix, "--workers", "1", *options)
+
+
+class TestBuild:
+    def test_writes_megatrons_names_and_says_what(self, pretrain, corpus):
+        code, output, errors = build(pretrain, corpus, "--tokenizer-type", "bytes", "--append-eod")
+        assert (code, errors) == (0, "")
+        assert output.startswith(f"{corpus.with_name('out_text_document')}: 10 documents, 110 tokens of 2 bytes, ")
+        names = {path.name for path in corpus.parent.iterdir()} - {"corpus.jsonl"}
+        assert names == {"out_text_document.bin", "out_text_document.idx", "out_text_document.tokenizer.json"}
+
+    def test_another_key_gives_another_name(self, pretrain, corpus):
+        code, output, _ = build(pretrain, corpus, "--tokenizer-type", "bytes", "--json-key", "title")
+        assert (code, "out_title_document: 10 documents, 10 tokens" in output) == (0, True)
+
+    @pytest.mark.parametrize("name", ["GPT2BPETokenizer", "gpt2"])
+    def test_megatrons_names_of_tokenizers_are_known(self, pretrain, corpus, name):
+        code, _, errors = build(pretrain, corpus, "--tokenizer-type", name, "--vocab-file", corpus)
+        assert code == 2
+        assert "type gpt2 needs vocab_file and merge_file; merge_file is not given" in errors
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            (["--tokenizer-type", "bpe"], "--tokenizer-type is bpe; it is gpt2, huggingface or bytes."),
+            ([], "--tokenizer-type is missing"),
+            (["--tokenizer-type", "bytes", "--json-key", "body"], "corpus.jsonl:1: no key 'body'"),
+            (["--tokenizer-file", "none.json"], "none.json cannot be read"),
+            (["--tokenizer-type", "bytes", "--workers", "0"], "--workers"),
+        ],
+    )
+    def test_mistakes_take_three_lines_and_exit_code_2(self, pretrain, corpus, options, message):
+        code, output, errors = build(pretrain, corpus, *options)
+        assert (code, output) == (2, "")
+        assert message in errors
+        assert len(errors.splitlines()) <= 3
+        assert not list(corpus.parent.glob("*out*"))
+
+    def test_an_existing_file_is_kept_without_force(self, pretrain, corpus):
+        build(pretrain, corpus, "--tokenizer-type", "bytes")
+        code, _, errors = build(pretrain, corpus, "--tokenizer-type", "bytes")
+        assert (code, "--force" in errors) == (2, True)
+        assert build(pretrain, corpus, "--tokenizer-type", "bytes", "--force")[0] == 0
+
+    def test_packed_input_needs_no_option(self, pretrain, corpus):
+        packed = corpus.with_name("packed.jsonl.gz")
+        packed.write_bytes(gzip.compress(corpus.read_bytes()))
+        assert "10 documents, 100 tokens" in build(pretrain, packed, "--tokenizer-type", "bytes")[1]
+
+    def test_starts_without_torch(self, corpus):
+        program = (
+            "import sys; from pretrain.cli.main import main\n"
+            "try: main(sys.argv[1:])\n"
+            "finally: print(sorted({'torch', 'megatron', 'transformers'} & set(sys.modules)))"
+        )
+        options = ["data", "build", corpus, "--output-prefix", corpus.with_name("o"), "--tokenizer-type", "bytes"]
+        command = [sys.executable, "-c", program, *map(str, options), "--workers", "1"]
+        output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        assert output.splitlines()[-1] == "[]"
+
+
+class TestInspect:
+    def test_describes_the_files_by_prefix_or_by_either_name(self, pretrain, corpus):
+        build(pretrain, corpus, "--tokenizer-type", "bytes")
+        prefix = corpus.with_name("out_text_document")
+        code, output, _ = pretrain("data", "inspect", prefix)
+        assert code == 0
+        assert "documents   10 (0 empty)" in output
+        assert "tokens      100 as uint16" in output
+        for suffix in (".bin", ".idx"):
+            assert pretrain("data", "inspect", f"{prefix}{suffix}")[1] == output
+
+    def test_shows_text_with_a_tokenizer(self, pretrain, corpus):
+        build(pretrain, corpus, "--tokenizer-type", "bytes")
+        _, output, _ = pretrain("data", "inspect", corpus.with_name("out_text_document"), "--tokenizer-type", "bytes")
+        assert "begins with 'document 0document 1" in output
+
+    def test_damage_is_an_error(self, pretrain, corpus):
+        build(pretrain, corpus, "--tokenizer-type", "bytes")
+        tokens = corpus.with_name("out_text_document.bin")
+        tokens.write_bytes(tokens.read_bytes()[:-1])
+        code, output, errors = pretrain("data", "inspect", corpus.with_name("out_text_document"))
+        assert (code, output) == (2, "")
+        assert "is truncated: 199 bytes, out_text_document.idx promises 200" in errors
+
+
+def test_merge_joins_files(pretrain, corpus):
+    build(pretrain, corpus, "--tokenizer-type", "bytes")
+    part, merged = corpus.with_name("out_text_document"), corpus.with_name("merged")
+    code, output, _ = pretrain("data", "merge", part, f"{part}.idx", "--output-prefix", merged)
+    assert (code, output) == (0, f"{merged}: 20 documents, 200 tokens\n")
+    assert "documents   20" in pretrain("data", "inspect", merged)[1]
+
+
+@pytest.mark.parametrize("command", [["data"], ["data", "build"], ["data", "inspect"], ["data", "merge"]])
+def test_every_command_has_help(command):
+    result = CliRunner().invoke(commands, [*command, "--help"])
+    assert result.exit_code == 0
+    assert "Usage:" in result.output

@@ -1,0 +1,70 @@
+"""`pretrain tokenizer train` as users meet it."""
+
+import json
+
+import pytest
+
+from pretrain.cli.main import main
+from pretrain.data.tokenizers import load_tokenizer
+from pretrain.recipe.sections.tokenizer import TokenizerSection
+
+TEXT = "the loss of the last of the losses is the least " * 20
+
+
+@pytest.fixture
+def pretrain(capsys):
+    """Run the command line; returns (exit code, output, errors)."""
+
+    def run(*arguments):
+        with pytest.raises(SystemExit) as exit_:
+            main([str(argument) for argument in arguments])
+        return exit_.value.code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.mark.parametrize(("name", "content"), [("a.jsonl", json.dumps({"text": TEXT})), ("a.txt", TEXT)])
+def test_trains_on_jsonl_and_on_text(pretrain, tmp_path, name, content):
+    (tmp_path / name).write_text(content)
+    output = tmp_path / "tokenizer.json"
+    code, told, errors = pretrain("tokenizer", "train", tmp_path / name, "--vocab-size", 265, "--output", output)
+    assert (code, told, errors) == (0, f"{output}: 265 tokens\n", "")
+    tokenizer = load_tokenizer(TokenizerSection(type="huggingface", file=str(output)))
+    assert tokenizer.decode(tokenizer.encode(TEXT)) == TEXT
+    assert len(tokenizer.encode(TEXT)) < len(TEXT) * 0.6
+
+
+def test_says_when_the_text_is_too_small_for_the_vocabulary(pretrain, tmp_path):
+    (tmp_path / "a.txt").write_text("aaaa")
+    code, _, errors = pretrain(
+        "tokenizer", "train", tmp_path / "a.txt", "--vocab-size", 5000, "--output", tmp_path / "t.json"
+    )
+    assert code == 0
+    assert "too few different pairs for 5,000 tokens" in errors
+
+
+@pytest.mark.parametrize(
+    ("size", "name", "message"),
+    [(256, "a.txt", "257"), (300, "none.txt", "none.txt cannot be read"), (300, "bad.jsonl", "bad.jsonl:1: not JSON")],
+)
+def test_mistakes_leave_no_file(pretrain, tmp_path, size, name, message):
+    (tmp_path / "a.txt").write_text(TEXT)
+    (tmp_path / "bad.jsonl").write_text("oops")
+    output = tmp_path / "t.json"
+    code, _, errors = pretrain("tokenizer", "train", tmp_path / name, "--vocab-size", size, "--output", output)
+    assert code == 2
+    assert message in errors
+    assert len(errors.splitlines()) <= 3
+    assert not output.exists()
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_an_existing_file_is_kept_without_force(pretrain, tmp_path):
+    (tmp_path / "a.txt").write_text(TEXT)
+    output = tmp_path / "t.json"
+    output.write_text("precious")
+    command = ["tokenizer", "train", tmp_path / "a.txt", "--vocab-size", 260, "--output", output]
+    assert pretrain(*command)[0] == 2
+    assert output.read_text() == "precious"
+    assert pretrain(*command, "--force")[0] == 0
+    assert output.read_text() != "precious"

@@ -1,0 +1,29 @@
+"""Samples that can be told apart; in a module of its own, so that worker processes can import it."""
+
+import torch
+
+SEQ_LENGTH = 4
+
+
+class NumberedSamples:
+    """Sample n is full of n."""
+
+    def __init__(self, length, *, masked=False):
+        self.length = length
+        self.masked = masked
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, index):
+        assert 0 <= index < self.length
+        tokens = torch.full((SEQ_LENGTH,), index)
+        sample = {"tokens": tokens, "labels": tokens + 1, "dataset_id": 0}
+        sample |= {"loss_mask": torch.ones(SEQ_LENGTH), "position_ids": torch.arange(SEQ_LENGTH)}
+        if self.masked:
+            sample["attention_mask"] = torch.ones(1, SEQ_LENGTH, SEQ_LENGTH).triu(1).bool()
+        return sample
+
+
+def numbers(batch):
+    return batch["tokens"][:, 0].tolist()
