@@ -1,0 +1,67 @@
+"""The GPT as megatron-core sees it: parameters, checkpoint names, marks for the gradients."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from engine import tiny
+from engine.layouts import LLAMA, NEOX
+from pretrain.model.layer import ParallelLayer, SerialLayer
+from pretrain.observe.flops import parameter_count
+
+
+@pytest.fixture
+def gpt():
+    """Build a GPT; return the module inside megatron-core's wrappers."""
+    stack = []
+
+    def build(*overrides):
+        context = tiny.engine_of(tiny.tiny(*overrides))
+        engine = context.__enter__()
+        stack.append(context)
+        inner = engine.chunks[0].module
+        return getattr(inner, "module", inner)
+
+    yield build
+    for context in reversed(stack):
+        context.__exit__(None, None, None)
+
+
+def test_the_embedding_norm_is_part_of_the_checkpoint(gpt):
+    model = gpt("model.embedding_layernorm=true")
+    names = {"embedding_layernorm.weight", "embedding_layernorm.bias"}
+    assert names <= model.state_dict().keys()
+    assert names <= model.sharded_state_dict().keys()
+
+
+def test_without_it_there_is_none(gpt):
+    assert not any("embedding_layernorm" in name for name in gpt().state_dict())
+
+
+@pytest.mark.parametrize(("model", "layer"), [((), SerialLayer), (NEOX, ParallelLayer)])
+def test_the_residual_decides_the_layer(gpt, model, layer):
+    assert {type(built) for built in gpt(*model).decoder.layers} == {layer}
+
+
+@pytest.mark.parametrize("model", [(), NEOX, LLAMA], ids=["GPT-2", "NeoX", "Llama"])
+def test_it_has_as_many_parameters_as_are_reported(gpt, model):
+    built = gpt(*model)
+    padded = tiny.tiny(*model).padded_vocab_size(tiny.VOCAB_SIZE)
+    assert sum(weight.numel() for weight in built.parameters()) == parameter_count(tiny.tiny(*model).model, padded)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_all_parameters_have_the_dtype_of_the_recipe(gpt, dtype):
+    name = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}[dtype]
+    assert {parameter.dtype for parameter in gpt(f"precision.dtype={name}").parameters()} == {dtype}
+
+
+def test_rotations_are_computed_once_for_a_length(gpt):
+    rotations = gpt(*NEOX).rotary_pos_emb
+    first = rotations(32)
+    assert first.shape == (2, 32, 1, 1, 4)
+    assert rotations(32) is first
+    cos, sin = first.unbind(0)
+    torch.testing.assert_close(cos.square() + sin.square(), torch.ones_like(cos))
+    assert torch.equal(cos[..., :2], cos[..., 2:])
