@@ -91,8 +91,8 @@ class MicroBatches:
             run=slice(data_parallel_rank * micro_batch_size, (data_parallel_rank + 1) * micro_batch_size),
         )
         self._loader: Iterator[Batch] = iter(_loader(dataset, indices, num_workers=num_workers, pin_memory=pin_memory))
-        # At exit, before multiprocessing waits for workers that nobody has told to leave.
-        atexit.register(_close, weakref.ref(self))
+        if num_workers:  # at exit, before multiprocessing waits for workers that nobody has told to leave
+            atexit.register(_close, weakref.ref(self))
 
     def __iter__(self) -> Self:
         return self

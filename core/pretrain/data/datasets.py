@@ -70,7 +70,7 @@ def build_datasets(recipe: Recipe, tokenizer: Tokenizer, samples: Samples, *, on
     parts = _parts(recipe)
     config = _config(recipe, tokenizer, parts, samples)
     needed = (samples.train, samples.valid, samples.test)
-    for path, _ in parts:
+    for path, _ in parts if on_this_rank else ():
         check_token_files(path, tokenizer, config.split_matrix, needed, recipe.model.seq_length)
     builder = CachedDatasetBuilder(CachedGPTDataset, list(needed), lambda: on_this_rank, config)
     try:
@@ -86,9 +86,9 @@ def build_datasets(recipe: Recipe, tokenizer: Tokenizer, samples: Samples, *, on
 
 def _parts(recipe: Recipe) -> list[tuple[str, float]]:
     """Return (path, weight) of every token file."""
-    if recipe.data.blend is not None:
-        return [(part.path, part.weight) for part in recipe.data.blend]
-    return [(recipe.data.path or "", 1.0)]
+    if recipe.data.path is not None:
+        return [(recipe.data.path, 1.0)]
+    return [(part.path, part.weight) for part in recipe.data.blend or ()]
 
 
 def _config(recipe: Recipe, tokenizer: Tokenizer, parts: list[tuple[str, float]], samples: Samples) -> Any:
