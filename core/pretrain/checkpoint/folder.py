@@ -22,7 +22,7 @@ class CheckpointFolder:
     """Where a run's checkpoints are; a crash at any moment leaves the previous one usable.
 
     A checkpoint is written under another name and renamed when it is complete; only then does LATEST name it, and only
-    then are older ones removed.
+    then are older ones removed. What is removed is renamed before, so that every iter_* folder is complete.
 
     Attributes:
         path: the folder; made at the first save.
@@ -42,19 +42,15 @@ class CheckpointFolder:
             write: fills an empty folder, together with the other ranks; returns when this rank's part is on disk.
             is_main: whether this rank makes, renames and removes folders.
             barrier: waits for all ranks.
+
+        Raises:
+            CheckpointError: the folder cannot be written.
         """
-        unfinished = self.path / f"{_UNFINISHED}{iteration:07d}"
-        if is_main:
-            self._remove_unfinished()
-            unfinished.mkdir(parents=True)
-        barrier()
-        write(unfinished)
-        barrier()
-        final = self.directory(iteration)
-        if is_main:
-            self._publish(unfinished, final, iteration)
-        barrier()
-        return final
+        try:
+            return self._save(iteration, write, is_main=is_main, barrier=barrier)
+        except OSError as exc:
+            msg = f"{self.path} cannot be written: {exc}\nMake room, or let checkpoint.save name another folder."
+            raise CheckpointError(msg) from exc
 
     def latest(self) -> int | None:
         """Return the iteration of the latest complete checkpoint, or None where there is none.
@@ -65,8 +61,8 @@ class CheckpointFolder:
         tracker = self.path / LATEST
         if not tracker.is_file():
             return None
-        text = tracker.read_text().strip()
-        if not text.isdigit():
+        text = tracker.read_text(errors="replace").strip()
+        if not text.isdecimal():
             msg = f"{tracker} holds {text!r}, not an iteration.\nWrite the number of one of: {self._listing()}."
             raise CheckpointError(msg)
         if not self.directory(int(text)).is_dir():
@@ -81,12 +77,28 @@ class CheckpointFolder:
     def iterations(self) -> list[int]:
         """Return the iterations of all checkpoints, ascending."""
         names = (entry.name.removeprefix("iter_") for entry in self.path.glob("iter_*") if entry.is_dir())
-        return sorted(int(name) for name in names if name.isdigit())
+        return sorted(int(name) for name in names if name.isdecimal())
+
+    def _save(
+        self, iteration: int, write: Callable[[Path], None], *, is_main: bool, barrier: Callable[[], None]
+    ) -> Path:
+        unfinished = self.path / f"{_UNFINISHED}{iteration:07d}"
+        if is_main:
+            self._remove_unfinished()
+            unfinished.mkdir(parents=True)
+        barrier()
+        write(unfinished)
+        barrier()
+        final = self.directory(iteration)
+        if is_main:
+            self._publish(unfinished, final, iteration)
+        barrier()
+        return final
 
     def _publish(self, unfinished: Path, final: Path, iteration: int) -> None:
-        if final.exists():  # saved before, by a run that was started again from an older one
-            shutil.rmtree(final)
         _flush(unfinished)
+        if final.exists():  # saved before, by a run that was started again from an older one
+            final.rename(self.path / f"{_UNFINISHED}replaced-{iteration:07d}")
         unfinished.rename(final)
         temporary = self.path / f"{LATEST}.new"
         temporary.write_text(f"{iteration}\n")
@@ -95,7 +107,8 @@ class CheckpointFolder:
         _flush(self.path)
         if self.keep is not None:
             for old in [number for number in self.iterations() if number != iteration][: -self.keep + 1 or None]:
-                shutil.rmtree(self.directory(old))
+                self.directory(old).rename(self.path / f"{_UNFINISHED}old-{old:07d}")
+        self._remove_unfinished()
 
     def _remove_unfinished(self) -> None:
         for left in self.path.glob(f"{_UNFINISHED}*"):
