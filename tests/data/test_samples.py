@@ -1,4 +1,4 @@
-"""How many samples each split must have, as Megatron-LM counts them."""
+"""How many samples each split must have."""
 
 import pytest
 
@@ -10,9 +10,9 @@ from recipe.smallest import SMALLEST
 @pytest.mark.parametrize(
     ("overrides", "iterations", "expected"),
     [
-        (["evaluation.interval=10", "evaluation.iters=3"], 100, Samples(train=800, valid=11 * 3 * 8, test=3 * 8)),
-        (["evaluation.interval=30", "evaluation.iters=3"], 100, Samples(train=800, valid=4 * 3 * 8, test=3 * 8)),
-        (["evaluation.interval=10", "data.split=90,10,0"], 100, Samples(train=800, valid=11 * 100 * 8, test=0)),
+        (["evaluation.interval=10", "evaluation.iters=3"], 100, Samples(train=800, valid=3 * 8, test=3 * 8)),
+        (["evaluation.interval=30", "evaluation.iters=3"], 100, Samples(train=800, valid=3 * 8, test=3 * 8)),
+        (["evaluation.interval=10", "data.split=90,10,0"], 100, Samples(train=800, valid=100 * 8, test=0)),
         (["evaluation.interval=0"], 100, Samples(train=800, valid=0, test=0)),
         (["train.train_samples=1000", "evaluation.interval=0"], 125, Samples(train=1000)),
     ],

@@ -19,15 +19,14 @@ class Samples:
 
 
 def samples_needed(recipe: Recipe, train_iters: int) -> Samples:
-    """Return what a training of `train_iters` iterations reads, counted as Megatron-LM counts it.
+    """Return what a training of `train_iters` iterations reads.
 
-    Validation is (train_iters // interval + 1) evaluations, the test one; each reads `evaluation.iters` global batches.
+    Every evaluation reads the same `evaluation.iters` global batches of its split, so that losses can be compared.
     """
     batch = recipe.train.global_batch_size
     train = recipe.train.train_samples or train_iters * batch
-    interval = recipe.evaluation.interval
-    if interval == 0:
+    if recipe.evaluation.interval == 0:
         return Samples(train=train)
     evaluation = recipe.evaluation.iters * batch
     has_test = recipe.data.shares[2] > 0
-    return Samples(train=train, valid=(train_iters // interval + 1) * evaluation, test=evaluation if has_test else 0)
+    return Samples(train=train, valid=evaluation, test=evaluation if has_test else 0)
