@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 
-from pretrain.checkpoint.folder import CheckpointFolder
+from pretrain.checkpoint.folder import LATEST, CheckpointFolder
 from pretrain.errors import CheckpointError
 from pretrain.training.progress import Progress
 
@@ -71,7 +71,10 @@ def start_from(recipe: Recipe, engine: Engine, run_dir: Path, *, resume: bool) -
     given = CheckpointFolder(type(run_dir)(recipe.checkpoint.load))
     latest = given.latest()
     if latest is None:
-        msg = f"checkpoint.load: {given.path} holds no checkpoint (no latest_checkpointed_iteration.txt)."
+        msg = (
+            f"checkpoint.load: {given.path} holds no checkpoint ({LATEST} is missing).\n"
+            "Name the folder that holds iter_* folders, such as RUN/checkpoints."
+        )
         raise CheckpointError(msg)
     finetune = recipe.checkpoint.finetune
     loaded = engine.load(given.directory(latest), weights_only=finetune)

@@ -1,0 +1,122 @@
+"""Signals, the clock and the kill switch: every rank leaves after the same iteration."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from pretrain.training.stopping import Stopping
+
+TWO_RANKS = """
+import os, signal, sys
+import torch.distributed as dist
+from pretrain.recipe import make_recipe
+from pretrain.training.stopping import Stopping
+from recipe.smallest import SMALLEST
+
+rank = int(sys.argv[1])
+dist.init_process_group("gloo", init_method=f"file://{sys.argv[2]}", rank=rank, world_size=2)
+with Stopping(make_recipe(SMALLEST)) as stopping:
+    said = []
+    for iteration in range(5):
+        if iteration == 1:
+            os.kill(os.getpid(), signal.SIGTERM if rank else signal.SIGINT)
+        said.append(stopping.reason())
+        if said[-1]:
+            break
+    stopping.settle()
+print(said)
+dist.destroy_process_group()
+"""
+
+
+@pytest.fixture(autouse=True)
+def _world(alone):
+    """Every test is one rank."""
+
+
+def send(number):
+    os.kill(os.getpid(), number)
+
+
+def test_without_a_reason_the_training_goes_on(make):
+    with Stopping(make()) as stopping:
+        assert stopping.reason() == ""
+        stopping.settle()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_is_remembered(make, number):
+    with Stopping(make()) as stopping:
+        send(number)
+        assert stopping.reason() == number.name
+        assert stopping.reason() == number.name
+
+
+def test_the_second_signal_of_a_kind_does_what_it_always_did(make):
+    with Stopping(make()) as stopping:
+        send(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            send(signal.SIGINT)
+        assert stopping.reason() == "SIGINT"
+
+
+def test_an_ignored_signal_stays_ignored(make):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    try:
+        with Stopping(make()) as stopping:
+            send(signal.SIGHUP)
+            assert stopping.reason() == ""
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_the_handlers_are_put_back(make):
+    def handler(*_args): ...
+
+    before = signal.signal(signal.SIGTERM, handler)
+    try:
+        with Stopping(make()):
+            assert signal.getsignal(signal.SIGTERM) is not handler
+        assert signal.getsignal(signal.SIGTERM) is handler
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_the_kill_switch_is_looked_for_every_time(make, tmp_path):
+    with Stopping(make(f"train.kill_switch_path={tmp_path / 'stop'}")) as stopping:
+        assert stopping.reason() == ""
+        (tmp_path / "stop").touch()
+        assert stopping.reason() == "the kill switch is there"
+
+
+def test_the_time_may_be_over(make, monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    with Stopping(make("train.exit_duration_in_mins=2.5")) as stopping:
+        now[0] += 149
+        assert stopping.reason() == ""
+        now[0] += 2
+        assert stopping.reason() == "the time of train.exit_duration_in_mins is over"
+
+
+@pytest.mark.ranks
+def test_all_ranks_leave_after_the_same_iteration_for_the_same_reason(tmp_path):
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", TWO_RANKS, str(rank), str(tmp_path / "store")],
+            env=environment,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    said = [rank.communicate(timeout=120)[0].strip() for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0]
+    assert said == ["['', '', 'SIGTERM']"] * 2  # the votes of one iteration are read in the next
