@@ -117,17 +117,19 @@ def num_microbatches(recipe: Recipe) -> int:
 def run(case: Case, folder: Path) -> dict[str, object]:
     """Train a case in this world; `folder` is where checkpoints are."""
     with engine_of(tiny(*case.model, *case.layout)) as engine:
-        first = 0
         if case.loads:
-            first = engine.load(folder / case.loads, weights_only=False).progress["iteration"]
-        curve = train(engine, first, SAVED_AT if case.saves else ITERATIONS)
+            assert engine.load(folder / case.loads, weights_only=False).progress["iteration"] == SAVED_AT
+            curve = []
+        else:
+            curve = train(engine, 0, SAVED_AT)
+        parameters = engine.parameters_norm().item()
         if case.saves:
             save(engine, folder / case.saves, SAVED_AT)
-            curve += train(engine, SAVED_AT)
+        curve += train(engine, SAVED_AT, ITERATIONS)
         return {
             "curve": curve,
             "held out": held_out_loss(engine),
-            "parameters": engine.parameters_norm().item(),
+            "parameters": parameters,
             "logits": engine.next_token_logits(PROMPT).tolist(),
         }
 

@@ -146,6 +146,7 @@ class MegatronEngine:
 
     def parameters_norm(self) -> Tensor:
         """Return the norm over parameters that this rank alone holds, summed over the model-parallel ranks."""
+        self._gather_parameters()
         counted = [
             parameter.detach().float()
             for chunk in self.chunks
@@ -154,6 +155,7 @@ class MegatronEngine:
         ]
         squared = self._norm(counted).square()
         dist.all_reduce(squared, group=parallel_state.get_model_parallel_group())
+        self._resume_gathering()
         return squared.sqrt()
 
     def save(self, directory: Path, progress: Mapping[str, Any]) -> None:
