@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -160,6 +161,9 @@ class Training:
             return
         self.interval.pause()
         with self.timers.phase("save"):
+            # With fewer logged lines than checkpoints, broken weights would be saved, and sound ones thinned out.
+            if not math.isfinite(self.engine.parameters_norm().item()):
+                raise TrainingError(self._not_finite())
             saved = self.saving.save(self.engine, self.progress)
         if saved is not None:
             self.journal.note(f"checkpoint: {saved}")
@@ -169,7 +173,7 @@ class Training:
         latest = None if self.saving is None else self.saving.folder.latest()
         start = "There is no checkpoint." if latest is None else f"The latest checkpoint is iteration {latest}."
         return (
-            f"the loss is not finite any more, within the {self.interval.iterations} iterations up to "
+            f"loss or weights are not finite any more, within the {self.interval.iterations} iterations up to "
             f"{self.progress.iteration}. {start}\n"
             "Lower optimizer.lr or lengthen the warm-up, and start again from there."
         )

@@ -1,0 +1,216 @@
+"""The loop: what happens after which iteration. Engine, data and outputs are made up."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from pretrain.checkpoint.folder import CheckpointFolder
+from pretrain.engine.protocol import Step
+from pretrain.errors import TrainingError
+from pretrain.observe.records import EvalRecord
+from pretrain.observe.throughput import Speedometer
+from pretrain.observe.timers import PhaseTimers
+from pretrain.training.batch_sizes import BatchSizes, total_iterations
+from pretrain.training.interval import Interval
+from pretrain.training.loop import Training
+from pretrain.training.progress import Progress
+from pretrain.training.saving import Saving
+
+pytestmark = pytest.mark.usefixtures("alone")
+
+
+class FakeEngine:
+    """Loses 0.1 a step; skips and breaks where it is told to. The learning rate counts the samples of the schedule."""
+
+    def __init__(self, *, skips=(), breaks_at=None):
+        self.skips, self.breaks_at = skips, breaks_at
+        self.steps = []
+        self.learning_rate = 0
+        self.loss_scale = 1024.0
+
+    def train_step(self, batches, num_microbatches, timers=None):
+        self.steps.append(num_microbatches)
+        number = len(self.steps)
+        broken = self.breaks_at is not None and number >= self.breaks_at
+        loss = torch.tensor(torch.nan if broken else 5 - 0.1 * number)
+        skipped = number in self.skips
+        return Step(loss=loss, grad_norm=None if skipped else torch.tensor(1.5), skipped=skipped)
+
+    def advance_schedule(self, samples):
+        self.learning_rate += samples
+
+    def parameters_norm(self):
+        is_broken = self.breaks_at is not None and len(self.steps) >= self.breaks_at
+        return torch.tensor(torch.nan if is_broken else 7.0)
+
+    def save(self, directory, progress):
+        (directory / "progress").write_text(str(progress["iteration"]))
+
+
+class Log:
+    """A journal that keeps what it is told, in order."""
+
+    def __init__(self):
+        self.records = []
+        self.events = []
+
+    def train(self, record):
+        self.records.append(record)
+        self.events.append(f"train {record.iteration}")
+
+    def evaluation(self, record, consumed_samples):
+        self.events.append(f"{record.split} {record.iteration}")
+
+    def note(self, text):
+        first, _, rest = text.partition(": ")
+        self.events.append(f"{first} {rest.rpartition('_')[2].lstrip('0')}".strip())
+
+    def timers(self, spreads, iteration):
+        self.events.append(f"timers {iteration}")
+
+
+@pytest.fixture
+def training(make, tmp_path):
+    """Make a training of the smallest recipe; `said` are the reasons to stop after each iteration."""
+
+    def build(*overrides, engine=None, said=(), progress=None, layout=None):
+        recipe = make(*overrides)
+        reasons = iter(said)
+        return Training(
+            recipe=recipe,
+            layout=recipe.layout(1),
+            total_iterations=total_iterations(recipe),
+            sizes=BatchSizes.of(recipe),
+            progress=progress or Progress(),
+            engine=engine or FakeEngine(),
+            batches=iter(()),
+            evaluation=SimpleNamespace(
+                splits=("valid", "test"), run=lambda split, iteration: EvalRecord.of(split, iteration, 3.0)
+            ),
+            saving=Saving(CheckpointFolder(tmp_path, recipe.checkpoint.keep), rank=0),
+            stopping=SimpleNamespace(reason=lambda: next(reasons, ""), settle=lambda: None),
+            journal=Log(),
+            timers=PhaseTimers(),
+            interval=Interval(torch.device("cpu")),
+            speedometer=Speedometer(seq_length=32, flops_per_sequence=1e6, world_size=1, peak_flops=None),
+            device=torch.device("cpu"),
+            memory_peak=lambda: 123,
+            continuation=lambda: "def main",
+        )
+
+    return build
+
+
+def test_logs_evaluations_and_checkpoints_come_at_their_intervals_and_at_the_end(training):
+    run = training(
+        "train.train_iters=5", "logging.log_interval=2", "evaluation.interval=3", "checkpoint.save_interval=4"
+    )
+    assert run.run() == ""
+    assert run.journal.events == [
+        "train 2", "valid 3", "train 4", "checkpoint 4", "train 5", "valid 5", "test 5", "checkpoint 5",
+        "the model continues def main",
+    ]  # fmt: skip
+
+
+def test_nothing_comes_twice_at_the_end(training):
+    run = training(
+        "train.train_iters=4", "logging.log_interval=2", "evaluation.interval=2", "checkpoint.save_interval=2"
+    )
+    run.run()
+    assert run.journal.events == [
+        "train 2", "valid 2", "checkpoint 2", "train 4", "valid 4", "test 4", "checkpoint 4",
+        "the model continues def main",
+    ]  # fmt: skip
+
+
+def test_a_record_tells_of_its_interval(training):
+    run = training("train.train_iters=4", "logging.log_interval=2", "logging.log_params_norm=true")
+    run.run()
+    record = run.journal.records[-1]
+    assert record.lm_loss == pytest.approx(4.65)  # of iterations 3 and 4
+    assert (record.iteration, record.consumed_samples, record.consumed_tokens) == (4, 32, 32 * 32)
+    assert (record.global_batch_size, record.learning_rate, record.grad_norm) == (8, 24, 1.5)
+    assert (record.params_norm, record.memory_peak_bytes, record.loss_scale) == (7.0, 123, None)
+
+
+def test_a_reason_to_stop_is_followed_by_a_record_and_a_checkpoint_but_no_evaluation(training):
+    run = training("train.train_iters=9", "logging.log_interval=5", "evaluation.interval=3", said=["", "", "SIGTERM"])
+    assert run.run() == "SIGTERM"
+    assert run.journal.events == ["train 3", "checkpoint 3"]
+
+
+def test_exit_interval(training):
+    run = training("train.train_iters=9", "train.exit_interval=4", "logging.log_interval=9")
+    assert run.run() == "train.exit_interval 4"
+    assert run.progress.iteration == 4
+    assert run.journal.events == ["train 4", "checkpoint 4"]
+
+
+def test_a_resumed_run_does_what_is_left(training):
+    engine = FakeEngine()
+    progress = Progress(iteration=7, consumed_samples=56)
+    run = training("train.train_iters=9", engine=engine, progress=progress)
+    run.run()
+    assert len(engine.steps) == 2
+    assert run.progress == Progress(iteration=9, consumed_samples=72)
+
+
+def test_a_run_that_is_done_only_evaluates(training):
+    engine = FakeEngine()
+    run = training("train.train_iters=9", engine=engine, progress=Progress(iteration=9, consumed_samples=72))
+    assert run.run() == ""
+    assert engine.steps == []
+
+
+def test_a_growing_batch_has_growing_micro_batches(training):
+    engine = FakeEngine()
+    overrides = ("train.train_iters=null", "train.train_samples=24", "train.rampup_batch_size=[2, 2, 12]")
+    run = training(*overrides, engine=engine)
+    run.run()
+    sizes = [2 * micro_batches for micro_batches in engine.steps]
+    assert sizes == [2, 2, 4, 6, 8]
+    assert engine.learning_rate == run.progress.consumed_samples == sum(sizes)
+
+
+def test_a_skipped_step_is_counted_and_leaves_the_schedule(training):
+    engine = FakeEngine(skips={2})
+    run = training("train.train_iters=3", "logging.log_interval=3", "precision.dtype=fp16", engine=engine)
+    run.run()
+    (record,) = run.journal.records
+    assert (record.skipped_iterations, record.loss_scale, record.lm_loss) == (1, 1024.0, pytest.approx(4.8))
+    assert run.progress == Progress(iteration=3, consumed_samples=24, skipped_iterations=1)
+    assert engine.learning_rate == 16
+
+
+def test_a_loss_that_is_not_finite_ends_the_run(training):
+    run = training("train.train_iters=9", "logging.log_interval=3", engine=FakeEngine(breaks_at=5))
+    with pytest.raises(TrainingError, match=r"within the 3 iterations up to 6\. There is no checkpoint\.\nLower"):
+        run.run()
+
+
+def test_broken_weights_are_never_saved(training):
+    run = training(
+        "train.train_iters=9",
+        "logging.log_interval=9",
+        "checkpoint.save_interval=2",
+        "checkpoint.keep=1",
+        engine=FakeEngine(breaks_at=3),
+    )
+    with pytest.raises(TrainingError, match=r"up to 4\. The latest checkpoint is iteration 2\.\nLower"):
+        run.run()
+    assert run.saving.folder.iterations() == [2]
+
+
+def test_fp16_goes_on_with_a_smaller_scale(training):
+    run = training(
+        "train.train_iters=2",
+        "logging.log_interval=1",
+        "precision.dtype=fp16",
+        engine=FakeEngine(breaks_at=2, skips={2}),
+    )
+    assert replace(run, saving=None).run() == ""
+    assert [record.lm_loss for record in run.journal.records] == [pytest.approx(4.9), None]
