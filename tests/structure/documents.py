@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from typing import TYPE_CHECKING
 
+import click
+
+from pretrain.cli.main import commands
 from structure.sources import ROOT, tracked
 
 if TYPE_CHECKING:
@@ -53,3 +57,26 @@ def arguments_of_pretrain(words: list[str]) -> list[str] | None:
         if word in {"pretrain", ".venv/bin/pretrain", "pretrain.cli.main"}:
             return words[position + 1 :]
     return None
+
+
+def ranks_of(words: list[str]) -> int | None:
+    """Return how many ranks torchrun or srun starts in a command; None where it starts none."""
+    sizes = [
+        int(words[position + 1])
+        for position, word in enumerate(words)
+        if word in {"--nnodes", "--nproc-per-node", "--nodes", "--ntasks-per-node"}
+    ]
+    return math.prod(sizes) if words[0] in {"torchrun", "srun"} else None
+
+
+def called(arguments: list[str]) -> click.Context:
+    """Parse a command line as pretrain does and return the command's context; nothing is run.
+
+    Raises:
+        click.ClickException: a command, option or argument that does not exist.
+    """
+    context = commands.make_context("pretrain", list(arguments))
+    while isinstance(context.command, click.Group):
+        name, command, rest = context.command.resolve_command(context, [*context._protected_args, *context.args])
+        context = command.make_context(name, rest, parent=context)
+    return context

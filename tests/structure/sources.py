@@ -35,6 +35,6 @@ def core() -> tuple[Source, ...]:
 def tracked() -> tuple[Path, ...]:
     """Return every text file that git tracks, relative to the root; a copy without git skips the test."""
     if not (ROOT / ".git").exists():
-        pytest.skip("no git: which files belong to the repository is not known")
+        pytest.skip("no git: which files belong to the repository is not known", allow_module_level=True)
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
     return tuple(Path(name) for name in listed.split("\0") if name and (ROOT / name).is_file())

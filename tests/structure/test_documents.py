@@ -7,28 +7,23 @@ import re
 import click
 import pytest
 
-from pretrain.cli.main import commands
 from pretrain.recipe import load_recipe
-from structure.documents import anchors, arguments_of_pretrain, command_lines, links, pages, text_of
+from structure.documents import (
+    anchors,
+    arguments_of_pretrain,
+    called,
+    command_lines,
+    links,
+    pages,
+    ranks_of,
+    text_of,
+)
 from structure.sources import ROOT
 
 SHOWN = [(page, words) for page in pages() for words in command_lines(text_of(page))]
 PRETRAIN = [(page, arguments) for page, words in SHOWN if (arguments := arguments_of_pretrain(words)) is not None]
-RECIPES = [(page, words) for page, words in PRETRAIN if any(word.startswith("recipes/") for word in words)]
+RECIPES = [(page, words) for page, words in SHOWN if any(word.startswith("recipes/") for word in words)]
 MAKE = [(page, words[1:]) for page, words in SHOWN if words[0] == "make"]
-
-
-def called(arguments):
-    """Parse a command line as pretrain does and return the command's context; nothing is run.
-
-    Raises:
-        click.ClickException: a command, option or argument that does not exist.
-    """
-    context = commands.make_context("pretrain", list(arguments))
-    while isinstance(context.command, click.Group):
-        name, command, rest = context.command.resolve_command(context, [*context._protected_args, *context.args])
-        context = command.make_context(name, rest, parent=context)
-    return context
 
 
 def missing_links(page):
@@ -53,13 +48,13 @@ def test_a_command_that_is_shown_exists(page, arguments, monkeypatch):
     assert called(arguments).command.callback is not None
 
 
-@pytest.mark.parametrize(("page", "arguments"), RECIPES, ids=str)
-def test_a_recipe_that_is_shown_is_valid_with_its_overrides_and_ranks(page, arguments, monkeypatch):
+@pytest.mark.parametrize(("page", "words"), RECIPES, ids=str)
+def test_a_recipe_that_is_shown_is_valid_with_its_overrides_and_ranks(page, words, monkeypatch):
     monkeypatch.chdir(ROOT)
-    shown = called(arguments).params
+    shown = called(arguments_of_pretrain(words)).params
     recipe = load_recipe(shown["recipe"], shown["overrides"])
-    nproc = shown.get("nproc") or recipe.model_parallel_size
-    assert recipe.layout(nproc * (shown.get("nnodes") or 1)).world_size >= 1
+    ranks = ranks_of(words) or (shown.get("nproc") or recipe.model_parallel_size) * (shown.get("nnodes") or 1)
+    assert recipe.layout(ranks).world_size == ranks
 
 
 @pytest.mark.parametrize(("page", "targets"), MAKE, ids=str)
@@ -97,6 +92,18 @@ def test_commands_are_read_as_a_shell_reads_them():
         ["make", "test"],
         ["torchrun", "-m", "pretrain.cli.main", "a.yml", "--set", "b=c"],
     ]
+
+
+@pytest.mark.parametrize(
+    ("line", "ranks"),
+    [
+        ("pretrain a.yml --nproc 2", None),
+        ("torchrun --nproc-per-node 2 -m pretrain.cli.main a.yml", 2),
+        ("srun --nodes 3 --ntasks-per-node 2 pretrain a.yml", 6),
+    ],
+)
+def test_ranks_are_counted(line, ranks):
+    assert ranks_of(line.split()) == ranks
 
 
 def test_links_in_code_are_none():

@@ -1,0 +1,70 @@
+"""Only the bridge replaces anything in another module: elsewhere nothing that was imported is assigned to."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+import pytest
+
+from structure.sources import core
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def imported_names(tree: ast.Module) -> set[str]:
+    """Return the names that a module binds by importing, at any level."""
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+    return {alias.asname or alias.name.partition(".")[0] for node in nodes for alias in node.names}
+
+
+def root(node: ast.expr) -> str:
+    """Return the first name of a.b.c, of a[b].c and of a.b().c, or an empty string."""
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def patches(tree: ast.Module) -> Iterator[str]:
+    """Yield assignments to, and deletions of, attributes of what was imported."""
+    imported = imported_names(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store | ast.Del) and root(node) in imported:
+            yield f"{ast.unparse(node)}, line {node.lineno}"
+        if (
+            isinstance(node, ast.Call)
+            and ast.unparse(node.func) in {"setattr", "delattr"}
+            and root(node.args[0]) in imported
+        ):
+            yield f"{ast.unparse(node)}, line {node.lineno}"
+
+
+def test_nothing_outside_the_bridge_patches_anything():
+    found = {source.name: list(patches(source.tree)) for source in core() if not source.name.startswith("bridge/")}
+    assert {name: lines for name, lines in found.items() if lines} == {}
+
+
+def test_the_bridge_does():
+    assert any(list(patches(source.tree)) for source in core() if source.name.startswith("bridge/"))
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import torch\ntorch.Tensor.view = None",
+        "from megatron.core import optimizer\noptimizer.Adam = object",
+        "from torch import nn\nsetattr(nn.Linear, 'forward', None)",
+        "import a.b\ndel a.b.c",
+        "def f():\n    import torch\n    torch.compile, x = None, 1",
+    ],
+)
+def test_a_patch_is_found(code):
+    assert len(list(patches(ast.parse(code)))) == 1
+
+
+@pytest.mark.parametrize(
+    "code", ["import os\nos.environ['A'] = 'b'", "import torch\ntensor = torch.ones(1)\ntensor.grad = None"]
+)
+def test_other_assignments_are_none(code):
+    assert list(patches(ast.parse(code))) == []
