@@ -1,17 +1,20 @@
 """Every kernel of the cpu backend, the reference's and a few rivals at the shape of GPT-2 124M.
 
-    python -m benchmarks.cpu_kernels [--threads 2] [--rounds 12] [--keep]
+    python -m benchmarks.cpu_kernels [--threads 2] [--rounds 40] [--keep]
 
 Forward and backward, sequence 1024, micro batch 1, 12 heads of 64, hidden size 768, vocabulary 50257 of 50304 columns.
-The kernels of one operation take turns. A sample counts as quiet when the process had its threads to itself (CPU time
-over 0.88 of wall time times threads); the fastest quiet one is quoted, or the fastest of all where none was quiet.
+The kernels of one operation take turns; a sample is the mean over at least 50 ms. It counts as quiet when other
+processes used less than a tenth of the cores meanwhile; rounds go on until every kernel has five quiet ones, or for
+--rounds. The fastest quiet sample is quoted, or, where there was none, the fastest of all.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 from torch.nn import functional as F  # noqa: N812
@@ -23,7 +26,7 @@ from pretrain.plugins.requests import Mask
 from pretrain.reference import plugin as reference
 from pretrain.testing import examples
 
-WARM_UP = 2
+SECONDS, ENOUGH = 0.05, 5
 SEQUENCE, HEADS, SIZE, HIDDEN, ENTRIES, COLUMNS = 1024, 12, 64, 768, 50257, 50304
 
 
@@ -120,16 +123,32 @@ def optimizer_calls():
 
 
 def time_in_turns(functions, rounds):
-    threads = torch.get_num_threads()
+    for function in functions.values():
+        function()
     samples = {name: [] for name in functions}
-    for round_number in range(rounds + WARM_UP):
+    for _ in range(rounds):
         for name, function in functions.items():
-            wall, used = time.perf_counter(), time.process_time()
-            function()
-            wall, used = time.perf_counter() - wall, time.process_time() - used
-            if round_number >= WARM_UP:
-                samples[name].append((wall * 1000, used * 1000 > 0.88 * threads * wall * 1000))
+            samples[name].append(sample(function))
+        if all(sum(is_quiet for _, is_quiet in found) >= ENOUGH for found in samples.values()):
+            break
     return {name: summary(found) for name, found in samples.items()}
+
+
+def sample(function):
+    """Return milliseconds of one call, and whether the machine was quiet."""
+    others, start, count = busy() - time.process_time(), time.perf_counter(), 0
+    while time.perf_counter() - start < SECONDS:
+        function()
+        count += 1
+    wall = time.perf_counter() - start
+    others = busy() - time.process_time() - others
+    return wall / count * 1000, others < 0.1 * wall * os.cpu_count()
+
+
+def busy():
+    """CPU seconds that all processes of the machine have used."""
+    user, nice, system = Path("/proc/stat").read_text().split()[1:4]
+    return (int(user) + int(nice) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def summary(samples):
@@ -140,24 +159,31 @@ def summary(samples):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=12)
-    parser.add_argument("--keep", action="store_true", help="write results/cpu_kernels.json")
+    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--only", default="", help="rows whose name contains this")
+    parser.add_argument("--default-allocator", action="store_true", help="give freed memory back to the system")
+    parser.add_argument("--keep", action="store_true", help="write results/cpu_kernels[_default_allocator].json")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    cpu.pretrain_backend().device(0)  # memory stays with the process, as in a run
+    if not arguments.default_allocator:
+        cpu.pretrain_backend().device(0)  # memory stays with the process, as in a run
     found = {}
-    for label, functions in operations():
+    for label, functions in operations(arguments.only):
         found[label] = time_in_turns(functions, arguments.rounds)
         print(label, found[label], flush=True)
     if arguments.keep:
-        machine.keep("cpu_kernels", {**machine.describe(arguments.threads), "milliseconds": found})
+        name = "cpu_kernels_default_allocator" if arguments.default_allocator else "cpu_kernels"
+        machine.keep(name, {**machine.describe(arguments.threads), "milliseconds": found})
 
 
-def operations():
+def operations(only):
     for dtype in (torch.float32, torch.bfloat16):
         for label, request, shapes in requests(dtype):
-            yield f"{label}, {str(dtype).removeprefix('torch.')}", calls(label, request, shapes)
-    yield from optimizer_calls().items()
+            row = f"{label}, {str(dtype).removeprefix('torch.')}"
+            if only in row:
+                yield row, calls(label, request, shapes)
+    if only in "optimizer":
+        yield from optimizer_calls().items()
 
 
 if __name__ == "__main__":

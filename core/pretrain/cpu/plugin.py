@@ -1,7 +1,7 @@
 """The cpu backend as a plugin. What it does not offer is fast enough as the reference has it.
 
-Measured with benchmarks/cpu_kernels.py and left out, because torch's eager kernels are as fast or faster: compiled
-activations (which also cost seconds at start), GELU with a saved derivative, a linear of its own in fp32 and bf16.
+benchmarks/cpu_kernels.py compares them. Left out: compiled activations, which cost seconds at the first step and are no
+faster than torch's eager GELU.
 """
 
 from __future__ import annotations
