@@ -49,12 +49,14 @@ class Case:
         layout: overrides that say how.
         saves: folder into which iteration SAVED_AT is saved.
         loads: folder of a case before from which it starts, at iteration SAVED_AT.
+        last: where it ends.
     """
 
     model: tuple[str, ...]
     layout: tuple[str, ...]
     saves: str = ""
     loads: str = ""
+    last: int = ITERATIONS
 
 
 TWO_RANKS = {
@@ -66,13 +68,13 @@ TWO_RANKS = {
     "DP, ZeRO-1 overlapped": Case(GPT2, (*ZERO1, *OVERLAP_BOTH, *ACCUMULATED), saves="of-ZeRO-1"),
     "TP, sequence parallel": Case(GPT2, (*TP, *SP)),
     "PP, interleaved": Case(GPT2, (*PP, *INTERLEAVED)),
-    "PP, masks of documents": Case(MASKED, PP),
-    "TP, recompute": Case(GPT2, (*TP, *SPLIT_INPUTS)),
-    "NeoX, TP": Case(NEOX, TP),
-    "NeoX, TP, sequence parallel": Case(NEOX, (*TP, *SP)),
-    "NeoX, PP interleaved": Case(NEOX, (*PP, *INTERLEAVED)),
-    "Llama, TP, sequence parallel": Case(LLAMA, (*TP, *SP)),
-    "bf16, DP, ZeRO-1": Case(BF16, ZERO1),
+    "PP, masks of documents": Case(MASKED, PP, last=SAVED_AT),
+    "TP, recompute": Case(GPT2, (*TP, *SPLIT_INPUTS), last=SAVED_AT),
+    "NeoX, TP": Case(NEOX, TP, last=SAVED_AT),
+    "NeoX, TP, sequence parallel": Case(NEOX, (*TP, *SP), last=SAVED_AT),
+    "NeoX, PP interleaved": Case(NEOX, (*PP, *INTERLEAVED), last=SAVED_AT),
+    "Llama, TP, sequence parallel": Case(LLAMA, (*TP, *SP), last=SAVED_AT),
+    "bf16, DP, ZeRO-1": Case(BF16, ZERO1, last=SAVED_AT),
     "TP -> PP": Case(GPT2, PP, loads="of-TP"),
     "TP -> DP": Case(GPT2, (), loads="of-TP"),
     "PP -> TP": Case(GPT2, TP, loads="of-PP"),
@@ -80,8 +82,8 @@ TWO_RANKS = {
 }
 FOUR_RANKS = {
     "TP x PP": Case(GPT2, (*TP, *PP)),
-    "TP x DP, ZeRO-1": Case(GPT2, (*TP, *ZERO1)),
-    "NeoX, TP x PP interleaved, sequence parallel": Case(NEOX, (*TP, *PP, *INTERLEAVED, *SP)),
+    "TP x DP, ZeRO-1": Case(GPT2, (*TP, *ZERO1), last=SAVED_AT),
+    "NeoX, TP x PP interleaved, sequence parallel": Case(NEOX, (*TP, *PP, *INTERLEAVED, *SP), last=SAVED_AT),
     "ZeRO-1 of two -> ZeRO-1 of four": Case(GPT2, (*ZERO1, *ACCUMULATED), loads="of-ZeRO-1"),
 }
 ONE_RANK = {

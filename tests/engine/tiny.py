@@ -125,7 +125,7 @@ def run(case: Case, folder: Path) -> dict[str, object]:
         parameters = engine.parameters_norm().item()
         if case.saves:
             save(engine, folder / case.saves, SAVED_AT)
-        curve += train(engine, SAVED_AT, ITERATIONS)
+        curve += train(engine, SAVED_AT, case.last)
         return {
             "curve": curve,
             "held out": held_out_loss(engine),
