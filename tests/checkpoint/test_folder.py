@@ -241,3 +241,14 @@ def test_a_name_whose_folder_is_gone_is_an_error(folder):
     shutil.rmtree(folder.directory(20))
     with pytest.raises(CheckpointError, match=r"names iteration 20, whose folder is missing\.\nWrite one of: 10\."):
         folder.latest()
+
+
+def test_a_folder_that_cannot_be_written_is_found_before_the_training(tmp_path):
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(CheckpointError, match="cannot be written"):
+        CheckpointFolder(tmp_path / "file" / "checkpoints").require_writable()
+
+
+def test_asking_whether_a_folder_can_be_written_leaves_nothing_in_it(tmp_path):
+    CheckpointFolder(tmp_path / "new").require_writable()
+    assert list((tmp_path / "new").iterdir()) == []

@@ -9,6 +9,8 @@ installed files and every other library stay as they are, and a step pays nothin
 from __future__ import annotations
 
 import ast
+import hashlib
+from pathlib import Path
 from typing import TypeVar
 
 NodeT = TypeVar("NodeT", bound=ast.AST)
@@ -16,8 +18,8 @@ NodeT = TypeVar("NodeT", bound=ast.AST)
 DEVICE = "_pretrain_device"
 """The global name under which a translated module finds its `DeviceNames`."""
 
-REVISION = 1
-"""Part of the bytecode cache's name; raise it when the translation changes."""
+REVISION = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:12]
+"""Part of the bytecode cache's name: another translation is another file."""
 
 
 class Translator(ast.NodeTransformer):

@@ -25,7 +25,7 @@ class CheckpointFolder:
     then are older ones removed. What is removed is renamed before, so that every iter_* folder is complete.
 
     Attributes:
-        path: the folder; made at the first save.
+        path: the folder.
         keep: number of latest checkpoints that are kept, None for all.
     """
 
@@ -50,6 +50,21 @@ class CheckpointFolder:
             return self._save(iteration, write, is_main=is_main, barrier=barrier)
         except OSError as exc:
             msg = f"{self.path} cannot be written: {exc}\nMake room, or let checkpoint.save name another folder."
+            raise CheckpointError(msg) from exc
+
+    def require_writable(self) -> None:
+        """Make the folder, so that a mistake shows before the training and not at its first checkpoint.
+
+        Raises:
+            CheckpointError: it cannot be made, or cannot be written.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            probe = self.path / f"{_UNFINISHED}probe"
+            probe.mkdir(exist_ok=True)
+            probe.rmdir()
+        except OSError as exc:
+            msg = f"{self.path} cannot be written: {exc}\nLet checkpoint.save name another folder."
             raise CheckpointError(msg) from exc
 
     def latest(self) -> int | None:

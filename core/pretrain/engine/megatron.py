@@ -80,7 +80,8 @@ class MegatronEngine:
         """Take one optimizer step."""
         phase = timers.phase if timers else _untimed
         for chunk in self.chunks:
-            chunk.train()
+            if not chunk.training:  # an evaluation came before
+                chunk.train()
             chunk.zero_grad_buffer()
         self.optimizer.zero_grad()
         if self._overflow is not None:
@@ -148,7 +149,7 @@ class MegatronEngine:
         """Return the norm over parameters that this rank alone holds, summed over the model-parallel ranks."""
         self._gather_parameters()
         counted = [
-            parameter.detach().float()
+            parameter.detach()
             for chunk in self.chunks
             for parameter in chunk.parameters()
             if param_is_not_shared(parameter) and param_is_not_tensor_parallel_duplicate(parameter)

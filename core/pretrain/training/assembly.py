@@ -96,14 +96,19 @@ def assemble(
                 continuation=_continuation(recipe, engine, tokenizer),
             )
             yield training
-    finally:
-        groups.leave()
+    except BaseException:
+        if world.world_size == 1:  # with more ranks, tearing down would wait for those that have died
+            groups.leave()
+        raise
+    groups.leave()
 
 
 def _saving(recipe: Recipe, run_dir: Path, rank: int, progress: Progress, *, resumed: bool) -> Saving | None:
     if recipe.checkpoint.save is False:
         return None
     saving = Saving(folder_of(recipe, run_dir), rank)
+    if rank == 0:
+        saving.folder.require_writable()
     if resumed and progress.iteration:
         saving.mark_loaded(progress)
     return saving
