@@ -1,5 +1,6 @@
 """Fixtures of all tests."""
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,11 @@ from pretrain.cpu.backend import CpuBackend
 
 settings.register_profile("pretrain", deadline=None)  # a busy machine is no failure
 settings.load_profile("pretrain")
+
+# nohup and a shell's background jobs ignore these, and processes that tests start would inherit it.
+for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, usual)
 
 megatron.install(CpuBackend())  # before the first of the many tests that import megatron.core
 
