@@ -47,9 +47,7 @@ config = TransformerConfig(
     pipeline_dtype=torch_dtype,
 )
 vocab = -(-SHAPE["vocab"] // 128) * 128
-model = GPTModel(
-    config, get_gpt_layer_local_spec(), vocab, SHAPE["seq"], share_embeddings_and_output_weights=True
-)
+model = GPTModel(config, get_gpt_layer_local_spec(), vocab, SHAPE["seq"], share_embeddings_and_output_weights=True)
 if dtype == "bf16":
     model = Float16Module(config, model)
 ddp_config = DistributedDataParallelConfig(grad_reduce_in_fp32=dtype == "bf16")
