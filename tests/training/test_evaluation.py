@@ -18,7 +18,10 @@ def test_the_loss_is_the_mean_over_batches_of_a_fresh_reading():
         readings.append(split)
         return iter([2.0, 4.0, 3.0, 100.0])
 
-    engine = SimpleNamespace(evaluate=lambda given, num_microbatches: torch.tensor(next(given)))
+    def evaluate(given, num_microbatches, iters):
+        return torch.tensor([next(given) for _ in range(iters)]).mean()
+
+    engine = SimpleNamespace(evaluate=evaluate)
     evaluation = Evaluation(engine=engine, batches=batches, splits=("valid",), num_microbatches=4, iters=3)
     for iteration in (10, 20):
         record = evaluation.run("valid", iteration)

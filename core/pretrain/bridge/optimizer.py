@@ -91,13 +91,18 @@ def copy_tensors(this: list[Tensor], that: list[Tensor], overflow_buf: Tensor | 
 
 
 def _watch(optimizer_class: Any, overflow: Overflow) -> None:
-    """Turn a sticky overflow flag into an infinite gradient, before megatron-core looks for one on all ranks."""
+    """Turn an overflow on any rank into an infinite gradient on every rank, before megatron-core looks for one.
+
+    All ranks of the world: gradients have been reduced over the data-parallel ranks before, and megatron-core itself
+    looks over the model-parallel ones alone (optimizer/__init__.py 462).
+    """
     check = optimizer_class._unscale_main_grads_and_check_for_nan  # noqa: SLF001
 
     def check_with_flag(self: Any) -> bool:
+        flag = overflow.read()
+        dist.all_reduce(flag, op=dist.ReduceOp.MAX)
         gradients = [] if self.is_stub_optimizer else self._collect_main_grad_data_for_unscaling()
         if gradients:
-            flag = overflow.read()
             infinite = torch.full_like(flag, float("inf"))
             gradients[0].view(-1)[:1].add_(torch.where(flag != 0, infinite, torch.zeros_like(flag)))
         return bool(check(self))

@@ -121,7 +121,8 @@ class CheckpointFolder:
         temporary.replace(self.path / LATEST)
         _flush(self.path)
         if self.keep is not None:
-            for old in [number for number in self.iterations() if number != iteration][: -self.keep + 1 or None]:
+            # Later ones are of an abandoned part, after a start from an older checkpoint; they are not this run's.
+            for old in [number for number in self.iterations() if number < iteration][: -self.keep + 1 or None]:
                 self.directory(old).rename(self.path / f"{_UNFINISHED}old-{old:07d}")
         self._remove_unfinished()
 

@@ -49,7 +49,7 @@ class CpuBackend(Backend):
     def describe(self) -> Mapping[str, str]:
         """Return the CPU's name, its instruction set as torch uses it, cores and threads."""
         return {
-            "cpu": host.cpu_model(),
+            "device": host.cpu_model(),
             "instruction_set": torch.backends.cpu.get_cpu_capability(),
             "cores": str(host.cores()),
             "threads": str(torch.get_num_threads()),

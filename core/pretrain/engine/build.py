@@ -10,6 +10,7 @@ from pretrain.bridge import groups as bridge_groups
 from pretrain.bridge import optimizer as bridge_optimizer
 from pretrain.engine import groups
 from pretrain.engine.megatron import MegatronEngine
+from pretrain.errors import KernelError
 from pretrain.model.build import build
 from pretrain.model.requests import attention_requests, collectives_request, kernel_requests
 from pretrain.plugins.agreement import check_same_on_all_ranks
@@ -75,4 +76,14 @@ def _attention_of(recipe: Recipe, plugins: Plugins, kernels: Kernels, layer_numb
         return kernels.attention
     requests = attention_requests(recipe, plugins.backend.device_type, layer_number=layer_number)
     chosen = {"attention": recipe.kernels.attention, "softmax": recipe.kernels.softmax}
-    return negotiate(plugins, requests, chosen, recipe.kernels.fallback).attention
+    layer = negotiate(plugins, requests, chosen, recipe.kernels.fallback)
+    first = {row.operation: row.kernel for row in kernels.table.rows}
+    for row in layer.table.rows:
+        if row.kernel != first[row.operation]:
+            msg = (
+                f"{row.operation} would be kernel '{first[row.operation]}' in layer 1 and '{row.kernel}' in layer "
+                f"{layer_number}.\nName one that serves all layers: kernels.{row.operation}, or leave out "
+                "model.apply_query_key_layer_scaling."
+            )
+            raise KernelError(msg)
+    return layer.attention

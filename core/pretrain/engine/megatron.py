@@ -102,12 +102,16 @@ class MegatronEngine:
         self.schedule.step(increment=samples)
 
     @torch.no_grad()
-    def evaluate(self, batches: Iterator[Batch] | None, num_microbatches: int) -> Tensor:
+    def evaluate(self, batches: Iterator[Batch] | None, num_microbatches: int, iters: int = 1) -> Tensor:
         """Return the mean loss over all ranks' micro-batches."""
         self._gather_parameters()
         for chunk in self.chunks:
             chunk.eval()
-        losses = self._run(_forward_loss, batches, num_microbatches, forward_only=True)
+        losses = [
+            loss
+            for _ in range(iters)
+            for loss in self._run(_forward_loss, batches, num_microbatches, forward_only=True)
+        ]
         total = torch.zeros(2, device=self._device)
         if losses:
             total[0], total[1] = torch.stack(losses).sum(), len(losses)

@@ -64,7 +64,9 @@ class Engine(Protocol):
     def train_step(
         self, batches: Iterator[Batch] | None, num_microbatches: int, timers: PhaseTimers | None = None
     ) -> Step:
-        """Take one optimizer step over `num_microbatches` micro-batches of this rank; without host synchronization.
+        """Take one optimizer step over `num_microbatches` micro-batches of this rank.
+
+        No host synchronization, but for fp16, whose overflow decides whether there is an update, and for counted zeros.
 
         Args:
             batches: gives at least that many; None where `reads_data` is False.
@@ -77,8 +79,8 @@ class Engine(Protocol):
         """Move the learning-rate schedule on by the samples of a step that was not skipped."""
         ...
 
-    def evaluate(self, batches: Iterator[Batch] | None, num_microbatches: int) -> Tensor:
-        """Return the mean loss over all ranks' micro-batches, fp32 scalar, equal on all ranks."""
+    def evaluate(self, batches: Iterator[Batch] | None, num_microbatches: int, iters: int = 1) -> Tensor:
+        """Return the mean loss over all ranks' micro-batches of `iters` global batches, fp32 scalar, on all ranks."""
         ...
 
     def next_token_logits(self, tokens: Sequence[int]) -> Tensor:

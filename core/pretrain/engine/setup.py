@@ -35,7 +35,7 @@ def distribute(recipe: Recipe, chunks: Sequence[nn.Module]) -> list[DistributedD
             config,
             chunk,
             # As Megatron-LM: the reduction of later chunks is hidden behind the first one's backward anyway.
-            disable_bucketing=number > 0 or parallel.overlap_param_gather,
+            disable_bucketing=number > 0,
         )
         for number, chunk in enumerate(chunks)
     ]

@@ -131,8 +131,10 @@ def read_common(directory: Path) -> dict[str, Any]:
 
 def _sharded_state(engine: MegatronEngine, *, is_loading: bool, weights_only: bool = False) -> dict[str, Any]:
     metadata = {
-        # The only format of the distributed optimizer that can be read at another tensor and pipeline size.
+        # Of the distributed optimizer's formats that can be read at another tensor and pipeline size, the one that is
+        # not deprecated; gathered between hosts on one rank of each replica group instead of on every device.
         "distrib_optim_sharding_type": "fully_reshardable",
+        "distrib_optim_fully_reshardable_mem_efficient": True,
         "dp_cp_group": parallel_state.get_data_parallel_group(with_context_parallel=True),
         "chained_optim_avoid_prefix": True,
     }

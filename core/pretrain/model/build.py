@@ -53,18 +53,19 @@ def build(
     stages: list[int | None] = list(range(virtual)) if virtual else [None]
     chunks: list[nn.Module] = []
     for stage in stages:
-        chunk = GPT(
-            recipe,
-            kernels,
-            config=config,
-            transformer_layer_spec=block_spec(
-                recipe, kernels, attention_of, get_num_layers_to_build(config, vp_stage=stage)
-            ),
-            vocab_size=recipe.model.padded_vocab_size(vocab_size, recipe.parallel.tensor_model_parallel_size),
-            pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=stage),
-            post_process=parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=stage),
-            vp_stage=stage,
-        )
+        with device:  # moving parameters later may make new ones, without the marks that megatron-core reads
+            chunk = GPT(
+                recipe,
+                kernels,
+                config=config,
+                transformer_layer_spec=block_spec(
+                    recipe, kernels, attention_of, get_num_layers_to_build(config, vp_stage=stage)
+                ),
+                vocab_size=recipe.model.padded_vocab_size(vocab_size, recipe.parallel.tensor_model_parallel_size),
+                pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=stage),
+                post_process=parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=stage),
+                vp_stage=stage,
+            )
         initialize(chunk, recipe, vocab_size, parallel_state.get_tensor_model_parallel_rank())
         chunks.append(_on(chunk.to(device), config))
     return chunks

@@ -9,6 +9,7 @@ from megatron.core.tensor_parallel import (
     reduce_scatter_to_sequence_parallel_region,
 )
 from megatron.core.transformer.transformer_layer import TransformerLayer
+from megatron.core.utils import make_viewless_tensor
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,7 +38,7 @@ class SerialLayer(TransformerLayer):
         )
         hidden_states = self.bias_dropout_add(output, bias, hidden_states, training=self.training)
         output, bias = self.mlp(self.pre_mlp_layernorm(hidden_states))
-        return self.bias_dropout_add(output, bias, hidden_states, training=self.training), context
+        return _own(self.bias_dropout_add(output, bias, hidden_states, training=self.training)), context
 
 
 class ParallelLayer(SerialLayer):
@@ -70,9 +71,9 @@ class ParallelLayer(SerialLayer):
         fed, mlp_bias = self.mlp(self.pre_mlp_layernorm(hidden_states))
         if self.reduces_once:
             bias = None if attention_bias is None else attention_bias + mlp_bias
-            return self.bias_dropout_add(self._reduce(attended + fed), bias, hidden_states), context
+            return _own(self.bias_dropout_add(self._reduce(attended + fed), bias, hidden_states)), context
         hidden_states = self.bias_dropout_add(attended, attention_bias, hidden_states, training=self.training)
-        return self.bias_dropout_add(fed, mlp_bias, hidden_states, training=self.training), context
+        return _own(self.bias_dropout_add(fed, mlp_bias, hidden_states, training=self.training)), context
 
     def _reduce(self, partial: Tensor) -> Tensor:
         reduce = (
@@ -81,3 +82,8 @@ class ParallelLayer(SerialLayer):
             else reduce_from_tensor_model_parallel_region
         )
         return reduce(partial, group=self.tp_group)  # type: ignore[no-any-return]
+
+
+def _own(output: Tensor) -> Tensor:
+    """Return a tensor that is no view: the pipeline schedule frees it once it is sent (schedules.py)."""
+    return make_viewless_tensor(output, requires_grad=output.requires_grad, keep_graph=True)  # type: ignore[no-any-return]

@@ -74,7 +74,7 @@ def attention_requests(
         dtype=dtype,
         deterministic=deterministic,
         heads=heads,
-        query_groups=max(model.num_query_groups // tensor, 1),
+        query_groups=model.num_query_groups // tensor,
         head_size=model.head_size,
         seq_length=model.seq_length,
         micro_batch_size=recipe.train.micro_batch_size,

@@ -58,11 +58,9 @@ class PointToPoint:
         batched: `torch.distributed.batch_isend_irecv` keeps several messages to one peer apart. Where this is
             False (gloo), sends and receives are issued one by one: with it assumed wrongly, an interleaved pipeline
             computes wrong gradients without an error.
-        device_tensors: tensors of the device are sent as they are.
     """
 
     batched: bool
-    device_tensors: bool = True
 
 
 class Overflow(Protocol):
@@ -91,7 +89,10 @@ class Backend(ABC):
 
     @abstractmethod
     def availability(self) -> Available | Unavailable:
-        """Say whether the device can be used in this process, and if not, why and what to do. Never raises."""
+        """Say whether the device can be used in this process, and if not, why and what to do. Never raises.
+
+        It must not open a device context: the launcher asks too, in a process that uses no device.
+        """
 
     @abstractmethod
     def device(self, local_rank: int) -> torch.device:
@@ -109,7 +110,7 @@ class Backend(ABC):
         return {}
 
     def supports(self, dtype: torch.dtype) -> bool:
-        """Say whether matrix products of the dtype run on the device."""
+        """Say whether matrix products of the dtype run on the device; asked after `device`."""
         return True
 
     def peak_flops(self, dtype: torch.dtype) -> float | None:
@@ -136,5 +137,5 @@ class Backend(ABC):
         return PointToPoint(batched=True)
 
     def describe(self) -> Mapping[str, str]:
-        """Return what belongs into a run's environment.json: device name, driver, library versions."""
+        """Return what belongs into a run's environment.json: driver, library versions, and "device", its name."""
         return {}

@@ -87,7 +87,7 @@ class AttentionRequest(Request):
         query_groups: g, key/value heads of this rank; n is a multiple of g.
         head_size: d.
         seq_length: queries and keys; s.
-        micro_batch_size: b.
+        micro_batch_size: b of a training step; a prompt is continued with b = 1.
         mask: see `Mask`.
         dropout: probability with which an attention weight is dropped while training.
         scale: usually d**-0.5.
@@ -132,6 +132,8 @@ class NormRequest(Request):
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RotaryRequest(Request):
     """Rotary position embedding of the first `rotary_size` of `head_size` dimensions: `RotaryFn`.
+
+    It is called for queries and for keys; with grouped-query attention keys have fewer heads than `heads`.
 
     Half-split rotation as in GPT-NeoX: dimension i is rotated with i + rotary_size / 2.
 
@@ -201,7 +203,17 @@ class CrossEntropyRequest(Request):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LinearRequest(Request):
-    """Tensor-parallel linear whose input-gradient communication overlaps the weight gradient: `LinearFn`.
+    """Linear whose input-gradient communication overlaps the weight gradient: `LinearFn`.
+
+    It serves every linear of the model. A column-parallel one passes the tensor-parallel group; a row-parallel one, and
+    all of them where t is 1, pass None: then nothing is communicated and the input is whole, whatever
+    `sequence_parallel` says.
+
+    The weight gradient: where `main_grad_dtype` is set and the weight has a `main_grad`, the kernel may add it there.
+    It then sets `weight.grad_added_to_main_grad = True` and returns a gradient of the weight's shape and any content,
+    which the data-parallel hook expects to find and drops. A weight marked `zero_out_wgrad` (an embedding that is the
+    output layer too) gets a second gradient from autograd: return the true gradient, or add and return zeros. Always
+    right: ignore `main_grad` and return the gradient.
 
     Attributes:
         tensor_parallel_size: t.

@@ -79,7 +79,10 @@ class ActivationFn(Protocol):
 
 
 class BiasDropoutAddFn(Protocol):
-    """residual + dropout(x + bias)."""
+    """residual + dropout(x + bias).
+
+    A pipeline stage frees its output after sending it: the backward pass must not need the tensor that is returned.
+    """
 
     def __call__(self, x: Tensor, bias: Tensor | None, residual: Tensor, *, training: bool = True) -> Tensor:
         """Return [s, b, h] for x and residual [s, b, h], bias [h]; draws from the device's default generator."""
@@ -104,7 +107,7 @@ class CrossEntropyFn(Protocol):
 
 
 class LinearFn(Protocol):
-    """Column-parallel linear."""
+    """A linear of the model; see `LinearRequest` for the two forms of its call, and for the weight gradient."""
 
     def __call__(
         self, x: Tensor, weight: Tensor, bias: Tensor | None = None, group: ProcessGroup | None = None
@@ -127,7 +130,10 @@ class GradientNormFn(Protocol):
     """The Euclidean norm over many tensors."""
 
     def __call__(self, tensors: Sequence[Tensor]) -> Tensor:
-        """Return a scalar fp32 tensor on the device; no host synchronization. An empty sequence gives zero."""
+        """Return a scalar fp32 tensor on the device; no host synchronization. An empty sequence gives zero.
+
+        Tensors are all of one dtype: fp32 gradients, or parameters in the training's dtype, summed up in fp32.
+        """
         ...
 
 

@@ -55,14 +55,14 @@ def assemble(
         started: seconds since the epoch at which the run was started.
     """
     layout = recipe.layout(world.world_size)
-    require_dtype(plugins, compute_dtype(recipe))
     torch.use_deterministic_algorithms(recipe.train.deterministic_mode)
     device = plugins.backend.device(world.local_rank)
+    require_dtype(plugins, compute_dtype(recipe))
     tokenizer = load_tokenizer(recipe.tokenizer)
     groups.join_world(plugins.backend, world.rank, world.world_size, recipe.parallel.distributed_timeout_minutes)
     try:
         engine, kernels = build_engine(recipe, plugins, tokenizer.vocab_size, device)
-        reading = Reading.of(recipe, tokenizer, layout, parallel_state.get_data_parallel_rank(), engine)
+        reading = Reading.of(recipe, tokenizer, layout, parallel_state.get_data_parallel_rank(), engine, device)
         progress, remark = start_from(recipe, engine, run_dir, resume=resume)
         iterations = total_iterations(recipe)
         with (

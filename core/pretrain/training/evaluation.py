@@ -36,5 +36,5 @@ class Evaluation:
     def run(self, split: Split, iteration: int) -> EvalRecord:
         """Return loss and perplexity of a split; all ranks call it together."""
         batches = self.batches(split)
-        losses = [self.engine.evaluate(batches, self.num_microbatches) for _ in range(self.iters)]
-        return EvalRecord.of(split, iteration, sum(loss.item() for loss in losses) / len(losses))
+        loss = self.engine.evaluate(batches, self.num_microbatches, self.iters)
+        return EvalRecord.of(split, iteration, loss.item())

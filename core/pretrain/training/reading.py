@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from pretrain.data.batches import MicroBatches
 from pretrain.data.datasets import build_datasets
 from pretrain.data.samples import samples_needed
@@ -32,6 +34,7 @@ class Reading:
         layout: sizes of the parallel groups.
         replica: this rank's data-parallel rank.
         engine: tells whether this rank reads data at all.
+        pin_memory: whether batches are read into page-locked memory, from which a device copies while it computes.
         datasets: None for a split that is not used, and on ranks that read none.
     """
 
@@ -39,14 +42,25 @@ class Reading:
     layout: Layout
     replica: int
     engine: Engine
+    pin_memory: bool
     datasets: Datasets
 
     @classmethod
-    def of(cls, recipe: Recipe, tokenizer: Tokenizer, layout: Layout, replica: int, engine: Engine) -> Reading:
+    def of(
+        cls, recipe: Recipe, tokenizer: Tokenizer, layout: Layout, replica: int, engine: Engine, device: torch.device
+    ) -> Reading:
         """Build the datasets; all ranks call it together."""
         needed = samples_needed(recipe, total_iterations(recipe))
         datasets = build_datasets(recipe, tokenizer, needed, on_this_rank=engine.reads_data)
-        return cls(recipe=recipe, layout=layout, replica=replica, engine=engine, datasets=datasets)
+        accelerator = torch.accelerator.current_accelerator()
+        return cls(
+            recipe=recipe,
+            layout=layout,
+            replica=replica,
+            engine=engine,
+            pin_memory=accelerator is not None and accelerator.type == device.type,
+            datasets=datasets,
+        )
 
     def training(self, consumed_samples: int, timers: PhaseTimers) -> Iterator[Batch] | None:
         """Return the micro-batches that follow `consumed_samples`, or None where the rank reads no data.
@@ -81,6 +95,7 @@ class Reading:
             micro_batch_size=self.recipe.train.micro_batch_size,
             data_parallel_rank=self.replica,
             data_parallel_size=self.layout.data_parallel_size,
+            pin_memory=self.pin_memory,
             **{"num_workers": self.recipe.data.num_workers, **options},
         )
 

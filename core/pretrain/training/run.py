@@ -25,9 +25,9 @@ def train(recipe: Recipe, *, backend_name: str, run_dir: Path, resume: bool, wor
 
     started = time.time()
     plugins = load(backend_name)
-    require_device(plugins)
     for name, value in plugins.backend.prepare(recipe).items():
         os.environ.setdefault(name, value)
+    require_device(plugins)
     megatron.install(plugins.backend)
     from pretrain.training.assembly import assemble  # noqa: PLC0415  imports megatron.core: after the bridge
     from pretrain.training.run_files import conclude  # noqa: PLC0415

@@ -36,6 +36,12 @@ def _decays(recipe: Recipe) -> bool:
 
 RULES = (
     Rule(
+        ("data.reset_position_ids",),
+        "model.position_embedding_type: learned_absolute",
+        ("model.position_embedding_type",),
+        lambda r: r.model.position_embedding_type == "learned_absolute",
+    ),
+    Rule(
         ("model.rotary_percent", "model.rotary_base", "kernels.rotary"),
         "model.position_embedding_type: rope",
         ("model.position_embedding_type",),
