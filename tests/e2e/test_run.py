@@ -94,7 +94,8 @@ def test_sigterm_saves_and_leaves_with_success(whole_run, text_tokens, tmp_path)
     assert code == 0
     done = numbers(stopped)[-1][0]
     assert (stopped / "checkpoints" / "latest_checkpointed_iteration.txt").read_text().strip() == str(done)
-    assert numbers(stopped) == numbers(run_dir)[:done] or done > 20
+    steps = [[record.get(key) for key in REPRODUCED] for record in metrics(run_dir) if record["kind"] == "train"]
+    assert [row for row in numbers(stopped) if row[1] is not None] == steps[:done]
 
 
 def kill_after(arguments, run_dir, *, iteration, number):
@@ -107,5 +108,8 @@ def kill_after(arguments, run_dir, *, iteration, number):
         if file.exists() and file.read_bytes().count(b"\n") >= iteration:
             break
         time.sleep(0.02)
+    else:
+        process.kill()
+        pytest.fail(f"iteration {iteration} was not reached")
     process.send_signal(number)
     return process.wait(60)

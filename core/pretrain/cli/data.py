@@ -83,7 +83,8 @@ def build(
             _section(**tokenizer),
             json_key=json_key,
             append_eod=append_eod,
-            workers=workers or (os.cpu_count() or 1),
+            workers=workers
+            or (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1),
             force=force,
             progress=progress,
         )

@@ -46,17 +46,22 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except (PretrainError, click.ClickException) as error:
         _show(error)
         sys.exit(USER_ERROR)
+    except OSError as error:
+        if error.filename is None:  # not about a file: a fault of the program
+            raise
+        _show(PretrainError(f"{error.filename}: {error.strerror}"), error)
+        sys.exit(USER_ERROR)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(INTERRUPTED)
     sys.exit(status if isinstance(status, int) else 0)
 
 
-def _show(error: PretrainError | click.ClickException) -> None:
-    """Print what the user can do something about, and the traceback only on demand."""
+def _show(error: PretrainError | click.ClickException, cause: Exception | None = None) -> None:
+    """Print what the user can do something about, and the traceback (of the cause) only on demand."""
     if os.environ.get("PRETRAIN_TRACEBACK", "0") not in {"", "0"}:
         import traceback  # noqa: PLC0415  a tenth of the time of --help
 
-        traceback.print_exception(error)
+        traceback.print_exception(cause or error)
         return
     message = error.format_message() if isinstance(error, click.ClickException) else str(error)
     click.echo(message, err=True)

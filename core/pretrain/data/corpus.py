@@ -54,7 +54,14 @@ def prepare_corpus(recipe: Recipe, *, workers: int | None = None, say: Callable[
             text = Path(f"{prefix}.jsonl")
             _collect(text, corpus.max_bytes, say)
             _train(text, tokenizer, say)
-            _encode(text, Path(prefix), tokenizer, workers or min(8, (os.cpu_count() or 1)), say)
+            _encode(
+                text,
+                Path(prefix),
+                tokenizer,
+                workers
+                or min(8, (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)),
+                say,
+            )
 
 
 def _is_complete(prefix: str, tokenizer: TokenizerSection) -> bool:

@@ -65,6 +65,7 @@ def save(engine: MegatronEngine, directory: Path, progress: Mapping[str, Any]) -
         "schedule": engine.schedule.state_dict(),
         "model": _model(engine),
         "optimizer_kind": _optimizer_kind(engine.recipe),
+        "samples": _samples(engine.recipe),
         "layout": generators.layout(),
         "rng": generators.sharded_states(),
     }
@@ -99,6 +100,12 @@ def load(engine: MegatronEngine, directory: Path, *, weights_only: bool) -> Load
         return Loaded(progress=common["progress"])
     engine.optimizer.load_state_dict(loaded["optimizer"])
     notices = restore_schedule(engine.schedule, common["schedule"], engine.recipe)
+    ours, saved = _samples(engine.recipe), common["samples"]
+    notices += [
+        f"{name}: {ours[name]}, the checkpoint's {saved[name]}: samples come in another order, some for a second time"
+        for name in ours
+        if ours[name] != saved[name]
+    ]
     if same_layout:
         generators.restore(loaded["rng"])
     else:
@@ -163,6 +170,17 @@ def _optimizer_kind(recipe: Recipe) -> dict[str, Any]:
     return {
         "parallel.use_distributed_optimizer": recipe.parallel.use_distributed_optimizer,
         "precision.dtype": recipe.precision.dtype,
+    }
+
+
+def _samples(recipe: Recipe) -> dict[str, Any]:
+    """What the order of the samples depends on."""
+    paths = recipe.data.path or [[part.path, part.weight] for part in recipe.data.blend or ()]
+    return {
+        "train.seed": recipe.train.seed,
+        "data": paths,
+        "data.split": recipe.data.split,
+        "model.seq_length": recipe.model.seq_length,
     }
 
 

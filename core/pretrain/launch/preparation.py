@@ -23,14 +23,26 @@ def prepare_run(recipe: Recipe, run_dir: Path | None, *, resume: bool) -> Path:
 
     Raises:
         RunError: the directory holds a run and must not, or the other way round.
-        DataError: the corpus cannot be built.
+        DataError: the corpus cannot be built, or a tokenizer or token file is missing or damaged.
     """
     check_run_dir(run_dir, resume=resume)
     if recipe.data.corpus is not None:
         from pretrain.data.corpus import prepare_corpus  # noqa: PLC0415  most recipes have their data
 
         prepare_corpus(recipe)
+    _check_inputs(recipe)
     return run_dir or new_run_dir(Path(recipe.source).stem)
+
+
+def _check_inputs(recipe: Recipe) -> None:
+    """Read tokenizer and token files' headers once, before many ranks start only to find that one is missing."""
+    from pretrain.data.token_file import TokenFile  # noqa: PLC0415  the checks before need none of them
+    from pretrain.data.tokenizers import load_tokenizer  # noqa: PLC0415
+
+    load_tokenizer(recipe.tokenizer)
+    paths = [recipe.data.path] if recipe.data.path else [part.path for part in recipe.data.blend or ()]
+    for path in paths:
+        TokenFile.open(path)
 
 
 def prepare_together(recipe: Recipe, run_dir: Path | None, world: World, *, resume: bool) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import time
 from pathlib import Path
 
@@ -18,6 +19,9 @@ def check_run_dir(run_dir: Path | None, *, resume: bool) -> None:
     Raises:
         RunError: it does not; with what to do.
     """
+    if run_dir is not None and str(run_dir) in {"", "."}:
+        msg = "--run-dir: an empty path, or the working directory itself.\nName a folder for the run."
+        raise RunError(msg)
     if run_dir is None:
         if resume:
             msg = f"--resume needs the run to continue: pass --run-dir DIR.{_latest()}"
@@ -26,6 +30,7 @@ def check_run_dir(run_dir: Path | None, *, resume: bool) -> None:
     if run_dir.exists() and not run_dir.is_dir():
         msg = f"--run-dir {run_dir}: not a directory."
         raise RunError(msg)
+    _check_writable(run_dir)
     held = [name for name in _OF_A_RUN if (run_dir / name).exists()]
     if resume and "recipe.yml" not in held:
         msg = f"--run-dir {run_dir} holds no run to resume (no recipe.yml).\nLeave out --resume to start one there."
@@ -49,6 +54,14 @@ def new_run_dir(name: str) -> Path:
             continue
         return run_dir
     raise AssertionError
+
+
+def _check_writable(run_dir: Path) -> None:
+    """Pass when the directory is there, or can be made below the nearest folder that is."""
+    nearest = next(folder for folder in (run_dir.absolute(), *run_dir.absolute().parents) if folder.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+        msg = f"--run-dir {run_dir}: {nearest} is no folder that can be written.\nName another one."
+        raise RunError(msg)
 
 
 def _latest() -> str:

@@ -65,5 +65,5 @@ class DataSection(Section):
     def shares(self) -> tuple[float, float, float]:
         """The shares of training, validation and test, which sum to 1."""
         train, valid, test = (float(part) for part in self.split.split(","))
-        total = train + valid + test
+        total = train + valid + test or 1.0  # 0,0,0 leaves no document for anything, and is refused as such
         return train / total, valid / total, test / total

@@ -31,7 +31,9 @@ class TrainSection(Section):
     train_samples: Int | None = Field(
         default=None, gt=0, description="Length of the training in samples, instead of train_iters."
     )
-    seed: Int = Field(default=1234, ge=0, description="Seed of weights, dropout and the order of the samples.")
+    seed: Int = Field(
+        default=1234, ge=0, lt=2**31, description="Seed of weights, dropout and the order of the samples."
+    )
     deterministic_mode: Bool = Field(
         default=False, description="Only kernels that give the same bits every time; refused where there is none."
     )
