@@ -13,6 +13,7 @@ import pytest
 
 from plugins.fake_site import reference, site
 from pretrain.cli.main import main
+from pretrain.data.build import build_tokens
 from pretrain.errors import DataError
 from pretrain.launch.failure import Failure
 from pretrain.recipe import load_recipe
@@ -35,6 +36,10 @@ def workplace(tmp_path, monkeypatch, site):
     site.backend("fake")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tiny.yml").write_text(RECIPE)
+    (tmp_path / "text.jsonl").write_text('{"text": "some words"}\n' * 20)
+    section = load_recipe(tmp_path / "tiny.yml").tokenizer
+    build_tokens([Path("text.jsonl")], Path("corpus"), section, workers=1)
+    Path("text.jsonl").unlink()
     kept = {name: value for name, value in os.environ.items() if name not in TORCHRUN and "SLURM" not in name}
     with patch.dict(os.environ, kept, clear=True):
         yield tmp_path

@@ -7,7 +7,9 @@ from unittest.mock import patch
 
 import pytest
 
+from pretrain.data.build import build_tokens
 from pretrain.launch.job import Job
+from pretrain.recipe import load_recipe
 
 HERE = Path(__file__).parent
 RECIPE = """
@@ -36,6 +38,9 @@ def environment(monkeypatch):
 def recipe_file(tmp_path):
     path = tmp_path / "tiny.yml"
     path.write_text(RECIPE)
+    text = tmp_path / "text.jsonl"
+    text.write_text('{"text": "some words"}\n' * 20)
+    build_tokens([text], tmp_path / "corpus", load_recipe(path).tokenizer)
     return path
 
 

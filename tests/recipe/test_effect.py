@@ -25,6 +25,7 @@ SWITCHES = {
     "parallel.overlap_param_gather",
     "recompute.distribute_saved_activations",
     "checkpoint.finetune",
+    "data.reset_position_ids",
 }
 
 SWITCHED_OFF = {
@@ -38,6 +39,7 @@ SWITCHED_OFF = {
     ],
     "checkpoint.save_interval": ["checkpoint.save=false"],
     "checkpoint.keep": ["checkpoint.save=false"],
+    "data.reset_position_ids": ["model.position_embedding_type=rope"],
     "evaluation.iters": ["evaluation.interval=0"],
     "logging.tensorboard_queue_size": ["logging.tensorboard=false"],
 }

@@ -30,7 +30,8 @@ def prepare_run(recipe: Recipe, run_dir: Path | None, *, resume: bool) -> Path:
         from pretrain.data.corpus import prepare_corpus  # noqa: PLC0415  most recipes have their data
 
         prepare_corpus(recipe)
-    _check_inputs(recipe)
+    else:
+        _check_inputs(recipe)
     return run_dir or new_run_dir(Path(recipe.source).stem)
 
 
