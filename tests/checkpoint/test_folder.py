@@ -169,11 +169,11 @@ def test_so_many_are_kept(tmp_path, keep, left):
     assert folder.iterations() == left
 
 
-def test_the_one_just_written_is_kept_whatever_its_number(tmp_path):
-    folder = CheckpointFolder(tmp_path, keep=1)
-    save(folder, 40)
-    save(folder, 10)
-    assert (folder.iterations(), folder.latest()) == ([10], 10)
+def test_later_ones_of_an_abandoned_part_do_not_count(tmp_path):
+    folder = CheckpointFolder(tmp_path, keep=2)
+    for iteration in (40, 10, 20, 30):  # started again from before 10
+        save(folder, iteration)
+    assert (folder.iterations(), folder.latest()) == ([20, 30, 40], 30)
 
 
 def test_nothing_is_removed_before_the_new_one_is_complete(tmp_path):

@@ -26,7 +26,7 @@ class CheckpointFolder:
 
     Attributes:
         path: the folder.
-        keep: number of latest checkpoints that are kept, None for all.
+        keep: number of checkpoints up to the latest that are kept, None for all.
     """
 
     path: Path
