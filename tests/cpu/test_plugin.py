@@ -10,7 +10,8 @@ import sys
 import pytest
 import torch
 
-from pretrain.cpu import host, plugin
+from pretrain.cores import available_cores
+from pretrain.cpu import plugin
 from pretrain.cpu.dropout import Dropping
 from pretrain.plugins.offer import Decline, Offer
 from pretrain.plugins.requests import Mask
@@ -109,7 +110,7 @@ def test_half_precision_is_multiplied_in_fp32_where_the_cpu_has_no_fp16(monkeypa
 def test_the_backend_describes_this_machine():
     backend = plugin.pretrain_backend()
     described = backend.describe()
-    assert described["cores"] == str(host.cores())
+    assert described["cores"] == str(available_cores())
     assert described["threads"] == str(torch.get_num_threads())
     assert backend.peak_flops(torch.float32) is None
     assert backend.device(3) == torch.device("cpu")

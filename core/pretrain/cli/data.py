@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from pretrain.cores import available_cores
 from pretrain.errors import DataError
 from pretrain.recipe.sections.tokenizer import TokenizerSection
 
@@ -83,8 +83,7 @@ def build(
             _section(**tokenizer),
             json_key=json_key,
             append_eod=append_eod,
-            workers=workers
-            or (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1),
+            workers=workers or available_cores(),
             force=force,
             progress=progress,
         )

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from pretrain.cores import available_cores
 from pretrain.cpu import host
 from pretrain.cpu.allocator import keep_freed_memory
 from pretrain.plugins.backend import Available, Backend, PointToPoint
@@ -27,7 +28,7 @@ class CpuBackend(Backend):
 
     def availability(self) -> Available:
         """Say how many cores there are."""
-        return Available(f"{host.cpu_model()}, {host.cores()} cores")
+        return Available(f"{host.cpu_model()}, {available_cores()} cores")
 
     def device(self, local_rank: int) -> torch.device:  # noqa: ARG002  all ranks share the CPU
         """Return the CPU, after memory is made to stay with the process."""
@@ -51,6 +52,6 @@ class CpuBackend(Backend):
         return {
             "device": host.cpu_model(),
             "instruction_set": torch.backends.cpu.get_cpu_capability(),
-            "cores": str(host.cores()),
+            "cores": str(available_cores()),
             "threads": str(torch.get_num_threads()),
         }

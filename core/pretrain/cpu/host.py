@@ -16,13 +16,6 @@ _CPUINFO = Path("/proc/cpuinfo")
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
-def cores() -> int:
-    """Return the number of cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def cpu_model() -> str:
     """Return the CPU's name, or its architecture where the system does not tell the name."""
     if _CPUINFO.exists():

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 import sys
 import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pretrain.cores import available_cores
 from pretrain.data.build import build_tokens
 from pretrain.data.documents import read_texts
 from pretrain.data.replacing import replacing
@@ -58,8 +58,7 @@ def prepare_corpus(recipe: Recipe, *, workers: int | None = None, say: Callable[
                 text,
                 Path(prefix),
                 tokenizer,
-                workers
-                or min(8, (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)),
+                workers or min(8, available_cores()),
                 say,
             )
 

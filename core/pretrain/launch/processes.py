@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from pretrain.cores import available_cores
 from pretrain.launch.failure import Failure
 from pretrain.launch.rank import FAILURE_FILE, PARENT
 from pretrain.observe.environment import COMMAND
@@ -93,9 +94,8 @@ class Processes:
 
 def _environment(world: World) -> dict[str, str]:
     """Return a rank's variables: what the user has set stays, cores are shared, libraries speak up only in need."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     defaults = {
-        "OMP_NUM_THREADS": str(max(1, cores // world.local_world_size)),
+        "OMP_NUM_THREADS": str(max(1, available_cores() // world.local_world_size)),
         # When a rank dies, those of the others warn about every connection they lose.
         "TORCH_CPP_LOG_LEVEL": "ERROR",
     }
