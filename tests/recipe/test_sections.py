@@ -66,8 +66,19 @@ def test_a_rampup_is_a_list_or_megatrons_three_words(make, text):
     assert recipe.train.rampup_batch_size == (2, 2, 1000)
 
 
-def test_the_deepspeed_engine_is_named_as_not_there_yet(refusal):
-    assert "engine.name: 'deepspeed' is not in this version." in refusal("engine.name=deepspeed")
+def test_the_deepspeed_engine_splits_nothing_and_offloads_nothing_unless_told(make):
+    zero = make("engine.name=deepspeed").engine.zero
+    assert (zero.stage, zero.offload_optimizer.device, zero.offload_param.device) == (0, "none", "none")
+
+
+def test_a_size_in_elements_may_be_written_with_an_exponent(make):
+    zero = make("engine={name: deepspeed, zero: {stage: 1, reduce_bucket_size: 2e8}}").engine.zero
+    assert (zero.reduce_bucket_size, type(zero.reduce_bucket_size)) == (200_000_000, int)
+
+
+def test_a_bucket_of_gathered_weights_is_even(refusal):
+    zero = "engine={name: deepspeed, zero: {stage: 1, allgather_bucket_size: 3}}"
+    assert refusal(zero).endswith("engine.zero.allgather_bucket_size: 3 must be even.")
 
 
 @pytest.mark.parametrize(("given", "kept"), [("true", True), ("false", False), ("weights", "weights")])

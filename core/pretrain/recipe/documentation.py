@@ -78,7 +78,7 @@ def _row(path: str, field: FieldInfo, prefix: str) -> str:
 def _default(field: FieldInfo) -> str:
     if field.is_required():
         return "**required**"
-    if field.default_factory is not None or field.default is None:
+    if field.default_factory is not None or field.default is None or isinstance(field.default, Section):
         return ""
     return f"`{json.dumps(field.default)}`" if not isinstance(field.default, str) else f"`{field.default}`"
 

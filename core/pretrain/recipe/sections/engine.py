@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
-from pretrain.recipe.section import Section
-
-
-def _not_deepspeed(given: object) -> object:
-    if given == "deepspeed":
-        msg = (
-            "'deepspeed' is not in this version. Use megatron; "
-            "parallel.use_distributed_optimizer: true splits the optimizer as ZeRO-1 does."
-        )
-        raise ValueError(msg)
-    return given
+from pretrain.recipe.section import Section, Str
+from pretrain.recipe.sections.zero import ZeroSection
 
 
 class EngineSection(Section):
     """What steps the optimizer."""
 
-    name: Annotated[Literal["megatron"], BeforeValidator(_not_deepspeed)] = Field(
-        default="megatron", description="megatron: megatron-core's data parallelism and optimizer."
+    name: Literal["megatron", "deepspeed"] = Field(
+        default="megatron",
+        description="megatron: megatron-core's data parallelism and optimizer; deepspeed: DeepSpeed's, with ZeRO and "
+        "offload.",
+    )
+    zero: ZeroSection = ZeroSection()
+    deepspeed_config: Str | None = Field(
+        default=None,
+        min_length=1,
+        description="A DeepSpeed JSON file, relative to the working directory; what it says is taken over as keys of "
+        "the recipe.",
     )

@@ -1,0 +1,59 @@
+"""Sections `engine.zero.offload_optimizer` and `engine.zero.offload_param`: what ZeRO keeps off the device.
+
+Keys, defaults and meaning are those of DeepSpeed 0.19 (deepspeed/runtime/zero/offload_config.py), but `cpu_adam`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from pretrain.recipe.section import Bool, Float, Int, Section, Str
+
+
+class OffloadOptimizerSection(Section):
+    """Where the optimizer's state lives and is stepped: beside the weights, or in the memory of the host."""
+
+    device: Literal["none", "cpu", "nvme"] = Field(
+        default="none", description="none: beside the weights; cpu: in host memory; nvme: in files (stage 3)."
+    )
+    nvme_path: Str | None = Field(default=None, min_length=1, description="For nvme: folder of the files.")
+    pin_memory: Bool = Field(
+        default=True, description="Whether the host memory is page-locked, which makes copies faster."
+    )
+    buffer_count: Int = Field(default=4, ge=0, description="For nvme: number of buffers in host memory.")
+    fast_init: Bool = Field(
+        default=False, description="For nvme, of weights too: whether the optimizer is built from the files at once."
+    )
+    pipeline_read: Bool = Field(
+        default=False, description="For nvme: whether the next part is read while this one is computed."
+    )
+    pipeline_write: Bool = Field(
+        default=False, description="For nvme: whether the last part is written while this one is computed."
+    )
+    ratio: Float = Field(
+        default=1.0, ge=0, le=1, description="For cpu at stage 3: share of the sub-groups that are offloaded."
+    )
+    cpu_adam: Literal["deepspeed", "torch", "auto"] = Field(
+        default="deepspeed",
+        description="Adam of the host: deepspeed (compiled at its first use, an error where no compiler is), torch "
+        "(its fused AdamW), or auto: where no compiler is, torch may stand in.",
+    )
+
+
+class OffloadParamSection(Section):
+    """Where the weights wait until they are used, at stage 3."""
+
+    device: Literal["none", "cpu", "nvme"] = Field(
+        default="none", description="none: on the device; cpu: in host memory; nvme: in files."
+    )
+    nvme_path: Str | None = Field(default=None, min_length=1, description="For nvme: folder of the files.")
+    pin_memory: Bool = Field(
+        default=True, description="Whether the host memory is page-locked, which makes copies faster."
+    )
+    buffer_count: Int = Field(default=5, ge=0, description="For nvme: number of buffers in host memory.")
+    buffer_size: Int = Field(default=100_000_000, ge=0, description="For nvme: size of one buffer, in elements.")
+    max_in_cpu: Int = Field(
+        default=1_000_000_000, ge=0, description="For nvme: elements of weights that stay in host memory."
+    )
