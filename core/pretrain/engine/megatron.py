@@ -14,6 +14,7 @@ from megatron.core.tensor_parallel import param_is_not_tensor_parallel_duplicate
 from megatron.core.transformer.module import param_is_not_shared
 
 from pretrain.engine import setup, storage
+from pretrain.engine.forward import forward_logits, forward_loss, prompt_batch
 from pretrain.engine.protocol import Step
 from pretrain.engine.schedule import build_schedule
 
@@ -87,7 +88,7 @@ class MegatronEngine:
         if self._overflow is not None:
             self._overflow.clear()
         with phase("forward-backward"):
-            losses = self._run(_forward_loss, batches, num_microbatches, forward_only=False)
+            losses = self._run(forward_loss, batches, num_microbatches, forward_only=False)
         with phase("optimizer"):
             succeeded, norm, zeros = self.optimizer.step()
         return Step(
@@ -108,9 +109,7 @@ class MegatronEngine:
         for chunk in self.chunks:
             chunk.eval()
         losses = [
-            loss
-            for _ in range(iters)
-            for loss in self._run(_forward_loss, batches, num_microbatches, forward_only=True)
+            loss for _ in range(iters) for loss in self._run(forward_loss, batches, num_microbatches, forward_only=True)
         ]
         total = torch.zeros(2, device=self._device)
         if losses:
@@ -125,17 +124,11 @@ class MegatronEngine:
         self._gather_parameters()
         for chunk in self.chunks:
             chunk.eval()
-        length = self.recipe.model.seq_length  # what the kernels were negotiated for
-        window = list(tokens)[-length:]
-        batch: Batch = {
-            "tokens": torch.tensor([window + [0] * (length - len(window))]),
-            "position_ids": torch.arange(length)[None],
-            "attention_mask": self._causal_mask(length),
-        }
+        batch, position = prompt_batch(self.recipe, tokens)
         # The interleaved schedule takes micro-batches by the number of stages.
         repeats = self.recipe.parallel.pipeline_model_parallel_size if len(self.chunks) > 1 else 1
         outputs = self._run(
-            partial(_forward_logits, len(window) - 1),
+            partial(forward_logits, position),
             iter([batch] * repeats),
             repeats,
             forward_only=True,
@@ -212,12 +205,6 @@ class MegatronEngine:
             for chunk in self.chunks:
                 chunk.enable_forward_pre_hook()
 
-    def _causal_mask(self, length: int) -> Tensor | None:
-        """Return the mask where attention was negotiated to be given one."""
-        if not self.recipe.data.reset_attention_mask:
-            return None
-        return torch.ones(1, 1, length, length, dtype=torch.bool).triu(1)
-
     def _as_tensor(self, norm: Tensor | float) -> Tensor:
         return norm if isinstance(norm, torch.Tensor) else torch.tensor(float(norm), device=self._device)
 
@@ -230,36 +217,3 @@ def _chunk_reads(recipe: Recipe, chunk: Any) -> bool:
     inner = chunk.module
     inner = getattr(inner, "module", inner)  # Float16Module
     return bool(inner.pre_process or inner.post_process or recipe.data.reset_attention_mask)
-
-
-def _forward_loss(batches: Iterator[Batch] | None, model: Any, *, device: torch.device) -> tuple[Tensor, Any]:
-    batch = _to(device, next(batches)) if batches is not None else {}
-    output = model(
-        batch.get("tokens"), batch.get("position_ids"), batch.get("attention_mask"), labels=batch.get("labels")
-    )
-    return output, partial(_mean_loss, batch.get("loss_mask"))
-
-
-def _mean_loss(loss_mask: Tensor | None, losses: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the mean over unmasked tokens [b, s], and a copy that the schedule's in-place scaling does not reach."""
-    weights = torch.ones_like(losses) if loss_mask is None else loss_mask
-    loss = (losses.float() * weights).sum() / weights.sum().clamp(min=1)
-    return loss, loss.detach().clone()
-
-
-def _forward_logits(
-    position: int, batches: Iterator[Batch] | None, model: Any, *, device: torch.device
-) -> tuple[Tensor, Any]:
-    batch = _to(device, next(batches)) if batches is not None else {}
-    output = model(
-        batch.get("tokens"), batch.get("position_ids"), batch.get("attention_mask"), runtime_gather_output=True
-    )
-    return output, partial(_logits_at, position)
-
-
-def _logits_at(position: int, output: Tensor, *, non_loss_data: bool) -> Tensor:  # noqa: ARG001  the schedule's call
-    return output[0, position].float()
-
-
-def _to(device: torch.device, batch: Batch) -> dict[str, Tensor | None]:
-    return {name: None if tensor is None else tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
