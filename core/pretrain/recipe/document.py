@@ -41,6 +41,14 @@ class Document:
             keys = keys[:-1]
         return self.places.get(keys, self.source)
 
+    def remove(self, path: str) -> None:
+        """Take out the key "section.key", if it is there."""
+        *sections, key = path.split(".")
+        inner: Any = self.data
+        for section in sections:
+            inner = inner.get(section, {})
+        inner.pop(key, None)
+
 
 def read_document(path: Path) -> Document:
     """Read a YAML file; raises RecipeError with file and line for what is no mapping of unique keys."""

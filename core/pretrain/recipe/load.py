@@ -62,11 +62,11 @@ def _drop_switched_off(document: Document, problems: Iterable[Problem]) -> bool:
     for problem in problems:
         governed = any(_overrides(document, path) for path in problem.switched_off_by)
         if governed and not _overrides(document, problem.path):
-            section, key = problem.path.split(".")
-            del document.data[section][key]
+            document.remove(problem.path)
             dropped = True
     return dropped
 
 
 def _overrides(document: Document, path: str) -> bool:
-    return path in document.overridden or path.partition(".")[0] in document.overridden
+    """Return whether an override gave this key, a section around it, or a key inside it."""
+    return any(f"{path}.".startswith(f"{given}.") or given.startswith(f"{path}.") for given in document.overridden)

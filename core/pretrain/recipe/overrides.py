@@ -65,5 +65,4 @@ def _replace_alternatives(document: Document, path: str) -> None:
     for group in _ALTERNATIVES:
         if path in group:
             for other in set(group) - {path} - document.overridden:
-                section, key = other.split(".")
-                document.data[section].pop(key, None)
+                document.remove(other)

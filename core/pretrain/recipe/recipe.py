@@ -10,6 +10,7 @@ from pydantic_core import PydanticCustomError
 
 from pretrain.recipe.checks import problems_of
 from pretrain.recipe.checks.effect import without_effect
+from pretrain.recipe.document import Document
 from pretrain.recipe.layout import lay_out
 from pretrain.recipe.section import Section
 from pretrain.recipe.sections.checkpoint import CheckpointSection
@@ -76,10 +77,10 @@ class Recipe(Section):
 
         Keys that have no effect in this recipe are left out, because loading refuses them.
         """
-        data = self.model_dump(mode="json", exclude_none=True)
-        for section, key in (path.split(".") for path in without_effect(self)):
-            data[section].pop(key, None)
-        return yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=120)
+        document = Document(self.source, self.model_dump(mode="json", exclude_none=True))
+        for path in without_effect(self):
+            document.remove(path)
+        return yaml.safe_dump(document.data, sort_keys=False, allow_unicode=True, width=120)
 
     def model_post_init(self, context: Any, /) -> None:
         """Take over the source that validation was told of."""
@@ -95,7 +96,7 @@ class Recipe(Section):
         return self
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Recipe) and self.model_dump() == other.model_dump()
+        return isinstance(other, Recipe) and self.dump() == other.dump()
 
     def __hash__(self) -> int:
         return hash(self.dump())

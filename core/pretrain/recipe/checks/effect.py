@@ -1,197 +1,59 @@
-"""Keys that are given but would have no effect: an error, never silence."""
+"""Keys that would do nothing in this recipe. Giving one is an error, because its author expects it to do something."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from pretrain.recipe.checks import engine_rules, rules
 from pretrain.recipe.problem import Problem
+from pretrain.recipe.section import Section
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
+    from pretrain.recipe.checks.rule import Rule
     from pretrain.recipe.recipe import Recipe
 
+RULES = (*engine_rules.RULES, *rules.RULES)
 
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """Keys that have an effect only while other keys have certain values.
-
-    Attributes:
-        keys: "section.key", all of one section.
-        needs: what the recipe must say for them to have an effect.
-        decided_by: the keys that `holds` looks at.
-        holds: whether the keys have an effect.
-    """
-
-    keys: tuple[str, ...]
-    needs: str
-    decided_by: tuple[str, ...]
-    holds: Callable[[Recipe], bool]
-
-
-def _decays(recipe: Recipe) -> bool:
-    return recipe.schedule.lr_decay_style != "constant"
-
-
-RULES = (
-    Rule(
-        ("data.reset_position_ids",),
-        "model.position_embedding_type: learned_absolute",
-        ("model.position_embedding_type",),
-        lambda r: r.model.position_embedding_type == "learned_absolute",
-    ),
-    Rule(
-        ("model.rotary_percent", "model.rotary_base", "kernels.rotary"),
-        "model.position_embedding_type: rope",
-        ("model.position_embedding_type",),
-        lambda r: r.model.position_embedding_type == "rope",
-    ),
-    Rule(
-        ("model.init_method_std",),
-        "model.init_method: normal, or output_layer_init_method normal or scaled_normal",
-        ("model.init_method", "model.output_layer_init_method"),
-        lambda r: r.model.init_method == "normal" or "normal" in r.model.output_layer_init_method,
-    ),
-    Rule(
-        ("tokenizer.vocab_file", "tokenizer.merge_file"),
-        "tokenizer.type: gpt2",
-        ("tokenizer.type",),
-        lambda r: r.tokenizer.type == "gpt2",
-    ),
-    Rule(
-        ("tokenizer.file",),
-        "tokenizer.type: huggingface",
-        ("tokenizer.type",),
-        lambda r: r.tokenizer.type == "huggingface",
-    ),
-    Rule(
-        ("tokenizer.vocab_size",),
-        "tokenizer.type: huggingface and data.corpus, on which such a tokenizer is trained",
-        ("tokenizer.type", "data.corpus"),
-        lambda r: r.tokenizer.type == "huggingface" and r.data.corpus is not None,
-    ),
-    Rule(
-        ("precision.loss_scale", "precision.fp16_lm_cross_entropy"),
-        "precision.dtype: fp16",
-        ("precision.dtype",),
-        lambda r: r.precision.dtype == "fp16",
-    ),
-    Rule(
-        (
-            "precision.initial_loss_scale",
-            "precision.loss_scale_window",
-            "precision.hysteresis",
-            "precision.min_loss_scale",
-        ),
-        "precision.dtype: fp16 with a dynamic loss scale (no precision.loss_scale)",
-        ("precision.dtype", "precision.loss_scale"),
-        lambda r: r.precision.dtype == "fp16" and r.precision.loss_scale is None,
-    ),
-    Rule(
-        ("parallel.virtual_pipeline_model_parallel_size",),
-        "parallel.pipeline_model_parallel_size over 1",
-        ("parallel.pipeline_model_parallel_size",),
-        lambda r: r.parallel.pipeline_model_parallel_size > 1,
-    ),
-    Rule(
-        ("parallel.sequence_parallel",),
-        "parallel.tensor_model_parallel_size over 1",
-        ("parallel.tensor_model_parallel_size",),
-        lambda r: r.parallel.tensor_model_parallel_size > 1,
-    ),
-    Rule(
-        ("parallel.overlap_param_gather",),
-        "parallel.use_distributed_optimizer and parallel.overlap_grad_reduce",
-        ("parallel.use_distributed_optimizer", "parallel.overlap_grad_reduce"),
-        lambda r: r.parallel.use_distributed_optimizer and r.parallel.overlap_grad_reduce,
-    ),
-    Rule(
-        ("recompute.method", "recompute.num_layers"),
-        "recompute.granularity: full",
-        ("recompute.granularity",),
-        lambda r: r.recompute.granularity == "full",
-    ),
-    Rule(
-        ("recompute.distribute_saved_activations",),
-        "recompute.granularity: full, parallel.tensor_model_parallel_size over 1 and no parallel.sequence_parallel",
-        ("recompute.granularity", "parallel.tensor_model_parallel_size", "parallel.sequence_parallel"),
-        lambda r: (
-            r.recompute.granularity == "full"
-            and r.parallel.tensor_model_parallel_size > 1
-            and not r.parallel.sequence_parallel
-        ),
-    ),
-    Rule(
-        ("schedule.min_lr",),
-        "a schedule.lr_decay_style other than constant",
-        ("schedule.lr_decay_style",),
-        _decays,
-    ),
-    Rule(
-        ("schedule.lr_decay_iters", "schedule.lr_decay_samples"),
-        "a schedule.lr_decay_style other than constant, or schedule.lr_warmup_fraction, which is a part of it",
-        ("schedule.lr_decay_style", "schedule.lr_warmup_fraction"),
-        lambda r: _decays(r) or r.schedule.lr_warmup_fraction is not None,
-    ),
-    Rule(
-        ("schedule.lr_wsd_decay_style", "schedule.lr_wsd_decay_iters", "schedule.lr_wsd_decay_samples"),
-        "schedule.lr_decay_style: WSD",
-        ("schedule.lr_decay_style",),
-        lambda r: r.schedule.lr_decay_style == "WSD",
-    ),
-    Rule(
-        ("kernels.triangle_block_size",),
-        "kernels.attention: triangle",
-        ("kernels.attention",),
-        # Any other name may be that of a plugin's own triangle kernel.
-        lambda r: r.kernels.attention not in {"auto", "flash", "softmax"},
-    ),
-    Rule(
-        ("checkpoint.save_interval", "checkpoint.keep"),
-        "checkpoint.save",
-        ("checkpoint.save",),
-        lambda r: r.checkpoint.save is not False,
-    ),
-    Rule(
-        ("checkpoint.finetune",),
-        "checkpoint.load",
-        ("checkpoint.load",),
-        lambda r: r.checkpoint.load is not None,
-    ),
-    Rule(
-        ("evaluation.iters",),
-        "an evaluation.interval over 0",
-        ("evaluation.interval",),
-        lambda r: r.evaluation.interval > 0,
-    ),
-    Rule(
-        ("evaluation.prompt_tokens",),
-        "evaluation.prompt",
-        ("evaluation.prompt",),
-        lambda r: r.evaluation.prompt is not None,
-    ),
-    Rule(
-        ("logging.tensorboard_queue_size",),
-        "logging.tensorboard: true",
-        ("logging.tensorboard",),
-        lambda r: r.logging.tensorboard,
-    ),
-)
+_OFF = {False, "auto", "none"}
 
 
 def without_effect(recipe: Recipe) -> list[str]:
     """Return the keys that do nothing in this recipe, given or not, as "section.key"."""
-    return [key for rule in RULES if not rule.holds(recipe) for key in rule.keys]
+    return [path for path, _ in _idle(recipe)]
 
 
 def problems(recipe: Recipe) -> Iterator[Problem]:
-    """Yield the keys that are given but do nothing; what is given as off (false, 0, auto) may stay."""
-    for rule in RULES:
-        if rule.holds(recipe):
-            continue
-        for path in rule.keys:
-            section_name, key = path.split(".")
-            section = getattr(recipe, section_name)
-            if key in section.model_fields_set and getattr(section, key) not in {False, "auto"}:
-                yield Problem(path, f"no effect here; it needs {rule.needs}.", rule.decided_by)
+    """Yield the keys that are given but do nothing; what is given as off (false, 0, auto, none) may stay."""
+    idle = _idle(recipe)
+    paths = {path for path, _ in idle}
+    for path, rule in idle:
+        if paths.isdisjoint(_around(path)) and not _is_off(_given(recipe, path)):
+            yield Problem(path, f"no effect here; it needs {rule.needs}.", rule.decided_by)
+
+
+def _idle(recipe: Recipe) -> list[tuple[str, Rule]]:
+    return [(path, rule) for rule in RULES if not rule.holds(recipe) for path in rule.keys]
+
+
+def _around(path: str) -> Iterator[str]:
+    """Yield the sections around a key, inner ones first: of a.b.c a.b and a."""
+    while "." in path:
+        path = path.rpartition(".")[0]
+        yield path
+
+
+def _given(recipe: Recipe, path: str) -> Any:
+    """Return the value of a key, None if it was not given."""
+    *sections, key = path.split(".")
+    section: Section = recipe
+    for name in sections:
+        section = getattr(section, name)
+    return getattr(section, key) if key in section.model_fields_set else None
+
+
+def _is_off(value: Any) -> bool:
+    if isinstance(value, Section):
+        return all(_is_off(getattr(value, key)) for key in value.model_fields_set)
+    return value is None or value in _OFF

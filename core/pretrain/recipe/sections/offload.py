@@ -1,6 +1,8 @@
 """Sections `engine.zero.offload_optimizer` and `engine.zero.offload_param`: what ZeRO keeps off the device.
 
-Keys, defaults and meaning are those of DeepSpeed 0.19 (deepspeed/runtime/zero/offload_config.py), but `cpu_adam`.
+Keys, defaults and meaning are those of DeepSpeed 0.19 (deepspeed/runtime/zero/offload_config.py); `cpu_adam` is ours.
+`ratio` is left out: what it leaves on the device is stepped by another AdamW (zero/stage3.py:317), whose learning rate
+no schedule reaches and which no checkpoint holds.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from pretrain.recipe.section import Bool, Float, Int, Section, Str
+from pretrain.recipe.section import Bool, Int, Section, Str
 
 
 class OffloadOptimizerSection(Section):
@@ -31,9 +33,6 @@ class OffloadOptimizerSection(Section):
     )
     pipeline_write: Bool = Field(
         default=False, description="For nvme: whether the last part is written while this one is computed."
-    )
-    ratio: Float = Field(
-        default=1.0, ge=0, le=1, description="For cpu at stage 3: share of the sub-groups that are offloaded."
     )
     cpu_adam: Literal["deepspeed", "torch", "auto"] = Field(
         default="deepspeed",
