@@ -31,6 +31,17 @@ CHOICES = {
     "schedule.lr_decay_style": ["constant", "linear", "cosine", "inverse-square-root", "WSD"],
     "schedule.lr_wsd_decay_iters": [None, 7],
     "schedule.lr_warmup_fraction": [None, 0.1],
+    "engine.name": ["megatron", "deepspeed"],
+    "engine.zero.stage": [0, 1, 2, 3],
+    "engine.zero.contiguous_gradients": [True, False],
+    "engine.zero.overlap_comm": [None, True, False],
+    "engine.zero.allgather_bucket_size": [2e8],
+    "engine.zero.stage3_model_persistence_threshold": [None, 5],
+    "engine.zero.offload_optimizer.device": ["none", "cpu", "nvme"],
+    "engine.zero.offload_optimizer.nvme_path": [None, "swap"],
+    "engine.zero.offload_optimizer.pin_memory": [True, False],
+    "engine.zero.offload_param.device": ["none", "cpu", "nvme"],
+    "engine.zero.offload_param.nvme_path": [None, "swap"],
     "kernels.attention": ["auto", "flash", "triangle", "softmax", "mine"],
     "checkpoint.save": [True, False, "elsewhere"],
     "checkpoint.load": [None, "from"],
@@ -51,8 +62,11 @@ def overrides(draw):
 def test_a_dump_loads_as_an_equal_recipe(chosen):
     data = copy.deepcopy(SMALLEST)
     for path, value in chosen.items():
-        section, key = path.split(".")
-        data.setdefault(section, {})[key] = value
+        *sections, key = path.split(".")
+        inner = data
+        for section in sections:
+            inner = inner.setdefault(section, {})
+        inner[key] = value
     try:
         recipe = make_recipe(data)
     except RecipeError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pretrain.recipe.checks import batch, effect, inputs, schedule, shape
+from pretrain.recipe.checks import batch, deepspeed, effect, inputs, schedule, shape
 
 if TYPE_CHECKING:
     from pretrain.recipe.problem import Problem
@@ -18,5 +18,6 @@ def problems_of(recipe: Recipe) -> list[Problem]:
         *inputs.problems(recipe),
         *batch.problems(recipe),
         *schedule.problems(recipe),
+        *deepspeed.problems(recipe),
         *effect.problems(recipe),
     ]

@@ -46,8 +46,9 @@ def _model(recipe: Recipe) -> Iterator[Problem]:
         yield Problem("model.attention_softmax_in_fp32", "must be true with model.apply_query_key_layer_scaling.")
 
 
-def _tensor(recipe: Recipe) -> Iterator[Problem]:
-    model, size = recipe.model, recipe.parallel.tensor_model_parallel_size
+def indivisible_by_tensor_size(recipe: Recipe, size: int) -> list[str]:
+    """Return the keys of section model that `size` tensor-parallel ranks cannot share."""
+    model = recipe.model
     keys = ["num_attention_heads", "hidden_size"]
     # Where these two are not given they follow from the others, which are then the ones to report.
     keys += [key for key in ("num_query_groups", "ffn_hidden_size") if key in model.model_fields_set]
@@ -56,11 +57,16 @@ def _tensor(recipe: Recipe) -> Iterator[Problem]:
     indivisible = [key for key in keys if getattr(model, key) % size]
     if not indivisible and model.ffn_hidden_size % size:
         indivisible = ["ffn_hidden_size"]
-    for key in indivisible:
+    return indivisible
+
+
+def _tensor(recipe: Recipe) -> Iterator[Problem]:
+    size = recipe.parallel.tensor_model_parallel_size
+    for key in indivisible_by_tensor_size(recipe, size):
         why = ", along which sequence_parallel splits" if key == "seq_length" else ""
         yield Problem(
             "parallel.tensor_model_parallel_size",
-            f"{size} does not divide model.{key} {getattr(model, key)}{why}.",
+            f"{size} does not divide model.{key} {getattr(recipe.model, key)}{why}.",
         )
 
 

@@ -1,0 +1,104 @@
+"""What DeepSpeed refuses in the middle of a build, or silently does otherwise. Its lines are those of 0.19.8."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from pretrain.recipe.checks.shape import indivisible_by_tensor_size
+from pretrain.recipe.problem import Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pretrain.recipe.recipe import Recipe
+
+
+def problems(recipe: Recipe) -> Iterator[Problem]:
+    """Yield what the DeepSpeed engine cannot do."""
+    if recipe.engine.name != "deepspeed":
+        return
+    if recipe.parallel.pipeline_model_parallel_size > 1:
+        yield _pipeline(recipe)
+    yield from _loss_scale(recipe)
+    yield from _gradients(recipe)
+    yield from _offload(recipe)
+
+
+def _pipeline(recipe: Recipe) -> Problem:
+    path, stages = "parallel.pipeline_model_parallel_size", recipe.parallel.pipeline_model_parallel_size
+    stage = recipe.engine.zero.stage
+    if stage < 2:
+        return Problem(
+            path,
+            f"{stages} needs engine.name: megatron, where parallel.use_distributed_optimizer: true is what "
+            "engine.zero.stage: 1 is here.",
+        )
+    split = "gradients" if stage == 2 else "weights and gradients"
+    return Problem(
+        path,
+        f"{stages} does not go with engine.zero.stage: {stage}, which splits the {split} of a pipeline stage while its "
+        f"other micro-batches still add to them. {_without_pipeline(recipe)}",
+    )
+
+
+def _without_pipeline(recipe: Recipe) -> str:
+    """Return the layout of one stage for which the same number of ranks will do."""
+    ranks = recipe.model_parallel_size
+    size = max(n for n in range(1, ranks + 1) if not ranks % n and not indivisible_by_tensor_size(recipe, n))
+    nearest = f"Nearest: pipeline_model_parallel_size: 1 with tensor_model_parallel_size: {size}"
+    if size == ranks:
+        return f"{nearest}."
+    key = indivisible_by_tensor_size(recipe, ranks)[0]
+    return f"{nearest}; {ranks} does not divide model.{key} {getattr(recipe.model, key)}."
+
+
+def _loss_scale(recipe: Recipe) -> Iterator[Problem]:
+    """DeepSpeed keeps an exponent and a whole number, and cuts off the rest (precision_config.py)."""
+    precision = recipe.precision
+    if precision.dtype != "fp16" or precision.loss_scale is not None:
+        return
+    if not math.log2(precision.initial_loss_scale).is_integer():
+        near = 2 ** round(math.log2(precision.initial_loss_scale))
+        yield Problem(
+            "precision.initial_loss_scale",
+            f"{precision.initial_loss_scale:g} is no power of 2, which DeepSpeed needs; give {near:g}.",
+        )
+    if not precision.min_loss_scale.is_integer():
+        yield Problem(
+            "precision.min_loss_scale",
+            f"{precision.min_loss_scale:g} is no whole number, which DeepSpeed needs; give 1 or more.",
+        )
+
+
+def _gradients(recipe: Recipe) -> Iterator[Problem]:
+    """Stage 0 has no buffer of its own for gradients: engine.py:2323, "unsupported mix"."""
+    precision = recipe.precision
+    if recipe.engine.zero.stage == 0 and precision.dtype != "fp32" and precision.grad_reduce_in_fp32:
+        default = " (the default)" if "grad_reduce_in_fp32" not in precision.model_fields_set else ""
+        yield Problem(
+            "precision.grad_reduce_in_fp32",
+            f"true{default} needs engine.zero.stage 1 to 3 with {precision.dtype}; at stage 0 DeepSpeed sums gradients "
+            f"in {precision.dtype}. Give false, or a stage.",
+        )
+
+
+def _offload(recipe: Recipe) -> Iterator[Problem]:
+    zero = recipe.engine.zero
+    if zero.stage == 0:
+        return
+    if zero.offload_optimizer.device == "nvme" and zero.stage < 3:  # zero_use_cpu_optimizer(), engine.py:1562
+        yield Problem(
+            "engine.zero.offload_optimizer.device",
+            f"nvme needs engine.zero.stage: 3; at stage {zero.stage} DeepSpeed would keep everything in host memory, "
+            "which is cpu.",
+        )
+    for name in ("offload_optimizer", "offload_param"):
+        section = getattr(zero, name)
+        if section.device == "nvme" and section.nvme_path is None and zero.stage == 3:
+            yield Problem(f"engine.zero.{name}.nvme_path", f"required with engine.zero.{name}.device: nvme.")
+    if not zero.contiguous_gradients and zero.offload_optimizer.device != "none" and zero.stage < 3:
+        yield Problem(  # stage_1_and_2.py:300
+            "engine.zero.contiguous_gradients",
+            f"false does not go with engine.zero.offload_optimizer at stage {zero.stage}; DeepSpeed would take true.",
+        )

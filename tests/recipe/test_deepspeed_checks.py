@@ -1,0 +1,130 @@
+"""What the DeepSpeed engine cannot do is refused before anything is built."""
+
+from __future__ import annotations
+
+import pytest
+
+from pretrain.recipe import make_recipe
+from recipe.smallest import SMALLEST
+
+STAGES_2 = "parallel.pipeline_model_parallel_size=2"
+FP16 = "precision.dtype=fp16"
+
+
+def zero(stage, **more):
+    return {**SMALLEST, "engine": {"name": "deepspeed", "zero": {"stage": stage, **more}}}
+
+
+@pytest.mark.parametrize("stage", [0, 1])
+def test_a_pipeline_belongs_to_megatrons_engine(refusal, stage):
+    assert refusal(STAGES_2, data=zero(stage)) == (
+        f"--set {STAGES_2}: parallel.pipeline_model_parallel_size: 2 needs engine.name: megatron, where "
+        "parallel.use_distributed_optimizer: true is what engine.zero.stage: 1 is here."
+    )
+
+
+@pytest.mark.parametrize(("stage", "split"), [(2, "gradients"), (3, "weights and gradients")])
+def test_a_pipeline_does_not_go_with_split_gradients(refusal, stage, split):
+    assert refusal(STAGES_2, "parallel.tensor_model_parallel_size=2", data=zero(stage)) == (
+        f"--set {STAGES_2}: parallel.pipeline_model_parallel_size: 2 does not go with engine.zero.stage: {stage}, "
+        f"which splits the {split} of a pipeline stage while its other micro-batches still add to them. "
+        "Nearest: pipeline_model_parallel_size: 1 with tensor_model_parallel_size: 4."
+    )
+
+
+def test_the_nearest_layout_is_one_that_the_model_allows(refusal):
+    """16 ranks hold 4 heads as 4 x 4 data-parallel ones at best."""
+    layout = "parallel={tensor_model_parallel_size: 4, pipeline_model_parallel_size: 4}"
+    assert refusal(layout, "model.num_layers=4", data=zero(2)).endswith(
+        "Nearest: pipeline_model_parallel_size: 1 with tensor_model_parallel_size: 4; "
+        "16 does not divide model.num_attention_heads 4."
+    )
+
+
+@pytest.mark.parametrize(("scale", "power"), [(3000, 4096), (0.3, 0.25)])
+def test_the_loss_scale_starts_at_a_power_of_two(refusal, scale, power):
+    assert refusal(FP16, f"precision.initial_loss_scale={scale}", data=zero(1)).endswith(
+        f"precision.initial_loss_scale: {scale} is no power of 2, which DeepSpeed needs; give {power}."
+    )
+
+
+def test_the_lowest_loss_scale_is_a_whole_number(refusal):
+    assert refusal(FP16, "precision.min_loss_scale=0.5", data=zero(1)).endswith(
+        "precision.min_loss_scale: 0.5 is no whole number, which DeepSpeed needs; give 1 or more."
+    )
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        [FP16, "precision.initial_loss_scale=4096", "precision.min_loss_scale=2"],
+        [FP16, "precision.initial_loss_scale=0.5"],
+        [FP16, "precision.loss_scale=3000"],
+    ],
+)
+def test_other_loss_scales_are_taken(overrides):
+    assert make_recipe(zero(1), overrides).precision.dtype == "fp16"
+
+
+def test_megatrons_engine_takes_any_loss_scale(make):
+    assert make(FP16, "precision={dtype: fp16, initial_loss_scale: 3000, min_loss_scale: 0.5}")
+
+
+def test_stage_0_sums_gradients_in_the_dtype_of_the_weights(refusal):
+    assert refusal("precision.dtype=bf16", data=zero(0)).endswith(
+        "precision.grad_reduce_in_fp32: true (the default) needs engine.zero.stage 1 to 3 with bf16; at stage 0 "
+        "DeepSpeed sums gradients in bf16. Give false, or a stage."
+    )
+    assert "precision.grad_reduce_in_fp32: true needs engine.zero.stage 1 to 3 with fp16;" in refusal(
+        "precision={dtype: fp16, grad_reduce_in_fp32: true}", data=zero(0)
+    )
+
+
+@pytest.mark.parametrize(
+    ("stage", "precision"),
+    [
+        (0, "{dtype: bf16, grad_reduce_in_fp32: false}"),
+        (0, "{dtype: fp16}"),
+        (0, "{dtype: fp32, grad_reduce_in_fp32: true}"),
+        (1, "{dtype: bf16}"),
+        (3, "{dtype: fp16, grad_reduce_in_fp32: true}"),
+    ],
+)
+def test_other_sums_of_gradients_are_taken(stage, precision):
+    assert make_recipe(zero(stage), [f"precision={precision}"]).engine.zero.stage == stage
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+def test_files_need_stage_3(refusal, stage):
+    assert refusal(data=zero(stage, offload_optimizer={"device": "nvme", "nvme_path": "swap"})) == (
+        "recipe: engine.zero.offload_optimizer.device: nvme needs engine.zero.stage: 3; "
+        f"at stage {stage} DeepSpeed would keep everything in host memory, which is cpu."
+    )
+
+
+@pytest.mark.parametrize("section", ["offload_optimizer", "offload_param"])
+def test_files_need_a_folder(refusal, section):
+    assert refusal(data=zero(3, **{section: {"device": "nvme"}})) == (
+        f"recipe: engine.zero.{section}.nvme_path: required with engine.zero.{section}.device: nvme."
+    )
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+def test_offload_needs_contiguous_gradients_below_stage_3(refusal, stage):
+    scattered = {"contiguous_gradients": False, "offload_optimizer": {"device": "cpu"}}
+    assert refusal(data=zero(stage, **scattered)) == (
+        "recipe: engine.zero.contiguous_gradients: false does not go with engine.zero.offload_optimizer at stage "
+        f"{stage}; DeepSpeed would take true."
+    )
+    assert make_recipe(zero(3, **scattered)).engine.zero.offload_optimizer.device == "cpu"
+
+
+def test_offload_without_a_stage_is_refused(refusal):
+    assert refusal(data=zero(0, offload_optimizer={"device": "cpu"})) == (
+        "recipe: engine.zero.offload_optimizer: no effect here; it needs engine.zero.stage 1 to 3."
+    )
+
+
+@pytest.mark.parametrize("stage", range(4))
+def test_tensor_parallelism_goes_with_every_stage(stage):
+    assert make_recipe(zero(stage), ["parallel.tensor_model_parallel_size=4"]).model_parallel_size == 4
