@@ -1,0 +1,225 @@
+"""A backend as DeepSpeed's accelerator. Import it after deepspeed."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from typing import TYPE_CHECKING, Any
+
+import torch
+from deepspeed.accelerator.abstract_accelerator import DeepSpeedAccelerator
+from deepspeed.ops.op_builder import cpu as host_ops
+
+from pretrain.bridge.names import DeviceNames
+from pretrain.plugins.backend import Available
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from torch import Tensor
+
+    from pretrain.plugins.backend import Backend
+
+_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+_HOST_OPS = frozenset({"AsyncIOBuilder", "CPUAdamBuilder", "CPUAdagradBuilder", "CPULionBuilder", "PinMemoryBuilder"})
+
+
+def make_accelerator(backend: Backend, own: type[Any] | None) -> OfBackend:
+    """Return the accelerator of a backend.
+
+    Args:
+        backend: whose device it is.
+        own: DeepSpeed's class for the device; None for a device that DeepSpeed does not know.
+    """
+    kind = DeviceAccelerator if own is None else type(own.__name__, (OfBackend, own), {})
+    return kind(backend)
+
+
+class OfBackend:
+    """What the backend says, before what DeepSpeed's class for the device type supposes."""
+
+    def __init__(self, backend: Backend) -> None:
+        super().__init__()
+        self.backend = backend
+        self.lends_local_rank = False
+
+    def communication_backend_name(self) -> str:
+        return self.backend.process_group
+
+    def device_count(self) -> int:
+        return self.backend.device_count() or 1  # cpu_accelerator.py 58 starts numactl to count
+
+    def is_available(self) -> bool:
+        return isinstance(self.backend.availability(), Available)
+
+    def supported_dtypes(self) -> list[torch.dtype]:
+        return [dtype for dtype in _DTYPES if self.backend.supports(dtype)]
+
+    def is_bf16_supported(self) -> bool:
+        return self.backend.supports(torch.bfloat16)
+
+    def is_fp16_supported(self) -> bool:
+        return self.backend.supports(torch.float16)
+
+    def create_op_builder(self, class_name: str) -> Any:
+        """Return a builder of DeepSpeed's, but not the one that it compiles at every start (comm/torch.py 48)."""
+        if class_name == "ShareMemCommBuilder":
+            return None
+        return super().create_op_builder(class_name)  # type: ignore[misc]
+
+
+def _of_names(name: str) -> Any:
+    def call(self: DeviceAccelerator, *args: Any, **kwargs: Any) -> Any:
+        return getattr(self.names, name)(*args, **kwargs)
+
+    return call
+
+
+def _tensor_of(dtype: torch.dtype) -> property:
+    return property(lambda self: functools.partial(torch.tensor, dtype=dtype, device=self.device_name()))
+
+
+class DeviceAccelerator(OfBackend, DeepSpeedAccelerator):  # type: ignore[misc]  # untyped
+    """Any device, from torch's module for it and the backend; methods as in DeepSpeed's abstract_accelerator.py."""
+
+    def __init__(self, backend: Backend) -> None:
+        super().__init__(backend)
+        self.names = DeviceNames(backend)
+        self._name = backend.device_type
+        self._compile_backend = "inductor"
+        self._torch_pins_host_memory = not self.is_synchronized_device()
+
+    # Device
+    def is_synchronized_device(self) -> bool:
+        return self.backend.device_type == "cpu"
+
+    use_host_timers = resolves_data_dependency = handles_memory_backpressure = is_synchronized_device
+
+    def device_name(self, device_index: int | None = None) -> str:
+        return str(self.device(device_index))
+
+    def device(self, device_index: int | str | None = None) -> torch.device:
+        kind = self.backend.device_type
+        return torch.device(kind) if device_index is None or kind == "cpu" else torch.device(kind, int(device_index))
+
+    def current_device(self) -> int:
+        return 0 if self.is_synchronized_device() else self.names.current_device()
+
+    def current_device_name(self) -> str:
+        return self.device_name(self.current_device())
+
+    set_device = _of_names("set_device")
+    synchronize = _of_names("synchronize")
+    empty_cache = _of_names("empty_cache")
+
+    # Generators
+    def random(self) -> Any:
+        return torch.random
+
+    set_rng_state = _of_names("set_rng_state")
+    get_rng_state = _of_names("get_rng_state")
+    manual_seed = manual_seed_all = _of_names("manual_seed")
+
+    def default_generator(self, device_index: int) -> torch.Generator:
+        return self.names.default_generators[device_index]
+
+    def initial_seed(self) -> int:
+        return self.default_generator(self.current_device()).initial_seed()
+
+    # Streams
+    Stream = property(lambda self: self.names.Stream)
+    Event = property(lambda self: self.names.Event)
+    stream = _of_names("stream")
+    current_stream = _of_names("current_stream")
+    default_stream = _of_names("default_stream")
+
+    # Memory
+    def memory_allocated(self, device_index: int | None = None) -> int:
+        return self.backend.memory().allocated or 0
+
+    def max_memory_allocated(self, device_index: int | None = None) -> int:
+        return self.backend.memory().peak or 0
+
+    memory_cached = memory_reserved = memory_allocated
+    max_memory_cached = max_memory_reserved = max_memory_allocated
+
+    def reset_peak_memory_stats(self, device_index: int | None = None) -> None:
+        self.backend.memory(reset_peak=True)
+
+    reset_max_memory_allocated = reset_max_memory_cached = reset_peak_memory_stats
+
+    def memory_stats(self, device_index: int | None = None) -> dict[str, int]:
+        memory = self.backend.memory()
+        return {"allocated_bytes.all.current": memory.allocated or 0, "allocated_bytes.all.peak": memory.peak or 0}
+
+    def total_memory(self, device_index: int | None = None) -> int:
+        return self.backend.memory().total or 0
+
+    def available_memory(self, device_index: int | None = None) -> int:
+        return self.total_memory() - self.memory_allocated()
+
+    def _torch_pin_memory(self, tensor: Tensor) -> Tensor:
+        return tensor.pin_memory() if self._torch_pins_host_memory else tensor
+
+    def _torch_empty_pinned(self, tensor: Tensor, shape: Any) -> Tensor:
+        return tensor.new_empty(shape, pin_memory=self._torch_pins_host_memory)
+
+    # Profiler ranges and captured graphs: DeepSpeed's training does without them
+    def range_push(self, msg: str, domain: Any = None, category: Any = None) -> None: ...
+
+    def range_pop(self, domain: Any = None) -> None: ...
+
+    def lazy_call(self, callback: Any) -> Any:
+        return callback()
+
+    def is_triton_supported(self) -> bool:
+        return False
+
+    def create_graph(self) -> None: ...
+
+    def capture_to_graph(self, graph: Any, pool: Any = None, stream: Any = None) -> AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def replay_graph(self, graph: Any) -> None: ...
+
+    # Tensors
+    BFloat16Tensor = _tensor_of(torch.bfloat16)
+    ByteTensor = _tensor_of(torch.uint8)
+    DoubleTensor = _tensor_of(torch.float64)
+    FloatTensor = _tensor_of(torch.float32)
+    HalfTensor = _tensor_of(torch.float16)
+    IntTensor = _tensor_of(torch.int32)
+    LongTensor = _tensor_of(torch.int64)
+
+    def on_accelerator(self, tensor: Tensor) -> bool:
+        return tensor.device.type == self.backend.device_type
+
+    # Compiled operations: those that run on the host serve every device, compiled when they are first used
+    def op_builder_dir(self) -> str:
+        return host_ops.__name__
+
+    def get_op_builder(self, class_name: str) -> Any:
+        return getattr(host_ops, class_name if class_name in _HOST_OPS else "NotImplementedBuilder")
+
+    def create_op_builder(self, class_name: str) -> Any:
+        return None if class_name == "ShareMemCommBuilder" else self.get_op_builder(class_name)()
+
+    def build_extension(self) -> Any:
+        from torch.utils.cpp_extension import BuildExtension  # noqa: PLC0415  only when something is compiled
+
+        return BuildExtension
+
+    # The launcher's variables and torch.compile's backend
+    def export_envs(self) -> list[str]:
+        return []
+
+    def visible_devices_envs(self) -> list[str]:
+        return []
+
+    def set_visible_devices_envs(self, current_env: Any, local_accelerator_ids: Any) -> None: ...
+
+    def get_compile_backend(self) -> str:
+        return self._compile_backend
+
+    def set_compile_backend(self, backend: str) -> None:
+        self._compile_backend = backend

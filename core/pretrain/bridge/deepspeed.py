@@ -1,0 +1,124 @@
+"""DeepSpeed 0.19 on the device of any backend. Install it before anything imports deepspeed."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import logging
+import os
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from pretrain.errors import BackendError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import ModuleType
+
+    from pretrain.plugins.backend import Backend
+
+VERSION = "0.19"
+OWN = frozenset({"cuda", "cpu", "xpu", "npu", "mps", "hpu", "mlu", "sdaa", "supa", "klxpu"})
+"""Devices that DeepSpeed has an accelerator for (accelerator/real_accelerator.py 25)."""
+
+_CHOICE = "DS_ACCELERATOR"
+_LEFT_BEHIND = "PYTORCH_NVML_BASED_CUDA_CHECK"  # deepspeed/__init__.py 14
+
+
+def install(backend: Backend) -> ModuleType:
+    """Select the backend's device as DeepSpeed's accelerator and return deepspeed.
+
+    Calling it again for the same device does nothing. The environment stays as it was, and nothing is compiled.
+
+    Raises:
+        BackendError: deepspeed is missing, of another version, on another device, or told to be on one.
+    """
+    _check_version()
+    _check_choice(backend)
+    imported = "deepspeed" in sys.modules
+    own = backend.device_type in OWN
+    with _environment(backend.device_type if own else "cpu"):
+        import deepspeed  # noqa: PLC0415  its import asks for the accelerator
+    from deepspeed.accelerator import get_accelerator, set_accelerator  # noqa: PLC0415
+
+    from pretrain.bridge.accelerator import OfBackend, make_accelerator  # noqa: PLC0415  after deepspeed
+
+    accelerator = get_accelerator()
+    if imported and accelerator.device_name() != backend.device_type:
+        msg = (
+            f"DeepSpeed in this process runs on {accelerator.device_name()}; "
+            f"{backend.device_type} needs a process of its own."
+        )
+        raise BackendError(msg)
+    if not isinstance(accelerator, OfBackend):
+        _quieten()
+        set_accelerator(make_accelerator(backend, type(accelerator) if own else None))
+    return deepspeed
+
+
+def _check_version() -> None:
+    remedy = 'pip install "pretrain[deepspeed]"'
+    try:
+        version = importlib.metadata.version("deepspeed")
+    except importlib.metadata.PackageNotFoundError:
+        msg = f"engine.name deepspeed needs DeepSpeed, which is not installed.\n{remedy}"
+        raise BackendError(msg) from None
+    if not version.startswith(f"{VERSION}."):
+        msg = f"deepspeed {version} is installed; the engine needs {VERSION}.x.\n{remedy}"
+        raise BackendError(msg)
+
+
+def _check_choice(backend: Backend) -> None:
+    chosen = os.environ.get(_CHOICE, backend.device_type)
+    if chosen != backend.device_type:
+        msg = (
+            f"{_CHOICE} is {chosen}, but the backend {backend.name} computes on {backend.device_type}.\n"
+            f"Unset {_CHOICE}: the backend says where DeepSpeed runs."
+        )
+        raise BackendError(msg)
+
+
+@contextmanager
+def _environment(choice: str) -> Iterator[None]:
+    """Name the accelerator that DeepSpeed takes while it is imported; afterwards both variables are as before."""
+    before = {name: os.environ.get(name) for name in (_CHOICE, _LEFT_BEHIND)}
+    os.environ[_CHOICE] = choice
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+
+
+def _quieten() -> None:
+    """Let DeepSpeed's warnings go where all others go, not with a handler of its own to stdout."""
+    logger = logging.getLogger("DeepSpeed")
+    logger.handlers.clear()
+    logger.propagate = True
+
+
+def connect(backend: Backend) -> None:
+    """Let DeepSpeed communicate through the default process group, which this rank has joined."""
+    from deepspeed.accelerator import get_accelerator  # noqa: PLC0415
+    from deepspeed.comm import comm  # noqa: PLC0415
+
+    comm.init_distributed(backend.process_group, auto_mpi_discovery=False, verbose=False, dist_init_required=False)
+    # runtime/engine.py 1966 and zero/partition_parameters.py 1138 read it, though the device is chosen by now.
+    accelerator = get_accelerator()
+    accelerator.lends_local_rank = "LOCAL_RANK" not in os.environ
+    os.environ.setdefault("LOCAL_RANK", str(accelerator.current_device()))
+
+
+def disconnect() -> None:
+    """Forget all process groups, so that the next training of this process can have others."""
+    from deepspeed.accelerator import get_accelerator  # noqa: PLC0415
+    from deepspeed.comm import comm  # noqa: PLC0415
+    from deepspeed.utils import groups  # noqa: PLC0415
+
+    comm.cdb = None
+    groups._release_process_group_references()  # noqa: SLF001
+    if get_accelerator().lends_local_rank:
+        os.environ.pop("LOCAL_RANK", None)
+        get_accelerator().lends_local_rank = False
