@@ -42,7 +42,7 @@ from pretrain.engine.build import build_engine  # noqa: E402
 
 device = plugins.backend.device(0)
 groups.join_world(plugins.backend, 0, 1, 10)
-engine, _ = build_engine(recipe, plugins, SHAPE["vocab"], device)
+engine, _ = build_engine(recipe, plugins, SHAPE["vocab"], device, tell=print)
 tokens = torch.randint(0, SHAPE["vocab"], (1, SHAPE["seq"] + 1), generator=torch.Generator().manual_seed(0))
 batch = {
     "tokens": tokens[:, :-1],

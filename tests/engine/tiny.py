@@ -56,7 +56,7 @@ def engine_of(recipe: Recipe) -> Iterator[MegatronEngine]:
     if alone:
         groups.join_world(plugins.backend, 0, 1, timeout_minutes=1)
     try:
-        engine, _ = build_engine(recipe, plugins, VOCAB_SIZE, torch.device("cpu"))
+        engine, _ = build_engine(recipe, plugins, VOCAB_SIZE, torch.device("cpu"), tell=print)
         yield engine
     finally:
         if alone:

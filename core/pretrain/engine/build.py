@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from pretrain.bridge import checkpoint as bridge_checkpoint
 from pretrain.bridge import groups as bridge_groups
-from pretrain.bridge import optimizer as bridge_optimizer
 from pretrain.engine import groups
 from pretrain.engine.megatron import MegatronEngine
+from pretrain.engine.parts import Parts
 from pretrain.errors import KernelError
 from pretrain.model.build import build
 from pretrain.model.requests import attention_requests, collectives_request, kernel_requests
@@ -17,8 +17,11 @@ from pretrain.plugins.agreement import check_same_on_all_ranks
 from pretrain.plugins.negotiation import negotiate
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import torch
 
+    from pretrain.engine.protocol import Engine
     from pretrain.plugins.kernels import Kernels
     from pretrain.plugins.manager import Plugins
     from pretrain.plugins.signatures import AttentionFn
@@ -26,8 +29,8 @@ if TYPE_CHECKING:
 
 
 def build_engine(
-    recipe: Recipe, plugins: Plugins, vocab_size: int, device: torch.device
-) -> tuple[MegatronEngine, Kernels]:
+    recipe: Recipe, plugins: Plugins, vocab_size: int, device: torch.device, tell: Callable[[str], None]
+) -> tuple[Engine, Kernels]:
     """Build this rank's part of the engine; all ranks of the world call it together, after `groups.join_world`.
 
     Args:
@@ -35,26 +38,39 @@ def build_engine(
         plugins: the loaded backend, for which the bridge is installed.
         vocab_size: entries of the tokenizer, before padding.
         device: of this rank.
+        tell: shows the user a line while the engine is built.
 
     Raises:
         KernelError: an operation has no allowed kernel, or ranks differ in their kernels.
     """
     kernels = _kernels(recipe, plugins, vocab_size)
-    backend = plugins.backend
-    overflow = backend.overflow() if recipe.precision.dtype == "fp16" else None
-    bridge_optimizer.install(kernels.optimizer, overflow)
     bridge_checkpoint.install()
-    chunks = build(
-        recipe,
-        kernels,
-        attention_of=partial(_attention_of, recipe, plugins, kernels),
-        point_to_point=backend.point_to_point(),
+    parts = Parts(
+        recipe=recipe,
+        backend=plugins.backend,
+        kernels=kernels,
+        chunks=partial(
+            build,
+            recipe,
+            kernels,
+            attention_of=partial(_attention_of, recipe, plugins, kernels),
+            point_to_point=plugins.backend.point_to_point(),
+            device=device,
+            vocab_size=vocab_size,
+        ),
         device=device,
         vocab_size=vocab_size,
+        tell=tell,
     )
-    norm = kernels.optimizer.gradient_norm
-    engine = MegatronEngine(recipe, chunks, device=device, vocab_size=vocab_size, norm=norm, overflow=overflow)
-    return engine, kernels
+    return _engine(parts), kernels
+
+
+def _engine(parts: Parts) -> Engine:
+    if parts.recipe.engine.name == "deepspeed":
+        from pretrain.engine.deepspeed import DeepSpeedEngine  # noqa: PLC0415  the megatron engine runs without it
+
+        return DeepSpeedEngine(parts)
+    return MegatronEngine(parts)
 
 
 def _kernels(recipe: Recipe, plugins: Plugins, vocab_size: int) -> Kernels:

@@ -13,6 +13,7 @@ from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.tensor_parallel import param_is_not_tensor_parallel_duplicate
 from megatron.core.transformer.module import param_is_not_shared
 
+from pretrain.bridge import optimizer as bridge_optimizer
 from pretrain.engine import setup, storage
 from pretrain.engine.forward import forward_logits, forward_loss, prompt_batch
 from pretrain.engine.protocol import Step
@@ -23,35 +24,26 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from torch import Tensor, nn
+    from torch import Tensor
 
+    from pretrain.engine.parts import Parts
     from pretrain.engine.protocol import Batch, Loaded
     from pretrain.observe.timers import PhaseTimers
-    from pretrain.plugins.backend import Overflow
-    from pretrain.plugins.signatures import GradientNormFn
     from pretrain.recipe import Recipe
 
 
 class MegatronEngine:
     """See `pretrain.engine.protocol.Engine`."""
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        chunks: list[nn.Module],
-        *,
-        device: torch.device,
-        vocab_size: int,
-        norm: GradientNormFn,
-        overflow: Overflow | None,
-    ) -> None:
-        """Wrap the model chunks of this rank; the bridge has put the negotiated kernels into megatron-core before."""
-        self.recipe = recipe
-        self.vocab_size = vocab_size
-        self._device = device
-        self._norm = norm
-        self._overflow = overflow if recipe.precision.dtype == "fp16" else None
-        self.chunks = setup.distribute(recipe, chunks)
+    def __init__(self, parts: Parts) -> None:
+        """Build and wrap the model chunks of this rank, with the negotiated kernels in megatron-core's optimizer."""
+        recipe = self.recipe = parts.recipe
+        self.vocab_size = parts.vocab_size
+        self._device = parts.device
+        self._norm = parts.kernels.optimizer.gradient_norm
+        self._overflow = parts.overflow
+        bridge_optimizer.install(parts.kernels.optimizer, self._overflow)
+        self.chunks = setup.distribute(recipe, parts.chunks())
         self.optimizer = setup.build_optimizer(recipe, self.chunks)
         self._config = self.chunks[0].config
         setup.connect(self._config, recipe, self.chunks, self.optimizer)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+from megatron.core.transformer.module import Float16Module
 
 from pretrain.model.requests import compute_dtype
 
@@ -14,12 +15,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from megatron.core.optimizer import MegatronOptimizer
-    from torch import nn
 
+    from pretrain.model.gpt import GPT
     from pretrain.recipe import Recipe
 
 
-def distribute(recipe: Recipe, chunks: Sequence[nn.Module]) -> list[DistributedDataParallel]:
+def distribute(recipe: Recipe, chunks: Sequence[GPT]) -> list[DistributedDataParallel]:
     """Wrap every chunk in megatron-core's data parallelism: gradients in one buffer, reduced in buckets."""
     parallel = recipe.parallel
     config = DistributedDataParallelConfig(
@@ -33,7 +34,7 @@ def distribute(recipe: Recipe, chunks: Sequence[nn.Module]) -> list[DistributedD
         DistributedDataParallel(
             chunk.config,
             config,
-            chunk,
+            Float16Module(chunk.config, chunk) if compute_dtype(recipe) != torch.float32 else chunk,
             # As Megatron-LM: the reduction of later chunks is hidden behind the first one's backward anyway.
             disable_bucketing=number > 0,
         )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from megatron.core import parallel_state
-from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.transformer_block import get_num_layers_to_build
 
 from pretrain.model.config import transformer_config
@@ -15,10 +15,10 @@ from pretrain.model.weights import initialize
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
     import torch
-    from megatron.core.transformer import TransformerConfig
-    from torch import nn
+    from torch import Tensor
 
     from pretrain.plugins.backend import PointToPoint
     from pretrain.plugins.kernels import Kernels
@@ -34,7 +34,9 @@ def build(
     point_to_point: PointToPoint,
     device: torch.device,
     vocab_size: int,
-) -> list[nn.Module]:
+    building: Callable[[], AbstractContextManager[object]] = nullcontext,
+    whole: Callable[[Tensor], AbstractContextManager[object]] = nullcontext,
+) -> list[GPT]:
     """Return the model chunks of this rank, with weights that do not depend on the layout.
 
     Args:
@@ -44,16 +46,21 @@ def build(
         point_to_point: what the backend's communication between stages can do.
         device: where the parameters go.
         vocab_size: entries of the tokenizer, before padding.
+        building: is entered while a chunk's modules are made; ZeRO-3 splits them there, one by one.
+        whole: makes a parameter whole for as long as it is written.
 
     Returns:
-        One chunk, or as many as `virtual_pipeline_model_parallel_size`; wrapped in Float16Module for 16 bits.
+        One chunk, or as many as `virtual_pipeline_model_parallel_size`, in the recipe's dtype.
     """
     config = transformer_config(recipe, point_to_point)
     virtual = recipe.parallel.virtual_pipeline_model_parallel_size
     stages: list[int | None] = list(range(virtual)) if virtual else [None]
-    chunks: list[nn.Module] = []
+    chunks = []
     for stage in stages:
-        with device:  # moving parameters later may make new ones, without the marks that megatron-core reads
+        with (
+            device,
+            building(),
+        ):  # moving parameters later may make new ones, without the marks that megatron-core reads
             chunk = GPT(
                 recipe,
                 kernels,
@@ -66,10 +73,6 @@ def build(
                 post_process=parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=stage),
                 vp_stage=stage,
             )
-        initialize(chunk, recipe, vocab_size, parallel_state.get_tensor_model_parallel_rank())
-        chunks.append(_on(chunk.to(device), config))
+        initialize(chunk, recipe, vocab_size, parallel_state.get_tensor_model_parallel_rank(), whole)
+        chunks.append(chunk.to(device, config.params_dtype))
     return chunks
-
-
-def _on(chunk: GPT, config: TransformerConfig) -> nn.Module:
-    return Float16Module(config, chunk) if config.fp16 or config.bf16 else chunk

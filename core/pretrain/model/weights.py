@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import math
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
     from torch import Tensor, nn
 
@@ -46,23 +48,41 @@ def standard_deviation(recipe: Recipe, method: str) -> float:
 
 
 @torch.no_grad()
-def initialize(model: nn.Module, recipe: Recipe, vocab_size: int, tensor_parallel_rank: int) -> None:
+def initialize(
+    model: nn.Module,
+    recipe: Recipe,
+    vocab_size: int,
+    tensor_parallel_rank: int,
+    whole: Callable[[Tensor], AbstractContextManager[object]] = nullcontext,
+) -> None:
     """Set every parameter of one pipeline stage: norms to one, biases to zero, matrices to normal values.
 
     Rows of the vocabulary's padding are zero and stay so: how many there are depends on the layout.
+
+    Args:
+        model: the stage.
+        recipe: what is trained.
+        vocab_size: entries of the tokenizer, before padding.
+        tensor_parallel_rank: of this process.
+        whole: makes a parameter whole for as long as it is written; ZeRO-3 keeps it in parts.
     """
     for name, parameter in global_names(model):
-        if name.endswith("bias"):
-            parameter.zero_()
-        elif "layernorm" in name:
-            parameter.fill_(1.0)
-        else:
-            output = name.endswith(("linear_proj.weight", "linear_fc2.weight"))
-            method = recipe.model.output_layer_init_method if output else recipe.model.init_method
-            deviation = standard_deviation(recipe, method)
-            _fill_normal(parameter, f"{recipe.train.seed}/{name}", deviation, tensor_parallel_rank)
-            if name in {"embedding.word_embeddings.weight", "output_layer.weight"}:
-                parameter[max(0, vocab_size - tensor_parallel_rank * parameter.shape[0]) :] = 0.0
+        with whole(parameter):
+            _initialize(name, parameter, recipe, vocab_size, tensor_parallel_rank)
+
+
+def _initialize(name: str, parameter: Tensor, recipe: Recipe, vocab_size: int, tensor_parallel_rank: int) -> None:
+    if name.endswith("bias"):
+        parameter.zero_()
+    elif "layernorm" in name:
+        parameter.fill_(1.0)
+    else:
+        output = name.endswith(("linear_proj.weight", "linear_fc2.weight"))
+        method = recipe.model.output_layer_init_method if output else recipe.model.init_method
+        deviation = standard_deviation(recipe, method)
+        _fill_normal(parameter, f"{recipe.train.seed}/{name}", deviation, tensor_parallel_rank)
+        if name in {"embedding.word_embeddings.weight", "output_layer.weight"}:
+            parameter[max(0, vocab_size - tensor_parallel_rank * parameter.shape[0]) :] = 0.0
 
 
 def global_names(model: nn.Module) -> Iterator[tuple[str, Tensor]]:

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
+import click
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
@@ -61,7 +62,7 @@ def assemble(
     tokenizer = load_tokenizer(recipe.tokenizer)
     groups.join_world(plugins.backend, world.rank, world.world_size, recipe.parallel.distributed_timeout_minutes)
     try:
-        engine, kernels = build_engine(recipe, plugins, tokenizer.vocab_size, device)
+        engine, kernels = build_engine(recipe, plugins, tokenizer.vocab_size, device, partial(_tell, world.rank))
         reading = Reading.of(recipe, tokenizer, layout, parallel_state.get_data_parallel_rank(), engine, device)
         progress, remark = start_from(recipe, engine, run_dir, resume=resume)
         iterations = total_iterations(recipe)
@@ -137,6 +138,12 @@ def _devices(plugins: Plugins, device: torch.device) -> list[str]:
     names: list[str] = [""] * dist.get_world_size()
     dist.all_gather_object(names, plugins.backend.describe().get("device", str(device)))
     return names
+
+
+def _tell(rank: int, text: str) -> None:
+    """Show a line before the journal is open."""
+    if rank == 0:
+        click.echo(text)
 
 
 def _synchronize(device: torch.device) -> None:

@@ -1,0 +1,33 @@
+"""megatron-core's `parallel_state` as the `mpu` that DeepSpeed asks for its groups.
+
+DeepSpeed's model-parallel group is the tensor-parallel one: its pipelines are not used here, and with one stage both
+are the same. It must not have `initialize_sequence_parallel`: with it, DeepSpeed 0.19.8 forgets the tensor-parallel
+ranks in ZeRO-3's norms (runtime/zero/stage3.py 371).
+"""
+
+from __future__ import annotations
+
+from megatron.core import parallel_state
+from torch import distributed as dist
+
+get_model_parallel_rank = parallel_state.get_tensor_model_parallel_rank
+get_model_parallel_world_size = parallel_state.get_tensor_model_parallel_world_size
+get_model_parallel_group = parallel_state.get_tensor_model_parallel_group
+
+get_tensor_model_parallel_rank = parallel_state.get_tensor_model_parallel_rank
+get_tensor_model_parallel_world_size = parallel_state.get_tensor_model_parallel_world_size
+get_tensor_model_parallel_group = parallel_state.get_tensor_model_parallel_group
+get_tensor_model_parallel_src_rank = parallel_state.get_tensor_model_parallel_src_rank
+
+get_pipeline_model_parallel_rank = parallel_state.get_pipeline_model_parallel_rank
+get_pipeline_model_parallel_world_size = parallel_state.get_pipeline_model_parallel_world_size
+get_pipeline_model_parallel_group = parallel_state.get_pipeline_model_parallel_group
+
+get_data_parallel_rank = parallel_state.get_data_parallel_rank
+get_data_parallel_world_size = parallel_state.get_data_parallel_world_size
+get_data_parallel_group = parallel_state.get_data_parallel_group
+
+
+def get_data_parallel_group_ranks() -> list[int]:
+    """Return the ranks, in the world, of this rank's data-parallel group."""
+    return dist.get_process_group_ranks(parallel_state.get_data_parallel_group())

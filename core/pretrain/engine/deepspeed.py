@@ -1,0 +1,198 @@
+"""The DeepSpeed engine: ZeRO 0-3 and offload around the same model, data and schedule."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+from megatron.core.tensor_parallel import param_is_not_tensor_parallel_duplicate
+
+from pretrain.bridge import deepspeed as bridge_deepspeed
+from pretrain.bridge import mpu
+from pretrain.bridge.optimizer import clip_by_norm
+from pretrain.engine.counted_adam import counted
+from pretrain.engine.deepspeed_config import deepspeed_config
+from pretrain.engine.forward import forward_logits, forward_loss, prompt_batch
+from pretrain.engine.host_adam import host_adam
+from pretrain.engine.parameter_groups import own_part, parameter_groups
+from pretrain.engine.partitioned import splitting
+from pretrain.engine.protocol import Step
+from pretrain.engine.schedule import build_schedule
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from torch import Tensor
+
+    from pretrain.engine.parts import Parts
+    from pretrain.engine.protocol import Batch, Loaded
+    from pretrain.model.gpt import GPT
+    from pretrain.observe.timers import PhaseTimers
+
+
+class DeepSpeedEngine:
+    """See `pretrain.engine.protocol.Engine`."""
+
+    reads_data = True
+
+    def __init__(self, parts: Parts) -> None:
+        """Build this rank's model, with ZeRO-3 in parts, and give it to DeepSpeed with the negotiated Adam."""
+        recipe = self.recipe = parts.recipe
+        self.vocab_size = parts.vocab_size
+        self._device = parts.device
+        self._norm = parts.kernels.optimizer.gradient_norm
+        self._overflow = parts.overflow
+        self._stage = recipe.engine.zero.stage
+        deepspeed = bridge_deepspeed.install(parts.backend)
+        bridge_deepspeed.disconnect()  # from the groups of a training before, if this process had one
+        bridge_deepspeed.connect(parts.backend)
+        (self.model,) = parts.chunks(**splitting(recipe, deepspeed))
+        _sum_over_sequence_parts(self.model)
+        self._adam = _adam_of(parts, parameter_groups(self.model))
+        self._engine, self.optimizer, _, _ = deepspeed.initialize(
+            model=self.model,
+            optimizer=self._adam,
+            config=deepspeed_config(recipe, parallel_state.get_data_parallel_world_size()),
+            mpu=mpu,
+            dist_init_required=False,
+        )
+        self.schedule = build_schedule(recipe, self.optimizer)
+
+    @property
+    def learning_rate(self) -> float:
+        """Learning rate of the next step."""
+        return float(self.optimizer.param_groups[0]["lr"])
+
+    @property
+    def loss_scale(self) -> float:
+        """Factor of the loss in the backward pass."""
+        return float(self.optimizer.loss_scale) if self.recipe.precision.dtype == "fp16" else 1.0
+
+    def train_step(
+        self, batches: Iterator[Batch] | None, num_microbatches: int, timers: PhaseTimers | None = None
+    ) -> Step:
+        """Take one optimizer step."""
+        phase = timers.phase if timers else _untimed
+        if not self._engine.training:
+            self._engine.train()
+        self._engine.set_train_batch_size(
+            num_microbatches * self.recipe.train.micro_batch_size * parallel_state.get_data_parallel_world_size()
+        )
+        if self._overflow is not None:
+            self._overflow.clear()
+        losses = []
+        with phase("forward-backward"):
+            for number in range(num_microbatches):
+                # By itself DeepSpeed counts micro-batches over all steps, which a batch ramp-up puts out of step.
+                self._engine.set_gradient_accumulation_boundary(is_boundary=number == num_microbatches - 1)
+                output, mean = forward_loss(batches, self._engine, device=self._device)
+                loss, reported = mean(output)
+                self._engine.backward(loss)
+                losses.append(reported)
+        with phase("optimizer"):
+            norm, skipped = self._update()
+        return Step(loss=torch.stack(losses).mean(), grad_norm=norm, skipped=skipped)
+
+    def _update(self) -> tuple[Tensor | None, bool]:
+        """Step the optimizer; return the gradient norm, None when the step was skipped, and whether it was."""
+        clipped = self._clip() if self._stage == 0 else None
+        self._engine.step()
+        if not self._engine.was_step_applied():
+            return None, True
+        self._adam.taken += 1
+        norm = self._engine.get_global_grad_norm() if clipped is None else clipped
+        return torch.as_tensor(norm, device=self._device), False
+
+    def advance_schedule(self, samples: int) -> None:
+        """Move the learning-rate schedule on."""
+        self.schedule.step(increment=samples)
+
+    @torch.no_grad()
+    def evaluate(self, batches: Iterator[Batch] | None, num_microbatches: int, iters: int = 1) -> Tensor:
+        """Return the mean loss over all ranks' micro-batches."""
+        self._engine.eval()
+        total = torch.zeros(2, device=self._device)
+        for _ in range(iters * num_microbatches):
+            output, mean = forward_loss(batches, self._engine, device=self._device)
+            total[0] += mean(output)[0]
+            total[1] += 1
+        dist.all_reduce(total)
+        return total[0] / total[1]
+
+    @torch.no_grad()
+    def next_token_logits(self, tokens: Sequence[int]) -> Tensor:
+        """Return the logits of the token after `tokens`."""
+        self._engine.eval()
+        batch, position = prompt_batch(self.recipe, tokens)
+        output, at = forward_logits(position, iter([batch]), self._engine, device=self._device)
+        logits: Tensor = at(output, non_loss_data=True)
+        return logits[: self.vocab_size]
+
+    def parameters_norm(self) -> Tensor:
+        """Return the norm over parameters that this rank alone holds, summed over the ranks that hold the others."""
+        counted = [p for p in self.model.parameters() if param_is_not_tensor_parallel_duplicate(p)]
+        squared = self._norm([own_part(parameter) for parameter in counted]).square()
+        if self._stage == 3:
+            dist.all_reduce(squared, group=parallel_state.get_data_parallel_group())
+        dist.all_reduce(squared, group=parallel_state.get_tensor_model_parallel_group())
+        return squared.sqrt()
+
+    def save(self, directory: Path, progress: Mapping[str, Any]) -> None:
+        """Write everything that a resumed run needs."""
+        raise NotImplementedError
+
+    def load(self, directory: Path, *, weights_only: bool) -> Loaded:
+        """Read what `save` wrote."""
+        raise NotImplementedError
+
+    def _clip(self) -> Tensor | None:
+        """Clip the gradients where DeepSpeed has no optimizer of its own, and return their norm."""
+        if self.recipe.precision.dtype != "fp32":
+            return None
+        parameters = list(self.model.parameters())
+        counted = [p.grad for p in parameters if p.grad is not None and param_is_not_tensor_parallel_duplicate(p)]
+        squared = self._norm(counted).square()
+        dist.all_reduce(squared, group=parallel_state.get_tensor_model_parallel_group())
+        norm = squared.sqrt()
+        if self.recipe.optimizer.clip_grad:
+            clip_by_norm(parameters, self.recipe.optimizer.clip_grad, norm)
+        return norm
+
+
+def _sum_over_sequence_parts(model: GPT) -> None:
+    """Sum the gradients of weights that see each tensor-parallel rank's part of the sequence alone.
+
+    megatron-core does it in finalize_model_grads, when all gradients are there; ZeRO has given them away by then.
+    """
+    for parameter in model.parameters():
+        if getattr(parameter, "sequence_parallel", False):
+            parameter.register_hook(_sum_over_tensor_parallel_ranks)
+
+
+def _sum_over_tensor_parallel_ranks(gradient: Tensor) -> Tensor:
+    total = gradient.clone()  # two weights may be given one tensor, such as the biases of a parallel residual
+    dist.all_reduce(total, group=parallel_state.get_tensor_model_parallel_group())
+    return total
+
+
+def _adam_of(parts: Parts, groups: list[dict[str, Any]]) -> Any:
+    optimizer, offload = parts.recipe.optimizer, parts.recipe.engine.zero.offload_optimizer
+    on_host = offload.device != "none"
+    adam = host_adam(parts.recipe, parts.tell) if on_host else counted(parts.kernels.optimizer.adam)
+    return adam(
+        groups,
+        lr=0.0,  # the schedule sets it
+        betas=(optimizer.adam_beta1, optimizer.adam_beta2),
+        eps=optimizer.adam_eps,
+        weight_decay=optimizer.weight_decay,
+        adam_w_mode=optimizer.name == "adamw",
+    )
+
+
+def _untimed(_name: str) -> AbstractContextManager[None]:
+    return nullcontext()

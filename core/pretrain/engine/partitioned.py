@@ -1,0 +1,42 @@
+"""Building a model that ZeRO-3 splits over the ranks as it is made, so that no rank ever holds all of it."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from megatron.core import parallel_state
+
+from pretrain.bridge import mpu
+from pretrain.engine.deepspeed_config import deepspeed_config
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import ModuleType
+
+    from pretrain.recipe import Recipe
+
+
+def splitting(recipe: Recipe, deepspeed: ModuleType) -> dict[str, Any]:
+    """Return `building` and `whole` of `pretrain.model.build.build` for the recipe's ZeRO stage."""
+    if recipe.engine.zero.stage < 3:
+        return {}
+    building = partial(
+        deepspeed.zero.Init,
+        data_parallel_group=parallel_state.get_data_parallel_group(),
+        config_dict_or_path=deepspeed_config(recipe, parallel_state.get_data_parallel_world_size()),
+        # No dtype: the configuration's is taken, where the argument is ignored on a device without fp16
+        # (deepspeed/runtime/zero/partition_parameters.py 409).
+        mpu=mpu,
+        mem_efficient_linear=False,  # it would replace torch.nn.functional.linear for good
+    )
+    return {"building": building, "whole": whole}
+
+
+@contextmanager
+def whole(parameter: Any) -> Iterator[None]:
+    """Gather a split parameter on all ranks, and afterwards split what was written into it."""
+    parameter.all_gather()
+    yield
+    parameter.partition(has_been_updated=True)

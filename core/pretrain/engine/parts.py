@@ -1,0 +1,44 @@
+"""What an engine is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+
+    from pretrain.model.gpt import GPT
+    from pretrain.plugins.backend import Backend, Overflow
+    from pretrain.plugins.kernels import Kernels
+    from pretrain.recipe import Recipe
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Parts:
+    """What an engine is made of, in a world whose parallel groups exist.
+
+    Attributes:
+        recipe: what is trained.
+        backend: for which the bridge is installed.
+        kernels: the negotiated ones.
+        chunks: makes the model chunks of this rank; see `pretrain.model.build.build` for its two options.
+        device: of this rank.
+        vocab_size: entries of the tokenizer, before padding.
+        tell: shows the user a line while the engine is built.
+    """
+
+    recipe: Recipe
+    backend: Backend
+    kernels: Kernels
+    chunks: Callable[..., list[GPT]]
+    device: torch.device
+    vocab_size: int
+    tell: Callable[[str], None]
+
+    @property
+    def overflow(self) -> Overflow | None:
+        """The device's sticky overflow flag, where fp16 needs it."""
+        return self.backend.overflow() if self.recipe.precision.dtype == "fp16" else None
