@@ -14,6 +14,7 @@ from pretrain.bridge.names import DeviceNames
 from pretrain.plugins.backend import Available
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from contextlib import AbstractContextManager
 
     from torch import Tensor
@@ -31,12 +32,16 @@ def make_accelerator(backend: Backend, own: type[Any] | None) -> OfBackend:
         backend: whose device it is.
         own: DeepSpeed's class for the device; None for a device that DeepSpeed does not know.
     """
-    kind = DeviceAccelerator if own is None else type(own.__name__, (OfBackend, own), {})
+    if own is None:
+        return DeviceAccelerator(backend)
+    kind: type[OfBackend] = type(own.__name__, (OfBackend, own), {"__module__": __name__})
     return kind(backend)
 
 
 class OfBackend:
     """What the backend says, before what DeepSpeed's class for the device type supposes."""
+
+    get_op_builder: Callable[[str], Any]
 
     def __init__(self, backend: Backend) -> None:
         super().__init__()
@@ -61,11 +66,16 @@ class OfBackend:
     def is_fp16_supported(self) -> bool:
         return self.backend.supports(torch.float16)
 
+    def is_fp64_supported(self) -> bool:
+        # What gradient norms are added up in (runtime/zero/utils.py 59); ZeRO-3 sums it over ranks (stage3.py 2469).
+        own = bool(super().is_fp64_supported())  # type: ignore[misc]  # of DeepSpeed's class
+        return own and self.backend.supports(torch.float64) and self.backend.supports_reduction(torch.float64)
+
     def create_op_builder(self, class_name: str) -> Any:
-        """Return a builder of DeepSpeed's, but not the one that it compiles at every start (comm/torch.py 48)."""
-        if class_name == "ShareMemCommBuilder":
-            return None
-        return super().create_op_builder(class_name)  # type: ignore[misc]
+        # comm/torch.py 48 compiles the CPU's shared-memory collective at every start, and to know whether it can, it
+        # tries the compiler on every operation that there is.
+        builder = None if class_name == "ShareMemCommBuilder" else self.get_op_builder(class_name)
+        return builder and builder()
 
 
 def _of_names(name: str) -> Any:
@@ -95,7 +105,7 @@ class DeviceAccelerator(OfBackend, DeepSpeedAccelerator):  # type: ignore[misc] 
 
     use_host_timers = resolves_data_dependency = handles_memory_backpressure = is_synchronized_device
 
-    def device_name(self, device_index: int | None = None) -> str:
+    def device_name(self, device_index: int | str | None = None) -> str:
         return str(self.device(device_index))
 
     def device(self, device_index: int | str | None = None) -> torch.device:
@@ -103,7 +113,7 @@ class DeviceAccelerator(OfBackend, DeepSpeedAccelerator):  # type: ignore[misc] 
         return torch.device(kind) if device_index is None or kind == "cpu" else torch.device(kind, int(device_index))
 
     def current_device(self) -> int:
-        return 0 if self.is_synchronized_device() else self.names.current_device()
+        return 0 if self.is_synchronized_device() else self.names.current_device()  # type: ignore[return-value]
 
     def current_device_name(self) -> str:
         return self.device_name(self.current_device())
@@ -196,13 +206,10 @@ class DeviceAccelerator(OfBackend, DeepSpeedAccelerator):  # type: ignore[misc] 
 
     # Compiled operations: those that run on the host serve every device, compiled when they are first used
     def op_builder_dir(self) -> str:
-        return host_ops.__name__
+        return str(host_ops.__name__)
 
     def get_op_builder(self, class_name: str) -> Any:
         return getattr(host_ops, class_name if class_name in _HOST_OPS else "NotImplementedBuilder")
-
-    def create_op_builder(self, class_name: str) -> Any:
-        return None if class_name == "ShareMemCommBuilder" else self.get_op_builder(class_name)()
 
     def build_extension(self) -> Any:
         from torch.utils.cpp_extension import BuildExtension  # noqa: PLC0415  only when something is compiled

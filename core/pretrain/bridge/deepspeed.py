@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import logging
 import os
+import re
 import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 
     from pretrain.plugins.backend import Backend
 
-VERSION = "0.19"
+FIRST_RELEASE = 8
+"""Of DeepSpeed 0.19: the first with `is_fp64_supported` and `_release_process_group_references`."""
 OWN = frozenset({"cuda", "cpu", "xpu", "npu", "mps", "hpu", "mlu", "sdaa", "supa", "klxpu"})
 """Devices that DeepSpeed has an accelerator for (accelerator/real_accelerator.py 25)."""
 
@@ -28,44 +30,53 @@ _LEFT_BEHIND = "PYTORCH_NVML_BASED_CUDA_CHECK"  # deepspeed/__init__.py 14
 def install(backend: Backend) -> ModuleType:
     """Select the backend's device as DeepSpeed's accelerator and return deepspeed.
 
-    Calling it again for the same device does nothing. The environment stays as it was, and nothing is compiled.
+    Calling it again for the same device changes nothing. The environment stays as it was, and nothing is compiled.
 
     Raises:
-        BackendError: deepspeed is missing, of another version, on another device, or told to be on one.
+        BackendError: deepspeed is missing, of another version or broken, on another device, or told to be on one.
     """
-    _check_version()
+    version = _version()
     _check_choice(backend)
     imported = "deepspeed" in sys.modules
     own = backend.device_type in OWN
-    with _environment(backend.device_type if own else "cpu"):
-        import deepspeed  # noqa: PLC0415  its import asks for the accelerator
+    try:
+        with _environment(backend.device_type if own else "cpu"):
+            import deepspeed  # noqa: PLC0415  its import asks for the accelerator
+    except ImportError as error:
+        msg = f"deepspeed {version} is installed, but its import failed: {error}"
+        raise BackendError(msg) from error
     from deepspeed.accelerator import get_accelerator, set_accelerator  # noqa: PLC0415
 
-    from pretrain.bridge.accelerator import OfBackend, make_accelerator  # noqa: PLC0415  after deepspeed
+    from pretrain.bridge.accelerator import OfBackend, make_accelerator  # noqa: PLC0415  it imports deepspeed
 
     accelerator = get_accelerator()
     if imported and accelerator.device_name() != backend.device_type:
         msg = (
-            f"DeepSpeed in this process runs on {accelerator.device_name()}; "
-            f"{backend.device_type} needs a process of its own."
+            f"DeepSpeed runs on {accelerator.device_name()} in this process; "
+            f"{backend.device_type} needs a process of its own"
         )
         raise BackendError(msg)
-    if not isinstance(accelerator, OfBackend):
-        _quieten()
+    if isinstance(accelerator, OfBackend):
+        accelerator.backend = backend
+    else:
         set_accelerator(make_accelerator(backend, type(accelerator) if own else None))
-    return deepspeed
+        _quieten()
+    return deepspeed  # type: ignore[no-any-return]
 
 
-def _check_version() -> None:
+def _version() -> str:
     remedy = 'pip install "pretrain[deepspeed]"'
     try:
         version = importlib.metadata.version("deepspeed")
     except importlib.metadata.PackageNotFoundError:
-        msg = f"engine.name deepspeed needs DeepSpeed, which is not installed.\n{remedy}"
+        msg = f"engine.name: deepspeed needs DeepSpeed, which is not installed.\n{remedy}"
         raise BackendError(msg) from None
-    if not version.startswith(f"{VERSION}."):
-        msg = f"deepspeed {version} is installed; the engine needs {VERSION}.x.\n{remedy}"
+    release = re.match(r"0\.19\.(\d+)", version)
+    if release is None or int(release[1]) < FIRST_RELEASE:
+        needed = f"0.19.{FIRST_RELEASE} or a later 0.19"
+        msg = f"deepspeed {version} is installed; engine.name: deepspeed needs {needed}.\n{remedy}"
         raise BackendError(msg)
+    return version
 
 
 def _check_choice(backend: Backend) -> None:

@@ -113,6 +113,10 @@ class Backend(ABC):
         """Say whether matrix products of the dtype run on the device; asked after `device`."""
         return True
 
+    def supports_reduction(self, dtype: torch.dtype) -> bool:
+        """Say whether ranks can sum tensors of the dtype: all-reduce and reduce-scatter. HCCL refuses float64."""
+        return True
+
     def peak_flops(self, dtype: torch.dtype) -> float | None:
         """Return dense FLOP/s of matrix products from the datasheet: the denominator of MFU. None: not reported."""
         return None
