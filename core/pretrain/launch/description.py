@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 
 def describe(plan: Plan) -> str:
-    """Return the complete recipe as YAML, with the layout and the model's size as comments at its end."""
+    """Return the complete recipe as YAML, with layout, size and notices as comments at its end."""
     layout = plan.recipe.layout(plan.world_size)
     backend = f"backend '{plan.plugins.backend.name}' ({plan.plugins.provider})"
     lines = [backend, _ranks(layout), _batch(plan.recipe, layout), *_size(plan.recipe)]
-    return "\n".join([plan.recipe.dump().rstrip(), "", *(f"# {line}" for line in lines)])
+    return "\n".join([plan.recipe.dump().rstrip(), "", *(f"# {line}" for line in (*lines, *plan.recipe.notices))])
 
 
 def _ranks(layout: Layout) -> str:

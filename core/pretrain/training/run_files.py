@@ -74,8 +74,9 @@ def introduce(
     if recipe.data.path is not None:
         entropy = unigram_entropy(recipe.data.path, tokenizer.vocab_size)
         journal.note(f"unigram entropy of the corpus: {entropy:.3f} nats per token; a model that learns gets below it")
-    if remark:
-        journal.note(remark)
+    for notice in (*recipe.notices, remark):
+        if notice:
+            journal.note(notice)
 
 
 def conclude(journal: Journal, run_dir: Path, reason: str, iteration: int) -> None:
