@@ -41,6 +41,26 @@ class Document:
             keys = keys[:-1]
         return self.places.get(keys, self.source)
 
+    def value(self, path: str) -> Any:
+        """Return the value of the key "section.key"; None if it was not given."""
+        inner: Any = self.data
+        for key in path.split("."):
+            inner = inner.get(key) if isinstance(inner, dict) else None
+        return inner
+
+    def give(self, path: str, value: Any, place: str) -> None:
+        """Set the key "section.key"; nothing happens where a section around it is none."""
+        inner, keys = self.data, tuple(path.split("."))
+        for depth, section in enumerate(keys[:-1], start=1):
+            if inner.get(section) is None:
+                inner[section] = {}
+                self.places[keys[:depth]] = place
+            if not isinstance(inner[section], dict):
+                return
+            inner = inner[section]
+        inner[keys[-1]] = value
+        self.places[keys] = place
+
     def remove(self, path: str) -> None:
         """Take out the key "section.key", if it is there."""
         *sections, key = path.split(".")

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from pretrain.errors import RecipeError
+from pretrain.recipe.deepspeed_json.merge import take_over
 from pretrain.recipe.document import Document, read_document
+from pretrain.recipe.origin import Origin
 from pretrain.recipe.overrides import apply_override
 from pretrain.recipe.recipe import Recipe
 from pretrain.recipe.report import describe, problems_in
@@ -42,14 +44,20 @@ def make_recipe(data: Mapping[str, Any], overrides: Sequence[str] = (), source: 
 def _build(document: Document, overrides: Iterable[str]) -> Recipe:
     for override in overrides:
         apply_override(document, override)
+    taken = take_over(document)
+    origin = Origin(document.source, taken.notices, taken.accumulation_steps)
     while True:
         try:
-            return Recipe.model_validate(document.data, context={"source": document.source})
+            recipe = Recipe.model_validate(document.data, context={"origin": origin})
         except ValidationError as error:
             problems = problems_in(error)
             if not _drop_switched_off(document, problems):
-                msg = describe(document, problems)
+                msg = describe(document, problems, taken)
                 raise RecipeError(msg) from error
+        else:
+            if taken.problems:
+                raise RecipeError(describe(document, [], taken))
+            return recipe
 
 
 def _drop_switched_off(document: Document, problems: Iterable[Problem]) -> bool:

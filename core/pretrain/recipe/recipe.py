@@ -12,6 +12,7 @@ from pretrain.recipe.checks import problems_of
 from pretrain.recipe.checks.effect import without_effect
 from pretrain.recipe.document import Document
 from pretrain.recipe.layout import lay_out
+from pretrain.recipe.origin import Origin
 from pretrain.recipe.section import Section
 from pretrain.recipe.sections.checkpoint import CheckpointSection
 from pretrain.recipe.sections.data import DataSection
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from pretrain.recipe.layout import Layout
+    from pretrain.recipe.origin import AccumulationSteps
 
 
 class Recipe(Section):
@@ -52,12 +54,22 @@ class Recipe(Section):
     evaluation: EvaluationSection = EvaluationSection()
     logging: LoggingSection = LoggingSection()
 
-    _source: str = PrivateAttr(default="recipe")
+    _origin: Origin = PrivateAttr(default=Origin())
 
     @property
     def source(self) -> str:
         """The file it was read from, for error messages; not part of the data."""
-        return self._source
+        return self._origin.source
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """Lines that say what was understood in another way than it was written; not part of the data."""
+        return self._origin.notices
+
+    @property
+    def accumulation_steps(self) -> AccumulationSteps | None:
+        """What a DeepSpeed file promised of the layout; not part of the data."""
+        return self._origin.accumulation_steps
 
     @property
     def model_parallel_size(self) -> int:
@@ -83,9 +95,9 @@ class Recipe(Section):
         return yaml.safe_dump(document.data, sort_keys=False, allow_unicode=True, width=120)
 
     def model_post_init(self, context: Any, /) -> None:
-        """Take over the source that validation was told of."""
+        """Take over the origin that validation was told of."""
         if context:
-            self._source = context["source"]
+            self._origin = context["origin"]
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -6,17 +6,22 @@ import difflib
 from typing import TYPE_CHECKING, Any
 
 from pretrain.errors import did_you_mean
+from pretrain.recipe.deepspeed_json.in_recipes import of_deepspeed
 from pretrain.recipe.keys import keys_of_recipe
 from pretrain.recipe.problem import Problem
 from pretrain.recipe.shown import shown
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from pydantic import ValidationError
     from pydantic_core import ErrorDetails
 
+    from pretrain.recipe.deepspeed_json.merge import TakenOver
     from pretrain.recipe.document import Document
 
 _MOST = 8
+_IDLE = ": no effect here; "
 
 _BOUNDS = {
     "greater_than": ("gt", "greater than"),
@@ -26,14 +31,17 @@ _BOUNDS = {
 }
 
 
-def describe(document: Document, problems: list[Problem]) -> str:
-    """Return one line for each problem, with its place; at most eight."""
-    lines = []
-    for problem in problems[:_MOST]:
+def describe(document: Document, problems: Iterable[Problem], taken: TakenOver) -> str:
+    """Return one line for each problem, with its place; at most eight. Those of a DeepSpeed file come first."""
+    lines = list(taken.problems)
+    for problem in problems:
         place = document.place(tuple(problem.path.split(".")))
         lines.append(f"{place}: {problem.path}: {problem.text}")
-    if len(problems) > _MOST:
-        lines.append(f"... and {len(problems) - _MOST} more.")
+    idle = taken.name and any(line.startswith(f"{taken.name}:") and _IDLE in line for line in lines)
+    if len(lines) > _MOST:
+        lines[_MOST:] = [f"... and {len(lines) - _MOST} more."]
+    if idle:
+        lines.append(f"Delete the keys without effect from {taken.name}.")
     return "\n".join(lines)
 
 
@@ -56,7 +64,7 @@ def _problem(detail: ErrorDetails) -> Problem:
 
 def _text(path: str, kind: str, given: Any, context: dict[str, Any], message: str) -> str:
     if kind == "extra_forbidden":
-        return f"unknown key.{_nearest(path)}"
+        return f"unknown key.{of_deepspeed(path) or _nearest(path)}"
     if kind == "missing":
         return f"required. {keys_of_recipe()[_without_index(path)]}"
     if kind == "literal_error":

@@ -13,7 +13,7 @@ from pretrain.recipe.shown import shown
 _INTEGER = re.compile(r"[-+]?\d+(_\d+)*")
 
 
-def _as_number(given: object) -> object:
+def as_number(given: object) -> object:
     """Read what YAML 1.1 leaves as text: 1e-4, 2.0e8."""
     if not isinstance(given, str):
         return given
@@ -24,7 +24,7 @@ def _as_number(given: object) -> object:
 
 
 def _integer(given: object) -> object:
-    number = _as_number(given)
+    number = as_number(given)
     if isinstance(number, float) and number.is_integer():
         return int(number)
     if isinstance(number, bool) or not isinstance(number, int):
@@ -34,7 +34,7 @@ def _integer(given: object) -> object:
 
 
 def _real(given: object) -> object:
-    number = _as_number(given)
+    number = as_number(given)
     if isinstance(number, bool) or not isinstance(number, int | float) or not abs(number) <= sys.float_info.max:
         msg = f"{shown(given)} is not a number."
         raise ValueError(msg)

@@ -1,0 +1,120 @@
+"""JSON text into flat keys that know their lines."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pretrain.errors import RecipeError, did_you_mean
+
+AUTO = "auto"
+"""What a value is that somebody else fills in; it counts as not given."""
+
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],]')
+
+
+@dataclass(frozen=True, slots=True)
+class JsonFile:
+    """The keys of a DeepSpeed file.
+
+    Attributes:
+        name: the file, as it was given.
+        values: value by path, "zero_optimization.stage"; only an empty object is a value itself.
+        lines: line by path, of objects too.
+    """
+
+    name: str
+    values: dict[str, Any]
+    lines: dict[str, int]
+
+    def has(self, path: str) -> bool:
+        """Return whether the file gives this key; null and "auto" are left to others."""
+        return self.values.get(path) not in (None, AUTO)
+
+    def place(self, path: str) -> str:
+        """Return "ds_config.json:4: zero_optimization.stage"."""
+        return f"{self.name}:{self.lines[path]}: {path}"
+
+
+def read_json(name: str, named_by: str) -> JsonFile:
+    """Read a file.
+
+    Args:
+        name: its path, relative to the working directory.
+        named_by: where the recipe names it, for errors.
+
+    Raises:
+        RecipeError: it cannot be read, or is no JSON object with unique keys.
+    """
+    text = _read_text(Path(name), named_by)
+    try:
+        data = json.loads(text)
+    except json.JSONDecodeError as error:
+        msg = (
+            f"{name}:{error.lineno}: this is not JSON: {error.msg}.\nComments and trailing commas are not JSON either."
+        )
+        raise RecipeError(msg) from error
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, thousands of brackets
+        msg = f"{name}: this is not JSON that can be read: {error}"
+        raise RecipeError(msg) from error
+    if not isinstance(data, dict):
+        msg = f"{name}: a DeepSpeed file is an object, {{...}}.\n{named_by} names this file."
+        raise RecipeError(msg)
+    lines = _lines(name, text)
+    return JsonFile(name, _flat(data), lines)
+
+
+def _read_text(path: Path, named_by: str) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        near = did_you_mean(path.name, (other.name for other in path.parent.glob("*.json")))
+        msg = f"{named_by}: {path}: there is no such file.{near}\nThe path is relative to the working directory."
+        raise RecipeError(msg) from error
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        msg = f"{named_by}: {path}: this file cannot be read: {why}.\nGive the path of a DeepSpeed JSON file."
+        raise RecipeError(msg) from error
+
+
+def _part(key: str) -> str:
+    """A key that holds a dot itself must not look like two."""
+    return repr(key) if "." in key else key
+
+
+def _flat(data: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for key, value in data.items():
+        path = prefix + _part(key)
+        values |= _flat(value, f"{path}.") if isinstance(value, dict) and value else {path: value}
+    return values
+
+
+def _lines(name: str, text: str) -> dict[str, int]:
+    """Return the line of each key of a text that is known to be JSON."""
+    lines: dict[str, int] = {}
+    around: list[str | int] = []  # for each open object its present key, for each open list its present index
+    key_is_next = False
+    for token in _TOKEN.finditer(text):
+        sign = token[0]
+        if sign in "{[":
+            around.append("" if sign == "{" else 0)
+            key_is_next = sign == "{"
+        elif sign in "}]":
+            around.pop()
+        elif sign == ",":
+            key_is_next = isinstance(around[-1], str)
+            if not key_is_next:
+                around[-1] += 1  # type: ignore[operator]  an int, as was just seen
+        elif key_is_next:
+            key_is_next = False
+            around[-1] = _part(json.loads(sign))
+            path, line = ".".join(map(str, around)), text.count("\n", 0, token.start()) + 1
+            if path in lines:
+                msg = f"{name}:{line}: {path} is given twice, in line {lines[path]} too.\nRemove one of them."
+                raise RecipeError(msg)
+            lines[path] = line
+    return lines

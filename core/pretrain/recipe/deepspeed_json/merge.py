@@ -1,0 +1,92 @@
+"""A DeepSpeed file into the document of the recipe that names it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pretrain.recipe.deepspeed_json.file import read_json
+from pretrain.recipe.deepspeed_json.translate import translate
+from pretrain.recipe.deepspeed_json.translation import written
+from pretrain.recipe.section import as_number
+
+if TYPE_CHECKING:
+    from pretrain.recipe.deepspeed_json.translation import Given, Translation
+    from pretrain.recipe.document import Document
+    from pretrain.recipe.origin import AccumulationSteps
+
+_CONFIG = "engine.deepspeed_config"
+
+
+@dataclass(frozen=True, slots=True)
+class TakenOver:
+    """What came of a DeepSpeed file beside the keys that are in the document now.
+
+    Attributes:
+        name: the file; empty if there is none.
+        problems: lines of an error.
+        notices: lines for the user.
+        accumulation_steps: what the layout has to give.
+    """
+
+    name: str = ""
+    problems: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
+    accumulation_steps: AccumulationSteps | None = None
+
+
+def take_over(document: Document) -> TakenOver:
+    """Put what the file says into the document that names it, in the place of its name.
+
+    Without engine.name: deepspeed the name stays where it is, as a key without effect.
+
+    Raises:
+        RecipeError: the file cannot be read.
+    """
+    name = document.value(_CONFIG)
+    if not isinstance(name, str) or not name or document.value("engine.name") != "deepspeed":
+        return TakenOver()
+    translation = translate(read_json(name, f"{document.place(tuple(_CONFIG.split('.')))}: {_CONFIG}"))
+    document.remove(_CONFIG)
+    for given in translation.given:
+        if given.kind != "by default":
+            _merge(document, translation, given)
+    for given in translation.given:
+        if given.kind == "by default":
+            _fill_in(document, translation, given)
+    return TakenOver(name, tuple(translation.problems), tuple(translation.notices), translation.accumulation_steps)
+
+
+def _merge(document: Document, translation: Translation, given: Given) -> None:
+    present = document.value(given.path)
+    if given.kind == "is not" or given.value is None:
+        contradicts = present is not None and (given.value is None or _same(present, given.value))
+    elif present is None:
+        document.give(given.path, given.value, translation.file.place(given.json_path))
+        return
+    else:
+        contradicts = not _same(present, given.value)
+    if contradicts:
+        _contradict(document, translation, given)
+
+
+def _contradict(document: Document, translation: Translation, given: Given) -> None:
+    key = given.path if given.value is None else f"{given.path}: {written(given.value)}"
+    means = key if given.kind == "is" and given.value is not None else f"no {key}"
+    raw, present = written(translation.file.values[given.json_path]), written(document.value(given.path))
+    place = document.place(tuple(given.path.split(".")))
+    text = f"{raw} means {means}, but {place} gives {present}. Change one, or delete it here."
+    translation.refuse(given.json_path, text)
+
+
+def _fill_in(document: Document, translation: Translation, given: Given) -> None:
+    if all(document.value(path) is None for path in (given.path, *given.unless)):
+        document.give(given.path, given.value, translation.file.place(given.json_path))
+        text = f"{given.path}: {written(given.value)} comes with it, which is DeepSpeed's default."
+        translation.notice(given.json_path, text)
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Compare as a recipe reads values: 2e8 is 200000000, but 1 is not true."""
+    one, other = as_number(one), as_number(other)
+    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)

@@ -1,0 +1,107 @@
+"""Every key of a DeepSpeed file, one after the other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pretrain.errors import did_you_mean
+from pretrain.recipe.deepspeed_json import batch, optimizer, precision, zero
+from pretrain.recipe.deepspeed_json.file import AUTO
+from pretrain.recipe.deepspeed_json.same import SAME, WHOLE
+from pretrain.recipe.deepspeed_json.settled import BLOCKS, REFUSED, REMOVED, SETTLED, SWITCHED, UNREAD, advice
+from pretrain.recipe.deepspeed_json.translation import Translation, written
+from pretrain.recipe.shown import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pretrain.recipe.deepspeed_json.file import JsonFile
+
+FUNCTIONS: dict[str, Callable[[Translation, str, Any], None]] = {
+    "gradient_accumulation_steps": batch.accumulation_steps,
+    "steps_per_print": batch.steps_per_print,
+    "fp16.enabled": precision.enabled,
+    "fp16.loss_scale": precision.loss_scale,
+    "fp16.initial_scale_power": precision.initial_scale_power,
+    "bf16.enabled": precision.enabled,
+    "bfloat16.enabled": precision.enabled,
+    "data_types.grad_accum_dtype": precision.sum_of_gradients,
+    "data_types.param_dtype": precision.dtype_of_weights,
+    "communication_data_type": precision.sum_of_gradients,
+    "optimizer.type": optimizer.name,
+    "optimizer.params.betas": optimizer.betas,
+    "optimizer.params.adam_w_mode": optimizer.adam_w_mode,
+    "optimizer.params.torch_adam": optimizer.torch_adam,
+    "zero_optimization": zero.as_switch,
+    "zero_optimization.cpu_offload": zero.cpu_offload,
+    "zero_optimization.cpu_offload_param": zero.cpu_offload,
+    "zero_optimization.cpu_offload_params": zero.cpu_offload,
+    "zero_optimization.cpu_offload_use_pin_memory": zero.pin_memory,
+}
+"""Keys that are more than another name."""
+
+KEYS = {*SAME, *FUNCTIONS, *SETTLED, *REFUSED, *UNREAD}
+_OBJECTS = (*SWITCHED, *BLOCKS, *REMOVED)
+
+
+def translate(file: JsonFile) -> Translation:
+    """Say in the words of a recipe what a DeepSpeed file says."""
+    translation = Translation(file)
+    without_type = optimizer.params_without_a_type(translation)
+    done = {"optimizer.params"} if without_type else set[str]()
+    for path, value in file.values.items():
+        name = _object(path)
+        if name is None:
+            if not (without_type and path.startswith("optimizer.params.")):
+                _key(translation, path, value)
+        elif name not in done:
+            done.add(name)
+            _refuse_object(translation, name)
+    precision.initial_scale_of_deepspeed(translation)
+    translation.sum_up()
+    return translation
+
+
+def _object(path: str) -> str | None:
+    """Return the object that is taken or refused as a whole and holds this key."""
+    return next((name for name in _OBJECTS if f"{path}.".startswith(f"{name}.")), None)
+
+
+def _refuse_object(translation: Translation, name: str) -> None:
+    values = translation.file.values
+    if name in REMOVED:
+        translation.refuse(name, "DeepSpeed has removed this. Delete it.")
+    elif values.get(name, name) in (None, AUTO, {}):
+        return
+    elif name in SWITCHED and name not in values and values.get(f"{name}.enabled") in (None, AUTO, False):
+        translation.settle(f"{name}.enabled", value=False)
+    else:
+        translation.refuse(name, advice(name))
+
+
+def _key(translation: Translation, path: str, value: Any) -> None:
+    """Take over one key; null and "auto" count as not given, but do not hide an unknown key."""
+    inner = any(key.startswith(f"{path}.") for key in KEYS)
+    if path not in KEYS and not inner:
+        translation.refuse(path, f"unknown key.{did_you_mean(path, KEYS)}")
+    elif value is None or value == AUTO or (inner and value == {}):
+        return
+    elif path in SAME:
+        _same(translation, path, value)
+    elif path in FUNCTIONS:
+        FUNCTIONS[path](translation, path, value)
+    elif path in UNREAD:
+        translation.refuse(path, "no effect here; nothing in DeepSpeed 0.19 reads it, at any stage.")
+    elif inner:
+        translation.refuse(path, f"{shown(value)} is not an object with keys.")
+    elif path in SETTLED and value == SETTLED[path] and isinstance(value, bool) == isinstance(SETTLED[path], bool):
+        translation.settle(path, value)
+    else:
+        translation.refuse(path, f"{written(value)}: {advice(path)}")
+
+
+def _same(translation: Translation, path: str, value: Any) -> None:
+    if path in WHOLE and isinstance(value, float) and value.is_integer():
+        value = int(value)
+        translation.rounded.append(f"{path}: {value}")
+    translation.give(path, SAME[path], value)

@@ -1,0 +1,33 @@
+"""Where a recipe comes from, and what its reader was told: no part of the data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class AccumulationSteps:
+    """Micro batches of a step that a DeepSpeed file promises; a recipe has none, they follow from the ranks.
+
+    Attributes:
+        place: "ds_config.json:3: gradient_accumulation_steps".
+        steps: how many.
+    """
+
+    place: str
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a recipe comes from.
+
+    Attributes:
+        source: the file.
+        notices: one line for each thing that was understood in another way than it was written.
+        accumulation_steps: what the layout has to give, if it was promised.
+    """
+
+    source: str = "recipe"
+    notices: tuple[str, ...] = ()
+    accumulation_steps: AccumulationSteps | None = None
