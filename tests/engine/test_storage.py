@@ -126,15 +126,9 @@ def test_another_tokenizer_is_refused(saved, monkeypatch):
     assert "model.vocab_size 300 (recipe: 299)" in refusal(saved)
 
 
-@pytest.mark.parametrize(
-    ("override", "named"),
-    [
-        ("parallel.use_distributed_optimizer=true", "parallel.use_distributed_optimizer False (recipe: True)"),
-        ("precision.dtype=bf16", "precision.dtype fp32 (recipe: bf16)"),
-    ],
-)
-def test_an_optimizer_of_another_kind_is_refused(saved, override, named):
-    assert named in refusal(saved, override)
+def test_another_precision_is_refused(saved):
+    assert "precision.dtype fp32 (recipe: bf16)" in refusal(saved, "precision.dtype=bf16")
+
 
 
 def test_a_folder_without_checkpoint_is_refused(tmp_path):
@@ -157,7 +151,7 @@ def test_a_damaged_checkpoint_is_refused(damaged, file, damage):
 def test_a_later_format_is_refused(damaged):
     common = torch.load(damaged / "common.pt", weights_only=False)
     torch.save(common | {"format": 99}, damaged / "common.pt")
-    assert "has checkpoint format 99; this version reads 1." in refusal(damaged)
+    assert "has checkpoint format 99; this version reads 2." in refusal(damaged)
 
 
 class Trap:

@@ -13,8 +13,11 @@ from megatron.core.tensor_parallel import param_is_not_tensor_parallel_duplicate
 from pretrain.bridge import deepspeed as bridge_deepspeed
 from pretrain.bridge import mpu
 from pretrain.bridge.optimizer import clip_by_norm
+from pretrain.bridge.zero_scale import keep_going_at_smallest_scale
+from pretrain.engine import storage
 from pretrain.engine.counted_adam import counted
 from pretrain.engine.deepspeed_config import deepspeed_config
+from pretrain.engine.deepspeed_state import DeepSpeedState
 from pretrain.engine.forward import forward_logits, forward_loss, prompt_batch
 from pretrain.engine.host_adam import host_adam
 from pretrain.engine.parameter_groups import own_part, parameter_groups
@@ -61,7 +64,11 @@ class DeepSpeedEngine:
             mpu=mpu,
             dist_init_required=False,
         )
+        keep_going_at_smallest_scale(self.optimizer)
         self.schedule = build_schedule(recipe, self.optimizer)
+        self.state = DeepSpeedState(
+            self.model, self.optimizer, self._adam, stage=self._stage, is_fp32=recipe.precision.dtype == "fp32"
+        )
 
     @property
     def learning_rate(self) -> float:
@@ -144,11 +151,11 @@ class DeepSpeedEngine:
 
     def save(self, directory: Path, progress: Mapping[str, Any]) -> None:
         """Write everything that a resumed run needs."""
-        raise NotImplementedError
+        storage.save(self, directory, progress)
 
     def load(self, directory: Path, *, weights_only: bool) -> Loaded:
-        """Read what `save` wrote."""
-        raise NotImplementedError
+        """Read what `save` of this or the megatron engine wrote."""
+        return storage.load(self, directory, weights_only=weights_only)
 
     def _clip(self) -> Tensor | None:
         """Clip the gradients where DeepSpeed has no optimizer of its own, and return their norm."""

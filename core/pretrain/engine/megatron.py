@@ -16,6 +16,7 @@ from megatron.core.transformer.module import param_is_not_shared
 from pretrain.bridge import optimizer as bridge_optimizer
 from pretrain.engine import setup, storage
 from pretrain.engine.forward import forward_logits, forward_loss, prompt_batch
+from pretrain.engine.megatron_state import MegatronState
 from pretrain.engine.protocol import Step
 from pretrain.engine.schedule import build_schedule
 
@@ -48,6 +49,7 @@ class MegatronEngine:
         self._config = self.chunks[0].config
         setup.connect(self._config, recipe, self.chunks, self.optimizer)
         self.schedule = build_schedule(recipe, self.optimizer)
+        self.state = MegatronState(self.chunks, self.optimizer, is_fp32=recipe.precision.dtype == "fp32")
         self._forward_backward = get_forward_backward_func()
         self._reads = [_chunk_reads(recipe, chunk) for chunk in self.chunks]
 

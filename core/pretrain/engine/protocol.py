@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
+    from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
+
+    from pretrain.engine.counters import Counters
     from pretrain.observe.timers import PhaseTimers
+    from pretrain.recipe import Recipe
 
 Batch = Mapping[str, Tensor | None]
 """One micro-batch: see pretrain.data.batches."""
@@ -48,8 +52,48 @@ class Loaded:
     notices: Sequence[str] = ()
 
 
+class EngineState(Protocol):
+    """What an engine has in a checkpoint: megatron-core's sharded tensors, named alike by every engine.
+
+    Weights are called as megatron-core calls them, Adam's moments `optimizer.state.exp_avg.WEIGHT` and
+    `optimizer.state.exp_avg_sq.WEIGHT`, main weights `optimizer.state.fp32_param.WEIGHT`; in fp32 there are none.
+    """
+
+    def sharded(self) -> dict[str, Any]:
+        """Return what this rank has to save; all ranks call it together."""
+        ...
+
+    def counters(self) -> Counters:
+        """Return the steps taken and the loss scale."""
+        ...
+
+    def load(self, read: Callable[[dict[str, Any]], dict[str, Any]], counters: Counters | None) -> None:
+        """Take over a checkpoint; all ranks call it together.
+
+        Args:
+            read: reads what is asked for into a structure of the same shape; all ranks call it together.
+            counters: of the checkpoint; None: only the weights are read, and the optimizer starts from them.
+        """
+        ...
+
+
 class Engine(Protocol):
-    """A model with its optimizer and learning-rate schedule, distributed over the ranks."""
+    """A model with its optimizer and learning-rate schedule, distributed over the ranks.
+
+    Attributes:
+        recipe: what is trained.
+        vocab_size: entries of the tokenizer, before padding.
+        schedule: the learning-rate schedule.
+    """
+
+    recipe: Recipe
+    vocab_size: int
+    schedule: OptimizerParamScheduler
+
+    @property
+    def state(self) -> EngineState:
+        """What a checkpoint holds of it."""
+        ...
 
     @property
     def learning_rate(self) -> float:

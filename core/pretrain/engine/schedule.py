@@ -55,10 +55,9 @@ def restore_schedule(schedule: OptimizerParamScheduler, saved: dict[str, Any], r
     ours, override = schedule.state_dict(), recipe.schedule.override_opt_param_scheduler
     schedule.num_steps = 0  # the saved ones are added
     schedule.load_state_dict(saved)
-    if override:
-        for group in schedule.optimizer.param_groups:
-            group |= {"max_lr": recipe.optimizer.lr, "min_lr": recipe.schedule.min_lr}  # the saved ones were loaded
-        schedule.step(increment=0)
+    for group in schedule.optimizer.param_groups:
+        group |= {"max_lr": schedule.max_lr, "min_lr": schedule.min_lr}  # megatron-core's groups have their own
+    schedule.step(increment=0)
     taken, left = ("recipe", "checkpoint") if override else ("checkpoint", "recipe")
     values = {name: (ours[key], saved[key]) if override else (saved[key], ours[key]) for key, name in _NAMES.items()}
     notices = [

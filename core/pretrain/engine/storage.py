@@ -1,16 +1,17 @@
-"""The megatron engine's checkpoint: megatron-core's sharded format, readable at any layout.
+"""A checkpoint: megatron-core's sharded format, readable at any layout and by any engine.
 
-common.pt holds what all ranks agree on: progress, schedule, the model's description, the optimizer's groups. Weights,
-optimizer state and generator states are sharded. Reading runs no code: objects are read with torch.load's weights_only,
+common.pt holds what all ranks agree on: progress, schedule, the model's description, counters. Weights, optimizer state
+and generator states are sharded. Reading runs no code: objects are read with torch.load's weights_only,
 and the index, which torch unpickles, is looked at before.
 """
 
 from __future__ import annotations
 
 import pickle
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from megatron.core import dist_checkpointing, parallel_state
+from megatron.core import dist_checkpointing
 from megatron.core.dist_checkpointing.core import CheckpointingException
 from torch.distributed.checkpoint.api import CheckpointException
 
@@ -24,10 +25,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from pretrain.engine.megatron import MegatronEngine
+    from pretrain.engine.protocol import Engine
     from pretrain.recipe import Recipe
 
-FORMAT = 1
+FORMAT = 2
 """Raised when a checkpoint written before cannot be read any more."""
 
 _STRUCTURE = (
@@ -52,19 +53,20 @@ _FAULTS = (CheckpointingException, OSError, RuntimeError, KeyError, ValueError, 
 """What reading a damaged checkpoint raises."""
 
 
-def save(engine: MegatronEngine, directory: Path, progress: Mapping[str, Any]) -> None:
+def save(engine: Engine, directory: Path, progress: Mapping[str, Any]) -> None:
     """Write the engine's state into an empty folder; all ranks together.
 
     Raises:
         CheckpointError: on every rank, when one cannot write.
     """
-    state = _sharded_state(engine, is_loading=False)
+    state = engine.state.sharded()
     state |= {
         "format": FORMAT,
         "progress": dict(progress),
         "schedule": engine.schedule.state_dict(),
         "model": _model(engine),
-        "optimizer_kind": _optimizer_kind(engine.recipe),
+        "counters": engine.state.counters(),
+        "dtype": engine.recipe.precision.dtype,
         "samples": _samples(engine.recipe),
         "layout": generators.layout(),
         "rng": generators.sharded_states(),
@@ -76,7 +78,7 @@ def save(engine: MegatronEngine, directory: Path, progress: Mapping[str, Any]) -
         raise CheckpointError(msg) from exc
 
 
-def load(engine: MegatronEngine, directory: Path, *, weights_only: bool) -> Loaded:
+def load(engine: Engine, directory: Path, *, weights_only: bool) -> Loaded:
     """Read the folder into the engine.
 
     Raises:
@@ -84,21 +86,9 @@ def load(engine: MegatronEngine, directory: Path, *, weights_only: bool) -> Load
     """
     common = read_common(directory)
     _check(engine, directory, common, weights_only=weights_only)
-    state = _sharded_state(engine, is_loading=True, weights_only=weights_only)
-    same_layout = common["layout"] == generators.layout()
-    if same_layout and not weights_only:
-        state["rng"] = generators.sharded_states()
-    try:
-        check_index(directory)
-        loaded = dist_checkpointing.load(state, str(directory))
-    except (*_FAULTS, CheckpointException) as exc:
-        raise _damaged(directory, exc) from exc
-    for number, chunk in enumerate(engine.chunks):
-        _inner(chunk).load_state_dict(loaded[f"model{number}"], strict=False)  # extra states of nothing
+    engine.state.load(partial(_read, directory), None if weights_only else common["counters"])
     if weights_only:
-        engine.optimizer.reload_model_params()
         return Loaded(progress=common["progress"])
-    engine.optimizer.load_state_dict(loaded["optimizer"])
     notices = restore_schedule(engine.schedule, common["schedule"], engine.recipe)
     ours, saved = _samples(engine.recipe), common["samples"]
     notices += [
@@ -106,8 +96,8 @@ def load(engine: MegatronEngine, directory: Path, *, weights_only: bool) -> Load
         for name in ours
         if ours[name] != saved[name]
     ]
-    if same_layout:
-        generators.restore(loaded["rng"])
+    if common["layout"] == generators.layout():
+        generators.restore(_read(directory, {"rng": generators.sharded_states()})["rng"])
     else:
         notices.append("the layout is another one: random generators start anew from train.seed")
     return Loaded(progress=common["progress"], notices=notices)
@@ -136,41 +126,18 @@ def read_common(directory: Path) -> dict[str, Any]:
     return common
 
 
-def _sharded_state(engine: MegatronEngine, *, is_loading: bool, weights_only: bool = False) -> dict[str, Any]:
-    metadata = {
-        # Of the distributed optimizer's formats that can be read at another tensor and pipeline size, the one that is
-        # not deprecated; gathered between hosts on one rank of each replica group instead of on every device.
-        "distrib_optim_sharding_type": "fully_reshardable",
-        "distrib_optim_fully_reshardable_mem_efficient": True,
-        "dp_cp_group": parallel_state.get_data_parallel_group(with_context_parallel=True),
-        "chained_optim_avoid_prefix": True,
-    }
-    models = {
-        f"model{number}": _inner(chunk).sharded_state_dict(metadata=metadata)
-        for number, chunk in enumerate(engine.chunks)
-    }
-    if weights_only:
-        return models
-    optimizer = engine.optimizer.sharded_state_dict(models, is_loading=is_loading, metadata=metadata)
-    return {**models, "optimizer": optimizer}
+def _read(directory: Path, request: dict[str, Any]) -> dict[str, Any]:
+    try:
+        check_index(directory)
+        loaded: dict[str, Any] = dist_checkpointing.load(request, str(directory))
+    except (*_FAULTS, CheckpointException) as exc:
+        raise _damaged(directory, exc) from exc
+    return loaded
 
 
-def _inner(chunk: Any) -> Any:
-    while hasattr(chunk, "module"):
-        chunk = chunk.module
-    return chunk
-
-
-def _model(engine: MegatronEngine) -> dict[str, Any]:
+def _model(engine: Engine) -> dict[str, Any]:
     model = engine.recipe.model
     return {name: getattr(model, name) for name in _STRUCTURE} | {"vocab_size": engine.vocab_size}
-
-
-def _optimizer_kind(recipe: Recipe) -> dict[str, Any]:
-    return {
-        "parallel.use_distributed_optimizer": recipe.parallel.use_distributed_optimizer,
-        "precision.dtype": recipe.precision.dtype,
-    }
 
 
 def _samples(recipe: Recipe) -> dict[str, Any]:
@@ -184,12 +151,11 @@ def _samples(recipe: Recipe) -> dict[str, Any]:
     }
 
 
-def _check(engine: MegatronEngine, directory: Path, common: dict[str, Any], *, weights_only: bool) -> None:
+def _check(engine: Engine, directory: Path, common: dict[str, Any], *, weights_only: bool) -> None:
     expected = {f"model.{name}": value for name, value in _model(engine).items()}
     saved = {f"model.{name}": value for name, value in common["model"].items()}
     if not weights_only:
-        expected |= _optimizer_kind(engine.recipe)
-        saved |= common["optimizer_kind"]
+        expected["precision.dtype"], saved["precision.dtype"] = engine.recipe.precision.dtype, common["dtype"]
     differing = [name for name in expected if expected[name] != saved.get(name)]
     if differing:
         pairs = ", ".join(f"{name} {saved.get(name)} (recipe: {expected[name]})" for name in differing[:4])

@@ -1,0 +1,139 @@
+"""Main weights and Adam's moments of each weight, wherever a ZeRO stage of DeepSpeed 0.19 keeps them.
+
+DeepSpeed's own functions for this (utils/tensor_fragment.py) know no state before the first step, and at stage 3 cannot
+set a weight whose last part is padded (runtime/zero/stage3.py 3196).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+import torch.distributed as dist
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+MAIN = "fp32_param"
+
+
+class ZeroState(Protocol):
+    """The optimizer's state by weight."""
+
+    def allocate(self) -> None:
+        """Make the moments, zeros, where no step has been taken."""
+        ...
+
+    def whole(self, parameter: Any, name: str) -> Tensor:
+        """Return a moment or the main weight, fp32, shaped as this rank's weight; all ranks call it together."""
+        ...
+
+    def put(self, parameter: Any, name: str, value: Tensor) -> None:
+        """Set this rank's part of a moment or main weight from all of it."""
+        ...
+
+    def put_weight(self, parameter: Any, value: Tensor) -> None:
+        """Set this rank's part of the weight itself, in its own dtype."""
+        ...
+
+
+def zero_state(optimizer: Any, stage: int) -> ZeroState:
+    """Return the access to an optimizer that `deepspeed.initialize` returned."""
+    if stage == 3:
+        return _Stage3(optimizer)
+    if hasattr(optimizer, "_lazy_init_hp_params_optimizer_state"):  # stage_1_and_2.py 852, bf16_optimizer.py 357
+        return _Flat(optimizer)
+    return _Unsplit(optimizer)
+
+
+class _Unsplit:
+    """Stage 0: every rank holds everything; in 16 bits there is an fp32 copy of each weight (unfused_optimizer.py)."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self._adam = getattr(optimizer, "optimizer", optimizer)
+        self._main = {
+            weight: main
+            for weights, mains in zip(
+                getattr(optimizer, "fp16_groups", ()), getattr(optimizer, "fp32_groups", ()), strict=True
+            )
+            for weight, main in zip(weights, mains, strict=True)
+        }
+
+    def allocate(self) -> None:
+        _allocate(self._adam, [tensor for group in self._adam.param_groups for tensor in group["params"]])
+
+    def whole(self, parameter: Any, name: str) -> Tensor:
+        return self._tensor(parameter, name).detach()
+
+    def put(self, parameter: Any, name: str, value: Tensor) -> None:
+        self._tensor(parameter, name).data.copy_(value)
+
+    def put_weight(self, parameter: Any, value: Tensor) -> None:
+        parameter.data.copy_(value)
+
+    def _tensor(self, parameter: Any, name: str) -> Tensor:
+        main = self._main.get(parameter, parameter)
+        tensor: Tensor = main if name == MAIN else self._adam.state[main][name]
+        return tensor
+
+
+class _Flat:
+    """Stages 1 and 2: each rank holds a stretch of all weights one after the other, and knows it as `_hp_mapping`."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self._optimizer = optimizer
+
+    def allocate(self) -> None:
+        adam = self._optimizer.optimizer
+        _allocate(adam, [tensor for group in adam.param_groups for tensor in group["params"]])
+        self._optimizer._lazy_init_hp_params_optimizer_state()  # noqa: SLF001
+
+    def whole(self, parameter: Any, name: str) -> Tensor:
+        value: Tensor = parameter.get_full_hp_param(None if name == MAIN else name)
+        return value
+
+    def put(self, parameter: Any, name: str, value: Tensor) -> None:
+        parameter.set_full_hp_param(value, None if name == MAIN else name)
+
+    def put_weight(self, parameter: Any, value: Tensor) -> None:
+        parameter.data.copy_(value)
+        parameter.set_full_hp_param(value)
+
+
+class _Stage3:
+    """Stage 3: each rank holds a part of every weight, the last one padded."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self._optimizer = optimizer
+
+    def allocate(self) -> None:
+        _allocate(self._optimizer.optimizer, self._optimizer.fp32_partitioned_groups_flat)
+
+    def whole(self, parameter: Any, name: str) -> Tensor:
+        value: Tensor = self._optimizer.get_full_hp_param(parameter, None if name == MAIN else name)
+        return value
+
+    def put(self, parameter: Any, name: str, value: Tensor) -> None:
+        self._optimizer.set_local_hp_param(_own(parameter, value), parameter, None if name == MAIN else name)
+
+    def put_weight(self, parameter: Any, value: Tensor) -> None:
+        own = _own(parameter, value)
+        parameter.ds_tensor.data.copy_(own)
+        self._optimizer.set_local_hp_param(own, parameter)
+        if parameter.shape == value.shape:  # a small weight, which stays whole on every rank
+            parameter.data.copy_(value)
+
+
+def _own(parameter: Any, value: Tensor) -> Tensor:
+    """Return this rank's part of a whole weight, padded with zeros."""
+    size, rank = parameter.ds_tensor.numel(), dist.get_rank(parameter.ds_process_group)
+    part = value.flatten()[rank * size : (rank + 1) * size]
+    return torch.nn.functional.pad(part, (0, size - part.numel()))
+
+
+def _allocate(adam: torch.optim.Optimizer, tensors: list[Tensor]) -> None:
+    for tensor in tensors:
+        state = adam.state[tensor]
+        for name in MOMENTS:
+            state.setdefault(name, torch.zeros_like(tensor, requires_grad=False))

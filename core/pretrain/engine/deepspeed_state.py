@@ -1,0 +1,141 @@
+"""What the DeepSpeed engine has in a checkpoint: the tensors that the megatron engine has, under the same names.
+
+ZeRO splits flat tensors, whose parts depend on the stage and the number of ranks. Every weight is made whole again, one
+at a time, and each data-parallel rank writes its share of them; so a checkpoint can be read at any stage, at any layout
+and by any engine.
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from megatron.core import parallel_state
+from megatron.core.dist_checkpointing.optimizer import make_sharded_optimizer_tensor
+
+from pretrain.bridge.zero_scale import loss_scaler_of, set_loss_scaler
+from pretrain.bridge.zero_state import MAIN, MOMENTS, zero_state
+from pretrain.engine.megatron_state import PREFIX, sharding_metadata
+from pretrain.engine.parameter_groups import full_shape
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from pretrain.engine.counters import Counters
+    from pretrain.model.gpt import GPT
+
+BATCH = 1 << 28
+"""Elements of weights that a rank reads at a time: with moments and main weights 4 GiB of host memory."""
+
+
+class DeepSpeedState:
+    """See `pretrain.engine.protocol.EngineState`."""
+
+    def __init__(self, model: GPT, optimizer: Any, adam: Any, *, stage: int, is_fp32: bool) -> None:
+        """Look at the model, the optimizer that DeepSpeed made, and the Adam in it."""
+        self._model = model
+        self._optimizer = optimizer
+        self._adam = adam
+        self._zero = zero_state(optimizer, stage)
+        self._names = MOMENTS if is_fp32 else (*MOMENTS, MAIN)
+        self._zero.allocate()
+
+    def sharded(self) -> dict[str, Any]:
+        """Return this rank's share of weights and optimizer state."""
+        weights: dict[str, Any] = {}
+        optimizer: list[Any] = []
+        for name, part, is_ours in self._shared_out():
+            if not isinstance(part.data, torch.nn.Parameter):
+                weights[name] = part  # extra states of nothing
+                continue
+            values = {state: self._zero.whole(part.data, state) for state in (MAIN, *MOMENTS)}
+            if is_ours:
+                # A weight is its main weight in fewer bits, after every step.
+                weights[name] = _main_replica(replace(part, data=values[MAIN].to(part.data.dtype, copy=True).cpu()))
+                optimizer += [
+                    _main_replica(make_sharded_optimizer_tensor(part, values[state].cpu(), f"{PREFIX}.{state}"))
+                    for state in self._names
+                ]
+        return {"model0": weights, "optimizer": dict(enumerate(optimizer))}
+
+    def counters(self) -> Counters:
+        """Return the steps taken and the loss scale."""
+        return {"step": self._adam.taken, "loss_scaler": loss_scaler_of(self._optimizer)}
+
+    def load(self, read: Callable[[dict[str, Any]], dict[str, Any]], counters: Counters | None) -> None:
+        """Read the weights, and with counters the optimizer's state, some weights at a time."""
+        names = () if counters is None else self._names
+        for batch in self._batches():
+            self._load(read, batch, names)
+        if counters is not None:
+            self._adam.taken = counters["step"]
+            set_loss_scaler(self._optimizer, counters["loss_scaler"])
+
+    def _load(
+        self, read: Callable[[dict[str, Any]], dict[str, Any]], batch: list[tuple[str, Any]], names: Sequence[str]
+    ) -> None:
+        weights, states = {}, {}
+        for name, part in batch:
+            shape = full_shape(part.data)
+            weights[name] = replace(part, data=torch.empty(shape, dtype=part.data.dtype))
+            for state in names:
+                states[f"{state}.{name}"] = make_sharded_optimizer_tensor(part, torch.empty(shape), f"{PREFIX}.{state}")
+        loaded = read({"model0": weights, "optimizer": states})
+        for name, part in batch:
+            self._zero.put_weight(part.data, loaded["model0"][name])
+            for state in names:
+                self._zero.put(part.data, state, loaded["optimizer"][f"{state}.{name}"])
+
+    def _layout(self) -> dict[str, Any]:
+        """Return for each weight which part of the whole model it is."""
+        with _in_full_shape(self._model):
+            layout: dict[str, Any] = self._model.sharded_state_dict(metadata=sharding_metadata())
+        return layout
+
+    def _shared_out(self) -> Iterator[tuple[str, Any, bool]]:
+        """Yield every entry of the layout, and whether this data-parallel rank writes it: equal shares of elements."""
+        layout = self._layout()
+        sizes = {name: _elements(part) for name, part in layout.items()}
+        ranks, rank = parallel_state.get_data_parallel_world_size(), parallel_state.get_data_parallel_rank()
+        total, before = sum(sizes.values()), 0
+        for name, part in layout.items():
+            yield name, part, before * ranks // max(1, total) == rank
+            before += sizes[name]
+
+    def _batches(self) -> Iterator[list[tuple[str, Any]]]:
+        batch: list[tuple[str, Any]] = []
+        elements = 0
+        for name, part in self._layout().items():
+            if not isinstance(part.data, torch.nn.Parameter):
+                continue
+            if batch and elements + _elements(part) > BATCH:
+                yield batch
+                batch, elements = [], 0
+            batch.append((name, part))
+            elements += _elements(part)
+        yield batch
+
+
+def _elements(part: Any) -> int:
+    return math.prod(full_shape(part.data)) if isinstance(part.data, torch.nn.Parameter) else 0
+
+
+def _main_replica(part: Any) -> Any:
+    """Mark a part as the one that is written: megatron-core takes data-parallel rank 0's otherwise."""
+    return replace(part, replica_id=(*part.replica_id[:-1], 0))
+
+
+@contextmanager
+def _in_full_shape(model: GPT) -> Iterator[None]:
+    """Give every weight its shape, without memory for it; ZeRO-3 leaves weights empty."""
+    held = {parameter: parameter.data for parameter in model.parameters() if hasattr(parameter, "ds_shape")}
+    for parameter, data in held.items():
+        parameter.data = torch.empty((), dtype=data.dtype, device=data.device).expand(full_shape(parameter))
+    try:
+        yield
+    finally:
+        for parameter, data in held.items():
+            parameter.data = data

@@ -1,0 +1,154 @@
+"""What the megatron engine has in a checkpoint, whichever of megatron-core's optimizers steps it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from megatron.core import parallel_state
+from megatron.core.dist_checkpointing.mapping import LocalNonpersistentObject, ShardedBase
+from megatron.core.optimizer.grad_scaler import DynamicGradScaler
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from megatron.core.optimizer import MegatronOptimizer
+
+    from pretrain.engine.counters import Counters, LossScaler
+
+PREFIX = "optimizer.state"
+"""What the keys of optimizer state start with."""
+
+_MAIN = f"{PREFIX}.fp32_param."
+_MAIN_OF_DISTRIBUTED = f"{PREFIX}.param."
+
+
+class MegatronState:
+    """The state of the model chunks and their optimizer; see `pretrain.engine.protocol.EngineState`.
+
+    megatron-core's optimizers each have a structure of their own around the same tensors. The checkpoint holds the
+    tensors alone, under one name each, so that any of them, and any other engine, reads what another one wrote.
+    """
+
+    def __init__(self, chunks: list[Any], optimizer: MegatronOptimizer, *, is_fp32: bool) -> None:
+        """Look at the unwrapped chunks and the optimizer, which has main weights of its own unless all is fp32."""
+        self._chunks = [_inner(chunk) for chunk in chunks]
+        self._optimizer = optimizer
+        self._is_fp32 = is_fp32
+
+    def sharded(self) -> dict[str, Any]:
+        """Return this rank's weights and optimizer state for saving."""
+        models = self._models()
+        optimizer = self._optimizer.sharded_state_dict(models, is_loading=False, metadata=sharding_metadata())
+        parts = [_renamed(part) for part in _sharded_in(optimizer)]
+        if self._is_fp32:  # the weights themselves are what the optimizer updates
+            parts = [part for part in parts if not part.key.startswith(_MAIN)]
+        return {**models, "optimizer": dict(enumerate(parts))}
+
+    def counters(self) -> Counters:
+        """Return the steps taken and the loss scale."""
+        steps = [group.get("step", 0) for group in self._optimizer.param_groups if group["params"]]
+        return {"step": int(steps[0]) if steps else 0, "loss_scaler": self._loss_scaler()}
+
+    def _loss_scaler(self) -> LossScaler | None:
+        scaler = getattr(self._optimizer.chained_optimizers[0], "grad_scaler", None)
+        if not isinstance(scaler, DynamicGradScaler):
+            return None
+        state = scaler.state_dict()
+        return {
+            "scale": state["scale"].item(),
+            "growth_tracker": state["growth_tracker"],
+            "hysteresis_tracker": state["hysteresis_tracker"],
+        }
+
+    def load(self, read: Callable[[dict[str, Any]], dict[str, Any]], counters: Counters | None) -> None:
+        """Read the weights, and with counters the optimizer's state."""
+        request = models = self._models()
+        structure: Any = None
+        if counters is not None:
+            structure = self._optimizer.sharded_state_dict(models, is_loading=True, metadata=sharding_metadata())
+            if self._is_fp32:
+                self._leave_out_main_weights(structure)
+            request = {**models, "optimizer": dict(enumerate(map(_renamed, _sharded_in(structure))))}
+        loaded = read(request)
+        for number, chunk in enumerate(self._chunks):
+            chunk.load_state_dict(loaded[f"model{number}"], strict=False)  # extra states of nothing
+        if counters is None:
+            self._optimizer.reload_model_params()
+            return
+        values = iter([loaded["optimizer"][number] for number in range(len(loaded["optimizer"]))])
+        self._optimizer.load_state_dict(_filled(structure, values, counters))
+
+    def _models(self) -> dict[str, Any]:
+        return {
+            f"model{number}": chunk.sharded_state_dict(metadata=sharding_metadata())
+            for number, chunk in enumerate(self._chunks)
+        }
+
+    def _leave_out_main_weights(self, structure: Any) -> None:
+        """Put the weights where the distributed optimizer expects main weights, which in fp32 are parts of them.
+
+        It numbers them as its buffers hold them: optimizer/distrib_optimizer.py 1475 and 2086.
+        """
+        if "param_state" not in structure:
+            return
+        weights = [w for buffer in self._optimizer.chained_optimizers[0].buffers for w in buffer.param_index_map]
+        for number, weight in enumerate(weights):
+            structure["param_state"][number]["param"] = weight.detach()
+
+
+def _renamed(part: Any) -> Any:
+    """Call main weights by one name; the distributed optimizer has another."""
+    if not part.key.startswith(_MAIN_OF_DISTRIBUTED):
+        return part
+    return replace(part, key=_MAIN + part.key.removeprefix(_MAIN_OF_DISTRIBUTED))
+
+
+def sharding_metadata() -> dict[str, Any]:
+    """Return how megatron-core's sharded state dicts are to be laid out."""
+    return {
+        # Of the distributed optimizer's formats that can be read at another tensor and pipeline size, the one that is
+        # not deprecated; gathered between hosts on one rank of each replica group instead of on every device.
+        "distrib_optim_sharding_type": "fully_reshardable",
+        "distrib_optim_fully_reshardable_mem_efficient": True,
+        "dp_cp_group": parallel_state.get_data_parallel_group(with_context_parallel=True),
+        "chained_optim_avoid_prefix": True,
+    }
+
+
+def _sharded_in(structure: Any) -> Iterator[Any]:
+    """Yield the sharded leaves, always in the same order."""
+    if isinstance(structure, ShardedBase):
+        yield structure
+    elif isinstance(structure, dict):
+        for value in structure.values():
+            yield from _sharded_in(value)
+    elif isinstance(structure, list | tuple):
+        for value in structure:
+            yield from _sharded_in(value)
+
+
+def _inner(chunk: Any) -> Any:
+    while hasattr(chunk, "module"):
+        chunk = chunk.module
+    return chunk
+
+
+def _filled(structure: Any, values: Iterator[Any], counters: Counters) -> Any:
+    """Return the structure with its sharded leaves replaced, and its counters set."""
+    if isinstance(structure, ShardedBase):
+        return next(values)
+    if isinstance(structure, LocalNonpersistentObject):
+        return structure.unwrap()
+    if isinstance(structure, dict):
+        filled = {key: _filled(value, values, counters) for key, value in structure.items()}
+        if "params" in filled or "wd_mult" in filled:  # a parameter group, and one of the distributed optimizer
+            filled["step"] = counters["step"]
+        scaler = counters["loss_scaler"]
+        if scaler is not None and "growth_tracker" in filled:
+            filled |= {**scaler, "scale": torch.full_like(filled["scale"], scaler["scale"])}
+        return filled
+    if isinstance(structure, list | tuple):
+        return [_filled(value, values, counters) for value in structure]
+    return structure
