@@ -38,6 +38,9 @@ is generated from the schema (`python -m pretrain.recipe.documentation docs`), a
 - An unknown key is an error, and so is a key that would have no effect. A key of the file that an override leaves
   without effect goes silently: `--set precision.dtype=fp32` drops the file's loss scale. An override of one of two
   alternatives (`train_iters` and `train_samples`, `path` and `blend`, ...) replaces the file's other one.
+- `engine.deepspeed_config: ds_config.json` takes over what a DeepSpeed file says, as keys of the recipe. A value that
+  the recipe gives otherwise is an error, and so is a key that has no effect or no counterpart; `"auto"` counts as not
+  given. A deprecated key is understood, and a notice says how.
 - Numbers may be written 1e-4, 2.0e8 or 1_000. Paths are relative to the working directory.
 - The complete recipe, every default written out, is saved as `recipe.yml` in the run directory; running that again is
   the same run.

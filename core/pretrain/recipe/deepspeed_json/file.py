@@ -81,8 +81,8 @@ def _read_text(path: Path, named_by: str) -> str:
 
 
 def _part(key: str) -> str:
-    """A key that holds a dot itself must not look like two."""
-    return repr(key) if "." in key else key
+    """Return the key as a part of a path: one that holds a dot must not look like two, and every one can be printed."""
+    return key if key.isprintable() and "." not in key else repr(key)
 
 
 def _flat(data: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -48,25 +48,29 @@ def take_over(document: Document) -> TakenOver:
         return TakenOver()
     translation = translate(read_json(name, f"{document.place(tuple(_CONFIG.split('.')))}: {_CONFIG}"))
     document.remove(_CONFIG)
-    for given in translation.given:
-        if given.kind != "by default":
-            _merge(document, translation, given)
-    for given in translation.given:
-        if given.kind == "by default":
-            _fill_in(document, translation, given)
+    for given in sorted(translation.given, key=_rank):
+        (_merge, _exclude, _fill_in)[_rank(given)](document, translation, given)
     return TakenOver(name, tuple(translation.problems), tuple(translation.notices), translation.accumulation_steps)
+
+
+def _rank(given: Given) -> int:
+    """Values first; what they may not be and what they are by default can be seen only then."""
+    if given.kind == "by default":
+        return 2
+    return 1 if given.kind == "is not" or given.value is None else 0
 
 
 def _merge(document: Document, translation: Translation, given: Given) -> None:
     present = document.value(given.path)
-    if given.kind == "is not" or given.value is None:
-        contradicts = present is not None and (given.value is None or _same(present, given.value))
-    elif present is None:
+    if present is None:
         document.give(given.path, given.value, translation.file.place(given.json_path))
-        return
-    else:
-        contradicts = not _same(present, given.value)
-    if contradicts:
+    elif not _same(present, given.value):
+        _contradict(document, translation, given)
+
+
+def _exclude(document: Document, translation: Translation, given: Given) -> None:
+    present = document.value(given.path)
+    if present is not None and (given.value is None or _same(present, given.value)):
         _contradict(document, translation, given)
 
 

@@ -61,8 +61,8 @@ def torch_adam(translation: Translation, path: str, value: Any) -> None:
 def params_without_a_type(translation: Translation) -> bool:
     """Refuse params that DeepSpeed would not read."""
     values = translation.file.values
-    lost = [path for path in values if path.startswith("optimizer.params")]
-    if "optimizer.type" in values or not lost:
+    lost = [path for path in values if path.startswith("optimizer.params.") and translation.file.has(path)]
+    if translation.file.has("optimizer.type") or not lost:
         return False
     shown_keys = ", ".join(f"{path.rpartition('.')[2]}: {written(values[path])}" for path in lost)
     translation.refuse("optimizer", f"without optimizer.type DeepSpeed reads no params ({shown_keys}). Give a type.")

@@ -83,7 +83,7 @@ def _key(translation: Translation, path: str, value: Any) -> None:
     """Take over one key; null and "auto" count as not given, but do not hide an unknown key."""
     inner = any(key.startswith(f"{path}.") for key in KEYS)
     if path not in KEYS and not inner:
-        translation.refuse(path, f"unknown key.{did_you_mean(path, KEYS)}")
+        translation.refuse(path, f"unknown key.{did_you_mean(path, (*KEYS, *_OBJECTS))}")
     elif value is None or value == AUTO or (inner and value == {}):
         return
     elif path in SAME:

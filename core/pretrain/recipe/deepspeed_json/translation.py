@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from pretrain.recipe.deepspeed_json.file import JsonFile
     from pretrain.recipe.origin import AccumulationSteps
 
+_LONG = 60
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Given:
@@ -89,4 +91,4 @@ def written(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, float) and value.is_integer() and abs(value) >= 1e4:
         return f"{value:g}"
-    return value if isinstance(value, str) and value else shown(value)
+    return value if isinstance(value, str) and value.isprintable() and 0 < len(value) < _LONG else shown(value)

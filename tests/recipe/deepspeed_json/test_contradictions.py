@@ -1,0 +1,147 @@
+"""A DeepSpeed file and the recipe that names it must not say different things."""
+
+from __future__ import annotations
+
+import pytest
+
+from pretrain.errors import RecipeError
+from pretrain.recipe import load_recipe, make_recipe
+from recipe.smallest import SMALLEST
+
+STAGE_1 = {"zero_optimization": {"stage": 1}}
+
+
+def test_both_places_and_both_values_are_named(refused):
+    assert refused(STAGE_1, engine={"zero": {"stage": 2}}) == [
+        (
+            "ds.json:3: zero_optimization.stage: 1 means engine.zero.stage: 1, but recipe.yml:20 gives 2. "
+            "Change one, or delete it here."
+        )
+    ]
+
+
+def test_an_override_is_a_place_too(refused):
+    assert refused(STAGE_1, "engine.zero.stage=2") == [
+        (
+            "ds.json:3: zero_optimization.stage: 1 means engine.zero.stage: 1, but --set engine.zero.stage=2 gives 2. "
+            "Change one, or delete it here."
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("config", "more", "text"),
+    [
+        (
+            {"fp16": {"enabled": True}},
+            {"precision": {"dtype": "bf16"}},
+            "ds.json:3: fp16.enabled: true means precision.dtype: fp16, but recipe.yml:17 gives bf16. ",
+        ),
+        (
+            {"fp16": {"enabled": False}},
+            {"precision": {"dtype": "fp16"}},
+            "ds.json:3: fp16.enabled: false means no precision.dtype: fp16, but recipe.yml:17 gives fp16. ",
+        ),
+        (
+            {"fp16": {"enabled": True, "loss_scale": 0}},
+            {"precision": {"loss_scale": 128}},
+            "ds.json:4: fp16.loss_scale: 0 means no precision.loss_scale, but recipe.yml:17 gives 128. ",
+        ),
+        (
+            {"fp16": {"enabled": True}, "bf16": {"enabled": True}},
+            {},
+            "ds.json:6: bf16.enabled: true means precision.dtype: bf16, but ds.json:3: fp16.enabled gives fp16. ",
+        ),
+        (
+            {"fp16": {"enabled": False}, "data_types": {"param_dtype": "fp16"}},
+            {},
+            "ds.json:3: fp16.enabled: false means no precision.dtype: fp16, but ds.json:6: data_types.param_dtype",
+        ),
+        (
+            {"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp16"}},
+            {},
+            "ds.json:6: data_types.grad_accum_dtype: fp16 means precision.dtype: fp16, but ds.json:3: bf16.enabled ",
+        ),
+        (
+            {"optimizer": {"type": "Adam", "params": {"betas": [0.9, 0.95]}}},
+            {"optimizer": {"name": "adam", "adam_beta2": 0.99}},
+            "ds.json:5: optimizer.params.betas: [0.9, 0.95] means optimizer.adam_beta2: 0.95, but recipe.yml:",
+        ),
+        (
+            {"gradient_clipping": True},
+            {"optimizer": {"clip_grad": 1.0}},
+            "ds.json:2: gradient_clipping: true means optimizer.clip_grad: true, but recipe.yml:16 gives 1.0. ",
+        ),
+        (
+            {"zero_optimization": {"stage": 3, "prefetch_bucket_size": 1, "stage3_prefetch_bucket_size": 2e8}},
+            {},
+            (
+                "ds.json:5: zero_optimization.stage3_prefetch_bucket_size: 2e+08 means "
+                "engine.zero.stage3_prefetch_bucket_size: 200000000, but ds.json:4: "
+                "zero_optimization.prefetch_bucket_size gives 1. "
+            ),
+        ),
+    ],
+)
+def test_what_means_the_same_key_must_agree(refused, config, more, text):
+    assert any(line.startswith(text) for line in refused(config, **more))
+
+
+@pytest.mark.parametrize("written", [2e8, 200_000_000, "2e8", "200_000_000"])
+def test_the_same_value_in_both_is_fine(load, written):
+    zero = {"stage": 1, "reduce_bucket_size": written}
+    assert load({"zero_optimization": {"stage": 1, "reduce_bucket_size": 2e8}}, engine={"zero": zero}).notices == (
+        "ds.json: these were read as whole numbers: zero_optimization.reduce_bucket_size: 200000000.",
+    )
+
+
+def test_an_override_to_the_same_value_is_fine(load):
+    assert load(STAGE_1, "engine.zero.stage=1").engine.zero.stage == 1
+
+
+def test_an_override_that_needs_no_such_key_drops_it(load):
+    """As it drops keys of the recipe: who wants a constant learning rate wants no such thing."""
+    config = {"fp16": {"enabled": True, "loss_scale_window": 500}}
+    assert "loss_scale_window" not in load(config, "precision.loss_scale=128").dump()
+
+
+def test_a_section_that_is_none_is_the_mistake(refused):
+    assert refused(STAGE_1, "engine.zero=3") == [
+        "--set engine.zero=3: engine.zero: 3 is not a section with keys.",
+    ]
+
+
+def test_without_deepspeed_the_file_is_not_read(load, smallest, tmp_path):
+    smallest["engine"] = {"deepspeed_config": "absent.json"}
+    with pytest.raises(
+        RecipeError, match=r"engine.deepspeed_config: no effect here; it needs engine.name: deepspeed\."
+    ):
+        make_recipe(smallest)
+    assert load("no JSON", "engine.name=megatron") == make_recipe(SMALLEST)
+
+
+def test_another_file_or_none_may_be_named_by_an_override(load, tmp_path):
+    (tmp_path / "other.json").write_text('{"zero_optimization": {"stage": 2}}')
+    assert load(STAGE_1, "engine.deepspeed_config=other.json").engine.zero.stage == 2
+    assert load(STAGE_1, "engine.deepspeed_config=null").engine.zero.stage == 0
+
+
+def test_accumulation_steps_are_checked_when_the_ranks_are_known(load):
+    recipe = load({"gradient_accumulation_steps": 2})
+    assert recipe.layout(2).num_microbatches(8) == 2
+    with pytest.raises(RecipeError) as caught:
+        recipe.layout(4)
+    assert str(caught.value).splitlines() == [
+        (
+            "ds.json:2: gradient_accumulation_steps: 2, but 4 ranks accumulate 1: train.global_batch_size 8 / "
+            "(train.micro_batch_size 2 x data-parallel size 4)."
+        ),
+        "Delete the key, which follows from these, or change one of them.",
+    ]
+
+
+def test_the_resolved_recipe_runs_on_any_number_of_ranks(load, tmp_path):
+    recipe = load({"gradient_accumulation_steps": 2, **STAGE_1})
+    (tmp_path / "resolved.yml").write_text(recipe.dump())
+    again = load_recipe("resolved.yml")
+    assert (again, again.notices, again.layout(4).world_size) == (recipe, (), 4)

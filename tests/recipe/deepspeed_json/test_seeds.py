@@ -1,0 +1,101 @@
+"""The DeepSpeed files of two published tutorials, as they were written."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+GPT2_345M = """\
+{
+"fp16": {
+"enabled": true
+    },
+"zero_optimization": {
+"stage": 3,
+"allgather_partitions": true,
+"allgather_bucket_size": 2e8,
+"overlap_comm": true,
+"reduce_scatter": true,
+"reduce_bucket_size": 2e8,
+"contiguous_gradients": true,
+"cpu_offload": true
+    }
+}
+"""
+
+TINY_RAMPUP = """\
+{
+  "train_micro_batch_size_per_gpu": 1,
+  "train_batch_size": 16,
+  "gradient_clipping": 1.0,
+  "zero_optimization": {
+    "stage": 1
+  },
+  "fp16": {
+    "enabled": true,
+    "loss_scale": 0,
+    "loss_scale_window": 500,
+    "hysteresis": 2,
+    "min_loss_scale": 1,
+    "initial_scale_power": 12
+  },
+  "steps_per_print": 2000,
+  "wall_clock_breakdown": false
+}
+"""
+
+NO_BATCH = ("train.micro_batch_size", "train.global_batch_size")
+
+
+def test_what_stage_3_does_not_read_is_listed_and_to_be_deleted(refused):
+    assert refused(GPT2_345M) == [
+        (
+            "ds.json:7: zero_optimization.allgather_partitions: no effect here; "
+            "nothing in DeepSpeed 0.19 reads it, at any stage."
+        ),
+        (
+            "ds.json:8: zero_optimization.allgather_bucket_size: engine.zero.allgather_bucket_size: no effect here; "
+            "it needs engine.zero.stage 1 or 2."
+        ),
+        "Delete the keys without effect from ds.json.",
+    ]
+
+
+def test_without_these_it_is_zero_3_with_the_optimizer_on_the_host(load):
+    text = "\n".join(line for line in GPT2_345M.splitlines() if "allgather" not in line)
+    recipe = load(text)
+    zero = recipe.engine.zero
+    assert (recipe.precision.dtype, zero.stage, zero.offload_optimizer.device) == ("fp16", 3, "cpu")
+    assert (zero.overlap_comm, zero.reduce_scatter, zero.contiguous_gradients) == (True, True, True)
+    assert zero.reduce_bucket_size == 200_000_000
+    assert recipe.notices == (
+        (
+            "ds.json:11: zero_optimization.cpu_offload: deprecated in DeepSpeed; it was read as "
+            "engine.zero.offload_optimizer.device: cpu."
+        ),
+        "ds.json: these were read as whole numbers: zero_optimization.reduce_bucket_size: 200000000.",
+        "ds.json:3: fp16.enabled: precision.initial_loss_scale: 65536 comes with it, which is DeepSpeed's default.",
+    )
+
+
+def test_the_batch_ramp_goes_through_as_it_is(load):
+    ramp = {"rampup_batch_size": "2 2 1_000", "train_samples": 10_000}
+    recipe = load(TINY_RAMPUP, without=(*NO_BATCH, "train.train_iters"), train=ramp)
+    assert (recipe.train.micro_batch_size, recipe.train.global_batch_size) == (1, 16)
+    precision = recipe.precision
+    assert (precision.dtype, precision.loss_scale, precision.initial_loss_scale) == ("fp16", None, 4096.0)
+    assert (precision.loss_scale_window, precision.hysteresis, precision.min_loss_scale) == (500, 2, 1.0)
+    assert (recipe.engine.zero.stage, recipe.optimizer.clip_grad) == (1, 1.0)
+    assert recipe.notices == (
+        "ds.json:16: steps_per_print: 2000 is not used; logging.log_interval says how often metrics are shown.",
+        "ds.json: these say what happens anyway: wall_clock_breakdown: false.",
+    )
+
+
+@pytest.mark.parametrize("text", [GPT2_345M.replace('"stage": 3', '"stage": 2'), TINY_RAMPUP])
+def test_the_resolved_recipe_holds_the_values_and_not_the_file(load, text):
+    text = "\n".join(line for line in text.splitlines() if "allgather_partitions" not in line)
+    recipe = load(text, without=NO_BATCH if "train_batch_size" in text else ())
+    dumped = yaml.safe_load(recipe.dump())
+    assert "deepspeed_config" not in dumped["engine"]
+    assert dumped["engine"]["zero"]["stage"] == recipe.engine.zero.stage
