@@ -113,7 +113,7 @@ class DeviceAccelerator(OfBackend, DeepSpeedAccelerator):  # type: ignore[misc] 
         return torch.device(kind) if device_index is None or kind == "cpu" else torch.device(kind, int(device_index))
 
     def current_device(self) -> int:
-        return 0 if self.is_synchronized_device() else self.names.current_device()  # type: ignore[return-value]
+        return 0 if self.backend.device_type == "cpu" else self.names.current_device()  # type: ignore[return-value]
 
     def current_device_name(self) -> str:
         return self.device_name(self.current_device())

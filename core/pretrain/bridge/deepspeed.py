@@ -104,10 +104,11 @@ def _environment(choice: str) -> Iterator[None]:
 
 
 def _quieten() -> None:
-    """Let DeepSpeed's warnings go where all others go, not with a handler of its own to stdout."""
+    """Let DeepSpeed's warnings go where all others go, instead of to stdout, and drop the one about our choice."""
     logger = logging.getLogger("DeepSpeed")
     logger.handlers.clear()
     logger.propagate = True
+    logger.addFilter(lambda record: "untested optimizer" not in record.getMessage())  # runtime/engine.py 2304
 
 
 def connect(backend: Backend) -> None:
@@ -116,20 +117,26 @@ def connect(backend: Backend) -> None:
     from deepspeed.comm import comm  # noqa: PLC0415
 
     comm.init_distributed(backend.process_group, auto_mpi_discovery=False, verbose=False, dist_init_required=False)
-    # runtime/engine.py 1966 and zero/partition_parameters.py 1138 read it, though the device is chosen by now.
-    accelerator = get_accelerator()
-    accelerator.lends_local_rank = "LOCAL_RANK" not in os.environ
-    os.environ.setdefault("LOCAL_RANK", str(accelerator.current_device()))
+    if "LOCAL_RANK" not in os.environ:
+        # runtime/engine.py 1966 and zero/partition_parameters.py 1138 read it, though the device is chosen by now.
+        accelerator = get_accelerator()
+        accelerator.lends_local_rank = True
+        os.environ["LOCAL_RANK"] = str(accelerator.current_device())
 
 
 def disconnect() -> None:
-    """Forget all process groups, so that the next training of this process can have others."""
+    """Forget all process groups and the model, so that the next training of this process can have others."""
     from deepspeed.accelerator import get_accelerator  # noqa: PLC0415
     from deepspeed.comm import comm  # noqa: PLC0415
+    from deepspeed.runtime.activation_checkpointing import checkpointing  # noqa: PLC0415
+    from deepspeed.runtime.zero import parameter_offload  # noqa: PLC0415
     from deepspeed.utils import groups  # noqa: PLC0415
 
     comm.cdb = None
     groups._release_process_group_references()  # noqa: SLF001
-    if get_accelerator().lends_local_rank:
+    checkpointing.mpu = checkpointing.mp_group = None
+    parameter_offload.FWD_MODULE_STACK.clear()  # line 314 adds ZeRO-3's model and nothing takes it out
+    accelerator = get_accelerator()
+    if accelerator.lends_local_rank:
+        accelerator.lends_local_rank = False
         os.environ.pop("LOCAL_RANK", None)
-        get_accelerator().lends_local_rank = False
