@@ -150,6 +150,13 @@ def test_a_dry_run_shows_recipe_layout_and_size_and_writes_nothing(call, trainin
     assert sorted(workplace.rglob("*")) == before
 
 
+def test_a_dry_run_shows_how_a_deepspeed_file_was_understood(call, workplace):
+    (workplace / "ds.json").write_text('{"steps_per_print": 10}')
+    code, out, err = call("--dry-run", "--set", "engine={name: deepspeed, deepspeed_config: ds.json}")
+    assert (code, err) == (0, "")
+    assert "\n# ds.json:1: steps_per_print: 10 is not used; " in out
+
+
 def test_a_dry_run_needs_no_tokenizer_files(call):
     code, out, _ = call("--dry-run", "--set", "tokenizer={type: huggingface, file: absent.json}")
     assert code == 0

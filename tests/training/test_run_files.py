@@ -1,0 +1,29 @@
+"""What rank 0 says at the start of a run."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+from pretrain.plugins.table import KernelTable
+from pretrain.recipe import make_recipe
+from pretrain.training.run_files import introduce
+from recipe.smallest import SMALLEST
+
+
+def test_how_a_deepspeed_file_was_understood_is_said(tmp_path):
+    (tmp_path / "ds.json").write_text('{"steps_per_print": 10}')
+    blend = {"blend": [{"weight": 1, "path": "corpus"}]}
+    engine = {"name": "deepspeed", "deepspeed_config": str(tmp_path / "ds.json")}
+    recipe = make_recipe({**SMALLEST, "data": blend, "engine": engine})
+    said = []
+    introduce(
+        SimpleNamespace(note=said.append),
+        recipe,
+        KernelTable(backend="cpu", provider="pretrain", rows=()),
+        recipe.layout(1),
+        SimpleNamespace(vocab_size=256),
+        tmp_path,
+        "resumed",
+    )
+    assert said[-2:] == [*recipe.notices, "resumed"]
+    assert "steps_per_print: 10 is not used" in said[-2]
