@@ -36,6 +36,19 @@ MASKED = ("data.reset_attention_mask=true",)
 ACCUMULATED = ("train.micro_batch_size=1",)
 BF16 = ("precision.dtype=bf16",)
 
+DEEPSPEED = ("engine.name=deepspeed",)
+STAGE = [(*DEEPSPEED, f"engine.zero.stage={stage}") for stage in range(4)]
+OFFLOAD = ("engine.zero.offload_optimizer.device=cpu", "engine.zero.offload_optimizer.cpu_adam=torch")
+OFFLOAD_ALL = (*OFFLOAD, "engine.zero.offload_param.device=cpu")
+SMALL_PARTS = (
+    "engine.zero.sub_group_size=10000",
+    "engine.zero.stage3_param_persistence_threshold=0",
+    "engine.zero.stage3_max_live_parameters=10000",
+    "engine.zero.reduce_bucket_size=10000",
+)
+SMALL_BUCKETS = ("engine.zero.reduce_bucket_size=10000", "engine.zero.allgather_bucket_size=10000")
+ZERO_OVERLAP = ("engine.zero.overlap_comm=true",)
+
 SAVED_AT = 10
 ITERATIONS = 20
 
@@ -90,4 +103,43 @@ ONE_RANK = {
     "TP -> one": Case(GPT2, (), loads="of-TP"),
     "PP -> one": Case(GPT2, (), loads="of-PP"),
     "ZeRO-1 -> one": Case(GPT2, ZERO1, loads="of-ZeRO-1"),
+}
+
+DEEPSPEED_TWO_RANKS = {
+    "stage 0": Case(GPT2, (*STAGE[0], *ACCUMULATED), saves="of-stage-0"),
+    "stage 1": Case(GPT2, (*STAGE[1], *ACCUMULATED), saves="of-stage-1"),
+    "stage 2": Case(GPT2, (*STAGE[2], *ACCUMULATED), saves="of-stage-2"),
+    "stage 3": Case(GPT2, (*STAGE[3], *ACCUMULATED), saves="of-stage-3"),
+    "stage 1, overlapped": Case(GPT2, (*STAGE[1], *ZERO_OVERLAP, *SMALL_BUCKETS), last=SAVED_AT),
+    "stage 2, offload": Case(GPT2, (*STAGE[2], *OFFLOAD, *ACCUMULATED)),
+    "stage 3, offload": Case(GPT2, (*STAGE[3], *OFFLOAD_ALL, *ACCUMULATED), saves="of-offload"),
+    "stage 3, in small parts": Case(GPT2, (*STAGE[3], *SMALL_PARTS, *ACCUMULATED), last=SAVED_AT),
+    "stage 3, masks of documents": Case(MASKED, STAGE[3], last=SAVED_AT),
+    "stage 1, TP": Case(GPT2, (*STAGE[1], *TP), saves="of-stage-1-TP"),
+    "stage 3, TP": Case(GPT2, (*STAGE[3], *TP)),
+    "stage 3, TP, recompute": Case(GPT2, (*STAGE[3], *TP, *SPLIT_INPUTS), last=SAVED_AT),
+    "NeoX, stage 2, TP, sequence parallel": Case(NEOX, (*STAGE[2], *TP, *SP), last=SAVED_AT),
+    "NeoX, stage 3, TP, sequence parallel": Case(NEOX, (*STAGE[3], *TP, *SP), last=SAVED_AT),
+    "Llama, stage 3": Case(LLAMA, STAGE[3], last=SAVED_AT, saves="of-Llama"),
+    "bf16, stage 1": Case(BF16, STAGE[1], last=SAVED_AT),
+    "bf16, stage 2, offload": Case(BF16, (*STAGE[2], *OFFLOAD), last=SAVED_AT),
+    "bf16, stage 3": Case(BF16, STAGE[3], last=SAVED_AT, saves="of-bf16"),
+    "stage 1 -> 3": Case(GPT2, STAGE[3], loads="of-stage-1"),
+    "stage 3 -> 1, TP": Case(GPT2, (*STAGE[1], *TP), loads="of-stage-3"),
+    "stage 1, TP -> 2": Case(GPT2, STAGE[2], loads="of-stage-1-TP"),
+    "offload -> 0": Case(GPT2, STAGE[0], loads="of-offload"),
+    "stage 3 -> megatron, ZeRO-1": Case(GPT2, ZERO1, loads="of-stage-3"),
+    "stage 2 -> megatron, PP": Case(GPT2, PP, loads="of-stage-2"),
+}
+DEEPSPEED_FOUR_RANKS = {
+    "stage 1, TP x DP": Case(GPT2, (*STAGE[1], *TP), last=SAVED_AT),
+    "stage 3, TP x DP": Case(GPT2, (*STAGE[3], *TP), saves="of-TP-DP"),
+    "stage 3 of two -> stage 3 of four": Case(GPT2, (*STAGE[3], *ACCUMULATED), loads="of-stage-3"),
+    "stage 0 of two -> stage 2 of four": Case(GPT2, (*STAGE[2], *ACCUMULATED), loads="of-stage-0"),
+}
+DEEPSPEED_ONE_RANK = {
+    "stage 3, TP x DP -> one, stage 2": Case(GPT2, STAGE[2], loads="of-TP-DP"),
+    "stage 0 -> megatron": Case(GPT2, (), loads="of-stage-0"),
+    "Llama, stage 3 -> megatron": Case(LLAMA, (), loads="of-Llama", last=ITERATIONS),
+    "bf16, stage 3 -> megatron, ZeRO-1": Case(BF16, ZERO1, loads="of-bf16", last=SAVED_AT + 5),
 }

@@ -130,7 +130,6 @@ def test_another_precision_is_refused(saved):
     assert "precision.dtype fp32 (recipe: bf16)" in refusal(saved, "precision.dtype=bf16")
 
 
-
 def test_a_folder_without_checkpoint_is_refused(tmp_path):
     assert "is not a complete checkpoint: metadata.json, common.pt, .metadata is missing" in refusal(
         tmp_path / "nothing"

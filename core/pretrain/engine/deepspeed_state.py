@@ -42,6 +42,7 @@ class DeepSpeedState:
         self._zero = zero_state(optimizer, stage)
         self._names = MOMENTS if is_fp32 else (*MOMENTS, MAIN)
         self._zero.allocate()
+        self._adam.taken = 0
 
     def sharded(self) -> dict[str, Any]:
         """Return this rank's share of weights and optimizer state."""

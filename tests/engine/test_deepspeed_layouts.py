@@ -1,0 +1,41 @@
+"""The DeepSpeed engine has the megatron engine's curve at every stage; checkpoints go on at any other, on either."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine import ranks, tiny
+from engine.comparison import check
+from engine.layouts import DEEPSPEED_FOUR_RANKS, DEEPSPEED_ONE_RANK, DEEPSPEED_TWO_RANKS
+
+pytestmark = pytest.mark.ranks
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("layouts")
+
+
+@pytest.fixture(scope="module")
+def two_ranks(folder):
+    return ranks.run("DEEPSPEED_TWO_RANKS", 2, folder)
+
+
+@pytest.fixture(scope="module")
+def four_ranks(folder, two_ranks):
+    return ranks.run("DEEPSPEED_FOUR_RANKS", 4, folder)
+
+
+@pytest.mark.parametrize("name", DEEPSPEED_TWO_RANKS)
+def test_two_ranks_train_as_the_megatron_engine_on_one(name, two_ranks):
+    check(two_ranks[name], DEEPSPEED_TWO_RANKS[name])
+
+
+@pytest.mark.parametrize("name", DEEPSPEED_FOUR_RANKS)
+def test_four_ranks_train_as_the_megatron_engine_on_one(name, four_ranks):
+    check(four_ranks[name], DEEPSPEED_FOUR_RANKS[name])
+
+
+@pytest.mark.parametrize("name", DEEPSPEED_ONE_RANK)
+def test_a_checkpoint_goes_on_in_one(name, folder, four_ranks):
+    check(tiny.run(DEEPSPEED_ONE_RANK[name], folder), DEEPSPEED_ONE_RANK[name])
