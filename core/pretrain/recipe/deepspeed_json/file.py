@@ -106,9 +106,10 @@ def _lines(name: str, text: str) -> dict[str, int]:
         elif sign in "}]":
             around.pop()
         elif sign == ",":
-            key_is_next = isinstance(around[-1], str)
-            if not key_is_next:
-                around[-1] += 1  # type: ignore[operator]  an int, as was just seen
+            inner = around[-1]
+            key_is_next = isinstance(inner, str)
+            if isinstance(inner, int):
+                around[-1] = inner + 1
         elif key_is_next:
             key_is_next = False
             around[-1] = _part(json.loads(sign))

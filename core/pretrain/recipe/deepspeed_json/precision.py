@@ -33,8 +33,9 @@ def enabled(translation: Translation, path: str, value: Any) -> None:
         return
     if path == "bfloat16.enabled":
         translation.notice(path, "the old name of bf16.enabled; it was read as that.")
-    kind = "is" if value else "is not"
-    translation.given.append(Given(json_path=path, path="precision.dtype", value=dtype, kind=kind))
+    translation.given.append(
+        Given(json_path=path, path="precision.dtype", value=dtype, kind="is" if value else "is not")
+    )
     if not value:
         translation.settle(path, value)
     elif dtype == "bf16" and not any(translation.file.has(path) for path in _SUMS):
