@@ -1,38 +1,73 @@
-"""DeepSpeed's dynamic loss scale in megatron-core's counts (deepspeed/runtime/fp16/loss_scaler.py 187-250)."""
+"""megatron-core's dynamic loss scale for DeepSpeed's optimizers, so that one recipe has one scale on both engines.
+
+DeepSpeed 0.19's own (runtime/fp16/loss_scaler.py 187) first doubles a step late, stops a run that overflows at the
+smallest scale, and knows only powers of two.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from pretrain.engine.counters import LossScaler
+    from pretrain.recipe.sections.precision import PrecisionSection
 
 
-def loss_scaler_of(optimizer: Any) -> LossScaler | None:
-    """Return the counts; None where the scale is fixed or there is none."""
-    scaler = getattr(optimizer, "loss_scaler", None)
-    if scaler is None or not scaler.dynamic:
+class DynamicLossScale:
+    """Halved after `hysteresis` overflows, doubled after `loss_scale_window` steps without one.
+
+    As megatron.core.optimizer.grad_scaler.DynamicGradScaler, with what a ZeRO optimizer asks of its `loss_scaler`.
+    """
+
+    dynamic = True
+
+    def __init__(self, precision: PrecisionSection) -> None:
+        self._precision = precision
+        self.cur_scale = precision.initial_loss_scale
+        self._growth = 0
+        self._hysteresis = precision.hysteresis
+
+    @property
+    def loss_scale(self) -> float:
+        """Factor of the loss."""
+        return self.cur_scale
+
+    def scale_loss(self, loss: Tensor) -> Tensor:
+        """Return the loss that is differentiated."""
+        return loss * self.cur_scale
+
+    def update_scale(self, overflow: bool) -> None:
+        """Take notice of a step."""
+        if overflow:
+            self._growth = 0
+            self._hysteresis -= 1
+            if self._hysteresis <= 0:
+                self.cur_scale = max(self.cur_scale / 2, self._precision.min_loss_scale)
+            return
+        self._growth += 1
+        if self._growth == self._precision.loss_scale_window:
+            self._growth = 0
+            self._hysteresis = self._precision.hysteresis
+            self.cur_scale *= 2
+
+    @property
+    def counts(self) -> LossScaler:
+        """What a checkpoint holds of it."""
+        return {"scale": self.cur_scale, "growth_tracker": self._growth, "hysteresis_tracker": self._hysteresis}
+
+    @counts.setter
+    def counts(self, counts: LossScaler) -> None:
+        self.cur_scale = counts["scale"]
+        self._growth = counts["growth_tracker"]
+        self._hysteresis = counts["hysteresis_tracker"]
+
+
+def install(optimizer: Any, precision: PrecisionSection) -> DynamicLossScale | None:
+    """Give a ZeRO optimizer for fp16 its loss scale; return None where the scale is fixed, or there is none."""
+    if precision.dtype != "fp16" or precision.loss_scale is not None:
         return None
-    return {
-        "scale": float(scaler.cur_scale),
-        "growth_tracker": (scaler.cur_iter - scaler.last_overflow_iter - 1) % scaler.scale_window,
-        "hysteresis_tracker": scaler.cur_hysteresis,
-    }
-
-
-def set_loss_scaler(optimizer: Any, counts: LossScaler | None) -> None:
-    """Go on from counts; nothing happens where the scale is fixed or there is none."""
-    scaler = getattr(optimizer, "loss_scaler", None)
-    if counts is None or scaler is None or not scaler.dynamic:
-        return
-    scaler.cur_scale = counts["scale"]
-    scaler.cur_iter = counts["growth_tracker"]
-    scaler.last_overflow_iter = -1
-    scaler.cur_hysteresis = max(1, counts["hysteresis_tracker"])
-
-
-def keep_going_at_smallest_scale(optimizer: Any) -> None:
-    """Skip a step that overflows at the smallest scale, as megatron-core does; DeepSpeed would raise in the step."""
-    scaler = getattr(optimizer, "loss_scaler", None)
-    if scaler is not None and scaler.dynamic:
-        scaler.raise_error_at_min_scale = False
+    scale = DynamicLossScale(precision)
+    optimizer.loss_scaler = scale
+    return scale

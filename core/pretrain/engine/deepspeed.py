@@ -11,9 +11,9 @@ from megatron.core import parallel_state
 from megatron.core.tensor_parallel import param_is_not_tensor_parallel_duplicate
 
 from pretrain.bridge import deepspeed as bridge_deepspeed
-from pretrain.bridge import mpu
+from pretrain.bridge import mpu, zero_scale
+from pretrain.bridge.deepspeed_overflow import watch_overflow
 from pretrain.bridge.optimizer import clip_by_norm
-from pretrain.bridge.zero_scale import keep_going_at_smallest_scale
 from pretrain.engine import storage
 from pretrain.engine.counted_adam import counted
 from pretrain.engine.deepspeed_config import deepspeed_config
@@ -64,10 +64,12 @@ class DeepSpeedEngine:
             mpu=mpu,
             dist_init_required=False,
         )
-        keep_going_at_smallest_scale(self.optimizer)
+        scale = zero_scale.install(self.optimizer, recipe.precision)
+        if self._overflow is not None:
+            watch_overflow(self.optimizer, self._overflow)
         self.schedule = build_schedule(recipe, self.optimizer)
         self.state = DeepSpeedState(
-            self.model, self.optimizer, self._adam, stage=self._stage, is_fp32=recipe.precision.dtype == "fp32"
+            self.model, self.optimizer, self._adam, scale, stage=self._stage, is_fp32=recipe.precision.dtype == "fp32"
         )
 
     @property
@@ -85,8 +87,8 @@ class DeepSpeedEngine:
     ) -> Step:
         """Take one optimizer step."""
         phase = timers.phase if timers else _untimed
-        if not self._engine.training:
-            self._engine.train()
+        if not self.model.training:  # an evaluation came before
+            self.model.train()
         self._engine.set_train_batch_size(
             num_microbatches * self.recipe.train.micro_batch_size * parallel_state.get_data_parallel_world_size()
         )
@@ -122,7 +124,7 @@ class DeepSpeedEngine:
     @torch.no_grad()
     def evaluate(self, batches: Iterator[Batch] | None, num_microbatches: int, iters: int = 1) -> Tensor:
         """Return the mean loss over all ranks' micro-batches."""
-        self._engine.eval()
+        self.model.eval()
         total = torch.zeros(2, device=self._device)
         for _ in range(iters * num_microbatches):
             output, mean = forward_loss(batches, self._engine, device=self._device)
@@ -134,7 +136,7 @@ class DeepSpeedEngine:
     @torch.no_grad()
     def next_token_logits(self, tokens: Sequence[int]) -> Tensor:
         """Return the logits of the token after `tokens`."""
-        self._engine.eval()
+        self.model.eval()
         batch, position = prompt_batch(self.recipe, tokens)
         output, at = forward_logits(position, iter([batch]), self._engine, device=self._device)
         logits: Tensor = at(output, non_loss_data=True)

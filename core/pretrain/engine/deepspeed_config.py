@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -56,11 +55,7 @@ def _precision(recipe: Recipe) -> dict[str, Any]:
     if precision.dtype == "fp16":
         config["fp16"] = {
             "enabled": True,
-            "loss_scale": precision.loss_scale or 0,  # 0: dynamic
-            "initial_scale_power": int(math.log2(precision.initial_loss_scale)),
-            "loss_scale_window": precision.loss_scale_window,
-            "hysteresis": precision.hysteresis,
-            "min_loss_scale": int(precision.min_loss_scale),
+            "loss_scale": precision.loss_scale or 0,  # 0: dynamic, by pretrain.bridge.zero_scale
         }
     return config
 

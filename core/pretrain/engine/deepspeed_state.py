@@ -16,7 +16,6 @@ import torch
 from megatron.core import parallel_state
 from megatron.core.dist_checkpointing.optimizer import make_sharded_optimizer_tensor
 
-from pretrain.bridge.zero_scale import loss_scaler_of, set_loss_scaler
 from pretrain.bridge.zero_state import MAIN, MOMENTS, zero_state
 from pretrain.engine.megatron_state import PREFIX, sharding_metadata
 from pretrain.engine.parameter_groups import full_shape
@@ -24,6 +23,7 @@ from pretrain.engine.parameter_groups import full_shape
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from pretrain.bridge.zero_scale import DynamicLossScale
     from pretrain.engine.counters import Counters
     from pretrain.model.gpt import GPT
 
@@ -34,11 +34,13 @@ BATCH = 1 << 28
 class DeepSpeedState:
     """See `pretrain.engine.protocol.EngineState`."""
 
-    def __init__(self, model: GPT, optimizer: Any, adam: Any, *, stage: int, is_fp32: bool) -> None:
-        """Look at the model, the optimizer that DeepSpeed made, and the Adam in it."""
+    def __init__(
+        self, model: GPT, optimizer: Any, adam: Any, scale: DynamicLossScale | None, *, stage: int, is_fp32: bool
+    ) -> None:
+        """Look at the model, the optimizer that DeepSpeed made, the Adam in it, and its loss scale."""
         self._model = model
-        self._optimizer = optimizer
         self._adam = adam
+        self._scale = scale
         self._zero = zero_state(optimizer, stage)
         self._names = MOMENTS if is_fp32 else (*MOMENTS, MAIN)
         self._zero.allocate()
@@ -64,7 +66,7 @@ class DeepSpeedState:
 
     def counters(self) -> Counters:
         """Return the steps taken and the loss scale."""
-        return {"step": self._adam.taken, "loss_scaler": loss_scaler_of(self._optimizer)}
+        return {"step": self._adam.taken, "loss_scaler": self._scale.counts if self._scale else None}
 
     def load(self, read: Callable[[dict[str, Any]], dict[str, Any]], counters: Counters | None) -> None:
         """Read the weights, and with counters the optimizer's state, some weights at a time."""
@@ -73,7 +75,8 @@ class DeepSpeedState:
             self._load(read, batch, names)
         if counters is not None:
             self._adam.taken = counters["step"]
-            set_loss_scaler(self._optimizer, counters["loss_scaler"])
+            if self._scale is not None and counters["loss_scaler"] is not None:
+                self._scale.counts = counters["loss_scaler"]
 
     def _load(
         self, read: Callable[[dict[str, Any]], dict[str, Any]], batch: list[tuple[str, Any]], names: Sequence[str]

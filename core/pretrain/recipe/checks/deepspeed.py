@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 from pretrain.recipe.checks.shape import indivisible_by_tensor_size
@@ -20,7 +19,6 @@ def problems(recipe: Recipe) -> Iterator[Problem]:
         return
     if recipe.parallel.pipeline_model_parallel_size > 1:
         yield _pipeline(recipe)
-    yield from _loss_scale(recipe)
     yield from _gradients(recipe)
     yield from _offload(recipe)
 
@@ -53,27 +51,16 @@ def _without_pipeline(recipe: Recipe) -> str:
     return f"{nearest}; {ranks} does not divide model.{key} {getattr(recipe.model, key)}."
 
 
-def _loss_scale(recipe: Recipe) -> Iterator[Problem]:
-    """DeepSpeed keeps an exponent and a whole number, and cuts off the rest (precision_config.py)."""
-    precision = recipe.precision
-    if precision.dtype != "fp16" or precision.loss_scale is not None:
-        return
-    if not math.log2(precision.initial_loss_scale).is_integer():
-        near = 2 ** round(math.log2(precision.initial_loss_scale))
-        yield Problem(
-            "precision.initial_loss_scale",
-            f"{precision.initial_loss_scale:g} is no power of 2, which DeepSpeed needs; give {near:g}.",
-        )
-    if not precision.min_loss_scale.is_integer():
-        yield Problem(
-            "precision.min_loss_scale",
-            f"{precision.min_loss_scale:g} is no whole number, which DeepSpeed needs; give 1 or more.",
-        )
-
-
 def _gradients(recipe: Recipe) -> Iterator[Problem]:
-    """Stage 0 has no buffer of its own for gradients: engine.py:2323, "unsupported mix"."""
+    """Stage 0 has no buffer of its own for gradients (engine.py:2323), and scales no loss (engine.py:3417)."""
     precision = recipe.precision
+    if recipe.engine.zero.stage == 0 and precision.dtype == "fp16":
+        yield Problem(
+            "engine.zero.stage",
+            "0 does not go with precision.dtype: fp16, whose loss DeepSpeed scales only with ZeRO. Give 1 to 3, or "
+            "engine.name: megatron, which splits nothing either.",
+        )
+        return
     if recipe.engine.zero.stage == 0 and precision.dtype != "fp32" and precision.grad_reduce_in_fp32:
         default = " (the default)" if "grad_reduce_in_fp32" not in precision.model_fields_set else ""
         yield Problem(

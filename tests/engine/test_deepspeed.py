@@ -1,0 +1,176 @@
+"""The DeepSpeed engine in one process: what it shares with the megatron engine, and what ZeRO could spoil."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from engine import tiny
+from engine.layouts import ACCUMULATED, OFFLOAD, OFFLOAD_ALL, STAGE
+from pretrain.errors import CheckpointError
+
+SMALL = ("model.num_layers=2",)
+DROPOUT = ("model.hidden_dropout=0.1", "model.attention_dropout=0.1")
+EVERY_STAGE = pytest.mark.parametrize("stage", range(4))
+SPLIT_STAGE = pytest.mark.parametrize("stage", [1, 2, 3])
+FP16 = ("precision.dtype=fp16", "precision.loss_scale_window=2", "precision.hysteresis=2")
+
+
+def steps(*overrides, iterations=6):
+    """Take steps; return of each its loss, its gradient norm, whether it was skipped, and the loss scale after it."""
+    with tiny.engine_of(tiny.tiny(*SMALL, *overrides)) as engine:
+        return [tell(tiny.take_step(engine, iteration), engine) for iteration in range(iterations)]
+
+
+def tell(step, engine):
+    return step.loss.item(), None if step.skipped else step.grad_norm.item(), step.skipped, engine.loss_scale
+
+
+@SPLIT_STAGE
+@pytest.mark.parametrize("scale", [2.0**40, 1024.0], ids=["overflows", "grows"])
+def test_the_loss_scale_moves_as_the_megatron_engines(stage, scale):
+    overrides = (*FP16, f"precision.initial_loss_scale={scale}")
+    ours, theirs = steps(*STAGE[stage], *overrides, iterations=8), steps(*overrides, iterations=8)
+    assert [step[2:] for step in ours] == [step[2:] for step in theirs]
+    assert [step[0] for step in ours] == pytest.approx([step[0] for step in theirs], rel=1e-3)
+    assert len({step[3] for step in ours}) > 1
+
+
+@SPLIT_STAGE
+def test_steps_that_overflow_at_the_smallest_scale_are_skipped(stage):
+    overrides = ("precision.initial_loss_scale=1099511627776", "precision.min_loss_scale=549755813888")
+    taken = steps(*STAGE[stage], "precision.dtype=fp16", "precision.hysteresis=1", *overrides, iterations=3)
+    assert [(skipped, scale) for *_, skipped, scale in taken] == [(True, 2.0**39)] * 3
+
+
+@SPLIT_STAGE
+def test_a_skipped_step_changes_nothing(stage):
+    with tiny.engine_of(tiny.tiny(*SMALL, *STAGE[stage], *FP16, "precision.initial_loss_scale=1.0e+12")) as engine:
+        before = engine.learning_rate, engine.parameters_norm().item(), engine.state.counters()["step"]
+        assert tiny.take_step(engine, 0).skipped
+        assert (engine.learning_rate, engine.parameters_norm().item(), engine.state.counters()["step"]) == before
+
+
+@EVERY_STAGE
+@pytest.mark.parametrize("options", [(), OFFLOAD_ALL], ids=["", "offload"])
+def test_a_run_that_stopped_goes_on_bit_for_bit(stage, options, tmp_path):
+    if options and stage == 0:
+        pytest.skip("stage 0 offloads nothing")
+    options = OFFLOAD if options and stage < 3 else options
+    goes_on(tiny.tiny(*SMALL, *DROPOUT, *STAGE[stage], *options), tmp_path / "saved")
+
+
+@SPLIT_STAGE
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+def test_a_run_in_16_bits_that_stopped_goes_on_bit_for_bit(stage, dtype, tmp_path):
+    scale = (*FP16, "precision.initial_loss_scale=1024") if dtype == "fp16" else ()
+    goes_on(tiny.tiny(*SMALL, *DROPOUT, *STAGE[stage], f"precision.dtype={dtype}", *scale), tmp_path / "saved")
+
+
+def goes_on(recipe, directory):
+    """Check that a resumed run is the uninterrupted one."""
+    with tiny.engine_of(recipe) as engine:
+        tiny.train(engine, 0, 3)
+        tiny.save(engine, directory, 3)
+        uninterrupted = tiny.train(engine, 3, 6)
+        expected = engine.loss_scale, engine.learning_rate, engine.parameters_norm().item()
+    with tiny.engine_of(recipe) as engine:
+        torch.rand(7)  # generators are elsewhere
+        assert engine.load(directory, weights_only=False).notices == []
+        assert tiny.train(engine, 3, 6) == uninterrupted
+        assert (engine.loss_scale, engine.learning_rate, engine.parameters_norm().item()) == expected
+
+
+@EVERY_STAGE
+def test_a_run_may_stop_before_its_first_step(stage, tmp_path):
+    recipe = tiny.tiny(*SMALL, *STAGE[stage])
+    with tiny.engine_of(recipe) as engine:
+        tiny.save(engine, tmp_path / "saved", 0)
+        uninterrupted = tiny.train(engine, 0, 2)
+    with tiny.engine_of(recipe) as engine:
+        tiny.train(engine, 5, 8)  # another state, which loading replaces
+        engine.load(tmp_path / "saved", weights_only=False)
+        assert tiny.train(engine, 0, 2) == uninterrupted
+
+
+@EVERY_STAGE
+def test_weights_alone_start_a_new_run(stage, tmp_path):
+    with tiny.engine_of(tiny.tiny(*SMALL)) as engine:
+        tiny.train(engine, 0, 3)
+        tiny.save(engine, tmp_path / "saved", 3)
+        weights = engine.parameters_norm().item()
+    with tiny.engine_of(tiny.tiny(*SMALL, *STAGE[stage])) as engine:
+        engine.load(tmp_path / "saved", weights_only=True)
+        assert engine.parameters_norm().item() == pytest.approx(weights, rel=1e-6)
+        tiny.train(engine, 0, 1)  # at a rate of zero: main weights that were not loaded would show now
+        assert engine.parameters_norm().item() == pytest.approx(weights, rel=1e-6)
+        assert engine.state.counters()["step"] == 1
+
+
+def test_another_model_is_refused(tmp_path):
+    with tiny.engine_of(tiny.tiny(*SMALL, *STAGE[3])) as engine:
+        tiny.save(engine, tmp_path / "saved", 0)
+    with tiny.engine_of(tiny.tiny(*STAGE[3])) as engine, pytest.raises(CheckpointError, match="num_layers 2"):
+        engine.load(tmp_path / "saved", weights_only=False)
+
+
+@EVERY_STAGE
+def test_evaluation_leaves_no_trace(stage):
+    recipe = tiny.tiny(*SMALL, *DROPOUT, *STAGE[stage])
+    with tiny.engine_of(recipe) as engine:
+        undisturbed = tiny.train(engine, 0, 4)
+    with tiny.engine_of(recipe) as engine:
+        disturbed = tiny.train(engine, 0, 2)
+        tiny.held_out_loss(engine)
+        engine.next_token_logits([1, 2, 3])
+        engine.parameters_norm()
+        disturbed += tiny.train(engine, 2, 4)
+    assert disturbed == undisturbed
+
+
+@EVERY_STAGE
+def test_the_batch_may_grow_between_steps(stage):
+    def losses(*overrides):
+        with tiny.engine_of(tiny.tiny(*SMALL, *ACCUMULATED, *overrides)) as engine:
+            curve = []
+            for iteration, micro_batches in enumerate((8, 2, 2, 5, 8)):
+                step = engine.train_step(tiny.micro_batches(engine.recipe, iteration), micro_batches)
+                engine.advance_schedule(micro_batches)
+                curve.append((step.loss.item(), step.grad_norm.item()))
+            return curve
+
+    for ours, theirs in zip(losses(*STAGE[stage]), losses(), strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-5)
+
+
+def test_stage_3_never_builds_a_whole_model():
+    with tiny.engine_of(tiny.tiny(*STAGE[3], "engine.zero.stage3_param_persistence_threshold=0")) as engine:
+        assert all(parameter.numel() == 0 for parameter in engine.model.parameters())
+        assert sum(parameter.ds_numel for parameter in engine.model.parameters()) > 200_000
+
+
+@EVERY_STAGE
+def test_padding_of_the_vocabulary_stays_zero(stage, tmp_path):
+    with tiny.engine_of(tiny.tiny(*SMALL, *STAGE[stage])) as engine:
+        tiny.train(engine, 0, 3)
+        tiny.save(engine, tmp_path / "saved", 3)
+    with tiny.engine_of(tiny.tiny(*SMALL)) as engine:
+        engine.load(tmp_path / "saved", weights_only=False)
+        embedding = dict(engine.chunks[0].module.named_parameters())["embedding.word_embeddings.weight"]
+        assert embedding[: tiny.VOCAB_SIZE].abs().min(dim=1).values.max() > 0
+        assert not embedding[tiny.VOCAB_SIZE :].any()
+
+
+def test_adam_without_decoupled_weight_decay():
+    overrides = ("optimizer.name=adam", "optimizer.weight_decay=0.1")
+    ours, theirs = steps(*STAGE[1], *overrides), steps(*overrides)
+    assert [step[0] for step in ours] == pytest.approx([step[0] for step in theirs], rel=1e-5)
+
+
+@EVERY_STAGE
+@pytest.mark.parametrize("clip", [0.01, 0.0])
+def test_clipping_bounds_the_update_but_not_the_reported_norm(stage, clip):
+    ours = steps(*STAGE[stage], f"optimizer.clip_grad={clip}")
+    theirs = steps(f"optimizer.clip_grad={clip}")
+    assert [step[0] for step in ours] == pytest.approx([step[0] for step in theirs], rel=1e-5)
+    assert [step[1] for step in ours] == pytest.approx([step[1] for step in theirs], rel=1e-5)
