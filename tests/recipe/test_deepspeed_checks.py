@@ -8,7 +8,6 @@ from pretrain.recipe import make_recipe
 from recipe.smallest import SMALLEST
 
 STAGES_2 = "parallel.pipeline_model_parallel_size=2"
-FP16 = "precision.dtype=fp16"
 
 
 def zero(stage, **more):
@@ -41,33 +40,20 @@ def test_the_nearest_layout_is_one_that_the_model_allows(refusal):
     )
 
 
-@pytest.mark.parametrize(("scale", "power"), [(3000, 4096), (0.3, 0.25)])
-def test_the_loss_scale_starts_at_a_power_of_two(refusal, scale, power):
-    assert refusal(FP16, f"precision.initial_loss_scale={scale}", data=zero(1)).endswith(
-        f"precision.initial_loss_scale: {scale} is no power of 2, which DeepSpeed needs; give {power}."
-    )
-
-
-def test_the_lowest_loss_scale_is_a_whole_number(refusal):
-    assert refusal(FP16, "precision.min_loss_scale=0.5", data=zero(1)).endswith(
-        "precision.min_loss_scale: 0.5 is no whole number, which DeepSpeed needs; give 1 or more."
+def test_fp16_needs_zero(refusal):
+    assert refusal("precision.dtype=fp16", data=zero(0)) == (
+        "recipe: engine.zero.stage: 0 does not go with precision.dtype: fp16, whose loss DeepSpeed scales only with "
+        "ZeRO. Give 1 to 3, or engine.name: megatron, which splits nothing either."
     )
 
 
 @pytest.mark.parametrize(
-    "overrides",
-    [
-        [FP16, "precision.initial_loss_scale=4096", "precision.min_loss_scale=2"],
-        [FP16, "precision.initial_loss_scale=0.5"],
-        [FP16, "precision.loss_scale=3000"],
-    ],
+    "precision",
+    ["{initial_loss_scale: 3000, min_loss_scale: 0.5, hysteresis: 3, dtype: fp16}", "{loss_scale: 3000, dtype: fp16}"],
 )
-def test_other_loss_scales_are_taken(overrides):
-    assert make_recipe(zero(1), overrides).precision.dtype == "fp16"
-
-
-def test_megatrons_engine_takes_any_loss_scale(make):
-    assert make(FP16, "precision={dtype: fp16, initial_loss_scale: 3000, min_loss_scale: 0.5}")
+def test_any_loss_scale_will_do(precision):
+    """The engine's is megatron-core's; DeepSpeed's own would take powers of two alone."""
+    assert make_recipe(zero(1), [f"precision={precision}"]).precision.dtype == "fp16"
 
 
 def test_stage_0_sums_gradients_in_the_dtype_of_the_weights(refusal):
@@ -75,8 +61,8 @@ def test_stage_0_sums_gradients_in_the_dtype_of_the_weights(refusal):
         "precision.grad_reduce_in_fp32: true (the default) needs engine.zero.stage 1 to 3 with bf16; at stage 0 "
         "DeepSpeed sums gradients in bf16. Give false, or a stage."
     )
-    assert "precision.grad_reduce_in_fp32: true needs engine.zero.stage 1 to 3 with fp16;" in refusal(
-        "precision={dtype: fp16, grad_reduce_in_fp32: true}", data=zero(0)
+    assert "precision.grad_reduce_in_fp32: true needs engine.zero.stage 1 to 3 with bf16;" in refusal(
+        "precision={dtype: bf16, grad_reduce_in_fp32: true}", data=zero(0)
     )
 
 
@@ -84,7 +70,7 @@ def test_stage_0_sums_gradients_in_the_dtype_of_the_weights(refusal):
     ("stage", "precision"),
     [
         (0, "{dtype: bf16, grad_reduce_in_fp32: false}"),
-        (0, "{dtype: fp16}"),
+        (1, "{dtype: fp16}"),
         (0, "{dtype: fp32, grad_reduce_in_fp32: true}"),
         (1, "{dtype: bf16}"),
         (3, "{dtype: fp16, grad_reduce_in_fp32: true}"),

@@ -137,14 +137,6 @@ def test_a_key_of_megatrons_engine_names_what_deepspeed_has_instead(key):
     assert any(line.startswith(f"recipe: {key}: no effect") and line.endswith(OF_MEGATRON[key]) for line in lines)
 
 
-def test_at_stage_0_deepspeed_counts_no_hysteresis():
-    fp16 = {"precision": {"dtype": "fp16", "hysteresis": 3}}
-    (line,) = refusal_of(deepspeed({"stage": 0}, **fp16))
-    assert line.startswith("recipe: precision.hysteresis: no effect here; it needs engine.name: megatron, or engine.")
-    assert line.endswith("engine.zero.stage 1 to 3 (at stage 0 DeepSpeed halves at the first overflow).")
-    assert not refusal_of(deepspeed({"stage": 1}, **fp16))
-
-
 def test_zero_without_deepspeed_is_one_mistake(smallest):
     smallest["engine"] = {"zero": {"stage": 0, "offload_param": {"device": "cpu"}, "overlap_comm": True}}
     assert refusal_of(smallest) == ["recipe: engine.zero: no effect here; it needs engine.name: deepspeed."]

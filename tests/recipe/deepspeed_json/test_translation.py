@@ -28,9 +28,9 @@ def value(recipe, path):
             {"bfloat16": {"enabled": True}, "communication_data_type": "fp32", **STAGE_1},
             {"precision.dtype": "bf16", "precision.grad_reduce_in_fp32": True},
         ),
-        ({"data_types": {"param_dtype": "half"}}, {"precision.dtype": "fp16"}),
-        ({"fp16": {"enabled": True, "loss_scale": 128}}, {"precision.loss_scale": 128.0}),
-        ({"fp16": {"enabled": True, "initial_scale_power": -1}}, {"precision.initial_loss_scale": 0.5}),
+        ({"data_types": {"param_dtype": "half"}, **STAGE_1}, {"precision.dtype": "fp16"}),
+        ({"fp16": {"enabled": True, "loss_scale": 128}, **STAGE_1}, {"precision.loss_scale": 128.0}),
+        ({"fp16": {"enabled": True, "initial_scale_power": -1}, **STAGE_1}, {"precision.initial_loss_scale": 0.5}),
         ({"optimizer": {"type": "Adam", "params": {"betas": [0.8, 0.95]}}}, {"optimizer.adam_beta2": 0.95}),
         ({"optimizer": {"type": "Adam", "params": {"eps": 1e-6}}}, {"optimizer.adam_eps": 1e-6}),
         ({"optimizer": {"type": "Adam"}}, {"optimizer.name": "adamw", "optimizer.weight_decay": 0.0}),
@@ -133,10 +133,10 @@ def test_plain_keys_need_no_notice(load):
 
 
 def test_defaults_of_deepspeed_give_way_to_the_recipe(load):
-    config = {"fp16": {"enabled": True}, "optimizer": {"type": "AdamW"}}
+    config = {"fp16": {"enabled": True}, "optimizer": {"type": "AdamW"}, **STAGE_1}
     recipe = load(config, precision={"initial_loss_scale": 4}, optimizer={"weight_decay": 0.5})
     assert (recipe.precision.initial_loss_scale, recipe.optimizer.weight_decay, recipe.notices) == (4.0, 0.5, ())
-    assert load({"fp16": {"enabled": True}}, precision={"loss_scale": 8}).notices == ()
+    assert load({"fp16": {"enabled": True}, **STAGE_1}, precision={"loss_scale": 8}).notices == ()
 
 
 @pytest.mark.parametrize(

@@ -68,12 +68,6 @@ RULES = (
         lambda r: r.engine.name == "megatron",
     ),
     Rule(
-        ("precision.hysteresis",),
-        "engine.name: megatron, or engine.zero.stage 1 to 3 (at stage 0 DeepSpeed halves at the first overflow)",
-        ("engine.name", *_STAGE),
-        lambda r: r.engine.name == "megatron" or _stage(r) > 0,
-    ),
-    Rule(
         (
             f"{_ZERO}.contiguous_gradients",
             f"{_ZERO}.reduce_scatter",
