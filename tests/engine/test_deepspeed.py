@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+
 import pytest
 import torch
 
 from engine import tiny
 from engine.layouts import ACCUMULATED, OFFLOAD, OFFLOAD_ALL, STAGE
 from pretrain.errors import CheckpointError
+from pretrain.model import weights
 
 SMALL = ("model.num_layers=2",)
 DROPOUT = ("model.hidden_dropout=0.1", "model.attention_dropout=0.1")
@@ -143,10 +146,24 @@ def test_the_batch_may_grow_between_steps(stage):
         assert ours == pytest.approx(theirs, rel=1e-5)
 
 
-def test_stage_3_never_builds_a_whole_model():
-    with tiny.engine_of(tiny.tiny(*STAGE[3], "engine.zero.stage3_param_persistence_threshold=0")) as engine:
-        assert all(parameter.numel() == 0 for parameter in engine.model.parameters())
+def test_stage_3_never_holds_more_than_one_whole_weight_while_it_builds(monkeypatch):
+    held = []
+
+    def initialize(model, recipe, vocab_size, rank, whole):
+        @contextmanager
+        def watched(parameter):
+            with whole(parameter):
+                held.append((parameter.numel(), sum(other.numel() for other in model.parameters())))
+                yield
+
+        held.append((0, sum(parameter.numel() for parameter in model.parameters())))
+        weights.initialize(model, recipe, vocab_size, rank, watched)
+
+    monkeypatch.setattr("pretrain.model.build.initialize", initialize)
+    with tiny.engine_of(tiny.tiny(*STAGE[3])) as engine:
         assert sum(parameter.ds_numel for parameter in engine.model.parameters()) > 200_000
+    assert len(held) > 50
+    assert all(whole == held_together for whole, held_together in held)
 
 
 @EVERY_STAGE

@@ -214,3 +214,15 @@ def test_fp16_goes_on_with_a_smaller_scale(training):
     )
     assert replace(run, saving=None).run() == ""
     assert [record.lm_loss for record in run.journal.records] == [pytest.approx(4.9), None]
+
+
+@pytest.mark.parametrize(("scale", "ends"), [(1.0, True), (2.0, False)], ids=["smallest", "not the smallest"])
+def test_fp16_gives_up_where_every_step_overflows_at_the_smallest_scale(training, scale, ends):
+    engine = FakeEngine(skips=range(2, 100))
+    engine.loss_scale = scale
+    run = replace(training("train.train_iters=60", "precision.dtype=fp16", engine=engine), saving=None)
+    if ends:
+        with pytest.raises(TrainingError, match=r"the last 59 iterations up to 60 overflowed .* scale, 1\.\nLower"):
+            run.run()
+    else:
+        assert run.run() == ""

@@ -6,13 +6,26 @@ smallest scale, and knows only powers of two.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pretrain.engine.counters import LossScaler
     from pretrain.recipe.sections.precision import PrecisionSection
+
+
+class LossScaler(TypedDict):
+    """A dynamic loss scale, as megatron-core's DynamicGradScaler keeps it.
+
+    Attributes:
+        scale: factor of the loss.
+        growth_tracker: steps without an overflow since the last overflow or doubling.
+        hysteresis_tracker: overflows that are left until the scale is halved; 1 or less: the next one.
+    """
+
+    scale: float
+    growth_tracker: int
+    hysteresis_tracker: int
 
 
 class DynamicLossScale:

@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
-
-class LossScaler(TypedDict):
-    """A dynamic loss scale, as megatron-core's DynamicGradScaler keeps it.
-
-    Attributes:
-        scale: factor of the loss.
-        growth_tracker: steps without an overflow since the last overflow or doubling.
-        hysteresis_tracker: overflows that are left until the scale is halved; 1 or less: the next one.
-    """
-
-    scale: float
-    growth_tracker: int
-    hysteresis_tracker: int
+if TYPE_CHECKING:
+    from pretrain.bridge.zero_scale import LossScaler
 
 
 class Counters(TypedDict):

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
     from megatron.core.optimizer import MegatronOptimizer
 
-    from pretrain.engine.counters import Counters, LossScaler
+    from pretrain.bridge.zero_scale import LossScaler
+    from pretrain.engine.counters import Counters
 
 PREFIX = "optimizer.state"
 """What the keys of optimizer state start with."""

@@ -32,6 +32,7 @@ class Interval:
     def __init__(self, device: torch.device) -> None:
         self._sums = torch.zeros(3, device=device)  # finite losses, their number, losses that are not finite
         self._started = 0.0
+        self.skipped_in_a_row = 0
         self.start()
 
     def start(self) -> None:
@@ -48,6 +49,7 @@ class Interval:
         self.iterations += 1
         self.samples += samples
         self.skipped_iterations += step.skipped
+        self.skipped_in_a_row = self.skipped_in_a_row + 1 if step.skipped else 0
         if step.loss is not None and not step.skipped:
             finite = torch.isfinite(step.loss)
             self._sums += torch.stack((torch.where(finite, step.loss, 0.0), finite.float(), (~finite).float()))

@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from pretrain.training.stopping import Stopping
 
 
+HOPELESS = 50
+"""Overflows in a row at the smallest loss scale after which a training is given up."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Training:
     """One training from where `progress` is to its end, or to the first reason to stop.
@@ -116,6 +120,7 @@ class Training:
         totals = self.interval.take()
         if self.recipe.precision.dtype != "fp16" and totals.nan_iterations:
             raise TrainingError(self._not_finite())
+        self._check_loss_scale()
         speed = self.speedometer.measure(
             iterations=self.interval.iterations, samples=self.interval.samples, seconds=self.interval.seconds
         )
@@ -168,6 +173,17 @@ class Training:
         if saved is not None:
             self.journal.note(f"checkpoint: {saved}")
         self.interval.go_on()
+
+    def _check_loss_scale(self) -> None:
+        """Stop where step after step overflows and the loss scale cannot fall any more."""
+        precision, skipped = self.recipe.precision, self.interval.skipped_in_a_row
+        smallest = precision.min_loss_scale if precision.loss_scale is None else precision.loss_scale
+        if skipped >= HOPELESS and self.engine.loss_scale <= smallest:
+            msg = (
+                f"the last {skipped} iterations up to {self.progress.iteration} overflowed and were skipped, at the "
+                f"smallest loss scale, {smallest:g}.\nLower optimizer.lr, or train with precision.dtype: bf16."
+            )
+            raise TrainingError(msg)
 
     def _not_finite(self) -> str:
         latest = None if self.saving is None else self.saving.folder.latest()
