@@ -217,18 +217,70 @@ def test_a_rank_that_torchrun_started_only_trains(call, trainings, monkeypatch):
     assert training["run_dir"] == Path("here").absolute()
 
 
-def test_a_rank_that_torchrun_started_starts_no_others(call, trainings, monkeypatch):
+def test_a_rank_that_torchrun_started_starts_no_others(call, trainings, monkeypatch, workplace):
     for name, value in TORCHRUN.items():
         monkeypatch.setenv(name, value)
     code, _, err = call("--nproc", "2")
     assert code == 2
     assert "--nproc, --nnodes, --rdzv and --node-rank have no effect" in err
+    (workplace / "hosts").write_text("node1 slots=2\n")
+    assert call("--hostfile", "hosts")[2] == err
     assert trainings.calls == []
 
 
 def test_several_nodes_need_a_meeting_point(call):
     assert "--rdzv HOST:PORT" in call("--nnodes", "2")[2]
     assert "no effect on one node" in call("--rdzv", "a:1")[2]
+
+
+def test_a_hostfile_says_how_many_ranks_there_are(call, workplace):
+    (workplace / "hosts").write_text("node1 slots=2\nnode2 slots=2\n")
+    code, out, _ = call("--dry-run", "--hostfile", "hosts", "--set", "parallel.tensor_model_parallel_size=2")
+    assert code == 0
+    assert "# hosts: node1 2, node2 2; started by DeepSpeed's launcher pdsh\n" in out
+    assert "# ranks: 4 = tensor 2 x pipeline 1 x data 2\n" in out
+    assert "launcher slurm\n" in call("--dry-run", "--hostfile", "hosts", "--launcher", "slurm")[1]
+
+
+def test_hosts_whose_ranks_do_not_fit_are_an_error_that_counts_them(call, workplace):
+    (workplace / "hosts").write_text("node1 slots=2\nnode2 slots=1\n")
+    code, _, err = call("--hostfile", "hosts", "--set", "parallel.tensor_model_parallel_size=2")
+    assert code == 2
+    assert err.splitlines()[0] == f"{workplace}/hosts: 3 slots (node1 2, node2 1), a rank for each."
+    assert "3 ranks cannot hold tensor_model_parallel_size 2" in err
+
+
+@pytest.mark.parametrize("option", ["--nproc=2", "--nnodes=2", "--rdzv=a:1", "--node-rank=0"])
+def test_a_hostfile_and_a_number_of_ranks_exclude_each_other(call, option):
+    code, _, err = call("--hostfile", "hosts", option)
+    assert code == 2
+    assert "--hostfile says where ranks run and how many: --nproc, --nnodes, --rdzv and --node-rank have no" in err
+
+
+def test_a_launcher_needs_a_hostfile_and_a_hostfile_a_launcher(call, workplace, monkeypatch):
+    assert "starts the ranks of a hostfile.\nPass --hostfile FILE as well" in call("--launcher", "slurm")[2]
+    (workplace / "hosts").write_text("node1 slots=2\n")
+    monkeypatch.setenv("PATH", str(workplace))
+    code, _, err = call("--hostfile", "hosts")
+    assert code == 2
+    assert err.startswith("--launcher pdsh: not on the PATH: pdsh, ssh.\n")
+    assert not (workplace / "runs").exists()
+
+
+def test_starting_the_ranks_of_a_hostfile_imports_neither_torch_nor_deepspeed(workplace):
+    (workplace / "hosts").write_text("node1 slots=2\n")
+    for name in ("pdsh", "ssh"):
+        (workplace / name).touch(mode=0o755)
+    program = (
+        "import sys; from pretrain.cli.main import main; from pretrain.launch import hosted_ranks\n"
+        "hosted_ranks.run_hosted = lambda job, hosted: print('started', job.prepared, hosted.hosts)\n"
+        "try: main(['tiny.yml', '--hostfile', 'hosts'])\n"
+        "except SystemExit as ended: print(ended.code, {'torch', 'deepspeed'} & set(sys.modules))"
+    )
+    environment = {**os.environ, "PATH": f"{workplace}:{os.environ['PATH']}"}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("started True node1 2\n0 set()\n", "")
 
 
 @pytest.mark.parametrize(

@@ -53,16 +53,14 @@ def job(recipe_file, tmp_path):
     return lambda train, **changes: dataclasses.replace(job, train=f"fake_training:{train}", **changes)
 
 
-@pytest.fixture
-def launcher(job):
+@pytest.fixture(params=["launcher.py"])
+def launcher(job, request):
     """Starts `nproc` ranks of a fake training from a process of its own, as a shell would; killed at the end."""
     started = []
 
     def launch(train, nproc=2):
         process = subprocess.Popen(
-            [sys.executable, HERE / "launcher.py", job(train).to_json(), str(nproc)],
-            stderr=subprocess.PIPE,
-            text=True,
+            [sys.executable, HERE / request.param, job(train).to_json(), str(nproc)], stderr=subprocess.PIPE, text=True
         )
         started.append(process)
         return process

@@ -18,7 +18,8 @@ def report(recipe, *, backend_name, run_dir, resume, world):
         "resume": resume,
         "world": [world.rank, world.world_size, world.local_rank, world.local_world_size, world.node_rank],
         "environ": {name: os.environ.get(name) for name in [*world.environment(), "OMP_NUM_THREADS"]},
-        "path": sys.path[0],
+        "path": sys.path,
+        "variables": {name: value for name, value in os.environ.items() if name.startswith("PRETRAIN_")},
         "run_dir": str(run_dir),
     }
     run_dir.mkdir(parents=True, exist_ok=True)
@@ -102,3 +103,12 @@ def importing(recipe, *, run_dir, world, **_):
     """Do what takes time before a training looks at signals."""
     (run_dir / f"{world.rank}.pid").write_text(str(os.getpid()))
     time.sleep(60)
+
+
+def until_rank_0_is_told(recipe, *, run_dir, world, **_):
+    """Train until rank 0 is asked to save and leave; the others follow it, as by the vote of a real training."""
+    if world.rank == 0:
+        until_told(recipe, run_dir=run_dir, world=world)
+    else:
+        while not (run_dir / "0.signals").exists():
+            time.sleep(0.02)

@@ -10,7 +10,7 @@ from pretrain.recipe import load_recipe
 
 job = Job.from_json(sys.argv[1])
 nodes = Nodes(count=2, rendezvous=sys.argv[2])
-plan = Plan(recipe=load_recipe(job.recipe), plugins=None, nodes=nodes, nproc=1, world_size=2)
+plan = Plan(recipe=load_recipe(job.recipe), backend=None, nodes=nodes, nproc=1, world_size=2)
 failure = start(plan, job)
 if failure:
     print(failure, file=sys.stderr)

@@ -25,6 +25,16 @@ SRUN = {
     "SLURM_JOB_NODELIST": "gpu[07-08]",
 }
 
+MPIRUN = {
+    "OMPI_COMM_WORLD_RANK": "3",
+    "OMPI_COMM_WORLD_SIZE": "4",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+    "OMPI_COMM_WORLD_NODE_RANK": "1",
+    "PMIX_NAMESPACE": "prterun-node1-812@1",
+    "MASTER_ADDR": "node1",
+}
+
 
 def test_a_process_that_nobody_started_as_a_rank_has_no_world():
     assert current_world({"PATH": "/bin"}) is None
@@ -105,3 +115,39 @@ def test_tasks_per_node_may_be_repeated():
 def test_a_step_without_its_nodes_is_an_error():
     with pytest.raises(LaunchError, match="SLURM_JOB_NODELIST"):
         current_world({name: value for name, value in SRUN.items() if name != "SLURM_JOB_NODELIST"})
+
+
+def test_deepspeeds_words_for_the_node_are_understood():
+    of_deepspeed = {"LOCAL_WORLD_SIZE": "LOCAL_SIZE", "GROUP_RANK": "CROSS_RANK"}
+    assert current_world({of_deepspeed.get(name, name): value for name, value in TORCHRUN.items()}) == World(
+        rank=5, world_size=8, local_rank=1, local_world_size=4, node_rank=1, master_addr="node0", master_port=29500
+    )
+
+
+def test_mpiruns_variables_are_used_as_they_are():
+    world = current_world(MPIRUN)
+    assert (world.rank, world.world_size, world.local_rank, world.local_world_size, world.node_rank) == (3, 4, 1, 2, 1)
+    assert world.master_addr == "node1"
+    assert current_world(MPIRUN | {"MASTER_PORT": "4242"}).master_port == 4242
+
+
+def test_all_ranks_of_mpirun_meet_at_one_port_and_runs_at_different_ones():
+    other_rank = current_world(MPIRUN | {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_LOCAL_RANK": "0"})
+    assert other_rank.master_port == current_world(MPIRUN).master_port
+    assert current_world(MPIRUN | {"PMIX_NAMESPACE": "other"}).master_port != current_world(MPIRUN).master_port
+
+
+def test_mpirun_on_several_hosts_must_say_where_they_meet():
+    without = {name: value for name, value in MPIRUN.items() if name != "MASTER_ADDR"}
+    with pytest.raises(LaunchError, match=r"MASTER_ADDR is not set\.\nName the host of rank 0: mpirun -x MASTER_ADDR"):
+        current_world(without)
+    assert current_world(without | {"OMPI_COMM_WORLD_LOCAL_SIZE": "4"}).master_addr == "127.0.0.1"
+
+
+def test_one_rank_of_mpirun_is_single():
+    assert current_world(MPIRUN | {"OMPI_COMM_WORLD_SIZE": "1"}) is None
+
+
+def test_mpirun_started_over_srun_wins_and_torchrun_over_both():
+    assert current_world(SRUN | MPIRUN).rank == 3
+    assert current_world(SRUN | MPIRUN | TORCHRUN).rank == 5

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from pretrain.errors import LaunchError, PretrainError
+from pretrain.launch.hostfile import read_hostfile
+from pretrain.launch.launchers import LAUNCHERS, Hosted
 from pretrain.launch.nodes import Nodes
 from pretrain.launch.ranks import current_world
+
+if TYPE_CHECKING:
+    from pretrain.launch.job import Job
+    from pretrain.launch.plan import Plan
+
+_COUNTS = "--nproc, --nnodes, --rdzv and --node-rank"
 
 
 def _count(_: click.Context, __: click.Parameter, value: str | None) -> int | None:
@@ -36,6 +45,17 @@ def _count(_: click.Context, __: click.Parameter, value: str | None) -> int | No
 @click.option(
     "--node-rank", type=click.IntRange(min=0), metavar="K", help="This node's number, if it must be fixed; HOST's is 0."
 )
+@click.option(
+    "--hostfile",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Start all ranks from here: lines HOST slots=RANKS, as DeepSpeed reads them.",
+)
+@click.option(
+    "--launcher",
+    type=click.Choice(LAUNCHERS),
+    help=f"What DeepSpeed reaches the hosts of the hostfile with.  [default: {LAUNCHERS[0]}]",
+)
 @click.option("--run-dir", type=click.Path(path_type=Path), metavar="DIR", help="Default: runs/RECIPE-DATE-TIME.")
 @click.option("--resume", is_flag=True, help="Continue the run of --run-dir from its last checkpoint.")
 @click.option("--dry-run", is_flag=True, help="Show the complete recipe and its layout; start and write nothing.")
@@ -48,27 +68,34 @@ def command(
     nnodes: int | None,
     rdzv: str | None,
     node_rank: int | None,
+    hostfile: Path | None,
+    launcher: str | None,
     run_dir: Path | None,
     resume: bool,
     dry_run: bool,
 ) -> int:
     """Train RECIPE, a YAML file.
 
-    Under torchrun or srun each rank calls this; otherwise it starts its own ranks. Ctrl-C saves and leaves, a second
-    one leaves at once.
+    Under torchrun, srun or mpirun each rank calls this; otherwise it starts its own ranks. Ctrl-C saves and leaves, a
+    second one leaves at once.
     """
     from pretrain.launch.job import Job  # noqa: PLC0415  --help needs none of these
-    from pretrain.launch.plan import make_plan  # noqa: PLC0415
+    from pretrain.launch.plan import make_hosted_plan, make_plan  # noqa: PLC0415
 
     world = current_world()
-    if world is not None and any(option is not None for option in (nproc, nnodes, rdzv, node_rank)):
+    counted = any(option is not None for option in (nproc, nnodes, rdzv, node_rank))
+    if world is not None and (counted or hostfile is not None or launcher is not None):
         msg = (
-            f"this is rank {world.rank} of {world.world_size}, started by torchrun or srun: "
-            "--nproc, --nnodes, --rdzv and --node-rank have no effect.\nLeave them out, or start pretrain by itself."
+            f"this is rank {world.rank} of {world.world_size}, started by torchrun, srun or mpirun: --hostfile, "
+            f"--launcher, {_COUNTS} have no effect.\nLeave them out, or start pretrain by itself."
         )
         raise LaunchError(msg)
-    nodes = Nodes(count=nnodes or 1, rendezvous=rdzv, rank=node_rank)
-    plan = make_plan(recipe, overrides, backend, nodes=nodes, nproc=nproc, world=world)
+    hosted = _hosted(hostfile, launcher, counted=counted)
+    if hosted is not None:
+        plan = make_hosted_plan(recipe, overrides, backend, hosted)
+    else:
+        nodes = Nodes(count=nnodes or 1, rendezvous=rdzv, rank=node_rank)
+        plan = make_plan(recipe, overrides, backend, nodes=nodes, nproc=nproc, world=world)
     if dry_run:
         from pretrain.launch.description import describe  # noqa: PLC0415
 
@@ -84,6 +111,25 @@ def command(
     if world is not None:
         job.run(world)
         return 0
+    return _start(plan, job)
+
+
+def _hosted(hostfile: Path | None, launcher: str | None, *, counted: bool) -> Hosted | None:
+    """Return the hosts of the hostfile, or None without one."""
+    if hostfile is None:
+        if launcher is not None:
+            msg = (
+                f"--launcher {launcher} starts the ranks of a hostfile.\nPass --hostfile FILE as well, or leave it out."
+            )
+            raise LaunchError(msg)
+        return None
+    if counted:
+        msg = f"--hostfile says where ranks run and how many: {_COUNTS} have no effect.\nPass the one or the others."
+        raise LaunchError(msg)
+    return Hosted(hosts=read_hostfile(hostfile), launcher=launcher or LAUNCHERS[0])
+
+
+def _start(plan: Plan, job: Job) -> int:
     from pretrain.launch.start import start  # noqa: PLC0415
 
     failure = start(plan, job)

@@ -15,9 +15,14 @@ if TYPE_CHECKING:
 def describe(plan: Plan) -> str:
     """Return the complete recipe as YAML, with layout, size and notices as comments at its end."""
     layout = plan.recipe.layout(plan.world_size)
-    backend = f"backend '{plan.plugins.backend.name}' ({plan.plugins.provider})"
-    lines = [backend, _ranks(layout), _batch(plan.recipe, layout), *_size(plan.recipe)]
+    lines = [plan.backend.label, *_hosts(plan), _ranks(layout), _batch(plan.recipe, layout), *_size(plan.recipe)]
     return "\n".join([plan.recipe.dump().rstrip(), "", *(f"# {line}" for line in (*lines, *plan.recipe.notices))])
+
+
+def _hosts(plan: Plan) -> list[str]:
+    if plan.hosted is None:
+        return []
+    return [f"hosts: {plan.hosted.hosts}; started by DeepSpeed's launcher {plan.hosted.launcher}"]
 
 
 def _ranks(layout: Layout) -> str:

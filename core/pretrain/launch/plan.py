@@ -5,13 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pretrain.errors import RecipeError
+from pretrain.launch.nodes import Nodes
+from pretrain.plugins.discovery import find_backend
 from pretrain.recipe import load_recipe
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pretrain.launch.nodes import Nodes
+    from pretrain.launch.launchers import Hosted
     from pretrain.launch.world import World
+    from pretrain.plugins.discovery import Installed
     from pretrain.plugins.manager import Plugins
     from pretrain.recipe import Recipe
 
@@ -22,17 +26,19 @@ class Plan:
 
     Attributes:
         recipe: valid, and fitting the number of ranks where that is known.
-        plugins: the backend.
+        backend: the plugin; its device is there, unless the ranks are those of a hostfile.
         nodes: where this node's ranks belong.
         nproc: ranks of this node.
-        world_size: ranks of all nodes, taken as equal.
+        world_size: ranks of all nodes, taken as equal where each starts its own.
+        hosted: the hosts of a hostfile; then `nodes` and `nproc` do not matter.
     """
 
     recipe: Recipe
-    plugins: Plugins
+    backend: Installed
     nodes: Nodes
     nproc: int
     world_size: int
+    hosted: Hosted | None = None
 
 
 def make_plan(
@@ -56,7 +62,8 @@ def make_plan(
     recipe = load_recipe(path, overrides)
     if nproc and nodes.count == 1:
         recipe.layout(nproc)
-    plugins = _device(backend_name)
+    backend = find_backend(backend_name)
+    plugins = _device(backend)
     if world is not None:
         nproc, world_size = world.local_world_size, world.world_size
     else:
@@ -64,15 +71,34 @@ def make_plan(
         world_size = nproc * nodes.count
     if world is not None or nodes.count == 1:
         recipe.layout(world_size)
-    return Plan(recipe=recipe, plugins=plugins, nodes=nodes, nproc=nproc, world_size=world_size)
+    return Plan(recipe=recipe, backend=backend, nodes=nodes, nproc=nproc, world_size=world_size)
 
 
-def _device(backend_name: str) -> Plugins:
+def make_hosted_plan(path: Path, overrides: tuple[str, ...], backend_name: str, hosted: Hosted) -> Plan:
+    """Check recipe, backend and layout for the ranks of a hostfile.
+
+    The device is left to the ranks: this machine need not have one.
+
+    Raises:
+        RecipeError: the recipe is wrong, or the ranks do not fit it.
+        BackendError: the backend is not installed.
+    """
+    recipe = load_recipe(path, overrides)
+    hosts = hosted.hosts
+    try:
+        recipe.layout(hosts.slots)
+    except RecipeError as error:
+        msg = f"{hosts.file}: {hosts.slots} slots ({hosts}), a rank for each.\n{error}"
+        raise RecipeError(msg) from error
+    backend = find_backend(backend_name)
+    return Plan(recipe=recipe, backend=backend, nodes=Nodes(), nproc=0, world_size=hosts.slots, hosted=hosted)
+
+
+def _device(backend: Installed) -> Plugins:
     """Import the backend, which is slow, only after the recipe has been read."""
-    from pretrain.plugins.discovery import find_backend  # noqa: PLC0415
     from pretrain.plugins.manager import load_alone  # noqa: PLC0415
     from pretrain.plugins.readiness import require_device  # noqa: PLC0415
 
-    plugins = load_alone(find_backend(backend_name))
+    plugins = load_alone(backend)
     require_device(plugins)
     return plugins

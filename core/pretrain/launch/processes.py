@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from pretrain.cores import available_cores
 from pretrain.launch.failure import Failure
 from pretrain.launch.rank import FAILURE_FILE, PARENT
+from pretrain.launch.variables import usual
 from pretrain.observe.environment import COMMAND
 
 if TYPE_CHECKING:
@@ -93,10 +93,5 @@ class Processes:
 
 
 def _environment(world: World) -> dict[str, str]:
-    """Return a rank's variables: what the user has set stays, cores are shared, libraries speak up only in need."""
-    defaults = {
-        "OMP_NUM_THREADS": str(max(1, available_cores() // world.local_world_size)),
-        # When a rank dies, those of the others warn about every connection they lose.
-        "TORCH_CPP_LOG_LEVEL": "ERROR",
-    }
-    return {**defaults, **os.environ, **world.environment(), COMMAND: shlex.join(sys.argv)}
+    """Return a rank's variables; what the user has set stays."""
+    return {**usual(world.local_world_size), **os.environ, **world.environment(), COMMAND: shlex.join(sys.argv)}

@@ -6,12 +6,15 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from pretrain.launch.failure import Failure
 from pretrain.launch.job import Job
 from pretrain.launch.lineage import die_with
 from pretrain.launch.ranks import current_world
+
+if TYPE_CHECKING:
+    from pretrain.launch.world import World
 
 PARENT = "PRETRAIN_LAUNCHER_PID"
 FAILURE_FILE = "PRETRAIN_FAILURE_FILE"
@@ -24,24 +27,31 @@ def main() -> None:
     if world is None:
         msg = "pretrain.launch.rank is started by pretrain itself; run `pretrain RECIPE` instead"
         raise SystemExit(msg)
+    train(Job.from_json(sys.argv[1]), world, Path(os.environ[FAILURE_FILE]))
+
+
+def train(job: Job, world: World, failure_file: Path) -> None:
+    """Train as one rank; if that fails, leave the reason in the file, which the launcher shows, and end the process."""
     try:
-        Job.from_json(sys.argv[1]).run(world)
+        job.run(world)
     except KeyboardInterrupt:
-        os._exit(128 + signal.SIGINT)
+        code = 128 + signal.SIGINT
+        _leave(Failure.without_a_word(world.rank, code), failure_file, code)
     except Exception as error:  # noqa: BLE001  whatever it is, the launcher shows it
-        _leave(Failure.of(error, world.rank, with_traceback=_traceback_wanted()))
+        failure = Failure.of(error, world.rank, with_traceback=_traceback_wanted())
+        _leave(failure, failure_file, failure.exit_code)
 
 
 def _traceback_wanted() -> bool:
     return os.environ.get("PRETRAIN_TRACEBACK", "0") not in {"", "0"}
 
 
-def _leave(failure: Failure) -> NoReturn:
+def _leave(failure: Failure, failure_file: Path, code: int) -> NoReturn:
     """End at once: process groups that have lost a member hang, or complain, when they are torn down."""
-    failure.write(Path(os.environ[FAILURE_FILE]))
+    failure.write(failure_file)
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(failure.exit_code)
+    os._exit(code)
 
 
 if __name__ == "__main__":

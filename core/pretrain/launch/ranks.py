@@ -1,4 +1,4 @@
-"""Ranks that somebody else started: torchrun, Slurm, or anything that sets torchrun's variables."""
+"""Ranks that somebody else started: torchrun, DeepSpeed, Open MPI, Slurm, or what sets torchrun's variables."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from pretrain.errors import LaunchError
-from pretrain.launch import slurm
+from pretrain.launch import openmpi, slurm
 from pretrain.launch.variables import number
 from pretrain.launch.world import World
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 def current_world(environ: Mapping[str, str] | None = None) -> World | None:
     """Return this process's place if it is a rank that somebody else started, else None.
 
-    torchrun's variables (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT) win over Slurm's, because torchrun
-    is often started by srun.
+    torchrun's variables (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT) win over Open MPI's and Slurm's,
+    because torchrun is often started by srun; Open MPI's win over Slurm's, because mpirun reaches its hosts by srun.
 
     Args:
         environ: `os.environ` if None.
@@ -29,7 +29,7 @@ def current_world(environ: Mapping[str, str] | None = None) -> World | None:
     environ = os.environ if environ is None else environ
     if "RANK" in environ and "WORLD_SIZE" in environ:
         return _torchrun(environ)
-    return slurm.current_world(environ)
+    return openmpi.current_world(environ) or slurm.current_world(environ)
 
 
 def _torchrun(environ: Mapping[str, str]) -> World:
@@ -37,16 +37,18 @@ def _torchrun(environ: Mapping[str, str]) -> World:
     if missing:
         msg = (
             f"RANK and WORLD_SIZE are set, but not {', '.join(missing)}.\n"
-            "Start the ranks with torchrun or srun, or unset RANK and WORLD_SIZE: pretrain then starts its own."
+            "Start the ranks with torchrun, srun or mpirun, or unset RANK and WORLD_SIZE: pretrain then starts its own."
         )
         raise LaunchError(msg)
-    rank, local_world_size = number(environ, "RANK"), number(environ, "LOCAL_WORLD_SIZE", 1)
+    # LOCAL_SIZE and CROSS_RANK are DeepSpeed's words (deepspeed/launcher/launch.py).
+    rank = number(environ, "RANK")
+    local_world_size = number(environ, "LOCAL_WORLD_SIZE", number(environ, "LOCAL_SIZE", 1))
     return World(
         rank=rank,
         world_size=number(environ, "WORLD_SIZE"),
         local_rank=number(environ, "LOCAL_RANK"),
         local_world_size=local_world_size,
-        node_rank=number(environ, "GROUP_RANK", rank // local_world_size),
+        node_rank=number(environ, "GROUP_RANK", number(environ, "CROSS_RANK", rank // local_world_size)),
         master_addr=environ["MASTER_ADDR"],
         master_port=number(environ, "MASTER_PORT"),
     )

@@ -7,13 +7,10 @@ from typing import TYPE_CHECKING
 
 from pretrain.errors import LaunchError
 from pretrain.launch.variables import number
-from pretrain.launch.world import World
+from pretrain.launch.world import World, port_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-
-_PORTS = range(10_000, 30_000)
-"""Below the ports that Linux gives to outgoing connections (from 32768)."""
 
 
 def current_world(environ: Mapping[str, str]) -> World | None:
@@ -38,7 +35,7 @@ def current_world(environ: Mapping[str, str]) -> World | None:
         local_world_size=_tasks_of_node(environ, node),
         node_rank=node,
         master_addr=environ.get("MASTER_ADDR") or first_host(_nodelist(environ)),
-        master_port=number(environ, "MASTER_PORT", _PORTS[number(environ, "SLURM_JOB_ID") % len(_PORTS)]),
+        master_port=number(environ, "MASTER_PORT", port_of(number(environ, "SLURM_JOB_ID"))),
     )
 
 

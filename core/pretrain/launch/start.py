@@ -17,13 +17,14 @@ if TYPE_CHECKING:
 
     from pretrain.launch.failure import Failure
     from pretrain.launch.job import Job
+    from pretrain.launch.launchers import Hosted
     from pretrain.launch.meeting import Meeting
     from pretrain.launch.plan import Plan
     from pretrain.launch.world import World
 
 
 def start(plan: Plan, job: Job) -> Failure | None:
-    """Prepare the run, start this node's ranks and wait for them.
+    """Prepare the run, start this node's ranks, or those of all hosts of a hostfile, and wait for them.
 
     Returns:
         why a rank failed; None if none did.
@@ -34,11 +35,15 @@ def start(plan: Plan, job: Job) -> Failure | None:
     """
     if plan.nodes.count > 1:
         return _start_with_others(plan, job)
-    worlds = node_worlds([plan.nproc], 0, LOCALHOST, free_port())
+    if plan.hosted is not None:
+        plan.hosted.require()
     given = Path(job.run_dir) if job.run_dir else None
     run_dir = prepare_run(plan.recipe, given, resume=job.resume)
     try:
-        return run_ranks(dataclasses.replace(job, run_dir=str(run_dir), prepared=True), worlds)
+        prepared = dataclasses.replace(job, run_dir=str(run_dir), prepared=True)
+        if plan.hosted is not None:
+            return _start_hosted(plan.hosted, prepared)
+        return run_ranks(prepared, node_worlds([plan.nproc], 0, LOCALHOST, free_port()))
     finally:
         if given is None:
             with suppress(OSError):  # Nothing was written there: leave no empty folder behind.
@@ -69,3 +74,9 @@ def _start_with_others(plan: Plan, job: Job) -> Failure | None:
         return run_ranks(job, worlds, meeting)
     finally:
         meeting.leave()
+
+
+def _start_hosted(hosted: Hosted, job: Job) -> Failure | None:
+    from pretrain.launch.hosted_ranks import run_hosted  # noqa: PLC0415  most runs have no hostfile
+
+    return run_hosted(job, hosted)

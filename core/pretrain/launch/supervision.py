@@ -6,7 +6,7 @@ import signal
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from pretrain.launch.failure import root_cause
 
@@ -15,13 +15,32 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from pretrain.launch.failure import Failure
-    from pretrain.launch.processes import Processes
 
 _PERIOD = 0.05
 _GRACE = 1.0
 """Seconds that the other ranks get to say why they end, before they are killed: the first to be seen need not be the
 first to have failed."""
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Ranks(Protocol):
+    """Ranks that this process has started, here or elsewhere."""
+
+    def running(self) -> bool:
+        """Say whether any rank still runs."""
+        ...
+
+    def failures(self) -> list[Failure]:
+        """Return why the failed ranks ended."""
+        ...
+
+    def send(self, number: int) -> None:
+        """Pass a signal on."""
+        ...
+
+    def kill(self) -> None:
+        """End every rank that still runs."""
+        ...
 
 
 @dataclass(slots=True)
@@ -32,14 +51,14 @@ class _Stop:
     times: int = 0
 
 
-def supervise(processes: Processes, heard: Callable[[], Failure | None] | None = None) -> Failure | None:
+def supervise(ranks: Ranks, heard: Callable[[], Failure | None] | None = None) -> Failure | None:
     """Wait until all ranks have ended.
 
     Ctrl-C, SIGTERM or SIGHUP is passed on to the ranks, which save and leave as the training decides; a second one
     kills them. Must be called in the main thread.
 
     Args:
-        processes: the ranks.
+        ranks: all of them, or those of this node.
         heard: asks, once a second, whether another node has failed; then the ranks here are ended.
 
     Returns:
@@ -48,26 +67,26 @@ def supervise(processes: Processes, heard: Callable[[], Failure | None] | None =
     Raises:
         SystemExit: the ranks were stopped by a signal before they could leave by themselves; 128 + its number.
     """
-    with _passing_on(processes) as stop:
-        elsewhere = _until_something_happens(processes, stop, heard or (lambda: None))
-        if stop.times < 2 and processes.failures():
-            _wait(processes, _GRACE)
-        failures = processes.failures() + ([elsewhere] if elsewhere else [])
-        processes.kill()
+    with _passing_on(ranks) as stop:
+        elsewhere = _until_something_happens(ranks, stop, heard or (lambda: None))
+        if stop.times < 2 and ranks.failures():
+            _wait(ranks, _GRACE)
+        failures = ranks.failures() + ([elsewhere] if elsewhere else [])
+        ranks.kill()
     if stop.times >= 2 or (stop.times and failures and all(each.interrupted or each.lost_peer for each in failures)):
         raise SystemExit(128 + stop.number)
     return root_cause(failures) if failures else None
 
 
 @contextmanager
-def _passing_on(processes: Processes) -> Iterator[_Stop]:
+def _passing_on(ranks: Ranks) -> Iterator[_Stop]:
     stop = _Stop()
 
     def pass_on(number: int, _: FrameType | None) -> None:
         stop.number, stop.times = number, stop.times + 1
         if stop.times == 1:
             # A terminal that closes is no reason to lose the training: the ranks know SIGTERM as "save and leave".
-            processes.send(signal.SIGTERM if number == signal.SIGHUP else number)
+            ranks.send(signal.SIGTERM if number == signal.SIGHUP else number)
 
     # What was ignored before stays ignored: nohup, or a job that a script has put into the background.
     heeded = [number for number in _STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
@@ -79,10 +98,10 @@ def _passing_on(processes: Processes) -> Iterator[_Stop]:
             signal.signal(number, handler)
 
 
-def _until_something_happens(processes: Processes, stop: _Stop, heard: Callable[[], Failure | None]) -> Failure | None:
+def _until_something_happens(ranks: Ranks, stop: _Stop, heard: Callable[[], Failure | None]) -> Failure | None:
     """Wait for the end of all ranks, the failure of one, or a second signal; return what another node has told."""
     asked = time.monotonic()
-    while processes.running() and not processes.failures() and stop.times < 2:
+    while ranks.running() and not ranks.failures() and stop.times < 2:
         time.sleep(_PERIOD)
         if time.monotonic() - asked > 1:
             asked = time.monotonic()
@@ -91,7 +110,7 @@ def _until_something_happens(processes: Processes, stop: _Stop, heard: Callable[
     return None
 
 
-def _wait(processes: Processes, seconds: float) -> None:
+def _wait(ranks: Ranks, seconds: float) -> None:
     deadline = time.monotonic() + seconds
-    while processes.running() and time.monotonic() < deadline:
+    while ranks.running() and time.monotonic() < deadline:
         time.sleep(_PERIOD)

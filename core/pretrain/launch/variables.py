@@ -1,9 +1,10 @@
-"""Numbers from the environment."""
+"""The environment of a rank."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pretrain.cores import available_cores
 from pretrain.errors import LaunchError
 
 if TYPE_CHECKING:
@@ -20,7 +21,16 @@ def number(environ: Mapping[str, str], name: str, default: int | None = None) ->
     if not text.isdecimal():
         msg = (
             f"the environment variable {name} is '{text}'; a number was expected.\n"
-            "Start the ranks with torchrun or srun, or unset their variables: pretrain then starts its own."
+            "Start the ranks with torchrun, srun or mpirun, or unset their variables: pretrain then starts its own."
         )
         raise LaunchError(msg)
     return int(text)
+
+
+def usual(local_world_size: int) -> dict[str, str]:
+    """Return what a rank should have where the user sets nothing: cores are shared, libraries speak up only in need."""
+    return {
+        "OMP_NUM_THREADS": str(max(1, available_cores() // local_world_size)),
+        # When a rank dies, those of the others warn about every connection they lose.
+        "TORCH_CPP_LOG_LEVEL": "ERROR",
+    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING, Protocol, Self, TextIO
 
@@ -36,14 +37,16 @@ class Console:
             start_iteration: iterations done before, where the run is resumed.
             rank: every rank but 0 is silent.
             stream: where to print; standard output if None.
-            terminal: whether to draw a progress bar; None asks the stream.
+            terminal: whether to draw a progress bar; None asks the stream, and like rich TTY_COMPATIBLE=0, for a
+                stream that only looks like a terminal.
         """
         self._total = total_iterations
         self._output: _Output | None = None
         if rank != 0:
             return
         stream = stream or sys.stdout
-        if stream.isatty() if terminal is None else terminal:
+        is_terminal = stream.isatty() and os.environ.get("TTY_COMPATIBLE") != "0"
+        if is_terminal if terminal is None else terminal:
             from pretrain.observe.progress import ProgressBar  # noqa: PLC0415  rich is imported only for a terminal
 
             self._output = ProgressBar(total_iterations, start_iteration, stream, terminal=terminal)

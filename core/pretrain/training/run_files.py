@@ -84,4 +84,5 @@ def conclude(journal: Journal, run_dir: Path, reason: str, iteration: int) -> No
     if (run_dir / METRICS).stat().st_size:  # a run that had nothing left to do has nothing to report
         write_report([run_dir], run_dir / REPORT)
     journal.note(f"left after iteration {iteration}: {reason}" if reason else f"done: {iteration} iterations")
-    journal.note(f"run directory: {run_dir} ({', '.join(sorted(entry.name for entry in run_dir.iterdir()))})")
+    files = sorted(entry.name for entry in run_dir.iterdir() if not entry.name.startswith("."))
+    journal.note(f"run directory: {run_dir} ({', '.join(files)})")

@@ -1,0 +1,106 @@
+"""The hosts of a run, read from DeepSpeed's hostfile before anything is started."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pretrain.errors import LaunchError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_ENTRY = re.compile(r"([^\s\[\],#]+)\s+slots=(\d+)(\s.*)?")
+"""As deepspeed/launcher/runner.py reads it; what follows (`max_slots=8`) is for mpirun. No brackets or commas: pdsh
+would make several hosts of them, while DeepSpeed counts one."""
+_NEARLY = re.compile(r"([^\s\[\],#:=]+)(?:(?:\s+|:)(?:slots?\s*[=:]?\s*)?(\d+))?", re.IGNORECASE)
+"""What else people write: `host slot=8`, `host slots = 8`, `host:8`, `host 8`, `host`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """One line of the hostfile.
+
+    Attributes:
+        name: as ssh, srun or mpirun know it.
+        slots: ranks on this host; they take its devices from 0 on.
+    """
+
+    name: str
+    slots: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Hosts:
+    """All hosts of a run, in the order of their ranks.
+
+    Attributes:
+        file: where they are written.
+        members: at least one, no name twice.
+    """
+
+    file: Path
+    members: tuple[Host, ...]
+
+    @property
+    def slots(self) -> int:
+        """Ranks of all hosts."""
+        return sum(host.slots for host in self.members)
+
+    def __str__(self) -> str:
+        return ", ".join(f"{host.name} {host.slots}" for host in self.members)
+
+
+def read_hostfile(path: Path) -> Hosts:
+    """Read a file with a line `HOST slots=RANKS` for each host; empty lines and lines that begin with # do not count.
+
+    Raises:
+        LaunchError: it cannot be read, names no host or one twice, or has a line of another kind.
+    """
+    members: dict[str, Host] = {}
+    lines: dict[str, int] = {}
+    for number, line in enumerate(_text(path).splitlines(), 1):
+        entry = line.strip()
+        if not entry or entry.startswith("#"):
+            continue
+        host = _host(f"{path}, line {number}", entry)
+        if host.name in members:
+            msg = (
+                f"{path}, line {number}: {host.name} is there already, in line {lines[host.name]}.\n"
+                f"Give each host one line with all its ranks: {host.name} slots={members[host.name].slots + host.slots}"
+            )
+            raise LaunchError(msg)
+        members[host.name], lines[host.name] = host, number
+    if not members:
+        msg = f"{path} names no host.\nWrite a line for each, with its ranks: node1 slots=8"
+        raise LaunchError(msg)
+    return Hosts(file=path.absolute(), members=tuple(members.values()))
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text file"
+        msg = f"--hostfile {path} cannot be read: {reason}.\nIt has a line for each host, with its ranks: node1 slots=8"
+        raise LaunchError(msg) from error
+
+
+def _host(where: str, entry: str) -> Host:
+    found = _ENTRY.fullmatch(entry)
+    if found is None:
+        msg = f"{where}: '{entry}' is not HOST slots=RANKS.\n{_hint(entry)}"
+        raise LaunchError(msg)
+    if int(found[2]) == 0:
+        msg = f"{where}: {found[1]} has no slots, so nothing would run there.\nGive it ranks, or put # before the line."
+        raise LaunchError(msg)
+    return Host(found[1], int(found[2]))
+
+
+def _hint(entry: str) -> str:
+    nearly = _NEARLY.match(entry)
+    if nearly is None or any(mark in entry.split(maxsplit=1)[0] for mark in "[],"):
+        return "Write a line for each host: node1 slots=8"
+    host, slots = nearly.groups()
+    return f"Did you mean: {host} slots={slots}" if slots else f"For eight ranks write: {host} slots=8"

@@ -1,0 +1,45 @@
+"""Ranks that Open MPI's mpirun started."""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING
+
+from pretrain.errors import LaunchError
+from pretrain.launch.variables import number
+from pretrain.launch.world import LOCALHOST, World, port_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def current_world(environ: Mapping[str, str]) -> World | None:
+    """Return this process's place if mpirun started it with others, else None.
+
+    mpirun tells nobody where rank 0 is: MASTER_ADDR must say it, unless all ranks are on one host. MASTER_PORT may.
+
+    Raises:
+        LaunchError: MASTER_ADDR is missing, or a variable cannot be read.
+    """
+    if "OMPI_COMM_WORLD_RANK" not in environ or number(environ, "OMPI_COMM_WORLD_SIZE") == 1:
+        return None
+    rank, world_size = number(environ, "OMPI_COMM_WORLD_RANK"), number(environ, "OMPI_COMM_WORLD_SIZE")
+    local_world_size = number(environ, "OMPI_COMM_WORLD_LOCAL_SIZE")
+    master_addr = environ.get("MASTER_ADDR") or (LOCALHOST if local_world_size == world_size else "")
+    if not master_addr:
+        msg = (
+            "mpirun started this rank on one of several hosts, but MASTER_ADDR is not set.\n"
+            "Name the host of rank 0: mpirun -x MASTER_ADDR=HOST, or let pretrain call mpirun: --hostfile FILE "
+            "--launcher openmpi"
+        )
+        raise LaunchError(msg)
+    return World(
+        rank=rank,
+        world_size=world_size,
+        local_rank=number(environ, "OMPI_COMM_WORLD_LOCAL_RANK"),
+        local_world_size=local_world_size,
+        node_rank=rank // local_world_size,  # OMPI_COMM_WORLD_NODE_RANK is the rank within the node
+        master_addr=master_addr,
+        # The name of the job differs between jobs and is the same on all hosts.
+        master_port=number(environ, "MASTER_PORT", port_of(zlib.crc32(environ.get("PMIX_NAMESPACE", "").encode()))),
+    )

@@ -1,0 +1,48 @@
+"""A training on the hosts of a hostfile, through DeepSpeed's launcher; both hosts are this machine."""
+
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from e2e.conftest import metrics, pretrain, tiny
+from e2e.test_run import kill_after
+from pretrain.launch.world import free_port
+
+FAKES = Path(__file__).parents[1] / "launch" / "fake_launchers.py"
+KEYS = ("iteration", "consumed_samples", "lm_loss", "grad_norm", "learning_rate")
+
+
+@pytest.fixture
+def hostfile(tmp_path, monkeypatch):
+    """Two hosts with one rank each, and programs on the PATH that reach them."""
+    for name in ("pdsh", "ssh"):
+        (tmp_path / name).write_text(f'#!/bin/sh\nexec {sys.executable} {FAKES} {name} "$@"\n')
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setenv("FAKE_CALLS", str(tmp_path))
+    monkeypatch.setenv("MASTER_PORT", str(free_port()))
+    (tmp_path / "hosts").write_text("host-a slots=1\nhost-b slots=1\n")
+    return tmp_path / "hosts"
+
+
+@pytest.mark.slow
+@pytest.mark.ranks
+def test_a_run_on_two_hosts_stops_and_goes_on_as_one_that_starts_its_own_ranks(hostfile, text_tokens, tmp_path):
+    own, hosted = tmp_path / "own", tmp_path / "hosted"
+    pretrain(*tiny(text_tokens, own), "--nproc", "2")
+    arguments = [*tiny(text_tokens, hosted, "checkpoint.save_interval=100"), "--hostfile", hostfile]
+    assert kill_after(arguments, hosted, iteration=3, number=signal.SIGINT) == 0
+    stopped = int((hosted / "checkpoints" / "latest_checkpointed_iteration.txt").read_text())
+    assert 3 <= stopped < 40
+    printed = pretrain(*arguments, "--resume")
+    assert f"run directory: {hosted} (checkpoints," in printed
+    assert [[row.get(key) for key in KEYS] for row in steps(hosted)] == [
+        [row.get(key) for key in KEYS] for row in steps(own)
+    ]
+
+
+def steps(run_dir):
+    """Return the logged iterations; where a run stops it evaluates nothing."""
+    return [record for record in metrics(run_dir) if record["kind"] == "train"]
