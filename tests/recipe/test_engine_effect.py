@@ -149,6 +149,14 @@ def test_offload_that_is_idle_is_one_mistake():
     ]
 
 
+def test_the_hosts_adam_takes_the_place_of_the_negotiated_one():
+    data = deepspeed({"stage": 2, "offload_optimizer": {"device": "cpu"}})
+    assert refusal_of(data, "kernels.optimizer=fused") == [
+        "--set kernels.optimizer=fused: kernels.optimizer: no effect here; it needs no "
+        "engine.zero.offload_optimizer.device, with which engine.zero.offload_optimizer.cpu_adam steps."
+    ]
+
+
 def test_what_is_given_as_off_may_stay(smallest):
     off = {"stage": 0, "overlap_comm": False, "offload_param": {"device": "none", "pin_memory": False}}
     assert not refusal_of(deepspeed(off))

@@ -111,6 +111,12 @@ RULES = (
         lambda r: _stage(r) > 0,
     ),
     Rule(
+        ("kernels.optimizer",),
+        f"no {_OPTIMIZER}.device, with which {_OPTIMIZER}.cpu_adam steps",
+        (f"{_OPTIMIZER}.device",),
+        lambda r: r.engine.zero.offload_optimizer.device == "none",
+    ),
+    Rule(
         (f"{_OPTIMIZER}.pin_memory", f"{_OPTIMIZER}.cpu_adam"),
         f"{_OPTIMIZER}.device cpu or nvme",
         (f"{_OPTIMIZER}.device",),
