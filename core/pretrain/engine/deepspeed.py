@@ -144,8 +144,8 @@ class DeepSpeedEngine:
 
     def parameters_norm(self) -> Tensor:
         """Return the norm over parameters that this rank alone holds, summed over the ranks that hold the others."""
-        counted = [p for p in self.model.parameters() if param_is_not_tensor_parallel_duplicate(p)]
-        squared = self._norm([own_part(parameter) for parameter in counted]).square()
+        ours = [p for p in self.model.parameters() if param_is_not_tensor_parallel_duplicate(p)]
+        squared = self._norm([own_part(parameter) for parameter in ours]).square()
         if self._stage == 3:
             dist.all_reduce(squared, group=parallel_state.get_data_parallel_group())
         dist.all_reduce(squared, group=parallel_state.get_tensor_model_parallel_group())
@@ -164,8 +164,8 @@ class DeepSpeedEngine:
         if self.recipe.precision.dtype != "fp32":
             return None
         parameters = list(self.model.parameters())
-        counted = [p.grad for p in parameters if p.grad is not None and param_is_not_tensor_parallel_duplicate(p)]
-        squared = self._norm(counted).square()
+        ours = [p.grad for p in parameters if p.grad is not None and param_is_not_tensor_parallel_duplicate(p)]
+        squared = self._norm(ours).square()
         dist.all_reduce(squared, group=parallel_state.get_tensor_model_parallel_group())
         norm = squared.sqrt()
         if self.recipe.optimizer.clip_grad:

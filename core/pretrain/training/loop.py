@@ -118,7 +118,9 @@ class Training:
 
     def _log(self, step: Step, global_batch_size: int, learning_rate: float) -> None:
         totals = self.interval.take()
-        if self.recipe.precision.dtype != "fp16" and totals.nan_iterations:
+        # Without a loss scale DeepSpeed skips a step that megatron-core would take, with gradients that are not finite.
+        broken = totals.nan_iterations or self.interval.skipped_iterations
+        if self.recipe.precision.dtype != "fp16" and broken:
             raise TrainingError(self._not_finite())
         self._check_loss_scale()
         speed = self.speedometer.measure(
@@ -189,7 +191,7 @@ class Training:
         latest = None if self.saving is None else self.saving.folder.latest()
         start = "There is no checkpoint." if latest is None else f"The latest checkpoint is iteration {latest}."
         return (
-            f"loss or weights are not finite any more, within the {self.interval.iterations} iterations up to "
-            f"{self.progress.iteration}. {start}\n"
+            f"loss, gradients or weights are not finite any more, within the {self.interval.iterations} iterations up "
+            f"to {self.progress.iteration}. {start}\n"
             "Lower optimizer.lr or lengthen the warm-up, and start again from there."
         )
