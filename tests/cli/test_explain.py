@@ -129,3 +129,34 @@ def test_a_mistake_in_the_recipe_needs_no_torch():
         [sys.executable, "-c", check, RECIPE], check=False, env=dict(os.environ), capture_output=True, text=True
     )
     assert result.returncode == 0, result.stderr
+
+
+def test_a_backend_that_knows_devices_by_name_answers_for_one_that_is_not_here(site, reference):
+    site.backend(
+        "fake",
+        SIMPLE
+        + """
+@hookimpl
+def pretrain_attention(request):
+    if request.device_name != "Chip 9":
+        return Decline(name="tiled", reason=f"device {request.device_name!r}; only 'Chip 9'")
+    return Offer(name="tiled", build=lambda built: 1 / 0)
+
+
+def named(self, device_name):
+    other = FakeBackend()
+    other.device_name = lambda: device_name
+    return other
+
+
+FakeBackend.named = named
+""",
+    )
+    assert "attention tiled" in text_of(explain("--device", "Chip 9"))
+    assert "device 'Chip 8'; only 'Chip 9'" in str(explain("--device", "Chip 8").exception)
+
+
+def test_a_backend_that_knows_no_names_says_so(backend):
+    failure = explain("--device", "Chip 9").exception
+    assert isinstance(failure, BackendError)
+    assert str(failure).startswith("backend 'fake' knows no devices by name.\n")

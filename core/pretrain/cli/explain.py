@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,11 +21,13 @@ GPT2_VOCAB_SIZE = 50257
 @click.command(name="explain")
 @click.argument("recipe", type=click.Path(path_type=Path))
 @click.option("--backend", metavar="NAME", default="cpu", show_default=True, help="The device plugin to ask.")
+@click.option("--device", metavar="NAME", help="Answer for this device, which need not be here.")
 @click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Override a value of the recipe.")
-def command(recipe: Path, backend: str, overrides: tuple[str, ...]) -> None:
+def command(recipe: Path, backend: str, device: str | None, overrides: tuple[str, ...]) -> None:
     """Show which kernel each operation of RECIPE gets, and why not the others.
 
-    Nothing is built or started. The device need not be there, as long as its plugin can answer without it.
+    Nothing is built or started. The device need not be here, as long as its plugin can answer without it, or knows the
+    one that --device names ("NVIDIA A100-SXM4-80GB").
     """
     # A mistake in the recipe is reported before torch is imported.
     from pretrain.plugins.manager import load  # noqa: PLC0415
@@ -32,10 +35,12 @@ def command(recipe: Path, backend: str, overrides: tuple[str, ...]) -> None:
 
     loaded = load_recipe(recipe, overrides)
     plugins = load(backend)
+    if device is not None:
+        plugins = replace(plugins, backend=plugins.backend.named(device))
     usable = _show_device(plugins, loaded)
     vocab_size = _show_vocab_size(loaded)
     try:
-        table = _table(plugins, loaded, vocab_size)
+        table = _table(plugins, loaded, vocab_size, plugins.backend.device_name() if usable else "")
     except (BackendError, KernelError) as error:
         if usable:
             raise
@@ -75,7 +80,7 @@ def _show_vocab_size(recipe: Recipe) -> int:
     return load_tokenizer(section).vocab_size
 
 
-def _table(plugins: Plugins, recipe: Recipe, vocab_size: int) -> str:
+def _table(plugins: Plugins, recipe: Recipe, vocab_size: int, device_name: str) -> str:
     from pretrain.model.requests import collectives_request, kernel_requests  # noqa: PLC0415
     from pretrain.plugins.choosing import choose  # noqa: PLC0415
     from pretrain.plugins.negotiation import table_of  # noqa: PLC0415
@@ -83,7 +88,7 @@ def _table(plugins: Plugins, recipe: Recipe, vocab_size: int) -> str:
 
     device = plugins.backend.device_type
     collectives = collectives_request(recipe, device, plugins.backend.process_group)
-    requests = [collectives, *kernel_requests(recipe, device, vocab_size)]
+    requests = [collectives, *kernel_requests(recipe, device, vocab_size, device_name)]
     chosen = {request.operation: getattr(recipe.kernels, request.operation) for request in requests}
     choices = choose(plugins, requests, chosen, recipe.kernels.fallback)
     return render(table_of(plugins, [choice.row for choice in choices]), everything=True)

@@ -80,7 +80,7 @@ def _kernels(recipe: Recipe, plugins: Plugins, vocab_size: int) -> Kernels:
     collectives = negotiate(plugins, [request], chosen, recipe.kernels.fallback)
     bridge_groups.install(collectives.collectives)
     groups.make_parallel_groups(recipe)
-    requests = kernel_requests(recipe, backend.device_type, vocab_size)
+    requests = kernel_requests(recipe, backend.device_type, vocab_size, backend.device_name())
     kernels = negotiate(plugins, requests, chosen, recipe.kernels.fallback, earlier=collectives)
     check_same_on_all_ranks(kernels.table)
     return kernels
@@ -90,7 +90,9 @@ def _attention_of(recipe: Recipe, plugins: Plugins, kernels: Kernels, layer_numb
     """Return a layer's attention kernel; layers differ only where their scores are scaled differently."""
     if not recipe.model.apply_query_key_layer_scaling:
         return kernels.attention
-    requests = attention_requests(recipe, plugins.backend.device_type, layer_number=layer_number)
+    requests = attention_requests(
+        recipe, plugins.backend.device_type, plugins.backend.device_name(), layer_number=layer_number
+    )
     chosen = {"attention": recipe.kernels.attention, "softmax": recipe.kernels.softmax}
     layer = negotiate(plugins, requests, chosen, recipe.kernels.fallback)
     first = {row.operation: row.kernel for row in kernels.table.rows}

@@ -46,7 +46,7 @@ def attention_mask(recipe: Recipe) -> Mask:
 
 
 def attention_requests(
-    recipe: Recipe, device_type: str, *, layer_number: int = 1
+    recipe: Recipe, device_type: str, device_name: str = "", *, layer_number: int = 1
 ) -> tuple[SoftmaxRequest, AttentionRequest]:
     """Return the softmax and attention requests of one layer.
 
@@ -56,12 +56,10 @@ def attention_requests(
     model, tensor = recipe.model, recipe.parallel.tensor_model_parallel_size
     divisor = float(layer_number) if model.apply_query_key_layer_scaling else 1.0
     in_fp32 = model.attention_softmax_in_fp32 or model.apply_query_key_layer_scaling
-    dtype, deterministic = compute_dtype(recipe), recipe.train.deterministic_mode
+    common = _common(recipe, device_type, device_name)
     heads = model.num_attention_heads // tensor
     softmax = SoftmaxRequest(
-        device_type=device_type,
-        dtype=dtype,
-        deterministic=deterministic,
+        **common,
         heads=heads,
         queries=model.seq_length,
         keys=model.seq_length,
@@ -70,9 +68,7 @@ def attention_requests(
         in_fp32=in_fp32,
     )
     attention = AttentionRequest(
-        device_type=device_type,
-        dtype=dtype,
-        deterministic=deterministic,
+        **common,
         heads=heads,
         query_groups=model.num_query_groups // tensor,
         head_size=model.head_size,
@@ -88,26 +84,26 @@ def attention_requests(
     return softmax, attention
 
 
-def kernel_requests(recipe: Recipe, device_type: str, vocab_size: int) -> list[Request]:
+def kernel_requests(recipe: Recipe, device_type: str, vocab_size: int, device_name: str = "") -> list[Request]:
     """Return one request per operation that the recipe needs, softmax before the attention that may use it.
 
     Args:
         recipe: what is trained.
         device_type: torch's name of the device.
         vocab_size: entries of the tokenizer, before padding.
+        device_name: product name of the device.
     """
     model, parallel = recipe.model, recipe.parallel
     tensor = parallel.tensor_model_parallel_size
-    dtype, deterministic = compute_dtype(recipe), recipe.train.deterministic_mode
-    common: dict[str, Any] = {"device_type": device_type, "dtype": dtype, "deterministic": deterministic}
-    requests: list[Request] = [*attention_requests(recipe, device_type)]
+    common = _common(recipe, device_type, device_name)
+    requests: list[Request] = [*attention_requests(recipe, device_type, device_name)]
     requests.append(
         NormRequest(
             **common,
             kind=model.normalization,
             hidden_size=model.hidden_size,
             epsilon=model.layernorm_epsilon,
-            weight_dtype=dtype,
+            weight_dtype=compute_dtype(recipe),
         )
     )
     if model.position_embedding_type == "rope":
@@ -140,11 +136,18 @@ def kernel_requests(recipe: Recipe, device_type: str, vocab_size: int) -> list[R
             sequence_parallel=parallel.sequence_parallel,
             main_grad_dtype=gradient_dtype(recipe),
         ),
-        OptimizerRequest(
-            device_type=device_type, dtype=torch.float32, deterministic=deterministic, name=recipe.optimizer.name
-        ),
+        OptimizerRequest(**common | {"dtype": torch.float32}, name=recipe.optimizer.name),
     ]
     return requests
+
+
+def _common(recipe: Recipe, device_type: str, device_name: str) -> dict[str, Any]:
+    return {
+        "device_type": device_type,
+        "device_name": device_name,
+        "dtype": compute_dtype(recipe),
+        "deterministic": recipe.train.deterministic_mode,
+    }
 
 
 def collectives_request(recipe: Recipe, device_type: str, process_group: str) -> CollectivesRequest:

@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
+from pretrain.errors import BackendError
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -139,6 +141,21 @@ class Backend(ABC):
     def point_to_point(self) -> PointToPoint:
         """Say what communication between pipeline stages can do; the schedule is chosen by it."""
         return PointToPoint(batched=True)
+
+    def device_name(self) -> str:
+        """Return the product name of the current device ("NVIDIA H200"); asked after `device`."""
+        return self.describe().get("device", "")
+
+    def named(self, device_name: str) -> Backend:
+        """Return the backend as it would answer on a device of that name, which need not be here.
+
+        `pretrain explain --device` asks it for availability, name and dtypes.
+
+        Raises:
+            BackendError: the backend knows no devices by name, or not this one.
+        """
+        msg = f"backend '{self.name}' knows no devices by name.\nLeave out --device: it answers for the device here."
+        raise BackendError(msg)
 
     def describe(self) -> Mapping[str, str]:
         """Return what belongs into a run's environment.json: driver, library versions, and "device", its name."""

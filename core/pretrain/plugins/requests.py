@@ -40,12 +40,15 @@ class Request:
         device_type: torch's name of the device ("cpu", "cuda", "npu").
         dtype: of the activations that go in and come out.
         deterministic: the same input must give the same bits on every call.
+        device_name: what `Backend.device_name` says; empty where it does not matter. A plugin may depend on it, but on
+            nothing else of the device, so that it can be asked about a device that is not there.
     """
 
     operation: ClassVar[str]
     device_type: str
     dtype: torch.dtype
     deterministic: bool = False
+    device_name: str = ""
 
     def to_json(self) -> dict[str, object]:
         """Return the request as plain JSON values; dtypes as "float32"."""

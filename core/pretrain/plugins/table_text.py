@@ -42,4 +42,4 @@ def _name(other: PassedOver) -> str:
 
 
 def _request(request: Mapping[str, object]) -> str:
-    return ", ".join(f"{key} {value}" for key, value in request.items() if key != "operation")
+    return ", ".join(f"{key} {value}" for key, value in request.items() if key != "operation" and value != "")
