@@ -58,6 +58,7 @@ for case in (zero.Case(0), zero.Case(1, "bf16"), zero.Case(2, "fp16"), zero.Case
     zero.train(case, CpuBackend())
     dist.destroy_process_group()
 assert "LOCAL_RANK" not in os.environ
+assert "torch._inductor.compile_fx" not in sys.modules, "what torch.compile compiles with was imported"
 """
 
 

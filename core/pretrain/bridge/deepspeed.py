@@ -61,6 +61,7 @@ def install(backend: Backend) -> ModuleType:
     else:
         set_accelerator(make_accelerator(backend, type(accelerator) if own else None))
         _quieten()
+        _import_muon()
     return deepspeed  # type: ignore[no-any-return]
 
 
@@ -109,6 +110,21 @@ def _quieten() -> None:
     logger.handlers.clear()
     logger.propagate = True
     logger.addFilter(lambda record: "untested optimizer" not in record.getMessage())  # runtime/engine.py 2304
+
+
+def _import_muon() -> None:
+    """Import DeepSpeed's Muon without torch.compile, which takes a second to import what it compiles with.
+
+    ZeRO imports it only to see that the optimizer is none (runtime/zero/utils.py 72, stage3.py 354).
+    """
+    from deepspeed.runtime import compiler  # noqa: PLC0415
+
+    compile_ = compiler.compile
+    compiler.compile = lambda: lambda function: function  # runtime/zero/muon/original_muon.py 50, 81, 189
+    try:
+        from deepspeed.runtime.zero.muon import muon_optimizer  # noqa: F401, PLC0415
+    finally:
+        compiler.compile = compile_
 
 
 def connect(backend: Backend) -> None:
