@@ -23,6 +23,9 @@ FIRST_RELEASE = 8
 OWN = frozenset({"cuda", "cpu", "xpu", "npu", "mps", "hpu", "mlu", "sdaa", "supa", "klxpu"})
 """Devices that DeepSpeed has an accelerator for (accelerator/real_accelerator.py 25)."""
 
+_UNFOUNDED = ("untested optimizer", "FP16 params for CPUAdam")
+"""Warnings about what is meant (runtime/engine.py 2304), or is not so: ZeRO steps fp32 weights (cpu_adam.py 79)."""
+
 _CHOICE = "DS_ACCELERATOR"
 _LEFT_BEHIND = "PYTORCH_NVML_BASED_CUDA_CHECK"  # deepspeed/__init__.py 14
 
@@ -105,11 +108,11 @@ def _environment(choice: str) -> Iterator[None]:
 
 
 def _quieten() -> None:
-    """Let DeepSpeed's warnings go where all others go, instead of to stdout, and drop the one about our choice."""
+    """Let DeepSpeed's warnings go where all others go, instead of to stdout, and drop the unfounded ones."""
     logger = logging.getLogger("DeepSpeed")
     logger.handlers.clear()
     logger.propagate = True
-    logger.addFilter(lambda record: "untested optimizer" not in record.getMessage())  # runtime/engine.py 2304
+    logger.addFilter(lambda record: not any(text in record.getMessage() for text in _UNFOUNDED))
 
 
 def _import_muon() -> None:

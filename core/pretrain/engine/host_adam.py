@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import importlib
-import os
-import shutil
-import sys
-import time
-from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch.distributed as dist
+
+from pretrain.engine.adam_extension import load_extension
 from pretrain.engine.counted_adam import counted
 from pretrain.errors import KernelError
 from pretrain.reference.adam import FusedAdam
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from pretrain.recipe import Recipe
 
@@ -24,20 +21,21 @@ _KEY = "engine.zero.offload_optimizer.cpu_adam"
 
 
 def host_adam(recipe: Recipe, tell: Callable[[str], None]) -> type[Any]:
-    """Return the class that `engine.zero.offload_optimizer.cpu_adam` names; the bridge has imported DeepSpeed.
+    """Return the class that the recipe's `cpu_adam` names; all ranks call it together and get the same.
+
+    The bridge has imported DeepSpeed.
 
     Args:
         recipe: what is trained.
         tell: is given what the user should know: that something is compiled, or that torch stands in.
 
     Raises:
-        KernelError: DeepSpeed's Adam is asked for and cannot be compiled here.
+        KernelError: DeepSpeed's Adam is asked for and cannot be compiled on one of them.
     """
     wanted = recipe.engine.zero.offload_optimizer.cpu_adam
     if wanted == "torch":
         return counted(FusedAdam)
-    with _scripts_on_path():
-        problem = _cannot_compile() or _compile(tell)
+    problem = _of_any_rank(load_extension(tell))
     if problem is None:
         return _deepspeed_adam()
     if wanted == "auto":
@@ -73,48 +71,8 @@ def _deepspeed_adam() -> type[Any]:
     return HostAdam
 
 
-def _cannot_compile() -> str | None:
-    """Return what is missing; None where nothing is, or where DeepSpeed was installed with it compiled."""
-    if _installed("cpu_adam"):
-        return None
-    compilers = [os.environ["CXX"]] if "CXX" in os.environ else ["c++", "g++"]
-    if not any(shutil.which(compiler) for compiler in compilers):
-        return f"there is no C++ compiler ({', '.join(compilers)})"
-    return None if shutil.which("ninja") else "ninja is missing"
-
-
-def _compile(tell: Callable[[str], None]) -> str | None:
-    """Load the extension, compiling it where that was never done; return what went wrong."""
-    builder = importlib.import_module("deepspeed.ops.op_builder").CPUAdamBuilder()
-    if not _installed("cpu_adam") and not _was_compiled("cpu_adam"):
-        tell("compiling DeepSpeed's CPU Adam; this is done once and takes about a minute ...")
-    start = time.monotonic()
-    try:
-        builder.load(verbose=False)
-    except Exception as error:  # noqa: BLE001  torch raises whatever the compiler's failure led to
-        return f"compiling failed: {str(error).strip().splitlines()[0]}"
-    seconds = time.monotonic() - start
-    if seconds > 5:
-        tell(f"compiled in {seconds:.0f} s")
-    return None
-
-
-def _installed(name: str) -> bool:
-    return bool(importlib.import_module("deepspeed.git_version_info").installed_ops.get(name, False))
-
-
-def _was_compiled(name: str) -> bool:
-    root = importlib.import_module("torch.utils.cpp_extension").get_default_build_root()
-    folder = Path(os.environ.get("TORCH_EXTENSIONS_DIR", root))
-    return any(folder.glob(f"**/{name}/{name}.so"))
-
-
-@contextmanager
-def _scripts_on_path() -> Iterator[None]:
-    """Let torch find the ninja that DeepSpeed installs beside this Python, whose environment may not be activated."""
-    before = os.environ.get("PATH", "")
-    os.environ["PATH"] = f"{before}{os.pathsep}{Path(sys.executable).parent}"
-    try:
-        yield
-    finally:
-        os.environ["PATH"] = before
+def _of_any_rank(problem: str | None) -> str | None:
+    """Return the first rank's problem: all step with one Adam, also where only some nodes have a compiler."""
+    problems = [problem] * dist.get_world_size()
+    dist.all_gather_object(problems, problem)
+    return next((each for each in problems if each is not None), None)
