@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 
@@ -19,7 +20,7 @@ bridge.install(CpuBackend())
 from deepspeed.accelerator import real_accelerator  # noqa: E402
 from deepspeed.accelerator.abstract_accelerator import DeepSpeedAccelerator  # noqa: E402
 
-from pretrain.bridge.accelerator import DeviceAccelerator  # noqa: E402
+from pretrain.bridge.accelerator import DeviceAccelerator, make_accelerator  # noqa: E402
 
 
 class Loom(CpuBackend):
@@ -195,6 +196,26 @@ def test_the_device_says_what_it_supports():
 
     assert DeviceAccelerator(Loom()).is_fp64_supported()
     assert not DeviceAccelerator(Half()).is_fp64_supported()
+
+
+@pytest.mark.parametrize("name", ["CUDA", "MLU", "NPU", "XPU"])
+def test_deepspeeds_own_accelerators_ask_the_backend_too(name):
+    module = importlib.import_module(f"deepspeed.accelerator.{name.lower()}_accelerator")
+    own = getattr(module, f"{name}_Accelerator")
+
+    class Chip(Loom):
+        process_group = "weft"
+
+        def device_count(self):
+            return 8
+
+    accelerator = make_accelerator(Chip(), own)
+    assert isinstance(accelerator, own)
+    assert accelerator.device_name() == name.lower()
+    assert (accelerator.communication_backend_name(), accelerator.device_count()) == ("weft", 8)
+    assert accelerator.supported_dtypes() == [torch.float32, torch.bfloat16]
+    assert accelerator.create_op_builder("ShareMemCommBuilder") is None
+    assert accelerator.get_op_builder("FusedAdamBuilder").NAME == "fused_adam"
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])

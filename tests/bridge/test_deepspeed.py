@@ -185,6 +185,7 @@ def test_warnings_go_where_all_others_go_but_not_those_about_our_optimizer_and_w
     logger = logging.getLogger("DeepSpeed")
     logger.warning("**** You are using ZeRO with an untested optimizer, proceed with caution *****")
     logger.warning("FP16 params for CPUAdam may not work on AMD CPUs")
+    logger.warning("FP16 params for CPUAdam may not work on AMD CPUs")
     logger.warning("pytorch allocator cache flushes since last step")
     logger.info("DeepSpeed info: version=0.19.8")
     assert [record.getMessage() for record in caplog.records] == ["pytorch allocator cache flushes since last step"]

@@ -14,11 +14,12 @@ STEPS = 3
 
 @dataclass(frozen=True)
 class Case:
-    """A training; `zero` are more keys of `zero_optimization`."""
+    """A training; `zero` are more keys of `zero_optimization`, `more` of the configuration."""
 
     stage: int
     dtype: str = "fp32"
     zero: dict[str, object] = field(default_factory=dict)
+    more: dict[str, object] = field(default_factory=dict)
 
     def config(self):
         """Return DeepSpeed's configuration; nothing in it makes DeepSpeed compile its CPU Adam."""
@@ -30,7 +31,9 @@ class Case:
             "gradient_clipping": 0.05,
             "zero_optimization": {"stage": self.stage, **self.zero},
             "zero_force_ds_cpu_optimizer": False,
-        } | ({} if self.dtype == "fp32" else {self.dtype: precision})
+            **({} if self.dtype == "fp32" else {self.dtype: precision}),
+            **self.more,
+        }
 
 
 OFFLOADED = {"offload_optimizer": {"device": "cpu", "pin_memory": False}}
