@@ -1,5 +1,6 @@
 """The ranks of a hostfile: a fake of DeepSpeed's launcher starts them here. The real one is in test_launchers.py."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -152,6 +153,14 @@ def test_ranks_that_all_lost_another_say_so(board):
         lost.write(board.failure_file(rank))
     with HostedRanks(["false"], board, 2) as ranks:
         assert str(supervise(ranks)) == "rank 0 failed:\nConnection closed by peer"
+
+
+def test_a_rank_that_cannot_leave_its_reason_prints_it(job, board, tmp_path):
+    told = Task(job=job("all_miss_data"), launcher=PDSH, variables={})
+    (board.folder / "task.json").write_text(json.dumps(dataclasses.asdict(told)))
+    (board.folder / "failure-0.tmp").mkdir()  # in the way, as a full disk would be
+    rank = subprocess.run([sys.executable, "-P", RANK, board.folder], capture_output=True, text=True, check=False)
+    assert (rank.returncode, rank.stderr) == (USER_ERROR, "corpus.bin is truncated.\nBuild it again.\n")
 
 
 def test_a_host_that_does_not_see_the_run_directory_says_so_once(tmp_path):

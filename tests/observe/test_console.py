@@ -67,6 +67,18 @@ def test_a_terminal_gets_a_bar_with_loss_speed_and_time_left(train_record, monke
         assert words in screen
 
 
+def test_a_stream_that_only_looks_like_a_terminal_gets_lines(train_record, monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.setenv("TTY_COMPATIBLE", "0")
+    stream = Terminal()
+    with Console(100, stream=stream) as console:
+        console.train(train_record())
+    assert stream.getvalue().startswith("iteration  10/100 | ")
+
+
 def test_text_is_printed_as_it_is_on_a_terminal_too(monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
     text = "[red]no markup[/red] " + "and never wrapped " * 10

@@ -48,7 +48,10 @@ def _traceback_wanted() -> bool:
 
 def _leave(failure: Failure, failure_file: Path, code: int) -> NoReturn:
     """End at once: process groups that have lost a member hang, or complain, when they are torn down."""
-    failure.write(failure_file)
+    try:
+        failure.write(failure_file)
+    except OSError:  # A full disk, or a launcher that has gone: then the output is the only place.
+        sys.stderr.write(f"{failure}\n")
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -1,13 +1,13 @@
 """DeepSpeed's launcher in a process of its own: `python -m pretrain.launch.runner BACKEND FOLDER ARGUMENTS...`.
 
-As `python -m deepspeed.launcher.runner ARGUMENTS...`, for the device of the backend, and with its errors on the board.
+As `python -m deepspeed.launcher.runner ARGUMENTS...`, for the device of the backend, and with errors on the board.
 """
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
-import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -24,17 +24,17 @@ def main() -> None:
     _, backend, folder, *arguments = sys.argv
     try:
         os.environ.setdefault("DS_ACCELERATOR", accelerator(backend))
-        sys.argv = ["deepspeed", *arguments]
-        _run()
+        _run(arguments)
     except PretrainError as error:
         failure = Failure.of(error, 0, with_traceback=False)
         failure.write(Board(Path(folder)).failure_file("launcher"))
         sys.exit(failure.exit_code)
 
 
-def _run() -> None:
+def _run(arguments: list[str]) -> None:
     try:
-        runpy.run_module("deepspeed.launcher.runner", run_name="__main__")
+        # By its name: launching needs no deepspeed where no hostfile is given.
+        importlib.import_module("deepspeed.launcher.runner").main(arguments)
     except (OSError, RuntimeError, ValueError, subprocess.SubprocessError) as error:
         msg = f"DeepSpeed's launcher: {error}"
         raise LaunchError(msg) from error
