@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 import torch.distributed as dist
 from torch.nn import functional as F  # noqa: N812  torch's own alias
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
     from torch.distributed import ProcessGroup, Work
 
     from pretrain.plugins.requests import LinearRequest
+
+
+Accumulate: TypeAlias = "Callable[[Tensor, Tensor, Tensor], None]"
 
 
 class Linear:
@@ -25,9 +30,18 @@ class Linear:
     hook expects to find and drops.
     """
 
-    def __init__(self, request: LinearRequest, *, product_dtype: torch.dtype | None = None) -> None:
-        """Make a kernel; matrices are multiplied in `product_dtype`, or in the dtype that they have."""
+    def __init__(
+        self, request: LinearRequest, *, product_dtype: torch.dtype | None = None, accumulate: Accumulate | None = None
+    ) -> None:
+        """Make a kernel.
+
+        Args:
+            request: what is asked for.
+            product_dtype: in which matrices are multiplied; None: in the dtype that they have.
+            accumulate: adds grad^T x to a main gradient, for grad [rows, out] and x [rows, in]; None: as torch does.
+        """
         self.product_dtype = product_dtype
+        self.accumulate = accumulate or _accumulate
         self.sequence_parallel = request.sequence_parallel
         self.adds_to_main_grad = request.main_grad_dtype is not None
 
@@ -40,7 +54,9 @@ class Linear:
         main_grad = _main_grad(weight) if self.adds_to_main_grad else None
         if group is None and main_grad is None and self.product_dtype is None:
             return F.linear(x, weight, bias)
-        how = _How(group=group, is_split=is_split, main_grad=main_grad, dtype=self.product_dtype)
+        how = _How(
+            group=group, is_split=is_split, main_grad=main_grad, dtype=self.product_dtype, accumulate=self.accumulate
+        )
         y: Tensor = _Linear.apply(x, weight, bias, how)  # type: ignore[no-untyped-call]
         return y
 
@@ -51,6 +67,7 @@ class _How:
     is_split: bool
     main_grad: Tensor | None
     dtype: torch.dtype | None
+    accumulate: Accumulate
 
     def cast(self, x: Tensor) -> Tensor:
         """Return the tensor in the dtype of the products."""
@@ -111,11 +128,15 @@ def _weight_gradient(grad: Tensor, x: Tensor, weight: Tensor, how: _How) -> Tens
     x = how.cast(x.reshape(-1, x.shape[-1]))
     if how.main_grad is None:
         return grad.t().matmul(x).to(weight.dtype)
-    if how.main_grad.dtype == grad.dtype:
-        how.main_grad.addmm_(grad.t(), x)
-    else:
-        how.main_grad.add_(grad.t().matmul(x))
+    how.accumulate(how.main_grad, grad, x)
     if not hasattr(weight, "grad_added_to_main_grad"):
         return None
     weight.grad_added_to_main_grad = True
     return torch.empty_like(weight)
+
+
+def _accumulate(main_grad: Tensor, grad: Tensor, x: Tensor) -> None:
+    if main_grad.dtype == grad.dtype:
+        main_grad.addmm_(grad.t(), x)
+    else:
+        main_grad.add_(grad.t().matmul(x))

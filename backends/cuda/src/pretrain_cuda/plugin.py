@@ -81,7 +81,7 @@ def pretrain_linear(request: LinearRequest) -> Answer:
 
 @hookimpl
 def pretrain_optimizer(request: OptimizerRequest) -> Answer:
-    """apex's FusedAdam, torch's fused AdamW."""
+    """Apex's FusedAdam, torch's fused AdamW."""
     return _answers("optimizer", request)
 
 

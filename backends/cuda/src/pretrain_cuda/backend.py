@@ -1,0 +1,155 @@
+"""NVIDIA GPUs as a device."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import torch
+
+from pretrain.errors import BackendError
+from pretrain.plugins.backend import Available, Backend, Unavailable
+from pretrain_cuda import devices, driver
+from pretrain_cuda.devices import AMPERE, BLACKWELL
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pretrain.recipe import Recipe
+
+_HALF = (torch.float16, torch.bfloat16)
+
+
+class CudaBackend(Backend):
+    """The GPUs that torch sees in this process."""
+
+    name = "cuda"
+    device_type = "cuda"
+    process_group = "nccl"
+
+    def availability(self) -> Available | Unavailable:
+        """Say how many GPUs there are, or which of torch's build, the driver and the devices is missing."""
+        if torch.version.cuda is None:
+            return Unavailable(
+                f"torch {torch.__version__} is built without CUDA",
+                "Install a build with CUDA: pytorch.org/get-started.",
+            )
+        count = torch.cuda.device_count()  # by NVML: no context is opened
+        if count:
+            return Available(_described(count))
+        if not driver.is_there():
+            return Unavailable(
+                "there is no NVIDIA driver (libcuda.so.1)", "Install it, or start the container with --gpus all."
+            )
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        if visible is not None:
+            return Unavailable(f"CUDA_VISIBLE_DEVICES is '{visible}', which shows no device", "Unset or correct it.")
+        return Unavailable(
+            f"the driver shows no device to torch {torch.__version__} (CUDA {torch.version.cuda})",
+            "nvidia-smi says whether there is one, and which CUDA versions the driver serves.",
+        )
+
+    def device_count(self) -> int:
+        """Return the number of GPUs that are visible here."""
+        return torch.cuda.device_count()
+
+    def prepare(self, recipe: Recipe) -> Mapping[str, str]:
+        """Let collectives start before the kernels queued behind them, and make cuBLAS repeatable if that is asked.
+
+        With one hardware queue the all-reduce of an input gradient starts before the weight gradient that hides it;
+        Megatron-LM (training/arguments.py 927) requires that up to Hopper, and Blackwell does not need it.
+        """
+        variables = {}
+        if recipe.parallel.tensor_model_parallel_size > 1 and not _newer_than_hopper():
+            variables["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
+        if recipe.train.deterministic_mode:
+            variables["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # cuBLAS, "Results reproducibility"
+        return variables
+
+    def device(self, local_rank: int) -> torch.device:
+        """Make this rank's GPU the current one."""
+        count = torch.cuda.device_count()
+        if local_rank >= count:
+            msg = (
+                f"rank {local_rank} of this node has no GPU: {count} are visible.\n"
+                f"Start at most {count} ranks on a node (--nproc), or make more visible (CUDA_VISIBLE_DEVICES)."
+            )
+            raise BackendError(msg)
+        torch.cuda.set_device(local_rank)
+        return torch.device("cuda", local_rank)
+
+    def supports(self, dtype: torch.dtype) -> bool:
+        """Say whether there are fast products: bf16 from Ampere on."""
+        return _supports(dtype, devices.architecture_of(""))
+
+    def peak_flops(self, dtype: torch.dtype) -> float | None:
+        """Return the datasheet's dense FLOP/s, or None for a product that is not in the table."""
+        return _peak(self.device_name(), dtype)
+
+    def device_name(self) -> str:
+        """Return the current GPU's name."""
+        return torch.cuda.get_device_name()
+
+    def named(self, device_name: str) -> Backend:
+        """Return the backend as it would answer on the product of that name."""
+        if devices.find(device_name) is None:
+            known = ", ".join(device.name.replace("|", ", ") for device in devices.TABLE)
+            msg = f"backend 'cuda' knows no device '{device_name}'.\nIt knows names that hold one of: {known}."
+            raise BackendError(msg)
+        return _Named(device_name)
+
+    def describe(self) -> Mapping[str, str]:
+        """Return name, driver, and the versions of CUDA, cuDNN and NCCL."""
+        return {
+            "device": self.device_name(),
+            "compute_capability": str(devices.architecture_of("")),
+            "driver": driver.cards()[0].driver if driver.cards() else "not known",
+            "cuda": str(torch.version.cuda),
+            "cudnn": str(torch.backends.cudnn.version()),
+            "nccl": ".".join(str(part) for part in torch.cuda.nccl.version()),
+        }
+
+
+class _Named(CudaBackend):
+    """A GPU that need not be here: what its name alone decides."""
+
+    def __init__(self, device_name: str) -> None:
+        self._device_name = device_name
+
+    def availability(self) -> Available:
+        return Available(f"{self._device_name}, named and not looked for")
+
+    def device_name(self) -> str:
+        return self._device_name
+
+    def supports(self, dtype: torch.dtype) -> bool:
+        return _supports(dtype, devices.architecture_of(self._device_name))
+
+
+def _described(count: int) -> str:
+    """Say how many GPUs of which name; nvidia-smi lists all of the machine, so mixed ones are left unnamed."""
+    cards = driver.cards()
+    names = {card.name for card in cards}
+    if len(names) != 1:
+        return f"{count} GPUs"
+    return f"{count} x {cards[0].name}, driver {cards[0].driver}"
+
+
+def _newer_than_hopper() -> bool:
+    found = [devices.find(card.name) for card in driver.cards()]
+    return bool(found) and all(device is not None and device.architecture >= BLACKWELL for device in found)
+
+
+def _supports(dtype: torch.dtype, architecture: devices.Architecture | None) -> bool:
+    if dtype == torch.bfloat16:
+        return architecture is not None and architecture >= AMPERE
+    return dtype in (torch.float16, torch.float32, torch.float64)
+
+
+def _peak(device_name: str, dtype: torch.dtype) -> float | None:
+    device = devices.find(device_name)
+    if device is None or (dtype == torch.bfloat16 and device.architecture < AMPERE):
+        return None
+    if dtype in _HALF:
+        return device.half
+    return device.single if dtype == torch.float32 else None

@@ -1,0 +1,59 @@
+"""The column-parallel linear: gradient accumulation fusion where apex's extension is there.
+
+The order of communication and products is the reference's, which is right for NCCL too: the all-reduce of the input's
+gradient is issued before the product of the weight's, on a stream of its own, and waited for after it.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+import torch
+
+from pretrain.plugins.offer import Decline, Offer
+from pretrain.reference.linear import Linear
+from pretrain_cuda import installed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from pretrain.plugins.offer import Answer
+    from pretrain.plugins.requests import LinearRequest
+
+NAME = "apex"
+EXTENSION = "fused_weight_gradient_mlp_cuda"
+_HALF = (torch.float16, torch.bfloat16)
+
+
+def answers(request: LinearRequest) -> Answer:
+    """Return apex's product that adds into the main gradient, or why it does not fit; the reference comes after."""
+    reason = _unfit(request)
+    if reason:
+        return Decline(name=NAME, reason=reason)
+    return Offer(name=NAME, build=lambda _: _build(request), provider=installed.version("apex"))
+
+
+def _unfit(request: LinearRequest) -> str:
+    main = request.main_grad_dtype
+    if main is None:
+        return "no gradient accumulation fusion is asked for"
+    if request.dtype not in (*_HALF, torch.float32) or (main is not torch.float32 and main is not request.dtype):
+        return f"dtype {request.dtype} into {main}; only fp16, bf16 and fp32 into fp32 or into themselves"
+    if main is not torch.float32 and request.dtype not in _HALF:
+        return f"main gradients in {main}; only fp32 and 16 bits"
+    if not installed.has(EXTENSION):
+        return f"{EXTENSION} is not installed; apex brings it when it is built with --cuda_ext"
+    return ""
+
+
+def _build(request: LinearRequest) -> Linear:
+    """Apex csrc/megatron/fused_weight_gradient_dense.cpp: (input [rows, in], gradient [rows, out], main gradient)."""
+    extension = import_module(EXTENSION)
+    in_fp32 = request.main_grad_dtype is torch.float32
+    product: Callable[[Tensor, Tensor, Tensor], None] = (
+        extension.wgrad_gemm_accum_fp32 if in_fp32 else extension.wgrad_gemm_accum_fp16
+    )
+    return Linear(request, accumulate=lambda main_grad, grad, x: product(x.contiguous(), grad.contiguous(), main_grad))

@@ -1,0 +1,35 @@
+"""Adam and the gradient norm."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from pretrain.plugins.offer import Decline, Offer
+from pretrain.plugins.signatures import OptimizerKernels
+from pretrain.reference.adam import FusedAdam, gradient_norm
+from pretrain_cuda import installed
+
+if TYPE_CHECKING:
+    from pretrain.plugins.offer import Answer
+    from pretrain.plugins.requests import OptimizerRequest
+
+EXTENSION = "amp_C"
+
+
+def answers(request: OptimizerRequest) -> Answer:
+    """Return torch's fused Adam, then apex's: both update all weights in one launch, and torch's is always there."""
+    kernels = OptimizerKernels(adam=FusedAdam, gradient_norm=gradient_norm(request.device_type))
+    torch_adam = Offer(name="fused", build=lambda _: kernels, provider=f"torch {torch.__version__}")
+    missing = [module for module in (EXTENSION, "apex.optimizers") if not installed.has(module)]
+    if missing:
+        reason = f"{missing[0]} is not installed; apex brings it when it is built with --cpp_ext --cuda_ext"
+        return [torch_adam, Decline(name="apex", reason=reason)]
+    return [torch_adam, Offer(name="apex", build=lambda _: _apex(request), provider=installed.version("apex"))]
+
+
+def _apex(request: OptimizerRequest) -> OptimizerKernels:
+    adam: type[Any] = import_module("apex.optimizers").FusedAdam
+    return OptimizerKernels(adam=adam, gradient_norm=gradient_norm(request.device_type))
