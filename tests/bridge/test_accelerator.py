@@ -151,7 +151,8 @@ def trained(case, backend):
 
 
 def test_the_devices_that_deepspeed_knows_are_those_of_its_list():
-    assert set(real_accelerator.SUPPORTED_ACCELERATOR_LIST) == bridge.OWN
+    assert all(map(bridge.has_accelerator, real_accelerator.SUPPORTED_ACCELERATOR_LIST))
+    assert not bridge.has_accelerator("loom")
 
 
 def test_every_abstract_method_is_specified_here():

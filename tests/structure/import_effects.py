@@ -3,7 +3,8 @@
 python import_effects.py PACKAGE [--bridge]
 
 What the modules import from elsewhere is imported before, so that every change is their own doing. With --bridge those
-of pretrain.bridge and pretrain.cpu come first; the bridge is installed then, as a training does, for all others.
+of pretrain.bridge and pretrain.cpu that do without come first; the bridge is installed then, as a training does, for
+all others.
 """
 
 from __future__ import annotations
@@ -39,8 +40,9 @@ def main(package: str, *, bridge: bool) -> None:
     load([name for name in elsewhere if not name.startswith(AFTER_THE_BRIDGE)])
     effects: dict[str, list[str]] = {}
     if bridge:
-        for module in modules:
-            if module.startswith(BEFORE_THE_BRIDGE):
+        for module, path in modules.items():
+            needs_it = any(name.startswith(AFTER_THE_BRIDGE) for name in imports_from_elsewhere(path, package))
+            if module.startswith(BEFORE_THE_BRIDGE) and not needs_it:
                 effects[module] = effects_of(module)
         importlib.import_module("pretrain.bridge.megatron").install(
             importlib.import_module("pretrain.cpu.backend").CpuBackend()

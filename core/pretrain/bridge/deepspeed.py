@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import logging
 import os
 import re
 import sys
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pretrain.errors import BackendError
@@ -20,8 +22,6 @@ if TYPE_CHECKING:
 
 FIRST_RELEASE = 8
 """Of DeepSpeed 0.19: the first with `is_fp64_supported` and `_release_process_group_references`."""
-OWN = frozenset({"cuda", "cpu", "xpu", "npu", "mps", "hpu", "mlu", "sdaa", "supa", "klxpu"})
-"""Devices that DeepSpeed has an accelerator for (accelerator/real_accelerator.py 25)."""
 
 _UNFOUNDED = ("untested optimizer", "FP16 params for CPUAdam")
 """Warnings about what is meant (runtime/engine.py 2304), or is not so: ZeRO steps fp32 weights (cpu_adam.py 79)."""
@@ -41,7 +41,7 @@ def install(backend: Backend) -> ModuleType:
     version = _version()
     _check_choice(backend)
     imported = "deepspeed" in sys.modules
-    own = backend.device_type in OWN
+    own = has_accelerator(backend.device_type)
     try:
         with _environment(backend.device_type if own else "cpu"):
             import deepspeed  # noqa: PLC0415  its import asks for the accelerator
@@ -66,6 +66,13 @@ def install(backend: Backend) -> ModuleType:
         _quieten()
         _import_muon()
     return deepspeed  # type: ignore[no-any-return]
+
+
+def has_accelerator(device_type: str) -> bool:
+    """Say whether DeepSpeed has an accelerator of its own for the device, without importing it."""
+    spec = importlib.util.find_spec("deepspeed")
+    folders = spec.submodule_search_locations if spec else None
+    return any(Path(folder, "accelerator", f"{device_type}_accelerator.py").is_file() for folder in folders or ())
 
 
 def _version() -> str:
