@@ -1,0 +1,177 @@
+"""The device: what is missing is told apart, and what a name decides is decided without a device."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from pretrain.errors import BackendError
+from pretrain.plugins.backend import Available, Unavailable
+from pretrain.recipe import make_recipe
+from pretrain_cuda import driver
+from pretrain_cuda.backend import CudaBackend
+
+A100 = "NVIDIA A100-SXM4-80GB"
+RECIPE = {
+    "model": {"num_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "seq_length": 32},
+    "tokenizer": {"type": "bytes"},
+    "data": {"path": "corpus"},
+    "train": {"micro_batch_size": 1, "global_batch_size": 8, "train_iters": 1},
+    "optimizer": {"lr": 1e-3},
+}
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """A machine whose torch, driver and GPUs can be chosen; all is there at first."""
+
+    def choose(*, cuda="13.0", count=2, has_driver=True, cards=((A100, "580.65"),) * 2):
+        monkeypatch.setattr(torch.version, "cuda", cuda)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+        monkeypatch.setattr(driver, "is_there", lambda: has_driver)
+        monkeypatch.setattr(driver, "cards", lambda: tuple(driver.Card(*card) for card in cards))
+
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    choose()
+    return choose
+
+
+def reason():
+    answer = CudaBackend().availability()
+    assert isinstance(answer, Unavailable)
+    assert answer.remedy.endswith(".")
+    return answer.reason
+
+
+def test_gpus_are_counted_and_named(machine):
+    assert CudaBackend().availability() == Available(f"2 x {A100}, driver 580.65")
+
+
+def test_mixed_gpus_are_counted(machine):
+    machine(cards=((A100, "580"), ("NVIDIA H200", "580")))
+    assert CudaBackend().availability() == Available("2 GPUs")
+
+
+def test_torch_without_cuda(machine):
+    machine(cuda=None, count=0)
+    assert reason() == f"torch {torch.__version__} is built without CUDA"
+
+
+def test_no_driver(machine):
+    machine(count=0, has_driver=False)
+    assert reason() == "there is no NVIDIA driver (libcuda.so.1)"
+
+
+def test_no_visible_device(machine, monkeypatch):
+    machine(count=0)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    assert reason() == "CUDA_VISIBLE_DEVICES is '-1', which shows no device"
+
+
+def test_a_driver_without_a_device(machine):
+    machine(count=0)
+    assert reason() == f"the driver shows no device to torch {torch.__version__} (CUDA 13.0)"
+
+
+def test_a_rank_without_a_gpu_is_an_error(machine):
+    with pytest.raises(BackendError, match=r"rank 2 of this node has no GPU: 2 are visible\.\nStart at most 2 ranks"):
+        CudaBackend().device(2)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "card", "queues"),
+    [(1, A100, None), (2, A100, "1"), (2, "NVIDIA H200", "1"), (2, "NVIDIA B200", None), (2, "NVIDIA Next", "1")],
+)
+def test_one_hardware_queue_where_tensor_parallelism_needs_it(machine, tensor, card, queues):
+    machine(cards=((card, "580"),))
+    recipe = make_recipe(RECIPE, [f"parallel.tensor_model_parallel_size={tensor}"])
+    assert CudaBackend().prepare(recipe).get("CUDA_DEVICE_MAX_CONNECTIONS") == queues
+
+
+def test_without_nvidia_smi_one_queue_is_the_safe_choice(machine):
+    machine(cards=())
+    recipe = make_recipe(RECIPE, ["parallel.tensor_model_parallel_size=2"])
+    assert CudaBackend().prepare(recipe) == {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+
+
+def test_determinism_needs_cublas_to_know_before_the_context(machine):
+    recipe = make_recipe(RECIPE, ["train.deterministic_mode=true"])
+    assert CudaBackend().prepare(recipe) == {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+
+
+class TestNamed:
+    """A device that is not here."""
+
+    def test_it_is_available_and_has_its_name(self):
+        named = CudaBackend().named(A100)
+        assert named.availability() == Available(f"{A100}, named and not looked for")
+        assert named.device_name() == A100
+
+    @pytest.mark.parametrize(
+        ("name", "bf16"), [("Tesla V100-SXM2-32GB", False), (A100, True), ("NVIDIA H100 80GB HBM3", True)]
+    )
+    def test_bf16_begins_with_ampere(self, name, bf16):
+        named = CudaBackend().named(name)
+        assert named.supports(torch.bfloat16) is bf16
+        assert named.supports(torch.float16)
+        assert not named.supports(torch.int8)
+
+    def test_a_name_that_is_not_known_lists_those_that_are(self):
+        with pytest.raises(BackendError, match=r"knows no device 'Card 1'\.\nIt knows names that hold one of: .*A100"):
+            CudaBackend().named("Card 1")
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "tera"),
+    [
+        (A100, torch.bfloat16, 312),
+        (A100, torch.float32, 19.5),
+        ("NVIDIA H100 PCIe", torch.float16, 756),
+        ("NVIDIA H100 80GB HBM3", torch.bfloat16, 989.4),
+        ("NVIDIA H200", torch.bfloat16, 989.4),
+        ("Tesla V100-SXM2-16GB", torch.float16, 125),
+        ("Tesla V100-SXM2-16GB", torch.bfloat16, None),
+        (A100, torch.float64, None),
+        ("NVIDIA GeForce RTX 4090", torch.bfloat16, None),
+    ],
+)
+def test_peaks_are_the_datasheets_or_none(monkeypatch, name, dtype, tera):
+    backend = CudaBackend()
+    monkeypatch.setattr(backend, "device_name", lambda: name)
+    assert backend.peak_flops(dtype) == (None if tera is None else pytest.approx(tera * 1e12))
+
+
+class TestDriver:
+    """What nvidia-smi says."""
+
+    @pytest.fixture
+    def smi(self, tmp_path, monkeypatch):
+        def install(script):
+            program = tmp_path / "nvidia-smi"
+            program.write_text(f"#!/bin/sh\n{script}\n")
+            program.chmod(0o755)
+
+        monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+        driver.cards.cache_clear()
+        yield install
+        driver.cards.cache_clear()
+
+    def test_names_and_driver_are_read(self, smi):
+        smi("echo 'NVIDIA H200, 570.86.15'; echo 'NVIDIA H200, 570.86.15'")
+        assert driver.cards() == (driver.Card("NVIDIA H200", "570.86.15"),) * 2
+
+    @pytest.mark.parametrize("script", ["exit 9", "echo NVIDIA-SMI has failed", "true"])
+    def test_a_program_that_fails_names_nothing(self, smi, script):
+        smi(script)
+        assert driver.cards() == ()
+
+
+def test_asking_opens_no_device(machine):
+    code = (
+        "import sys; from pretrain_cuda.backend import CudaBackend; CudaBackend().availability();"
+        "import torch; assert not torch.cuda.is_initialized(); assert 'triton' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,44 @@
+"""Adam: torch's is always there, apex's where its extension is. The real apex was not run."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+
+import pytest
+import torch
+
+from pretrain.plugins.offer import Decline, Offer
+from pretrain.plugins.requests import OptimizerRequest
+from pretrain.reference.adam import ForeachAdam, FusedAdam
+from pretrain_cuda import optimizer
+
+REQUEST = OptimizerRequest(device_type="cuda", dtype=torch.float32, name="adamw")
+
+
+def test_torchs_fused_adam_comes_first():
+    fused, apex = optimizer.answers(REQUEST)
+    assert isinstance(fused, Offer)
+    assert fused.build({}).adam is FusedAdam
+    assert isinstance(apex, Decline)
+    assert apex.reason == "amp_C is not installed; apex brings it when it is built with --cpp_ext --cuda_ext"
+
+
+def test_apexs_is_found_by_its_extension_and_its_class(monkeypatch):
+    monkeypatch.setattr("pretrain_cuda.installed.has", lambda module: module == "amp_C")
+    assert optimizer.answers(REQUEST)[1].reason.startswith("apex.optimizers is not installed")
+    package, module = ModuleType("apex"), ModuleType("apex.optimizers")
+    module.FusedAdam = ForeachAdam
+    monkeypatch.setitem(sys.modules, "apex", package)
+    monkeypatch.setitem(sys.modules, "apex.optimizers", module)
+    monkeypatch.setattr("pretrain_cuda.installed.has", lambda module: True)
+    offered = optimizer.answers(REQUEST)[1]
+    assert isinstance(offered, Offer)
+    assert offered.build({}).adam is ForeachAdam
+
+
+def test_the_norm_is_a_tensor_on_the_device(device):
+    norm = optimizer.answers(OptimizerRequest(device_type=device.type, dtype=torch.float32))[0].build({}).gradient_norm
+    tensors = [torch.full((3, 5), 2.0, device=device), torch.ones(4096, device=device)]
+    assert norm(tensors).device.type == device.type
+    assert norm(tensors).item() == pytest.approx((15 * 4 + 4096) ** 0.5, rel=1e-6)
