@@ -9,6 +9,8 @@ from pathlib import Path
 
 from pretrain.errors import DataError
 
+OTHERS = ("OMP_NUM_THREADS", "DS_ACCELERATOR")
+
 
 def report(recipe, *, backend_name, run_dir, resume, world):
     """Write down what a rank was told."""
@@ -17,7 +19,7 @@ def report(recipe, *, backend_name, run_dir, resume, world):
         "backend": backend_name,
         "resume": resume,
         "world": [world.rank, world.world_size, world.local_rank, world.local_world_size, world.node_rank],
-        "environ": {name: os.environ.get(name) for name in [*world.environment(), "OMP_NUM_THREADS"]},
+        "environ": {name: os.environ.get(name) for name in [*world.environment(), *OTHERS]},
         "path": sys.path,
         "variables": {name: value for name, value in os.environ.items() if name.startswith("PRETRAIN_")},
         "run_dir": str(run_dir),

@@ -85,6 +85,7 @@ def test_mpirun_starts_the_ranks(job, hosted, programs, tmp_path):
 def test_srun_starts_the_ranks_where_the_hostfile_says(job, hosted, programs, tmp_path):
     assert run_hosted(job("report"), hosted("host-a slots=1\nhost-b slots=1\n", "slurm")) is None
     assert [rank["world"] for rank in told(tmp_path, 2)] == [[0, 2, 0, 1, 0], [1, 2, 0, 1, 1]]
+    assert {rank["environ"]["DS_ACCELERATOR"] for rank in told(tmp_path, 2)} == {None}  # the launcher's alone
     words = programs("srun")
     assert words[:3] == ["-n", "2", "--ntasks-per-node=1"]
     assert words[3:7] == ["--nodelist", "host-a,host-b", "--nodes", "2"]

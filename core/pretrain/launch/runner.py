@@ -18,23 +18,31 @@ from pretrain.launch.failure import Failure
 from pretrain.plugins.discovery import find_backend
 from pretrain.plugins.manager import load_alone
 
+_ACCELERATOR = "DS_ACCELERATOR"
+
 
 def main() -> None:
     """Start the ranks and wait for their end; exit as DeepSpeed does."""
     _, backend, folder, *arguments = sys.argv
     try:
-        os.environ.setdefault("DS_ACCELERATOR", accelerator(backend))
-        _run(arguments)
+        _run(accelerator(backend), arguments)
     except PretrainError as error:
         failure = Failure.of(error, 0, with_traceback=False)
         failure.write(Board(Path(folder)).failure_file("launcher"))
         sys.exit(failure.exit_code)
 
 
-def _run(arguments: list[str]) -> None:
+def _run(device: str, arguments: list[str]) -> None:
+    chosen_by_user = _ACCELERATOR in os.environ
+    os.environ.setdefault(_ACCELERATOR, device)
     try:
-        # By its name: launching needs no deepspeed where no hostfile is given.
-        importlib.import_module("deepspeed.launcher.runner").main(arguments)
+        # By their names: launching needs no deepspeed where no hostfile is given.
+        importlib.import_module("deepspeed.accelerator").get_accelerator()
+        runner = importlib.import_module("deepspeed.launcher.runner")
+        # What is chosen here is for the launcher; srun would hand it on to the ranks, which choose for themselves.
+        if not chosen_by_user:
+            del os.environ[_ACCELERATOR]
+        runner.main(arguments)
     except (OSError, RuntimeError, ValueError, subprocess.SubprocessError) as error:
         msg = f"DeepSpeed's launcher: {error}"
         raise LaunchError(msg) from error
