@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 def describe(plan: Plan) -> str:
     """Return the complete recipe as YAML, with layout, size and notices as comments at its end."""
     layout = plan.recipe.layout(plan.world_size)
-    lines = [plan.backend.label, *_hosts(plan), _ranks(layout), _batch(plan.recipe, layout), *_size(plan.recipe)]
+    device = [plan.absent or plan.backend.label]
+    lines = [*device, *_hosts(plan), _ranks(layout), _batch(plan.recipe, layout), *_size(plan.recipe)]
     return "\n".join([plan.recipe.dump().rstrip(), "", *(f"# {line}" for line in (*lines, *plan.recipe.notices))])
 
 

@@ -135,7 +135,7 @@ class HostedRanks:
 
 
 def _of_launcher(code: int, *, finished: bool) -> list[Failure]:
-    """Judge by the launcher's end; DeepSpeed's is 0 also where pdsh, mpirun or srun was killed (runner.py:655)."""
+    """Judge by the launcher's end; DeepSpeed's is 0 also where pdsh, mpirun or srun was killed (runner.py:639)."""
     if finished and code == 0:
         return []
     text = (

@@ -62,7 +62,7 @@ class Hosted:
         """Pass when the launcher can be called here.
 
         Raises:
-            LaunchError: DeepSpeed or a program is not installed, or there is a path that DeepSpeed would not quote.
+            LaunchError: DeepSpeed, or a program that it calls, is not installed.
         """
         if importlib.util.find_spec("deepspeed") is None:
             msg = (
@@ -82,7 +82,7 @@ class Hosted:
     def arguments(self, folder: Path, environ: Mapping[str, str]) -> list[str]:
         """Return the arguments of deepspeed/launcher/runner.py.
 
-        The ranks are a script, not a module: DeepSpeed's slurm launcher forgets `--module` (multinode_runner.py:425).
+        The ranks are a script, not a module: DeepSpeed's slurm launcher forgets `--module` (multinode_runner.py:504).
 
         Args:
             folder: of the `Board`; the only argument of the ranks.
@@ -94,7 +94,7 @@ class Hosted:
         address, port = self.meeting(environ)
         return [
             *("--hostfile", str(self.hosts.file), "--launcher", self.launcher, "--log_level", "warning"),
-            # A single host would else be taken for this machine, whatever its name (runner.py:511).
+            # A single host would else be taken for this machine, whatever its name (runner.py:537).
             *("--force_multi", "--no_local_rank"),
             *(["--master_addr", address] if address else []),
             *("--master_port", str(port)),
@@ -131,7 +131,7 @@ class Hosted:
             # mpirun binds a rank, with all its threads, to one core where there are two ranks.
             return ["--no_ssh_check", "--launcher_args=--bind-to none"]
         if self.launcher == SLURM:
-            # By itself DeepSpeed tells srun how many ranks, but not where (multinode_runner.py:405).
+            # By itself DeepSpeed tells srun how many ranks, but not where (multinode_runner.py:400).
             names = "@".join(host.name for host in self.hosts.members)
             tasks = f"--launcher_args=--ntasks-per-node={self.hosts.members[0].slots}"
             return ["--no_ssh_check", "--include", names, tasks]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pretrain.errors import RecipeError
+from pretrain.errors import BackendError, RecipeError
 from pretrain.launch.nodes import Nodes
 from pretrain.plugins.discovery import find_backend
 from pretrain.recipe import load_recipe
@@ -31,6 +31,7 @@ class Plan:
         nproc: ranks of this node.
         world_size: ranks of all nodes, taken as equal where each starts its own.
         hosted: the hosts of a hostfile; then `nodes` and `nproc` do not matter.
+        absent: why the device cannot be used here, in a plan that is only looked at.
     """
 
     recipe: Recipe
@@ -39,10 +40,18 @@ class Plan:
     nproc: int
     world_size: int
     hosted: Hosted | None = None
+    absent: str = ""
 
 
 def make_plan(
-    path: Path, overrides: tuple[str, ...], backend_name: str, *, nodes: Nodes, nproc: int | None, world: World | None
+    path: Path,
+    overrides: tuple[str, ...],
+    backend_name: str,
+    *,
+    nodes: Nodes,
+    nproc: int | None,
+    world: World | None,
+    needs_device: bool = True,
 ) -> Plan:
     """Check recipe, backend, device and layout, the cheapest first.
 
@@ -54,6 +63,7 @@ def make_plan(
         nproc: ranks to start on this node; None: one for each device, or tensor x pipeline where processes are not
             bound to devices.
         world: this rank's place, if somebody else started the ranks; then `nodes` and `nproc` do not matter.
+        needs_device: whether it is an error that the device cannot be used here.
 
     Raises:
         RecipeError: the recipe is wrong, or the ranks do not fit it.
@@ -63,7 +73,7 @@ def make_plan(
     if nproc and nodes.count == 1:
         recipe.layout(nproc)
     backend = find_backend(backend_name)
-    plugins = _device(backend)
+    plugins, absent = _device(backend, needs_device=needs_device)
     if world is not None:
         nproc, world_size = world.local_world_size, world.world_size
     else:
@@ -71,7 +81,7 @@ def make_plan(
         world_size = nproc * nodes.count
     if world is not None or nodes.count == 1:
         recipe.layout(world_size)
-    return Plan(recipe=recipe, backend=backend, nodes=nodes, nproc=nproc, world_size=world_size)
+    return Plan(recipe=recipe, backend=backend, nodes=nodes, nproc=nproc, world_size=world_size, absent=absent)
 
 
 def make_hosted_plan(path: Path, overrides: tuple[str, ...], backend_name: str, hosted: Hosted) -> Plan:
@@ -94,11 +104,16 @@ def make_hosted_plan(path: Path, overrides: tuple[str, ...], backend_name: str, 
     return Plan(recipe=recipe, backend=backend, nodes=Nodes(), nproc=0, world_size=hosts.slots, hosted=hosted)
 
 
-def _device(backend: Installed) -> Plugins:
-    """Import the backend, which is slow, only after the recipe has been read."""
+def _device(backend: Installed, *, needs_device: bool) -> tuple[Plugins, str]:
+    """Import the backend, which is slow, only after the recipe has been read; return it, and why it has no device."""
     from pretrain.plugins.manager import load_alone  # noqa: PLC0415
     from pretrain.plugins.readiness import require_device  # noqa: PLC0415
 
     plugins = load_alone(backend)
-    require_device(plugins)
-    return plugins
+    try:
+        require_device(plugins)
+    except BackendError as error:
+        if needs_device:
+            raise
+        return plugins, str(error).splitlines()[0]
+    return plugins, ""
