@@ -95,7 +95,7 @@ def command(
         plan = make_hosted_plan(recipe, overrides, backend, hosted)
     else:
         nodes = Nodes(count=nnodes or 1, rendezvous=rdzv, rank=node_rank)
-        plan = make_plan(recipe, overrides, backend, nodes=nodes, nproc=nproc, world=world)
+        plan = make_plan(recipe, overrides, backend, nodes=nodes, nproc=nproc, world=world, needs_device=not dry_run)
     if dry_run:
         from pretrain.launch.description import describe  # noqa: PLC0415
 
