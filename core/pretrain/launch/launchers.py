@@ -82,7 +82,7 @@ class Hosted:
     def arguments(self, folder: Path, environ: Mapping[str, str]) -> list[str]:
         """Return the arguments of deepspeed/launcher/runner.py.
 
-        The ranks are a script, not a module: DeepSpeed's slurm launcher forgets `--module` (multinode_runner.py:504).
+        The ranks are a script, not a module: DeepSpeed's slurm launcher forgets `--module` (multinode_runner.py:419).
 
         Args:
             folder: of the `Board`; the only argument of the ranks.
