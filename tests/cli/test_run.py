@@ -13,11 +13,9 @@ import pytest
 
 from plugins.fake_site import reference, site
 from pretrain.cli.main import main
-from pretrain.cpu.backend import CpuBackend
 from pretrain.data.build import build_tokens
 from pretrain.errors import DataError
 from pretrain.launch.failure import Failure
-from pretrain.plugins.backend import Unavailable
 from pretrain.recipe import load_recipe
 
 __all__ = ["reference", "site"]
@@ -159,13 +157,13 @@ def test_a_dry_run_shows_how_a_deepspeed_file_was_understood(call, workplace):
     assert "\n# ds.json:1: steps_per_print: 10 is not used; " in out
 
 
-def test_a_dry_run_needs_no_device_and_says_that_there_is_none(call, monkeypatch):
-    monkeypatch.setattr(CpuBackend, "availability", lambda self: Unavailable("out of order", "Mend it."))
-    code, out, _ = call("--dry-run", "--set", "parallel.tensor_model_parallel_size=2")
+def test_a_dry_run_needs_no_device_and_says_that_there_is_none(call, site):
+    site.backend("absent", availability="Unavailable('out of order', 'Mend it.')")
+    options = ("--backend", "absent", "--set", "parallel.tensor_model_parallel_size=2")
+    code, out, _ = call("--dry-run", *options)
     assert code == 0
-    assert "\n# backend 'cpu' (pretrain " in out
-    assert " has no usable device: out of order\n# ranks: 2 = tensor 2 x" in out
-    assert call("--set", "parallel.tensor_model_parallel_size=2")[0] == 2
+    assert "\n# backend 'absent' (pretrain-absent 1.0) has no usable device: out of order\n# ranks: 2 = tensor 2" in out
+    assert call(*options)[0] == 2
 
 
 def test_a_dry_run_needs_no_tokenizer_files(call):
