@@ -12,6 +12,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+def check_given(kind: Mask, mask: Tensor | None) -> None:
+    """Raise ValueError where the mask given is not of the kind asked for; it would have to be ignored."""
+    if (mask is None) is (kind in (Mask.KEY_PADDING, Mask.ARBITRARY)):
+        msg = f"a kernel built for the mask '{kind}' was called {'without a' if mask is None else 'with a'} mask tensor"
+        raise ValueError(msg)
+
+
 def masked_positions(kind: Mask, mask: Tensor | None, scores: Tensor) -> Tensor | None:
     """Return what a query must not see, bool and broadcastable to the scores, True = masked; None: sees everything.
 
@@ -21,11 +28,9 @@ def masked_positions(kind: Mask, mask: Tensor | None, scores: Tensor) -> Tensor 
         scores: [..., queries, keys].
 
     Raises:
-        ValueError: the mask given is not of the kind asked for; it would have to be ignored.
+        ValueError: see `check_given`.
     """
-    if (mask is None) is (kind in (Mask.KEY_PADDING, Mask.ARBITRARY)):
-        msg = f"a kernel built for the mask '{kind}' was called {'without a' if mask is None else 'with a'} mask tensor"
-        raise ValueError(msg)
+    check_given(kind, mask)
     if kind is Mask.CAUSAL:
         return causal(scores.shape[-2], scores.shape[-1], scores.device)
     return mask
