@@ -1,0 +1,88 @@
+"""Layer norm and RMS norm: apex's kernels, one in Triton, torch's own.
+
+The order was not measured. apex's come first for whoever has built them, FastLayerNorm before FusedLayerNorm as
+megatron-core has it. torch's comes last: its backward pass reads the input twice, for the gradients of the input and
+of the weight, and it takes no fp32 weights for 16-bit inputs. torch.compile would make a kernel like Triton's, seconds
+after the start.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from pretrain.plugins.offer import Decline, Offer
+from pretrain_cuda import installed, triton_fit
+
+if TYPE_CHECKING:
+    from pretrain.plugins.requests import NormRequest
+
+FAST_SIZES = (
+    *(768, 1024, 1536, 2048, 2304, 3072, 3840, 4096, 5120, 6144, 8192, 10240, 12288, 12800, 14336, 15360, 16384),
+    *(18432, 20480, 24576, 25600, 30720, 32768, 40960, 49152, 65536),
+)
+"""Hidden sizes of apex's FastLayerNorm: contrib/csrc/layer_norm/ln_fwd_cuda_kernel.cu, REGISTER_FWD_LAUNCHER."""
+
+LONGEST_ROW = 65536
+"""That one Triton program holds. From 16384 on its backward pass spills registers."""
+
+
+def answers(request: NormRequest) -> list[Offer | Decline]:
+    """Return the kernels for a request, the best one first."""
+    return [
+        _answer(request, "apex_fast", _apex_fast(request), "apex", "norm_apex.FastLayerNorm"),
+        _answer(request, "apex", _apex(request), "apex", "norm_apex.FusedNorm"),
+        _answer(request, "triton", _triton(request), "triton", "norm_triton.Norm"),
+        _answer(request, "torch", _one_dtype(request), "torch", "norm_torch.Norm"),
+    ]
+
+
+def _answer(request: NormRequest, name: str, reason: str, library: str, kernel: str) -> Offer | Decline:
+    if reason:
+        return Decline(name=name, reason=reason)
+    module, _, attribute = kernel.partition(".")
+
+    def build(_: object) -> Any:
+        return getattr(import_module(f"pretrain_cuda.{module}"), attribute)(request)
+
+    return Offer(name=name, build=build, provider=installed.version(library))
+
+
+def _apex_fast(request: NormRequest) -> str:
+    size = request.hidden_size
+    if request.kind != "LayerNorm":
+        return f"kind {request.kind}; only LayerNorm"
+    if size not in FAST_SIZES:
+        return f"hidden size {size}; only those that apex lists, the nearest is {_nearest(size)}"
+    return _one_dtype(request) or _missing("fast_layer_norm", "--fast_layer_norm")
+
+
+def _apex(request: NormRequest) -> str:
+    return _one_dtype(request) or _missing("fused_layer_norm_cuda", "--cuda_ext")
+
+
+def _triton(request: NormRequest) -> str:
+    if request.hidden_size > LONGEST_ROW:
+        return f"hidden size {request.hidden_size}; at most {LONGEST_ROW}"
+    return triton_fit.unfit(request)
+
+
+def _one_dtype(request: NormRequest) -> str:
+    """Say why a library's kernel does not fit: with mixed dtypes apex returns the weight's, and torch raises."""
+    if request.dtype not in triton_fit.DTYPES:
+        return f"dtype {request.dtype}; only float32, float16, bfloat16"
+    if request.weight_dtype != request.dtype:
+        return f"weights in {request.weight_dtype} for {request.dtype}; only both in one dtype"
+    return ""
+
+
+def _nearest(size: int) -> int:
+    return min(FAST_SIZES, key=lambda listed: abs(listed - size))
+
+
+def _missing(extension: str, flag: str) -> str:
+    """Probe the extension itself: apex can be built without it."""
+    missing = [module for module in (extension, "apex") if not installed.has(module)]
+    if not missing:
+        return ""
+    return f"{missing[0]} is not installed; apex (github.com/NVIDIA/apex) brings it when it is built with {flag}"

@@ -1,0 +1,32 @@
+"""What every Triton kernel of this backend needs, whatever it computes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from pretrain_cuda import devices, installed
+from pretrain_cuda.devices import AMPERE
+
+if TYPE_CHECKING:
+    from pretrain.plugins.requests import Request
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def unfit(request: Request) -> str:
+    """Return why no Triton kernel can serve the request: its dtype, the device, or triton itself; "" where one can."""
+    if request.dtype not in DTYPES:
+        return f"dtype {request.dtype}; only {', '.join(str(dtype).removeprefix('torch.') for dtype in DTYPES)}"
+    architecture = devices.architecture_of(request.device_name)
+    if architecture is not None and architecture < AMPERE:
+        return f"compute capability {architecture}; triton compiles for {AMPERE} and later"
+    if not installed.has("triton"):
+        return "triton is not installed; pip install triton (torch for CUDA brings it on Linux)"
+    return ""
+
+
+def provider() -> str:
+    """Return triton and its version."""
+    return installed.version("triton")

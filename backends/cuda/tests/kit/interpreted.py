@@ -1,0 +1,36 @@
+"""The cuda backend's kernels as a backend that the conformance kit can judge here.
+
+Without a GPU the device is the CPU, and conftest.py has Triton interpret the kernels; with one it is the GPU.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from pretrain.cpu.backend import CpuBackend
+from pretrain.plugins import hookimpl
+from pretrain_cuda.backend import CudaBackend
+from pretrain_cuda.plugin import (
+    pretrain_activation,
+    pretrain_bias_dropout_add,
+    pretrain_cross_entropy,
+    pretrain_norm,
+    pretrain_rotary,
+)
+
+__all__ = [
+    "pretrain_activation",
+    "pretrain_bias_dropout_add",
+    "pretrain_cross_entropy",
+    "pretrain_norm",
+    "pretrain_rotary",
+]
+
+
+class Interpreted(CpuBackend):
+    name = "cuda-interpreted"
+
+
+@hookimpl
+def pretrain_backend():
+    return CudaBackend() if torch.cuda.is_available() else Interpreted()
