@@ -105,8 +105,8 @@ class CudaBackend(Backend):
             "compute_capability": str(devices.architecture_of("")),
             "driver": driver.cards()[0].driver if driver.cards() else "not known",
             "cuda": str(torch.version.cuda),
-            "cudnn": str(torch.backends.cudnn.version()),
-            "nccl": ".".join(str(part) for part in torch.cuda.nccl.version()),
+            "cudnn": str(torch.backends.cudnn.version()),  # type: ignore[no-untyped-call]
+            "nccl": ".".join(str(part) for part in torch.cuda.nccl.version()),  # type: ignore[no-untyped-call]
         }
 
 
