@@ -1,4 +1,4 @@
-"""The repository's own files: the core's modules, parsed, and everything that is tracked."""
+"""The repository's own files: the modules of the core and of the backends, parsed, and everything that is tracked."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 CORE = ROOT / "core"
+BACKENDS = ROOT / "backends"
 
 
 @dataclass(frozen=True)
 class Source:
-    """One module of the core; `name` is its path below core/pretrain."""
+    """One module; `name` is its path below core/pretrain, or below backends/<name>/src."""
 
     name: str
     text: str
@@ -26,9 +27,13 @@ class Source:
 @functools.cache
 def core() -> tuple[Source, ...]:
     """Return every module of the core."""
-    package = CORE / "pretrain"
-    texts = {path.relative_to(package).as_posix(): path.read_text(encoding="utf-8") for path in package.rglob("*.py")}
-    return tuple(Source(name, text, ast.parse(text, name)) for name, text in sorted(texts.items()))
+    return _modules(CORE / "pretrain")
+
+
+@functools.cache
+def backends() -> tuple[Source, ...]:
+    """Return every module of the backends that have a distribution of their own."""
+    return tuple(source for folder in sorted(BACKENDS.glob("*/src")) for source in _modules(folder))
 
 
 @functools.cache
@@ -38,3 +43,8 @@ def tracked() -> tuple[Path, ...]:
         pytest.skip("no git: which files belong to the repository is not known", allow_module_level=True)
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
     return tuple(Path(name) for name in listed.split("\0") if name and (ROOT / name).is_file())
+
+
+def _modules(folder: Path) -> tuple[Source, ...]:
+    texts = {path.relative_to(folder).as_posix(): path.read_text(encoding="utf-8") for path in folder.rglob("*.py")}
+    return tuple(Source(name, text, ast.parse(text, name)) for name, text in sorted(texts.items()))

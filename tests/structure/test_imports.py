@@ -12,7 +12,7 @@ import click
 import pytest
 
 from pretrain.cli.main import commands
-from structure.sources import ROOT
+from structure.sources import BACKENDS, ROOT
 
 EFFECTS = Path(__file__).with_name("import_effects.py")
 HEAVY = "{'torch', 'megatron', 'numpy', 'rich', 'tokenizers', 'tensorboard'} & set(sys.modules)"
@@ -41,6 +41,11 @@ def imported_after(program):
 
 def test_importing_any_module_of_pretrain_changes_nothing(tmp_path):
     assert effects(tmp_path, "pretrain", "--bridge") == {}
+
+
+@pytest.mark.parametrize("package", [path.parent.name for path in sorted(BACKENDS.glob("*/src/*/__init__.py"))])
+def test_importing_any_module_of_a_backend_changes_nothing(tmp_path, package):
+    assert effects(tmp_path, package) == {}
 
 
 GUILTY = {

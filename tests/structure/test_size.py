@@ -7,7 +7,7 @@ import statistics
 
 import pytest
 
-from structure.sources import core
+from structure.sources import backends, core
 
 FILE_LINES = 350
 FUNCTION_LINES = 60
@@ -21,14 +21,19 @@ def functions(tree: ast.Module) -> dict[str, int]:
     return {f"{node.name}, line {node.lineno}": (node.end_lineno or 0) - node.lineno + 1 for node in found}
 
 
-@pytest.fixture(scope="module")
-def file_lines():
-    return {source.name: len(source.text.splitlines()) for source in core()}
+@pytest.fixture(scope="module", params=[core, backends], ids=["core", "backends"])
+def sources(request):
+    return request.param()
 
 
 @pytest.fixture(scope="module")
-def function_lines():
-    return {f"{source.name}: {name}": lines for source in core() for name, lines in functions(source.tree).items()}
+def file_lines(sources):
+    return {source.name: len(source.text.splitlines()) for source in sources}
+
+
+@pytest.fixture(scope="module")
+def function_lines(sources):
+    return {f"{source.name}: {name}": lines for source in sources for name, lines in functions(source.tree).items()}
 
 
 def test_no_file_is_long(file_lines):
