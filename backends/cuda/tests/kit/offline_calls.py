@@ -1,0 +1,32 @@
+"""Operation -> calls of its Triton kernels, in the shapes and dtypes of real models; see `offline`."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+
+from pretrain.testing import examples
+
+BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
+
+
+def leaf(*shape, dtype=BF16):
+    return torch.zeros(shape, dtype=dtype, requires_grad=True)
+
+
+def norm():
+    for kind, dtype, weight_dtype, hidden in [
+        ("LayerNorm", BF16, BF16, 768),
+        ("LayerNorm", BF16, FP32, 12288),
+        ("RMSNorm", FP16, FP16, 4096),
+        ("RMSNorm", FP32, FP32, 1000),
+    ]:
+        request = examples.norm(dtype, kind, hidden=hidden, weight_dtype=weight_dtype)
+        inputs = [leaf(3, 2, hidden, dtype=dtype), leaf(hidden, dtype=weight_dtype)]
+        if kind == "LayerNorm":
+            inputs.append(leaf(hidden, dtype=weight_dtype))
+        yield "triton", request, partial(lambda kernel, inputs: kernel(*inputs), inputs=inputs)
+
+
+CALLS = {"norm": norm}

@@ -1,0 +1,35 @@
+"""The Triton kernels compile for GPUs that are not here. What they compute is tested in the interpreter."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kit.offline_calls import CALLS
+
+LEAST_SHARED_MEMORY = 99 * 1024
+"""Bytes that a program can have on every architecture from 8.0 on; most have 163 KiB and more."""
+
+
+@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize("operation", CALLS)
+def test_kernels_compile(operation, capability, tmp_path):
+    variables = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    answer = subprocess.run(
+        [sys.executable, "-m", "kit.offline", str(capability), operation],
+        env=variables | {"TRITON_CACHE_DIR": str(tmp_path)},
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert answer.returncode == 0, answer.stderr
+    shared = json.loads(answer.stdout)
+    assert any("forward" in name for name in shared), shared
+    assert any("backward" in name for name in shared), shared
+    assert max(shared.values()) <= LEAST_SHARED_MEMORY, shared
