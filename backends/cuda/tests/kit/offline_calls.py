@@ -29,4 +29,13 @@ def norm():
         yield "triton", request, partial(lambda kernel, inputs: kernel(*inputs), inputs=inputs)
 
 
-CALLS = {"norm": norm}
+def activation():
+    for kind in ("gelu", "gelu_tanh", "swiglu"):
+        for dtype, features, has_bias in [(BF16, 4096, True), (FP32, 1000, False)]:
+            request = examples.activation(dtype, kind, features=features, has_bias=has_bias)
+            width = features * 2 if kind == "swiglu" else features
+            inputs = [leaf(3, 2, width, dtype=dtype), *([leaf(width, dtype=dtype)] if has_bias else [])]
+            yield "triton", request, partial(lambda kernel, inputs: kernel(*inputs), inputs=inputs)
+
+
+CALLS = {"activation": activation, "norm": norm}

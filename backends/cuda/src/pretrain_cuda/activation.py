@@ -1,0 +1,30 @@
+"""Bias and activation of the MLP in one Triton kernel.
+
+liger-kernel's SwiGLU was left out: it takes two contiguous halves and no bias, so that the halves would be copied.
+torch.compile makes a kernel like this one, seconds after the start.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from pretrain.plugins.offer import Decline, Offer
+from pretrain_cuda import triton_fit
+
+if TYPE_CHECKING:
+    from pretrain.plugins.requests import ActivationRequest
+
+NAME = "triton"
+
+
+def answers(request: ActivationRequest) -> Offer | Decline:
+    """Return the one kernel, or why it does not fit."""
+    reason = triton_fit.unfit(request)
+    if reason:
+        return Decline(name=NAME, reason=reason)
+    return Offer(name=NAME, build=lambda _: _build(request), provider=triton_fit.provider())
+
+
+def _build(request: ActivationRequest) -> Any:
+    return import_module("pretrain_cuda.activation_triton").Activation(request)

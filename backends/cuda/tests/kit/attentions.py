@@ -1,0 +1,59 @@
+"""Attention kernels as backends that the conformance kit can judge here: each without its conditions on the device."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch.nn.attention import SDPBackend
+
+from kit import fake_flash_attn
+from kit.interpreted import pretrain_backend as device_backend
+from pretrain.plugins import hookimpl
+from pretrain.plugins.offer import Decline, Offer
+from pretrain.plugins.requests import Mask
+from pretrain_cuda.attention import answers
+from pretrain_cuda.flash_attn import FlashAttention
+from pretrain_cuda.sdpa import Sdpa
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pretrain.plugins.backend import Backend
+    from pretrain.plugins.requests import AttentionRequest
+
+
+class Hooks:
+    """A backend with one way to answer."""
+
+    def __init__(self, answer: Callable[[AttentionRequest], Offer | Decline | list[Offer | Decline]]) -> None:
+        self._answer = answer
+
+    @hookimpl
+    def pretrain_backend(self) -> Backend:
+        return device_backend()
+
+    @hookimpl
+    def pretrain_attention(self, request: AttentionRequest) -> Offer | Decline | list[Offer | Decline]:
+        return self._answer(request)
+
+
+def _triangle(request):
+    return answers(request)[-1]
+
+
+def _sdpa(request):
+    """Both kernels that torch has on a CPU. Only flash is one of those offered, but here it has no dropout."""
+    if request.dropout:
+        flash = Decline(name="sdpa_flash", reason="torch's flash attention has no dropout on a CPU")
+    else:
+        flash = Offer(name="sdpa_flash", build=lambda _: Sdpa(request, SDPBackend.FLASH_ATTENTION))
+    return [flash, Offer(name="sdpa_math", build=lambda _: Sdpa(request, SDPBackend.MATH))]
+
+
+def _flash_attn(request):
+    if request.mask not in (Mask.NONE, Mask.CAUSAL):
+        return Decline(name="flash_attn_2", reason=f"mask {request.mask}")
+    return Offer(name="flash_attn_2", build=lambda _: FlashAttention(request, fake_flash_attn.flash_attn_func))
+
+
+triangle, sdpa, flash_attn = Hooks(_triangle), Hooks(_sdpa), Hooks(_flash_attn)
