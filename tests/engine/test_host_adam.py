@@ -15,7 +15,7 @@ import torch.distributed as dist
 from engine import tiny
 from pretrain.bridge import deepspeed as bridge
 from pretrain.cpu.backend import CpuBackend
-from pretrain.engine.adam_extension import load_extension
+from pretrain.engine.extension import CPU_ADAM, load_extension
 from pretrain.engine.host_adam import host_adam
 from pretrain.errors import KernelError
 
@@ -27,6 +27,8 @@ COMPILED = "compiled DeepSpeed's CPU Adam in 0 s"
 
 class Compiler:
     """Stands for DeepSpeed's CPUAdamBuilder: what it would compile is an empty file."""
+
+    NAME = "cpu_adam"
 
     def __init__(self, folder, failure=None, seconds=0.0):
         self.library = folder / "cpu_adam" / "cpu_adam.so"
@@ -197,7 +199,7 @@ def test_one_rank_compiles_and_the_others_wait_for_what_it_has_made_or_failed_wi
 
     def rank(_):
         start.wait()
-        return load_extension(lambda _: None)
+        return load_extension(CPU_ADAM, lambda _: None)
 
     with ThreadPoolExecutor(3) as ranks:
         problems = list(ranks.map(rank, range(3)))

@@ -1,7 +1,8 @@
 """Main weights and Adam's moments of each weight, wherever a ZeRO stage of DeepSpeed 0.19 keeps them.
 
 DeepSpeed's own functions for this (utils/tensor_fragment.py) know no state before the first step, and at stage 3 cannot
-set a weight whose last part is padded (runtime/zero/stage3.py 3196).
+set a weight whose last part is padded (runtime/zero/stage3.py 3196), and read and write whole sub-groups of files for
+every weight of them.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 import torch.distributed as dist
 
+from pretrain.bridge.zero_files import SubGroups, put_part
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -19,10 +22,18 @@ MAIN = "fp32_param"
 
 
 class ZeroState(Protocol):
-    """The optimizer's state by weight."""
+    """The optimizer's state by weight; `close` after the last use, before the next step."""
 
     def allocate(self) -> None:
         """Make the moments, zeros, where no step has been taken."""
+        ...
+
+    def order(self, parameter: Any) -> int:
+        """Return the place of a weight in the order in which it is cheap to look at all of them; some share one."""
+        ...
+
+    def close(self) -> None:
+        """Put away what was read from files."""
         ...
 
     def whole(self, parameter: Any, name: str) -> Tensor:
@@ -47,7 +58,14 @@ def zero_state(optimizer: Any, stage: int) -> ZeroState:
     return _Unsplit(optimizer)
 
 
-class _Unsplit:
+class _InMemory:
+    def order(self, parameter: Any) -> int:  # noqa: ARG002
+        return 0
+
+    def close(self) -> None: ...
+
+
+class _Unsplit(_InMemory):
     """Stage 0: every rank holds everything; in 16 bits there is an fp32 copy of each weight (unfused_optimizer.py)."""
 
     def __init__(self, optimizer: Any) -> None:
@@ -78,7 +96,7 @@ class _Unsplit:
         return tensor
 
 
-class _Flat:
+class _Flat(_InMemory):
     """Stages 1 and 2: each rank holds a stretch of all weights one after the other, and knows it as `_hp_mapping`."""
 
     def __init__(self, optimizer: Any) -> None:
@@ -106,28 +124,39 @@ class _Stage3:
 
     def __init__(self, optimizer: Any) -> None:
         self._optimizer = optimizer
+        self._groups = SubGroups(optimizer)
 
     def allocate(self) -> None:
-        _allocate(self._optimizer.optimizer, self._optimizer.fp32_partitioned_groups_flat)
+        for number in range(len(self._groups)):
+            _allocate(self._optimizer.optimizer, [self._groups.flat(number, changes=True)])
+        self.close()
+
+    def order(self, parameter: Any) -> int:
+        return self._groups.number_of(parameter)
+
+    def close(self) -> None:
+        self._groups.put_away()
 
     def whole(self, parameter: Any, name: str) -> Tensor:
-        value: Tensor = self._optimizer.get_full_hp_param(parameter, None if name == MAIN else name)
+        part = self._groups.part(parameter, None if name == MAIN else name, changes=False)
+        value: Tensor = self._optimizer._fp32_state_allgather(parameter, part)  # noqa: SLF001
         return value
 
     def put(self, parameter: Any, name: str, value: Tensor) -> None:
-        self._optimizer.set_local_hp_param(_own(parameter, value), parameter, None if name == MAIN else name)
+        part = self._groups.part(parameter, None if name == MAIN else name, changes=True)
+        part.copy_(_own(parameter, value))
 
     def put_weight(self, parameter: Any, value: Tensor) -> None:
         own = _own(parameter, value)
-        parameter.ds_tensor.data.copy_(own)
-        self._optimizer.set_local_hp_param(own, parameter)
+        put_part(parameter, own)
+        self.put(parameter, MAIN, value)
         if parameter.shape == value.shape:  # a small weight, which stays whole on every rank
             parameter.data.copy_(value)
 
 
 def _own(parameter: Any, value: Tensor) -> Tensor:
     """Return this rank's part of a whole weight, padded with zeros."""
-    size, rank = parameter.ds_tensor.numel(), dist.get_rank(parameter.ds_process_group)
+    size, rank = parameter.ds_tensor.ds_numel, dist.get_rank(parameter.ds_process_group)
     part = value.flatten()[rank * size : (rank + 1) * size]
     return torch.nn.functional.pad(part, (0, size - part.numel()))
 

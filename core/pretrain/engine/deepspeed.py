@@ -14,7 +14,7 @@ from pretrain.bridge import deepspeed as bridge_deepspeed
 from pretrain.bridge import mpu, zero_scale
 from pretrain.bridge.deepspeed_overflow import watch_overflow
 from pretrain.bridge.optimizer import clip_by_norm
-from pretrain.engine import storage
+from pretrain.engine import storage, swapping
 from pretrain.engine.counted_adam import counted
 from pretrain.engine.deepspeed_config import deepspeed_config
 from pretrain.engine.deepspeed_state import DeepSpeedState
@@ -54,9 +54,12 @@ class DeepSpeedEngine:
         deepspeed = bridge_deepspeed.install(parts.backend)
         bridge_deepspeed.disconnect()  # from the groups of a training before, if this process had one
         bridge_deepspeed.connect(parts.backend)
+        swapping.prepare(recipe, parts.tell)
         (self.model,) = parts.chunks(**splitting(recipe, deepspeed))
         _sum_over_sequence_parts(self.model)
-        self._adam = _adam_of(parts, parameter_groups(self.model))
+        groups = parameter_groups(self.model)
+        swapping.require_room(recipe, groups)
+        self._adam = _adam_of(parts, groups)
         self._engine, self.optimizer, _, _ = deepspeed.initialize(
             model=self.model,
             optimizer=self._adam,
@@ -130,6 +133,7 @@ class DeepSpeedEngine:
             output, mean = forward_loss(batches, self._engine, device=self._device)
             total[0] += mean(output)[0]
             total[1] += 1
+            self._let_go()
         dist.all_reduce(total)
         return total[0] / total[1]
 
@@ -140,6 +144,7 @@ class DeepSpeedEngine:
         batch, position = prompt_batch(self.recipe, tokens)
         output, at = forward_logits(position, iter([batch]), self._engine, device=self._device)
         logits: Tensor = at(output, non_loss_data=True)
+        self._let_go()
         return logits[: self.vocab_size]
 
     def parameters_norm(self) -> Tensor:
@@ -158,6 +163,11 @@ class DeepSpeedEngine:
     def load(self, directory: Path, *, weights_only: bool) -> Loaded:
         """Read what `save` of this or the megatron engine wrote."""
         return storage.load(self, directory, weights_only=weights_only)
+
+    def _let_go(self) -> None:
+        """Release weights that stay gathered for a backward pass, which does not come: they hold buffers of files."""
+        if self.recipe.engine.zero.offload_param.device == "nvme":
+            self.optimizer.empty_partition_cache()
 
     def _clip(self) -> Tensor | None:
         """Clip the gradients where DeepSpeed has no optimizer of its own, and return their norm."""

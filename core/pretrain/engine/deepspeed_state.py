@@ -62,6 +62,7 @@ class DeepSpeedState:
                     _main_replica(make_sharded_optimizer_tensor(part, values[state].cpu(), f"{PREFIX}.{state}"))
                     for state in self._names
                 ]
+        self._zero.close()
         return {"model0": weights, "optimizer": dict(enumerate(optimizer))}
 
     def counters(self) -> Counters:
@@ -73,6 +74,7 @@ class DeepSpeedState:
         names = () if counters is None else self._names
         for batch in self._batches():
             self._load(read, batch, names)
+        self._zero.close()
         if counters is not None:
             self._adam.taken = counters["step"]
             if self._scale is not None and counters["loss_scaler"] is not None:
@@ -94,10 +96,14 @@ class DeepSpeedState:
                 self._zero.put(part.data, state, loaded["optimizer"][f"{state}.{name}"])
 
     def _layout(self) -> dict[str, Any]:
-        """Return for each weight which part of the whole model it is."""
+        """Return for each weight which part of the whole model it is, those together whose state is."""
         with _in_full_shape(self._model):
             layout: dict[str, Any] = self._model.sharded_state_dict(metadata=sharding_metadata())
-        return layout
+        return dict(sorted(layout.items(), key=self._order))
+
+    def _order(self, entry: tuple[str, Any]) -> int:
+        weight = entry[1].data
+        return self._zero.order(weight) if isinstance(weight, torch.nn.Parameter) else 0
 
     def _shared_out(self) -> Iterator[tuple[str, Any, bool]]:
         """Yield every entry of the layout, and whether this data-parallel rank writes it: equal shares of elements."""

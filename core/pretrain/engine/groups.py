@@ -12,6 +12,8 @@ import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
 
+from pretrain.engine import swap_folders
+
 if TYPE_CHECKING:
     from pretrain.plugins.backend import Backend
     from pretrain.recipe import Recipe
@@ -58,7 +60,8 @@ def seed(value: int) -> None:
 
 
 def leave() -> None:
-    """Tear the groups down, so that nothing is left for the next run of this process."""
+    """Tear the groups down, so that nothing is left for the next run of this process, and no files of ZeRO-3."""
+    swap_folders.release()
     if parallel_state.model_parallel_is_initialized():
         parallel_state.destroy_model_parallel()
     if dist.is_initialized():

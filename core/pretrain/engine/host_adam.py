@@ -5,10 +5,9 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-import torch.distributed as dist
-
-from pretrain.engine.adam_extension import load_extension
+from pretrain.engine.agreement import first_problem
 from pretrain.engine.counted_adam import counted
+from pretrain.engine.extension import CPU_ADAM, load_extension
 from pretrain.errors import KernelError
 from pretrain.reference.adam import FusedAdam
 
@@ -35,7 +34,8 @@ def host_adam(recipe: Recipe, tell: Callable[[str], None]) -> type[Any]:
     wanted = recipe.engine.zero.offload_optimizer.cpu_adam
     if wanted == "torch":
         return counted(FusedAdam)
-    problem = _of_any_rank(load_extension(tell))
+    # All step with one Adam, also where only some nodes have a compiler.
+    problem = first_problem(load_extension(CPU_ADAM, tell))
     if problem is None:
         return _deepspeed_adam()
     if wanted == "auto":
@@ -69,10 +69,3 @@ def _deepspeed_adam() -> type[Any]:
                 state["step"] = steps
 
     return HostAdam
-
-
-def _of_any_rank(problem: str | None) -> str | None:
-    """Return the first rank's problem: all step with one Adam, also where only some nodes have a compiler."""
-    problems = [problem] * dist.get_world_size()
-    dist.all_gather_object(problems, problem)
-    return next((each for each in problems if each is not None), None)

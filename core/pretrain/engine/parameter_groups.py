@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch.distributed as dist
 
+from pretrain.bridge.zero_files import part_of
+
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
@@ -31,6 +33,6 @@ def own_part(parameter: Any) -> Tensor:
     """Return what this rank holds of a weight: all of it, or with ZeRO-3 its part of the flat weight, unpadded."""
     if not hasattr(parameter, "ds_tensor"):
         return cast("Tensor", parameter.detach())
-    part: Tensor = parameter.ds_tensor.detach()
+    part = part_of(parameter)
     start = dist.get_rank(parameter.ds_process_group) * part.numel()
     return part[: max(0, parameter.ds_numel - start)]

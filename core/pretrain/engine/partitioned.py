@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 from megatron.core import parallel_state
 
 from pretrain.bridge import mpu
+from pretrain.bridge.zero_files import read_in_turn
 from pretrain.engine.deepspeed_config import deepspeed_config
+from pretrain.errors import RecipeError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +25,8 @@ def splitting(recipe: Recipe, deepspeed: ModuleType) -> dict[str, Any]:
     if recipe.engine.zero.stage < 3:
         return {}
     building = partial(
-        deepspeed.zero.Init,
+        _building,
+        deepspeed,
         data_parallel_group=parallel_state.get_data_parallel_group(),
         config_dict_or_path=deepspeed_config(recipe, parallel_state.get_data_parallel_world_size()),
         # No dtype: the configuration's is taken, where the argument is ignored on a device without fp16
@@ -32,6 +35,18 @@ def splitting(recipe: Recipe, deepspeed: ModuleType) -> dict[str, Any]:
         mem_efficient_linear=False,  # it would replace torch.nn.functional.linear for good
     )
     return {"building": building, "whole": whole}
+
+
+@contextmanager
+def _building(deepspeed: ModuleType, **options: Any) -> Iterator[None]:
+    init = deepspeed.zero.Init(**options)
+    if init.param_swapper is not None:
+        read_in_turn(init.param_swapper)
+    try:
+        with init:
+            yield
+    except RecipeError as error:  # megatron-core adds to it in which modules it was (transformer/spec_utils.py 126)
+        raise RecipeError(str(error).partition(" when instantiating ")[0]) from None
 
 
 @contextmanager

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 
     from pretrain.recipe.recipe import Recipe
 
+_MEBIBYTE = 1 << 20
+"""Parts of weights from this size in bytes are kept in files (runtime/swap_tensor/utils.py:13)."""
+
 
 def problems(recipe: Recipe) -> Iterator[Problem]:
     """Yield what the DeepSpeed engine cannot do."""
@@ -21,6 +24,8 @@ def problems(recipe: Recipe) -> Iterator[Problem]:
         yield _pipeline(recipe)
     yield from _gradients(recipe)
     yield from _offload(recipe)
+    if recipe.engine.zero.stage == 3:
+        yield from _files(recipe)
 
 
 def _pipeline(recipe: Recipe) -> Problem:
@@ -89,3 +94,31 @@ def _offload(recipe: Recipe) -> Iterator[Problem]:
             "engine.zero.contiguous_gradients",
             f"false does not go with engine.zero.offload_optimizer at stage {zero.stage}; DeepSpeed would take true.",
         )
+
+
+def _files(recipe: Recipe) -> Iterator[Problem]:
+    """Buffers that DeepSpeed would run out of at its first or second step, and weights that it would mix up."""
+    zero = recipe.engine.zero
+    optimizer, param = zero.offload_optimizer, zero.offload_param
+    if optimizer.device == "nvme":
+        ahead = [key for key in ("pipeline_read", "pipeline_write") if getattr(optimizer, key)]
+        needed = 4 * (1 + len(ahead))  # pipelined_optimizer_swapper.py:249
+        if optimizer.buffer_count < needed:
+            more = f", and as many for {' and for '.join(ahead)}" if ahead else ""
+            yield Problem(
+                "engine.zero.offload_optimizer.buffer_count",
+                f"{optimizer.buffer_count} is too few: main weights, gradients and Adam's two moments of a sub-group "
+                f"take one each{more}. Give at least {needed}.",
+            )
+    if param.device == "nvme":
+        if not param.buffer_count:
+            yield Problem("engine.zero.offload_param.buffer_count", "0 is too few; every weight is read through one.")
+        smallest = _MEBIBYTE // (4 if recipe.precision.dtype == "fp32" else 2)
+        if zero.stage3_param_persistence_threshold >= smallest:
+            # It would keep using the buffer of such a weight, which other weights are read into.
+            yield Problem(
+                "engine.zero.stage3_param_persistence_threshold",
+                f"{zero.stage3_param_persistence_threshold} does not go with engine.zero.offload_param.device: nvme, "
+                f"which has weights from {smallest} elements (1 MiB) in files, and DeepSpeed would take other weights "
+                f"for them. Give less than {smallest}.",
+            )

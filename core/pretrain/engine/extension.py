@@ -1,4 +1,4 @@
-"""DeepSpeed's CPU Adam is C++ that torch compiles at its first use, and keeps in a folder of the user."""
+"""Extensions of DeepSpeed are C++ that torch compiles at their first use, and keeps in a folder of the user."""
 
 from __future__ import annotations
 
@@ -10,57 +10,91 @@ import shutil
 import sys
 import time
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_NAME = "cpu_adam"
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Extension:
+    """An extension of DeepSpeed.
+
+    Attributes:
+        name: DeepSpeed's, and that of its folder.
+        builder: class in deepspeed.ops.op_builder.
+        title: what the user is shown.
+        duration: of compiling, in words.
+        library: what its builder looks for whenever it is loaded, by compiling a test, and where that comes from.
+        first: another that its builder loads before it.
+    """
+
+    name: str
+    builder: str
+    title: str
+    duration: str
+    library: str | None = None
+    first: Extension | None = None
 
 
-def load_extension(tell: Callable[[str], None]) -> str | None:
-    """Load the extension on this rank, compiling it where that was never done; the bridge has imported DeepSpeed.
+CPU_ADAM = Extension(name="cpu_adam", builder="CPUAdamBuilder", title="CPU Adam", duration="about a minute")
+
+
+def load_extension(extension: Extension, tell: Callable[[str], None]) -> str | None:
+    """Load an extension on this rank, compiling it where that was never done; the bridge has imported DeepSpeed.
 
     One process compiles and the others wait for it, also those of other runs. It goes on where another was killed.
 
     Args:
+        extension: which.
         tell: is given what the user should know: that something is compiled, and how long it took.
 
     Returns:
         why the extension cannot be had; None if it is loaded.
     """
-    builder = importlib.import_module("deepspeed.ops.op_builder").CPUAdamBuilder()
-    if importlib.import_module("deepspeed.git_version_info").installed_ops.get(_NAME, False):
+    name = extension.name
+    builder = getattr(importlib.import_module("deepspeed.ops.op_builder"), extension.builder)()
+    if name != builder.NAME:
+        return f"DeepSpeed has no {extension.title} for this device"
+    if importlib.import_module("deepspeed.git_version_info").installed_ops.get(name, False):
         return _load(builder)
     try:
-        folder = Path(importlib.import_module("torch.utils.cpp_extension")._get_build_directory(_NAME, False))  # noqa: SLF001
-        library = folder / f"{_NAME}.so"
+        folder = Path(importlib.import_module("torch.utils.cpp_extension")._get_build_directory(name, False))  # noqa: SLF001
+        library = folder / f"{name}.so"
         with _environment(checks_compiler=not library.exists()):
-            return _missing(library) or _compile(builder, library, tell)
+            return (
+                _missing(extension, builder, library)
+                or (extension.first and load_extension(extension.first, tell))
+                or _compile(extension, builder, library, tell)
+            )
     except OSError as error:
         return f"its folder cannot be written: {error}"
 
 
-def _missing(library: Path) -> str | None:
-    """Return what is not here and needed for compiling; what is compiled needs no compiler any more."""
+def _missing(extension: Extension, builder: Any, library: Path) -> str | None:
+    """Return what is not here and needed; what is compiled needs no compiler any more, but to look for its library."""
     compiler = os.environ.get("CXX", "c++")  # get_cxx_compiler() of torch/utils/cpp_extension.py
-    if not library.exists() and not shutil.which((shlex.split(compiler) or [""])[0]):
+    compiles = extension.library is not None or not library.exists()
+    if compiles and not shutil.which((shlex.split(compiler) or [""])[0]):
         return f"there is no C++ compiler ({compiler})"
-    return None if shutil.which("ninja") else "ninja is missing"
+    if not shutil.which("ninja"):
+        return "ninja is missing"
+    return None if extension.library is None or builder.is_compatible() else f"{extension.library} is missing"
 
 
-def _compile(builder: Any, library: Path, tell: Callable[[str], None]) -> str | None:
+def _compile(extension: Extension, builder: Any, library: Path, tell: Callable[[str], None]) -> str | None:
     before = _written(library)
     if before is None:
-        tell("compiling DeepSpeed's CPU Adam; this is done once and takes about a minute ...")
+        tell(f"compiling DeepSpeed's {extension.title}; this is done once and takes {extension.duration} ...")
     start = time.monotonic()
     with (library.parent / "turn").open("a+") as turn:
         problem = _take(turn, library.parent) or _load(builder)
         turn.truncate(0)
         turn.write(problem or "")
     if _written(library) != before and problem is None:
-        tell(f"compiled DeepSpeed's CPU Adam in {time.monotonic() - start:.0f} s")
+        tell(f"compiled DeepSpeed's {extension.title} in {time.monotonic() - start:.0f} s")
     return problem
 
 

@@ -1,0 +1,159 @@
+"""What ZeRO-3 of DeepSpeed 0.19 keeps in files: parts of weights, and sub-groups of the optimizer's state.
+
+DeepSpeed reads them when it needs them itself. To anybody else who looks between two steps, a tensor that is in a file
+is empty, or is what another one has left in its memory. Whatever has less than 1 MiB (runtime/swap_tensor/utils.py 13)
+stays in memory, and is handled here likewise.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pretrain.errors import RecipeError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from torch import Tensor
+
+_BUFFERS = "engine.zero.offload_param.buffer"
+
+
+def read_in_turn(swapper: Any) -> None:
+    """Let the swapper of a `zero.Init` read what is used now, whatever has been read ahead of its use.
+
+    DeepSpeed reads a weight twice that is soon used twice, for which it has no buffer, and after an evaluation it has
+    none left, because what was read for the backward pass is in them (zero/partitioned_param_coordinator.py 690).
+    """
+    swap_in, get_buffer = swapper.swap_in, swapper.get_buffer
+    seen: dict[int, Any] = {}
+
+    def read(parameters: list[Any], async_op: bool = True, swap_in_buffers: Any = None) -> None:
+        parameters = list(dict.fromkeys(parameters))
+        if len(parameters) > swapper.available_swap_in_buffers():
+            forget_copies(seen.values())
+        if len(parameters) > swapper.available_swap_in_buffers():
+            msg = (
+                f"{_BUFFERS}_count: {swapper.param_buffer_count} is too few for the weights in use at a time.\n"
+                f"Give more, each of which takes {_BUFFERS}_size elements of host memory, or set "
+                "engine.zero.stage3_max_reuse_distance: 0, with which none is kept for its next use."
+            )
+            raise RecipeError(msg)
+        seen.update({parameter.ds_id: parameter for parameter in parameters})
+        swap_in(parameters, async_op, swap_in_buffers)
+
+    def buffer(parameter: Any, size: int) -> Tensor:
+        if size > swapper.elements_per_buffer:
+            msg = (
+                f"{_BUFFERS}_size: {swapper.elements_per_buffer} is too small for a weight of which every rank holds "
+                f"{size} elements.\nGive at least that."
+            )
+            raise RecipeError(msg)
+        taken: Tensor = get_buffer(parameter, size)
+        return taken
+
+    swapper.swap_in, swapper.get_buffer = read, buffer
+
+
+def part_of(parameter: Any) -> Tensor:
+    """Return this rank's part of a weight, as ZeRO-3 pads it; one that is in memory is not copied."""
+    part: Tensor = parameter.ds_tensor
+    if not _is_in_file(parameter):
+        return part.detach()
+    parameter.nvme_swapper.synchronize_reads()
+    if _was_read(parameter):
+        return part.detach()
+    parameter.nvme_swapper.swap_in([parameter], async_op=False)
+    value = part.detach().clone()
+    parameter.nvme_swapper.remove_partition_and_release_buffers([parameter])
+    return value
+
+
+def put_part(parameter: Any, value: Tensor) -> None:
+    """Set this rank's part of a weight, shaped as `part_of` returns it."""
+    if _is_in_file(parameter):
+        forget_copies([parameter])
+        parameter.nvme_swapper.swap_out_partitioned_params([parameter], [value])
+    else:
+        parameter.ds_tensor.data.copy_(value)
+
+
+def forget_copies(parameters: Iterable[Any]) -> None:
+    """Let go of weights that were read ahead of their next use; their files are about to change.
+
+    DeepSpeed would update such a copy and leave the file as it is (zero/stage3.py 1286), from which the weight is read
+    the time after.
+    """
+    for parameter in parameters:
+        if _is_in_file(parameter) and parameter.ds_status.name == "NOT_AVAILABLE":
+            parameter.nvme_swapper.synchronize_reads()
+            if _was_read(parameter):
+                parameter.nvme_swapper.remove_partition_and_release_buffers([parameter])
+
+
+def _is_in_file(parameter: Any) -> bool:
+    return bool(parameter.ds_tensor.final_location == "nvme")
+
+
+def _was_read(parameter: Any) -> bool:
+    return bool(parameter.ds_tensor.status.name == "AVAILABLE")
+
+
+class SubGroups:
+    """The flat tensors that a ZeRO-3 optimizer steps one after the other; those that are in files are read in turn."""
+
+    def __init__(self, optimizer: Any) -> None:
+        """Look at what `deepspeed.initialize` returned."""
+        self._optimizer = optimizer
+        self._at_hand: int | None = None
+        self._is_changed = False
+
+    def __len__(self) -> int:
+        return len(self._optimizer.fp32_partitioned_groups_flat)
+
+    def number_of(self, parameter: Any) -> int:
+        """Return the sub-group of a weight."""
+        number: int = self._place(parameter)[0]
+        return number
+
+    def part(self, parameter: Any, name: str | None, *, changes: bool) -> Tensor:
+        """Return this rank's part of a weight's optimizer state, fp32, padded; valid until the next sub-group is asked.
+
+        Args:
+            parameter: the weight.
+            name: of Adam's state; None for the main weight.
+            changes: whether it is going to be written.
+        """
+        number, offset, size = self._place(parameter)
+        main = self.flat(number, changes=changes)
+        tensor: Tensor = main if name is None else self._optimizer.optimizer.state[main][name]
+        return tensor.detach().narrow(0, offset, size)
+
+    def flat(self, number: int, *, changes: bool) -> Tensor:
+        """Return the main weights of a sub-group, with which Adam's state is in memory until the next is asked."""
+        main: Tensor = self._optimizer.fp32_partitioned_groups_flat[number]
+        if self._optimizer._swappable_optimizer_subgroup(number):  # noqa: SLF001
+            if number != self._at_hand:
+                self.put_away()
+                self._optimizer.optimizer_swapper.swap_in_optimizer_state(main, async_parameter=None)
+                self._at_hand = number
+            self._is_changed |= changes
+        return main
+
+    def put_away(self) -> None:
+        """Let go of the sub-group that was read last, once more written if it was changed; DeepSpeed expects it."""
+        if self._at_hand is None:
+            return
+        swapper = self._optimizer.optimizer_swapper
+        main = self._optimizer.fp32_partitioned_groups_flat[self._at_hand]
+        if self._is_changed:
+            swapper.swap_out_optimizer_state(main, async_swap=False)
+        else:
+            swapper.release_swap_buffers(main)
+        # After writing, the pipelined swapper keeps its hold on state that was allocated since it was read.
+        swapper.swap_params_info[main.ds_id].release_memory()
+        main.grad = None
+        self._at_hand, self._is_changed = None, False
+
+    def _place(self, parameter: Any) -> Any:
+        return self._optimizer.grad_position[self._optimizer.get_param_id(parameter)]

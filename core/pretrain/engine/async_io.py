@@ -1,0 +1,38 @@
+"""DeepSpeed's async_io, without which ZeRO-3 keeps nothing in files."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pretrain.engine.agreement import first_problem
+from pretrain.engine.extension import Extension, load_extension
+from pretrain.errors import BackendError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PIN_MEMORY = Extension(name="pin_memory", builder="PinMemoryBuilder", title="pin_memory", duration="less than a minute")
+ASYNC_IO = Extension(
+    name="async_io",
+    builder="AsyncIOBuilder",
+    title="async_io",
+    duration="some minutes",
+    library="libaio (package libaio-dev of Debian and Ubuntu, libaio-devel of Red Hat, libaio of Arch)",
+    first=PIN_MEMORY,  # else it is compiled inside, and waited for in vain where a run was killed at it
+)
+
+
+def require_async_io(key: str, tell: Callable[[str], None]) -> None:
+    """Load DeepSpeed's async_io, or compile it; all ranks call it together, after the bridge has imported DeepSpeed.
+
+    Args:
+        key: of the recipe, which asks for files.
+        tell: is given what the user should know: that something is compiled.
+
+    Raises:
+        BackendError: on all ranks, when one of them cannot have it.
+    """
+    problem = first_problem(load_extension(ASYNC_IO, tell))
+    if problem is not None:
+        msg = f"{key}: nvme needs DeepSpeed's async_io, but {problem}.\nMend that, or let {key} be cpu."
+        raise BackendError(msg)

@@ -1,0 +1,97 @@
+"""What ZeRO-3 needs so that the optimizer's state, or weights, can be in files: `device: nvme`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from pretrain.engine import swap_folders
+from pretrain.engine.async_io import require_async_io
+from pretrain.engine.locked_memory import can_lock
+from pretrain.errors import PretrainError, RecipeError
+from pretrain.model.requests import compute_dtype
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pretrain.recipe import Recipe
+
+_OPTIMIZER = "engine.zero.offload_optimizer"
+_PARAM = "engine.zero.offload_param"
+
+
+def prepare(recipe: Recipe, tell: Callable[[str], None]) -> None:
+    """Claim folders and load async_io, where files are asked for; all ranks call it together, before any of the model.
+
+    Args:
+        recipe: what is trained.
+        tell: is given what the user should know: that something is compiled.
+
+    Raises:
+        PretrainError: on all ranks, when one of them has no async_io or cannot use its folder; or on one that may not
+            lock the memory of the weights' buffers.
+    """
+    optimizer, param = recipe.engine.zero.offload_optimizer, recipe.engine.zero.offload_param
+    paths = {}
+    if optimizer.device == "nvme":
+        paths[_OPTIMIZER] = str(optimizer.nvme_path)
+    if param.device == "nvme":
+        paths[_PARAM] = str(param.nvme_path)
+    if not paths:
+        return
+    swap_folders.claim({f"{key}.nvme_path": path for key, path in paths.items()}, dist.get_rank())
+    try:
+        require_async_io(f"{next(iter(paths))}.device", tell)
+        if param.device == "nvme":
+            _require_memory(_PARAM, param.buffer_count * param.buffer_size * compute_dtype(recipe).itemsize)
+    except PretrainError:
+        swap_folders.release()
+        raise
+
+
+def require_room(recipe: Recipe, groups: Sequence[dict[str, Any]]) -> None:
+    """Check that the largest sub-group fits where DeepSpeed will put it, and that its memory may be locked.
+
+    Args:
+        recipe: what is trained.
+        groups: parameter groups of the split model.
+
+    Raises:
+        RecipeError: `fast_init` would find the buffers of weights too small, or the memory may not be locked.
+    """
+    zero = recipe.engine.zero
+    if zero.offload_optimizer.device != "nvme":
+        return
+    largest = max(max(_sub_groups(group["params"], zero.sub_group_size)) for group in groups)
+    if zero.offload_optimizer.fast_init and largest > zero.offload_param.buffer_size:
+        msg = (
+            f"{_PARAM}.buffer_size: {zero.offload_param.buffer_size} is too small for {_OPTIMIZER}.fast_init, which "
+            f"reads a sub-group of {largest} elements into a buffer.\n"
+            f"Give at least that, or a smaller engine.zero.sub_group_size, or {_OPTIMIZER}.fast_init: false."
+        )
+        raise RecipeError(msg)
+    _require_memory(_OPTIMIZER, zero.offload_optimizer.buffer_count * largest * torch.float32.itemsize)
+
+
+def _sub_groups(parameters: Sequence[Any], size: int) -> list[int]:
+    """Return this rank's elements of each sub-group, as stage3.py 1207 (_create_fp16_sub_groups) makes them."""
+    sizes = [0]
+    for parameter in parameters:
+        if sizes[-1] >= size:
+            sizes.append(0)
+        sizes[-1] += parameter.ds_tensor.ds_numel
+    return sizes
+
+
+def _require_memory(key: str, size: int) -> None:
+    """DeepSpeed locks its buffers in memory, and aborts the process where that fails (deepspeed_pin_tensor.cpp 48)."""
+    if can_lock(size):
+        return
+    msg = (
+        f"{key}: nvme locks {size / 2**20:.0f} MiB of memory, of each rank, which the system refuses (ulimit -l).\n"
+        f"Raise the limit (ulimit -l unlimited; docker run --ulimit memlock=-1), or lower {key}.buffer_count"
+        f"{' or buffer_size' if key == _PARAM else ' or engine.zero.sub_group_size'}."
+    )
+    raise RecipeError(msg)
