@@ -1,0 +1,154 @@
+"""flash-attn, in its three generations: none of them stores the weights.
+
+Limits are those that the libraries check, at commit 0251105a of github.com/Dao-AILab/flash-attention (2.8.4):
+csrc/flash_attn/flash_api.cpp, hopper/flash_api.cpp, flash_attn/cute/interface.py. Scores stay in fp32 in all, so that
+`score_divisor` has nothing to prevent and `softmax_in_fp32` is fulfilled; causal masks end at the last key.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from pretrain.plugins.offer import Decline, Offer
+from pretrain.plugins.requests import Mask
+from pretrain.reference.masks import check_given
+from pretrain_cuda import installed
+from pretrain_cuda.flash_attn_limits import (
+    before_ampere,
+    has_little_shared_memory,
+    no_multiple_of,
+    over_head_size,
+    unfit,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from pretrain.plugins.requests import AttentionRequest
+    from pretrain_cuda.devices import Architecture
+    from pretrain_cuda.flash_attn_limits import Limits
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Library:
+    """One generation.
+
+    Attributes:
+        name: of the kernel.
+        module: where its `flash_attn_func` is.
+        extension: what that needs besides; the module's package may be there without it.
+        distribution: what it is installed as.
+        remedy: how to get it.
+        limits: what it cannot do of a request on an architecture.
+    """
+
+    name: str
+    module: str
+    extension: str
+    distribution: str
+    remedy: str
+    limits: Limits
+
+    def answer(self, request: AttentionRequest) -> Offer | Decline:
+        """Return the kernel, or why it does not fit; whether it is installed is asked last."""
+        reason = unfit(request, self.limits) or self._missing()
+        if reason:
+            return Decline(name=self.name, kind="flash", reason=reason)
+        provider = installed.version(self.distribution)
+        return Offer(name=self.name, kind="flash", build=lambda _: self._build(request), provider=provider)
+
+    def _missing(self) -> str:
+        missing = [module for module in (self.module, self.extension) if not installed.has(module)]
+        return f"{missing[0]} is not installed: {self.remedy}" if missing else ""
+
+    def _build(self, request: AttentionRequest) -> FlashAttention:
+        return FlashAttention(request, import_module(self.module).flash_attn_func)
+
+
+class FlashAttention:
+    """An `AttentionFn` around a `flash_attn_func`."""
+
+    def __init__(self, request: AttentionRequest, function: Callable[..., Any]) -> None:
+        self.function, self.mask, self.dropout = function, request.mask, request.dropout
+        self.settings = {
+            "softmax_scale": request.scale,
+            "causal": request.mask is Mask.CAUSAL,
+            "deterministic": request.deterministic,  # matters in the backward pass only
+        }
+
+    def __call__(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, *, training: bool = True
+    ) -> Tensor:
+        """Return the context [s, b, n * d] for query [s, b, n, d], key and value [s, b, g, d]."""
+        check_given(self.mask, mask)
+        drops = {"dropout_p": self.dropout} if training and self.dropout else {}  # FA3 and FA4 know no such argument
+        batch_first = (_dense(x).transpose(0, 1) for x in (query, key, value))
+        result = self.function(*batch_first, **self.settings, **drops)
+        # FA4, and FA3 of before 29 August 2025, return the rows' log-sum-exp too.
+        context: Tensor = result[0] if isinstance(result, tuple) else result
+        # FA2 and FA3 lay the result out as the query is; then nothing is copied here.
+        return context.transpose(0, 1).flatten(2).contiguous()
+
+
+def _dense(x: Tensor) -> Tensor:
+    return x if x.stride(-1) == 1 else x.contiguous()  # the kernels read rows of heads
+
+
+def _limits_2(request: AttentionRequest, architecture: Architecture) -> str:
+    if request.head_size > 192 and request.dropout and has_little_shared_memory(architecture):
+        # flash_bwd_launch_template.h, run_mha_bwd_hdim256, launches nothing there, without an error.
+        return (
+            f"head size {request.head_size} with dropout {request.dropout} on compute capability {architecture}, for "
+            "which it has no backward kernel; at most 192, or no dropout"
+        )
+    return before_ampere(architecture) or over_head_size(request, 256)
+
+
+def _limits_3(request: AttentionRequest, architecture: Architecture) -> str:
+    if architecture.major != 9:
+        return f"compute capability {architecture}; only 9.0"
+    if request.deterministic and request.head_size > 192:
+        return f"head size {request.head_size} and deterministic; its deterministic backward pass takes at most 192"
+    return _no_dropout(request) or over_head_size(request, 256) or no_multiple_of(8, request)
+
+
+def _limits_4(request: AttentionRequest, architecture: Architecture) -> str:
+    if architecture.major not in (9, 10):
+        return f"compute capability {architecture}; only 9.0 and 10.x"
+    if architecture.major == 10 and 128 < request.head_size < 256:
+        return f"head size {request.head_size} on compute capability {architecture}; only up to 128, and 256"
+    return _no_dropout(request) or over_head_size(request, 256) or no_multiple_of(8, request)
+
+
+def _no_dropout(request: AttentionRequest) -> str:
+    return f"dropout {request.dropout}; it has none" if request.dropout else ""
+
+
+FLASH_2 = Library(
+    name="flash_attn_2",
+    module="flash_attn.flash_attn_interface",
+    extension="flash_attn_2_cuda",
+    distribution="flash-attn",
+    remedy="pip install flash-attn --no-build-isolation",
+    limits=_limits_2,  # head sizes that are no multiple of 8 are padded by its Python side
+)
+FLASH_3 = Library(
+    name="flash_attn_3",
+    module="flash_attn_interface",
+    extension="flash_attn_3._C",
+    distribution="flash-attn-3",
+    remedy="python setup.py install in the folder hopper of github.com/Dao-AILab/flash-attention",
+    limits=_limits_3,
+)
+FLASH_4 = Library(
+    name="flash_attn_4",
+    module="flash_attn.cute.interface",
+    extension="cutlass",
+    distribution="flash-attn-4",
+    remedy="pip install flash-attn-4",
+    limits=_limits_4,
+)

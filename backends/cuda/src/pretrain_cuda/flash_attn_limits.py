@@ -1,0 +1,57 @@
+"""What the flash kernels of all libraries check in their own ways: one wording for each reason."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from pretrain.plugins.requests import Mask
+from pretrain_cuda.devices import AMPERE, architecture_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pretrain.plugins.requests import AttentionRequest
+    from pretrain_cuda.devices import Architecture
+
+    Limits = Callable[[AttentionRequest, Architecture], str]
+
+HALF = (torch.float16, torch.bfloat16)
+
+
+def unfit(request: AttentionRequest, limits: Limits) -> str:
+    """Return what no flash kernel for tensor cores does of a request, or, last, what its own limits are."""
+    if request.mask not in (Mask.NONE, Mask.CAUSAL):
+        return f"mask {request.mask}; only {Mask.NONE} and {Mask.CAUSAL}"
+    if request.dtype not in HALF:
+        return f"dtype {request.dtype}; only fp16 and bf16"
+    architecture = architecture_of(request.device_name)
+    return unknown(request) if architecture is None else limits(request, architecture)
+
+
+def unknown(request: AttentionRequest) -> str:
+    """Say that nothing can be said of the device."""
+    if request.device_name:
+        return f"the compute capability of '{request.device_name}' is not known"
+    return "there is no device here, and none was named"
+
+
+def before_ampere(architecture: Architecture) -> str:
+    """Return the reason of a kernel that needs Ampere's instructions."""
+    return f"compute capability {architecture}; only {AMPERE} and later" if architecture < AMPERE else ""
+
+
+def over_head_size(request: AttentionRequest, largest: int) -> str:
+    """Return the reason of a kernel whose heads have at most `largest` entries."""
+    return f"head size {request.head_size}; at most {largest}" if request.head_size > largest else ""
+
+
+def no_multiple_of(alignment: int, request: AttentionRequest) -> str:
+    """Return the reason of a kernel that reads several entries of a head at a time."""
+    return f"head size {request.head_size}; only multiples of {alignment}" if request.head_size % alignment else ""
+
+
+def has_little_shared_memory(architecture: Architecture) -> bool:
+    """Say whether a multiprocessor has 99 KiB instead of 163 or more: GeForce, and datacenter cards like them."""
+    return architecture.major == 12 or architecture in {(8, 6), (8, 9)}

@@ -1,0 +1,146 @@
+"""torch's scaled_dot_product_attention, by the three kernels it has for GPUs: none of them stores the weights.
+
+One kernel is allowed at a time: torch then raises where it would fall back. Limits are those it checks, in
+aten/src/ATen/native/transformers/cuda/sdp_utils.cpp. Scores stay in fp32. Under a deterministic request the training
+calls `torch.use_deterministic_algorithms`, by which the backward passes of flash and efficient go.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch.nn import functional as F  # noqa: N812  torch's own alias
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from pretrain.plugins.offer import Decline, Offer
+from pretrain.plugins.requests import Mask
+from pretrain.reference.attention import to_context
+from pretrain.reference.masks import check_given
+from pretrain_cuda.devices import AMPERE, architecture_of
+from pretrain_cuda.flash_attn_limits import (
+    HALF,
+    before_ampere,
+    has_little_shared_memory,
+    no_multiple_of,
+    over_head_size,
+    unfit,
+    unknown,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from pretrain.plugins.requests import AttentionRequest
+    from pretrain_cuda.devices import Architecture
+
+
+
+class Sdpa:
+    """An `AttentionFn` by one of torch's kernels."""
+
+    def __init__(self, request: AttentionRequest, kernel: SDPBackend) -> None:
+        self.kernel, self.mask, self.scale, self.dropout = kernel, request.mask, request.scale, request.dropout
+        # efficient: "enable_gqa" came to it after torch 2.13, and the copies are small beside the weights it saves.
+        self.repeats = request.heads // request.query_groups if kernel is SDPBackend.EFFICIENT_ATTENTION else 1
+        self.shares_keys = self.repeats == 1 and request.query_groups != request.heads
+
+    def __call__(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, *, training: bool = True
+    ) -> Tensor:
+        """Return the context [s, b, n * d] for query [s, b, n, d], key and value [s, b, g, d]."""
+        self._check(query, key, mask)
+        if self.repeats > 1:
+            key, value = (x.repeat_interleave(self.repeats, dim=2) for x in (key, value))
+        # A query that sees no key is let see all, and its context is set to zero: what torch's kernels do with such a
+        # row differs from version to version (mean of the values, nan, zero).
+        empty = None if mask is None else mask.all(dim=-1, keepdim=True)  # [b, 1 or n, 1 or queries, 1]
+        with sdpa_kernel(self.kernel):
+            context = F.scaled_dot_product_attention(
+                *(_dense(x).permute(1, 2, 0, 3) for x in (query, key, value)),  # [b, n, s, d]
+                attn_mask=None if mask is None else ~mask | empty,  # torch: True = keep
+                dropout_p=self.dropout if training else 0.0,
+                is_causal=self.mask is Mask.CAUSAL,
+                scale=self.scale,
+                enable_gqa=self.shares_keys,
+            )
+        return to_context(context if empty is None else context.masked_fill(empty, 0))
+
+    def _check(self, query: Tensor, key: Tensor, mask: Tensor | None) -> None:
+        check_given(self.mask, mask)
+        if self.mask is Mask.CAUSAL and query.shape[0] != key.shape[0]:
+            # torch aligns the first query with the first key, the contract the last ones.
+            msg = f"sdpa: {query.shape[0]} queries and {key.shape[0]} keys under a causal mask; only equally many"
+            raise ValueError(msg)
+
+
+def flash(request: AttentionRequest) -> Offer | Decline:
+    """Return flash-attn 2 as torch builds it in, with dropout; it pads head sizes to a multiple of 8."""
+    return _answer(request, SDPBackend.FLASH_ATTENTION, unfit(request, _flash))
+
+
+def cudnn(request: AttentionRequest) -> Offer | Decline:
+    """Return cuDNN's. Masks it takes, but gives nan gradients at some lengths: pytorch's issue 196678."""
+    return _answer(request, SDPBackend.CUDNN_ATTENTION, unfit(request, _cudnn))
+
+
+def efficient(request: AttentionRequest) -> Offer | Decline:
+    """Return the kernel that came from xFormers: for masks, and for fp32."""
+    return _answer(request, SDPBackend.EFFICIENT_ATTENTION, _efficient(request))
+
+
+def prefers_cudnn(architecture: Architecture) -> bool:
+    """Say whether torch itself asks cuDNN before flash: on Hopper and Blackwell, from cuDNN 9.15.1 on."""
+    version = torch.backends.cudnn.version()  # None where torch is built without: then the newest is assumed
+    return architecture.major in (9, 10) and (version is None or version > 91500)
+
+
+def _answer(request: AttentionRequest, kernel: SDPBackend, reason: str) -> Offer | Decline:
+    name = f"sdpa_{kernel.name.removesuffix('_ATTENTION').lower()}"
+    if reason:
+        return Decline(name=name, kind="flash", reason=reason)
+    return Offer(name=name, kind="flash", build=lambda _: Sdpa(request, kernel), provider=_provider(kernel))
+
+
+def _provider(kernel: SDPBackend) -> str:
+    version = torch.backends.cudnn.version() if kernel is SDPBackend.CUDNN_ATTENTION else None
+    return f"torch {torch.__version__}" + (f", cuDNN {version}" if version else "")
+
+
+def _flash(request: AttentionRequest, architecture: Architecture) -> str:
+    size = request.head_size
+    if has_little_shared_memory(architecture) and (192 < size <= 224 or (size > 192 and request.dropout)):
+        return (
+            f"head size {size} with dropout {request.dropout} on compute capability {architecture}; "
+            "at most 192, or over 224 without dropout"
+        )
+    return before_ampere(architecture) or over_head_size(request, 256)
+
+
+def _cudnn(request: AttentionRequest, architecture: Architecture) -> str:
+    reason = before_ampere(architecture) or over_head_size(request, 128) or no_multiple_of(8, request)
+    if reason:
+        return reason
+    version = torch.backends.cudnn.version()
+    if request.deterministic:
+        return "deterministic is asked for; its backward pass is not"
+    if request.dropout * 16 != int(request.dropout * 16):
+        return f"dropout {request.dropout}; only multiples of 1/16"
+    if request.dropout and version is not None and 91100 < version < 91400:
+        return f"dropout {request.dropout} with cuDNN {version}; not in 9.11 to 9.13"
+    return "sequence length 1; only longer ones" if request.seq_length == 1 else ""
+
+
+def _efficient(request: AttentionRequest) -> str:
+    architecture = architecture_of(request.device_name)
+    if architecture is None:
+        return unknown(request)
+    if request.dtype not in (*HALF, torch.float32):
+        return f"dtype {request.dtype}; only fp32, fp16 and bf16"
+    if request.dtype is torch.bfloat16 and architecture < AMPERE:
+        return f"dtype {request.dtype} on compute capability {architecture}; bf16 only on {AMPERE} and later"
+    return no_multiple_of(8 if request.dtype in HALF else 4, request)
+
+
+def _dense(x: Tensor) -> Tensor:
+    return x if x.stride(-1) == 1 else x.contiguous()  # the kernels read rows of heads

@@ -1,0 +1,133 @@
+"""Causal attention over the blocks on and below the diagonal only, with stored weights.
+
+A strip of queries meets the keys up to its own last row: of n x n blocks n (n + 1) / 2 are multiplied, exponentiated,
+dropped and stored, (n + 1) / 2n of the square. cuBLAS multiplies, on the tensor cores of whatever GPU it is and with
+nothing to tune here; a Triton kernel turns scores into weights in place. A fused kernel would save passes over the
+strip, but is flash attention, and that has no reason to store weights. Strips come one after the other, so that the
+next kernel finds them in the cache if they fit: 512 queries x 2048 keys x 16 heads in 16 bits are 32 MiB.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from pretrain.reference.attention import by_group, scaled_product
+from pretrain.reference.precision import wide
+from pretrain_cuda.triangle_triton import Dropping, softmax_, softmax_backward_
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import Tensor
+
+    from pretrain.plugins.requests import AttentionRequest
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Plan:
+    groups: int
+    rows: int
+    scale: float
+    divisor: float
+    dropping: Dropping | None
+
+    @property
+    def whole_scale(self) -> float:
+        """What query times key is multiplied by in all."""
+        return self.scale * self.divisor
+
+    def strips(self, length: int) -> Iterator[tuple[int, int]]:
+        """First query of every strip, and the one after its last; its keys are all before the latter."""
+        return ((start, min(start + self.rows, length)) for start in range(0, length, self.rows))
+
+
+class Triangle:
+    """An `AttentionFn` for causal masks, with dropout. Nothing is kept from one call to the next."""
+
+    def __init__(self, request: AttentionRequest) -> None:
+        divisor = request.score_divisor if request.dtype.itemsize == 2 else 1.0  # fp32 scores need none
+        self.plan = _Plan(
+            groups=request.query_groups,
+            rows=request.block_size,
+            scale=request.scale / divisor,
+            divisor=divisor,
+            dropping=Dropping(request.dropout) if request.dropout else None,
+        )
+
+    def __call__(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, *, training: bool = True
+    ) -> Tensor:
+        """Return the context [s, b, n * d] for query [s, b, n, d], key and value [s, b, g, d]."""
+        if mask is not None or query.shape[0] != key.shape[0]:
+            msg = f"triangle: {query.shape[0]} queries, {key.shape[0]} keys; only equally many, without a mask tensor"
+            raise ValueError(msg)
+        dropping = self.plan.dropping if training else None
+        context: Tensor = _Triangle.apply(query, key, value, self.plan, dropping)  # type: ignore[no-untyped-call]
+        return context
+
+
+class _Triangle(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, plan: _Plan, dropping: Dropping | None) -> Tensor:
+        keys, values = by_group(key, plan.groups), by_group(value, plan.groups)  # views where each head has its own
+        seed = Dropping.seed(query.device) if dropping else None
+        context = query.new_empty(query.shape)
+        strips = []
+        for start, end in plan.strips(query.shape[0]):
+            rows = by_group(query[start:end], plan.groups)
+            weights = scaled_product(rows, keys[:, :end].transpose(1, 2), plan.scale)
+            kept = softmax_(weights, end - start, plan.divisor, dropping, seed)
+            _product_into(context[start:end], kept, values[:, :end])
+            if any(ctx.needs_input_grad):
+                strips.append(weights)
+        ctx.plan, ctx.dropping = plan, dropping
+        ctx.save_for_backward(query, key, value, *strips)
+        return context.flatten(2)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, *strips = ctx.saved_tensors
+        plan: _Plan = ctx.plan
+        keys, values = by_group(key, plan.groups), by_group(value, plan.groups)
+        # One strip after the other is added to these: in 16 bits that would round every time.
+        grad_keys, grad_values = (torch.zeros_like(x, dtype=wide(x.dtype)) for x in (keys, values))
+        grad_query, grad_context = query.new_empty(query.shape), grads[0].reshape(query.shape)
+        for (start, end), weights in zip(plan.strips(query.shape[0]), strips, strict=True):
+            grad_rows = by_group(grad_context[start:end], plan.groups)
+            grad_scores = torch.bmm(grad_rows, values[:, :end].transpose(1, 2))
+            kept = softmax_backward_(grad_scores, weights, end - start, ctx.dropping)
+            _add_product(grad_values[:, :end], kept.transpose(1, 2), grad_rows)
+            rows = by_group(query[start:end], plan.groups)
+            _add_product(grad_keys[:, :end], grad_scores.transpose(1, 2), rows, plan.whole_scale)
+            _product_into(grad_query[start:end], grad_scores, keys[:, :end], plan.whole_scale)
+        return grad_query, _as_input(grad_keys, key), _as_input(grad_values, value), None, None
+
+
+def _product_into(target: Tensor, a: Tensor, b: Tensor, scale: float = 1.0) -> None:
+    """Write scale * a @ b, [b * g, (n / g) * rows, d], to target [rows, b, n, d]."""
+    if a.shape[0] == target.shape[1] * target.shape[2]:  # g = n: the heads are a batch of matrices as they lie there
+        torch.baddbmm(a.new_empty(1), a, b, beta=0, alpha=scale, out=by_group(target, target.shape[2]))
+    else:
+        target.copy_(_ungroup(scaled_product(a, b, scale), target.shape))
+
+
+def _add_product(total: Tensor, a: Tensor, b: Tensor, scale: float = 1.0) -> None:
+    if total.dtype == a.dtype:
+        total.baddbmm_(a, b, alpha=scale)
+    else:
+        total.add_(torch.bmm(a, b), alpha=scale)
+
+
+def _ungroup(x: Tensor, shape: torch.Size) -> Tensor:
+    """Return [s, b, n, d] for [b * g, (n / g) * s, d]: the inverse of `by_group`."""
+    s, b, n, d = shape
+    return x.view(b, n, s, d).permute(2, 0, 1, 3)
+
+
+def _as_input(grad: Tensor, x: Tensor) -> Tensor:
+    return _ungroup(grad, x.shape).to(x.dtype)

@@ -1,0 +1,219 @@
+"""The triangle: the kit in Triton's interpreter, and what makes it one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from pretrain.plugins.offer import Decline
+from pretrain.plugins.requests import Mask
+from pretrain.reference.attention import Attention
+from pretrain.testing import examples
+from pretrain.testing.comparison import assert_agrees, forward_backward, random
+from pretrain.testing.dropping import assert_dropout_rate
+from pretrain.testing.subject import oracle
+from pretrain.testing.suite import TestAttention, pytest_generate_tests, subject  # noqa: F401
+from pretrain_cuda import attention
+
+BACKEND = "kit.attentions:triangle"
+
+
+def answer(request):
+    return next(answer for answer in attention.answers(request) if answer.name == "triangle_triton")
+
+
+def inputs(length, groups=4, *, heads=4, size=16, dtype=torch.float32):
+    numbers = {"query": heads, "key": groups, "value": groups}
+    return {
+        name: random(length, 2, number, size, dtype=dtype, seed=seed)
+        for seed, (name, number) in enumerate(numbers.items())
+    }
+
+
+def on(device):
+    return lambda x: x.to(device)
+
+
+@pytest.mark.parametrize("length", [15, 16, 17, 31, 32, 48])
+@pytest.mark.parametrize("groups", [4, 2])
+def test_every_length_is_cut_into_strips(device, length, groups):
+    request = examples.attention(length=length, groups=groups)
+    assert_agrees(answer(request).build({}), oracle(request), inputs(length, groups), device)
+
+
+@pytest.mark.parametrize("block_size", [5, 16, 100])
+def test_the_block_size_changes_no_result(device, block_size):
+    request = replace(examples.attention(length=21, groups=2), block_size=block_size)
+    assert_agrees(answer(request).build({}), oracle(request), inputs(21, 2), device)
+
+
+@pytest.mark.parametrize("dtype", examples.DTYPES, ids=str)
+def test_long_rows_are_gone_through_in_turns(device, monkeypatch, dtype):
+    monkeypatch.setattr("pretrain_cuda.triangle_triton.LONGEST", 32)
+    request = replace(examples.attention(dtype, length=70, heads=2), block_size=30)
+    assert_agrees(answer(request).build({}), oracle(request), inputs(70, 2, heads=2, dtype=dtype), device)
+
+
+def kept(kernel, length, device, *, heads=4):
+    """Return which weights a kernel keeps with seed 5, bool [s, b, n, keys]: as values the identity shows them."""
+    given = inputs(length, heads, heads=heads, size=length)
+    given["value"] = torch.eye(length).view(length, 1, 1, length).expand(length, 2, heads, length)
+    torch.manual_seed(5)
+    return kernel(**{name: x.to(device) for name, x in given.items()}).view(length, 2, heads, length).cpu() != 0
+
+
+def causal_with(kept, dropout, scale):
+    """Return attention in float64 that keeps these weights."""
+
+    def attend(query, key, value):
+        scores = torch.einsum("sbnd,kbnd->sbnk", query, key) * scale
+        weights = torch.softmax(scores.masked_fill(~below_diagonal(len(query)), -torch.inf), dim=-1)
+        return torch.einsum("sbnk,kbnd->sbnd", weights * kept / (1 - dropout), value).flatten(2)
+
+    return attend
+
+
+def below_diagonal(length):
+    return torch.ones(length, length, dtype=torch.bool).tril().view(length, 1, 1, length)
+
+
+@pytest.mark.parametrize("longest", [4096, 16])
+def test_dropped_weights_are_dropped_backward_too(device, monkeypatch, longest):
+    """Against float64 with the same weights kept: the gradients of query and key too."""
+    monkeypatch.setattr("pretrain_cuda.triangle_triton.LONGEST", longest)
+    request = replace(examples.attention(length=40, heads=2, size=40, dropout=0.25), block_size=15)
+    kernel = answer(request).build({})
+    expected = causal_with(kept(kernel, 40, device, heads=2), 0.25, request.scale)
+
+    def seeded(**x):
+        torch.manual_seed(5)
+        return kernel(**x)
+
+    assert_agrees(seeded, expected, inputs(40, 2, heads=2, size=40), device)
+
+
+def test_every_weight_is_dropped_on_its_own(device):
+    """Over all heads, strips and rows the rate is right, and no two rows of 30 keys keep the same ones."""
+    length = 64
+    kernel = answer(replace(examples.attention(length=length, size=length, dropout=0.3), block_size=20)).build({})
+    keeps = kept(kernel, length, device)
+    assert_dropout_rate(0.3, keeps[below_diagonal(length).expand(keeps.shape)])
+    rows = keeps[29:, ..., :30].reshape(-1, 30)
+    assert len(rows.unique(dim=0)) == len(rows)
+    assert not keeps[~below_diagonal(length).expand(keeps.shape)].any()
+
+
+def test_what_is_dropped_comes_from_the_devices_default_generator(device):
+    kernel = answer(examples.attention(dropout=0.5)).build({})
+    given = {name: x.to(device) for name, x in inputs(33).items()}
+    torch.manual_seed(1)
+    first, second = kernel(**given), kernel(**given)
+    torch.manual_seed(1)
+    assert torch.equal(kernel(**given), first)
+    assert not torch.equal(first, second)
+
+
+@pytest.mark.parametrize("probability", [1e-7, 0.1, 1 / 3, 0.9, 1 - 2**-15])
+def test_dropping_keeps_the_expectation(probability):
+    from pretrain_cuda.triangle_triton import Dropping
+
+    dropping = Dropping(probability)
+    rounded = dropping.threshold / 2**16
+    assert rounded > 0
+    assert abs(rounded - probability) <= 2**-16
+    assert dropping.scale * (1 - rounded) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(("length", "blocks"), [(48, 3), (96, 6), (16, 1)])
+def test_products_and_what_is_kept_are_the_triangles_share_of_the_square(device, length, blocks):
+    """(n + 1) / 2n exactly, forward and backward: nothing above the block diagonal is multiplied or kept."""
+    request = examples.attention(torch.bfloat16, length=length)
+    given = inputs(length, dtype=torch.bfloat16)
+    flops = []
+    for kernel in (answer(request).build({}), Attention(request)):
+        with FlopCounterMode(display=False) as counter:
+            forward_backward(kernel, given, on(device))
+        flops.append(counter.get_total_flops())
+    assert flops[0] * 2 * blocks == flops[1] * (blocks + 1)
+    tensors = saved(answer(request).build({}), [x.to(device).requires_grad_() for x in given.values()])
+    assert sum(x.numel() for x in tensors[3:]) * 2 * blocks == 2 * 4 * length**2 * (blocks + 1)
+
+
+def saved(kernel, given):
+    """Return what a call keeps for the backward pass: the inputs, and the weights."""
+    tensors = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: tensors.append(x) or x, lambda x: x):
+        kernel(*given)
+    return tensors
+
+
+def test_nothing_is_kept_from_one_call_to_the_next(device):
+    """A kernel serves other lengths and batches between two equal calls."""
+    request = examples.attention()
+    kernel = answer(request).build({})
+    for length in (33, 20, 47, 33):
+        assert_agrees(kernel, oracle(request), inputs(length), device)
+
+
+def test_a_second_backward_finds_the_weights_unchanged(device):
+    kernel = answer(examples.attention(dropout=0.3)).build({})
+    leaves = [x.to(device).requires_grad_() for x in inputs(33).values()]
+    output = kernel(*leaves).square().sum()
+    first = torch.autograd.grad(output, leaves, retain_graph=True)
+    second = torch.autograd.grad(output, leaves)
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def test_no_weights_are_kept_without_gradients(device):
+    kernel = answer(examples.attention()).build({})
+    assert not saved(kernel, [x.to(device) for x in inputs(33).values()])
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # numpy's, of inf - inf in the interpreter
+def test_the_score_divisor_keeps_fp16_scores_finite(device):
+    """Scores of 160000 have no fp16; divided by 16 they have."""
+    given = {name: torch.full((20, 1, 2, 16), 200.0).half().to(device) for name in ("query", "key")}
+    value = random(20, 1, 2, 16, dtype=torch.float16).to(device)
+    for divisor, is_finite in ((1.0, False), (16.0, True)):
+        request = examples.attention(torch.float16, heads=2, length=20, divisor=divisor)
+        kernel = answer(request).build({})
+        assert bool(kernel(**given, value=value).isfinite().all()) is is_finite
+
+
+@pytest.mark.parametrize("problem", ["mask", "lengths"])
+def test_it_refuses_what_it_was_not_built_for(device, problem):
+    kernel = answer(examples.attention()).build({})
+    given = {name: x.to(device) for name, x in inputs(8).items()}
+    if problem == "lengths":
+        given["query"] = given["query"][:3]
+    mask = torch.zeros(2, 1, 1, 8, dtype=torch.bool) if problem == "mask" else None
+    with pytest.raises(ValueError, match="only equally many, without a mask tensor"):
+        kernel(**given, mask=mask)
+
+
+@pytest.mark.parametrize(
+    ("asked", "reason"),
+    [
+        (examples.attention(mask=Mask.NONE), "mask none; only causal"),
+        (examples.attention(mask=Mask.ARBITRARY), "mask arbitrary; only causal"),
+        (examples.attention(dropout=1 - 2**-17), "dropout 0.9999923706054688; only below 0.9999847412109375"),
+        (examples.attention(torch.float64), "dtype torch.float64; only float32, float16, bfloat16"),
+        (
+            replace(examples.attention(torch.float16), device_name="Tesla V100-SXM2-16GB"),
+            "compute capability 7.0; triton compiles for 8.0 and later",
+        ),
+    ],
+)
+def test_it_declines_with_what_does_not_fit(asked, reason):
+    declined = answer(asked)
+    assert isinstance(declined, Decline)
+    assert declined.reason == reason
+    assert declined.kind == "triangle"
+
+
+def test_without_triton_it_declines(monkeypatch):
+    monkeypatch.setattr("pretrain_cuda.installed.has", lambda _: False)
+    assert answer(examples.attention()).reason.startswith("triton is not installed; pip install triton")
