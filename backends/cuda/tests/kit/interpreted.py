@@ -16,6 +16,7 @@ from pretrain_cuda.plugin import (
     pretrain_cross_entropy,
     pretrain_norm,
     pretrain_rotary,
+    pretrain_softmax,
 )
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "pretrain_cross_entropy",
     "pretrain_norm",
     "pretrain_rotary",
+    "pretrain_softmax",
 ]
 
 

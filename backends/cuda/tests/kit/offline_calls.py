@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -38,4 +39,30 @@ def activation():
             yield "triton", request, partial(lambda kernel, inputs: kernel(*inputs), inputs=inputs)
 
 
-CALLS = {"activation": activation, "norm": norm}
+def bias_dropout_add():
+    for dtype, hidden, dropout, has_bias in [
+        (BF16, 4096, 0.1, True),
+        (BF16, 4096, 0.0, True),
+        (FP32, 1000, 0.1, False),
+    ]:
+        request = examples.bias_dropout_add(dtype, hidden=hidden, dropout=dropout, has_bias=has_bias)
+        x, residual = leaf(3, 2, hidden, dtype=dtype), leaf(3, 2, hidden, dtype=dtype)
+        inputs = [x, leaf(hidden, dtype=dtype) if has_bias else None, residual]
+        yield "triton", request, partial(lambda kernel, inputs: kernel(*inputs), inputs=inputs)
+
+
+def attention():
+    """The triangle: strips of whole and of ragged blocks, and one of rows that are gone through in turns."""
+    for dtype, length, groups, dropout, block_size in [
+        (BF16, 1024, 4, 0.0, 512),
+        (FP16, 1100, 2, 0.1, 512),
+        (FP32, 600, 4, 0.1, 512),
+        (BF16, 4112, 4, 0.1, 4096),
+    ]:
+        request = examples.attention(dtype, length=length, groups=groups, dropout=dropout)
+        inputs = [leaf(length, 1, heads, 16, dtype=dtype) for heads in (4, groups, groups)]
+        call = partial(lambda kernel, inputs: kernel(*inputs), inputs=inputs)
+        yield "triangle_triton", replace(request, block_size=block_size), call
+
+
+CALLS = {"activation": activation, "attention": attention, "bias_dropout_add": bias_dropout_add, "norm": norm}

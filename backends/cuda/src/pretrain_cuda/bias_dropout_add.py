@@ -1,0 +1,31 @@
+"""residual + dropout(x + bias) in one Triton kernel.
+
+torch.compile makes a kernel like this one, seconds after the start; whether it stores the mask is its own decision.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from pretrain.plugins.offer import Decline, Offer
+from pretrain_cuda import triton_fit
+
+if TYPE_CHECKING:
+    from pretrain.plugins.requests import BiasDropoutAddRequest
+
+NAME = "triton"
+
+
+def answers(request: BiasDropoutAddRequest) -> Offer | Decline:
+    """Return the one kernel, or why it does not fit."""
+    reason = triton_fit.unfit(request)
+    if not 0 <= request.dropout < 1:
+        reason = f"dropout {request.dropout}; only from 0 to below 1"
+    if reason:
+        return Decline(name=NAME, reason=reason)
+    return Offer(name=NAME, build=lambda _: _build(request), provider=triton_fit.provider())
+
+
+def _build(request: BiasDropoutAddRequest) -> Any:
+    return import_module("pretrain_cuda.bias_dropout_add_triton").BiasDropoutAdd(request)

@@ -1,0 +1,39 @@
+"""Counts how the triangle's kernels read memory, compiled for a GPU that is not here (`kit.offline_triangle 90`).
+
+Prints, as JSON, for each kernel the loads of a thread and how many of them are of 16 bytes; nothing is launched.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+
+import torch
+import triton
+from triton.runtime.jit import JITFunction
+
+from kit.offline import AbsentDevice
+from pretrain_cuda.triangle_triton import Dropping, softmax_, softmax_backward_
+
+
+def loads(capability: int) -> dict[str, tuple[int, int]]:
+    """Compile for strips of 512 queries and 2048 keys in bf16, with dropout."""
+    triton.runtime.driver.set_active(AbsentDevice(capability))
+    found, run = {}, JITFunction.run
+
+    def compile_only(self, *args, grid, warmup, **kwargs):
+        kernel = run(self, *args, grid=grid, warmup=True, **kwargs)
+        instructions = re.findall(r"ld\.global[.\w:]*", kernel.asm["ptx"])
+        found[self.fn.__name__] = len(instructions), sum(".v4" in instruction for instruction in instructions)
+        return kernel
+
+    JITFunction.run = compile_only
+    strip, dropping = torch.zeros(2, 512, 2048, dtype=torch.bfloat16), Dropping(0.1)
+    softmax_(strip, 512, 1.0, dropping, Dropping.seed(strip.device))
+    softmax_backward_(strip, strip.clone(), 512, dropping)
+    return found
+
+
+if __name__ == "__main__":
+    print(json.dumps(loads(int(sys.argv[1]))))
