@@ -31,11 +31,12 @@ def tell(step, engine):
 
 @SPLIT_STAGE
 @pytest.mark.parametrize("scale", [2.0**40, 1024.0], ids=["overflows", "grows"])
-def test_the_loss_scale_moves_as_the_megatron_engines(stage, scale):
-    overrides = (*FP16, f"precision.initial_loss_scale={scale}")
+def test_the_loss_scale_moves_as_the_megatron_engines_and_changes_no_gradient(stage, scale):
+    overrides = (*FP16, f"precision.initial_loss_scale={scale}", "optimizer.clip_grad=0.0")
     ours, theirs = steps(*STAGE[stage], *overrides, iterations=8), steps(*overrides, iterations=8)
     assert [step[2:] for step in ours] == [step[2:] for step in theirs]
-    assert [step[0] for step in ours] == pytest.approx([step[0] for step in theirs], rel=1e-3)
+    assert [step[0] for step in ours] == pytest.approx([step[0] for step in theirs], rel=1e-5)
+    assert [step[1] for step in ours] == [norm and pytest.approx(norm, rel=1e-3) for _, norm, *_ in theirs]
     assert len({step[3] for step in ours}) > 1
 
 

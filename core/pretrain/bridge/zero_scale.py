@@ -1,7 +1,7 @@
 """megatron-core's dynamic loss scale for DeepSpeed's optimizers, so that one recipe has one scale on both engines.
 
-DeepSpeed 0.19's own (runtime/fp16/loss_scaler.py 187) first doubles a step late, stops a run that overflows at the
-smallest scale, and knows only powers of two.
+DeepSpeed 0.19's own (runtime/fp16/loss_scaler.py 187) first doubles a step late, halves the gradients of every step in
+which it doubles, stops a run that overflows at the smallest scale, and knows only powers of two.
 """
 
 from __future__ import annotations
@@ -52,13 +52,20 @@ class DynamicLossScale:
         return loss * self.cur_scale
 
     def update_scale(self, overflow: bool) -> None:
-        """Take notice of a step."""
-        if overflow:
-            self._growth = 0
-            self._hysteresis -= 1
-            if self._hysteresis <= 0:
-                self.cur_scale = max(self.cur_scale / 2, self._precision.min_loss_scale)
+        """Take notice of an overflow; `count_step` of a step without one."""
+        if not overflow:
             return
+        self._growth = 0
+        self._hysteresis -= 1
+        if self._hysteresis <= 0:
+            self.cur_scale = max(self.cur_scale / 2, self._precision.min_loss_scale)
+
+    def count_step(self) -> None:
+        """Take notice of a step that was taken.
+
+        ZeRO calls `update_scale` before it unscales the gradients, by the scale that it then finds (stage_1_and_2.py 3047
+        and 3198, stage3.py 2826 and 2981): a scale that had been doubled would halve them.
+        """
         self._growth += 1
         if self._growth == self._precision.loss_scale_window:
             self._growth = 0

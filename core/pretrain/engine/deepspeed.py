@@ -67,12 +67,17 @@ class DeepSpeedEngine:
             mpu=mpu,
             dist_init_required=False,
         )
-        scale = zero_scale.install(self.optimizer, recipe.precision)
+        self._scale = zero_scale.install(self.optimizer, recipe.precision)
         if self._overflow is not None:
             watch_overflow(self.optimizer, self._overflow)
         self.schedule = build_schedule(recipe, self.optimizer)
         self.state = DeepSpeedState(
-            self.model, self.optimizer, self._adam, scale, stage=self._stage, is_fp32=recipe.precision.dtype == "fp32"
+            self.model,
+            self.optimizer,
+            self._adam,
+            self._scale,
+            stage=self._stage,
+            is_fp32=recipe.precision.dtype == "fp32",
         )
 
     @property
@@ -117,6 +122,8 @@ class DeepSpeedEngine:
         if not self._engine.was_step_applied():
             return None, True
         self._adam.taken += 1
+        if self._scale is not None:
+            self._scale.count_step()
         norm = self._engine.get_global_grad_norm() if clipped is None else clipped
         return torch.as_tensor(norm, device=self._device), False
 
