@@ -7,6 +7,7 @@ from functools import partial
 
 import torch
 
+from pretrain.plugins.requests import RotaryRequest
 from pretrain.testing import examples
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
@@ -65,4 +66,20 @@ def attention():
         yield "triangle_triton", replace(request, block_size=block_size), call
 
 
-CALLS = {"activation": activation, "attention": attention, "bias_dropout_add": bias_dropout_add, "norm": norm}
+def rotary():
+    for dtype, size, turned, is_view in [(BF16, 128, 128, True), (FP16, 96, 24, False), (FP32, 6, 2, False)]:
+        request = RotaryRequest(
+            device_type="cuda", dtype=dtype, heads=16, head_size=size, rotary_size=turned, seq_length=3
+        )
+        x = leaf(3, 2, 16, 3 * size, dtype=dtype)[..., :size] if is_view else leaf(3, 2, 16, size, dtype=dtype)
+        table = torch.zeros(3, 1, 1, turned)
+        yield "triton", request, partial(lambda kernel, x, table: kernel(x, table, table), x=x, table=table)
+
+
+CALLS = {
+    "activation": activation,
+    "attention": attention,
+    "bias_dropout_add": bias_dropout_add,
+    "norm": norm,
+    "rotary": rotary,
+}

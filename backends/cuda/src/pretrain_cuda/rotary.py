@@ -1,0 +1,30 @@
+"""Rotary position embedding in one Triton kernel.
+
+apex's extension fused_rotary_positional_embedding was left out: its call changed between versions, and its Python
+wrapper left apex with apex.transformer. torch.compile makes a kernel like this one, seconds after the start.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from pretrain.plugins.offer import Decline, Offer
+from pretrain_cuda import triton_fit
+
+if TYPE_CHECKING:
+    from pretrain.plugins.requests import RotaryRequest
+
+NAME = "triton"
+
+
+def answers(request: RotaryRequest) -> Offer | Decline:
+    """Return the one kernel, or why it does not fit."""
+    reason = triton_fit.unfit(request)
+    if reason:
+        return Decline(name=NAME, reason=reason)
+    return Offer(name=NAME, build=_build, provider=triton_fit.provider())
+
+
+def _build(_: object) -> Any:
+    return import_module("pretrain_cuda.rotary_triton").rotate
