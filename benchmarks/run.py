@@ -1,4 +1,7 @@
-"""Runs every CPU benchmark and keeps the results: `make bench`. Leave the machine alone meanwhile."""
+"""Runs every CPU benchmark and keeps the results: `make bench`. Leave the machine alone meanwhile.
+
+At the end the tables of docs/zero.md are made anew.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-BENCHMARKS = ("train_step", "bridge_cost", "startup", "cpu_kernels")
+BENCHMARKS = ("train_step", "bridge_cost", "startup", "cpu_kernels", "zero_step", "zero_memory")
+
+ROOT = Path(__file__).parent.parent
 
 for name in BENCHMARKS:
     print(f"== {name}", flush=True)
-    subprocess.run([sys.executable, "-m", f"benchmarks.{name}", "--keep"], cwd=Path(__file__).parent.parent, check=True)
+    subprocess.run([sys.executable, "-m", f"benchmarks.{name}", "--keep"], cwd=ROOT, check=True)
+subprocess.run([sys.executable, "-m", "benchmarks.zero_tables"], cwd=ROOT, check=True)
