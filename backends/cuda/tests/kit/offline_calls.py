@@ -76,10 +76,18 @@ def rotary():
         yield "triton", request, partial(lambda kernel, x, table: kernel(x, table, table), x=x, table=table)
 
 
+def cross_entropy():
+    for dtype, vocab_size, padded in [(BF16, 50257, 50304), (FP32, 997, 1000), (FP16, 64, 64)]:
+        request = examples.cross_entropy(dtype, vocab_size=vocab_size, padded=padded)
+        inputs = leaf(3, 2, padded, dtype=dtype), torch.zeros(3, 2, dtype=torch.int64)
+        yield "triton", request, partial(lambda kernel, inputs: kernel(*inputs), inputs=inputs)
+
+
 CALLS = {
     "activation": activation,
     "attention": attention,
     "bias_dropout_add": bias_dropout_add,
+    "cross_entropy": cross_entropy,
     "norm": norm,
     "rotary": rotary,
 }

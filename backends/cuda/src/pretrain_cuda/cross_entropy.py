@@ -1,0 +1,29 @@
+"""Vocabulary-parallel cross entropy in Triton, in place.
+
+liger-kernel's was left out: it knows no tensor-parallel group. torch.compile cannot write over its input.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from pretrain.plugins.offer import Decline, Offer
+from pretrain_cuda import triton_fit
+
+if TYPE_CHECKING:
+    from pretrain.plugins.requests import CrossEntropyRequest
+
+NAME = "triton"
+
+
+def answers(request: CrossEntropyRequest) -> Offer | Decline:
+    """Return the one kernel, or why it does not fit."""
+    reason = triton_fit.unfit(request)
+    if reason:
+        return Decline(name=NAME, reason=reason)
+    return Offer(name=NAME, build=lambda _: _build(request), provider=triton_fit.provider())
+
+
+def _build(request: CrossEntropyRequest) -> Any:
+    return import_module("pretrain_cuda.cross_entropy_triton").CrossEntropy(request)
