@@ -20,7 +20,7 @@ NORMS = {
     **{f"ZeRO-{stage} {dtype}": zero.Case(stage, dtype) for stage in (2, 3) for dtype in ("fp32", "fp16")},
     **{f"ZeRO-{stage} offloaded": zero.Case(stage, "bf16", zero.OFFLOADED) for stage in (2, 3)},
     "no ZeRO": zero.Case(0, "fp16"),
-    "BF16_Optimizer": zero.Case(1, "bf16", more={"data_types": {"grad_accum_dtype": "fp32"}}),
+    "BF16_Optimizer": zero.BF16_OPTIMIZER,
 }
 OVERFLOWS = {f"ZeRO-{stage}": zero.Case(stage, "fp16") for stage in (0, 1, 2, 3)}
 LAYOUTS = {f"ZeRO-{stage}": zero.Case(stage) for stage in (1, 3)}

@@ -60,12 +60,31 @@ for name, value in before.items():
     assert after[name] == value, (name, value, after[name])
 
 from bridge import zero
-for case in (zero.Case(0), zero.Case(1, "bf16"), zero.Case(2, "fp16"), zero.Case(3, "bf16")):
+for case in (zero.Case(0), zero.Case(1, "bf16"), zero.BF16_OPTIMIZER, zero.Case(2, "fp16"), zero.Case(3, "bf16")):
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     zero.train(case, CpuBackend())
     dist.destroy_process_group()
 assert "LOCAL_RANK" not in os.environ
 assert "torch._inductor.compile_fx" not in sys.modules, "what torch.compile compiles with was imported"
+"""
+
+APEX = "import torch\nclass optimizers: FusedAdam = torch.optim.AdamW\n"
+"""What DeepSpeed looks for in apex."""
+WITH_APEX = """
+import torch, torch.distributed as dist
+from bridge import zero
+from pretrain.bridge import deepspeed as bridge
+from pretrain.bridge.zero_state import MAIN, zero_state
+from pretrain.cpu.backend import CpuBackend
+
+deepspeed = bridge.install(CpuBackend())
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+bridge.connect(CpuBackend())
+import apex
+model = torch.nn.Linear(3, 2)
+optimizer = apex.optimizers.FusedAdam(model.parameters())
+_, made, _, _ = deepspeed.initialize(model=model, optimizer=optimizer, config=zero.Case(0, "bf16").config())
+print(zero_state(made, 0).whole(model.weight, MAIN).shape)
 """
 
 
@@ -105,6 +124,18 @@ def test_nothing_is_left_behind_compiled_or_printed():
         check=False,
     )
     assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
+
+
+def test_bf16_without_zero_has_the_same_optimizer_around_an_adam_of_apex(tmp_path):
+    (tmp_path / "apex.py").write_text(APEX)
+    run = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", WITH_APEX],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": f"{TESTS}{os.pathsep}{tmp_path}", "OMP_NUM_THREADS": "1"},
+        check=False,
+    )
+    assert (run.returncode, run.stdout, run.stderr) == (0, "torch.Size([2, 3])\n", "")
 
 
 def test_the_accelerator_is_deepspeeds_own_and_asks_the_backend():

@@ -29,13 +29,15 @@ class Case:
         return {
             "train_micro_batch_size_per_gpu": 4,
             "gradient_clipping": 0.05,
-            "zero_optimization": {"stage": self.stage, **self.zero},
+            "zero_optimization": {"stage": self.stage, "memory_efficient_linear": False, **self.zero},
             "zero_force_ds_cpu_optimizer": False,
             **({} if self.dtype == "fp32" else {self.dtype: precision}),
             **self.more,
         }
 
 
+BF16_OPTIMIZER = Case(1, "bf16", more={"data_types": {"grad_accum_dtype": "fp32"}})
+"""What ZeRO-1 is by default in bf16; DeepSpeed has an optimizer of its own for it."""
 OFFLOADED = {"offload_optimizer": {"device": "cpu", "pin_memory": False}}
 
 

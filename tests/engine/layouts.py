@@ -35,6 +35,8 @@ SPLIT_INPUTS = (*RECOMPUTE, "recompute.distribute_saved_activations=true")
 MASKED = ("data.reset_attention_mask=true",)
 ACCUMULATED = ("train.micro_batch_size=1",)
 BF16 = ("precision.dtype=bf16",)
+BF16_SUMS = (*BF16, "precision.grad_reduce_in_fp32=false")
+FP16 = ("precision.dtype=fp16", "precision.initial_loss_scale=1024", "precision.loss_scale_window=3")
 
 DEEPSPEED = ("engine.name=deepspeed",)
 STAGE = [(*DEEPSPEED, f"engine.zero.stage={stage}") for stage in range(4)]
@@ -121,9 +123,11 @@ DEEPSPEED_TWO_RANKS = {
     "NeoX, stage 2, TP, sequence parallel": Case(NEOX, (*STAGE[2], *TP, *SP), last=SAVED_AT),
     "NeoX, stage 3, TP, sequence parallel": Case(NEOX, (*STAGE[3], *TP, *SP), last=SAVED_AT),
     "Llama, stage 3": Case(LLAMA, STAGE[3], last=SAVED_AT, saves="of-Llama"),
+    "bf16, stage 0, TP": Case(BF16_SUMS, (*STAGE[0], *TP), last=SAVED_AT),
     "bf16, stage 1": Case(BF16, STAGE[1], last=SAVED_AT),
     "bf16, stage 2, offload": Case(BF16, (*STAGE[2], *OFFLOAD), last=SAVED_AT),
     "bf16, stage 3": Case(BF16, STAGE[3], last=SAVED_AT, saves="of-bf16"),
+    "fp16, stage 3, TP": Case(FP16, (*STAGE[3], *TP), last=SAVED_AT),
     "stage 1 -> 3": Case(GPT2, STAGE[3], loads="of-stage-1"),
     "stage 3 -> 1, TP": Case(GPT2, (*STAGE[1], *TP), loads="of-stage-3"),
     "stage 1, TP -> 2": Case(GPT2, STAGE[2], loads="of-stage-1-TP"),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 from contextlib import contextmanager
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from engine import tiny
 from engine.layouts import ACCUMULATED, OFFLOAD, OFFLOAD_ALL, STAGE
@@ -192,3 +194,43 @@ def test_clipping_bounds_the_update_but_not_the_reported_norm(stage, clip):
     theirs = steps(f"optimizer.clip_grad={clip}")
     assert [step[0] for step in ours] == pytest.approx([step[0] for step in theirs], rel=1e-5)
     assert [step[1] for step in ours] == pytest.approx([step[1] for step in theirs], rel=1e-5)
+
+
+@EVERY_STAGE
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_no_step_waits_for_the_device_by_itself(stage, dtype, monkeypatch):
+    waits = []
+    sums = "false" if dtype == "bf16" and stage == 0 else "true"
+    with tiny.engine_of(
+        tiny.tiny(*SMALL, *STAGE[stage], f"precision.dtype={dtype}", f"precision.grad_reduce_in_fp32={sums}")
+    ) as engine:
+        accelerator = importlib.import_module("deepspeed.accelerator").get_accelerator()
+        monkeypatch.setattr(accelerator, "synchronize", lambda *_: waits.append("synchronize"), raising=False)
+        tiny.train(engine, 0, 4)
+        tiny.held_out_loss(engine)
+    assert waits == []
+
+
+def test_the_norm_of_weights_in_host_memory_is_summed_on_the_device(monkeypatch):
+    summed = []
+    with tiny.engine_of(tiny.tiny(*SMALL, *STAGE[3], *OFFLOAD_ALL)) as engine:
+        monkeypatch.setattr(engine, "_device", torch.device("meta"))  # any other than the host
+        monkeypatch.setattr(dist, "all_reduce", lambda tensor, group: summed.append(tensor.device.type))
+        engine.parameters_norm()
+    assert summed == ["meta", "meta"]
+
+
+def test_torchs_linear_stays_torchs(monkeypatch):
+    linear = torch._C._nn.linear
+    monkeypatch.setattr(torch.nn.functional, "linear", linear)  # whatever this process did before
+    with tiny.engine_of(tiny.tiny(*SMALL, *STAGE[3])) as engine:
+        tiny.train(engine, 0, 2)
+        assert torch.nn.functional.linear is linear
+
+
+def test_stage_3_in_bf16_rounds_as_without_zero():
+    def losses(*overrides):
+        with tiny.engine_of(tiny.tiny(*SMALL, "precision.dtype=bf16", *overrides)) as engine:
+            return [tiny.take_step(engine, iteration).loss.item() for iteration in range(4)]
+
+    assert losses(*STAGE[3]) == losses(*STAGE[2])

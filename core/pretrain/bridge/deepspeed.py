@@ -65,6 +65,7 @@ def install(backend: Backend) -> ModuleType:
         set_accelerator(make_accelerator(backend, type(accelerator) if own else None))
         _quieten()
         _import_muon()
+        _forget_apex()
     return deepspeed  # type: ignore[no-any-return]
 
 
@@ -120,6 +121,10 @@ def _quieten() -> None:
     logger.handlers.clear()
     logger.propagate = True
     logger.addFilter(lambda record: not any(text in record.getMessage() for text in _UNFOUNDED))
+    from deepspeed.runtime import bf16_optimizer  # noqa: PLC0415
+
+    # Lines 54, 124, 157 and 227 print, collect garbage, and have the device forget its peak of memory.
+    bf16_optimizer.see_memory_usage = lambda *_, **__: None
 
 
 def _import_muon() -> None:
@@ -135,6 +140,16 @@ def _import_muon() -> None:
         from deepspeed.runtime.zero.muon import muon_optimizer  # noqa: F401, PLC0415
     finally:
         compiler.compile = compile_
+
+
+def _forget_apex() -> None:
+    """Let bf16 without ZeRO have one optimizer, whose state `zero_state` knows, also around an Adam of apex.
+
+    With apex there DeepSpeed has another for it (runtime/engine.py 2559), which keeps flat tensors.
+    """
+    from deepspeed.runtime import engine  # noqa: PLC0415
+
+    engine.APEX_INSTALLED = False
 
 
 def connect(backend: Backend) -> None:

@@ -74,7 +74,7 @@ def clip_by_norm(
     """Scale gradients in place by min(1, max_norm / total_norm), on the device.
 
     Args:
-        parameters: those with `.grad` in fp32.
+        parameters: those with `.grad`.
         max_norm: the norm that gradients are clipped to.
         total_norm: scalar tensor, the norm that they have.
         use_decoupled_grad: of megatron-core's precision-aware optimizer, which is not used here.

@@ -63,8 +63,8 @@ class DynamicLossScale:
     def count_step(self) -> None:
         """Take notice of a step that was taken.
 
-        ZeRO calls `update_scale` before it unscales the gradients, by the scale that it then finds (stage_1_and_2.py 3047
-        and 3198, stage3.py 2826 and 2981): a scale that had been doubled would halve them.
+        ZeRO calls `update_scale` before it unscales the gradients by the scale that it then finds, which would halve
+        them had it been doubled (zero/stage_1_and_2.py 3047 and 3198, stage3.py 2826 and 2981).
         """
         self._growth += 1
         if self._growth == self._precision.loss_scale_window:

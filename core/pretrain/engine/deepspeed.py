@@ -157,7 +157,7 @@ class DeepSpeedEngine:
     def parameters_norm(self) -> Tensor:
         """Return the norm over parameters that this rank alone holds, summed over the ranks that hold the others."""
         ours = [p for p in self.model.parameters() if param_is_not_tensor_parallel_duplicate(p)]
-        squared = self._norm([own_part(parameter) for parameter in ours]).square()
+        squared = self._norm([own_part(parameter) for parameter in ours]).square().to(self._device)
         if self._stage == 3:
             dist.all_reduce(squared, group=parallel_state.get_data_parallel_group())
         dist.all_reduce(squared, group=parallel_state.get_tensor_model_parallel_group())
@@ -176,10 +176,8 @@ class DeepSpeedEngine:
         if self.recipe.engine.zero.offload_param.device == "nvme":
             self.optimizer.empty_partition_cache()
 
-    def _clip(self) -> Tensor | None:
-        """Clip the gradients where DeepSpeed has no optimizer of its own, and return their norm."""
-        if self.recipe.precision.dtype != "fp32":
-            return None
+    def _clip(self) -> Tensor:
+        """Clip the gradients, which without ZeRO every rank has whole, and return their norm."""
         parameters = list(self.model.parameters())
         ours = [p.grad for p in parameters if p.grad is not None and param_is_not_tensor_parallel_duplicate(p)]
         squared = self._norm(ours).square()
@@ -201,9 +199,10 @@ def _sum_over_sequence_parts(model: GPT) -> None:
 
 
 def _sum_over_tensor_parallel_ranks(gradient: Tensor) -> Tensor:
-    total = gradient.clone()  # two weights may be given one tensor, such as the biases of a parallel residual
+    # A copy: two weights may be given one tensor, such as the biases of a parallel residual.
+    total = gradient.to(torch.float32, copy=True)
     dist.all_reduce(total, group=parallel_state.get_tensor_model_parallel_group())
-    return total
+    return total.to(gradient.dtype)
 
 
 def _adam_of(parts: Parts, groups: list[dict[str, Any]]) -> Any:

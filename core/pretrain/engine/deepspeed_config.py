@@ -20,13 +20,16 @@ def deepspeed_config(recipe: Recipe, data_parallel_size: int) -> dict[str, Any]:
     config: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": train.micro_batch_size,
         "gradient_accumulation_steps": train.global_batch_size // (train.micro_batch_size * data_parallel_size),
-        # Without ZeRO and in fp32 DeepSpeed clips, but does not tell the norm: the engine does both.
-        "gradient_clipping": recipe.optimizer.clip_grad if _has_wrapper(recipe) else 0.0,
+        # Without ZeRO the engine clips. DeepSpeed tells no norm in fp32; in bf16 it counts the first tensor-parallel
+        # rank alone, because it looks for the mark of split weights on their gradients (runtime/utils.py 575).
+        "gradient_clipping": recipe.optimizer.clip_grad if recipe.engine.zero.stage > 0 else 0.0,
         "zero_optimization": _zero(recipe),
         # The optimizer is the negotiated one, or on the host the one that the recipe names.
         "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False,
         "steps_per_print": None,
+        # It would wait for the device before every forward pass.
+        "timers": {"throughput": {"enabled": False}},
     }
     return config | _precision(recipe)
 
@@ -38,6 +41,10 @@ def _zero(recipe: Recipe) -> dict[str, Any]:
         config["offload_optimizer"] = _offload(zero.offload_optimizer)
     if zero.offload_param.device != "none":
         config["offload_param"] = _offload(zero.offload_param)
+    if zero.stage == 3:
+        # It would replace torch.nn.functional.linear for good, in everything that this process runs; torch's own holds
+        # no gathered weight either, and rounds as it does without ZeRO.
+        config["memory_efficient_linear"] = False
     return config
 
 
@@ -58,7 +65,3 @@ def _precision(recipe: Recipe) -> dict[str, Any]:
             "loss_scale": precision.loss_scale or 0,  # 0: dynamic, by pretrain.bridge.zero_scale
         }
     return config
-
-
-def _has_wrapper(recipe: Recipe) -> bool:
-    return recipe.engine.zero.stage > 0 or recipe.precision.dtype != "fp32"

@@ -32,7 +32,6 @@ def splitting(recipe: Recipe, deepspeed: ModuleType) -> dict[str, Any]:
         # No dtype: the configuration's is taken, where the argument is ignored on a device without fp16
         # (deepspeed/runtime/zero/partition_parameters.py 409).
         mpu=mpu,
-        mem_efficient_linear=False,  # it would replace torch.nn.functional.linear for good
     )
     return {"building": building, "whole": whole}
 
