@@ -2,9 +2,9 @@
 
     python -m benchmarks.zero_step [--rounds 7] [--keep]
 
-GPT-2 of 6 layers (82 M parameters), sequences of 256 tokens, one a rank, one thread a rank, gloo. All systems of a group live at once, each
-in processes of its own, and take a step in turn; the ratios are taken round by round. They start from the same weights
-and must have the same losses. Beside the seconds of the slower rank there are those that the ranks' threads computed,
+GPT-2 124M with sequences of 256 tokens, one a rank, one thread a rank, gloo. All systems of a group live at once, each in
+processes of its own, and take a step in turn; the ratios are taken round by round. They start from the same weights and
+must have the same losses. Beside the seconds of the slower rank there are those that the ranks' threads computed,
 together: what else the machine did meanwhile hardly changes them, and waiting for each other does not count.
 """
 
@@ -21,7 +21,7 @@ from pathlib import Path
 
 from benchmarks import machine
 
-SHAPE = {"layers": 6, "hidden": 768, "heads": 12, "seq": 256, "vocab": 50257}
+SHAPE = {"layers": 12, "hidden": 768, "heads": 12, "seq": 256, "vocab": 50257}
 RANKS = 2
 BASE = "megatron ZeRO-1"
 GROUPS = (  # pairs: three systems at once do not fit into 24 GB

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 import pytest
@@ -82,8 +81,10 @@ def refused():
 def test_without_libaio_it_is_an_error_that_names_the_package(machine):
     builders = machine(libaio=False)
     assert refused() == [
-        f"{KEY}: nvme needs DeepSpeed's async_io, but libaio (package libaio-dev of Debian and Ubuntu, libaio-devel of "
-        "Red Hat, libaio of Arch) is missing.",
+        (
+            f"{KEY}: nvme needs DeepSpeed's async_io, but libaio (package libaio-dev of Debian and Ubuntu, "
+            "libaio-devel of Red Hat, libaio of Arch) is missing."
+        ),
         REMEDY,
     ]
     assert builders.compiled == []
@@ -149,4 +150,4 @@ def test_it_is_looked_for_before_anything_is_built(monkeypatch, tmp_path):
     (tmp_path / "nvme").mkdir()
     with pytest.raises(BackendError, match="libaio"), tiny.engine_of(recipe):
         pass
-    assert os.listdir(tmp_path / "nvme") == []
+    assert list((tmp_path / "nvme").iterdir()) == []

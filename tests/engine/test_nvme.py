@@ -16,7 +16,6 @@ from engine.comparison import assert_close
 from engine.layouts import ACCUMULATED, BF16, RECOMPUTE, STAGE
 from pretrain.bridge import deepspeed as bridge
 from pretrain.cpu.backend import CpuBackend
-from pretrain.errors import RecipeError
 
 OPTIMIZER = "engine.zero.offload_optimizer"
 PARAM = "engine.zero.offload_param"
@@ -65,7 +64,7 @@ CASES = {
 
 @pytest.fixture(autouse=True)
 def _async_io(monkeypatch):
-    """Let the builder that DeepSpeed's accelerator has for async_io return the emulated one, as if it were installed."""
+    """Let the builder that DeepSpeed's accelerator has for async_io return the emulated one."""
     if os.environ.get("PRETRAIN_REAL_ASYNC_IO"):
         return
     bridge.install(CpuBackend())

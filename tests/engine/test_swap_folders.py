@@ -41,7 +41,7 @@ def test_the_files_of_this_rank_are_removed_at_the_end(tmp_path):
     swap_folders.claim({KEY: str(tmp_path)}, 0)
     left_behind(tmp_path, 0)
     swap_folders.release()
-    assert os.listdir(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
     swap_folders.release()
 
 
@@ -143,4 +143,4 @@ def test_nothing_is_held_after_an_error(tmp_path):
     paths = {KEY: str(tmp_path), "engine.zero.offload_optimizer.nvme_path": str(tmp_path / "absent")}
     with pytest.raises(RecipeError, match="absent is no folder here"):
         swap_folders.claim(paths, 0)
-    assert os.listdir(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []

@@ -152,8 +152,10 @@ def test_offload_that_is_idle_is_one_mistake():
 def test_the_hosts_adam_takes_the_place_of_the_negotiated_one():
     data = deepspeed({"stage": 2, "offload_optimizer": {"device": "cpu"}})
     assert refusal_of(data, "kernels.optimizer=fused") == [
-        "--set kernels.optimizer=fused: kernels.optimizer: no effect here; it needs no "
-        "engine.zero.offload_optimizer.device, with which engine.zero.offload_optimizer.cpu_adam steps."
+        (
+            "--set kernels.optimizer=fused: kernels.optimizer: no effect here; it needs no "
+            "engine.zero.offload_optimizer.device, with which engine.zero.offload_optimizer.cpu_adam steps."
+        )
     ]
 
 

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from pretrain_cuda.devices import Architecture
 
 
-
 class Sdpa:
     """An `AttentionFn` by one of torch's kernels."""
 
