@@ -2,7 +2,7 @@
 
     python -m benchmarks.zero_step [--rounds 7] [--keep]
 
-GPT-2 124M with sequences of 256 tokens, one a rank, one thread a rank, gloo. All systems of a group live at once, each in
+GPT-2 124M, sequences of 256 tokens, one a rank, one thread a rank, gloo. All systems of a group live at once, each in
 processes of its own, and take a step in turn; the ratios are taken round by round. They start from the same weights and
 must have the same losses. Beside the seconds of the slower rank there are those that the ranks' threads computed,
 together: what else the machine did meanwhile hardly changes them, and waiting for each other does not count.
