@@ -115,7 +115,7 @@ def _words(
     """Return 32 random bits for every entry of the four quarters of a tile."""
     within = tl.arange(0, quarter)[:, None] * tile_columns + tl.arange(0, tile_columns)[None, :]
     tiles = tl.cdiv(columns, tile_columns)
-    return tl.randint4x(tl.load(seed), (tile * tiles + tl.program_id(1)) * (quarter * tile_columns) + within)
+    return tl.randint4x(tl.load(seed), (tile * tiles + tl.program_id(1)) * (quarter * tile_columns) + within)  # type: ignore[no-any-return]
 
 
 @triton.jit  # type: ignore[untyped-decorator]  # triton has no types

@@ -59,7 +59,7 @@ class _CrossEntropy(torch.autograd.Function):
                 block=BLOCK,
                 num_warps=WARPS,
             )
-        maximum, total, loss = found if group is None else _over_ranks(*found, group=group)
+        maximum, total, loss = found if group is None else _over_ranks(found[0], found[1], found[2], group=group)
         ctx.save_for_backward(rows, column, maximum, total)
         ctx.part, ctx.shape = part, logits.shape
         return loss.view(target.shape)

@@ -54,10 +54,13 @@ class Sdpa:
         # A query that sees no key is let see all, and its context is set to zero: what torch's kernels do with such a
         # row differs from version to version (mean of the values, nan, zero).
         empty = None if mask is None else mask.all(dim=-1, keepdim=True)  # [b, 1 or n, 1 or queries, 1]
+        q, k, v = (_dense(x).permute(1, 2, 0, 3) for x in (query, key, value))  # [b, n, s, d]
         with sdpa_kernel(self.kernel):
             context = F.scaled_dot_product_attention(
-                *(_dense(x).permute(1, 2, 0, 3) for x in (query, key, value)),  # [b, n, s, d]
-                attn_mask=None if mask is None else ~mask | empty,  # torch: True = keep
+                q,
+                k,
+                v,
+                attn_mask=None if mask is None or empty is None else ~mask | empty,  # torch: True = keep
                 dropout_p=self.dropout if training else 0.0,
                 is_causal=self.mask is Mask.CAUSAL,
                 scale=self.scale,
@@ -90,7 +93,7 @@ def efficient(request: AttentionRequest) -> Offer | Decline:
 
 def prefers_cudnn(architecture: Architecture) -> bool:
     """Say whether torch itself asks cuDNN before flash: on Hopper and Blackwell, from cuDNN 9.15.1 on."""
-    version = torch.backends.cudnn.version()  # None where torch is built without: then the newest is assumed
+    version = _cudnn_version()  # None where torch is built without: then the newest is assumed
     return architecture.major in (9, 10) and (version is None or version > 91500)
 
 
@@ -102,7 +105,7 @@ def _answer(request: AttentionRequest, kernel: SDPBackend, reason: str) -> Offer
 
 
 def _provider(kernel: SDPBackend) -> str:
-    version = torch.backends.cudnn.version() if kernel is SDPBackend.CUDNN_ATTENTION else None
+    version = _cudnn_version() if kernel is SDPBackend.CUDNN_ATTENTION else None
     return f"torch {torch.__version__}" + (f", cuDNN {version}" if version else "")
 
 
@@ -120,7 +123,7 @@ def _cudnn(request: AttentionRequest, architecture: Architecture) -> str:
     reason = before_ampere(architecture) or over_head_size(request, 128) or no_multiple_of(8, request)
     if reason:
         return reason
-    version = torch.backends.cudnn.version()
+    version = _cudnn_version()
     if request.deterministic:
         return "deterministic is asked for; its backward pass is not"
     if request.dropout * 16 != int(request.dropout * 16):
@@ -143,3 +146,8 @@ def _efficient(request: AttentionRequest) -> str:
 
 def _dense(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()  # the kernels read rows of heads
+
+
+def _cudnn_version() -> int | None:
+    version: int | None = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
+    return version
