@@ -1,5 +1,5 @@
 # Every target makes .venv first if it is missing or out of date; ./bootstrap says how.
-.PHONY: quickstart test lint bench venv
+.PHONY: quickstart test lint bench wheels test-device venv
 PY := .venv/bin
 PYTEST := OMP_NUM_THREADS=1 $(PY)/python -m pytest
 
@@ -20,6 +20,13 @@ lint: venv
 bench: venv
 	$(PY)/python -m pip --quiet install --editable ".[benchmarks]"
 	$(PY)/python benchmarks/run.py
+
+# Tests, trainings and benchmarks on a GPU. Without a network there: make wheels here first, and copy wheels/ along.
+test-device:
+	backends/cuda/device/test
+
+wheels: venv
+	$(PY)/python backends/cuda/device/wheels.py wheels $(THERE)
 
 venv:
 	@./bootstrap
