@@ -17,6 +17,7 @@ import sys
 import time
 
 from benchmarks import machine
+from benchmarks.setting import Setting
 
 THREADS = 2
 
@@ -27,7 +28,7 @@ def main() -> None:
     arguments = parser.parse_args()
     spent = {"seconds": 0.0, "names": 0}
     observe(spent)
-    sys.argv = ["pretrain", "fp32", str(THREADS)]
+    sys.argv = ["pretrain", Setting("fp32", THREADS).to_json()]
     import benchmarks.train_step as train_step
 
     train_step.serve = lambda _step: None

@@ -10,7 +10,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 RESULTS = Path(__file__).parent / "results"
-_DISTRIBUTIONS = ("torch", "megatron-core", "transformers", "tokenizers", "numpy", "deepspeed", "pretrain")
+_DISTRIBUTIONS = (
+    *("torch", "megatron-core", "transformers", "tokenizers", "numpy", "deepspeed", "pretrain"),
+    *("pretrain-cuda", "triton", "flash-attn", "flash-attn-3", "flash-attn-4", "apex"),
+)
 
 
 def describe(threads: int) -> dict[str, object]:

@@ -19,9 +19,9 @@ import time
 from pathlib import Path
 
 from benchmarks import machine
+from benchmarks.setting import GPT2_124M, Setting
 
 SYSTEMS = ("pretrain", "huggingface", "megatron")
-SHAPE = {"layers": 12, "hidden": 768, "heads": 12, "seq": 1024, "vocab": 50257}
 
 
 def main() -> None:
@@ -33,17 +33,17 @@ def main() -> None:
     parser.add_argument("--keep", action="store_true", help="write results/train_step.json")
     arguments = parser.parse_args()
     systems = arguments.systems.split(",")
-    result = {**machine.describe(arguments.threads), "shape": SHAPE}
+    result = {**machine.describe(arguments.threads), "shape": GPT2_124M}
     for dtype in arguments.dtypes.split(","):
-        result[dtype] = compare(systems, dtype, arguments.threads, arguments.rounds)
+        result[dtype] = compare(systems, Setting(dtype, arguments.threads), arguments.rounds)
         print(json.dumps({dtype: result[dtype]}, indent=1))
     if arguments.keep:
         machine.keep("train_step", result)
 
 
-def compare(systems: list[str], dtype: str, threads: int, rounds: int) -> dict[str, object]:
-    """Return seconds per step of every system and the ratios of their speeds to ours, round by round."""
-    workers = {name: Worker(name, dtype, threads) for name in systems}
+def compare(systems: list[str], setting: Setting, rounds: int) -> dict[str, object]:
+    """Return seconds per step of every system and the ratios of their speeds to the first one's, round by round."""
+    workers = {name: Worker(name, setting) for name in systems}
     for worker in workers.values():
         worker.step(), worker.step()  # warm up
     seconds: dict[str, list[float]] = {name: [] for name in systems}
@@ -57,7 +57,7 @@ def compare(systems: list[str], dtype: str, threads: int, rounds: int) -> dict[s
     result: dict[str, object] = {
         name: {
             "seconds": [round(value, 3) for value in values],
-            "tokens_per_second": round(SHAPE["seq"] / statistics.median(values), 1),
+            "tokens_per_second": round(setting.tokens / statistics.median(values), 1),
             "last_loss": round(losses[name], 4),
         }
         for name, values in seconds.items()
@@ -74,8 +74,8 @@ def compare(systems: list[str], dtype: str, threads: int, rounds: int) -> dict[s
 class Worker:
     """A system in a process of its own."""
 
-    def __init__(self, name: str, dtype: str, threads: int) -> None:
-        command = [sys.executable, "-m", f"benchmarks.systems.{name}", dtype, str(threads)]
+    def __init__(self, name: str, setting: Setting) -> None:
+        command = [sys.executable, "-m", f"benchmarks.systems.{name}", setting.to_json()]
         root = Path(__file__).parent.parent
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=root)
 

@@ -1,20 +1,21 @@
-"""Plain megatron-core on the CPU: its local spec, its optimizer, its own kernels; the bridge only names the device."""
+"""Plain megatron-core: its local spec, its optimizer, its own kernels; off CUDA the bridge names the device."""
 
 from __future__ import annotations
 
-import sys
 from functools import partial
+from importlib.util import find_spec
 
 import torch
 import torch.distributed as dist
 
-from benchmarks.train_step import SHAPE, serve
+from benchmarks.setting import Setting
+from benchmarks.train_step import serve
 from pretrain.bridge import megatron as bridge
 from pretrain.plugins.manager import load
 
-dtype, threads = sys.argv[1], int(sys.argv[2])
-torch.set_num_threads(threads)
-bridge.install(load("cpu").backend)
+setting = Setting.given()
+backend = load(setting.backend).backend
+bridge.install(backend)
 
 from megatron.core import parallel_state  # noqa: E402  after the bridge
 from megatron.core.distributed import (  # noqa: E402
@@ -30,36 +31,45 @@ from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed  # noq
 from megatron.core.transformer import TransformerConfig  # noqa: E402
 from megatron.core.transformer.module import Float16Module  # noqa: E402
 
-torch_dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[dtype]
-dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+device = torch.device(setting.backend)
+on_gpu = device.type == "cuda"
+torch_dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[setting.dtype]
+dist.init_process_group(backend.process_group, store=dist.HashStore(), rank=0, world_size=1)
 parallel_state.initialize_model_parallel()
 model_parallel_cuda_manual_seed(1)
 config = TransformerConfig(
-    num_layers=SHAPE["layers"],
-    hidden_size=SHAPE["hidden"],
-    num_attention_heads=SHAPE["heads"],
+    num_layers=setting["layers"],
+    hidden_size=setting["hidden"],
+    num_attention_heads=setting["heads"],
     hidden_dropout=0.0,
     attention_dropout=0.0,
     transformer_impl="local",
-    gradient_accumulation_fusion=False,
-    bf16=dtype == "bf16",
+    # What Megatron-LM switches on by itself on a GPU: the first two are compiled, the others need apex's extensions.
+    bias_activation_fusion=on_gpu,
+    bias_dropout_fusion=on_gpu,
+    masked_softmax_fusion=on_gpu and find_spec("scaled_upper_triang_masked_softmax_cuda") is not None,
+    gradient_accumulation_fusion=on_gpu and find_spec("fused_weight_gradient_mlp_cuda") is not None,
+    bf16=torch_dtype is torch.bfloat16,
     params_dtype=torch_dtype,
     pipeline_dtype=torch_dtype,
 )
-vocab = -(-SHAPE["vocab"] // 128) * 128
-model = GPTModel(config, get_gpt_layer_local_spec(), vocab, SHAPE["seq"], share_embeddings_and_output_weights=True)
-if dtype == "bf16":
+spec, vocab = get_gpt_layer_local_spec(), setting.padded_vocab
+model = GPTModel(config, spec, vocab, setting["seq"], share_embeddings_and_output_weights=True).to(device)
+if torch_dtype is torch.bfloat16:
     model = Float16Module(config, model)
-ddp_config = DistributedDataParallelConfig(grad_reduce_in_fp32=dtype == "bf16")
+ddp_config = DistributedDataParallelConfig(grad_reduce_in_fp32=torch_dtype is torch.bfloat16)
 model = DistributedDataParallel(config, ddp_config, model)
 optimizer = get_megatron_optimizer(
-    OptimizerConfig(lr=1e-4, weight_decay=0.1, clip_grad=1.0, bf16=dtype == "bf16", params_dtype=torch_dtype), [model]
+    OptimizerConfig(
+        lr=1e-4, weight_decay=0.1, clip_grad=1.0, bf16=torch_dtype is torch.bfloat16, params_dtype=torch_dtype
+    ),
+    [model],
 )
 config.finalize_model_grads_func = finalize_model_grads
 config.grad_scale_func = optimizer.scale_loss
-tokens = torch.randint(0, SHAPE["vocab"], (1, SHAPE["seq"] + 1), generator=torch.Generator().manual_seed(0))
-positions = torch.arange(SHAPE["seq"])[None]
-mask = torch.ones(1, 1, SHAPE["seq"], SHAPE["seq"], dtype=torch.bool).triu(1)
+batches = [tokens.to(device) for tokens in setting.batches()]
+positions = torch.arange(setting["seq"], device=device).expand(setting.micro_batch_size, -1)
+mask = torch.ones(1, 1, setting["seq"], setting["seq"], dtype=torch.bool, device=device).triu(1)
 
 
 def mean(loss):
@@ -67,24 +77,25 @@ def mean(loss):
     return loss, loss.detach().clone()
 
 
-def forward(_batches, chunk):
+def forward(batches, chunk):
+    tokens = next(batches)
     return chunk(tokens[:, :-1], positions, mask, labels=tokens[:, 1:].contiguous()), partial(mean)
 
 
 def step() -> float:
     model.zero_grad_buffer()
     optimizer.zero_grad()
-    (loss,) = get_forward_backward_func()(
+    losses = get_forward_backward_func()(
         forward_step_func=forward,
-        data_iterator=None,
+        data_iterator=iter(batches),
         model=[model],
-        num_microbatches=1,
-        seq_length=SHAPE["seq"],
-        micro_batch_size=1,
+        num_microbatches=len(batches),
+        seq_length=setting["seq"],
+        micro_batch_size=setting.micro_batch_size,
         forward_only=False,
     )
     optimizer.step()
-    return loss.item()
+    return torch.stack(losses).mean().item()
 
 
 serve(step)

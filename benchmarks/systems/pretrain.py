@@ -6,35 +6,15 @@ import sys
 
 import torch
 
-from benchmarks.train_step import SHAPE, serve
+from benchmarks.setting import Setting
+from benchmarks.train_step import serve
 from pretrain.bridge import megatron
 from pretrain.plugins.manager import load
-from pretrain.recipe import make_recipe
 
-dtype, threads = sys.argv[1], int(sys.argv[2])
-choices = dict(choice.split("=") for choice in sys.argv[3:])
-torch.set_num_threads(threads)
-recipe = make_recipe(
-    {
-        "model": {
-            "num_layers": SHAPE["layers"],
-            "hidden_size": SHAPE["hidden"],
-            "num_attention_heads": SHAPE["heads"],
-            "seq_length": SHAPE["seq"],
-            "activation": "gelu_tanh",
-            "hidden_dropout": 0.0,
-            "attention_dropout": 0.0,
-        },
-        "tokenizer": {"type": "bytes"},
-        "data": {"path": "unused"},
-        "train": {"micro_batch_size": 1, "global_batch_size": 1, "train_iters": 1000},
-        "optimizer": {"lr": 1e-4, "weight_decay": 0.1},
-        "schedule": {"lr_decay_style": "constant"},
-        "precision": {"dtype": dtype},
-        "kernels": choices,
-    }
-)
-plugins = load("cpu")
+setting = Setting.given()
+choices = dict(choice.split("=") for choice in sys.argv[2:])
+recipe = setting.recipe(**choices)
+plugins = load(setting.backend)
 megatron.install(plugins.backend)
 
 from pretrain.engine import groups  # noqa: E402  after the bridge
@@ -42,19 +22,21 @@ from pretrain.engine.build import build_engine  # noqa: E402
 
 device = plugins.backend.device(0)
 groups.join_world(plugins.backend, 0, 1, 10)
-engine, _ = build_engine(recipe, plugins, SHAPE["vocab"], device, tell=print)
-tokens = torch.randint(0, SHAPE["vocab"], (1, SHAPE["seq"] + 1), generator=torch.Generator().manual_seed(0))
-batch = {
-    "tokens": tokens[:, :-1],
-    "labels": tokens[:, 1:].contiguous(),
-    "loss_mask": torch.ones(1, SHAPE["seq"]),
-    "position_ids": torch.arange(SHAPE["seq"])[None],
-    "attention_mask": None,
-}
+engine, _ = build_engine(recipe, plugins, setting["vocab"], device, tell=print)
+batches = [
+    {
+        "tokens": tokens[:, :-1],
+        "labels": tokens[:, 1:].contiguous(),
+        "loss_mask": torch.ones(tokens[:, 1:].shape, device=device),
+        "position_ids": torch.arange(setting["seq"], device=device).expand(setting.micro_batch_size, -1),
+        "attention_mask": None,
+    }
+    for tokens in (batch.to(device) for batch in setting.batches())
+]
 
 
 def step() -> float:
-    return engine.train_step(iter([batch]), 1).loss.item()
+    return engine.train_step(iter(batches), len(batches)).loss.item()
 
 
 serve(step)

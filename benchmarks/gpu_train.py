@@ -1,0 +1,87 @@
+"""One training step of GPT-2 345M on one GPU: pretrain, compiled plain torch, and plain megatron-core.
+
+    python -m benchmarks.gpu_train [--rounds 10] [--micro-batch-size 16] [--micro-batches 4] [--keep]
+
+Sequence 1024, bf16, no dropout, gradients clipped to 1, AdamW. Each system lives in a process of its own on the same
+GPU and takes a step when it is told, in turn; the ratios are taken round by round. The GPU must hold all of them:
+choose a smaller micro batch where it does not. compiled: systems/compiled.py. megatron: GPTModel with the local spec.
+
+Utilisation is model FLOPs (pretrain/observe/flops.py: attention as the full square, no recompute) over the datasheet's.
+"""
+
+from __future__ import annotations
+
+import statistics
+from typing import TYPE_CHECKING
+
+import torch
+
+from benchmarks import gpu
+from benchmarks.setting import Setting
+from benchmarks.train_step import compare
+from pretrain.observe.flops import flops_per_sequence
+
+if TYPE_CHECKING:
+    import argparse
+
+    from pretrain.plugins.manager import Plugins
+
+SYSTEMS = ("pretrain", "compiled", "megatron")
+GPT2_345M = {"layers": 24, "hidden": 1024, "heads": 16, "seq": 1024, "vocab": 50257}
+TINY = {"layers": 2, "hidden": 64, "heads": 4, "seq": 64, "vocab": 500}
+
+
+def main() -> None:
+    parser = gpu.parser("gpu_train", __doc__)
+    add_options(parser)
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--systems", default=",".join(SYSTEMS))
+    arguments = parser.parse_args()
+    plugins = gpu.plugins(tiny=arguments.tiny)
+    setting = setting_of(arguments, plugins)
+    systems = arguments.systems.split(",")
+    compared = compare(systems, setting, arguments.rounds)
+    peak = plugins.backend.peak_flops(torch.bfloat16)
+    for name in systems:
+        compared[name]["utilisation"] = utilisation(setting, compared[name]["seconds"], peak)
+    gpu.report("gpu_train", arguments, plugins, {**described(setting, plugins), "peak_flops": peak, **compared})
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add how large a step is."""
+    parser.add_argument("--micro-batch-size", type=int, default=16, help="sequences of a micro batch")
+    parser.add_argument("--micro-batches", type=int, default=4, help="micro batches of a step")
+
+
+def setting_of(arguments: argparse.Namespace, plugins: Plugins) -> Setting:
+    """Return what is trained."""
+    return Setting(
+        dtype="bf16",
+        threads=gpu.threads(tiny=arguments.tiny),
+        backend=plugins.backend.name,
+        shape=tuple((TINY if arguments.tiny else GPT2_345M).items()),
+        micro_batch_size=arguments.micro_batch_size,
+        micro_batches=arguments.micro_batches,
+    )
+
+
+def described(setting: Setting, plugins: Plugins) -> dict[str, object]:
+    """Return what is trained, and with which of our kernels."""
+    return {
+        "shape": dict(setting.shape),
+        "micro_batch_size": setting.micro_batch_size,
+        "micro_batches": setting.micro_batches,
+        "kernels": gpu.kernels(plugins, setting.recipe(), setting["vocab"]),
+    }
+
+
+def utilisation(setting: Setting, seconds: list[float], peak: float | None) -> float | None:
+    """Return the median step's model FLOP/s over the device's; None where its peak is not known."""
+    if peak is None:
+        return None
+    flops = setting.tokens // setting["seq"] * flops_per_sequence(setting.recipe().model, setting.padded_vocab)
+    return round(flops / statistics.median(seconds) / peak, 4)
+
+
+if __name__ == "__main__":
+    main()
