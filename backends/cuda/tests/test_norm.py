@@ -84,7 +84,8 @@ NOT_BUILT = "is not installed; apex (github.com/NVIDIA/apex) brings it when it i
         ("torch", MIXED, "weights in torch.float32 for torch.bfloat16; only both in one dtype"),
     ],
 )
-def test_declines_with_what_does_not_fit(name, request_, reason):
+def test_declines_with_what_does_not_fit(monkeypatch, name, request_, reason):
+    monkeypatch.setattr("pretrain_cuda.installed.has", lambda module: module == "triton")
     declined = answer(name, request_)
     assert isinstance(declined, Decline)
     assert declined.reason == reason
