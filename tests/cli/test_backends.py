@@ -65,10 +65,10 @@ def test_first_party_backends_that_are_missing_say_how_to_get_them(monkeypatch):
 
 
 def test_an_installed_first_party_backend_is_not_listed_as_missing(site):
-    site.install("pretrain-cuda", "0.1.0", "pretrain.backends", cuda="pretrain_cuda.plugin")
+    site.install("pretrain-ascend", "0.1.0", "pretrain.backends", ascend="pretrain_ascend.plugin")
     text = listing()
-    assert "cuda pretrain-cuda 0.1.0 failed to import" in text
-    assert "pip install pretrain-cuda" not in text
+    assert "ascend pretrain-ascend 0.1.0 failed to import" in text
+    assert "pip install pretrain-ascend" not in text
 
 
 def test_kernel_plugins_are_listed_with_their_operations(site):

@@ -114,3 +114,41 @@ def test_offload_without_a_stage_is_refused(refusal):
 @pytest.mark.parametrize("stage", range(4))
 def test_tensor_parallelism_goes_with_every_stage(stage):
     assert make_recipe(zero(stage), ["parallel.tensor_model_parallel_size=4"]).model_parallel_size == 4
+
+
+def files(**options):
+    """Return the options of a section whose tensors are in files."""
+    return {"device": "nvme", "nvme_path": "swap", **options}
+
+
+PIPELINED = {"pipeline_read": " for pipeline_read", "pipeline_write": " for pipeline_write"}
+
+
+@pytest.mark.parametrize("ahead", [(), ("pipeline_read",), ("pipeline_write",), ("pipeline_read", "pipeline_write")])
+def test_buffers_that_deepspeed_would_run_out_of_are_refused(refusal, ahead):
+    needed = 4 * (1 + len(ahead))
+    keys = dict.fromkeys(ahead, True)
+    more = f", and as many{' and'.join(PIPELINED[key] for key in ahead)}" if ahead else ""
+    assert refusal(data=zero(3, offload_optimizer=files(buffer_count=needed - 1, **keys))) == (
+        f"recipe: engine.zero.offload_optimizer.buffer_count: {needed - 1} is too few: main weights, gradients and "
+        f"Adam's two moments of a sub-group take one each{more}. Give at least {needed}."
+    )
+    assert make_recipe(zero(3, offload_optimizer=files(buffer_count=needed, **keys))).engine.zero.stage == 3
+
+
+def test_weights_in_files_need_a_buffer(refusal):
+    assert refusal(data=zero(3, offload_param=files(buffer_count=0))) == (
+        "recipe: engine.zero.offload_param.buffer_count: 0 is too few; every weight is read through one."
+    )
+
+
+@pytest.mark.parametrize(("dtype", "smallest"), [("fp32", 262144), ("bf16", 524288), ("fp16", 524288)])
+def test_no_weight_that_stays_whole_is_in_a_file(refusal, dtype, smallest):
+    whole = {"offload_param": files(), "stage3_param_persistence_threshold": smallest}
+    assert refusal(f"precision.dtype={dtype}", data=zero(3, **whole)) == (
+        f"recipe: engine.zero.stage3_param_persistence_threshold: {smallest} does not go with "
+        f"engine.zero.offload_param.device: nvme, which has weights from {smallest} elements (1 MiB) in files; "
+        f"DeepSpeed runs out of buffers for those that stay whole, or mixes them up. Give less than {smallest}."
+    )
+    less = whole | {"stage3_param_persistence_threshold": smallest - 1}
+    assert make_recipe(zero(3, **less), [f"precision.dtype={dtype}"]).engine.zero.stage == 3

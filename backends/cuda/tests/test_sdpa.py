@@ -89,23 +89,27 @@ def test_efficient_is_given_as_many_keys_as_queries_have_heads(allowed, mask):
     assert not kernel.shares_keys
 
 
-@pytest.mark.parametrize("fill", [float("nan"), 7.0])
+@pytest.mark.parametrize("least", [-torch.inf, -65504.0])
 @pytest.mark.parametrize("mask", TENSORS)
-def test_what_torch_makes_of_a_query_without_keys_does_not_matter(monkeypatch, mask, fill):
-    """It has given nan, zero and the mean of the values: it is not asked, and no gradient of it gets through."""
-    attend = torch.nn.functional.scaled_dot_product_attention
+def test_what_torch_makes_of_a_query_without_keys_does_not_matter(monkeypatch, mask, least):
+    """It is not asked: it has given nan, which goes through to all gradients, and the mean of the values."""
 
-    def spoil(*args, attn_mask, **kwargs):
-        nothing = ~attn_mask.any(dim=-1, keepdim=True)
-        return attend(*args, attn_mask=attn_mask | nothing, **kwargs).masked_fill(nothing, fill)
+    def attend(query, key, value, *, attn_mask, scale, **_):
+        scores = (query @ key.transpose(-1, -2) * scale).masked_fill(~attn_mask, least)
+        return torch.softmax(scores, dim=-1) @ value
 
-    monkeypatch.setattr("pretrain_cuda.sdpa.F.scaled_dot_product_attention", spoil)
+    monkeypatch.setattr("pretrain_cuda.sdpa.F.scaled_dot_product_attention", attend)
     request = examples.attention(mask=mask)
     tensor, _ = mask_with_empty_rows(mask, 2, 33, 33)
     kernel, expected = Sdpa(request, SDPBackend.MATH), oracle(request)
     assert_agrees(
         lambda **x: kernel(**x, mask=tensor), lambda **x: expected(**x, mask=tensor), inputs(), torch.device("cpu")
     )
+
+
+def test_the_scale_is_that_of_the_request():
+    request = replace(examples.attention(), scale=0.7)
+    assert_agrees(Sdpa(request, SDPBackend.MATH), oracle(request), inputs(), torch.device("cpu"))
 
 
 def test_the_heads_of_one_projection_are_not_copied(monkeypatch):

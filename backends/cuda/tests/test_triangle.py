@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+import weakref
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -95,14 +101,18 @@ def test_dropped_weights_are_dropped_backward_too(device, monkeypatch, longest):
     assert_agrees(seeded, expected, inputs(40, 2, heads=2, size=40), device)
 
 
-def test_every_weight_is_dropped_on_its_own(device):
-    """Over all heads, strips and rows the rate is right, and no two rows of 30 keys keep the same ones."""
+@pytest.mark.parametrize("longest", [4096, 16])
+def test_every_weight_is_dropped_on_its_own(device, monkeypatch, longest):
+    """The rate is right over all; no two rows of 30 keys keep the same ones, and no turn repeats the one before."""
+    monkeypatch.setattr("pretrain_cuda.triangle_triton.LONGEST", longest)
     length = 64
     kernel = answer(replace(examples.attention(length=length, size=length, dropout=0.3), block_size=20)).build({})
     keeps = kept(kernel, length, device)
     assert_dropout_rate(0.3, keeps[below_diagonal(length).expand(keeps.shape)])
     rows = keeps[29:, ..., :30].reshape(-1, 30)
     assert len(rows.unique(dim=0)) == len(rows)
+    repeats = (keeps[31:, ..., :16] == keeps[31:, ..., 16:32]).all(dim=-1)
+    assert repeats.double().mean() < 0.1
     assert not keeps[~below_diagonal(length).expand(keeps.shape)].any()
 
 
@@ -167,9 +177,19 @@ def test_a_second_backward_finds_the_weights_unchanged(device):
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
-def test_no_weights_are_kept_without_gradients(device):
-    kernel = answer(examples.attention()).build({})
-    assert not saved(kernel, [x.to(device) for x in inputs(33).values()])
+def test_without_gradients_a_strip_is_gone_before_the_next(device, monkeypatch):
+    from pretrain_cuda import triangle
+
+    strips, softmax = [], triangle.softmax_
+
+    def record(scores, *more):
+        assert all(strip() is None for strip in strips)
+        strips.append(weakref.ref(scores))
+        return softmax(scores, *more)
+
+    monkeypatch.setattr(triangle, "softmax_", record)
+    assert not saved(answer(examples.attention()).build({}), [x.to(device) for x in inputs(48).values()])
+    assert len(strips) == 3
 
 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # numpy's, of inf - inf in the interpreter
@@ -217,3 +237,19 @@ def test_it_declines_with_what_does_not_fit(asked, reason):
 def test_without_triton_it_declines(monkeypatch):
     monkeypatch.setattr("pretrain_cuda.installed.has", lambda _: False)
     assert answer(examples.attention()).reason.startswith("triton is not installed; pip install triton")
+
+
+@pytest.mark.parametrize("capability", [80, 90])
+def test_a_row_is_read_once_and_by_16_bytes(capability, tmp_path):
+    """Of a compiled kernel: the mask of what a query sees splits no load, and the second pass finds the registers."""
+    variables = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    answer = subprocess.run(
+        [sys.executable, "-m", "kit.offline_triangle", str(capability)],
+        env=variables | {"TRITON_CACHE_DIR": str(tmp_path)},
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    seed, tile = 1, 4096 * 2 // (256 * 16)  # loads: of a thread's 16 entries in 16 bits
+    assert json.loads(answer.stdout) == {"_forward": [tile + seed, tile], "_backward": [2 * tile, 2 * tile]}

@@ -58,7 +58,7 @@ def read_in_turn(swapper: Any) -> None:
 def part_of(parameter: Any) -> Tensor:
     """Return this rank's part of a weight, as ZeRO-3 pads it; one that is in memory is not copied."""
     part: Tensor = parameter.ds_tensor
-    if not _is_in_file(parameter):
+    if not is_in_file(parameter):
         return part.detach()
     parameter.nvme_swapper.synchronize_reads()
     if _was_read(parameter):
@@ -71,7 +71,7 @@ def part_of(parameter: Any) -> Tensor:
 
 def put_part(parameter: Any, value: Tensor) -> None:
     """Set this rank's part of a weight, shaped as `part_of` returns it."""
-    if _is_in_file(parameter):
+    if is_in_file(parameter):
         forget_copies([parameter])
         parameter.nvme_swapper.swap_out_partitioned_params([parameter], [value])
     else:
@@ -85,13 +85,14 @@ def forget_copies(parameters: Iterable[Any]) -> None:
     the time after.
     """
     for parameter in parameters:
-        if _is_in_file(parameter) and parameter.ds_status.name == "NOT_AVAILABLE":
+        if is_in_file(parameter) and parameter.ds_status.name == "NOT_AVAILABLE":
             parameter.nvme_swapper.synchronize_reads()
             if _was_read(parameter):
                 parameter.nvme_swapper.remove_partition_and_release_buffers([parameter])
 
 
-def _is_in_file(parameter: Any) -> bool:
+def is_in_file(parameter: Any) -> bool:
+    """Say whether this rank's part of a weight is in a file between its uses."""
     return bool(parameter.ds_tensor.final_location == "nvme")
 
 
@@ -110,6 +111,10 @@ class SubGroups:
 
     def __len__(self) -> int:
         return len(self._optimizer.fp32_partitioned_groups_flat)
+
+    def is_in_files(self, number: int) -> bool:
+        """Say whether a sub-group is in files between two steps."""
+        return bool(self._optimizer._swappable_optimizer_subgroup(number))  # noqa: SLF001
 
     def number_of(self, parameter: Any) -> int:
         """Return the sub-group of a weight."""
@@ -132,7 +137,7 @@ class SubGroups:
     def flat(self, number: int, *, changes: bool) -> Tensor:
         """Return the main weights of a sub-group, with which Adam's state is in memory until the next is asked."""
         main: Tensor = self._optimizer.fp32_partitioned_groups_flat[number]
-        if self._optimizer._swappable_optimizer_subgroup(number):  # noqa: SLF001
+        if self.is_in_files(number):
             if number != self._at_hand:
                 self.put_away()
                 self._optimizer.optimizer_swapper.swap_in_optimizer_state(main, async_parameter=None)

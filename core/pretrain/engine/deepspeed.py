@@ -67,6 +67,7 @@ class DeepSpeedEngine:
             mpu=mpu,
             dist_init_required=False,
         )
+        swapping.tell_what_stays(recipe, self.model, self.optimizer, parts.tell)
         self._scale = zero_scale.install(self.optimizer, recipe.precision)
         if self._overflow is not None:
             watch_overflow(self.optimizer, self._overflow)

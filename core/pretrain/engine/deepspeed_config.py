@@ -42,8 +42,8 @@ def _zero(recipe: Recipe) -> dict[str, Any]:
     if zero.offload_param.device != "none":
         config["offload_param"] = _offload(zero.offload_param)
     if zero.stage == 3:
-        # It would replace torch.nn.functional.linear for good, in everything that this process runs; torch's own holds
-        # no gathered weight either, and rounds as it does without ZeRO.
+        # It would replace torch.nn.functional.linear for good, in everything that this process runs; the linear kernel
+        # holds no gathered weight either (reference/linear.py).
         config["memory_efficient_linear"] = False
     return config
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
+from pretrain.bridge.zero_files import SubGroups, is_in_file
 from pretrain.engine import swap_folders
 from pretrain.engine.async_io import require_async_io
 from pretrain.engine.locked_memory import can_lock
@@ -16,6 +17,7 @@ from pretrain.model.requests import compute_dtype
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from pretrain.model.gpt import GPT
     from pretrain.recipe import Recipe
 
 _OPTIMIZER = "engine.zero.offload_optimizer"
@@ -73,6 +75,27 @@ def require_room(recipe: Recipe, groups: Sequence[dict[str, Any]]) -> None:
         )
         raise RecipeError(msg)
     _require_memory(_OPTIMIZER, zero.offload_optimizer.buffer_count * largest * torch.float32.itemsize)
+
+
+def tell_what_stays(recipe: Recipe, model: GPT, optimizer: Any, tell: Callable[[str], None]) -> None:
+    """Say so where nothing is in files although they are asked for: DeepSpeed does not.
+
+    Args:
+        recipe: what is trained.
+        model: split.
+        optimizer: what `deepspeed.initialize` returned.
+        tell: is given what the user should know.
+    """
+    zero = recipe.engine.zero
+    if zero.offload_optimizer.device == "nvme":
+        groups = SubGroups(optimizer)
+        if not any(groups.is_in_files(number) for number in range(len(groups))):
+            tell(f"{_OPTIMIZER}: nothing is in files; every sub-group has less than 1 MiB for this rank")
+    if zero.offload_param.device == "nvme" and not any(map(is_in_file, model.parameters())):
+        tell(
+            f"{_PARAM}: no weight is in a file; they fit into max_in_cpu: {zero.offload_param.max_in_cpu} elements of "
+            "host memory, or have less than 1 MiB each"
+        )
 
 
 def _sub_groups(parameters: Sequence[Any], size: int) -> list[int]:

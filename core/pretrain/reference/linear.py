@@ -52,7 +52,7 @@ class Linear:
         group = group if group is not None and group.size() > 1 else None
         is_split = self.sequence_parallel and group is not None
         main_grad = _main_grad(weight) if self.adds_to_main_grad else None
-        if group is None and main_grad is None and self.product_dtype is None:
+        if group is None and main_grad is None and self.product_dtype is None and not _comes_and_goes(weight):
             return F.linear(x, weight, bias)
         how = _How(
             group=group, is_split=is_split, main_grad=main_grad, dtype=self.product_dtype, accumulate=self.accumulate
@@ -79,6 +79,12 @@ def _main_grad(weight: Tensor) -> Tensor | None:
     # Both are summed there: cheaper than the zeros that would otherwise have to be summed with the second one.
     main_grad: Tensor | None = None if getattr(weight, "zero_out_wgrad", False) else getattr(weight, "main_grad", None)
     return main_grad
+
+
+def _comes_and_goes(weight: Tensor) -> bool:
+    # ZeRO-3 gathers a weight for its forward pass and again for its backward pass. torch's linear keeps a view of the
+    # first in its graph, and so all gathered weights at once; _Linear keeps the parameter, whatever its data is.
+    return hasattr(weight, "ds_tensor")
 
 
 class _Linear(torch.autograd.Function):

@@ -115,10 +115,10 @@ def _files(recipe: Recipe) -> Iterator[Problem]:
             yield Problem("engine.zero.offload_param.buffer_count", "0 is too few; every weight is read through one.")
         smallest = _MEBIBYTE // (4 if recipe.precision.dtype == "fp32" else 2)
         if zero.stage3_param_persistence_threshold >= smallest:
-            # It would keep using the buffer of such a weight, which other weights are read into.
+            # On one rank of the CPU it went on using their buffers, into which other weights had been read.
             yield Problem(
                 "engine.zero.stage3_param_persistence_threshold",
                 f"{zero.stage3_param_persistence_threshold} does not go with engine.zero.offload_param.device: nvme, "
-                f"which has weights from {smallest} elements (1 MiB) in files, and DeepSpeed would take other weights "
-                f"for them. Give less than {smallest}.",
+                f"which has weights from {smallest} elements (1 MiB) in files; DeepSpeed runs out of buffers for those "
+                f"that stay whole, or mixes them up. Give less than {smallest}.",
             )

@@ -79,7 +79,7 @@ INSTEAD = {
     f"{_ZERO}.stage3_gather_16bit_weights_on_model_save": _WEIGHTS_IN_FILE,
     f"{_ZERO}.gather_16bit_weights_on_model_save": _WEIGHTS_IN_FILE,
     f"{_ZERO}.stage3_gather_fp16_weights_on_model_save": _WEIGHTS_IN_FILE,
-    f"{_ZERO}.memory_efficient_linear": "torch's own linear holds no gathered weight either",
+    f"{_ZERO}.memory_efficient_linear": "the linear kernel holds no gathered weight either",
     f"{_ZERO}.offload_optimizer.ratio": "no schedule and no checkpoint reaches what it leaves on the device",
     f"{_ZERO}.offload_optimizer.cpuadam_cores_perc": "it belongs to super_offload",
     f"{_ZERO}.offload_optimizer.cpu_adam": "it is the recipe's own: engine.zero.offload_optimizer.cpu_adam",
