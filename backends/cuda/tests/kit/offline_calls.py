@@ -7,7 +7,7 @@ from functools import partial
 
 import torch
 
-from pretrain.plugins.requests import RotaryRequest
+from pretrain.plugins.requests import Mask, RotaryRequest
 from pretrain.testing import examples
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
@@ -83,6 +83,22 @@ def cross_entropy():
         yield "triton", request, partial(lambda kernel, inputs: kernel(*inputs), inputs=inputs)
 
 
+def softmax():
+    for dtype, mask, queries, keys, shape in [
+        (BF16, Mask.CAUSAL, 1024, 1024, None),
+        (FP16, Mask.ARBITRARY, 77, 1000, (1, 4, 77, 1000)),
+        (FP32, Mask.KEY_PADDING, 2, 20000, (2, 1, 1, 20000)),
+    ]:
+        request = examples.softmax(dtype, mask, queries=queries, keys=keys)
+        hidden = None if shape is None else torch.zeros(shape, dtype=torch.bool)
+        scores = leaf(2, 4, queries, keys, dtype=dtype)
+        yield (
+            "triton",
+            request,
+            partial(lambda kernel, scores, hidden: kernel(scores, hidden), scores=scores, hidden=hidden),
+        )
+
+
 CALLS = {
     "activation": activation,
     "attention": attention,
@@ -90,4 +106,5 @@ CALLS = {
     "cross_entropy": cross_entropy,
     "norm": norm,
     "rotary": rotary,
+    "softmax": softmax,
 }
