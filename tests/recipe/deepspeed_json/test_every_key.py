@@ -42,11 +42,16 @@ STAGES = {
     "stage3_max_reuse_distance": ((3,), COUNT),
 }
 
+FEWEST_IN_FILES = 1 << 18
+"""Elements of fp32 that make the smallest weight that is kept in files (checks/deepspeed.py)."""
+BUFFERS = st.integers(12, 10**9)
+"""Enough for what is read and written ahead."""
+
 OFFLOAD_OPTIMIZER = {
     "cpu": st.fixed_dictionaries({"device": st.just("cpu")}, optional={"pin_memory": SWITCH}),
     "nvme": st.fixed_dictionaries(
-        {"device": st.just("nvme"), "nvme_path": PATH},
-        optional={"pin_memory": SWITCH, "buffer_count": COUNT, "pipeline_read": SWITCH, "pipeline_write": SWITCH},
+        {"device": st.just("nvme"), "nvme_path": PATH, "buffer_count": BUFFERS},
+        optional={"pin_memory": SWITCH, "pipeline_read": SWITCH, "pipeline_write": SWITCH},
     ),
 }
 OFFLOAD_PARAM = {
@@ -69,7 +74,10 @@ def zero_sections(draw):
     if stage == 3:
         optional["offload_optimizer"] |= OFFLOAD_OPTIMIZER["nvme"]
         optional["offload_param"] = OFFLOAD_PARAM["cpu"] | OFFLOAD_PARAM["nvme"]
-    return {"stage": stage, **draw(st.fixed_dictionaries({}, optional=optional))}
+    section = {"stage": stage, **draw(st.fixed_dictionaries({}, optional=optional))}
+    if section.get("offload_param", {}).get("device") == "nvme" and "stage3_param_persistence_threshold" in section:
+        section["stage3_param_persistence_threshold"] %= FEWEST_IN_FILES
+    return section
 
 
 def recipe_of(engine, config):
