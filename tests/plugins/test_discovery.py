@@ -31,7 +31,9 @@ def test_backends_are_sorted_by_name_so_that_every_node_sees_one_order(site):
 
 def test_an_unknown_backend_names_the_installed_ones_and_the_nearest(site):
     site.backend("fake")
-    with pytest.raises(BackendError, match=r"backend 'fkae' is not installed. Installed: .*cpu.*, fake. Did you mean 'fake'"):
+    with pytest.raises(
+        BackendError, match=r"backend 'fkae' is not installed. Installed: .*cpu.*, fake. Did you mean 'fake'"
+    ):
         discovery.find_backend("fkae")
 
 
