@@ -148,12 +148,19 @@ class TestDamage:
         idx_path(prefix).write_bytes(content)
         assert "is damaged" in self.error(prefix)
 
-    def test_offsets_that_do_not_follow_from_the_lengths_are_found(self, prefix):
-        content = bytearray(idx_path(prefix).read_bytes())
-        content[34 + 8 + 8] = 4
-        idx_path(prefix).write_bytes(content)
+    def test_offsets_that_do_not_follow_from_the_lengths_are_found(self, tmp_path):
+        write(tmp_path / "p", [[[1, 2, 3]], [[4, 5]], [[6]]])
+        content = bytearray(idx_path(tmp_path / "p").read_bytes())
+        content[34 + 12 + 8] = 4
+        idx_path(tmp_path / "p").write_bytes(content)
         with pytest.raises(DataError, match="sequence 1 cannot begin at byte 4"):
-            TokenFile.open(prefix).check_order()
+            TokenFile.open(tmp_path / "p").check_order()
+
+    def test_a_sequence_of_negative_length_is_found(self, prefix):
+        content = bytearray(idx_path(prefix).read_bytes())
+        content[34:38] = (-3).to_bytes(4, "little", signed=True)
+        idx_path(prefix).write_bytes(content)
+        assert "is damaged" in self.error(prefix)
 
 
 def test_identity_tells_other_content_apart(tmp_path):

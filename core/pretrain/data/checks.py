@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from pretrain.data.fingerprint import check_fingerprint
 from pretrain.data.inspection import check_ids
 from pretrain.data.token_file import TokenFile
@@ -49,7 +47,7 @@ def check_token_files(
 
 def _check_split(tokens: TokenFile, name: str, bounds: tuple[float, float], seq_length: int) -> None:
     begin, end = (round(share * tokens.lengths.size) for share in bounds)
-    available = int(tokens.lengths[begin:end].sum(dtype=np.int64))
+    available = tokens.tokens_before(end) - tokens.tokens_before(begin)
     if available <= seq_length:
         msg = (
             f"{tokens.prefix}: split '{name}' has {end - begin} of {tokens.lengths.size} documents with {available} "

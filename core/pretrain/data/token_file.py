@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 _WINDOWS = 64
+_PROBES = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class TokenFile:
 
     @classmethod
     def open(cls, prefix: str | Path) -> Self:
-        """Map the files and compare their sizes.
+        """Map the files and compare their sizes; of the index a bounded part is read, however many sequences it has.
 
         Raises:
             DataError: a file is missing, truncated, of another format, or does not belong to the other.
@@ -57,7 +58,7 @@ class TokenFile:
         offsets = content[where : (where := where + 8 * sequences)].view("<i8")
         ends = content[where : where + 8 * documents].view("<i8")
         _check_counts(idx, lengths, ends)
-        _check_bin_size(bin_, idx, lengths, dtype)
+        _check_bin_size(bin_, idx, lengths, offsets, dtype)
         tokens = np.memmap(bin_, mode="r", dtype=dtype) if bin_.stat().st_size else np.zeros(0, dtype)
         return cls(Path(prefix), tokens, lengths, offsets, ends)
 
@@ -65,6 +66,12 @@ class TokenFile:
     def documents(self) -> int:
         """Number of documents, those without a token included."""
         return self.document_ends.size - 1
+
+    def tokens_before(self, sequence: int) -> int:
+        """Return how many tokens lie before a sequence, or for the number of sequences, how many there are."""
+        return (
+            self.tokens.size if sequence == self.lengths.size else int(self.offsets[sequence]) // self.tokens.itemsize
+        )
 
     def document_lengths(self) -> npt.NDArray[np.int64]:
         """Return the tokens of each document, [documents] int64."""
@@ -86,6 +93,9 @@ class TokenFile:
         Raises:
             DataError: they do not.
         """
+        if self.lengths.size and self.lengths.min() < 0:
+            msg = f"{idx_path(self.prefix)} is damaged: sequence {int(self.lengths.argmin())} has a negative length."
+            raise DataError(msg)
         begins = np.cumsum(self.lengths, dtype=np.int64) - self.lengths
         wrong = np.flatnonzero(begins * self.tokens.itemsize != self.offsets)
         if wrong.size:
@@ -143,14 +153,17 @@ def _read_header(idx: Path) -> tuple[np.dtype[Any], int, int]:
 
 
 def _check_counts(idx: Path, lengths: npt.NDArray[np.int32], ends: npt.NDArray[np.int64]) -> None:
-    if not ends.size or ends[0] != 0 or ends[-1] != lengths.size or (lengths.size and lengths.min() < 0):
+    probes = np.linspace(0, lengths.size - 1, min(lengths.size, _PROBES), dtype=np.int64)
+    if not ends.size or ends[0] != 0 or ends[-1] != lengths.size or np.any(lengths[probes] < 0):
         msg = f"{idx} is damaged: its documents do not end at sequence {lengths.size}.\nBuild the data again."
         raise DataError(msg)
 
 
-def _check_bin_size(bin_: Path, idx: Path, lengths: npt.NDArray[np.int32], dtype: np.dtype[Any]) -> None:
+def _check_bin_size(
+    bin_: Path, idx: Path, lengths: npt.NDArray[np.int32], offsets: npt.NDArray[np.int64], dtype: np.dtype[Any]
+) -> None:
     size = bin_.stat().st_size
-    promised = int(lengths.sum(dtype=np.int64)) * dtype.itemsize
+    promised = int(offsets[-1]) + int(lengths[-1]) * dtype.itemsize if lengths.size else 0
     if size < promised:
         msg = f"{bin_} is truncated: {size} bytes, {idx.name} promises {promised}.\nCopy or build the data again."
         raise DataError(msg)
