@@ -39,7 +39,7 @@ class _CrossEntropy(torch.autograd.Function):
         part = own_slice(logits.shape[-1], vocab_size, group)
         column, is_here = part.find(target)
         x = logits.to(wide(logits.dtype)) if in_fp32 else logits
-        x[..., part.entries :] = -torch.inf
+        x[..., part.entries :] = torch.finfo(x.dtype).min / 2  # not -inf: saturating chips would see an overflow
         maximum = x.amax(dim=-1, keepdim=True)
         if group is not None:
             dist.all_reduce(maximum, op=dist.ReduceOp.MAX, group=group)

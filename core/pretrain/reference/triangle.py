@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 from torch.nn import functional as F  # noqa: N812  torch's own alias
@@ -12,9 +12,13 @@ from pretrain.reference.masks import causal
 from pretrain.reference.softmax import masked_softmax
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
 
     from pretrain.plugins.requests import AttentionRequest
+
+BlockSoftmax: TypeAlias = "Callable[[Tensor, Tensor], Tensor]"
 
 
 class Triangle:
@@ -24,9 +28,17 @@ class Triangle:
     values of a block are views; its mask is made anew in every call, so that shapes may change between calls.
     """
 
-    def __init__(self, request: AttentionRequest) -> None:
+    def __init__(self, request: AttentionRequest, softmax: BlockSoftmax | None = None) -> None:
+        """Make a kernel.
+
+        Args:
+            request: what is asked for.
+            softmax: of the scores [b, n, rows, keys] of a block, and bool [rows, keys], True = masked; it multiplies by
+                the request's score divisor. None: in plain torch.
+        """
         self.request = request
         self.scale = request.scale / request.score_divisor
+        self.softmax = softmax or self._softmax
 
     def __call__(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, *, training: bool = True
@@ -45,11 +57,9 @@ class Triangle:
     def _block(self, query: Tensor, keys: Tensor, values: Tensor, *, training: bool) -> Tensor:
         rows, batch, heads, _ = query.shape
         scores = scaled_product(by_group(query, self.request.query_groups), keys.transpose(1, 2), self.scale)
-        weights = masked_softmax(
-            scores.view(batch, heads, rows, -1),
-            causal(rows, keys.shape[1], query.device),
-            self.request.score_divisor,
-            in_fp32=self.request.softmax_in_fp32,
-        )
+        weights = self.softmax(scores.view(batch, heads, rows, -1), causal(rows, keys.shape[1], query.device))
         weights = F.dropout(weights, self.request.dropout, training=training)
         return to_context(torch.bmm(weights.reshape(scores.shape), values).view(batch, heads, rows, -1))
+
+    def _softmax(self, scores: Tensor, masked: Tensor) -> Tensor:
+        return masked_softmax(scores, masked, self.request.score_divisor, in_fp32=self.request.softmax_in_fp32)

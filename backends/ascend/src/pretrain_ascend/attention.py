@@ -1,0 +1,79 @@
+"""Attention: which kernels there are for a request, the best one first."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from pretrain.plugins.offer import Decline, Offer
+from pretrain.plugins.requests import Mask
+from pretrain_ascend import chip_fit, installed, softmax_limits
+from pretrain_ascend.devices import Family
+
+if TYPE_CHECKING:
+    from pretrain.plugins.requests import AttentionRequest
+
+LARGEST_HEAD, MOST_HEADS = 768, 256
+"""torch_npu-npu_fusion_attention.md: D from 1 to 768, N up to 256."""
+
+LARGEST_SDPA_HEAD = 512
+"""D_LIMIT of op-plugin's ScaledDotProductAttentionKernelNpuOpApi.cpp."""
+
+
+def answers(request: AttentionRequest) -> list[Offer | Decline]:
+    """Return all kernels. Those that store no weights come first, then the triangle; the reference's square comes last.
+
+    None of it was measured. torch's call ends in the same kernel as the direct one, through more checks; where they
+    fail it would silently compute all weights, which is why it declines what they refuse.
+    """
+    return [_fusion(request), _sdpa(request), _triangle(request)]
+
+
+def _fusion(request: AttentionRequest) -> Offer | Decline:
+    return _answer(request, "fusion_attention", "flash", _fusion_limits(request), "fusion_attention.FusionAttention")
+
+
+def _sdpa(request: AttentionRequest) -> Offer | Decline:
+    reason = _fusion_limits(request)
+    if request.head_size > LARGEST_SDPA_HEAD:
+        reason = reason or f"head size {request.head_size}; at most {LARGEST_SDPA_HEAD}"
+    elif request.dtype is torch.float32 and request.head_size % 4:
+        reason = reason or f"head size {request.head_size} in float32; only multiples of 4"
+    return _answer(request, "sdpa", "flash", reason, "sdpa.Sdpa")
+
+
+def _triangle(request: AttentionRequest) -> Offer | Decline:
+    reason = chip_fit.unfit(request)
+    if request.mask is not Mask.CAUSAL:
+        reason = f"mask {request.mask}; only {Mask.CAUSAL}"
+    elif not 0 <= request.dropout < 1:
+        reason = f"dropout {request.dropout}; only from 0 to below 1"
+    rows = min(request.block_size, request.seq_length)
+    reason = reason or softmax_limits.sizes(rows, rows)
+    return _answer(request, "triangle_fused", "triangle", reason, "triangle.make")
+
+
+def _fusion_limits(request: AttentionRequest) -> str:
+    reason = chip_fit.unfit(request, Family.A2)
+    if reason:
+        return reason
+    if request.head_size > LARGEST_HEAD:
+        return f"head size {request.head_size}; at most {LARGEST_HEAD}"
+    if request.heads > MOST_HEADS:
+        return f"{request.heads} heads; at most {MOST_HEADS}"
+    if not 0 <= request.dropout < 1:
+        return f"dropout {request.dropout}; only from 0 to below 1"
+    return ""
+
+
+def _answer(request: AttentionRequest, name: str, kind: str, reason: str, kernel: str) -> Offer | Decline:
+    if reason:
+        return Decline(name=name, kind=kind, reason=reason)
+    module, _, attribute = kernel.partition(".")
+
+    def build(_: object) -> Any:
+        return getattr(import_module(f"pretrain_ascend.{module}"), attribute)(request)
+
+    return Offer(name=name, kind=kind, build=build, provider=installed.provider())

@@ -1,0 +1,180 @@
+"""Ascend NPUs as a device."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from pretrain.errors import BackendError
+from pretrain.plugins.backend import Available, Backend, PointToPoint, Unavailable
+from pretrain_ascend import devices, installed
+from pretrain_ascend.devices import Family, Source
+from pretrain_ascend.overflow import FloatStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pretrain.plugins.backend import Overflow
+    from pretrain.recipe import Recipe
+
+VISIBLE = "ASCEND_RT_VISIBLE_DEVICES"
+PEAK = "PRETRAIN_ASCEND_PEAK_TFLOPS"
+"""Dense TFLOP/s in 16 bits, where the user knows better than the table."""
+
+_HALF = (torch.float16, torch.bfloat16)
+_CONNECT_TIMEOUT = (120, 7200)
+"""Seconds that HCCL_CONNECT_TIMEOUT may be."""
+
+
+class AscendBackend(Backend):
+    """The NPUs that torch_npu sees in this process."""
+
+    name = "ascend"
+    device_type = "npu"
+    process_group = "hccl"
+
+    def availability(self) -> Available | Unavailable:
+        """Say how many NPUs there are, or which of torch_npu, CANN and the devices is missing."""
+        lack = installed.missing()
+        if lack is not None:
+            return Unavailable(*lack)
+        count = self.device_count()
+        if count:
+            return Available(f"{count} NPUs, {installed.provider()}")
+        visible = os.environ.get(VISIBLE)
+        if visible is not None:
+            return Unavailable(f"{VISIBLE} is '{visible}', which shows no device", "Unset or correct it.")
+        return Unavailable(
+            f"the driver shows no NPU to {installed.provider()}", "npu-smi info says whether there is one."
+        )
+
+    def device_count(self) -> int:
+        """Return the number of NPUs that are visible here."""
+        return int(_npu().device_count())
+
+    def prepare(self, recipe: Recipe) -> Mapping[str, str]:
+        """Let HCCL wait as long as torch does, and make kernels and reductions repeatable if that is asked.
+
+        HCCL gives up on ranks that come late after 120 s, and on a collective after half an hour, whatever timeout the
+        process group has. torch_npu wants its event timeout above the latter (OptionsManager.cpp, HCCL_EVENT_TIMEOUT).
+        """
+        seconds = recipe.parallel.distributed_timeout_minutes * 60
+        shortest, longest = _CONNECT_TIMEOUT
+        variables = {
+            "HCCL_CONNECT_TIMEOUT": str(min(max(seconds, shortest), longest)),
+            "HCCL_EXEC_TIMEOUT": str(seconds),
+            "HCCL_EVENT_TIMEOUT": str(seconds + 32),
+        }
+        if recipe.train.deterministic_mode:
+            variables |= {"HCCL_DETERMINISTIC": "true", "CLOSE_MATMUL_K_SHIFT": "1"}
+        return variables
+
+    def device(self, local_rank: int) -> torch.device:
+        """Make this rank's NPU the current one; tensors keep torch's own layout on it."""
+        count = self.device_count()
+        if local_rank >= count:
+            msg = (
+                f"rank {local_rank} of this node has no NPU: {count} are visible.\n"
+                f"Start at most {count} ranks on a node (--nproc), or make more visible ({VISIBLE})."
+            )
+            raise BackendError(msg)
+        _npu().config.allow_internal_format = False  # older releases store weights in a private layout
+        _npu().set_device(local_rank)
+        return torch.device("npu", local_rank)
+
+    def supports(self, dtype: torch.dtype) -> bool:
+        """Say whether there are products: bf16 from A2 on, fp64 nowhere."""
+        return _supports(dtype, devices.family_of(""))
+
+    def supports_reduction(self, dtype: torch.dtype) -> bool:
+        """Say no to float64, which HCCL refuses."""
+        return dtype != torch.float64
+
+    def peak_flops(self, dtype: torch.dtype) -> float | None:
+        """Return Huawei's own figure, or the one that the user gives; None for what others quote."""
+        if dtype not in _HALF:
+            return None
+        device = devices.find(self.device_name())
+        if dtype == torch.bfloat16 and (device is None or device.family is Family.FIRST):
+            return None
+        given = os.environ.get(PEAK)
+        if given is not None:
+            return _teraflops(given)
+        known = device is not None and device.peak is not None and device.peak.source is Source.VENDOR
+        return device.peak.half if known else None  # type: ignore[union-attr]  # known: it is there
+
+    def point_to_point(self) -> PointToPoint:
+        """Batches from A2 on: torch_npu documents batch_isend_irecv for A2 and A3 alone."""
+        family = devices.family_of(self.device_name())
+        return PointToPoint(batched=family is not None and family >= Family.A2)
+
+    def overflow(self) -> Overflow | None:
+        """Return the float status where fp16 saturates: on the 910A family always, else in saturation mode."""
+        return None if _npu().utils.is_support_inf_nan() else FloatStatus()
+
+    def device_name(self) -> str:
+        """Return the current NPU's name."""
+        return str(_npu().get_device_name())
+
+    def named(self, device_name: str) -> Backend:
+        """Return the backend as it would answer on the chip of that name."""
+        if devices.find(device_name) is None:
+            known = ", ".join(device.name for device in devices.TABLE)
+            msg = f"backend 'ascend' knows no device '{device_name}'.\nIt knows {known}, {devices.NEWEST}..."
+            raise BackendError(msg)
+        return _Named(device_name)
+
+    def describe(self) -> Mapping[str, str]:
+        """Return name, family, versions, and what is known of the peak that MFU is not measured by."""
+        device = devices.find(self.device_name())
+        described = {
+            "device": self.device_name(),
+            "family": "not known" if device is None else str(device.family),
+            "torch_npu": installed.version(),
+            "cann": os.environ.get("ASCEND_HOME_PATH", "not known"),
+            "overflow": "inf and nan" if self.overflow() is None else "saturation",
+        }
+        if device is not None and device.peak is not None:
+            described["peak_tflops_16_bits"] = f"{device.peak.half / devices.TERA:.0f}, {device.peak.source}"
+        return described
+
+
+class _Named(AscendBackend):
+    """An NPU that need not be here: what its name alone decides."""
+
+    def __init__(self, device_name: str) -> None:
+        self._device_name = device_name
+
+    def availability(self) -> Available:
+        return Available(f"{self._device_name}, named and not looked for")
+
+    def device_name(self) -> str:
+        return self._device_name
+
+    def supports(self, dtype: torch.dtype) -> bool:
+        return _supports(dtype, devices.family_of(self._device_name))
+
+
+def _npu() -> Any:
+    return torch.get_device_module("npu")
+
+
+def _supports(dtype: torch.dtype, family: Family | None) -> bool:
+    if dtype == torch.bfloat16:
+        return family is not None and family >= Family.A2
+    return dtype in (torch.float16, torch.float32)
+
+
+def _teraflops(given: str) -> float:
+    try:
+        value = float(given)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        msg = (
+            f"{PEAK} is '{given}'; it is a number above 0.\nUnset it where the peak is not known: MFU is left out then."
+        )
+        raise BackendError(msg)
+    return value * devices.TERA

@@ -1,0 +1,29 @@
+"""Cross entropy in CANN's fused kernel, where a rank holds the whole vocabulary."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from pretrain.plugins.offer import Decline, Offer
+from pretrain_ascend import chip_fit, installed
+from pretrain_ascend.devices import Family
+
+if TYPE_CHECKING:
+    from pretrain.plugins.requests import CrossEntropyRequest
+
+NAME = "cross_entropy_loss"
+
+
+def answers(request: CrossEntropyRequest) -> Offer | Decline:
+    """Return the one kernel, or why it does not fit."""
+    reason = chip_fit.unfit(request, Family.A2)
+    if request.tensor_parallel_size > 1:
+        reason = reason or f"tensor_parallel_size {request.tensor_parallel_size}; only 1, the kernel knows no group"
+    if reason:
+        return Decline(name=NAME, reason=reason)
+    return Offer(name=NAME, build=lambda _: _build(request), provider=installed.provider())
+
+
+def _build(request: CrossEntropyRequest) -> Any:
+    return import_module("pretrain_ascend.cross_entropy_fused").CrossEntropy(request)

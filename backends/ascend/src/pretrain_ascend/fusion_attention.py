@@ -1,0 +1,63 @@
+"""CANN's flash attention, called as npu_fusion_attention.
+
+Its masks are True where a key is not seen. sparse_mode 2 is causal from the upper left corner with one compressed mask;
+1 takes a whole mask as it is; 0 without a mask sees everything. Scores stay in fp32; dropout draws its seed from the
+device's generator. Under a deterministic request the training calls `torch.use_deterministic_algorithms`, from which
+torch_npu makes CANN's switch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pretrain.plugins.requests import Mask
+from pretrain.reference.masks import check_given
+from pretrain_ascend import masks, operators
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from pretrain.plugins.requests import AttentionRequest
+
+WHOLE_MASK, CAUSAL = 1, 2
+"""Values of sparse_mode."""
+
+
+class FusionAttention:
+    """An `AttentionFn`."""
+
+    def __init__(self, request: AttentionRequest) -> None:
+        self.mask, self.scale, self.dropout = request.mask, request.scale, request.dropout
+
+    def __call__(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, *, training: bool = True
+    ) -> Tensor:
+        """Return the context [s, b, n * d] for query [s, b, n, d], key and value [s, b, g, d]."""
+        check_causal(self.mask, query, key, mask)
+        options: dict[str, Any] = {"scale": self.scale}
+        empty = None
+        if self.mask is Mask.CAUSAL:
+            options |= {"atten_mask": masks.compressed_causal(query.device), "sparse_mode": CAUSAL}
+        elif mask is not None:
+            seen, empty = masks.without_empty_rows(mask)
+            seen = masks.expanded(seen, query.shape[1], query.shape[2], query.shape[0], key.shape[0])
+            options |= {"atten_mask": seen, "sparse_mode": WHOLE_MASK}
+        if training and self.dropout:
+            options["keep_prob"] = 1.0 - self.dropout
+        q, k, v = (x.flatten(2).contiguous() for x in (query, key, value))  # "SBH"
+        context: Tensor = operators.call("npu_fusion_attention", q, k, v, query.shape[2], "SBH", **options)[0]
+        return context if empty is None else _emptied(context, empty, query.shape)
+
+
+def check_causal(kind: Mask, query: Tensor, key: Tensor, mask: Tensor | None) -> None:
+    """Raise ValueError where the mask is not of the kind asked for, or a causal one would be aligned otherwise."""
+    check_given(kind, mask)
+    if kind is Mask.CAUSAL and query.shape[0] != key.shape[0]:
+        msg = f"{query.shape[0]} queries and {key.shape[0]} keys under a causal mask; only equally many"
+        raise ValueError(msg)
+
+
+def _emptied(context: Tensor, empty: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Return the context with zeros for empty [b or 1, n or 1, s or 1, 1] rows."""
+    rows = empty[(None,) * (4 - empty.dim())].permute(2, 0, 1, 3)  # [s, b, n, 1]
+    return context.view(shape).masked_fill(rows, 0).flatten(2)

@@ -1,0 +1,55 @@
+"""Layer norm and RMS norm: torch's layer norm is CANN's kernel; RMS norm has an operator of its own.
+
+npu_add_layer_norm and npu_add_rms_norm, which add a residual first, do not fit: the residual is added elsewhere.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from pretrain.plugins.offer import Decline, Offer
+from pretrain_ascend import chip_fit, devices, installed
+from pretrain_ascend.devices import Family
+
+if TYPE_CHECKING:
+    from pretrain.plugins.requests import NormRequest
+
+
+def answers(request: NormRequest) -> list[Offer | Decline]:
+    """Return the kernels for a request, each for one kind."""
+    return [_layer_norm(request), _rms_norm(request)]
+
+
+def _layer_norm(request: NormRequest) -> Offer | Decline:
+    reason = chip_fit.unfit(request) or chip_fit.one_dtype(request.dtype, request.weight_dtype)
+    if request.kind != "LayerNorm":
+        reason = f"kind {request.kind}; only LayerNorm"
+    return _answer(request, "layer_norm", reason, "LayerNorm")
+
+
+def _rms_norm(request: NormRequest) -> Offer | Decline:
+    reason = chip_fit.unfit(request) or _weights(request)
+    if request.kind != "RMSNorm":
+        reason = f"kind {request.kind}; only RMSNorm"
+    return _answer(request, "rms_norm", reason, "RmsNorm")
+
+
+def _weights(request: NormRequest) -> str:
+    """fp32 weights for 16 bits only from A2 on: npu_rms_norm.md."""
+    family = devices.family_of(request.device_name)
+    if family is not None and family >= Family.A2 and request.weight_dtype is torch.float32:
+        return ""
+    return chip_fit.one_dtype(request.dtype, request.weight_dtype)
+
+
+def _answer(request: NormRequest, name: str, reason: str, kernel: str) -> Offer | Decline:
+    if reason:
+        return Decline(name=name, reason=reason)
+
+    def build(_: object) -> Any:
+        return getattr(import_module("pretrain_ascend.norm_fused"), kernel)(request)
+
+    return Offer(name=name, build=build, provider=installed.provider())

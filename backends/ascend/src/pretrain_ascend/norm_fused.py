@@ -1,0 +1,40 @@
+"""Calls of CANN's norms."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch.nn import functional as F  # noqa: N812  torch's own alias
+
+from pretrain_ascend import operators
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from pretrain.plugins.requests import NormRequest
+
+
+class LayerNorm:
+    """A `NormFn`."""
+
+    def __init__(self, request: NormRequest) -> None:
+        self.epsilon = request.epsilon
+
+    def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Return [..., h] in the dtype of `x`."""
+        return F.layer_norm(x, weight.shape, weight, bias, self.epsilon)
+
+
+class RmsNorm:
+    """A `NormFn`."""
+
+    def __init__(self, request: NormRequest) -> None:
+        self.epsilon = request.epsilon
+
+    def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Return [..., h] in the dtype of `x`."""
+        if bias is not None:
+            msg = "RMSNorm has no bias, but was called with one"
+            raise ValueError(msg)
+        y: Tensor = operators.call("npu_rms_norm", x, weight, self.epsilon)[0]
+        return y

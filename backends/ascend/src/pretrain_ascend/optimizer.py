@@ -1,0 +1,31 @@
+"""Adam and the gradient norm."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pretrain.plugins.offer import Decline, Offer
+from pretrain.plugins.signatures import OptimizerKernels
+from pretrain.reference.adam import FusedAdam, gradient_norm
+from pretrain_ascend import chip_fit, installed
+from pretrain_ascend.devices import Family
+
+if TYPE_CHECKING:
+    from pretrain.plugins.requests import OptimizerRequest
+
+NAME = "fused"
+
+
+def answers(request: OptimizerRequest) -> Offer | Decline:
+    """Return torch's fused AdamW, in torch_npu one aclnnApplyAdamWV2 for each tensor.
+
+    torch_npu registers `_fused_adamw_` alone, so that Adam with weight decay in the gradient is the reference's. The
+    norm takes no host synchronization: it is made of torch's foreach operators, which torch_npu has.
+    """
+    reason = chip_fit.unfit(request, Family.A2)
+    if request.name != "adamw":
+        reason = reason or f"name {request.name}; only adamw has a fused kernel in torch_npu"
+    if reason:
+        return Decline(name=NAME, reason=reason)
+    kernels = OptimizerKernels(adam=FusedAdam, gradient_norm=gradient_norm(request.device_type))
+    return Offer(name=NAME, build=lambda _: kernels, provider=installed.provider())

@@ -1,0 +1,86 @@
+"""What the ascend backend answers. Each operation has a file of its own, which is imported when it is asked for.
+
+Two operations are left to the reference. bias_dropout_add: CANN has no kernel for it, and torch_npu's dropout is fused
+already. linear: the reference issues the all-reduce of the input's gradient before the product of the weight's, and
+HCCL runs it on a stream of its own; docs/ascend.md says why the fused products with communication are not used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, cast
+
+from pretrain.plugins import hookimpl
+
+if TYPE_CHECKING:
+    from pretrain.plugins.backend import Backend
+    from pretrain.plugins.offer import Answer
+    from pretrain.plugins.requests import (
+        ActivationRequest,
+        AttentionRequest,
+        CollectivesRequest,
+        CrossEntropyRequest,
+        NormRequest,
+        OptimizerRequest,
+        Request,
+        RotaryRequest,
+        SoftmaxRequest,
+    )
+
+
+@hookimpl
+def pretrain_backend() -> Backend:
+    """The NPUs of this machine."""
+    return cast("Backend", import_module("pretrain_ascend.backend").AscendBackend())
+
+
+@hookimpl
+def pretrain_attention(request: AttentionRequest) -> Answer:
+    """CANN's fusion attention, called directly and by torch; the triangle over its fused softmax."""
+    return _answers("attention", request)
+
+
+@hookimpl
+def pretrain_softmax(request: SoftmaxRequest) -> Answer:
+    """CANN's scaled masked softmax."""
+    return _answers("softmax", request)
+
+
+@hookimpl
+def pretrain_norm(request: NormRequest) -> Answer:
+    """CANN's RMS norm, torch's layer norm."""
+    return _answers("norm", request)
+
+
+@hookimpl
+def pretrain_rotary(request: RotaryRequest) -> Answer:
+    """CANN's."""
+    return _answers("rotary", request)
+
+
+@hookimpl
+def pretrain_activation(request: ActivationRequest) -> Answer:
+    """CANN's SwiGLU, and its GELU in both forms."""
+    return _answers("activation", request)
+
+
+@hookimpl
+def pretrain_cross_entropy(request: CrossEntropyRequest) -> Answer:
+    """CANN's, for a vocabulary that is not split."""
+    return _answers("cross_entropy", request)
+
+
+@hookimpl
+def pretrain_optimizer(request: OptimizerRequest) -> Answer:
+    """The fused AdamW that torch_npu has."""
+    return _answers("optimizer", request)
+
+
+@hookimpl
+def pretrain_collectives(request: CollectivesRequest) -> Answer:
+    """HCCL's options."""
+    return _answers("collectives", request)
+
+
+def _answers(operation: str, request: Request) -> Answer:
+    return cast("Answer", import_module(f"pretrain_ascend.{operation}").answers(request))

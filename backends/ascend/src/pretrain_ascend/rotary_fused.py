@@ -1,0 +1,24 @@
+"""npu_rotary_mul for the part of a head that is rotated."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from pretrain_ascend import operators
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """A `RotaryFn`: [s, b, n, d] with cos and sin [s, 1, 1, rotary_size], which the operator wants in the dtype of `x`.
+
+    Its default is the half-split rotation. In 16 bits cos and sin are so rounded before the product and not after it.
+    """
+    size = cos.shape[-1]
+    turned: Tensor = operators.call(
+        "npu_rotary_mul", x[..., :size].contiguous(), cos.to(x.dtype).contiguous(), sin.to(x.dtype).contiguous()
+    )
+    return turned if size == x.shape[-1] else torch.cat((turned, x[..., size:]), dim=-1)

@@ -1,0 +1,50 @@
+"""torch's scaled_dot_product_attention, which torch_npu sends to CANN's flash attention from A2 on.
+
+Where one of its checks fails it computes all weights instead (op-plugin's ScaledDotProductAttentionKernelNpuOpApi.cpp);
+`attention` declines what they refuse.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch.nn import functional as F  # noqa: N812  torch's own alias
+
+from pretrain.plugins.requests import Mask
+from pretrain.reference.attention import to_context
+from pretrain_ascend import masks
+from pretrain_ascend.fusion_attention import check_causal
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from pretrain.plugins.requests import AttentionRequest
+
+
+class Sdpa:
+    """An `AttentionFn`."""
+
+    def __init__(self, request: AttentionRequest) -> None:
+        self.mask, self.scale, self.dropout = request.mask, request.scale, request.dropout
+        self.shares_keys = request.query_groups != request.heads
+
+    def __call__(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, *, training: bool = True
+    ) -> Tensor:
+        """Return the context [s, b, n * d] for query [s, b, n, d], key and value [s, b, g, d]."""
+        check_causal(self.mask, query, key, mask)
+        empty = seen = None
+        if mask is not None:
+            seen, empty = masks.without_empty_rows(mask)
+        q, k, v = (x.permute(1, 2, 0, 3).contiguous() for x in (query, key, value))  # [b, n, s, d]
+        context = F.scaled_dot_product_attention(
+            q,
+            k,
+            v,
+            attn_mask=None if seen is None else ~seen,  # torch: True = keep
+            dropout_p=self.dropout if training else 0.0,
+            is_causal=self.mask is Mask.CAUSAL,
+            scale=self.scale,
+            enable_gqa=self.shares_keys,
+        )
+        return to_context(context if empty is None else context.masked_fill(empty, 0))

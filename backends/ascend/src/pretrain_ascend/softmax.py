@@ -1,0 +1,26 @@
+"""Scale, mask and softmax in CANN's fused kernel."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from pretrain.plugins.offer import Decline, Offer
+from pretrain_ascend import installed, softmax_limits
+
+if TYPE_CHECKING:
+    from pretrain.plugins.requests import SoftmaxRequest
+
+NAME = "scaled_masked_softmax"
+
+
+def answers(request: SoftmaxRequest) -> Offer | Decline:
+    """Return the one kernel, or why it does not fit."""
+    reason = softmax_limits.unfit(request)
+    if reason:
+        return Decline(name=NAME, reason=reason)
+    return Offer(name=NAME, build=lambda _: _build(request), provider=installed.provider())
+
+
+def _build(request: SoftmaxRequest) -> Any:
+    return import_module("pretrain_ascend.softmax_fused").Softmax(request)

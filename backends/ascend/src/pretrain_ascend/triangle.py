@@ -1,0 +1,30 @@
+"""The reference's triangle attention with CANN's fused softmax for its blocks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pretrain.reference.softmax import masked_softmax
+from pretrain.reference.triangle import Triangle
+from pretrain_ascend import softmax_limits
+from pretrain_ascend.softmax_fused import fused_softmax
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from pretrain.plugins.requests import AttentionRequest
+
+
+def make(request: AttentionRequest) -> Triangle:
+    """Return an `AttentionFn` for causal masks, with dropout.
+
+    A block whose sizes the fused softmax does not take, such as one with more than 4096 keys, is computed in plain
+    torch: that depends on the shapes alone, and is the same in every step.
+    """
+
+    def softmax(scores: Tensor, masked: Tensor) -> Tensor:
+        if softmax_limits.fits(*scores.shape[2:]):
+            return fused_softmax(scores, masked, request.score_divisor)
+        return masked_softmax(scores, masked, request.score_divisor, in_fp32=request.softmax_in_fp32)
+
+    return Triangle(request, softmax)

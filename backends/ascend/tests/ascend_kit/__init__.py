@@ -1,0 +1,1 @@
+"""What the tests of the ascend backend share."""

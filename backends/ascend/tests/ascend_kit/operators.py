@@ -1,0 +1,112 @@
+"""Operators with the documented semantics of torch_npu's, in plain torch on the CPU, differentiable.
+
+They stand in where torch_npu is not installed. Every call must fit the schemas of all releases, and what the
+documentation of the operator asks for; a call that does not raises. They say nothing of CANN's own numerics.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional as F  # noqa: N812
+
+from ascend_kit import schemas
+
+calls = []
+"""Operator and arguments by name, of all calls."""
+
+
+def call(name, *arguments, **options):
+    """Take the place of `pretrain_ascend.operators.call`."""
+    given = [schemas.bind(release, name, arguments, options) for release in schemas.RELEASES][-1]
+    calls.append((name, given))
+    return globals()[name](**{key: value for key, value in given.items() if key not in UNUSED})
+
+
+UNUSED = {
+    *("pse", "padding_mask", "pre_tockens", "next_tockens", "inner_precise", "prefix", "actual_seq_qlen"),
+    *("actual_seq_kvlen", "gen_mask_parallel", "sync", "softmax_layout", "sink", "dropout_mask", "seed", "offset"),
+    *("weight", "ignore_index", "label_smoothing", "lse_square_scale_for_zloss", "return_zloss", "rotate", "mode"),
+}
+"""Arguments that this backend leaves at their defaults."""
+
+
+def npu_fusion_attention(query, key, value, head_num, input_layout, atten_mask, scale, keep_prob, sparse_mode):
+    assert input_layout == "SBH"
+    assert all(x.is_contiguous() and x.dim() == 3 and x.dtype == query.dtype for x in (query, key, value))
+    assert 0 < keep_prob <= 1
+    size = query.shape[-1] // head_num
+    assert size <= 768
+    q, k, v = (x.unflatten(-1, (-1, size)).permute(1, 2, 0, 3).float() for x in (query, key, value))
+    k, v = (x.repeat_interleave(head_num // k.shape[1], 1) for x in (k, v))
+    scores = q @ k.mT * scale
+    if sparse_mode == 2:
+        assert torch.equal(atten_mask, torch.ones(2048, 2048, dtype=torch.bool).triu(1))
+        masked = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+    elif sparse_mode == 1:
+        b, n, sq, sk = scores.shape
+        assert atten_mask.shape in {(b, n, sq, sk), (b, 1, sq, sk), (1, 1, sq, sk), (sq, sk)}
+        assert atten_mask.dtype == torch.bool
+        assert atten_mask.is_contiguous()
+        masked = atten_mask
+    else:
+        assert sparse_mode == 0
+        assert atten_mask is None
+        masked = torch.zeros((), dtype=torch.bool)
+    weights = scores.masked_fill(masked, float("-inf")).softmax(-1)  # nan in a fully masked row, as nothing says what
+    context = F.dropout(weights, 1 - keep_prob) @ v
+    return context.permute(2, 0, 1, 3).flatten(2).to(query.dtype), None, None, None, 0, 0, 0
+
+
+def npu_scaled_masked_softmax(x, mask, scale, fixed_triu_mask):
+    assert not fixed_triu_mask
+    assert mask.dtype == torch.bool
+    assert all(32 <= size <= 4096 and size % 32 == 0 for size in x.shape[-2:])
+    assert x.is_contiguous()
+    assert mask.is_contiguous()
+    assert mask.shape[-2:] == x.shape[-2:]
+    return (x.float() * scale).masked_fill(mask, -10000.0).softmax(-1).to(x.dtype)
+
+
+def npu_rms_norm(input, gamma, epsilon):  # noqa: A002  the schema's name
+    x = input.float()
+    rstd = (x.square().mean(-1, keepdim=True) + epsilon).rsqrt()
+    return (x * rstd * gamma.float()).to(input.dtype), rstd
+
+
+def npu_rotary_mul(input, r1, r2, rotary_mode):  # noqa: A002
+    assert rotary_mode == "half"
+    assert input.dtype == r1.dtype == r2.dtype
+    assert input.is_contiguous()
+    first, second = input.chunk(2, -1)
+    return input * r1 + torch.cat((-second, first), -1) * r2
+
+
+def npu_gelu(input, approximate):  # noqa: A002
+    return F.gelu(input, approximate=approximate)
+
+
+def npu_swiglu(input, dim):  # noqa: A002
+    assert input.is_contiguous()
+    first, second = input.chunk(2, dim)
+    return F.silu(first) * second
+
+
+def npu_cross_entropy_loss(input, target, reduction):  # noqa: A002
+    assert reduction == "none"
+    assert input.is_contiguous()
+    assert (input.dim(), target.dim(), target.dtype) == (2, 1, torch.int64)
+    return F.cross_entropy(input, target, reduction="none"), None, None, None
+
+
+status = torch.zeros(8, dtype=torch.int32)
+"""Of the one device."""
+
+
+def npu_get_float_status(input):  # noqa: A002
+    assert input.numel() == 8
+    return status.clone()
+
+
+def npu_clear_float_status(input):  # noqa: A002
+    status.zero_()
+    return input
