@@ -1,0 +1,14 @@
+"""Kernels of torch_npu's own operators, which torch's CPU build has not. Importing them registers them."""
+
+from ascend_simulator.kernels import (  # noqa: F401
+    activation,
+    attention,
+    attention_v3,
+    cross_entropy,
+    dropout,
+    float_status,
+    matmul,
+    norm,
+    rotary,
+    softmax,
+)

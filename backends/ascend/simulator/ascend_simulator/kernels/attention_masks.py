@@ -1,0 +1,73 @@
+"""sparse_mode of npu_fusion_attention: which keys a query does not see, and whether the given mask is what the mode wants.
+
+A device reads a compressed mask of 2048 x 2048 in modes 2 to 4 and derives from pre and next which blocks it skips in
+mode 0. Another mask than it expects gives a wrong result and no error. Here it is an error.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+from torch import Tensor
+
+from ascend_simulator.kernels.contract import require
+
+NAME = "npu_fusion_attention"
+DEFAULT, ALL, LEFT_UP_CAUSAL, RIGHT_DOWN_CAUSAL, BAND = range(5)
+COMPRESSED = (LEFT_UP_CAUSAL, RIGHT_DOWN_CAUSAL, BAND)
+SIZE = 2048
+EVERYTHING = 2147483647
+
+
+def masked(
+    mode: int, mask: Tensor | None, batch: int, heads: int, queries: int, keys: int, before: int, after: int
+) -> Tensor | None:
+    """Return bool, broadcastable to [batch, heads, queries, keys], True where a key is not seen; None: all are seen."""
+    require(mode in range(5), NAME, f"sparse_mode {mode}; the simulator has 0 to 4")
+    if mask is None:
+        require(mode == DEFAULT, NAME, f"sparse_mode {mode} without atten_mask; a device would see every key")
+        require(before >= queries and after >= keys, NAME, "pre_tockens or next_tockens without a mask; they are ignored")
+        return None
+    require(mask.dtype in {torch.bool, torch.uint8}, NAME, f"atten_mask is {mask.dtype}; only bool, uint8")
+    if mode in COMPRESSED:
+        _require_compressed(mode, mask)
+        return _from_mode(mode, queries, keys, before, after)
+    whole = {(batch, heads, queries, keys), (batch, 1, queries, keys), (1, 1, queries, keys), (queries, keys)}
+    fits = tuple(mask.shape) in whole
+    require(fits, NAME, f"atten_mask {tuple(mask.shape)} for {batch} x {heads} x {queries} x {keys}; only {sorted(whole)}")
+    if mode == DEFAULT:
+        _require_agreement(mask.bool(), before, after)
+    return mask.bool()
+
+
+def _require_compressed(mode: int, mask: Tensor) -> None:
+    what = f"sparse_mode {mode} wants torch.triu(torch.ones({SIZE}, {SIZE}, dtype=torch.bool), 1)"
+    require(tuple(mask.shape) == (SIZE, SIZE), NAME, f"{what}, got a mask of {tuple(mask.shape)}")
+    require(torch.equal(mask.bool(), _compressed()), NAME, f"{what}, got another one of that size")
+
+
+@functools.cache
+def _compressed() -> Tensor:
+    return torch.ones(SIZE, SIZE, dtype=torch.bool).triu_(1)
+
+
+def _from_mode(mode: int, queries: int, keys: int, before: int, after: int) -> Tensor:
+    distance = torch.arange(keys) - torch.arange(queries)[:, None]  # of a key from the query of its number
+    if mode == LEFT_UP_CAUSAL:
+        return distance > 0
+    distance = distance - (keys - queries)  # aligned at the last query and the last key
+    return distance > 0 if mode == RIGHT_DOWN_CAUSAL else (distance > after) | (distance < -before)
+
+
+def _require_agreement(mask: Tensor, before: int, after: int) -> None:
+    """In mode 0 what lies outside of pre and next is skipped, whatever the mask says there."""
+    queries, keys = mask.shape[-2:]
+    skipped = _outside(queries, keys, before, after)
+    agrees = bool((mask | ~skipped).all())
+    require(agrees, NAME, f"pre_tockens {before} and next_tockens {after} skip keys that atten_mask lets be seen")
+
+
+def _outside(queries: int, keys: int, before: int, after: int) -> Tensor:
+    distance = torch.arange(keys) - torch.arange(queries)[:, None]
+    return (distance > after) | (distance < -before)

@@ -1,0 +1,24 @@
+"""The backward of matmul, which torch_npu has as one operator and the CPU has not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ascend_simulator.kernels.registration import kernel
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@kernel("aten::matmul_backward")
+def matmul_backward(grad: Tensor, left: Tensor, right: Tensor, mask: list[bool]) -> tuple[Tensor | None, Tensor | None]:
+    """Return the gradients that are asked for; vectors count as matrices, and broadcast dimensions are summed."""
+    a = left[None] if left.dim() == 1 else left
+    b = right[:, None] if right.dim() == 1 else right
+    if right.dim() == 1:
+        grad = grad.unsqueeze(-1)
+    if left.dim() == 1:
+        grad = grad.unsqueeze(-2)
+    da = (grad @ b.mT).sum_to_size(a.shape).view(left.shape) if mask[0] else None
+    db = (a.mT @ grad).sum_to_size(b.shape).view(right.shape) if mask[1] else None
+    return da, db

@@ -1,0 +1,54 @@
+"""npu_rms_norm and npu_add_rms_norm. Statistics are in fp32, whatever the input is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from ascend_simulator.kernels.contract import require, require_one_dtype, require_second_generation
+from ascend_simulator.kernels.registration import kernel
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+MIXED = {(torch.float16, torch.float32), (torch.bfloat16, torch.float32)}
+"""Pairs of input and weight that the second generation takes besides equal ones (torch_npu-npu_rms_norm.md)."""
+
+
+@kernel("npu::npu_rms_norm")
+def rms_norm(x: Tensor, gamma: Tensor, epsilon: float = 1e-6) -> tuple[Tensor, Tensor]:
+    """Return x / rms(x) * gamma in the dtype of x, and 1 / rms(x) in fp32 with ones for gamma's dimensions."""
+    check("npu_rms_norm", x, gamma)
+    rstd = (x.float().square().mean(_trailing(gamma), keepdim=True) + epsilon).rsqrt()
+    return (x.float() * rstd * gamma.float()).to(x.dtype), rstd
+
+
+@kernel("npu::npu_rms_norm_backward")
+def rms_norm_backward(dy: Tensor, x: Tensor, gamma: Tensor, rstd: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the gradients of x, in its dtype, and of gamma, in fp32."""
+    normal, grad = x.float() * rstd, dy.float()
+    scaled = grad * gamma.float()
+    dx = rstd * (scaled - normal * (scaled * normal).mean(_trailing(gamma), keepdim=True))
+    return dx.to(x.dtype), (grad * normal).sum_to_size(gamma.shape)
+
+
+@kernel("npu::npu_add_rms_norm")
+def add_rms_norm(x1: Tensor, x2: Tensor, gamma: Tensor, epsilon: float = 1e-6) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the norm of x1 + x2, its 1 / rms, and the sum."""
+    require_second_generation("npu_add_rms_norm")
+    require_one_dtype("npu_add_rms_norm", x1=x1, x2=x2, gamma=gamma)
+    total = x1 + x2
+    return *rms_norm(total, gamma, epsilon), total
+
+
+def check(name: str, x: Tensor, gamma: Tensor) -> None:
+    """Raise ContractError unless the weight fits the input."""
+    fits = x.shape[x.dim() - gamma.dim() :] == gamma.shape
+    require(fits, name, f"a weight of {tuple(gamma.shape)} for an input of {tuple(x.shape)}; only its last dimensions")
+    if torch.ops.ascend_simulator.first_generation() or (x.dtype, gamma.dtype) not in MIXED:
+        require_one_dtype(name, x=x, gamma=gamma)
+
+
+def _trailing(gamma: Tensor) -> tuple[int, ...]:
+    return tuple(range(-gamma.dim(), 0))
