@@ -91,21 +91,17 @@ def copy_tensors(this: list[Tensor], that: list[Tensor], overflow_buf: Tensor | 
 
 
 def _watch(optimizer_class: Any, overflow: Overflow) -> None:
-    """Turn an overflow on any rank into an infinite gradient on every rank, before megatron-core looks for one.
+    """Let an overflow on any rank count as one that megatron-core has found itself, on every rank.
 
     All ranks of the world: gradients have been reduced over the data-parallel ranks before, and megatron-core itself
-    looks over the model-parallel ones alone (optimizer/__init__.py 462).
+    looks over the model-parallel ones alone (optimizer/__init__.py 462). It looks for inf, which such a device has not.
     """
     check = optimizer_class._unscale_main_grads_and_check_for_nan  # noqa: SLF001
 
     def check_with_flag(self: Any) -> bool:
         flag = overflow.read()
         dist.all_reduce(flag, op=dist.ReduceOp.MAX)
-        gradients = [] if self.is_stub_optimizer else self._collect_main_grad_data_for_unscaling()
-        if gradients:
-            infinite = torch.full_like(flag, float("inf"))
-            gradients[0].view(-1)[:1].add_(torch.where(flag != 0, infinite, torch.zeros_like(flag)))
-        return bool(check(self))
+        return bool(check(self)) or bool(flag.item())
 
     if getattr(check, "watches_overflow", False):
         return

@@ -1,0 +1,261 @@
+"""The device: what is missing is told apart, and what a name decides is decided without a device."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from ascend_kit import operators
+from pretrain.errors import BackendError
+from pretrain.plugins.backend import Available, Unavailable
+from pretrain.recipe import make_recipe
+from pretrain_ascend import backend, installed
+from pretrain_ascend.backend import AscendBackend
+
+VERSION = installed.release(torch.__version__)
+RECIPE = {
+    "model": {"num_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "seq_length": 32},
+    "tokenizer": {"type": "bytes"},
+    "data": {"path": "corpus"},
+    "train": {"micro_batch_size": 1, "global_batch_size": 8, "train_iters": 1},
+    "optimizer": {"lr": 1e-3},
+}
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """A machine whose torch_npu, CANN and NPUs can be chosen; all is there at first."""
+    chosen = SimpleNamespace(inf_nan=True, calls=[])
+
+    def choose(*, version=VERSION, fault=None, cann=True, count=8, name="Ascend910B3", inf_nan=True):
+        def import_torch_npu(module):
+            if fault is not None:
+                raise fault
+
+        def load(library):
+            if not cann:
+                raise OSError(f"{library}: cannot open shared object file")
+
+        monkeypatch.setattr(installed, "version", lambda: version)
+        monkeypatch.setattr(installed, "import_module", import_torch_npu)
+        monkeypatch.setattr(installed.importlib.util, "find_spec", lambda _: None)
+        monkeypatch.setattr(ctypes, "CDLL", load)
+        npu = SimpleNamespace(
+            device_count=lambda: count,
+            get_device_name=lambda: name,
+            is_available=lambda: count > 0,
+            set_device=lambda rank: chosen.calls.append(rank),
+            config=SimpleNamespace(allow_internal_format=True),
+            utils=SimpleNamespace(is_support_inf_nan=lambda: inf_nan),
+        )
+        monkeypatch.setattr(backend, "_npu", lambda: npu)
+        monkeypatch.setattr("pretrain_ascend.devices.here", lambda: name)
+        chosen.npu = npu
+
+    for variable in ("ASCEND_RT_VISIBLE_DEVICES", backend.PEAK, "ASCEND_HOME_PATH"):
+        monkeypatch.delenv(variable, raising=False)
+    chosen.choose = choose
+    choose()
+    return chosen
+
+
+def answer():
+    answer = AscendBackend().availability()
+    assert isinstance(answer, Unavailable)
+    assert answer.remedy.endswith(".")
+    return answer
+
+
+def test_npus_are_counted(machine):
+    assert AscendBackend().availability() == Available(f"8 NPUs, torch_npu {VERSION}")
+
+
+def test_torch_npu_is_not_installed(machine):
+    machine.choose(version="")
+    assert answer().reason == "torch_npu is not installed"
+    assert answer().remedy.startswith(f"pip install torch_npu=={VERSION}, ")
+
+
+@pytest.mark.parametrize("version", ["2.7.1", "2.13.1", "3.0.0.post1"])
+def test_torch_npu_is_of_another_version_than_torch(machine, version):
+    machine.choose(version=version)
+    assert answer().reason == f"torch_npu {version} is installed for torch {torch.__version__}; the versions must agree"
+
+
+@pytest.mark.parametrize("version", [VERSION, f"{VERSION}.post2", f"{VERSION}rc1"])
+def test_builds_of_one_release_agree(machine, version):
+    machine.choose(version=version)
+    assert isinstance(AscendBackend().availability(), Available)
+
+
+def test_cann_is_not_there(machine):
+    machine.choose(fault=ImportError("libhccl.so: cannot open shared object file"), cann=False)
+    assert answer().reason == "CANN is not here: libascendcl.so cannot be loaded"
+    assert "set_env.sh" in answer().remedy
+
+
+@pytest.mark.parametrize("fault", [ImportError("undefined symbol: aclrtX"), RuntimeError("CANN 7 is too old")])
+def test_torch_npu_does_not_load(machine, fault):
+    machine.choose(fault=fault)
+    expected = f"torch_npu {VERSION} is installed, but its import failed: {type(fault).__name__}: {fault}"
+    assert answer().reason == expected
+
+
+def test_no_npu(machine):
+    machine.choose(count=0)
+    assert answer().reason == f"the driver shows no NPU to torch_npu {VERSION}"
+
+
+def test_no_visible_npu(machine, monkeypatch):
+    machine.choose(count=0)
+    monkeypatch.setenv("ASCEND_RT_VISIBLE_DEVICES", "9")
+    assert answer().reason == "ASCEND_RT_VISIBLE_DEVICES is '9', which shows no device"
+
+
+class TestDevice:
+    """The one of a rank."""
+
+    def test_it_becomes_the_current_one_and_keeps_torchs_layout(self, machine, monkeypatch):
+        monkeypatch.setattr(torch, "device", lambda *named: named)  # torch knows "npu" only with torch_npu
+        assert AscendBackend().device(3) == ("npu", 3)
+        assert machine.calls == [3]
+        assert machine.npu.config.allow_internal_format is False
+
+    def test_a_rank_without_one_is_an_error(self, machine):
+        machine.choose(count=2)
+        with pytest.raises(BackendError, match=r"rank 2 of this node has no NPU: 2 are visible\.\nStart at most 2 ranks"):
+            AscendBackend().device(2)
+
+
+class TestEnvironment:
+    """What is set before the device is opened, where the user has not set it."""
+
+    def test_hccl_waits_as_long_as_the_recipe_says(self):
+        variables = AscendBackend().prepare(make_recipe(RECIPE, ["parallel.distributed_timeout_minutes=30"]))
+        assert variables == {
+            "HCCL_CONNECT_TIMEOUT": "1800",
+            "HCCL_EXEC_TIMEOUT": "1800",
+            "HCCL_EVENT_TIMEOUT": "1832",
+        }
+
+    @pytest.mark.parametrize(("minutes", "seconds"), [(1, 120), (2, 120), (120, 7200), (1000, 7200)])
+    def test_the_connection_waits_within_its_limits(self, minutes, seconds):
+        recipe = make_recipe(RECIPE, [f"parallel.distributed_timeout_minutes={minutes}"])
+        assert AscendBackend().prepare(recipe)["HCCL_CONNECT_TIMEOUT"] == str(seconds)
+
+    def test_determinism_is_for_hccl_and_for_products(self):
+        usual = AscendBackend().prepare(make_recipe(RECIPE))
+        repeatable = AscendBackend().prepare(make_recipe(RECIPE, ["train.deterministic_mode=true"]))
+        added = dict(repeatable.items() - usual.items())
+        assert added == {"HCCL_DETERMINISTIC": "true", "CLOSE_MATMUL_K_SHIFT": "1"}
+
+
+class TestOverflow:
+    """fp16 that saturates has a sticky flag; inf and nan need none."""
+
+    def test_none_where_inf_and_nan_are_kept(self, machine):
+        assert AscendBackend().overflow() is None
+
+    def test_the_flag_is_read_and_cleared(self, machine, monkeypatch):
+        machine.choose(name="Ascend910A", inf_nan=False)
+        overflow = AscendBackend().overflow()
+        monkeypatch.setattr("pretrain_ascend.operators.call", operators.call)
+        monkeypatch.setattr("pretrain_ascend.overflow._words", lambda: torch.zeros(8))
+        assert overflow.read().item() == 0
+        operators.status[0] = 3
+        flag = overflow.read()
+        assert (flag.item(), flag.dtype, flag.shape) == (1.0, torch.float32, ())
+        assert overflow.read().item() == 1, "reading must not clear it"
+        overflow.clear()
+        assert overflow.read().item() == 0
+
+
+class TestNamed:
+    """A device that is not here."""
+
+    def test_it_is_available_and_has_its_name(self):
+        named = AscendBackend().named("Ascend910B3")
+        assert named.availability() == Available("Ascend910B3, named and not looked for")
+        assert named.device_name() == "Ascend910B3"
+
+    @pytest.mark.parametrize(
+        ("name", "bf16"),
+        [("Ascend910A", False), ("Ascend910B", False), ("Ascend910B1", True), ("Ascend910_9362", True)],
+    )
+    def test_bf16_begins_with_a2(self, name, bf16):
+        named = AscendBackend().named(name)
+        assert named.supports(torch.bfloat16) is bf16
+        assert named.supports(torch.float16)
+        assert named.supports(torch.float32)
+        assert not named.supports(torch.float64)
+
+    @pytest.mark.parametrize(("name", "batched"), [("Ascend910A", False), ("Ascend910B3", True), ("Ascend950DT", True)])
+    def test_messages_are_batched_from_a2_on(self, name, batched):
+        assert AscendBackend().named(name).point_to_point().batched is batched
+
+    def test_a_name_that_is_not_known_lists_those_that_are(self):
+        with pytest.raises(BackendError, match=r"knows no device 'Card 1'\.\nIt knows .*Ascend910B3.*Ascend950\.\.\."):
+            AscendBackend().named("Card 1")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.int64])
+def test_ranks_sum_everything_but_float64(dtype):
+    assert AscendBackend().supports_reduction(dtype)
+    assert not AscendBackend().supports_reduction(torch.float64)
+
+
+class TestPeak:
+    """The denominator of MFU: never a figure whose source is not sure."""
+
+    @pytest.mark.parametrize(
+        ("name", "dtype", "tera"),
+        [
+            ("Ascend910A", torch.float16, 256),
+            ("Ascend910A", torch.bfloat16, None),
+            ("Ascend910A", torch.float32, None),
+            ("Ascend910B3", torch.bfloat16, None),
+            ("Ascend910_9391", torch.bfloat16, None),
+        ],
+    )
+    def test_only_huaweis_own_figures(self, machine, name, dtype, tera):
+        found = AscendBackend().named(name).peak_flops(dtype)
+        assert found == (None if tera is None else tera * 1e12)
+
+    def test_the_user_may_know_better(self, machine, monkeypatch):
+        monkeypatch.setenv(backend.PEAK, "313")
+        assert AscendBackend().named("Ascend910B3").peak_flops(torch.bfloat16) == 313e12
+        assert AscendBackend().named("Ascend910B3").peak_flops(torch.float32) is None
+
+    @pytest.mark.parametrize("given", ["fast", "", "0", "-3", "nan", "inf"])
+    def test_what_is_no_number_above_zero_is_an_error(self, machine, monkeypatch, given):
+        monkeypatch.setenv(backend.PEAK, given)
+        with pytest.raises(BackendError, match=rf"{backend.PEAK} is '{given}'; it is a number above 0\.\n"):
+            AscendBackend().named("Ascend910B3").peak_flops(torch.float16)
+
+
+def test_the_environment_of_a_run_names_chip_and_libraries(machine):
+    assert AscendBackend().describe() == {
+        "device": "Ascend910B3",
+        "family": "A2",
+        "torch_npu": VERSION,
+        "cann": "not known",
+        "overflow": "inf and nan",
+        "peak_tflops_16_bits": "313, quoted by others; no datasheet was seen",
+    }
+
+
+@pytest.mark.skipif(bool(installed.version()), reason="torch_npu is installed")
+def test_a_machine_without_any_of_it_is_told_in_three_lines():
+    recipe = __file__.rpartition("/backends/")[0] + "/recipes/neox20b.yml"
+    command = [sys.executable, "-m", "pretrain.cli.main", "--backend", "ascend", recipe]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 2
+    first, second, third = done.stderr.splitlines()
+    assert first.endswith("has no usable device: torch_npu is not installed")
+    assert second == f"pip install torch_npu=={VERSION}, in an environment whose torch is of that version."
+    assert third == "It needs Huawei's driver and CANN on this machine."

@@ -1,0 +1,53 @@
+"""Which chip a name is. Names are compared whole: "Ascend910B" is of the first generation, "Ascend910B1" of the second."""
+
+from __future__ import annotations
+
+import pytest
+
+from pretrain_ascend import devices
+from pretrain_ascend.devices import TABLE, Family, Source
+
+FIRST = ("Ascend910PremiumA", "Ascend910ProA", "Ascend910A", "Ascend910ProB", "Ascend910B")
+A2 = ("Ascend910B1", "Ascend910B2", "Ascend910B2C", "Ascend910B3", "Ascend910B4", "Ascend910B4-1")
+A3 = ("Ascend910_9391", "Ascend910_9392", "Ascend910_9381", "Ascend910_9382", "Ascend910_9372", "Ascend910_9362")
+
+
+@pytest.mark.parametrize(
+    ("names", "family"),
+    [
+        (FIRST, Family.FIRST),
+        (A2, Family.A2),
+        ((*A3, "Ascend910_9363"), Family.A3),
+        (("Ascend950DT", "Ascend950PR_9589"), Family.A5),
+        (("Ascend310P3", "Ascend910", "Ascend910B5", "ascend910b1", "Ascend910_93", "Card 1"), None),
+    ],
+)
+def test_every_name_has_its_family(names, family):
+    assert {devices.family_of(name) for name in names} == {family}
+
+
+def test_families_are_in_the_order_of_the_generations():
+    assert sorted(Family) == [Family.FIRST, Family.A2, Family.A3, Family.A5]
+    assert [str(family) for family in Family] == ["910A", "A2", "A3", "950"]
+
+
+def test_no_name_is_listed_twice():
+    names = [device.name for device in TABLE]
+    assert len(set(names)) == len(names)
+
+
+def test_each_peak_says_whose_figure_it_is():
+    """A figure without a datasheet is in the table, marked, and MFU is not measured by it (test_backend.py)."""
+    peaks = {device.name: (device.peak.half / 1e12, device.peak.source) for device in TABLE if device.peak}
+    assert peaks == {
+        "Ascend910A": (256, Source.VENDOR),
+        "Ascend910B2": (376, Source.SECONDARY),
+        "Ascend910B3": (313, Source.SECONDARY),
+        "Ascend910B4": (280, Source.SECONDARY),
+    }
+
+
+def test_without_torch_npu_no_device_is_here(monkeypatch):
+    monkeypatch.delitem(devices.sys.modules, "torch_npu", raising=False)
+    assert devices.here() == ""
+    assert devices.family_of("") is None
