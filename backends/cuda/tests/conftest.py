@@ -8,8 +8,19 @@ import torch
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before a kernel's module is imported
 
+# Triton is imported here, whole: an import that fails in the midst of a test (a process may hold no more files) would
+# leave a part of it behind, with which every later test fails.
+from kit import language
+
 
 @pytest.fixture(scope="session")
 def device():
     """Where kernels are tested."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@pytest.fixture(autouse=True)
+def whole_language():
+    """Every test begins with the language as Triton wrote it, whatever ran before in this process."""
+    language.restore()
+    assert language.copies() == [], "a test before this one has imported triton.language a second time"

@@ -84,6 +84,7 @@ class _Triangle(torch.autograd.Function):
             _product_into(context[start:end], kept, values[:, :end])
             if any(ctx.needs_input_grad):
                 strips.append(weights)
+            del weights, kept  # or they would lie beside the next strip
         ctx.plan, ctx.dropping = plan, dropping
         ctx.save_for_backward(query, key, value, *strips)
         return context.flatten(2)
