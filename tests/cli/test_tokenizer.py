@@ -45,7 +45,12 @@ def test_says_when_the_text_is_too_small_for_the_vocabulary(pretrain, tmp_path):
 
 @pytest.mark.parametrize(
     ("size", "name", "message"),
-    [(256, "a.txt", "257"), (300, "none.txt", "none.txt cannot be read"), (300, "bad.jsonl", "bad.jsonl:1: not JSON")],
+    [
+        (256, "a.txt", "257"),
+        (2**40, "a.txt", "at most 4,194,304"),
+        (300, "none.txt", "none.txt does not exist"),
+        (300, "bad.jsonl", "bad.jsonl:1: not JSON"),
+    ],
 )
 def test_mistakes_leave_no_file(pretrain, tmp_path, size, name, message):
     (tmp_path / "a.txt").write_text(TEXT)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from data.example_corpus import DOCUMENTS, write_jsonl
-from pretrain.data import build, documents
+from pretrain.data import build, reading
 from pretrain.data.build import build_tokens
 from pretrain.data.fingerprint import check_fingerprint, fingerprint_path
 from pretrain.data.token_file import TokenFile, bin_path, idx_path
@@ -68,7 +68,7 @@ def test_gpt2s_bytes_are_megatrons(bridged, tmp_path, shared_data):
 def test_the_bytes_do_not_depend_on_the_number_of_workers(tmp_path, bytes_section, monkeypatch):
     corpus = write_jsonl(tmp_path / "c.jsonl", DOCUMENTS)
     build_tokens([corpus], tmp_path / "one", bytes_section, append_eod=True)
-    monkeypatch.setattr(build, "read_chunks", partial(documents.read_chunks, chunk_bytes=500))
+    monkeypatch.setattr(build, "read_chunks", partial(reading.read_chunks, chunk_bytes=500))
     build_tokens([corpus], tmp_path / "three", bytes_section, append_eod=True, workers=3)
     assert content(tmp_path / "three") == content(tmp_path / "one")
 
@@ -81,9 +81,11 @@ def test_inputs_follow_one_another(tmp_path, bytes_section):
 
 
 def test_progress_is_told_of_every_chunk(tmp_path, corpus, bytes_section):
-    chunks = []
-    build_tokens([corpus], tmp_path / "p", bytes_section, progress=chunks.append)
-    assert chunks[-1].position == corpus.stat().st_size
+    told = []
+    build_tokens([corpus, corpus], tmp_path / "p", bytes_section, progress=told.append)
+    size = corpus.stat().st_size
+    assert [(progress.read, progress.total) for progress in told] == [(size, 2 * size), (2 * size, 2 * size)]
+    assert told[-1].written.documents == 2 * len(DOCUMENTS)
 
 
 class TestTokenizerNote:
@@ -130,14 +132,6 @@ class TestNothingIsLeftBehind:
         (tmp_path / "file").write_text("")
         with pytest.raises(DataError, match="cannot be written"):
             build_tokens([corpus], tmp_path / "file" / "p", bytes_section)
-
-    @pytest.mark.ranks
-    def test_after_ctrl_c(self, tmp_path, endless_build):
-        process = endless_build(workers=2)
-        assert list((tmp_path / "out").glob(".p.bin.*.partial"))
-        os.killpg(process.pid, signal.SIGINT)
-        assert process.wait(30) != 0
-        assert list((tmp_path / "out").iterdir()) == []
 
     @pytest.mark.ranks
     def test_workers_end_when_their_parent_is_killed(self, endless_build):
@@ -187,7 +181,7 @@ def say_once(chunk, told=[]):
 
 if __name__ == "__main__":
     corpus, prefix, workers = sys.argv[1:]
-    build.read_chunks = lambda paths, once=build.read_chunks: itertools.cycle(list(once(paths)))
+    build.read_chunks = lambda *given, once=build.read_chunks: itertools.cycle(list(once(*given)))
     section = TokenizerSection(type="bytes")
     build.build_tokens([Path(corpus)], Path(prefix), section, workers=int(workers), progress=say_once)
 """

@@ -6,17 +6,25 @@ import json
 import lzma
 
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pretrain.data.documents import Chunk, read_chunks, read_texts, texts_of
+from pretrain.data.chunks import Chunk
+from pretrain.data.documents import read_documents, read_texts
+from pretrain.data.inputs import find_sources
+from pretrain.data.reading import read_chunks
 from pretrain.errors import DataError
 
 texts = st.lists(st.text(st.characters(codec="utf-8"), max_size=30), max_size=20)
 
 
+def chunks_of(path, chunk_bytes=1 << 20):
+    return list(read_chunks(find_sources([path]), "text", chunk_bytes=chunk_bytes))
+
+
 def documents_in(path, chunk_bytes=1 << 20):
-    return [document for chunk in read_chunks([path], chunk_bytes=chunk_bytes) for document in texts_of(chunk, "text")]
+    return [document for chunk in chunks_of(path, chunk_bytes) for document in read_documents(chunk, "text").texts]
 
 
 def error_in(path, content):
@@ -39,11 +47,14 @@ def test_documents_do_not_depend_on_how_the_file_is_cut(tmp_path_factory, docume
 def test_every_chunk_knows_its_first_line_and_how_far_the_file_is_read(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'{"text": "a"}\n' * 5)
-    chunks = list(read_chunks([path], chunk_bytes=20))
+    chunks = chunks_of(path, chunk_bytes=20)
     assert [(chunk.first_line, chunk.position) for chunk in chunks] == [(1, 28), (3, 56), (5, 70)]
 
 
-@pytest.mark.parametrize(("suffix", "pack"), [(".gz", gzip.compress), (".xz", lzma.compress), (".bz2", bz2.compress)])
+@pytest.mark.parametrize(
+    ("suffix", "pack"),
+    [(".gz", gzip.compress), (".xz", lzma.compress), (".bz2", bz2.compress), (".zst", zstandard.compress)],
+)
 class TestPacked:
     def test_is_unpacked(self, tmp_path, suffix, pack):
         path = tmp_path / f"a.jsonl{suffix}"
@@ -66,7 +77,7 @@ def test_empty_lines_and_windows_line_ends_are_no_mistake(tmp_path):
 
 
 def test_a_list_of_strings_is_one_document_of_sentences():
-    assert texts_of(Chunk("a", 1, b'{"text": ["x", "y"]}', 0), "text") == [["x", "y"]]
+    assert read_documents(Chunk("a", 1, b'{"text": ["x", "y"]}', 0), "text").texts == [["x", "y"]]
 
 
 @pytest.mark.parametrize(
@@ -96,8 +107,8 @@ def test_a_whole_surrogate_pair_is_a_character(tmp_path):
 
 
 def test_a_file_that_is_missing_is_named(tmp_path):
-    with pytest.raises(DataError, match=r"none\.jsonl cannot be read: No such file"):
-        list(read_chunks([tmp_path / "none.jsonl"]))
+    with pytest.raises(DataError, match=r"none\.jsonl does not exist, and as a pattern it matches no file"):
+        find_sources([tmp_path / "none.jsonl"])
 
 
 def test_other_files_are_read_as_text(tmp_path):

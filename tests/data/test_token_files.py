@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pretrain.data.token_file import TokenFile, bin_path, idx_path
-from pretrain.data.token_writer import DTYPE_CODES, Encoded, TokenWriter, token_dtype
+from pretrain.data.token_writer import DTYPE_CODES, Encoded, IndexPart, TokenWriter, token_dtype, write_index
 from pretrain.errors import DataError
 
 documents_of_sequences = st.lists(st.lists(st.lists(st.integers(0, 65_000), min_size=1, max_size=9), max_size=3))
@@ -16,11 +16,13 @@ documents_of_sequences = st.lists(st.lists(st.lists(st.integers(0, 65_000), min_
 
 def write(prefix, documents, dtype="<u2"):
     """Write documents, each a list of sequences, one at a time."""
+    lengths, ends = io.BytesIO(), io.BytesIO()
     with bin_path(prefix).open("wb") as bin_file, idx_path(prefix).open("wb") as idx_file:
-        writer = TokenWriter(bin_file, np.dtype(dtype))
+        writer = TokenWriter(bin_file, lengths, ends)
         for document in documents:
             writer.add(encoded([document], dtype))
-        writer.write_index(idx_file)
+        part = IndexPart(np.frombuffer(lengths.getvalue(), "<i4"), np.frombuffer(ends.getvalue(), "<i8"))
+        write_index(idx_file, np.dtype(dtype), [part])
 
 
 def encoded(documents, dtype):
@@ -181,8 +183,40 @@ def test_every_code_is_its_megatron_dtype(bridged):
 
 
 def test_the_writer_needs_only_something_to_write_to():
-    stream = io.BytesIO()
-    writer = TokenWriter(stream, np.dtype("<u2"))
+    tokens, lengths, ends = io.BytesIO(), io.BytesIO(), io.BytesIO()
+    writer = TokenWriter(tokens, lengths, ends)
     writer.add(encoded([[[1, 258]]], np.dtype("<u2")))
-    assert stream.getvalue() == b"\x01\x00\x02\x01"
-    assert (writer.tokens, writer.documents) == (2, 1)
+    assert tokens.getvalue() == b"\x01\x00\x02\x01"
+    assert writer.written == (1, 1, 2)
+
+
+class TestManyTokens:
+    """Nothing is counted in 32 bits."""
+
+    PARTS = (
+        IndexPart(np.full(700, 2**22 - 1, np.int32), np.arange(1, 701, dtype=np.int64)),
+        IndexPart(np.full(600, 2**22 + 1, np.int32), np.arange(2, 602, 2, dtype=np.int64)),
+    )
+
+    def test_offsets_beyond_2_to_the_31_are_megatrons(self, bridged, tmp_path):
+        from megatron.core.datasets.indexed_dataset import _IndexWriter
+
+        with (tmp_path / "ours.idx").open("wb") as stream:
+            write_index(stream, np.dtype("<i4"), self.PARTS)
+        lengths = [length for part in self.PARTS for length in part.lengths.tolist()]
+        assert sum(lengths) > 2**32
+        ends = [0, *self.PARTS[0].document_ends.tolist(), *(700 + self.PARTS[1].document_ends).tolist()]
+        with _IndexWriter(str(tmp_path / "megatrons.idx"), np.int32) as writer:
+            writer.write(lengths, None, ends)
+        assert (tmp_path / "ours.idx").read_bytes() == (tmp_path / "megatrons.idx").read_bytes()
+
+    def test_a_file_of_so_many_is_read(self, tmp_path):
+        with idx_path(tmp_path / "p").open("wb") as stream:
+            write_index(stream, np.dtype("<i4"), self.PARTS)
+        tokens = sum(int(part.lengths.sum(dtype=np.int64)) for part in self.PARTS)
+        with bin_path(tmp_path / "p").open("wb") as stream:
+            stream.truncate(4 * tokens)  # sparse: it takes no room
+        found = TokenFile.open(tmp_path / "p")
+        found.check_order()
+        assert found.tokens.size == tokens > 2**32
+        assert int(found.document_lengths().sum()) == tokens

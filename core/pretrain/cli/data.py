@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import sys
-import time
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from pretrain.cores import available_cores
 from pretrain.errors import DataError
 from pretrain.recipe.sections.tokenizer import TokenizerSection
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from pretrain.data.documents import Chunk
+    from collections.abc import Callable
 
 _TYPES: dict[str, Literal["gpt2", "huggingface", "bytes"]] = {
     "gpt2": "gpt2",
@@ -30,12 +24,18 @@ _TYPES: dict[str, Literal["gpt2", "huggingface", "bytes"]] = {
 """The recipe's names, and what Megatron-LM and GPT-NeoX call the same."""
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
+_PATH = click.Path(path_type=Path)
+_INPUT = "Another INPUT, as Megatron's tool takes it."
+_ENCODER = "auto: gigatoken where it knows the tokenizer, a sample compared with the tokenizers library."
+_ON_ERROR = "What to do with a line that is no document: stop there, or leave it out and count."
 _TOKENIZER_OPTIONS = (
     click.option("--tokenizer-type", metavar="TYPE", help="gpt2, huggingface or bytes; Megatron's names work too."),
     click.option("--vocab-file", type=_FILE, help="GPT-2's vocab.json, for type gpt2."),
     click.option("--merge-file", type=_FILE, help="GPT-2's merges.txt, for type gpt2."),
     click.option("--tokenizer-file", type=_FILE, help="A tokenizer.json, for type huggingface."),
 )
+
+_TOKENIZER_NAMES = ("tokenizer_type", "vocab_file", "merge_file", "tokenizer_file")
 
 
 def _names_tokenizer(function: Callable[..., None]) -> Callable[..., None]:
@@ -45,52 +45,52 @@ def _names_tokenizer(function: Callable[..., None]) -> Callable[..., None]:
     return function
 
 
+def _more(ctx: click.Context, _: click.Parameter, given: tuple[Path, ...]) -> None:
+    ctx.meta["inputs"] = given
+
+
+def _with_more(ctx: click.Context, parameter: click.Parameter, given: tuple[Path, ...]) -> tuple[Path, ...]:
+    """Return all inputs, however they were named; there must be one."""
+    inputs = given + tuple(ctx.meta["inputs"])
+    if not inputs and not ctx.resilient_parsing:
+        raise click.MissingParameter(ctx=ctx, param=parameter)
+    return inputs
+
+
 @click.group()
 def command() -> None:
     """Build, merge and look into token files (.bin and .idx, Megatron's format)."""
 
 
 @command.command()
-@click.argument("inputs", metavar="INPUT...", nargs=-1, required=True, type=_FILE)
+@click.argument("inputs", metavar="INPUT...", nargs=-1, type=_PATH, callback=_with_more)
+@click.option("--input", multiple=True, type=_PATH, is_eager=True, expose_value=False, callback=_more, help=_INPUT)
 @click.option("--output-prefix", required=True, type=_FILE, help="P writes P_<json key>_document.bin and .idx.")
 @_names_tokenizer
 @click.option("--json-key", "--json-keys", default="text", show_default=True, help="Key that holds the text.")
 @click.option("--append-eod", is_flag=True, help="End every document with the end-of-document token.")
-@click.option("--workers", type=click.IntRange(min=1), help="Processes that encode.  [default: one per core]")
-@click.option("--force", is_flag=True, help="Replace existing files.")
-def build(
-    *,
-    inputs: tuple[Path, ...],
-    output_prefix: Path,
-    json_key: str,
-    append_eod: bool,
-    workers: int | None,
-    force: bool,
-    **tokenizer: Any,
-) -> None:
-    """Encode JSONL files (plain, .gz, .xz or .bz2) into token files.
+@click.option("--workers", type=click.IntRange(min=1), help="How many encode at a time.  [default: one per core]")
+@click.option("--encoder", type=click.Choice(["auto", "tokenizers"]), default="auto", show_default=True, help=_ENCODER)
+@click.option("--on-error", type=click.Choice(["stop", "skip"]), default="stop", show_default=True, help=_ON_ERROR)
+@click.option("--clean", is_flag=True, help="Mend broken characters with ftfy.")
+@click.option("--drop-duplicates", is_flag=True, help="Leave out documents whose text came before.")
+@click.option("--min-length", type=click.IntRange(min=0), default=0, help="Leave out documents of fewer characters.")
+@click.option("--shard", metavar="I/N", help="Build part I of N, from 0: one element of a job array.")
+@click.option("--dataset-impl", "--data-impl", type=click.Choice(["mmap"]), help="Megatron's; there is no other.")
+@click.option("--force", is_flag=True, help="Replace existing files; discard an interrupted build of other settings.")
+def build(**options: Any) -> None:
+    """Encode text into token files.
 
-    The files are those of Megatron-LM's preprocess_data.py, byte for byte, with any number of workers.
+    INPUT is a JSONL file (plain, .gz, .xz, .bz2 or .zst), a .parquet or .txt file, a folder of such files or of texts,
+    a folder of a Hugging Face dataset, a pattern, or several of them with commas between.
+
+    The files are those of Megatron-LM's preprocess_data.py, byte for byte, with any number of workers. An interrupted
+    build goes on where it was when the same command is given again.
     """
-    from pretrain.data.build import build_tokens  # noqa: PLC0415  numpy is slow to import for --help
+    from pretrain.cli.data_build import build as run  # noqa: PLC0415  numpy is slow to import for --help
 
-    prefix = output_prefix.with_name(f"{output_prefix.name}_{json_key}_document")
-    begin = time.monotonic()
-    with _progress(inputs) as progress:
-        built = build_tokens(
-            inputs,
-            prefix,
-            _section(**tokenizer),
-            json_key=json_key,
-            append_eod=append_eod,
-            workers=workers or available_cores(),
-            force=force,
-            progress=progress,
-        )
-    click.echo(
-        f"{prefix}: {built.documents:,} documents, {built.tokens:,} tokens of {built.token_bytes} bytes, "
-        f"{time.monotonic() - begin:.1f} s"
-    )
+    tokenizer = {name: options.pop(name) for name in _TOKENIZER_NAMES}
+    run(section=_section(**tokenizer), **options)
 
 
 @command.command()
@@ -125,32 +125,14 @@ def _section(
     if given is None or given.lower() not in _TYPES:
         msg = f"--tokenizer-type is {given or 'missing'}; it is gpt2, huggingface or bytes."
         raise DataError(msg)
+    kind = _TYPES[given.lower()]
+    if kind == "huggingface" and tokenizer_file is None:
+        tokenizer_file, vocab_file = vocab_file, None  # GPT-NeoX names its tokenizer.json so
     files = {"vocab_file": vocab_file, "merge_file": merge_file, "file": tokenizer_file}
     named = {key: str(path) for key, path in files.items() if path is not None}
-    return TokenizerSection.model_validate({"type": _TYPES[given.lower()], **named})
+    return TokenizerSection.model_validate({"type": kind, **named})
 
 
 def _without_suffix(prefix: Path) -> str:
     """Accept the name of either file, as a shell completes it."""
     return str(prefix.with_suffix("") if prefix.suffix in {".bin", ".idx"} else prefix)
-
-
-@contextmanager
-def _progress(inputs: Sequence[Path]) -> Iterator[Callable[[Chunk], None]]:
-    """Show a bar over the bytes read, on a terminal only."""
-    if not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    from rich.console import Console  # noqa: PLC0415  rich is imported only for a terminal
-    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn  # noqa: PLC0415
-
-    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    read: dict[Path, int] = {}
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=sum(path.stat().st_size for path in inputs if path.is_file()))
-
-        def show(chunk: Chunk) -> None:
-            read[chunk.path] = chunk.position
-            bar.update(task, completed=sum(read.values()))
-
-        yield show

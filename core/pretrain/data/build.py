@@ -1,40 +1,70 @@
-"""JSONL to Megatron's token files, byte for byte as its preprocess_data.py writes them."""
+"""A corpus to Megatron's token files, byte for byte as its preprocess_data.py writes them."""
 
 from __future__ import annotations
 
+import hashlib
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
-from itertools import chain
-from typing import TYPE_CHECKING
+from itertools import accumulate
+from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-
-from pretrain.data.documents import read_chunks, texts_of
-from pretrain.data.encoding_pool import encode_in_order
+from pretrain.data.cleaning import NO_CLEANING, text_fixer
+from pretrain.data.encoding import Encoding
+from pretrain.data.encoding_pool import encoded_chunks
 from pretrain.data.fingerprint import fingerprint_path, write_fingerprint
-from pretrain.data.replacing import refuse_existing, replacing
+from pretrain.data.growing_files import GrowingFiles
+from pretrain.data.inputs import find_sources
+from pretrain.data.reading import read_chunks
+from pretrain.data.reference_sample import ReferenceSample
+from pretrain.data.replacing import refuse_existing
 from pretrain.data.token_file import bin_path, idx_path
-from pretrain.data.token_writer import Encoded, TokenWriter, token_dtype
-from pretrain.data.tokenizers import load_tokenizer
+from pretrain.data.token_writer import token_dtype
+from pretrain.data.tokenizers import load_encoder
+from pretrain.data.unfinished import INDEX, NONE_LEFT_OUT, TOKENS, is_finished, unfinished
 from pretrain.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
-    from pretrain.data.documents import Chunk
+    from pretrain.data.chunks import Chunk
+    from pretrain.data.cleaning import Cleaning
+    from pretrain.data.encoding import EncodedChunk
+    from pretrain.data.inputs import Source
+    from pretrain.data.sharding import Shard
+    from pretrain.data.token_writer import Written
     from pretrain.data.tokenizers import Tokenizer
+    from pretrain.data.unfinished import Counts, Unfinished
     from pretrain.recipe.sections.tokenizer import TokenizerSection
 
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """What was built: documents (empty ones included), tokens, and bytes of one token."""
+    """What was built.
+
+    Attributes:
+        documents: how many, empty ones included.
+        sequences: how many.
+        tokens: how many.
+        token_bytes: bytes of one token.
+        counts: what was left out.
+        compared: texts of which the reference tokenizer gave the same tokens; None if it made all of them.
+    """
 
     documents: int
+    sequences: int
     tokens: int
     token_bytes: int
+    counts: Counts = NONE_LEFT_OUT
+    compared: int | None = None
+
+
+class Progress(NamedTuple):
+    """How far a build is: bytes on disk that are read and those of all inputs, documents and tokens written."""
+
+    read: int
+    total: int
+    written: Written
 
 
 def build_tokens(
@@ -44,74 +74,109 @@ def build_tokens(
     *,
     json_key: str = "text",
     append_eod: bool = False,
+    skip_faults: bool = False,
+    cleaning: Cleaning = NO_CLEANING,
+    shard: Shard | None = None,
     workers: int = 1,
+    reference_only: bool = False,
     force: bool = False,
-    progress: Callable[[Chunk], None] = lambda _: None,
+    progress: Callable[[Progress], None] = lambda _: None,
 ) -> Built:
-    """Encode JSONL files into `prefix`.bin and `prefix`.idx, in the order given.
+    """Encode documents into `prefix`.bin and `prefix`.idx, in the order of the inputs.
 
-    The bytes do not depend on `workers`. The files appear when they are complete; beside them a small file says with
-    which tokenizer they were made. As in Megatron, a document without a token has no sequence, but counts.
+    The bytes do not depend on `workers`, nor on interruptions: until they are complete the files grow in the folder
+    `prefix`.partial, and the same call goes on from there. Beside them a small file says with which tokenizer they were
+    made. As in Megatron, a document without a token has no sequence, but counts.
 
     Args:
-        inputs: JSONL files, plain or packed as .gz, .xz or .bz2.
+        inputs: files, folders and patterns, see `find_sources`.
         prefix: path without .bin and .idx.
         section: which tokenizer.
-        json_key: the key that holds the text: a string, or a list of strings, each of which becomes a sequence.
+        json_key: the key, or of a table the column, that holds the text: a string, or a list of strings, each of which
+            becomes a sequence.
         append_eod: end every document with the tokenizer's end-of-document token.
-        workers: processes that encode; 1 encodes in this process.
-        force: replace existing files.
+        skip_faults: leave out and count what is no document, instead of raising.
+        cleaning: what is done to the texts before.
+        shard: build only this part of the inputs.
+        workers: threads or processes that encode; 1 encodes in this thread.
+        reference_only: encode everything by the `tokenizers` library, not only a sample.
+        force: replace existing files, and discard an interrupted build with other settings.
         progress: called with each chunk that is written.
 
     Raises:
-        DataError: an input, the tokenizer or an output file cannot be used; nothing is left behind then.
+        DataError: an input, the tokenizer or an output file cannot be used, or there is no text.
     """
-    refuse_existing([idx_path(prefix), bin_path(prefix)], force=force)
-    _check_readable(inputs)
-    tokenizer = load_tokenizer(section)
-    dtype = token_dtype(tokenizer.vocab_size)
-    encode = partial(encode_chunk, json_key=json_key, append_eod=append_eod)
-    # The index appears last: where it is, everything is. An older one must not describe the new ids for a moment.
-    with replacing(idx_path(prefix)) as idx_file:
-        with replacing(bin_path(prefix)) as bin_file:
-            writer = TokenWriter(bin_file, dtype)
-            with closing(encode_in_order(encode, read_chunks(inputs), section, tokenizer, workers)) as stream:
-                for chunk, encoded in stream:
-                    writer.add(encoded)
-                    progress(chunk)
-            _check_not_empty(writer, inputs)
-            writer.write_index(idx_file)
-            idx_path(prefix).unlink(missing_ok=True)
-        write_fingerprint(fingerprint_path(prefix), tokenizer)
-    return Built(writer.documents, writer.tokens, dtype.itemsize)
+    encoding = Encoding(json_key, append_eod, skip_faults, cleaning)
+    if not is_finished(prefix):
+        refuse_existing([idx_path(prefix), bin_path(prefix)], force=force)
+    sources = _sources(inputs, shard, cleaning)
+    encoder = load_encoder(section, reference_only=reference_only)
+    with unfinished(prefix, _settings(sources, encoding, encoder.tokenizer), force=force) as work:
+        growing = GrowingFiles(work, ReferenceSample(encoder.reference) if encoder.reference else None, cleaning)
+        dtype = token_dtype(encoder.tokenizer.vocab_size)
+        if not work.state.finished:
+            chunks = read_chunks(sources, json_key, work.state.place)
+            with closing(encoded_chunks(chunks, section, encoder, encoding, workers)) as stream:
+                _write(stream, growing, sources, progress)
+            _check_not_empty(growing.written, inputs, shard)
+            growing.finish(dtype)
+        _take_names(work, prefix, encoder.tokenizer)
+    return Built(*growing.written, dtype.itemsize, work.state.counts, growing.compared)
 
 
-def encode_chunk(tokenizer: Tokenizer, chunk: Chunk, *, json_key: str, append_eod: bool) -> Encoded:
-    """Return the tokens of a chunk of JSONL; sentences without a token are left out."""
-    documents = texts_of(chunk, json_key)
-    ids = iter(tokenizer.encode_batch(list(chain.from_iterable(documents))))
-    kept: list[list[int]] = []
-    sequences = np.zeros(len(documents), np.int64)
-    for number, document in enumerate(documents):
-        sentences = [sentence for sentence in (next(ids) for _ in document) if sentence]
-        if sentences and append_eod:
-            sentences[-1].append(tokenizer.eod)
-        kept += sentences
-        sequences[number] = len(sentences)
-    lengths = np.fromiter(map(len, kept), np.dtype("<i4"), len(kept))
-    dtype = token_dtype(tokenizer.vocab_size)
-    return Encoded(np.fromiter(chain.from_iterable(kept), dtype, int(lengths.sum(dtype=np.int64))), lengths, sequences)
+def _sources(inputs: Sequence[Path], shard: Shard | None, cleaning: Cleaning) -> list[Source]:
+    if cleaning.fix_text:
+        text_fixer()  # missing: say so before anything is begun
+    sources = find_sources(inputs)
+    if shard is None:
+        return sources
+    if cleaning.drop_duplicates:
+        msg = "a shard does not know the others' documents, so duplicates cannot be dropped.\nBuild without --shard."
+        raise DataError(msg)
+    return shard.of(sources)
 
 
-def _check_readable(inputs: Sequence[Path]) -> None:
-    """Find a misspelt name now, not after hours of work on the files before it."""
-    for path in inputs:
-        if not path.is_file():
-            msg = f"{path} does not exist, or is not a file.\nThe inputs are JSONL files; the shell expands patterns."
-            raise DataError(msg)
+def _settings(sources: Sequence[Source], encoding: Encoding, tokenizer: Tokenizer) -> dict[str, str]:
+    """Return what the bytes depend on. A file that was changed meanwhile is another input."""
+    digest = hashlib.sha256()
+    for source in sources:
+        changed = source.path.stat().st_mtime_ns
+        digest.update(f"{source.path}\0{source.size}\0{changed}\0{source.begin}\0{source.end}\0".encode())
+    return {
+        "inputs": digest.hexdigest(),
+        "tokenizer": tokenizer.fingerprint,
+        "json_key": encoding.json_key,
+        "append_eod": str(encoding.append_eod),
+        "cleaning": str(encoding.cleaning),
+    }
 
 
-def _check_not_empty(writer: TokenWriter, inputs: Sequence[Path]) -> None:
-    if not writer.tokens:
+def _write(
+    stream: Iterable[tuple[Chunk, EncodedChunk]],
+    growing: GrowingFiles,
+    sources: Sequence[Source],
+    progress: Callable[[Progress], None],
+) -> None:
+    total = sum(source.end - source.begin for source in sources)
+    before = list(accumulate((source.end - source.begin for source in sources), initial=0))
+    for chunk, encoded in stream:
+        growing.add(chunk, encoded)
+        read = before[chunk.source] + chunk.position - sources[chunk.source].begin
+        progress(Progress(min(read, total), total, growing.written))
+
+
+def _check_not_empty(written: Written, inputs: Sequence[Path], shard: Shard | None) -> None:
+    if not written.tokens and shard is None:  # a shard may have got nothing
         msg = f"{', '.join(map(str, inputs))}: no text found, so there is nothing to train on."
         raise DataError(msg)
+
+
+def _take_names(work: Unfinished, prefix: Path, tokenizer: Tokenizer) -> None:
+    """Give the files their names. The index comes last: where it is, everything is."""
+    with work.writing():
+        if (work.folder / TOKENS).exists():  # not after a crash between the two names
+            idx_path(prefix).unlink(missing_ok=True)  # an older one must not describe the new ids for a moment
+            (work.folder / TOKENS).replace(bin_path(prefix))
+        write_fingerprint(fingerprint_path(prefix), tokenizer)
+        (work.folder / INDEX).replace(idx_path(prefix))
+    work.discard()

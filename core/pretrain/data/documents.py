@@ -1,133 +1,173 @@
-"""Reading JSONL files: one JSON object a line, its text under one key."""
+"""Documents from what was read: lines of JSON with the text under one key, plain texts, and rows of tables."""
 
 from __future__ import annotations
 
-import bz2
-import gzip
 import json
-import lzma
-import zlib
-from dataclasses import dataclass
-from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, cast
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
+import orjson
+
+from pretrain.data.chunks import LONGEST_DOCUMENT, TOO_LONG
+from pretrain.data.inputs import find_sources
+from pretrain.data.reading import read_chunks
 from pretrain.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
-_OPENERS: dict[str, Callable[[IO[bytes]], Any]] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
-_DAMAGE = (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error)
-CHUNK_BYTES = 1 << 20
+    from pretrain.data.chunks import Chunk
+
+
+@dataclass(slots=True)
+class Faults:
+    """What is no document.
+
+    Attributes:
+        skip: leave it out and count; otherwise the first one is raised.
+        count: how many there were.
+        first: what was wrong with the first, beginning with file and line.
+    """
+
+    skip: bool = False
+    count: int = 0
+    first: str | None = None
+
+    def add(self, fault: DataError) -> None:
+        """Count one, or raise it."""
+        if not self.skip:
+            raise fault
+        self.count += 1
+        self.first = self.first or str(fault).partition("\n")[0]
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
-    """Whole lines of one file.
+class Documents:
+    """The documents of a chunk, each as its sentences; one whose text is a single string has one."""
 
-    Attributes:
-        path: the file.
-        first_line: number of the first line, from 1.
-        content: the lines as they are.
-        position: bytes of the file read so far, compressed where it is compressed.
-    """
-
-    path: Path
-    first_line: int
-    content: bytes
-    position: int
+    texts: list[list[str]]
+    faults: Faults = field(default_factory=Faults)
 
 
-def read_chunks(paths: Sequence[Path], *, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Chunk]:
-    """Yield the lines of the files in order, a mebibyte or one line at a time; .gz, .xz and .bz2 are unpacked.
+def read_documents(chunk: Chunk, key: str, *, skip: bool = False) -> Documents:
+    """Return the documents of a chunk; empty lines are none.
 
     Raises:
-        DataError: a file cannot be read or unpacked.
+        DataError: unless `skip`: a line is not a JSON object in UTF-8 with text under `key`, or a row holds no text;
+            names the file and the line.
     """
-    for path in paths:
+    faults = Faults(skip)
+    if chunk.fault:
+        faults.add(DataError(f"{_where(chunk, 0)}: {chunk.fault}."))
+        return Documents([], faults)
+    texts = []
+    for number, entry in _entries(chunk):
         try:
-            with path.open("rb") as raw:
-                yield from _chunks_of(path, raw, chunk_bytes)
-        except _DAMAGE as exc:
-            msg = f"{path} cannot be unpacked: {exc}.\nIs it complete, and is it what its name says?"
-            raise DataError(msg) from exc
-        except OSError as exc:
-            msg = f"{path} cannot be read: {exc.strerror or exc}."
-            raise DataError(msg) from exc
+            texts.append(_sentences(entry, chunk, key))
+        except _FaultError as fault:
+            faults.add(DataError(f"{_where(chunk, number)}: {fault}"))
+    return Documents(texts, faults)
 
 
-def texts_of(chunk: Chunk, key: str) -> list[list[str]]:
-    """Return the documents of a chunk, each as its sentences; a document whose text is one string has one.
-
-    Empty lines are left out.
+def read_texts(paths: Sequence[Path], key: str) -> Iterator[str]:
+    """Yield texts: of JSONL and tables sentence by sentence, of other files parts of about a mebibyte.
 
     Raises:
-        DataError: a line is not a JSON object in UTF-8 with text under `key`; names the file and the line.
+        DataError: a file cannot be read, or something in it is no document.
     """
-    lines = enumerate(chunk.content.split(b"\n"), chunk.first_line)
-    return [_texts_of_line(line, key, f"{chunk.path}:{number}") for number, line in lines if line.strip()]
+    for source in find_sources(paths, otherwise="text"):
+        as_lines = replace(source, kind="lines") if source.kind == "text" else source
+        for chunk in read_chunks([as_lines], key):
+            # A text of any length is read like lines, a part at a time.
+            found = read_documents(replace(chunk, kind="text") if source.kind == "text" else chunk, key)
+            yield from (text for document in found.texts for text in document)
 
 
-def read_texts(paths: Iterable[Path], key: str) -> Iterator[str]:
-    """Yield texts: of .jsonl and .json files the text of each line, of other files parts of about a mebibyte."""
-    for path in paths:
-        kind = Path(path.stem).suffix if path.suffix in _OPENERS else path.suffix
-        for chunk in read_chunks([path]):
-            if kind in {".jsonl", ".json", ".ndjson"}:
-                yield from (text for document in texts_of(chunk, key) for text in document)
-            else:
-                yield _decoded(chunk.content, f"{path}:{chunk.first_line}")
+class _FaultError(Exception):
+    """What is wrong, without the place."""
 
 
-def _chunks_of(path: Path, raw: IO[bytes], chunk_bytes: int) -> Iterator[Chunk]:
-    opener = _OPENERS.get(path.suffix)
-    stream = cast("IO[bytes]", opener(raw)) if opener else raw
-    line = 1
-    while content := stream.read(chunk_bytes):
-        content += stream.readline()
-        yield Chunk(path, line, content, raw.tell())
-        line += content.count(b"\n")
+def _entries(chunk: Chunk) -> Iterator[tuple[int, object]]:
+    if isinstance(chunk.content, list):
+        yield from enumerate(chunk.content)
+    elif chunk.kind == "text":
+        yield 0, chunk.content
+    else:
+        lines = enumerate(chunk.content.split(b"\n"))
+        yield from ((number, line) for number, line in lines if line and not line.isspace())
 
 
-def _decoded(content: bytes, where: str) -> str:
+def _sentences(entry: object, chunk: Chunk, key: str) -> list[str]:
+    value = entry
+    if isinstance(entry, bytes):
+        value = _value(entry, key) if chunk.kind == "lines" else _decoded(entry)
+    if isinstance(value, str):
+        sentences = [value]
+    elif isinstance(value, list) and all(isinstance(part, str) for part in value):
+        sentences = value
+    else:
+        msg = f"'{key}' is {value!r:.40}; it must be a string, or a list of strings."
+        raise _FaultError(msg)
+    if sum(map(len, sentences)) > LONGEST_DOCUMENT:
+        msg = f"{TOO_LONG}."
+        raise _FaultError(msg)
+    return sentences
+
+
+def _value(line: bytes, key: str) -> object:
+    try:
+        entry = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        # Python's reader takes more (NaN, half a surrogate pair), as Megatron's tool does, and says what is wrong.
+        entry = _read_slowly(line, key)
+    if not isinstance(entry, dict) or key not in entry:
+        given = f"the keys {', '.join(map(repr, entry)) or '(none)'}" if isinstance(entry, dict) else f"{entry!r:.40}"
+        msg = f"no key '{key}'; the line has {given:.400}.\nName the key that holds the text with --json-key."
+        raise _FaultError(msg)
+    return entry[key]
+
+
+def _read_slowly(line: bytes, key: str) -> object:
+    try:
+        entry = json.loads(_decoded(line))
+    except (ValueError, RecursionError) as exc:
+        msg = f"not JSON: {exc}.\nThe input is JSONL: one object a line, as in {{'{key}': 'Once upon ...'}}."
+        raise _FaultError(msg) from exc
+    text = entry.get(key) if isinstance(entry, dict) else None
+    for part in text if isinstance(text, list) else [text]:
+        if isinstance(part, str):
+            _check_surrogates(part)
+    return entry
+
+
+def _check_surrogates(text: str) -> None:
+    r"""A \ud800 without its other half is valid JSON, but no text: no tokenizer takes it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as exc:
+        msg = f"the text holds half of a surrogate pair at character {exc.start}, which is not Unicode."
+        raise _FaultError(msg) from exc
+
+
+def _decoded(content: bytes) -> str:
     try:
         return content.decode()
     except UnicodeDecodeError as exc:
-        msg = f"{where}: not UTF-8: {exc.reason} at byte {exc.start}."
-        raise DataError(msg) from exc
+        msg = f"not UTF-8: {exc.reason} at byte {exc.start}."
+        raise _FaultError(msg) from exc
 
 
-def _texts_of_line(line: bytes, key: str, where: str) -> list[str]:
-    content = _decoded(line, where)
-    try:
-        entry = json.loads(content)
-    except (ValueError, RecursionError) as exc:
-        msg = f"{where}: not JSON: {exc}.\nThe input is JSONL: one object a line, as in {{'{key}': 'Once upon ...'}}."
-        raise DataError(msg) from exc
-    texts = _texts_of_entry(entry, key, where)
-    # A \ud800 without its other half is valid JSON, but no text: no tokenizer takes it.
-    if "\\ud" in content or "\\uD" in content:
-        _check_surrogates(texts, where)
-    return texts
+def _where(chunk: Chunk, number: int) -> str:
+    """Return "file:line". The lines before a shard's part are counted only now, when somebody wants to know."""
+    first = chunk.first_line or 1 + _lines_before(chunk)
+    return f"{chunk.path}:{first + number}"
 
 
-def _texts_of_entry(entry: object, key: str, where: str) -> list[str]:
-    if not isinstance(entry, dict) or key not in entry:
-        given = f"the keys {', '.join(map(repr, entry)) or '(none)'}" if isinstance(entry, dict) else f"{entry!r:.40}"
-        msg = f"{where}: no key '{key}'; the line has {given}.\nName the key that holds the text with --json-key."
-        raise DataError(msg)
-    text = entry[key]
-    texts = text if isinstance(text, list) else [text]
-    if not all(isinstance(part, str) for part in texts):
-        msg = f"{where}: '{key}' is {text!r:.40}; it must be a string, or a list of strings."
-        raise DataError(msg)
-    return texts
-
-
-def _check_surrogates(texts: list[str], where: str) -> None:
-    for text in texts:
-        try:
-            text.encode()
-        except UnicodeEncodeError as exc:
-            msg = f"{where}: the text holds half of a surrogate pair at character {exc.start}, which is not Unicode."
-            raise DataError(msg) from exc
+def _lines_before(chunk: Chunk) -> int:
+    count, left = 0, chunk.begin
+    with chunk.path.open("rb") as stream:
+        while left and (part := stream.read(min(left, 1 << 20))):
+            count += part.count(b"\n")
+            left -= len(part)
+    return count

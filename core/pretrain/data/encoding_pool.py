@@ -5,46 +5,56 @@ from __future__ import annotations
 import multiprocessing
 import signal
 from collections import deque
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
+from pretrain.data.encoding import encode_chunk
 from pretrain.data.orphans import leave_with_parent
-from pretrain.data.tokenizers import load_tokenizer
+from pretrain.data.tokenizers import load_encoder
 from pretrain.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator
-    from concurrent.futures import Future
+    from collections.abc import Callable, Generator, Iterable
+    from concurrent.futures import Executor, Future
 
-    from pretrain.data.documents import Chunk
-    from pretrain.data.token_writer import Encoded
+    from pretrain.data.chunks import Chunk
+    from pretrain.data.encoding import EncodedChunk, Encoding
     from pretrain.data.tokenizers import Tokenizer
+    from pretrain.data.tokenizers.load import Encoder
     from pretrain.recipe.sections.tokenizer import TokenizerSection
 
-    Encode = Callable[[Tokenizer, Chunk], Encoded]
-
+_MOST_THREADS = 4
+"""Threads start at once and copy nothing, but only one at a time reads JSON: more of them would wait for that one."""
 _AHEAD = 3
 """Chunks in work or waiting, per worker: enough that a slow one does not stop the others."""
+_WAITING_BYTES = 1 << 27
+"""Of all chunks in work or waiting. A mebibyte each is usual; a document can be as long as `LONGEST_DOCUMENT`."""
 
 
-def encode_in_order(
-    encode: Encode, chunks: Iterable[Chunk], section: TokenizerSection, tokenizer: Tokenizer, workers: int
-) -> Generator[tuple[Chunk, Encoded], None, None]:
-    """Yield every chunk with its tokens, in the order of `chunks`, whatever the number of workers.
+def encoded_chunks(
+    chunks: Iterable[Chunk], section: TokenizerSection, encoder: Encoder, encoding: Encoding, workers: int
+) -> Generator[tuple[Chunk, EncodedChunk], None, None]:
+    """Yield every chunk with what it became, in the order of `chunks`, whatever the number of workers.
+
+    One worker is this thread. Several are threads, if the tokenizer lets them run, or processes, each of which loads
+    the tokenizer of `section`.
 
     Raises:
-        DataError: what `encode` raised, or a worker process died.
+        DataError: what `encode_chunk` raised, or a worker process died.
     """
     if workers == 1:
-        yield from ((chunk, encode(tokenizer, chunk)) for chunk in chunks)
+        yield from ((chunk, encode_chunk(encoder.tokenizer, chunk, encoding)) for chunk in chunks)
         return
-    # spawn: this process may hold threads (torch, BLAS), and a fork would copy their locks in any state.
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker, initargs=(encode, section))
+    pool: Executor
+    encode: Callable[[Chunk], EncodedChunk]
+    if encoder.reference and workers <= _MOST_THREADS:
+        pool, encode = ThreadPoolExecutor(workers), partial(encode_chunk, encoder.tokenizer, encoding=encoding)
+    else:
+        pool, encode = _processes(section, encoding, workers, reference_only=not encoder.reference), _encode_in_worker
     try:
-        yield from _in_order(pool, chunks, workers * _AHEAD)
+        yield from _in_order(pool, encode, chunks, workers * _AHEAD)
     except BrokenProcessPool as exc:
         msg = "a worker process died, perhaps for lack of memory.\nTry fewer --workers."
         raise DataError(msg) from exc
@@ -52,32 +62,43 @@ def encode_in_order(
         pool.shutdown(cancel_futures=True)
 
 
-def _in_order(pool: ProcessPoolExecutor, chunks: Iterable[Chunk], ahead: int) -> Iterator[tuple[Chunk, Encoded]]:
-    waiting: deque[tuple[Chunk, Future[Encoded]]] = deque()
+def _processes(section: TokenizerSection, encoding: Encoding, workers: int, *, reference_only: bool) -> Executor:
+    # spawn: this process may hold threads (torch, BLAS), and a fork would copy their locks in any state.
+    context = multiprocessing.get_context("spawn")
+    start = partial(_start_worker, section, encoding, reference_only)
+    return ProcessPoolExecutor(workers, mp_context=context, initializer=start)
+
+
+def _in_order(
+    pool: Executor, encode: Callable[[Chunk], EncodedChunk], chunks: Iterable[Chunk], ahead: int
+) -> Generator[tuple[Chunk, EncodedChunk], None, None]:
+    waiting: deque[tuple[Chunk, Future[EncodedChunk]]] = deque()
+    size = 0
     for chunk in chunks:
-        waiting.append((chunk, pool.submit(_encode, chunk)))
-        if len(waiting) >= ahead:
-            yield _first(waiting)
+        waiting.append((chunk, pool.submit(encode, chunk)))
+        size += chunk.size
+        while len(waiting) >= ahead or (size > _WAITING_BYTES and waiting):
+            first, future = waiting.popleft()
+            size -= first.size
+            yield first, future.result()
     while waiting:
-        yield _first(waiting)
-
-
-def _first(waiting: deque[tuple[Chunk, Future[Encoded]]]) -> tuple[Chunk, Encoded]:
-    chunk, future = waiting.popleft()
-    return chunk, future.result()
+        first, future = waiting.popleft()
+        yield first, future.result()
 
 
 class _Worker:
     """What a worker process keeps between two chunks."""
 
-    encode: ClassVar[Callable[[Chunk], Encoded]]
+    tokenizer: ClassVar[Tokenizer]
+    encoding: ClassVar[Encoding]
 
 
-def _start_worker(encode: Encode, section: TokenizerSection) -> None:
+def _start_worker(section: TokenizerSection, encoding: Encoding, reference_only: bool) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent ends the pool
     leave_with_parent()
-    _Worker.encode = partial(encode, load_tokenizer(section))
+    _Worker.tokenizer = load_encoder(section, reference_only=reference_only).tokenizer
+    _Worker.encoding = encoding
 
 
-def _encode(chunk: Chunk) -> Encoded:
-    return _Worker.encode(chunk)
+def _encode_in_worker(chunk: Chunk) -> EncodedChunk:
+    return encode_chunk(_Worker.tokenizer, chunk, _Worker.encoding)

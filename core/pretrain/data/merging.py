@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from pretrain.data.build import Built
 from pretrain.data.fingerprint import fingerprint_path
 from pretrain.data.replacing import refuse_existing, replacing
+from pretrain.data.sharding import check_complete
 from pretrain.data.token_file import TokenFile, bin_path, idx_path
-from pretrain.data.token_writer import Encoded, TokenWriter
+from pretrain.data.token_writer import IndexPart, write_index
 from pretrain.errors import DataError
 
 if TYPE_CHECKING:
@@ -18,16 +17,16 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _COPIED_AT_ONCE = 1 << 24
-_NO_TOKENS = np.zeros(0, np.int32)
-_NO_SEQUENCES = np.zeros(0, np.int64)
 
 
 def merge_tokens(prefixes: Sequence[Path], output: Path, *, force: bool = False) -> Built:
     """Write the documents of all `prefixes`, in their order, into `output`.bin and `output`.idx.
 
     Raises:
-        DataError: an input is missing or damaged, or they hold different dtypes or were made with different tokenizers.
+        DataError: an input is missing or damaged, they hold different dtypes or were made with different tokenizers, or
+            some of them are shards, but not all shards of one corpus in order.
     """
+    check_complete(prefixes)
     refuse_existing([idx_path(output), bin_path(output)], force=force)
     parts = [TokenFile.open(prefix) for prefix in prefixes]
     for part in parts:
@@ -36,21 +35,18 @@ def merge_tokens(prefixes: Sequence[Path], output: Path, *, force: bool = False)
     note = _common_note(prefixes)
     with replacing(idx_path(output)) as idx_file:
         with replacing(bin_path(output)) as bin_file:
-            writer = TokenWriter(bin_file, parts[0].tokens.dtype)
             for part in parts:
-                _copy(part, writer)
-            writer.write_index(idx_file)
+                for begin in range(0, part.tokens.size, _COPIED_AT_ONCE):
+                    bin_file.write(part.tokens[begin : begin + _COPIED_AT_ONCE].data)
+            index = [IndexPart(part.lengths, part.document_ends[1:]) for part in parts]
+            write_index(idx_file, parts[0].tokens.dtype, index)
             idx_path(output).unlink(missing_ok=True)
         if note is not None:
             with replacing(fingerprint_path(output)) as stream:
                 stream.write(note)
-    return Built(writer.documents, writer.tokens, parts[0].tokens.itemsize)
-
-
-def _copy(part: TokenFile, writer: TokenWriter) -> None:
-    for begin in range(0, part.tokens.size, _COPIED_AT_ONCE):
-        writer.add(Encoded(part.tokens[begin : begin + _COPIED_AT_ONCE], _NO_TOKENS, _NO_SEQUENCES))
-    writer.add(Encoded(part.tokens[:0], np.array(part.lengths), np.diff(part.document_ends)))
+    sizes = [(part.documents, part.lengths.size, part.tokens.size) for part in parts]
+    documents, sequences, tokens = map(sum, zip(*sizes, strict=True))
+    return Built(documents, sequences, tokens, parts[0].tokens.itemsize)
 
 
 def _check_alike(parts: Sequence[TokenFile]) -> None:

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     import numpy.typing as npt
 
 MAGIC = b"MMIDIDX\x00\x00"
@@ -54,42 +56,83 @@ class Encoded:
     sequences: npt.NDArray[np.int64]
 
 
-class TokenWriter:
-    """Writes one pair of files in the order in which documents are added.
+class IndexPart(NamedTuple):
+    """What an index says about consecutive documents; the arrays may be files mapped into memory.
 
-    The index is kept in memory until it is written: 12 bytes a document.
+    Attributes:
+        lengths: tokens of each sequence, [sequences] int32.
+        document_ends: the sequence at which each document ends, [documents] int64, counted from the part's first.
     """
 
-    def __init__(self, bin_file: IO[bytes], dtype: np.dtype[Any]) -> None:
-        self._bin = bin_file
-        self._dtype = dtype
-        self._lengths: list[npt.NDArray[np.int32]] = []
-        self._sequences: list[npt.NDArray[np.int64]] = []
-        self.tokens = 0
-        self.documents = 0
+    lengths: npt.NDArray[np.int32]
+    document_ends: npt.NDArray[np.int64]
+
+
+class Written(NamedTuple):
+    """How much a `TokenWriter` has written."""
+
+    documents: int = 0
+    sequences: int = 0
+    tokens: int = 0
+
+
+NOTHING = Written()
+
+
+class TokenWriter:
+    """Appends documents to three files: their ids, and the two arrays of an `IndexPart`.
+
+    All three grow by whole documents, so that a build that is stopped can be cut back to the last of them.
+    """
+
+    def __init__(
+        self, tokens: IO[bytes], lengths: IO[bytes], document_ends: IO[bytes], *, written: Written = NOTHING
+    ) -> None:
+        """Begin at the end of what is `written` already."""
+        self._files = (tokens, lengths, document_ends)
+        self.written = written
 
     def add(self, encoded: Encoded) -> None:
-        """Append documents."""
-        self._bin.write(np.ascontiguousarray(encoded.tokens, dtype=self._dtype).data)
-        self._lengths.append(encoded.lengths)
-        self._sequences.append(encoded.sequences)
-        self.tokens += encoded.tokens.size
-        self.documents += encoded.sequences.size
+        """Append documents; if it raises, `written` is as before."""
+        before = self.written
+        ends = before.sequences + np.cumsum(encoded.sequences, dtype="<i8")
+        arrays = (encoded.tokens, encoded.lengths.astype("<i4", copy=False), ends)
+        for file, array in zip(self._files, arrays, strict=True):
+            _write(file, np.ascontiguousarray(array).data.cast("B"))
+        self.written = Written(
+            before.documents + encoded.sequences.size,
+            before.sequences + encoded.lengths.size,
+            before.tokens + encoded.tokens.size,
+        )
 
-    def write_index(self, idx_file: IO[bytes]) -> None:
-        """Write `.idx` for all documents added so far."""
-        lengths = np.concatenate([np.zeros(0, "<i4"), *self._lengths])
-        sequences = np.concatenate([np.zeros(1, "<i8"), *self._sequences])
-        code = next(code for code, dtype in DTYPE_CODES.items() if dtype == self._dtype)
-        idx_file.write(HEADER.pack(MAGIC, VERSION, code, lengths.size, sequences.size))
-        idx_file.write(lengths.astype("<i4", copy=False).data)
-        self._write_offsets(idx_file, lengths)
-        idx_file.write(np.cumsum(sequences, dtype="<i8").data)
 
-    def _write_offsets(self, idx_file: IO[bytes], lengths: npt.NDArray[np.int32]) -> None:
-        """Write where each sequence begins, a part at a time, because all offsets at once can be gigabytes."""
-        begin = 0
-        for first in range(0, lengths.size, _WRITTEN_AT_ONCE):
-            ends = begin + np.cumsum(lengths[first : first + _WRITTEN_AT_ONCE], dtype="<i8") * self._dtype.itemsize
-            idx_file.write(np.concatenate([np.array([begin], "<i8"), ends[:-1]]).data)
-            begin = int(ends[-1])
+def write_index(idx_file: IO[bytes], dtype: np.dtype[Any], parts: Sequence[IndexPart]) -> None:
+    """Write `.idx` for the documents of all parts, one after the other; memory does not grow with their number."""
+    code = next(code for code, known in DTYPE_CODES.items() if known == dtype)
+    sequences, documents = (sum(part[field].size for part in parts) for field in (0, 1))
+    _write(idx_file, HEADER.pack(MAGIC, VERSION, code, sequences, documents + 1))
+    for part in parts:
+        for window in _windows(part.lengths):
+            _write(idx_file, window.astype("<i4", copy=False).data)
+    begin = 0
+    for window in (window for part in parts for window in _windows(part.lengths)):
+        ends = begin + np.cumsum(window, dtype="<i8") * dtype.itemsize
+        _write(idx_file, np.concatenate([np.array([begin], "<i8"), ends[:-1]]).data)
+        begin = int(ends[-1])
+    _write(idx_file, bytes(8))
+    before = 0
+    for part in parts:
+        for window in _windows(part.document_ends):
+            _write(idx_file, (window + before).astype("<i8", copy=False).data)
+        before += part.lengths.size
+
+
+def _windows(array: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
+    yield from (array[first : first + _WRITTEN_AT_ONCE] for first in range(0, array.size, _WRITTEN_AT_ONCE))
+
+
+def _write(file: IO[bytes], content: bytes | memoryview) -> None:
+    """Write everything: a file without a buffer may take a part, as where the disk becomes full."""
+    left = memoryview(content).cast("B")
+    while left:
+        left = left[file.write(left) :]

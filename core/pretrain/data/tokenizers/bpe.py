@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import TYPE_CHECKING, Any
 
 import tokenizers
 
-from pretrain.data.tokenizers.tokenizer import END_OF_DOCUMENT
+from pretrain.data.tokenizers.files import END_TOKENS, GPT2_END_TOKENS, fingerprint_of
 from pretrain.errors import DataError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
-
-_END_TOKENS = (END_OF_DOCUMENT, "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "<EOS>")
-"""What tokenizers call the end of a document, the most specific name first."""
 
 
 class BpeTokenizer:
@@ -55,7 +51,7 @@ def gpt2(vocab_file: Path, merge_file: Path) -> BpeTokenizer:
     Raises:
         DataError: a file is missing or broken, or the vocabulary has no "<|endoftext|>".
     """
-    fingerprint = _fingerprint("gpt2", vocab_file, merge_file)
+    fingerprint = fingerprint_of("gpt2", vocab_file, merge_file)
 
     def read() -> Any:
         codec = tokenizers.Tokenizer(tokenizers.models.BPE.from_file(str(vocab_file), str(merge_file)))
@@ -64,7 +60,7 @@ def gpt2(vocab_file: Path, merge_file: Path) -> BpeTokenizer:
         return codec
 
     codec = _checked(read, f"{vocab_file} and {merge_file} are not GPT-2's vocab.json and merges.txt")
-    return BpeTokenizer(codec, eod=_end_token(codec, (END_OF_DOCUMENT,), vocab_file), fingerprint=fingerprint)
+    return BpeTokenizer(codec, eod=_end_token(codec, GPT2_END_TOKENS, vocab_file), fingerprint=fingerprint)
 
 
 def huggingface(file: Path) -> BpeTokenizer:
@@ -75,23 +71,11 @@ def huggingface(file: Path) -> BpeTokenizer:
     Raises:
         DataError: the file is missing or broken, or has no token that ends a document.
     """
-    fingerprint = _fingerprint("huggingface", file)
+    fingerprint = fingerprint_of("huggingface", file)
     codec = _checked(lambda: tokenizers.Tokenizer.from_file(str(file)), f"{file} is not a tokenizer.json")
     codec.no_truncation()
     codec.no_padding()
-    return BpeTokenizer(codec, eod=_end_token(codec, _END_TOKENS, file), fingerprint=fingerprint)
-
-
-def _fingerprint(kind: str, *files: Path) -> str:
-    digest = hashlib.sha256(kind.encode())
-    for file in files:
-        try:
-            content = file.read_bytes()
-        except OSError as exc:
-            msg = f"tokenizer file {file} cannot be read: {exc.strerror}.\nGive the path of an existing file."
-            raise DataError(msg) from exc
-        digest.update(hashlib.sha256(content).digest())
-    return digest.hexdigest()
+    return BpeTokenizer(codec, eod=_end_token(codec, END_TOKENS, file), fingerprint=fingerprint)
 
 
 def _checked(read: Callable[[], Any], failure: str) -> Any:

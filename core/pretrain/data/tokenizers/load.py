@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pretrain.data.tokenizers.bytes import ByteTokenizer
 from pretrain.errors import DataError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pretrain.data.tokenizers.tokenizer import Tokenizer
     from pretrain.recipe.sections.tokenizer import TokenizerSection
 
@@ -27,6 +30,35 @@ def load_tokenizer(section: TokenizerSection) -> Tokenizer:
     if section.type == "gpt2":
         return bpe.gpt2(_path(section, "vocab_file"), _path(section, "merge_file"))
     return bpe.huggingface(_path(section, "file"))
+
+
+class Encoder(NamedTuple):
+    """What encodes a corpus.
+
+    Attributes:
+        tokenizer: the fastest that is known to give the ids.
+        reference: loads the one that defines them; None if `tokenizer` does. A fast one lets other threads run.
+    """
+
+    tokenizer: Tokenizer
+    reference: Callable[[], Tokenizer] | None
+
+
+def load_encoder(section: TokenizerSection, *, reference_only: bool = False) -> Encoder:
+    """Load gigatoken's form of the tokenizer that `section` names, where there is one, unless `reference_only`.
+
+    Raises:
+        DataError: as `load_tokenizer`.
+    """
+    if section.type == "bytes" or reference_only:
+        return Encoder(load_tokenizer(section), None)
+    from pretrain.data.tokenizers import fast  # noqa: PLC0415  who does not encode much does not need it
+
+    if section.type == "gpt2":
+        found = fast.gpt2(_path(section, "vocab_file"), _path(section, "merge_file"))
+    else:
+        found = fast.huggingface(_path(section, "file"))
+    return Encoder(found, partial(load_tokenizer, section)) if found else Encoder(load_tokenizer(section), None)
 
 
 def _path(section: TokenizerSection, key: str) -> Path:

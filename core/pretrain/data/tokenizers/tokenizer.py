@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy as np
+    import numpy.typing as npt
+
 END_OF_DOCUMENT = "<|endoftext|>"
 """The end-of-document token of GPT-2, GPT-NeoX and of every tokenizer that `pretrain tokenizer train` makes."""
 
@@ -32,7 +35,7 @@ class Tokenizer(Protocol):
     def encode(self, text: str) -> list[int]:
         """Return the ids of `text`, without an end-of-document token."""
 
-    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+    def encode_batch(self, texts: Sequence[str]) -> Sequence[Sequence[int] | npt.NDArray[np.uint32]]:
         """Return the ids of each text, as `encode` would; in the calling thread."""
 
     def decode(self, ids: Sequence[int]) -> str:

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 SMALLEST_VOCAB = 257
 """The 256 bytes and the end of a document."""
 
+LARGEST_VOCAB = 1 << 22
+"""Sixteen times the largest in use. The library sets aside memory for all tokens before it begins."""
+
 
 def train_tokenizer(
     texts: Iterable[str], vocab_size: int, output: Path, *, force: bool = False, show_progress: bool = False
@@ -29,16 +32,19 @@ def train_tokenizer(
 
     Args:
         texts: what it is trained on; read once, not kept.
-        vocab_size: number of tokens wanted, at least 257.
+        vocab_size: number of tokens wanted, 257 to 4,194,304.
         output: the file; read it with type huggingface.
         force: replace an existing file.
         show_progress: draw a progress bar on stderr.
 
     Raises:
-        DataError: the vocabulary is too small, there is no text, or the file exists or cannot be written.
+        DataError: the vocabulary is too small or too large, there is no text, or the file exists or cannot be written.
     """
     if vocab_size < SMALLEST_VOCAB:
         msg = f"a vocabulary of {vocab_size} tokens is too small.\nThe 256 bytes and {END_OF_DOCUMENT} need 257."
+        raise DataError(msg)
+    if vocab_size > LARGEST_VOCAB:
+        msg = f"a vocabulary of {vocab_size:,} tokens is too large; give at most {LARGEST_VOCAB:,}."
         raise DataError(msg)
     refuse_existing([output], force=force)
     codec = tokenizers.Tokenizer(models.BPE())

@@ -1,0 +1,64 @@
+"""How far a build is: a bar on a terminal, elsewhere a line now and then."""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pretrain.data.build import Progress
+
+_LINE_EVERY = 30.0
+"""Seconds between two lines in a log."""
+
+
+@contextmanager
+def shown_progress(*, continued: bool) -> Iterator[Callable[[Progress], None]]:
+    """Give what `build_tokens` calls with its progress."""
+    if not sys.stderr.isatty():
+        yield _Lines(continued=continued)
+        return
+    from rich.console import Console  # noqa: PLC0415  rich is imported only for a terminal
+    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn  # noqa: PLC0415
+    from rich.progress import Progress as Bar  # noqa: PLC0415
+
+    documents = TextColumn("{task.fields[documents]:,} documents")
+    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), documents, TimeRemainingColumn())
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None, documents=0)
+
+        def show(progress: Progress) -> None:
+            bar.update(task, total=progress.total, completed=progress.read, documents=progress.written.documents)
+
+        yield show
+
+
+class _Lines:
+    """Prints a line to stderr every half minute."""
+
+    def __init__(self, *, continued: bool) -> None:
+        self._continued = continued
+        self._first: tuple[float, int] | None = None
+        self._told = time.monotonic()
+
+    def __call__(self, progress: Progress) -> None:
+        now = time.monotonic()
+        if self._first is None:
+            self._first = (now, progress.read)
+            if self._continued:
+                click.echo(f"continuing an interrupted build at {progress.read / 1e6:,.1f} MB", err=True)
+        if now - self._told >= _LINE_EVERY:
+            self._told = now
+            began, read = self._first
+            speed = max(progress.read - read, 1) / (now - began)
+            click.echo(
+                f"{progress.read / 1e6:,.0f} of {progress.total / 1e6:,.0f} MB, {speed / 1e6:.1f} MB/s, "
+                f"{progress.written.documents:,} documents, {(progress.total - progress.read) / speed:,.0f} s left",
+                err=True,
+            )

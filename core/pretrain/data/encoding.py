@@ -1,0 +1,122 @@
+"""From a chunk to token ids: read, clean, encode. This is what a worker does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from pretrain.data.cleaning import NO_CLEANING, clean, digests_of
+from pretrain.data.documents import read_documents
+from pretrain.data.token_writer import Encoded, token_dtype
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    from pretrain.data.chunks import Chunk
+    from pretrain.data.cleaning import Cleaning
+    from pretrain.data.documents import Faults
+    from pretrain.data.tokenizers import Tokenizer
+
+_SAMPLED_CHARACTERS = 1 << 14
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """How documents become ids.
+
+    Attributes:
+        json_key: the key, or of a table the column, that holds the text.
+        append_eod: end every document with the tokenizer's end-of-document token.
+        skip_faults: leave out and count what is no document, instead of stopping.
+        cleaning: what is done before.
+    """
+
+    json_key: str = "text"
+    append_eod: bool = False
+    skip_faults: bool = False
+    cleaning: Cleaning = NO_CLEANING
+
+
+class Sample(NamedTuple):
+    """One text with the ids that were written for it, or would be if it is the beginning of a longer one."""
+
+    text: str
+    ids: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedChunk:
+    """What a chunk became.
+
+    Attributes:
+        encoded: the documents.
+        faults: what was no document.
+        short: documents that were left out because they are short.
+        digests: of each document, if duplicates are to be found.
+        sample: for the comparison with the reference; None if the chunk holds no text.
+    """
+
+    encoded: Encoded
+    faults: Faults
+    short: int
+    digests: list[bytes]
+    sample: Sample | None
+
+
+def encode_chunk(tokenizer: Tokenizer, chunk: Chunk, encoding: Encoding) -> EncodedChunk:
+    """Return the tokens of a chunk; sentences without a token are left out, documents without one are not.
+
+    Raises:
+        DataError: something is no document, unless that is skipped.
+    """
+    found = read_documents(chunk, encoding.json_key, skip=encoding.skip_faults)
+    documents = clean(found.texts, encoding.cleaning)
+    texts = list(chain.from_iterable(documents))
+    ids = tokenizer.encode_batch(texts)
+    eod = tokenizer.eod if encoding.append_eod else None
+    return EncodedChunk(
+        _assembled(documents, ids, eod, token_dtype(tokenizer.vocab_size)),
+        found.faults,
+        len(found.texts) - len(documents),
+        digests_of(documents) if encoding.cleaning.drop_duplicates else [],
+        _sample(tokenizer, texts, ids),
+    )
+
+
+def _assembled(
+    documents: Sequence[Sequence[str]], ids: Sequence[Any], eod: int | None, dtype: np.dtype[Any]
+) -> Encoded:
+    remaining = iter(ids)
+    end = [] if eod is None else [np.array([eod], dtype)]
+    parts: list[Any] = []
+    lengths: list[int] = []
+    sequences = np.zeros(len(documents), np.int64)
+    for number, document in enumerate(documents):
+        kept = [sentence for sentence in (next(remaining) for _ in document) if len(sentence)]
+        if kept:
+            parts += kept + end
+            lengths += map(len, kept)
+            lengths[-1] += len(end)
+            sequences[number] = len(kept)
+    return Encoded(_joined(parts, dtype), np.array(lengths, "<i4"), sequences)
+
+
+def _joined(parts: list[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    # The vocabulary's size has chosen a dtype that holds every id.
+    return np.concatenate(parts, dtype=dtype, casting="unsafe") if parts else np.zeros(0, dtype)
+
+
+def _sample(tokenizer: Tokenizer, texts: Sequence[str], ids: Sequence[Any]) -> Sample | None:
+    """Return the first text that is not long, or the beginning of the first."""
+    for text, of_text in zip(texts, ids, strict=True):
+        if 0 < len(text) <= _SAMPLED_CHARACTERS:
+            return Sample(text, list(map(int, of_text)))
+    if not any(texts):
+        return None
+    beginning = next(filter(None, texts))[:_SAMPLED_CHARACTERS]
+    return Sample(beginning, tokenizer.encode(beginning))

@@ -1,0 +1,90 @@
+"""What is encoded is compared, freed of duplicates and written, chunk by chunk."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from pretrain.data.cleaning import SeenDocuments, only
+from pretrain.data.token_writer import IndexPart, TokenWriter, write_index
+from pretrain.data.unfinished import INDEX, Counts
+from pretrain.errors import DataError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from pretrain.data.chunks import Chunk
+    from pretrain.data.cleaning import Cleaning
+    from pretrain.data.encoding import EncodedChunk
+    from pretrain.data.reference_sample import ReferenceSample
+    from pretrain.data.token_writer import Written
+    from pretrain.data.unfinished import Unfinished
+
+
+class GrowingFiles:
+    """The files of an unfinished build, and where they end."""
+
+    def __init__(self, work: Unfinished, sample: ReferenceSample | None, cleaning: Cleaning) -> None:
+        self._work = work
+        self._sample = sample
+        self._seen = SeenDocuments(work.read_bytes("digests")) if cleaning.drop_duplicates else None
+        tokens, lengths, ends, self._digests = work.files.values()
+        self._writer = TokenWriter(tokens, lengths, ends, written=work.state.written)
+
+    @property
+    def written(self) -> Written:
+        """How much is written."""
+        return self._writer.written
+
+    @property
+    def compared(self) -> int | None:
+        """Texts that the reference tokenizer agreed on; None if there is nothing to compare."""
+        return self._sample.texts if self._sample else None
+
+    def add(self, chunk: Chunk, result: EncodedChunk) -> None:
+        """Append what a chunk became.
+
+        Raises:
+            DataError: the reference gives other tokens, or the disk is full.
+        """
+        self._compare(chunk, result)
+        encoded, digests = result.encoded, result.digests
+        if self._seen is not None:
+            new = self._seen.add(digests)
+            encoded = only(encoded, new)
+            digests = [digest for digest, is_new in zip(digests, new, strict=True) if is_new]
+        state = self._work.state
+        with self._work.writing():
+            self._writer.add(encoded)
+            self._digests.write(b"".join(digests))
+            state.place, state.written = chunk.next, self._writer.written
+            state.sizes = {name: os.fstat(file.fileno()).st_size for name, file in self._work.files.items()}
+            state.counts = Counts(
+                state.counts.faults + result.faults.count,
+                state.counts.first_fault or result.faults.first,
+                state.counts.short + result.short,
+                state.counts.duplicates + len(result.digests) - len(digests),
+            )
+        self._work.save(now=False)
+
+    def finish(self, dtype: np.dtype[Any]) -> None:
+        """Write the index of everything.
+
+        Raises:
+            DataError: the disk is full.
+        """
+        part = IndexPart(self._work.read("lengths", "<i4"), self._work.read("document_ends", "<i8"))
+        with self._work.writing(), (self._work.folder / INDEX).open("wb") as stream:
+            write_index(stream, dtype, [part])
+            stream.flush()
+            os.fsync(stream.fileno())
+        self._work.state.finished = True
+        self._work.save()
+
+    def _compare(self, chunk: Chunk, result: EncodedChunk) -> None:
+        if self._sample is not None:
+            try:
+                self._sample.check(chunk, result.sample)
+            except DataError:
+                self._work.discard()  # nothing that was written can be trusted
+                raise

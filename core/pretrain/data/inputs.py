@@ -1,0 +1,126 @@
+"""What a build reads: files, patterns, comma lists and folders become a list of sources in a fixed order."""
+
+from __future__ import annotations
+
+import glob
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from pretrain.data.packing import OPENERS
+from pretrain.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+Kind = Literal["lines", "text", "parquet", "arrow"]
+
+_KINDS: dict[str, Kind] = {
+    **dict.fromkeys((".jsonl", ".ndjson", ".json"), "lines"),
+    **dict.fromkeys((".txt", ".text", ".md", ".rst"), "text"),
+    ".parquet": "parquet",
+    ".arrow": "arrow",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One file, or of a file of lines the part that one shard reads.
+
+    Attributes:
+        path: the file.
+        kind: one JSON object a line; one text; a table.
+        size: bytes on disk.
+        begin: lines that begin before this byte belong to somebody else.
+        end: lines that begin at this byte or after it do, too; `size` where the whole file is read.
+    """
+
+    path: Path
+    kind: Kind
+    size: int
+    begin: int
+    end: int
+
+    @property
+    def packed(self) -> bool:
+        """Whether it is unpacked while it is read."""
+        return self.path.suffix.lower() in OPENERS
+
+
+def kind_of(path: Path, *, otherwise: Kind) -> Kind:
+    """Return what a file holds by the end of its name, that of packing left out."""
+    suffix = Path(path.stem).suffix if path.suffix.lower() in OPENERS else path.suffix
+    return _KINDS.get(suffix.lower(), otherwise)
+
+
+def find_sources(inputs: Sequence[Path], *, otherwise: Kind = "lines") -> list[Source]:
+    """Return the files that `inputs` name, in that order; what a pattern or a folder holds is sorted by name.
+
+    A file that is named is JSONL unless its name says otherwise (.txt, .md, .rst, .parquet, .arrow). In a folder every
+    other file is a text, one document each; hidden ones are left out. A folder that Hugging Face's `save_to_disk` made
+    is the rows of its dataset.
+
+    Args:
+        inputs: files, folders, patterns (`shard-*.jsonl.zst`), and several of them with commas between.
+        otherwise: what a file is that is named and whose name does not say.
+
+    Raises:
+        DataError: something does not exist, or a folder holds several splits.
+    """
+    sources = [source for given in inputs for part in _parts(given) for source in _sources_of(part, otherwise)]
+    if not sources:
+        msg = f"{', '.join(map(str, inputs))}: no file is in there."
+        raise DataError(msg)
+    return sources
+
+
+def _parts(given: Path) -> Iterator[Path]:
+    """Take a comma list apart, unless a file has that name; expand patterns."""
+    names = [str(given)] if given.exists() else [name.strip() for name in str(given).split(",") if name.strip()]
+    for name in names:
+        if Path(name).exists():
+            yield Path(name)
+            continue
+        matches = sorted(glob.glob(name, recursive=True))  # noqa: PTH207  Path.glob takes no absolute pattern
+        if not matches:
+            msg = f"{name} does not exist, and as a pattern it matches no file."
+            raise DataError(msg)
+        yield from map(Path, matches)
+
+
+def _sources_of(path: Path, otherwise: Kind) -> Iterator[Source]:
+    if not path.is_dir():
+        yield _source(path, kind_of(path, otherwise=otherwise))
+    elif (path / "state.json").is_file() and (path / "dataset_info.json").is_file():
+        yield from (_source(file, "arrow") for file in _dataset_files(path))
+    elif (path / "dataset_dict.json").is_file():
+        splits = sorted(state.parent.name for state in path.glob("*/state.json"))
+        msg = f"{path} holds several splits of a dataset: {', '.join(splits)}.\nName one: {path / splits[0]}"
+        raise DataError(msg)
+    else:
+        yield from (_source(file, kind_of(file, otherwise="text")) for file in _files_below(path))
+
+
+def _dataset_files(folder: Path) -> Iterable[Path]:
+    """Return the files of a dataset in the order of its rows."""
+    try:
+        state = json.loads((folder / "state.json").read_bytes())
+        return [folder / entry["filename"] for entry in state["_data_files"]]
+    except (OSError, ValueError, KeyError, TypeError) as exc:
+        msg = f"{folder / 'state.json'} is damaged: {exc}.\nIt is the list of the dataset's files."
+        raise DataError(msg) from exc
+
+
+def _files_below(folder: Path) -> list[Path]:
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return sorted(path for path in files if not any(p.startswith(".") for p in path.relative_to(folder).parts))
+
+
+def _source(path: Path, kind: Kind) -> Source:
+    try:
+        size = path.stat().st_size
+    except OSError as exc:
+        msg = f"{path} cannot be read: {exc.strerror or exc}."
+        raise DataError(msg) from exc
+    return Source(path, kind, size, 0, size)

@@ -1,0 +1,89 @@
+"""Byte-pair encodings at the speed of the disk, by gigatoken, for tokenizers that it knows.
+
+It is a young library, so what it gives is compared with the reference, the `tokenizers` library: see
+`pretrain.data.reference_sample`.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from gigatoken.gigatoken_rs import BPETokenizer, load_hf_json
+
+from pretrain.data.tokenizers.files import END_TOKENS, GPT2_END_TOKENS, fingerprint_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    import numpy as np
+    import numpy.typing as npt
+
+_BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+
+
+class FastTokenizer:
+    """A tokenizer of gigatoken. `encode` and `encode_batch` let other threads of this process run."""
+
+    def __init__(self, codec: BPETokenizer, *, vocab_size: int, eod: int, fingerprint: str) -> None:
+        self._codec = codec
+        self.vocab_size = vocab_size
+        self.eod = eod
+        self.fingerprint = fingerprint
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of `text`."""
+        ids: list[int] = self._codec.encode(text).tolist()
+        return ids
+
+    def encode_batch(self, texts: Sequence[str]) -> list[npt.NDArray[np.uint32]]:
+        """Return the ids of each text."""
+        return [self._codec.encode(text) for text in texts]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of `ids`; bytes that are not UTF-8 become U+FFFD."""
+        text: bytes = self._codec.decode([i for i in ids if 0 <= i < self.vocab_size])
+        return text.decode(errors="replace")
+
+
+def gpt2(vocab_file: Path, merge_file: Path) -> FastTokenizer | None:
+    """Read GPT-2's vocab.json and merges.txt; None if gigatoken, or this module, does not know what is in them."""
+    try:
+        vocab, merges = vocab_file.read_text(encoding="utf-8"), merge_file.read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return None
+    pairs = [line for line in merges.split("\n") if line and not line.startswith("#version")]
+    model = f'{{"type": "BPE", "vocab": {vocab}, "merges": {json.dumps(pairs)}}}'
+    content = f'{{"added_tokens": [], "pre_tokenizer": {json.dumps(_BYTE_LEVEL)}, "model": {model}}}'
+    return _load(content, GPT2_END_TOKENS, fingerprint_of("gpt2", vocab_file, merge_file))
+
+
+def huggingface(file: Path) -> FastTokenizer | None:
+    """Read a tokenizer.json; None if gigatoken does not know such a tokenizer, or it adds tokens of its own."""
+    try:
+        content = file.read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return None
+    return _load(content, END_TOKENS, fingerprint_of("huggingface", file))
+
+
+def _load(content: str, end_tokens: Sequence[str], fingerprint: str) -> FastTokenizer | None:
+    try:
+        description = json.loads(content)
+        ids = dict(description["model"]["vocab"])
+        ids |= {token["content"]: token["id"] for token in description.get("added_tokens") or []}
+        eod = next((ids[name] for name in end_tokens if name in ids), None)
+        codec = load_hf_json(content)
+    except Exception:  # noqa: BLE001  whatever it cannot read, the reference reads, or says what is wrong
+        return None
+    if eod is None or not isinstance(codec, BPETokenizer) or _adds_tokens(description.get("post_processor")):
+        return None
+    return FastTokenizer(codec, vocab_size=max(ids.values()) + 1, eod=eod, fingerprint=fingerprint)
+
+
+def _adds_tokens(processor: Any) -> bool:
+    """Whether ids can come before or after those of the text, which gigatoken does not do."""
+    if not processor or processor.get("type") == "ByteLevel":
+        return False
+    return processor.get("type") != "Sequence" or any(map(_adds_tokens, processor.get("processors") or []))
