@@ -128,7 +128,9 @@ class TestDevice:
 
     def test_a_rank_without_one_is_an_error(self, machine):
         machine.choose(count=2)
-        with pytest.raises(BackendError, match=r"rank 2 of this node has no NPU: 2 are visible\.\nStart at most 2 ranks"):
+        with pytest.raises(
+            BackendError, match=r"rank 2 of this node has no NPU: 2 are visible\.\nStart at most 2 ranks"
+        ):
             AscendBackend().device(2)
 
 

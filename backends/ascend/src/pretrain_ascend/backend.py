@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -158,7 +159,7 @@ class _Named(AscendBackend):
 
 
 def _npu() -> Any:
-    return torch.get_device_module("npu")
+    return import_module("torch_npu").npu  # a process whose torch loads no backends by itself asks here first
 
 
 def _supports(dtype: torch.dtype, family: Family | None) -> bool:

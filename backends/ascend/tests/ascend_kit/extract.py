@@ -1,6 +1,6 @@
 """Write the schemas of the operators that this backend calls, as torch_npu wheels have them.
 
-    python backends/ascend/tests/schemas/extract.py torch_npu-2.13.0-*.whl torch_npu-2.9.0-*.whl
+    python backends/ascend/tests/ascend_kit/extract.py torch_npu-2.13.0-*.whl torch_npu-2.9.0-*.whl
 
 `pip download --no-deps torch_npu==2.13.0` gets such a wheel. Nothing of it is loaded: the schemas are read from the
 strings of its library, where the registration has them as text.
@@ -13,8 +13,8 @@ import sys
 import zipfile
 from pathlib import Path
 
-HERE = Path(__file__).parent
-SOURCE = HERE.parents[1] / "src" / "pretrain_ascend"
+KEPT = Path(__file__).parents[1] / "schemas"
+SOURCE = KEPT.parents[1] / "src" / "pretrain_ascend"
 LIBRARY = "torch_npu/lib/libtorch_npu.so"
 
 
@@ -41,4 +41,4 @@ def schemas(wheel: Path, names: list[str]) -> list[str]:
 if __name__ == "__main__":
     for wheel in map(Path, sys.argv[1:]):
         release = wheel.name.split("-")[1]
-        HERE.joinpath(f"torch_npu-{release}.txt").write_text("\n".join([*schemas(wheel, called())]) + "\n")
+        KEPT.joinpath(f"torch_npu-{release}.txt").write_text("\n".join(schemas(wheel, called())) + "\n")

@@ -1,0 +1,149 @@
+"""Attention: order, limits, and what the conformance kit's small shapes do not reach. Operators are stand-ins."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from ascend_kit import operators
+from pretrain.plugins.offer import Decline, Offer
+from pretrain.plugins.requests import Mask
+from pretrain.testing import examples
+from pretrain.testing.comparison import assert_agrees, random
+from pretrain.testing.masks import example_mask, mask_with_empty_rows
+from pretrain.testing.subject import oracle
+from pretrain_ascend import attention, masks
+from pretrain_ascend.fusion_attention import FusionAttention
+
+A2, A3, FIRST, A5 = "Ascend910B3", "Ascend910_9391", "Ascend910A", "Ascend950DT"
+FUSED = ["fusion_attention", "sdpa"]
+
+
+@pytest.fixture(autouse=True)
+def stand_ins(monkeypatch):
+    """The calls that were made."""
+    monkeypatch.setattr("pretrain_ascend.operators.call", operators.call)
+    operators.calls.clear()
+    return operators.calls
+
+
+def on(name, dtype=torch.float16, *, block=32, **asked):
+    request = examples.attention(dtype, **{"length": 64} | asked)
+    return replace(request, device_type="npu", device_name=name, block_size=block)
+
+
+def offered(request):
+    return [answer.name for answer in attention.answers(request) if isinstance(answer, Offer)]
+
+
+def reason(request, name):
+    answer = next(answer for answer in attention.answers(request) if answer.name == name)
+    assert isinstance(answer, Decline)
+    return answer.reason
+
+
+def inputs(request):
+    numbers = {"query": request.heads, "key": request.query_groups, "value": request.query_groups}
+    sizes = (request.seq_length, request.micro_batch_size)
+    return {
+        name: random(*sizes, number, request.head_size, dtype=request.dtype, seed=seed)
+        for seed, (name, number) in enumerate(numbers.items())
+    }
+
+
+@pytest.mark.parametrize("name", [A2, A3, A5])
+def test_from_a2_on_fusion_attention_comes_first(name):
+    assert offered(on(name)) == [*FUSED, "triangle_fused"]
+    assert offered(on(name, dropout=0.1)) == [*FUSED, "triangle_fused"]
+    assert offered(on(name, torch.bfloat16, mask=Mask.ARBITRARY)) == FUSED
+
+
+def test_the_first_generation_computes_the_triangle():
+    assert offered(on(FIRST)) == ["triangle_fused"]
+    assert offered(on(FIRST, mask=Mask.ARBITRARY)) == []
+    assert reason(on(FIRST), "fusion_attention") == "chip family 910A; only A2 and later"
+    assert reason(on(FIRST, torch.bfloat16), "triangle_fused").startswith("dtype bfloat16 on chip family 910A; only")
+
+
+@pytest.mark.parametrize(
+    ("request_", "name", "expected"),
+    [
+        (on(A2, size=776), "fusion_attention", "head size 776; at most 768"),
+        (on(A2, size=520), "sdpa", "head size 520; at most 512"),
+        (on(A2, torch.float32, size=18), "sdpa", "head size 18 in float32; only multiples of 4"),
+        (on(A2, heads=257), "fusion_attention", "257 heads; at most 256"),
+        (on(A2, dropout=1.0), "fusion_attention", "dropout 1.0; only from 0 to below 1"),
+        (on(A2, torch.float64), "sdpa", "dtype float64; only float32, float16, bfloat16"),
+        (on(A2, mask=Mask.KEY_PADDING), "triangle_fused", "mask key_padding; only causal"),
+        (on(A2, block=48), "triangle_fused", "48 queries, 48 keys; only multiples of 32 from 32 to 4096"),
+        (on(A2, length=40, block=64), "triangle_fused", "40 queries, 40 keys; only multiples of 32 from 32 to 4096"),
+        (on("Ascend310P3"), "sdpa", "the chip family of 'Ascend310P3' is not known; only chips of known families"),
+        (on(""), "sdpa", "there is no device here, and none was named; only chips of known families"),
+    ],
+)
+def test_what_does_not_fit_is_said(request_, name, expected):
+    assert reason(request_, name) == expected
+
+
+@pytest.mark.parametrize("groups", [4, 2, 1])
+@pytest.mark.parametrize("length", [32, 64, 96, 80])
+@pytest.mark.parametrize("divisor", [1.0, 4.0])
+def test_triangle_agrees_with_float64(stand_ins, length, groups, divisor):
+    """Blocks of 32 in the fused softmax; the last one of 16 rows, which it does not take, in plain torch."""
+    request = on(FIRST, length=length, groups=groups, divisor=divisor)
+    kernel = attention.answers(request)[-1].build({})
+    assert_agrees(kernel, oracle(replace(request, score_divisor=1.0)), inputs(request), torch.device("cpu"))
+    assert {name for name, _ in stand_ins} == {"npu_scaled_masked_softmax"}
+    assert len(stand_ins) == length // 32
+    assert {given["scale"] for _, given in stand_ins} == {divisor}
+
+
+def test_fusion_attention_is_causal_by_one_compressed_mask(stand_ins):
+    request = on(A2, torch.float32, length=70)
+    assert_agrees(FusionAttention(request), oracle(request), inputs(request), torch.device("cpu"))
+    ((_, given),) = stand_ins
+    assert (given["sparse_mode"], given["keep_prob"]) == (2, 1.0)
+    assert given["atten_mask"] is masks.compressed_causal(torch.device("cpu"))
+
+
+@pytest.mark.parametrize("heads", [1, 4])
+@pytest.mark.parametrize("batch", [1, 2])
+def test_masks_for_heads_and_samples(heads, batch):
+    """A mask of each head has one for each sample too, as the operator wants it; rows that see nothing give zeros."""
+    request = on(A2, torch.float32, mask=Mask.ARBITRARY, length=33)
+    mask, _ = mask_with_empty_rows(Mask.ARBITRARY, batch, 33, 33)
+    mask = mask.repeat(1, heads, 1, 1)
+    mask[:, -1, -1] = False
+    kernel, expected = FusionAttention(request), oracle(request)
+    results = assert_agrees(
+        lambda **x: kernel(**x, mask=mask), lambda **x: expected(**x, mask=mask), inputs(request), torch.device("cpu")
+    )
+    assert not results["output"][0].count_nonzero()
+
+
+def test_a_mask_without_dimensions_for_heads_and_samples_fits():
+    mask = example_mask(Mask.ARBITRARY, 1, 5, 7)[0, 0]
+    assert masks.expanded(mask, 2, 4, 5, 7).shape == (1, 1, 5, 7)
+
+
+def test_dropout_is_left_out_of_the_call_outside_training(stand_ins):
+    request = on(A2, torch.float32, dropout=0.25)
+    FusionAttention(request)(**inputs(request), training=True)
+    FusionAttention(request)(**inputs(request), training=False)
+    assert [given["keep_prob"] for _, given in stand_ins] == [0.75, 1.0]
+
+
+@pytest.mark.parametrize("mask", [Mask.CAUSAL, Mask.NONE])
+def test_a_mask_that_was_not_asked_for_is_an_error(mask):
+    request = on(A2, mask=mask)
+    with pytest.raises(ValueError, match="called with a mask tensor"):
+        FusionAttention(request)(**inputs(request), mask=torch.zeros(64, 64, dtype=torch.bool))
+
+
+def test_more_keys_than_queries_under_a_causal_mask_are_an_error():
+    """The compressed mask would be aligned to the first key, the contract aligns the last ones."""
+    given = inputs(on(A2))
+    with pytest.raises(ValueError, match="8 queries and 64 keys under a causal mask; only equally many"):
+        FusionAttention(on(A2))(given["query"][:8], given["key"], given["value"])
