@@ -25,10 +25,13 @@ SPLIT = [
 def ranks(tmp_path_factory):
     """What each of two ranks says of each way."""
     store = tmp_path_factory.mktemp("overlap") / "store"
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parent)}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "kit.overlap_rank", str(store)]
     started = [
-        subprocess.Popen([*command, str(rank)], env=environment, stdout=subprocess.PIPE, text=True) for rank in range(2)
+        subprocess.Popen(
+            [*command, str(rank)], cwd=Path(__file__).parent, env=environment, stdout=subprocess.PIPE, text=True
+        )
+        for rank in range(2)
     ]
     said = [rank.communicate(timeout=300)[0] for rank in started]
     assert [rank.returncode for rank in started] == [0, 0]
