@@ -35,26 +35,27 @@ AMPERE = ["flash_attn_2", "sdpa_flash", "sdpa_cudnn"]
 HOPPER = ["flash_attn_3", "flash_attn_4", "sdpa_cudnn", "flash_attn_2", "sdpa_flash"]
 BLACKWELL = ["flash_attn_4", "sdpa_cudnn", "flash_attn_2", "sdpa_flash"]
 LAST = ["sdpa_efficient", "triangle_triton"]
+FLASH = ["transformer_engine", *LAST]
 
 
 @pytest.mark.parametrize(("name", "first"), [(A100, AMPERE), (H100, HOPPER), (B200, BLACKWELL)])
 @pytest.mark.usefixtures("everything_installed")
 def test_each_architecture_has_its_order(name, first):
-    assert offered(on(name)) == first + LAST
+    assert offered(on(name)) == first + FLASH
 
 
 @pytest.mark.parametrize("name", [A100, H100, B200])
 @pytest.mark.usefixtures("everything_installed")
 def test_dropout_leaves_flash_attn_2_and_what_is_made_of_it(name):
-    assert offered(on(name, dropout=0.1)) == ["flash_attn_2", "sdpa_flash", *LAST]
+    assert offered(on(name, dropout=0.1)) == ["flash_attn_2", "sdpa_flash", *FLASH]
 
 
 @pytest.mark.usefixtures("everything_installed")
 def test_cudnn_comes_first_of_torchs_kernels_only_where_torch_has_it_so(monkeypatch):
     monkeypatch.setattr("torch.backends.cudnn.version", lambda: 91500)
-    assert offered(on(H100)) == ["flash_attn_3", "flash_attn_4", "flash_attn_2", "sdpa_flash", "sdpa_cudnn", *LAST]
+    assert offered(on(H100)) == ["flash_attn_3", "flash_attn_4", "flash_attn_2", "sdpa_flash", "sdpa_cudnn", *FLASH]
     monkeypatch.setattr("torch.backends.cudnn.version", lambda: 91501)
-    assert offered(on(H100)) == HOPPER + LAST
+    assert offered(on(H100)) == HOPPER + FLASH
 
 
 @pytest.mark.parametrize(
@@ -79,7 +80,7 @@ def test_what_flash_attention_does_not_do_is_left_to_the_others(request_, names)
 def test_every_kernel_answers_whatever_is_asked(name, mask):
     """A kernel that does not fit is in the table with its reason, never left out."""
     answers = attention.answers(on(name, mask=mask))
-    assert sorted(answer.name for answer in answers) == sorted({*HOPPER, *LAST})
+    assert sorted(answer.name for answer in answers) == sorted({*HOPPER, *FLASH})
     assert all(answer.reason for answer in answers if isinstance(answer, Decline))
     assert {answer.kind for answer in answers} == {"flash", "triangle"}
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pretrain.plugins.offer import Decline, Offer
 from pretrain.plugins.requests import Mask
-from pretrain_cuda import sdpa, triton_fit
+from pretrain_cuda import sdpa, transformer_engine, triton_fit
 from pretrain_cuda.devices import BLACKWELL, HOPPER, architecture_of
 from pretrain_cuda.flash_attn import FLASH_2, FLASH_3, FLASH_4
 
@@ -23,7 +23,8 @@ def answers(request: AttentionRequest) -> list[Offer | Decline]:
 
     None of it was measured here. Libraries come before torch, whose flash attention is an older flash-attn 2; each
     generation of flash-attn was written for one architecture, and comes first there. Between flash-attn 3 or 4 and
-    flash-attn 2, whose instructions are Ampere's, stands cuDNN where torch itself prefers it.
+    flash-attn 2, whose instructions are Ampere's, stands cuDNN where torch itself prefers it. Transformer Engine, which
+    chooses among the same kernels call by call, is there for who names it.
     """
     architecture = architecture_of(request.device_name)
     if architecture is None or architecture < HOPPER:
@@ -37,7 +38,7 @@ def answers(request: AttentionRequest) -> list[Offer | Decline]:
 
 
 def _last(request: AttentionRequest) -> list[Offer | Decline]:
-    return [sdpa.efficient(request), _triangle(request)]
+    return [transformer_engine.answer(request), sdpa.efficient(request), _triangle(request)]
 
 
 def _triangle(request: AttentionRequest) -> Offer | Decline:

@@ -33,7 +33,7 @@ def pretrain_backend() -> Backend:
 
 @hookimpl
 def pretrain_attention(request: AttentionRequest) -> Answer:
-    """flash-attn, torch's own flash attention, Triton's triangle."""
+    """flash-attn, torch's own flash attention, Transformer Engine's, Triton's triangle."""
     return _answers("attention", request)
 
 

@@ -14,6 +14,7 @@ from pretrain.plugins.requests import Mask
 from pretrain_cuda.attention import answers
 from pretrain_cuda.flash_attn import FlashAttention
 from pretrain_cuda.sdpa import Sdpa
+from pretrain_cuda.transformer_engine import DotProductAttention
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,4 +57,11 @@ def _flash_attn(request):
     return Offer(name="flash_attn_2", build=lambda _: FlashAttention(request, fake_flash_attn.flash_attn_func))
 
 
+def _transformer_engine(request):
+    if request.mask not in (Mask.NONE, Mask.CAUSAL):
+        return Decline(name="transformer_engine", reason=f"mask {request.mask}")
+    return Offer(name="transformer_engine", build=lambda _: DotProductAttention(request))
+
+
+transformer_engine_attention = Hooks(_transformer_engine)
 triangle, sdpa, flash_attn = Hooks(_triangle), Hooks(_sdpa), Hooks(_flash_attn)

@@ -1,0 +1,78 @@
+"""Transformer Engine's attention, `transformer_engine.pytorch.DotProductAttention`: where it is installed.
+
+Which of its kernels runs, flash-attn's or one of cuDNN's, it decides itself from shapes, versions and its environment
+variables. What is declined here is what it may leave to neither, and would then compute with stored weights. Arguments
+and masks are those that its sources document at commit 0001d1b (2.x). Its norms are modules that own their weights, and
+its fused softmax is that of apex's extensions: neither is a kernel for the seam.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from pretrain.plugins.offer import Decline, Offer
+from pretrain.plugins.requests import Mask
+from pretrain.reference.masks import check_given
+from pretrain_cuda import installed
+from pretrain_cuda.flash_attn_limits import before_ampere, no_multiple_of, over_head_size, unfit
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from pretrain.plugins.requests import AttentionRequest
+    from pretrain_cuda.devices import Architecture
+
+NAME = "transformer_engine"
+MODULE = "transformer_engine.pytorch"
+
+
+def answer(request: AttentionRequest) -> Offer | Decline:
+    """Return the kernel, or why it does not fit; whether it is installed is asked last."""
+    reason = unfit(request, _limits)
+    if not reason and not installed.has(MODULE):
+        reason = f"{MODULE} is not installed: pip install --no-build-isolation transformer_engine[pytorch]"
+    if reason:
+        return Decline(name=NAME, kind="flash", reason=reason)
+    provider = installed.version("transformer_engine")
+    return Offer(name=NAME, kind="flash", build=lambda _: DotProductAttention(request), provider=provider)
+
+
+class DotProductAttention:
+    """An `AttentionFn` around its module, which has no weights; tensor parallelism is in the heads that it is given."""
+
+    def __init__(self, request: AttentionRequest) -> None:
+        self.mask = request.mask
+        self.module: Any = import_module(MODULE).DotProductAttention(
+            num_attention_heads=request.heads,
+            kv_channels=request.head_size,
+            num_gqa_groups=request.query_groups,
+            attention_dropout=request.dropout,
+            qkv_format="sbhd",
+            attn_mask_type=_mask_type(request.mask, is_square=True),
+            softmax_scale=request.scale,
+        )
+
+    def __call__(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, *, training: bool = True
+    ) -> Tensor:
+        """Return the context [s, b, n * d] for query [s, b, n, d], key and value [s, b, g, d]."""
+        check_given(self.mask, mask)
+        if self.module.training != training:
+            self.module.train(training)  # whether it drops
+        mask_type = _mask_type(self.mask, is_square=query.shape[0] == key.shape[0])
+        context: Tensor = self.module(query, key, value, attn_mask_type=mask_type)
+        return context.reshape(*query.shape[:2], -1)
+
+
+def _mask_type(mask: Mask, *, is_square: bool) -> str:
+    """Return its name of a mask; "causal" ends at the first key's diagonal, ours at the last key's."""
+    if mask is Mask.NONE:
+        return "no_mask"
+    return "causal" if is_square else "causal_bottom_right"
+
+
+def _limits(request: AttentionRequest, architecture: Architecture) -> str:
+    if request.deterministic:
+        return "deterministic; asked for that, it may use none of its fused kernels"
+    return before_ampere(architecture) or over_head_size(request, 128) or no_multiple_of(8, request)
