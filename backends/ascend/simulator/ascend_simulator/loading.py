@@ -13,7 +13,7 @@ RUNTIME = ("ascendcl", "ge_runner", "hccl", "graph", "acl_tdt_channel", "acl_op_
 
 def before_torch_npu() -> None:
     """Load what torch_npu's own libraries are linked with."""
-    if not (LIBRARIES / "checksum").is_file():
+    if not (LIBRARIES / "libascend_simulator.so").is_file():
         message = "the simulated NPU is not built: call backends/ascend/environment"
         raise ImportError(message)
     for name in RUNTIME:

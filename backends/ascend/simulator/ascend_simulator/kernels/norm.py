@@ -1,4 +1,4 @@
-"""npu_rms_norm and npu_add_rms_norm. Statistics are in fp32, whatever the input is."""
+"""npu_rms_norm. Statistics are in fp32, whatever the input is."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ascend_simulator.kernels.contract import require, require_one_dtype, require_second_generation
+from ascend_simulator.kernels.contract import require, require_one_dtype
 from ascend_simulator.kernels.registration import kernel
 
 if TYPE_CHECKING:
@@ -31,15 +31,6 @@ def rms_norm_backward(dy: Tensor, x: Tensor, gamma: Tensor, rstd: Tensor) -> tup
     scaled = grad * gamma.float()
     dx = rstd * (scaled - normal * (scaled * normal).mean(_trailing(gamma), keepdim=True))
     return dx.to(x.dtype), (grad * normal).sum_to_size(gamma.shape)
-
-
-@kernel("npu::npu_add_rms_norm")
-def add_rms_norm(x1: Tensor, x2: Tensor, gamma: Tensor, epsilon: float = 1e-6) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the norm of x1 + x2, its 1 / rms, and the sum."""
-    require_second_generation("npu_add_rms_norm")
-    require_one_dtype("npu_add_rms_norm", x1=x1, x2=x2, gamma=gamma)
-    total = x1 + x2
-    return *rms_norm(total, gamma, epsilon), total
 
 
 def check(name: str, x: Tensor, gamma: Tensor) -> None:

@@ -1,0 +1,50 @@
+"""A chip of the first generation: float16 saturates and raises a sticky flag, and there is no bfloat16."""
+
+import json
+
+import torch
+
+from torch_npu.npu.utils import clear_npu_overflow_flag, get_npu_overflow_flag
+
+found = {}
+
+
+def overflows(call):
+    """Return the results of a call, and whether the flag is raised after it."""
+    clear_npu_overflow_flag()
+    result = call()
+    return {"result": result.flatten()[:2].tolist(), "flag": get_npu_overflow_flag()}
+
+
+def refused(call):
+    try:
+        call()
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
+large = torch.full((32, 32), 60000.0, device="npu", dtype=torch.float16)
+zero, wide = torch.zeros_like(large), torch.full((2,), 1e6, device="npu")
+found["sum"] = overflows(lambda: large + large)
+found["negative"] = overflows(lambda: -large - large)
+found["nan"] = overflows(lambda: zero / zero)
+found["in place"] = overflows(lambda: large.clone().mul_(2))
+found["product"] = overflows(lambda: large @ large)
+found["foreach"] = overflows(lambda: torch._foreach_mul([large], 2.0)[0])
+found["cast"] = overflows(wide.half)
+found["fused"] = overflows(lambda: torch.ops.npu.npu_gelu(large * 1) + large)
+found["no overflow"] = overflows(lambda: large + 1)
+found["filled"] = overflows(lambda: torch.full((2,), float("inf"), device="npu", dtype=torch.float16))
+found["fp32"] = overflows(lambda: wide * 1e38)
+large + large
+found["sticky"] = [get_npu_overflow_flag(), get_npu_overflow_flag()]
+
+found["bfloat16"] = refused(lambda: torch.ones(2, device="npu").bfloat16() + 1)
+q = torch.randn(32, 1, 64, device="npu", dtype=torch.float16)
+found["fusion attention"] = refused(lambda: torch.ops.npu.npu_fusion_attention(q, q, q, 2, "SBH"))
+found["swiglu"] = refused(lambda: torch.ops.npu.npu_swiglu(q))
+found["mixed norm"] = refused(lambda: torch.ops.npu.npu_rms_norm(q, torch.ones(64, device="npu")))
+found["name"] = torch.npu.get_device_name()
+found["is_bf16_supported"] = torch.npu.is_bf16_supported()
+print("RESULT " + json.dumps(found), flush=True)

@@ -1,0 +1,69 @@
+"""Two ranks: who reads before waiting reads what was there before, and every collective gives what HCCL's would."""
+
+import pytest
+from simulator_kit import programs
+
+pytestmark = pytest.mark.ranks
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("hccl")
+    both = programs.run("two_ranks", ranks=2, ASCEND_SIMULATOR_FOLDER=str(folder))
+    assert [result["rank"] for result in both] == [0, 1]
+    return both
+
+
+def test_a_tensor_that_is_read_before_wait_is_not_reduced(found):
+    for rank in (0, 1):
+        assert found[rank]["before wait"] == [rank + 1.0] * 4
+        assert found[rank]["after wait"] == [3.0] * 4
+
+
+def test_a_kernel_that_was_not_told_to_wait_uses_what_was_there_before(found):
+    for rank in (0, 1):
+        assert found[rank]["used before wait"] == [10.0 * (rank + 1)] * 4
+        assert found[rank]["used after wait"] == [30.0] * 4
+
+
+EXPECTED = {
+    "max": [3.0] * 4,
+    "min": [2.0] * 4,
+    "product": [6.0] * 4,
+    "torch.bfloat16": [3.0] * 4,
+    "torch.float16": [3.0] * 4,
+    "torch.int64": [3] * 4,
+    "torch.int32": [3] * 4,
+    "torch.int8": [3] * 4,
+    "all_gather": [[0.0, 0.0], [1.0, 1.0]],
+    "broadcast": [1.0, 1.0],
+    "objects": [{"from": 0}, {"from": 1}],
+    "messages": [1.0, 2.0, 3.0],
+}
+
+
+@pytest.mark.parametrize("call", EXPECTED)
+def test_both_ranks_have(found, call):
+    assert found[0][call] == found[1][call] == EXPECTED[call]
+
+
+def test_each_rank_has_its_part(found):
+    assert [result["reduce_scatter"] for result in found] == [[0.0, 2.0], [4.0, 6.0]]
+    assert [result["all_to_all"] for result in found] == [[0.0, 10.0], [1.0, 11.0]]
+    assert [result["batch"] for result in found] == [[6.0, 6.0], [5.0, 5.0]]
+
+
+def test_float64_is_refused_as_hccl_does(found):
+    assert "Unsupported data type" in found[0]["float64"]
+
+
+def test_so_is_a_product_of_bfloat16_and_not_of_int8(found):
+    assert "bf16 product" in found[0]
+    assert found[0]["bf16 product"] != ""
+    assert found[0]["int8 product on hccl"] == ""
+
+
+def test_ranks_that_call_different_things_are_told_so(found):
+    words = " ".join(result["mismatch"] for result in found)
+    assert "HcclAllReduce of 4 float32, sum" in words
+    assert "HcclAllReduce of 5 float32, sum" in words
