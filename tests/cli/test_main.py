@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import types
@@ -151,3 +152,18 @@ def test_help_imports_nothing_heavy():
     )
     shown = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
     assert shown.endswith("set()\n")
+
+
+def test_a_device_library_that_cannot_be_loaded_breaks_nothing_but_its_own_backend(tmp_path):
+    """torch imports all of them when it is imported itself, unless it is told not to."""
+    metadata = tmp_path / "broken-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[torch.backends]\nbroken = no_such_module:load\n")
+    command = [sys.executable, "-m", "pretrain.cli.main", "backends"]
+    environment = {name: value for name, value in os.environ.items() if name != "TORCH_DEVICE_BACKEND_AUTOLOAD"}
+    done = subprocess.run(
+        command, check=False, capture_output=True, text=True, env=environment | {"PYTHONPATH": str(tmp_path)}
+    )
+    assert done.returncode == 0, done.stderr
+    assert "cpu" in done.stdout

@@ -1,4 +1,4 @@
-"""Every hook answers for every recipe on chips that are not here, with reasons, and does not import torch_npu for that."""
+"""Every hook answers for every recipe on chips that are not here, with reasons, and without importing torch_npu."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fused softmax: its limits, and the mask contract that the operator alone does not keep. Operators are stand-ins."""
+"""The fused softmax: its limits, and the mask contract, which the operator alone does not keep. It is a stand-in."""
 
 from __future__ import annotations
 

@@ -41,6 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     Args:
         arguments: without the program's name; those of the process if None.
     """
+    os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")  # only the named backend loads its device's library
     try:
         status = commands.main(arguments, prog_name="pretrain", standalone_mode=False)
     except (PretrainError, click.ClickException) as error:

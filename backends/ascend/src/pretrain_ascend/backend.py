@@ -59,14 +59,15 @@ class AscendBackend(Backend):
         """Let HCCL wait as long as torch does, and make kernels and reductions repeatable if that is asked.
 
         HCCL gives up on ranks that come late after 120 s, and on a collective after half an hour, whatever timeout the
-        process group has. torch_npu wants its event timeout above the latter (OptionsManager.cpp, HCCL_EVENT_TIMEOUT).
+        process group has. It should do so shortly before torch's watchdog ends the process, so that its log says why;
+        torch_npu warns otherwise (ProcessGroupHCCL.cpp 1320), and where its event timeout is not above the other.
         """
         seconds = recipe.parallel.distributed_timeout_minutes * 60
         shortest, longest = _CONNECT_TIMEOUT
         variables = {
             "HCCL_CONNECT_TIMEOUT": str(min(max(seconds, shortest), longest)),
-            "HCCL_EXEC_TIMEOUT": str(seconds),
-            "HCCL_EVENT_TIMEOUT": str(seconds + 32),
+            "HCCL_EXEC_TIMEOUT": str(seconds - 20),
+            "HCCL_EVENT_TIMEOUT": str(seconds - 10),
         }
         if recipe.train.deterministic_mode:
             variables |= {"HCCL_DETERMINISTIC": "true", "CLOSE_MATMUL_K_SHIFT": "1"}

@@ -16,7 +16,7 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def unfit(request: Request, earliest: Family = Family.FIRST) -> str:
-    """Return why no kernel of this family and later ones serves the request: its chip or its dtype; "" where one can."""
+    """Return why no kernel of a chip from this family on serves the request, for chip or dtype; "" where one can."""
     family = devices.family_of(request.device_name)
     if family is None:
         return f"{_nameless(request)}; only chips of known families"

@@ -1,0 +1,189 @@
+"""Trainings on an NPU have the loss curve of the cpu backend. Skipped where there is none.
+
+`make test-ascend` gives them a simulated one: the real torch_npu and its process groups, and no kernel of CANN's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pretrain.plugins.backend import Unavailable
+from pretrain_ascend.backend import AscendBackend
+
+ROOT = Path(__file__).parents[3]
+BACKEND = "ascend"
+TINY = (
+    "model={num_layers: 2, hidden_size: 32, num_attention_heads: 4, seq_length: 32}",
+    "model.activation=gelu_tanh",
+    "model.hidden_dropout=0.0",
+    "model.attention_dropout=0.0",
+    "tokenizer={type: bytes}",
+    "train={micro_batch_size: 2, global_batch_size: 4, train_iters: 20, seed: 7}",
+    "schedule={lr_warmup_iters: 4, lr_decay_style: cosine}",
+    "precision.dtype=fp32",
+    "evaluation={interval: 20, iters: 2}",
+    "logging={log_interval: 1, tensorboard: false}",
+)
+TENSOR, PIPELINE = "parallel.tensor_model_parallel_size=2", "parallel.pipeline_model_parallel_size=2"
+ZERO_1, ZERO_3 = "parallel.use_distributed_optimizer=true", "engine={name: deepspeed, zero: {stage: 3}}"
+LAYOUTS = {
+    "alone": (1, ()),
+    "tensor": (2, (TENSOR,)),
+    "sequence": (2, (TENSOR, "parallel.sequence_parallel=true")),
+    "pipeline": (2, (PIPELINE,)),
+    "data": (2, (ZERO_1,)),
+    "zero3": (2, (ZERO_3,)),
+}
+SCALED = (
+    "model.num_layers=2",
+    "model.hidden_size=128",
+    "model.num_attention_heads=8",
+    "model.seq_length=64",
+    "model.max_position_embeddings=64",
+    "tokenizer={type: bytes}",
+    "train.micro_batch_size=1",
+    "train.global_batch_size=4",
+    "precision.initial_loss_scale=65536",
+    "schedule={lr_decay_style: cosine}",
+    "optimizer.lr=1e-3",
+    "kernels.triangle_block_size=32",
+    "logging={log_interval: 1, tensorboard: false}",
+    "evaluation={interval: 100, iters: 1}",
+    "checkpoint.save=false",
+)
+
+answer = AscendBackend().availability()
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.ranks,
+    pytest.mark.xdist_group("ranks"),
+    pytest.mark.skipif(isinstance(answer, Unavailable), reason=f"no NPU: {getattr(answer, 'reason', '')}"),
+]
+
+
+def pretrain(*arguments, environment=None):
+    """Run the command in the repository's root."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pretrain.cli.main", *map(str, arguments)],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **(environment or {})},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+
+
+@pytest.fixture(scope="module")
+def tokens(tmp_path_factory):
+    """Prefix of a token file of bytes."""
+    folder = tmp_path_factory.mktemp("corpus")
+    draw = random.Random(0)
+    words = ["".join(draw.choices("abcdefghij", k=draw.randint(2, 6))) for _ in range(50)]
+    texts = [" ".join(draw.choices(words, k=draw.randint(20, 60))) for _ in range(400)]
+    folder.joinpath("text.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    pretrain(
+        *("data", "build", folder / "text.jsonl", "--output-prefix", folder / "text"),
+        *("--tokenizer-type", "bytes", "--append-eod", "--workers", "1"),
+    )
+    return folder / "text_text_document"
+
+
+@pytest.fixture(scope="module")
+def train(tokens, tmp_path_factory):
+    """Train and return the records of all iterations, and the run directory."""
+    folder = tmp_path_factory.mktemp("runs")
+
+    def run(backend, name, settings, *, ranks=1, recipe="quickstart", base=TINY, options=(), environment=None):
+        run_dir = folder / name
+        data = f"data={{path: {tokens}, split: '90,5,5', num_workers: 0}}"
+        words = [word for setting in (*base, data, *settings) for word in ("--set", setting)]
+        command = [f"recipes/{recipe}.yml", "--backend", backend, "--nproc", ranks, "--run-dir", run_dir]
+        pretrain(*command, *words, *options, environment=environment)
+        lines = (run_dir / "metrics.jsonl").read_text().splitlines()
+        return [record for record in map(json.loads, lines) if record["kind"] == "train"], run_dir
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def on_the_cpu(train):
+    """The records of the training that all layouts repeat."""
+    return train("cpu", "cpu", ("checkpoint.save=false",))[0]
+
+
+def curve(records):
+    return [record["lm_loss"] for record in records]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_curve_is_the_cpus(train, on_the_cpu, layout):
+    ranks, settings = LAYOUTS[layout]
+    records, run_dir = train(BACKEND, layout, (*settings, "checkpoint.save=false"), ranks=ranks)
+    assert curve(records) == pytest.approx(curve(on_the_cpu), rel=1e-5)
+    environment = json.loads((run_dir / "environment.json").read_text())
+    assert environment["kernels"]["backend"] == BACKEND
+
+
+@pytest.mark.parametrize(("engine", "ranks"), [((), 1), ((ZERO_3,), 2)], ids=["megatron", "zero3"])
+def test_a_checkpoint_goes_from_the_cpu_to_the_npu_and_back(train, on_the_cpu, engine, ranks):
+    """Ten iterations here, five there, five here: the curve of an uninterrupted training."""
+    home, away, load = "cpu", BACKEND, ()
+    seen = []
+    for number, (backend, until) in enumerate([(home, 10), (away, 15), (home, 20)]):
+        stop = (f"train.exit_interval={until}", "checkpoint.save_interval=5")
+        records, run_dir = train(backend, f"part-{number}-{ranks}", (*engine, *stop, *load), ranks=ranks)
+        load = (f"checkpoint.load={run_dir}/checkpoints",)
+        seen += records
+    assert [record["iteration"] for record in seen] == list(range(1, 21))
+    assert curve(seen) == pytest.approx(curve(on_the_cpu), rel=1e-5)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("bf16", 2e-2), ("fp16", 4e-3)])
+@pytest.mark.parametrize("engine", ["megatron", "deepspeed"])
+def test_16_bits_have_about_the_curve_of_the_cpu(train, dtype, tolerance, engine):
+    """fp16 begins with a loss scale that overflows: the same steps are skipped."""
+    scale = "" if dtype == "bf16" else ", initial_loss_scale: 4294967296, hysteresis: 1"
+    settings = (f"precision={{dtype: {dtype}{scale}}}", f"engine.name={engine}", "checkpoint.save=false")
+    expected, _ = train("cpu", f"cpu-{dtype}-{engine}", settings)
+    found, _ = train(BACKEND, f"{dtype}-{engine}", settings)
+    assert [record["skipped_iterations"] for record in found] == [record["skipped_iterations"] for record in expected]
+    kept = [(a["lm_loss"], b["lm_loss"]) for a, b in zip(found, expected, strict=True) if not a["skipped_iterations"]]
+    assert [a for a, _ in kept] == pytest.approx([b for _, b in kept], rel=tolerance)
+    assert (sum(record["skipped_iterations"] for record in found) > 0) is (dtype == "fp16")
+
+
+@pytest.mark.parametrize("recipe", ["gpt3", "neox20b"])
+def test_a_large_recipe_scaled_down_trains_on_two_by_two_ranks(train, recipe):
+    length = "train.train_samples=32" if recipe == "gpt3" else "train.train_iters=8"
+    records, run_dir = train(BACKEND, recipe, (*SCALED, length, TENSOR, PIPELINE), ranks=4, recipe=recipe, base=())
+    assert records[-1]["iteration"] == 8
+    trained = [record["lm_loss"] for record in records if record["lm_loss"] is not None]
+    assert trained[-1] < trained[0]
+    kernels = json.loads((run_dir / "environment.json").read_text())["kernels"]
+    assert kernels["backend"] == BACKEND
+
+
+@pytest.mark.parametrize("engine", ["megatron", "deepspeed"])
+def test_a_chip_that_saturates_skips_the_steps_that_overflow(train, engine):
+    """On two ranks of the first generation, where no gradient is ever inf: the float status alone says so."""
+    precision = "precision={dtype: fp16, initial_loss_scale: 4294967296, hysteresis: 1}"
+    settings = (precision, f"engine.name={engine}", "checkpoint.save=false")
+    expected, _ = train("cpu", f"cpu-saturates-{engine}", settings, ranks=2)
+    chip = {"ASCEND_SIMULATOR_SOC": "Ascend910A"}
+    found, run_dir = train(BACKEND, f"saturates-{engine}", settings, ranks=2, environment=chip)
+    described = json.loads((run_dir / "environment.json").read_text())
+    if "saturation" not in json.dumps(described):
+        pytest.skip("this device keeps inf and nan")
+    skipped = [record["skipped_iterations"] for record in found]
+    assert skipped == [record["skipped_iterations"] for record in expected]
+    assert 0 < sum(skipped) < 20
+    assert found[-1]["lm_loss"] < found[sum(skipped)]["lm_loss"]
