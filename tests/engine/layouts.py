@@ -147,3 +147,22 @@ DEEPSPEED_ONE_RANK = {
     "Llama, stage 3 -> megatron": Case(LLAMA, (), loads="of-Llama", last=ITERATIONS),
     "bf16, stage 3 -> megatron, ZeRO-1": Case(BF16, ZERO1, loads="of-bf16", last=SAVED_AT + 5),
 }
+
+COMPILE = ("kernels.compile=layer",)
+COMPILED = {
+    name: Case(model, (*layout, *COMPILE), last=SAVED_AT + 2)
+    for name, model, layout in [
+        ("tensor", GPT2, TP),
+        ("sequence", GPT2, (*TP, *SP)),
+        ("parallel residual", NEOX, TP),
+        ("gated", LLAMA, TP),
+        ("pipeline", GPT2, PP),
+        ("interleaved", NEOX, (*PP, *INTERLEAVED)),
+        ("recompute", GPT2, (*TP, *RECOMPUTE)),
+        ("selective recompute", GPT2, (*TP, "recompute.granularity=selective")),
+        ("data", GPT2, OVERLAP),
+        ("distributed optimizer", GPT2, ZERO1),
+        ("masked", MASKED, PP),
+        ("bf16", BF16, TP),
+    ]
+}

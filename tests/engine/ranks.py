@@ -15,7 +15,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 
 
-def run(name: str, world_size: int, folder: Path) -> dict[str, object]:
+def run(name: str, world_size: int, folder: Path, program: str = "engine.ranks") -> dict[str, object]:
     """Start the ranks of `layouts.NAME` and return what rank 0 wrote."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -28,7 +28,7 @@ def run(name: str, world_size: int, folder: Path) -> dict[str, object]:
         "MASTER_PORT": str(port),
         "WORLD_SIZE": str(world_size),
     }
-    command = [sys.executable, "-m", "engine.ranks", name, str(folder)]
+    command = [sys.executable, "-m", program, name, str(folder)]
     ranks = [subprocess.Popen(command, env={**common, "RANK": str(rank)}) for rank in range(world_size)]
     try:
         codes = [rank.wait(timeout=300) for rank in ranks]

@@ -89,6 +89,5 @@ def _table(plugins: Plugins, recipe: Recipe, vocab_size: int, device_name: str) 
     device = plugins.backend.device_type
     collectives = collectives_request(recipe, device, plugins.backend.process_group)
     requests = [collectives, *kernel_requests(recipe, device, vocab_size, device_name)]
-    chosen = {request.operation: getattr(recipe.kernels, request.operation) for request in requests}
-    choices = choose(plugins, requests, chosen, recipe.kernels.fallback)
+    choices = choose(plugins, requests, recipe.kernels.chosen(), recipe.kernels.fallback)
     return render(table_of(plugins, [choice.row for choice in choices]), everything=True)

@@ -75,7 +75,7 @@ def _engine(parts: Parts) -> Engine:
 
 def _kernels(recipe: Recipe, plugins: Plugins, vocab_size: int) -> Kernels:
     """Negotiate all kernels, those of the process groups first, and make the groups."""
-    chosen, backend = recipe.kernels.model_dump(exclude={"fallback", "triangle_block_size"}), plugins.backend
+    chosen, backend = recipe.kernels.chosen(), plugins.backend
     request = collectives_request(recipe, backend.device_type, backend.process_group)
     collectives = negotiate(plugins, [request], chosen, recipe.kernels.fallback)
     bridge_groups.install(collectives.collectives)

@@ -75,4 +75,9 @@ def build(
             )
         initialize(chunk, recipe, vocab_size, parallel_state.get_tensor_model_parallel_rank(), whole)
         chunks.append(chunk.to(device, config.params_dtype))
+    if recipe.kernels.compile == "layer":
+        from pretrain.model.compiled import compile_layers  # noqa: PLC0415  takes a second, which others need not wait
+
+        for chunk in chunks:
+            compile_layers(chunk)
     return chunks

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pretrain.recipe.checks import batch, deepspeed, effect, inputs, schedule, shape
+from pretrain.recipe.checks import batch, compilation, deepspeed, effect, inputs, schedule, shape
 
 if TYPE_CHECKING:
     from pretrain.recipe.problem import Problem
@@ -19,5 +19,6 @@ def problems_of(recipe: Recipe) -> list[Problem]:
         *batch.problems(recipe),
         *schedule.problems(recipe),
         *deepspeed.problems(recipe),
+        *compilation.problems(recipe),
         *effect.problems(recipe),
     ]

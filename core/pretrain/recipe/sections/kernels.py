@@ -8,6 +8,9 @@ from pydantic import Field
 
 from pretrain.recipe.section import Int, Section, Str
 
+COMPILED = ("norm", "rotary", "activation", "bias_dropout_add")
+"""Operations that `compile: layer` leaves to the compiler, and not to a kernel of their own."""
+
 
 def _kernel(operation: str) -> Str:
     chosen: Str = Field(default="auto", min_length=1, description=f"{operation}: auto, or the name of a kernel.")
@@ -38,3 +41,13 @@ class KernelsSection(Section):
     fallback: Literal["allow", "forbid"] = Field(
         default="allow", description="Whether the pure-torch reference may be taken where no plugin offers a kernel."
     )
+    compile: Literal["none", "layer"] = Field(
+        default="none",
+        description="Whether torch.compile makes norm, rotary, activation and bias_dropout_add of a layer out of the "
+        "reference's plain torch, together where they follow one another (none, layer); not measured.",
+    )
+
+    def chosen(self) -> dict[str, str]:
+        """Return operation -> auto, the name of a kernel, or a kind; where layers are compiled, what is compiled."""
+        named: dict[str, str] = self.model_dump(exclude={"fallback", "triangle_block_size", "compile"})
+        return named | (dict.fromkeys(COMPILED, "reference") if self.compile == "layer" else {})

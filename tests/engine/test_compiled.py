@@ -1,0 +1,53 @@
+"""Compiled layers train as those that are not, at every layout that takes them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from engine import ranks, tiny
+from engine.comparison import check
+from engine.layouts import COMPILE, COMPILED, GPT2, LLAMA, NEOX, SAVED_AT, Case
+from pretrain.model import compiled
+
+
+@pytest.fixture(scope="module")
+def two_ranks(tmp_path_factory):
+    return ranks.run("COMPILED", 2, tmp_path_factory.mktemp("compiled"), program="engine.compiled_rank")
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("name", COMPILED)
+def test_two_ranks_train_as_one_that_compiles_nothing(name, two_ranks):
+    check(two_ranks[name], COMPILED[name])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", [GPT2, NEOX, LLAMA], ids=["gpt2", "neox", "llama"])
+def test_the_real_compiler_gives_the_same_numbers(model):
+    case = Case(model, COMPILE, last=SAVED_AT + 2)
+    check(tiny.run(case, folder=None), case)
+
+
+def test_one_layer_is_compiled_for_all(monkeypatch):
+    """torch compiles a function at most eight times, and then leaves it alone without a word."""
+    monkeypatch.setattr(compiled, "BACKEND", "eager")
+
+    def graphs(layers):
+        torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
+        with tiny.engine_of(tiny.tiny(f"model.num_layers={layers}", *COMPILE)) as engine:
+            tiny.train(engine, 0, 2)
+        return torch._dynamo.utils.counters["stats"]["unique_graphs"]
+
+    assert 0 < graphs(2) == graphs(12)
+
+
+def test_a_checkpoint_does_not_know_of_it(monkeypatch):
+    monkeypatch.setattr(compiled, "BACKEND", "eager")
+
+    def names(*overrides):
+        with tiny.engine_of(tiny.tiny(*overrides)) as engine:
+            return [name for chunk in engine.chunks for name in chunk.state_dict()]
+
+    assert names(*COMPILE) == names()
