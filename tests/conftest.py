@@ -23,7 +23,7 @@ megatron.install(CpuBackend())  # before the first of the many tests that import
 
 @pytest.fixture(autouse=True)
 def few_threads():
-    """Engines that are cyclic garbage keep their process groups, with two threads each that wake 100 times a second."""
+    """Engines that are cyclic garbage keep their process groups, each with threads that wake 100 times a second."""
     yield
     threads = Path("/proc/self/task")
     if threads.is_dir() and sum(1 for _ in threads.iterdir()) > 100:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
+import weakref
 from contextlib import contextmanager
 
 import pytest
@@ -208,7 +210,7 @@ def test_no_step_waits_for_the_device_by_itself(stage, dtype, monkeypatch):
         monkeypatch.setattr(accelerator, "synchronize", lambda *_: waits.append("synchronize"), raising=False)
         tiny.train(engine, 0, 4)
         tiny.held_out_loss(engine)
-    assert waits == []
+        assert waits == []
 
 
 def test_the_norm_of_weights_in_host_memory_is_summed_on_the_device(monkeypatch):
@@ -234,3 +236,14 @@ def test_stage_3_in_bf16_rounds_as_without_zero():
             return [tiny.take_step(engine, iteration).loss.item() for iteration in range(4)]
 
     assert losses(*STAGE[3]) == losses(*STAGE[2])
+
+
+@EVERY_STAGE
+def test_nothing_of_a_closed_engine_stays(stage):
+    """DeepSpeed's hooks are held where Python's garbage collector does not look."""
+    with tiny.engine_of(tiny.tiny(*SMALL, *STAGE[stage])) as engine:
+        tiny.take_step(engine, 0)
+        model = weakref.ref(engine.model)
+    del engine
+    gc.collect()
+    assert model() is None

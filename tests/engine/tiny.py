@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 import torch
@@ -57,7 +57,8 @@ def engine_of(recipe: Recipe) -> Iterator[MegatronEngine]:
         groups.join_world(plugins.backend, 0, 1, timeout_minutes=1)
     try:
         engine, _ = build_engine(recipe, plugins, VOCAB_SIZE, torch.device("cpu"), tell=print)
-        yield engine
+        with closing(engine):
+            yield engine
     finally:
         if alone:
             groups.leave()

@@ -16,6 +16,7 @@ VALUES = {
     "tokenizer.vocab_size": 512,
     "schedule.lr_wsd_decay_style": "cosine",
     "recompute.method": "block",
+    "data.cache_path": "cache",
     "model.rotary_percent": 0.5,
 }
 """Values of keys for which 2 will not do."""
@@ -41,6 +42,7 @@ SWITCHED_OFF = {
     "checkpoint.save_interval": ["checkpoint.save=false"],
     "checkpoint.keep": ["checkpoint.save=false"],
     "data.reset_position_ids": ["model.position_embedding_type=rope"],
+    "data.cache_path": ["data.index=native"],
     "evaluation.iters": ["evaluation.interval=0"],
     "logging.tensorboard_queue_size": ["logging.tensorboard=false"],
 }

@@ -9,6 +9,7 @@ import os
 import re
 import sys
 from contextlib import contextmanager
+from inspect import getclosurevars
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -170,13 +171,17 @@ def disconnect() -> None:
     from deepspeed.accelerator import get_accelerator  # noqa: PLC0415
     from deepspeed.comm import comm  # noqa: PLC0415
     from deepspeed.runtime.activation_checkpointing import checkpointing  # noqa: PLC0415
-    from deepspeed.runtime.zero import parameter_offload  # noqa: PLC0415
+    from deepspeed.runtime.zero import parameter_offload, partitioned_param_coordinator  # noqa: PLC0415
     from deepspeed.utils import groups  # noqa: PLC0415
 
     comm.cdb = None
     groups._release_process_group_references()  # noqa: SLF001
     checkpointing.mpu = checkpointing.mp_group = None
     parameter_offload.FWD_MODULE_STACK.clear()  # line 314 adds ZeRO-3's model and nothing takes it out
+    # Line 633 keeps the modules of every training, as arguments of a cached method that a decorator hides.
+    coordinator = partitioned_param_coordinator.PartitionedParameterCoordinator
+    hidden = getclosurevars(coordinator._PartitionedParameterCoordinator__params_to_release)  # noqa: SLF001
+    hidden.nonlocals["func"].cache_clear()
     accelerator = get_accelerator()
     if accelerator.lends_local_rank:
         accelerator.lends_local_rank = False

@@ -1,4 +1,4 @@
-"""A recipe's token files as datasets of samples: megatron-core's GPTDataset and its blends.
+"""A recipe's token files as datasets of samples: megatron-core's GPTDataset and its blends, or the native ones.
 
 Importing this imports megatron.core: install the bridge first.
 """
@@ -14,6 +14,7 @@ from megatron.core.datasets.gpt_dataset import GPTDatasetConfig
 
 from pretrain.data.cached_datasets import CachedDatasetBuilder, CachedGPTDataset
 from pretrain.data.checks import check_token_files
+from pretrain.data.native.build import native_samples
 from pretrain.errors import DataError
 
 if TYPE_CHECKING:
@@ -53,9 +54,10 @@ class _TokenizerFacts:
 def build_datasets(recipe: Recipe, tokenizer: Tokenizer, samples: Samples, *, on_this_rank: bool = True) -> Datasets:
     """Check the token files of `data.path` or `data.blend`, and build the datasets of every split that is needed.
 
-    Where torch.distributed is initialised every rank must call this: rank 0 builds the index cache, then the others
-    map it. The order of the samples depends on the data, `train.seed`, `model.seq_length`, the split and the number of
-    samples only, and is Megatron-LM's.
+    Where torch.distributed is initialised every rank must call this: with `data.index: megatron` rank 0 builds the
+    index cache, then the others map it. The order of the samples depends on the data, `train.seed`, `model.seq_length`,
+    the split and the number of samples only, and is Megatron-LM's; with `data.index: native` it does not depend on
+    their number either.
 
     Args:
         recipe: its sections `data`, `model.seq_length` and `train.seed` are read.
@@ -68,6 +70,9 @@ def build_datasets(recipe: Recipe, tokenizer: Tokenizer, samples: Samples, *, on
             index cache cannot be written.
     """
     parts = _parts(recipe)
+    if recipe.data.index == "native":
+        splits = native_samples(recipe, tokenizer, parts, samples) if on_this_rank else [None, None, None]
+        return Datasets(train=splits[0], valid=splits[1], test=splits[2])
     config = _config(recipe, tokenizer, parts, samples)
     needed = (samples.train, samples.valid, samples.test)
     for path, _ in parts if on_this_rank else ():

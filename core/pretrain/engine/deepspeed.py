@@ -155,6 +155,11 @@ class DeepSpeedEngine:
         self._let_go()
         return logits[: self.vocab_size]
 
+    def close(self) -> None:
+        """Take DeepSpeed's hooks off the weights, which else keep each other, the groups and their threads for ever."""
+        self._engine.destroy()
+        bridge_deepspeed.disconnect()
+
     def parameters_norm(self) -> Tensor:
         """Return the norm over parameters that this rank alone holds, summed over the ranks that hold the others."""
         ours = [p for p in self.model.parameters() if param_is_not_tensor_parallel_duplicate(p)]

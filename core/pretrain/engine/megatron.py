@@ -136,6 +136,9 @@ class MegatronEngine:
         dist.all_reduce(logits, group=parallel_state.get_pipeline_model_parallel_group())
         return logits[: self.vocab_size]
 
+    def close(self) -> None:
+        """Do nothing: Python's garbage collector finds all of it."""
+
     def parameters_norm(self) -> Tensor:
         """Return the norm over parameters that this rank alone holds, summed over the model-parallel ranks."""
         self._gather_parameters()

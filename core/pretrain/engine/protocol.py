@@ -136,6 +136,10 @@ class Engine(Protocol):
         """Whether this rank's pipeline stages need micro-batches."""
         ...
 
+    def close(self) -> None:
+        """Let go of model and optimizer, so that another can be built in this process."""
+        ...
+
     def parameters_norm(self) -> Tensor:
         """Return the Euclidean norm of all parameters, fp32 scalar, equal on all ranks."""
         ...

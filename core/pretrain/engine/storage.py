@@ -94,7 +94,7 @@ def load(engine: Engine, directory: Path, *, weights_only: bool) -> Loaded:
     notices += [
         f"{name}: {ours[name]}, the checkpoint's {saved[name]}: samples come in another order, some for a second time"
         for name in ours
-        if ours[name] != saved[name]
+        if ours[name] != saved.get(name, "megatron")  # before data.index there was no other
     ]
     if common["layout"] == generators.layout():
         generators.restore(_read(directory, {"rng": generators.sharded_states()})["rng"])
@@ -141,11 +141,12 @@ def _model(engine: Engine) -> dict[str, Any]:
 
 
 def _samples(recipe: Recipe) -> dict[str, Any]:
-    """What the order of the samples depends on."""
+    """What the order of the samples depends on; a native index knows what was read of which file."""
     paths = recipe.data.path or [[part.path, part.weight] for part in recipe.data.blend or ()]
     return {
         "train.seed": recipe.train.seed,
-        "data": paths,
+        "data.index": recipe.data.index,
+        "data": paths if recipe.data.index == "megatron" else "any",
         "data.split": recipe.data.split,
         "model.seq_length": recipe.model.seq_length,
     }

@@ -65,6 +65,8 @@ def assemble(
         engine, kernels = build_engine(recipe, plugins, tokenizer.vocab_size, device, partial(_tell, world.rank))
         reading = Reading.of(recipe, tokenizer, layout, parallel_state.get_data_parallel_rank(), engine, device)
         progress, remark = start_from(recipe, engine, run_dir, resume=resume)
+        reading, notices = reading.go_on(progress)
+        remark = "\n".join(filter(None, (remark, *notices)))
         iterations = total_iterations(recipe)
         with (
             Journal(
@@ -97,6 +99,7 @@ def assemble(
                 continuation=_continuation(recipe, engine, tokenizer),
             )
             yield training
+        engine.close()
     except BaseException:
         if world.world_size == 1:  # with more ranks, tearing down would wait for those that have died
             groups.leave()

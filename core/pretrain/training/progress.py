@@ -18,17 +18,21 @@ class Progress:
         iteration: optimizer steps, skipped ones included.
         consumed_samples: sequences trained on; the position in the data.
         skipped_iterations: steps without an update, because of an fp16 overflow.
+        blend: which token files are read since when, where `data.index` is native (pretrain.data.native.phase); with
+            `consumed_samples` it says how many samples of each have been read.
     """
 
     iteration: int = 0
     consumed_samples: int = 0
     skipped_iterations: int = 0
+    blend: dict[str, Any] | None = None
 
-    def to_mapping(self) -> dict[str, int]:
+    def to_mapping(self) -> dict[str, Any]:
         """Return the counters by name."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_mapping(cls, counters: Mapping[str, Any]) -> Progress:
         """Read what `to_mapping` gave."""
-        return cls(**{field.name: int(counters[field.name]) for field in dataclasses.fields(cls)})
+        names = ("iteration", "consumed_samples", "skipped_iterations")
+        return cls(**{name: int(counters[name]) for name in names}, blend=counters.get("blend"))

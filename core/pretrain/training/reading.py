@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from pretrain.data.batches import MicroBatches
 from pretrain.data.datasets import build_datasets
+from pretrain.data.native.samples import NativeSamples
 from pretrain.data.samples import samples_needed
 from pretrain.training.batch_sizes import total_iterations
 from pretrain.training.evaluation import Evaluation
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from pretrain.recipe import Recipe
     from pretrain.recipe.layout import Layout
     from pretrain.training.evaluation import Split
+    from pretrain.training.progress import Progress
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,7 +53,9 @@ class Reading:
     ) -> Reading:
         """Build the datasets; all ranks call it together."""
         needed = samples_needed(recipe, total_iterations(recipe))
-        datasets = build_datasets(recipe, tokenizer, needed, on_this_rank=engine.reads_data)
+        # A native index costs nothing, and what it says of the data goes into the checkpoint of every rank.
+        on_this_rank = engine.reads_data or recipe.data.index == "native"
+        datasets = build_datasets(recipe, tokenizer, needed, on_this_rank=on_this_rank)
         accelerator = torch.accelerator.current_accelerator()
         return cls(
             recipe=recipe,
@@ -61,6 +65,18 @@ class Reading:
             pin_memory=accelerator is not None and accelerator.type == device.type,
             datasets=datasets,
         )
+
+    def go_on(self, progress: Progress) -> tuple[Reading, list[str]]:
+        """Return what is read from `progress` on, whose blend is brought up to date, and what changed in words."""
+        train = self.datasets.train
+        if not isinstance(train, NativeSamples):
+            progress.blend = None
+            return self, []
+        train = train.go_on(progress.consumed_samples, progress.blend)
+        is_new = train.phase.begin == progress.consumed_samples > 0
+        progress.blend = train.blend()
+        notices = [f"the blend changes: {line}" for line in train.describe(progress.consumed_samples)]
+        return replace(self, datasets=replace(self.datasets, train=train)), notices if is_new else []
 
     def training(self, consumed_samples: int, timers: PhaseTimers) -> Iterator[Batch] | None:
         """Return the micro-batches that follow `consumed_samples`, or None where the rank reads no data.

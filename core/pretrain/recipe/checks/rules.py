@@ -15,6 +15,7 @@ def _decays(recipe: Recipe) -> bool:
 
 
 RULES = (
+    Rule(("data.cache_path",), "data.index: megatron", ("data.index",), lambda r: r.data.index == "megatron"),
     Rule(
         ("data.reset_position_ids",),
         "model.position_embedding_type: learned_absolute",

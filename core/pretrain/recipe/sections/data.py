@@ -49,6 +49,11 @@ class DataSection(Section):
         pattern=rf"^\s*{_NUMBER}\s*,\s*{_NUMBER}\s*,\s*{_NUMBER}\s*$",
         description="Shares of the documents for training, validation and test, relative to their sum.",
     )
+    index: Literal["megatron", "native"] = Field(
+        default="megatron",
+        description="Order of the samples. megatron: Megatron-LM's, from index files that rank 0 builds; native: "
+        "computed, nothing is built or waited for, and the blend may change at a resume.",
+    )
     cache_path: Str | None = Field(
         default=None, min_length=1, description="Folder for the sample indices; by default beside the token file."
     )

@@ -1,0 +1,52 @@
+"""Whose turn is it? Samples of several datasets in proportion to weights, from any position on."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Apportionment:
+    """An endless sequence of turns, every beginning of which is shared out as fairly as whole samples allow.
+
+    The k-th turn of a dataset of weight w, from 0, has the key (2 k + 1) / w, and turns come in the order of their keys
+    (the method of Webster and Sainte-Lague, by which parliaments share out seats). So what a position is follows from
+    the position alone. Arithmetic is exact.
+
+    Example:
+        turns = Apportionment([2.0, 1.0])
+        [turns.at(position)[0] for position in range(6)]  # [0, 0, 1, 0, 0, 1]
+    """
+
+    def __init__(self, weights: Sequence[float]) -> None:
+        """Take the weights, all positive; their sum does not matter."""
+        ratios = [float(weight).as_integer_ratio() for weight in weights]
+        common = max(denominator for _, denominator in ratios)  # all are powers of two
+        self._weights = [numerator * (common // denominator) for numerator, denominator in ratios]
+
+    def before(self, position: int) -> list[int]:
+        """Return how many turns each dataset has had before a position."""
+        total = sum(self._weights)
+        # All turns whose key is at most 2 * position / total; these are about as many as asked for.
+        counts = [(2 * position * weight + total) // (2 * total) for weight in self._weights]
+        while sum(counts) > position:
+            counts[self._latest(counts)] -= 1
+        while sum(counts) < position:
+            counts[self._next(counts)] += 1
+        return counts
+
+    def at(self, position: int) -> tuple[int, int]:
+        """Return whose turn it is, and how many turns that dataset has had before."""
+        counts = self.before(position)
+        dataset = self._next(counts)
+        return dataset, counts[dataset]
+
+    def _next(self, counts: list[int]) -> int:
+        return min(range(len(counts)), key=lambda i: (Fraction(2 * counts[i] + 1, self._weights[i]), i))
+
+    def _latest(self, counts: list[int]) -> int:
+        had = [i for i, count in enumerate(counts) if count]
+        return max(had, key=lambda i: (Fraction(2 * counts[i] - 1, self._weights[i]), i))

@@ -1,0 +1,54 @@
+"""The datasets of `data.index: native`."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from pretrain.data.checks import check_token_files
+from pretrain.data.native.sample import SampleForm
+from pretrain.data.native.samples import NativeSamples
+from pretrain.data.native.windows import Windows
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pretrain.data.samples import Samples
+    from pretrain.data.tokenizers import Tokenizer
+    from pretrain.recipe import Recipe
+
+
+def native_samples(
+    recipe: Recipe, tokenizer: Tokenizer, parts: Sequence[tuple[str, float]], samples: Samples
+) -> list[NativeSamples | None]:
+    """Check the token files and return the samples of training, validation and test; None for a split of none.
+
+    Nothing but a bounded part of each file is read, and no rank waits for another.
+
+    Args:
+        recipe: its sections `data`, `model.seq_length` and `train.seed` are read.
+        tokenizer: the one the data was made with.
+        parts: path and weight of every token file.
+        samples: how many are read from each split.
+
+    Raises:
+        DataError: a token file is missing, damaged, made with another tokenizer, or too small for its split.
+    """
+    seq_length, seed, data = recipe.model.seq_length, recipe.train.seed, recipe.data
+    ends = list(accumulate(data.shares))
+    bounds = list(zip([0.0, *ends], ends, strict=False))
+    needed = (samples.train, samples.valid, samples.test)
+    for path, _ in parts:
+        check_token_files(path, tokenizer, bounds, needed, seq_length)
+    form = SampleForm(
+        eod=tokenizer.eod,
+        eod_mask_loss=data.eod_mask_loss,
+        reset_position_ids=data.reset_position_ids,
+        reset_attention_mask=data.reset_attention_mask,
+    )
+    return [
+        NativeSamples.of([(Windows(path, share, seq_length, seed), weight) for path, weight in parts], form, length)
+        if length
+        else None
+        for share, length in zip(bounds, needed, strict=True)
+    ]
