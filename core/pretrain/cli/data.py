@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from pretrain.data.tokenizers.files import TokenizerFiles
 from pretrain.errors import DataError
-from pretrain.recipe.sections.tokenizer import TokenizerSection
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -120,7 +120,7 @@ def merge(*, prefixes: tuple[Path, ...], output_prefix: Path, force: bool) -> No
 
 def _section(
     *, tokenizer_type: str | None, vocab_file: Path | None, merge_file: Path | None, tokenizer_file: Path | None
-) -> TokenizerSection:
+) -> TokenizerFiles:
     given = tokenizer_type or ("huggingface" if tokenizer_file else "gpt2" if vocab_file else None)
     if given is None or given.lower() not in _TYPES:
         msg = f"--tokenizer-type is {given or 'missing'}; it is gpt2, huggingface or bytes."
@@ -130,7 +130,7 @@ def _section(
         tokenizer_file, vocab_file = vocab_file, None  # GPT-NeoX names its tokenizer.json so
     files = {"vocab_file": vocab_file, "merge_file": merge_file, "file": tokenizer_file}
     named = {key: str(path) for key, path in files.items() if path is not None}
-    return TokenizerSection.model_validate({"type": kind, **named})
+    return TokenizerFiles(kind, **named)
 
 
 def _without_suffix(prefix: Path) -> str:

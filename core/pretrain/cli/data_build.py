@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pretrain.data.build import Built
-    from pretrain.recipe.sections.tokenizer import TokenizerSection
+    from pretrain.data.tokenizers.files import NamesTokenizer
 
 
 def build(
     *,
-    section: TokenizerSection,
+    section: NamesTokenizer,
     inputs: tuple[Path, ...],
     output_prefix: Path,
     json_key: str,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
+from pretrain.data.chunks import CHUNK_BYTES
 from pretrain.data.cleaning import NO_CLEANING, text_fixer
 from pretrain.data.encoding import Encoding
 from pretrain.data.encoding_pool import encoded_chunks
@@ -34,8 +35,12 @@ if TYPE_CHECKING:
     from pretrain.data.sharding import Shard
     from pretrain.data.token_writer import Written
     from pretrain.data.tokenizers import Tokenizer
+    from pretrain.data.tokenizers.files import NamesTokenizer
     from pretrain.data.unfinished import Counts, Unfinished
-    from pretrain.recipe.sections.tokenizer import TokenizerSection
+
+
+_UNPACKED = 10
+"""A packed byte becomes about so many, if many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +75,7 @@ class Progress(NamedTuple):
 def build_tokens(
     inputs: Sequence[Path],
     prefix: Path,
-    section: TokenizerSection,
+    section: NamesTokenizer,
     *,
     json_key: str = "text",
     append_eod: bool = False,
@@ -112,16 +117,18 @@ def build_tokens(
     sources = _sources(inputs, shard, cleaning)
     encoder = load_encoder(section, reference_only=reference_only)
     with unfinished(prefix, _settings(sources, encoding, encoder.tokenizer), force=force) as work:
-        growing = GrowingFiles(work, ReferenceSample(encoder.reference) if encoder.reference else None, cleaning)
+        sample = ReferenceSample(encoder.reference) if encoder.reference else None
         dtype = token_dtype(encoder.tokenizer.vocab_size)
         if not work.state.finished:
+            growing = GrowingFiles(work, sample, cleaning)
             chunks = read_chunks(sources, json_key, work.state.place)
-            with closing(encoded_chunks(chunks, section, encoder, encoding, workers)) as stream:
+            busy = min(workers, _most_chunks(sources))
+            with closing(encoded_chunks(chunks, section, encoder, encoding, busy)) as stream:
                 _write(stream, growing, sources, progress)
             _check_not_empty(growing.written, inputs, shard)
             growing.finish(dtype)
         _take_names(work, prefix, encoder.tokenizer)
-    return Built(*growing.written, dtype.itemsize, work.state.counts, growing.compared)
+    return Built(*work.state.written, dtype.itemsize, work.state.counts, sample.texts if sample else None)
 
 
 def _sources(inputs: Sequence[Path], shard: Shard | None, cleaning: Cleaning) -> list[Source]:
@@ -134,6 +141,13 @@ def _sources(inputs: Sequence[Path], shard: Shard | None, cleaning: Cleaning) ->
         msg = "a shard does not know the others' documents, so duplicates cannot be dropped.\nBuild without --shard."
         raise DataError(msg)
     return shard.of(sources)
+
+
+def _most_chunks(sources: Sequence[Source]) -> int:
+    """Return about how many chunks there can be: a process takes longer to start than a chunk to encode."""
+    return (
+        1 + sum((source.end - source.begin) * (_UNPACKED if source.packed else 1) for source in sources) // CHUNK_BYTES
+    )
 
 
 def _settings(sources: Sequence[Source], encoding: Encoding, tokenizer: Tokenizer) -> dict[str, str]:

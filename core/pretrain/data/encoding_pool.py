@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from pretrain.data.chunks import Chunk
     from pretrain.data.encoding import EncodedChunk, Encoding
     from pretrain.data.tokenizers import Tokenizer
+    from pretrain.data.tokenizers.files import NamesTokenizer
     from pretrain.data.tokenizers.load import Encoder
-    from pretrain.recipe.sections.tokenizer import TokenizerSection
 
 _MOST_THREADS = 4
 """Threads start at once and copy nothing, but only one at a time reads JSON: more of them would wait for that one."""
@@ -34,7 +34,7 @@ _WAITING_BYTES = 1 << 27
 
 
 def encoded_chunks(
-    chunks: Iterable[Chunk], section: TokenizerSection, encoder: Encoder, encoding: Encoding, workers: int
+    chunks: Iterable[Chunk], section: NamesTokenizer, encoder: Encoder, encoding: Encoding, workers: int
 ) -> Generator[tuple[Chunk, EncodedChunk], None, None]:
     """Yield every chunk with what it became, in the order of `chunks`, whatever the number of workers.
 
@@ -62,7 +62,7 @@ def encoded_chunks(
         pool.shutdown(cancel_futures=True)
 
 
-def _processes(section: TokenizerSection, encoding: Encoding, workers: int, *, reference_only: bool) -> Executor:
+def _processes(section: NamesTokenizer, encoding: Encoding, workers: int, *, reference_only: bool) -> Executor:
     # spawn: this process may hold threads (torch, BLAS), and a fork would copy their locks in any state.
     context = multiprocessing.get_context("spawn")
     start = partial(_start_worker, section, encoding, reference_only)
@@ -93,7 +93,7 @@ class _Worker:
     encoding: ClassVar[Encoding]
 
 
-def _start_worker(section: TokenizerSection, encoding: Encoding, reference_only: bool) -> None:
+def _start_worker(section: NamesTokenizer, encoding: Encoding, reference_only: bool) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent ends the pool
     leave_with_parent()
     _Worker.tokenizer = load_encoder(section, reference_only=reference_only).tokenizer

@@ -36,11 +36,6 @@ class GrowingFiles:
         """How much is written."""
         return self._writer.written
 
-    @property
-    def compared(self) -> int | None:
-        """Texts that the reference tokenizer agreed on; None if there is nothing to compare."""
-        return self._sample.texts if self._sample else None
-
     def add(self, chunk: Chunk, result: EncodedChunk) -> None:
         """Append what a chunk became.
 

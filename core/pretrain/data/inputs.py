@@ -77,9 +77,9 @@ def find_sources(inputs: Sequence[Path], *, otherwise: Kind = "lines") -> list[S
 
 def _parts(given: Path) -> Iterator[Path]:
     """Take a comma list apart, unless a file has that name; expand patterns."""
-    names = [str(given)] if given.exists() else [name.strip() for name in str(given).split(",") if name.strip()]
+    names = [str(given)] if _exists(given) else [name.strip() for name in str(given).split(",") if name.strip()]
     for name in names:
-        if Path(name).exists():
+        if _exists(Path(name)):
             yield Path(name)
             continue
         matches = sorted(glob.glob(name, recursive=True))  # noqa: PTH207  Path.glob takes no absolute pattern
@@ -87,6 +87,13 @@ def _parts(given: Path) -> Iterator[Path]:
             msg = f"{name} does not exist, and as a pattern it matches no file."
             raise DataError(msg)
         yield from map(Path, matches)
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # a comma list can be longer than a name may be
+        return False
 
 
 def _sources_of(path: Path, otherwise: Kind) -> Iterator[Source]:

@@ -94,7 +94,7 @@ class Unfinished:
     Attributes:
         folder: where they are.
         state: the last one that was saved, or the beginning; whoever writes keeps it true.
-        files: open for writing: tokens, lengths, document_ends, digests.
+        files: open for writing: tokens, lengths, document_ends, digests; none if it is finished.
     """
 
     def __init__(self, folder: Path, state: State, files: dict[str, IO[bytes]]) -> None:
@@ -162,10 +162,9 @@ def unfinished(prefix: Path, settings: dict[str, str], *, force: bool) -> Iterat
             folder.mkdir(parents=True, exist_ok=True)
             _lock(folder, stack)
             state = _state(folder, settings, force=force)
-            files: dict[str, IO[bytes]] = {
-                name: stack.enter_context((folder / name).open("ab", buffering=0)) for name in FILES
-            }
-            for name, size in state.sizes.items():
+            files: dict[str, IO[bytes]] = {}
+            for name, size in () if state.finished else state.sizes.items():
+                files[name] = stack.enter_context((folder / name).open("ab", buffering=0))
                 _cut(files[name], size, folder / name)
         except OSError as exc:
             msg = f"{folder} cannot be written: {exc.strerror or exc}."

@@ -1,15 +1,49 @@
-"""What is known of a tokenizer from its files alone."""
+"""The files that define a tokenizer, and what is known of it from them alone."""
 
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from pretrain.data.tokenizers.tokenizer import END_OF_DOCUMENT
 from pretrain.errors import DataError
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+TokenizerType = Literal["gpt2", "huggingface", "bytes"]
+
+
+class NamesTokenizer(Protocol):
+    """What names a tokenizer: a recipe's section, or `TokenizerFiles`."""
+
+    @property
+    def type(self) -> TokenizerType:
+        """How its files are read."""
+
+    @property
+    def vocab_file(self) -> str | None:
+        """GPT-2's vocab.json."""
+
+    @property
+    def merge_file(self) -> str | None:
+        """GPT-2's merges.txt."""
+
+    @property
+    def file(self) -> str | None:
+        """A tokenizer.json of Hugging Face."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerFiles:
+    """The same as a recipe's section `tokenizer`, without what reads recipes, which takes longer than a small build."""
+
+    type: TokenizerType
+    vocab_file: str | None = None
+    merge_file: str | None = None
+    file: str | None = None
+
 
 END_TOKENS = (END_OF_DOCUMENT, "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "<EOS>")
 """What tokenizers call the end of a document, the most specific name first."""

@@ -12,11 +12,11 @@ from pretrain.errors import DataError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pretrain.data.tokenizers.files import NamesTokenizer
     from pretrain.data.tokenizers.tokenizer import Tokenizer
-    from pretrain.recipe.sections.tokenizer import TokenizerSection
 
 
-def load_tokenizer(section: TokenizerSection) -> Tokenizer:
+def load_tokenizer(section: NamesTokenizer) -> Tokenizer:
     """Load the tokenizer of a recipe's section `tokenizer`.
 
     Raises:
@@ -44,7 +44,7 @@ class Encoder(NamedTuple):
     reference: Callable[[], Tokenizer] | None
 
 
-def load_encoder(section: TokenizerSection, *, reference_only: bool = False) -> Encoder:
+def load_encoder(section: NamesTokenizer, *, reference_only: bool = False) -> Encoder:
     """Load gigatoken's form of the tokenizer that `section` names, where there is one, unless `reference_only`.
 
     Raises:
@@ -61,7 +61,7 @@ def load_encoder(section: TokenizerSection, *, reference_only: bool = False) -> 
     return Encoder(found, partial(load_tokenizer, section)) if found else Encoder(load_tokenizer(section), None)
 
 
-def _path(section: TokenizerSection, key: str) -> Path:
+def _path(section: NamesTokenizer, key: str) -> Path:
     given = getattr(section, key)
     if given is None:
         needed = "vocab_file and merge_file" if section.type == "gpt2" else "file"
