@@ -1,14 +1,23 @@
 # Every target makes .venv first if it is missing or out of date; ./bootstrap says how.
-.PHONY: quickstart test lint bench wheels test-device venv
+.PHONY: quickstart test test-core test-ascend lint bench wheels test-device venv
 PY := .venv/bin
+SIMULATED := backends/ascend/tests/test_conformance.py backends/ascend/tests/test_simulated_*.py
 PYTEST := OMP_NUM_THREADS=1 $(PY)/python -m pytest
 
 quickstart: venv
 	$(PY)/pretrain --backend cpu recipes/quickstart.yml
 
+test: test-core test-ascend
+
 # Two workers; tests that start several ranks share one of them, and so do not compete for the cores.
-test: venv
+test-core: venv
 	$(PYTEST) --numprocesses 2 --dist loadgroup
+
+# The ascend backend under the real torch_npu, on a simulated NPU: in processes of its own, since torch_npu changes torch.
+test-ascend: venv
+	backends/ascend/environment
+	OMP_NUM_THREADS=1 .venv-ascend/bin/python -m pytest --numprocesses 2 --dist loadgroup \
+		backends/ascend/simulator/tests $(wildcard $(SIMULATED))
 
 lint: venv
 	$(PY)/ruff check

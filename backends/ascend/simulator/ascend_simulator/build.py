@@ -101,8 +101,10 @@ def stubs() -> str:
     return "\n".join(
         [
             "#include <cstdio>",
-            'static int no(const char* name) { std::fprintf(stderr, "simulated CANN: %s is not simulated\\n", name);'
-            " return 500000; }",
+            "static int no(const char* name) {",
+            '  std::fprintf(stderr, "simulated CANN: %s is not simulated\\n", name);',
+            "  return 500000;",
+            "}",
             *(f'extern "C" int {name}() {{ return no("{name}"); }}' for name in names),
             *(f'extern "C" int Msprof{name}() {{ return 0; }}' for name in PROFILER),
         ]

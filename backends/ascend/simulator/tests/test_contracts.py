@@ -29,9 +29,7 @@ FORBIDDEN = {
     "only 4": lambda: NPU.npu_scaled_masked_softmax(given(32, 32), mask(32, 32)),
     "a weight of (8,)": lambda: NPU.npu_rms_norm(given(2, 16), given(8)),
     "x torch.float32, gamma torch.float16": lambda: NPU.npu_rms_norm(given(2, 8, dtype=torch.float32), given(8)),
-    "r1 torch.float32": lambda: NPU.npu_rotary_mul(
-        given(4, 1, 2, 8), *2 * [given(4, 1, 1, 8, dtype=torch.float32)]
-    ),
+    "r1 torch.float32": lambda: NPU.npu_rotary_mul(given(4, 1, 2, 8), *2 * [given(4, 1, 1, 8, dtype=torch.float32)]),
     "heads of 7": lambda: NPU.npu_rotary_mul(given(4, 1, 2, 7), *2 * [given(4, 1, 1, 7)]),
     "heads of 896": lambda: NPU.npu_rotary_mul(given(4, 1, 2, 896), *2 * [given(4, 1, 1, 896)]),
     "for (4, 1, 2, 8)": lambda: NPU.npu_rotary_mul(given(4, 1, 2, 8), *2 * [given(3, 1, 1, 8)]),

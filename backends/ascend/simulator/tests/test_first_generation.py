@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from simulator_kit import programs
 
 

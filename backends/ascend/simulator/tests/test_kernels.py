@@ -1,7 +1,8 @@
-"""Every simulated kernel against float64, forward and backward, and against the shapes that torch_npu itself declares."""
+"""Every simulated kernel against float64, forward and backward, and against torch_npu's own meta kernels."""
 
 import pytest
 import torch
+
 from simulator_kit.cases import CASES
 
 TOLERANCES = {torch.float32: 2e-6, torch.float16: 4e-3, torch.bfloat16: 3e-2}

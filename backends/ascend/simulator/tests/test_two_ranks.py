@@ -1,6 +1,7 @@
 """Two ranks: who reads before waiting reads what was there before, and every collective gives what HCCL's would."""
 
 import pytest
+
 from simulator_kit import programs
 
 pytestmark = pytest.mark.ranks

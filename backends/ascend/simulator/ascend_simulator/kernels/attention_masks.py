@@ -1,4 +1,4 @@
-"""sparse_mode of npu_fusion_attention: which keys a query does not see, and whether the given mask is what the mode wants.
+"""sparse_mode of npu_fusion_attention: which keys a query does not see, and whether the mask is what the mode wants.
 
 A device reads a compressed mask of 2048 x 2048 in modes 2 to 4 and derives from pre and next which blocks it skips in
 mode 0. Another mask than it expects gives a wrong result and no error. Here it is an error.
@@ -7,11 +7,14 @@ mode 0. Another mask than it expects gives a wrong result and no error. Here it 
 from __future__ import annotations
 
 import functools
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from ascend_simulator.kernels.contract import require
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 NAME = "npu_fusion_attention"
 DEFAULT, ALL, LEFT_UP_CAUSAL, RIGHT_DOWN_CAUSAL, BAND = range(5)
@@ -27,7 +30,9 @@ def masked(
     require(mode in range(5), NAME, f"sparse_mode {mode}; the simulator has 0 to 4")
     if mask is None:
         require(mode == DEFAULT, NAME, f"sparse_mode {mode} without atten_mask; a device would see every key")
-        require(before >= queries and after >= keys, NAME, "pre_tockens or next_tockens without a mask; they are ignored")
+        require(
+            before >= queries and after >= keys, NAME, "pre_tockens or next_tockens without a mask; they are ignored"
+        )
         return None
     require(mask.dtype in {torch.bool, torch.uint8}, NAME, f"atten_mask is {mask.dtype}; only bool, uint8")
     if mode in COMPRESSED:
@@ -35,7 +40,9 @@ def masked(
         return _from_mode(mode, queries, keys, before, after)
     whole = {(batch, heads, queries, keys), (batch, 1, queries, keys), (1, 1, queries, keys), (queries, keys)}
     fits = tuple(mask.shape) in whole
-    require(fits, NAME, f"atten_mask {tuple(mask.shape)} for {batch} x {heads} x {queries} x {keys}; only {sorted(whole)}")
+    require(
+        fits, NAME, f"atten_mask {tuple(mask.shape)} for {batch} x {heads} x {queries} x {keys}; only {sorted(whole)}"
+    )
     if mode == DEFAULT:
         _require_agreement(mask.bool(), before, after)
     return mask.bool()

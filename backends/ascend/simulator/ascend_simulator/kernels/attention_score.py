@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from ascend_simulator.kernels import random
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 MASKED = -1e30
 """Of a score that is masked. Finite: a fully masked row comes out uniform, as it may on a device."""

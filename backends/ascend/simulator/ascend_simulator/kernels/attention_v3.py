@@ -26,13 +26,13 @@ def forward(query: Tensor, key: Tensor, value: Tensor, *rest: Any, **options: An
 
 
 @kernel("npu::npu_fusion_attention_grad_v3")
-def backward(*arguments: Any, seed: Tensor | None = None, offset: Tensor | None = None, **options: Any) -> tuple[Tensor, ...]:
+def backward(
+    *arguments: Any, seed: Tensor | None = None, offset: Tensor | None = None, **options: Any
+) -> tuple[Tensor, ...]:
     """Return the gradients of query, key, value, pse and sink."""
     seed, offset = (0 if number is None else int(number) for number in (seed, offset))
     return attention.backward(*arguments, seed=seed, offset=offset, **_with_lists(options))
 
 
 def _with_lists(given: dict[str, Any]) -> dict[str, Any]:
-    return {
-        name: value.tolist() if name in LENGTHS and value is not None else value for name, value in given.items()
-    }
+    return {name: value.tolist() if name in LENGTHS and value is not None else value for name, value in given.items()}

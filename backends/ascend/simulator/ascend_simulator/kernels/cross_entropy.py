@@ -18,13 +18,21 @@ MOST_ROWS = 200_000
 
 @kernel(f"npu::{NAME}")
 def forward(
-    logits: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = "mean", ignore_index: int = -100, *rest: Any, **options: Any
+    logits: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    reduction: str = "mean",
+    ignore_index: int = -100,
+    *rest: Any,
+    **options: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return loss, log probabilities, z-loss (zero) and the rows' log-sum-exp for logits [rows, classes]."""
     require_second_generation(NAME)
     require_dtype(NAME, "input", logits)
     require_dtype(NAME, "target", target, (torch.int64,))
-    require(logits.dim() == 2 and target.shape == logits.shape[:1], NAME, f"{tuple(logits.shape)} and {tuple(target.shape)}")  # noqa: PLR2004
+    require(
+        logits.dim() == 2 and target.shape == logits.shape[:1], NAME, f"{tuple(logits.shape)} and {tuple(target.shape)}"
+    )
     require(logits.shape[0] <= MOST_ROWS, NAME, f"{logits.shape[0]} rows; at most {MOST_ROWS}")
     require(weight is None and not any(rest) and not any(options.values()), NAME, "an option that is not simulated")
     inside = ((target >= 0) & (target < logits.shape[1])) | (target == ignore_index)

@@ -22,7 +22,7 @@ def alloc(_: Tensor) -> Tensor:
 
 
 @kernel("npu::npu_get_float_status")
-def get(status: Tensor, mode: int = 0) -> Tensor:  # noqa: ARG001
+def get(status: Tensor, mode: int = 0) -> Tensor:
     """Return the status since it was last cleared; the given tensor gets it too."""
     require(status.numel() == WORDS, "npu_get_float_status", f"{status.numel()} words; only {WORDS}")
     status.zero_()
@@ -31,7 +31,7 @@ def get(status: Tensor, mode: int = 0) -> Tensor:  # noqa: ARG001
 
 
 @kernel("npu::npu_clear_float_status")
-def clear(status: Tensor, mode: int = 0) -> Tensor:  # noqa: ARG001
+def clear(status: Tensor, mode: int = 0) -> Tensor:
     """Clear the status."""
     require(status.numel() == WORDS, "npu_clear_float_status", f"{status.numel()} words; only {WORDS}")
     SIMULATOR.clear_overflow()

@@ -24,7 +24,9 @@ def forward(x: Tensor, r1: Tensor, r2: Tensor, rotary_mode: str = "half", rotate
     require_one_dtype(NAME, x=x, r1=r1, r2=r2)
     require(rotate is None, NAME, "a matrix `rotate`, which is not simulated")
     require(rotary_mode in {"half", "interleave"}, NAME, f"rotary_mode '{rotary_mode}'; only half, interleave")
-    require(x.dim() in {3, 4} and x.dim() == r1.dim() == r2.dim(), NAME, "only 3 or 4 dimensions, and as many of r1, r2")
+    require(
+        x.dim() in {3, 4} and x.dim() == r1.dim() == r2.dim(), NAME, "only 3 or 4 dimensions, and as many of r1, r2"
+    )
     require(size % 2 == 0 and size < LARGEST_HEAD, NAME, f"heads of {size}; only even sizes below {LARGEST_HEAD}")
     fits = r1.shape == r2.shape and r1.shape[-1] == size and broadcasts(r1.shape, x.shape)
     require(fits, NAME, f"r1 {tuple(r1.shape)} and r2 {tuple(r2.shape)} for {tuple(x.shape)}")
@@ -32,7 +34,9 @@ def forward(x: Tensor, r1: Tensor, r2: Tensor, rotary_mode: str = "half", rotate
 
 
 @kernel(f"npu::{NAME}_backward")
-def backward(grad: Tensor, x: Tensor, r1: Tensor, r2: Tensor, rotary_mode: str = "half") -> tuple[Tensor, Tensor, Tensor]:
+def backward(
+    grad: Tensor, x: Tensor, r1: Tensor, r2: Tensor, rotary_mode: str = "half"
+) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of x, r1 and r2."""
     dx = grad * r1 - turned(grad * r2, rotary_mode)  # turning is antisymmetric
     return dx, (grad * x).sum_to_size(r1.shape), (grad * turned(x, rotary_mode)).sum_to_size(r2.shape)

@@ -36,7 +36,7 @@ def forward(x: Tensor, mask: Tensor, scale: float = 1, fixed_triu_mask: bool = F
 
 
 @kernel(f"npu::{NAME}_backward")
-def backward(y_grad: Tensor, y: Tensor, mask: Tensor, scale: float, fixed_triu_mask: bool) -> Tensor:  # noqa: ARG001
+def backward(y_grad: Tensor, y: Tensor, mask: Tensor, scale: float, fixed_triu_mask: bool) -> Tensor:
     """Return the scores' gradient; masked ones have none."""
     weights, grad = y.float(), y_grad.float()
     inner = weights * (grad - (grad * weights).sum(-1, keepdim=True))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.nn import functional as F
+from torch.nn import functional as F  # noqa: N812
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,7 +57,9 @@ CASES = {
     "rms_norm": Case(lambda x, w: NPU.npu_rms_norm(x, w, 1e-5), rms_norm, ((3, 5, 16), (16,))),
     "rotary_mul": Case(NPU.npu_rotary_mul, turned, ((5, 2, 3, 8), (5, 1, 1, 8), (5, 1, 1, 8))),
     "rotary_mul interleaved": Case(
-        lambda x, c, s: NPU.npu_rotary_mul(x, c, s, "interleave"), turned_in_pairs, ((5, 2, 3, 8), (5, 1, 1, 8), (5, 1, 1, 8))
+        lambda x, c, s: NPU.npu_rotary_mul(x, c, s, "interleave"),
+        turned_in_pairs,
+        ((5, 2, 3, 8), (5, 1, 1, 8), (5, 1, 1, 8)),
     ),
     "swiglu": Case(NPU.npu_swiglu, swiglu, ((3, 4, 10),)),
     "gelu": Case(NPU.npu_gelu, F.gelu, ((3, 7),)),
@@ -71,7 +73,9 @@ CASES = {
         ((5, 7),),
         (TARGET,),
     ),
-    "cross_entropy_loss mean": Case(NPU.npu_cross_entropy_loss, lambda x, t: F.cross_entropy(x, t)[None], ((5, 7),), (TARGET,)),
+    "cross_entropy_loss mean": Case(
+        NPU.npu_cross_entropy_loss, lambda x, t: F.cross_entropy(x, t)[None], ((5, 7),), (TARGET,)
+    ),
     "linear": Case(lambda x, w: x @ w.mT, lambda x, w: x @ w.mT, ((2, 3, 8), (5, 8))),
     "matmul of a vector": Case(torch.matmul, torch.matmul, ((4, 3, 8), (8,))),
     "matmul, broadcast": Case(torch.matmul, torch.matmul, ((4, 1, 3, 8), (2, 8, 5))),

@@ -3,7 +3,6 @@
 import json
 
 import torch
-
 from torch_npu.npu.utils import clear_npu_overflow_flag, get_npu_overflow_flag
 
 found = {}
