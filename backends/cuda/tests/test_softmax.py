@@ -97,6 +97,12 @@ def test_rows_that_are_too_long_for_registers_are_gone_through_twice(device, sho
     assert_right(request, device, example_mask(mask, 2, 5, 37), heads=2, floor=0.1, is_strided=True)
 
 
+@pytest.mark.parametrize("mask", [Mask.NONE, Mask.CAUSAL], ids=str)
+def test_the_gradient_of_a_long_row_is_scaled_too(device, short_registers, mask):
+    request = examples.softmax(mask=mask, queries=5, keys=37, scale=0.25)
+    assert_right(request, device, None, heads=2)
+
+
 def test_a_long_row_s_maximum_may_be_anywhere(device, short_registers):
     """Rising, falling and level scores: what was summed up before a new maximum is made smaller."""
     request = examples.softmax(mask=Mask.NONE, queries=3, keys=50)
