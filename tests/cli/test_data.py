@@ -93,6 +93,67 @@ class TestBuild:
         assert output.splitlines()[-1] == "[]"
 
 
+class TestBuildOptions:
+    def test_shards_are_named_by_their_place_and_merged(self, pretrain, corpus):
+        for number in range(2):
+            code, output, _ = build(pretrain, corpus, "--tokenizer-type", "bytes", "--shard", f"{number}/2")
+            assert (code, f"out_text_document-0000{number}-of-00002: " in output) == (0, True)
+        shards = sorted(corpus.parent.glob("*.idx"))
+        assert pretrain("data", "merge", *shards, "--output-prefix", corpus.with_name("m"))[0] == 0
+        build(pretrain, corpus, "--tokenizer-type", "bytes")
+        for suffix in (".bin", ".idx"):
+            whole = corpus.with_name(f"out_text_document{suffix}").read_bytes()
+            assert corpus.with_name(f"m{suffix}").read_bytes() == whole
+
+    def test_bad_lines_are_counted_and_the_first_is_shown(self, pretrain, corpus):
+        with corpus.open("a") as stream:
+            stream.write('oops\n{"text": 7}\n')
+        code, output, _ = build(pretrain, corpus, "--tokenizer-type", "bytes", "--on-error", "skip")
+        assert (code, "10 documents" in output) == (0, True)
+        assert f"left out: 2 that are no documents; the first is {corpus}:11: not JSON" in output
+
+    def test_cleaning_says_what_it_left_out(self, pretrain, corpus):
+        with corpus.open("a") as stream:
+            stream.write('{"text": "document 1"}\n{"text": "a"}\n')
+        options = ("--tokenizer-type", "bytes", "--drop-duplicates", "--min-length", "2", "--clean")
+        _, output, _ = build(pretrain, corpus, *options)
+        assert "10 documents" in output
+        assert "left out: 1 short documents, 1 duplicates" in output
+
+    def test_megatrons_options_are_known(self, pretrain, corpus):
+        options = (
+            "--input",
+            corpus,
+            "--output-prefix",
+            corpus.with_name("o"),
+            "--dataset-impl",
+            "mmap",
+            "--workers",
+            "4",
+        )
+        assert pretrain("data", "build", *options, "--tokenizer-type", "bytes")[0] == 0
+
+    def test_without_an_input_it_says_so(self, pretrain, corpus):
+        code, _, errors = pretrain("data", "build", "--output-prefix", corpus, "--tokenizer-type", "bytes")
+        assert (code, "INPUT..." in errors) == (2, True)
+
+    def test_gpt_neox_names_its_tokenizer_as_a_vocabulary(self, pretrain, corpus, shared_data):
+        options = ("--tokenizer-type", "HFTokenizer", "--vocab-file", shared_data / "20B_tokenizer.json")
+        code, output, _ = build(pretrain, corpus, *options)
+        assert (code, "the tokenizers library gave the same for 1 sampled texts" in output) == (0, True)
+        code, again, _ = build(pretrain, corpus, *options, "--force", "--encoder", "tokenizers")
+        assert (code, "gigatoken" in again) == (0, False)
+        assert again.split(" s")[0].rpartition(",")[0] == output.split(" s")[0].rpartition(",")[0]
+
+    def test_a_key_with_a_slash_and_a_prefix_without_a_name(self, pretrain, corpus):
+        corpus.write_text('{"a/b": "text"}\n')
+        _, output, _ = build(pretrain, corpus, "--tokenizer-type", "bytes", "--json-key", "a/b")
+        assert "out_a_b_document: 1 documents" in output
+        options = ("--tokenizer-type", "bytes", "--json-key", "a/b", "--output-prefix", "")
+        code, _, errors = pretrain("data", "build", corpus, *options)
+        assert (code, "must end in a name" in errors) == (2, True)
+
+
 class TestInspect:
     def test_describes_the_files_by_prefix_or_by_either_name(self, pretrain, corpus):
         build(pretrain, corpus, "--tokenizer-type", "bytes")
@@ -107,7 +168,7 @@ class TestInspect:
     def test_shows_text_with_a_tokenizer(self, pretrain, corpus):
         build(pretrain, corpus, "--tokenizer-type", "bytes")
         _, output, _ = pretrain("data", "inspect", corpus.with_name("out_text_document"), "--tokenizer-type", "bytes")
-        assert "begins with 'document 0document 1" in output
+        assert "document 0 begins with 'document 0'" in output
 
     def test_damage_is_an_error(self, pretrain, corpus):
         build(pretrain, corpus, "--tokenizer-type", "bytes")

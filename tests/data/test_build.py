@@ -68,6 +68,7 @@ def test_gpt2s_bytes_are_megatrons(bridged, tmp_path, shared_data):
 def test_the_bytes_do_not_depend_on_the_number_of_workers(tmp_path, bytes_section, monkeypatch):
     corpus = write_jsonl(tmp_path / "c.jsonl", DOCUMENTS)
     build_tokens([corpus], tmp_path / "one", bytes_section, append_eod=True)
+    monkeypatch.setattr(build, "CHUNK_BYTES", 500)
     monkeypatch.setattr(build, "read_chunks", partial(reading.read_chunks, chunk_bytes=500))
     build_tokens([corpus], tmp_path / "three", bytes_section, append_eod=True, workers=3)
     assert content(tmp_path / "three") == content(tmp_path / "one")
@@ -110,7 +111,8 @@ class TestTokenizerNote:
 
 class TestNothingIsLeftBehind:
     @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.ranks)])
-    def test_after_a_bad_line(self, tmp_path, bytes_section, workers):
+    def test_after_a_bad_line(self, tmp_path, bytes_section, workers, monkeypatch):
+        monkeypatch.setattr(build, "CHUNK_BYTES", 10)
         corpus = tmp_path / "c.jsonl"
         corpus.write_text('{"text": "a"}\n' * 5 + "oops\n")
         with pytest.raises(DataError, match=r"c\.jsonl:6: not JSON"):
@@ -182,6 +184,7 @@ def say_once(chunk, told=[]):
 if __name__ == "__main__":
     corpus, prefix, workers = sys.argv[1:]
     build.read_chunks = lambda *given, once=build.read_chunks: itertools.cycle(list(once(*given)))
+    build.CHUNK_BYTES = 100  # many chunks are expected, so that processes are started
     section = TokenizerSection(type="bytes")
     build.build_tokens([Path(corpus)], Path(prefix), section, workers=int(workers), progress=say_once)
 """

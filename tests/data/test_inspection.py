@@ -1,5 +1,8 @@
 """`pretrain data inspect`: what the files hold, and that it belongs to the tokenizer."""
 
+import shutil
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -7,6 +10,7 @@ from data.example_corpus import DOCUMENTS, write_jsonl
 from pretrain.data.build import build_tokens
 from pretrain.data.entropy import unigram_entropy
 from pretrain.data.inspection import check_ids, inspect_tokens
+from pretrain.data.repair import repair_lengths
 from pretrain.data.token_file import TokenFile, bin_path, idx_path
 from pretrain.data.tokenizers import load_tokenizer
 from pretrain.errors import DataError
@@ -20,7 +24,7 @@ def lines(tmp_path, bytes_section):
         prefix = tmp_path / "p"
         build_tokens([write_jsonl(tmp_path / "c.jsonl", documents)], prefix, bytes_section, append_eod=True)
         told = inspect_tokens(str(prefix), load_tokenizer(bytes_section))
-        return {line[:12].strip(): line[12:] for line in told}
+        return {line[:12].strip(): line[12:] for line in told if not line.startswith(" ")}
 
     return describe
 
@@ -31,7 +35,73 @@ def test_counts_lengths_and_the_beginning_are_told(lines):
     assert told["sequences"] == "5"
     assert told["tokens"] == "16 as uint16"
     assert told["lengths"] == "shortest 0, 25 % 2, median 3, 75 % 5, 99 % 6, longest 6; mean 3.2 tokens a document"
-    assert told["begins with"] == repr("a<|endoftext|>bc<|endoftext|>defg<|endoftext|>hello<|endoftext|>")
+    assert told["ids"] == "16 looked at, all below 257"
+    assert told["ends"] == "4 of 4 documents end in the end-of-document token 256"
+    assert told["document 0 b"] == "egins with 'a<|endoftext|>'"
+
+
+def test_the_histogram_counts_by_powers_of_two(tmp_path, bytes_section):
+    documents = ["", "a", "bb", "ccc", "d" * 4, "e" * 7, "f" * 8, "g" * 100]
+    build_tokens([write_jsonl(tmp_path / "c.jsonl", documents)], tmp_path / "p", bytes_section)
+    rows = [line.split() for line in inspect_tokens(str(tmp_path / "p")) if line.startswith(" ")]
+    counts = {" ".join(row[: row.index("tokens")]): int(row[row.index("tokens") + 1]) for row in rows}
+    assert counts == {
+        "0": 1,
+        "1": 1,
+        "2 to 3": 2,
+        "4 to 7": 2,
+        "8 to 15": 1,
+        "16 to 31": 0,
+        "32 to 63": 0,
+        "64 to 127": 1,
+    }
+
+
+def test_samples_are_spread_over_the_file(tmp_path, bytes_section):
+    documents = [f"number {number}" if number % 2 else "" for number in range(100)]
+    build_tokens([write_jsonl(tmp_path / "c.jsonl", documents)], tmp_path / "p", bytes_section)
+    told = inspect_tokens(str(tmp_path / "p"), load_tokenizer(bytes_section), samples=3)
+    shown = [line for line in told if line.startswith("document ")]
+    assert shown == [f"document {n} begins with 'number {n}'" for n in (1, 49, 99)]
+
+
+class TestRepair:
+    """Of files as Megatron-DeepSpeed's preprocess_data.py --append-eod makes them."""
+
+    @pytest.fixture
+    def megatron_deepspeeds(self, tmp_path, bytes_section):
+        """Its `Encoder.encode`: the end is appended to the ids, and not counted."""
+        documents = ["first", ["two", "sentences"], "", "last"]
+        build_tokens([write_jsonl(tmp_path / "c.jsonl", documents)], tmp_path / "good", bytes_section, append_eod=True)
+        build_tokens([tmp_path / "c.jsonl"], tmp_path / "bad", bytes_section)
+        shutil.copy(bin_path(tmp_path / "good"), bin_path(tmp_path / "bad"))
+        return tmp_path / "bad"
+
+    def test_such_files_are_recognized_and_the_repair_is_offered(self, megatron_deepspeeds):
+        with pytest.raises(DataError, match=r"Megatron-DeepSpeed's.*\n.*data inspect --repair"):
+            list(inspect_tokens(str(megatron_deepspeeds)))
+
+    def test_makes_the_index_of_a_right_build_and_keeps_the_old_one(self, tmp_path, megatron_deepspeeds):
+        before = idx_path(megatron_deepspeeds).read_bytes()
+        assert repair_lengths(megatron_deepspeeds) == 3
+        assert idx_path(megatron_deepspeeds).read_bytes() == idx_path(tmp_path / "good").read_bytes()
+        assert Path(f"{idx_path(megatron_deepspeeds)}.before-repair").read_bytes() == before
+
+    def test_what_is_right_is_not_touched(self, tmp_path, megatron_deepspeeds):
+        with pytest.raises(DataError, match="lacks no token"):
+            repair_lengths(tmp_path / "good")
+
+    @pytest.mark.parametrize(
+        ("kept", "end", "message"),
+        [(None, [1], "lacks 4 tokens of 3 documents"), (-1, [7], "do not end in one token")],
+    )
+    def test_what_is_wrong_otherwise_is_not_touched(self, megatron_deepspeeds, kept, end, message):
+        found = np.fromfile(bin_path(megatron_deepspeeds), "<u2")
+        np.append(found[:kept], np.array(end, "<u2")).tofile(bin_path(megatron_deepspeeds))
+        before = idx_path(megatron_deepspeeds).read_bytes()
+        with pytest.raises(DataError, match=message):
+            repair_lengths(megatron_deepspeeds)
+        assert idx_path(megatron_deepspeeds).read_bytes() == before
 
 
 def test_it_reads_the_whole_index(token_files):

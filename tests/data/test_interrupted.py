@@ -155,6 +155,7 @@ def slowly(progress, told=[]):
 if __name__ == "__main__":
     prefix, workers, *inputs = sys.argv[1:]
     unfinished.SAVED_EVERY = 0.0
+    build.CHUNK_BYTES = {CHUNK}
     build.read_chunks = partial(reading.read_chunks, chunk_bytes={CHUNK})
     section = TokenizerSection(type="bytes")
     build.build_tokens(

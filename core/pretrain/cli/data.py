@@ -96,13 +96,23 @@ def build(**options: Any) -> None:
 @command.command()
 @click.argument("prefix", type=_FILE)
 @_names_tokenizer
-def inspect(*, prefix: Path, **tokenizer: Any) -> None:
-    """Describe PREFIX.bin and PREFIX.idx and check that they are whole; with a tokenizer, show how the text begins."""
+@click.option("--samples", type=click.IntRange(min=0), default=1, show_default=True, help="Documents to show.")
+@click.option("--all-ids", is_flag=True, help="Look at every token id, not at a million of them.")
+@click.option("--repair", is_flag=True, help="Mend the index of files in which end-of-document tokens are not counted.")
+def inspect(*, prefix: Path, samples: int, all_ids: bool, repair: bool, **tokenizer: Any) -> None:
+    """Describe PREFIX.bin and PREFIX.idx and check that they are whole.
+
+    With a tokenizer its ids and the ends of the documents are checked, too, and text is shown.
+    """
     from pretrain.data.inspection import inspect_tokens  # noqa: PLC0415  numpy is slow to import for --help
+    from pretrain.data.repair import repair_lengths  # noqa: PLC0415
     from pretrain.data.tokenizers import load_tokenizer  # noqa: PLC0415
 
+    name = _without_suffix(prefix)
     loaded = load_tokenizer(_section(**tokenizer)) if any(tokenizer.values()) else None
-    for line in inspect_tokens(_without_suffix(prefix), loaded):
+    if repair:
+        click.echo(f"repaired: {repair_lengths(name):,} tokens are counted now; {name}.idx.before-repair is as it was")
+    for line in inspect_tokens(name, loaded, samples=samples, all_ids=all_ids):
         click.echo(line)
 
 

@@ -46,6 +46,17 @@ class TokenFile:
         Raises:
             DataError: a file is missing, truncated, of another format, or does not belong to the other.
         """
+        found = cls.open_unchecked(prefix)
+        _check_bin_size(bin_path(prefix), idx_path(prefix), found.lengths, found.offsets, found.tokens.dtype)
+        return found
+
+    @classmethod
+    def open_unchecked(cls, prefix: str | Path) -> Self:
+        """Map the files without asking whether they belong together.
+
+        Raises:
+            DataError: a file is missing, or the index is truncated or of another format.
+        """
         idx, bin_ = idx_path(prefix), bin_path(prefix)
         for path in (idx, bin_):
             if not path.is_file():
@@ -58,8 +69,8 @@ class TokenFile:
         offsets = content[where : (where := where + 8 * sequences)].view("<i8")
         ends = content[where : where + 8 * documents].view("<i8")
         _check_counts(idx, lengths, ends)
-        _check_bin_size(bin_, idx, lengths, offsets, dtype)
-        tokens = np.memmap(bin_, mode="r", dtype=dtype) if bin_.stat().st_size else np.zeros(0, dtype)
+        count = bin_.stat().st_size // dtype.itemsize
+        tokens = np.memmap(bin_, mode="r", dtype=dtype, shape=(count,)) if count else np.zeros(0, dtype)
         return cls(Path(prefix), tokens, lengths, offsets, ends)
 
     @property
@@ -170,6 +181,7 @@ def _check_bin_size(
     if size > promised:
         msg = (
             f"{bin_} has {size} bytes, {idx.name} promises {promised}: every document but the first would be misread.\n"
-            "Data of Megatron-DeepSpeed's preprocess_data.py --append-eod is like this. Build it again."
+            "Data of Megatron-DeepSpeed's preprocess_data.py --append-eod is like this.\n"
+            "Build it again, or mend the index: pretrain data inspect --repair."
         )
         raise DataError(msg)

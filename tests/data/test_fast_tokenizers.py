@@ -1,0 +1,110 @@
+"""gigatoken gives the ids of the tokenizers library; where it does not, the build stops and leaves nothing."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data.example_corpus import DOCUMENTS, write_jsonl
+from pretrain.data.build import build_tokens
+from pretrain.data.tokenizers import fast, load_encoder, load_tokenizer
+from pretrain.data.tokenizers.training import train_tokenizer
+from pretrain.data.unfinished import folder_of
+from pretrain.errors import DataError
+from pretrain.recipe.sections.tokenizer import TokenizerSection
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A tokenizer.json of this project."""
+    file = tmp_path_factory.mktemp("trained") / "tokenizer.json"
+    train_tokenizer(DOCUMENTS, 400, file)
+    return TokenizerSection(type="huggingface", file=str(file))
+
+
+@pytest.fixture(scope="module", params=["gpt2", "20B", "trained"])
+def section(request, trained):
+    if request.param == "trained":
+        return trained
+    folder = request.getfixturevalue("shared_data")
+    if request.param == "20B":
+        return TokenizerSection(type="huggingface", file=str(folder / "20B_tokenizer.json"))
+    files = {"vocab_file": str(folder / "gpt2-vocab.json"), "merge_file": str(folder / "gpt2-merges.txt")}
+    return TokenizerSection(type="gpt2", **files)
+
+
+@pytest.fixture(scope="module")
+def pair(section):
+    return load_encoder(section).tokenizer, load_tokenizer(section)
+
+
+def test_it_is_used_and_says_the_same_of_itself(pair):
+    quick, reference = pair
+    assert isinstance(quick, fast.FastTokenizer)
+    for fact in ("vocab_size", "eod", "fingerprint"):
+        assert getattr(quick, fact) == getattr(reference, fact)
+
+
+TEXT = st.text(st.characters(codec="utf-8"), max_size=60) | st.text(
+    "aB1 .'\n\t<|endoftext|>\u00e9e\u0301\u4e16", max_size=60
+)
+
+
+@settings(max_examples=300)
+@given(text=TEXT)
+def test_the_ids_are_the_references(pair, text):
+    quick, reference = pair
+    assert quick.encode(text) == reference.encode(text)
+    assert quick.decode(quick.encode(text)) == reference.decode(reference.encode(text))
+
+
+def test_special_tokens_and_spaces(pair):
+    quick, reference = pair
+    texts = [
+        "<|endoftext|>",
+        "a<|endoftext|>b",
+        "  <|padding|>  ",
+        *(" " * size for size in range(40)),
+        "\u212b n\u0303",
+    ]
+    texts += ["'s 'T don't", "x" * 5000, "\u00a0\u2003\u3000 \r\n", "def f(x):\n        return x", "123456 1,000.5e-3"]
+    assert [ids.tolist() for ids in quick.encode_batch(texts)] == reference.encode_batch(texts)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"post_processor": {"type": "TemplateProcessing", "single": [], "pair": [], "special_tokens": {}}},
+        {"model": {"type": "WordLevel", "vocab": {"<|endoftext|>": 0}, "unk_token": "<|endoftext|>"}},
+        {"pre_tokenizer": {"type": "Whitespace"}},
+    ],
+)
+def test_others_are_left_to_the_reference(tmp_path, trained, change):
+    """Here gigatoken knows nothing of the tokenizer, or would leave out what it adds, or gives the same ids."""
+    content = json.loads(Path(trained.file).read_text())
+    file = tmp_path / "t.json"
+    file.write_text(json.dumps(content | change))
+    section = TokenizerSection(type="huggingface", file=str(file))
+    encoder = load_encoder(section)
+    text = "the loss falls"
+    assert list(map(int, encoder.tokenizer.encode(text))) == load_tokenizer(section).encode(text)
+
+
+def test_other_ids_stop_the_build_and_leave_nothing(tmp_path, trained, monkeypatch):
+    def wrong(self, texts):
+        return [np.array(self.encode(text)[::-1]) for text in texts]
+
+    monkeypatch.setattr(fast.FastTokenizer, "encode_batch", wrong)
+    corpus = write_jsonl(tmp_path / "c.jsonl", DOCUMENTS)
+    with pytest.raises(DataError, match=r"gigatoken gives other tokens.*(?s:.)*--encoder tokenizers"):
+        build_tokens([corpus], tmp_path / "p", trained)
+    assert not folder_of(tmp_path / "p").exists()
+    assert build_tokens([corpus], tmp_path / "p", trained, reference_only=True).compared is None
+
+
+def test_a_sample_is_compared_however_long_the_documents_are(tmp_path, trained):
+    corpus = write_jsonl(tmp_path / "c.jsonl", ["", "the loss " * 50_000])
+    assert build_tokens([corpus], tmp_path / "p", trained).compared == 1
