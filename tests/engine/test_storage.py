@@ -67,6 +67,32 @@ def test_a_run_that_stopped_goes_on_bit_for_bit(overrides, tmp_path):
         assert (engine.loss_scale, engine.learning_rate, engine.parameters_norm().item()) == expected
 
 
+def test_a_checkpoint_of_another_kind_of_device_goes_on_with_generators_of_this_one(tmp_path, monkeypatch):
+    """States of one kind of generator are no states of another; torch refuses them."""
+    with tiny.engine_of(tiny.tiny(*SMALL)) as engine:
+        tiny.train(engine, 0, 1)
+        there = generators.layout() | {"process_group": "another"}
+        monkeypatch.setattr(generators, "layout", lambda: there)
+        tiny.save(engine, tmp_path / "saved", 1)
+        monkeypatch.undo()
+        torch.rand(7)
+        before = torch.get_rng_state()
+        loaded = engine.load(tmp_path / "saved", weights_only=False)
+        assert torch.equal(torch.get_rng_state(), before)
+    notice = "the layout or the device is another one: random generators start anew from train.seed"
+    assert loaded.notices == [notice]
+
+
+def test_a_checkpoint_from_before_devices_were_noted_is_one_of_this_device(tmp_path, monkeypatch):
+    with tiny.engine_of(tiny.tiny(*SMALL)) as engine:
+        tiny.train(engine, 0, 1)
+        older = {name: value for name, value in generators.layout().items() if name != "process_group"}
+        monkeypatch.setattr(generators, "layout", lambda: older)
+        tiny.save(engine, tmp_path / "saved", 1)
+        monkeypatch.undo()
+        assert engine.load(tmp_path / "saved", weights_only=False).notices == []
+
+
 def test_saving_does_not_disturb_the_training(tmp_path):
     recipe = tiny.tiny(
         *SMALL, *DROPOUT, *ZERO1, "parallel.overlap_grad_reduce=true", "parallel.overlap_param_gather=true"

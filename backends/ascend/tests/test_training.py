@@ -33,6 +33,7 @@ TINY = (
 )
 TENSOR, PIPELINE = "parallel.tensor_model_parallel_size=2", "parallel.pipeline_model_parallel_size=2"
 ZERO_1, ZERO_3 = "parallel.use_distributed_optimizer=true", "engine={name: deepspeed, zero: {stage: 3}}"
+ENGINES = {"megatron": "engine.name=megatron", "deepspeed": "engine={name: deepspeed, zero: {stage: 1}}"}
 LAYOUTS = {
     "alone": (1, ()),
     "tensor": (2, (TENSOR,)),
@@ -53,7 +54,6 @@ SCALED = (
     "precision.initial_loss_scale=65536",
     "schedule={lr_decay_style: cosine}",
     "optimizer.lr=1e-3",
-    "kernels.triangle_block_size=32",
     "logging={log_interval: 1, tensorboard: false}",
     "evaluation={interval: 100, iters: 1}",
     "checkpoint.save=false",
@@ -148,11 +148,11 @@ def test_a_checkpoint_goes_from_the_cpu_to_the_npu_and_back(train, on_the_cpu, e
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("bf16", 2e-2), ("fp16", 4e-3)])
-@pytest.mark.parametrize("engine", ["megatron", "deepspeed"])
+@pytest.mark.parametrize("engine", ENGINES)
 def test_16_bits_have_about_the_curve_of_the_cpu(train, dtype, tolerance, engine):
     """fp16 begins with a loss scale that overflows: the same steps are skipped."""
     scale = "" if dtype == "bf16" else ", initial_loss_scale: 4294967296, hysteresis: 1"
-    settings = (f"precision={{dtype: {dtype}{scale}}}", f"engine.name={engine}", "checkpoint.save=false")
+    settings = (f"precision={{dtype: {dtype}{scale}}}", ENGINES[engine], "checkpoint.save=false")
     expected, _ = train("cpu", f"cpu-{dtype}-{engine}", settings)
     found, _ = train(BACKEND, f"{dtype}-{engine}", settings)
     assert [record["skipped_iterations"] for record in found] == [record["skipped_iterations"] for record in expected]
@@ -163,20 +163,23 @@ def test_16_bits_have_about_the_curve_of_the_cpu(train, dtype, tolerance, engine
 
 @pytest.mark.parametrize("recipe", ["gpt3", "neox20b"])
 def test_a_large_recipe_scaled_down_trains_on_two_by_two_ranks(train, recipe):
-    length = "train.train_samples=32" if recipe == "gpt3" else "train.train_iters=8"
-    records, run_dir = train(BACKEND, recipe, (*SCALED, length, TENSOR, PIPELINE), ranks=4, recipe=recipe, base=())
+    own = {"gpt3": "train.train_samples=32", "neox20b": "train.train_iters=8"}[recipe]
+    block = ("kernels.triangle_block_size=32",) if recipe == "neox20b" else ()
+    settings = (*SCALED, *block, own, TENSOR, PIPELINE)
+    records, run_dir = train(BACKEND, recipe, settings, ranks=4, recipe=recipe, base=())
     assert records[-1]["iteration"] == 8
     trained = [record["lm_loss"] for record in records if record["lm_loss"] is not None]
     assert trained[-1] < trained[0]
-    kernels = json.loads((run_dir / "environment.json").read_text())["kernels"]
-    assert kernels["backend"] == BACKEND
+    rows = json.loads((run_dir / "environment.json").read_text())["kernels"]["rows"]
+    chosen = {row["operation"]: row["kernel"] for row in rows}
+    assert chosen["attention"] == {"gpt3": "fusion_attention", "neox20b": "triangle_fused"}[recipe]
 
 
-@pytest.mark.parametrize("engine", ["megatron", "deepspeed"])
+@pytest.mark.parametrize("engine", ENGINES)
 def test_a_chip_that_saturates_skips_the_steps_that_overflow(train, engine):
     """On two ranks of the first generation, where no gradient is ever inf: the float status alone says so."""
     precision = "precision={dtype: fp16, initial_loss_scale: 4294967296, hysteresis: 1}"
-    settings = (precision, f"engine.name={engine}", "checkpoint.save=false")
+    settings = (precision, ENGINES[engine], "checkpoint.save=false")
     expected, _ = train("cpu", f"cpu-saturates-{engine}", settings, ranks=2)
     chip = {"ASCEND_SIMULATOR_SOC": "Ascend910A"}
     found, run_dir = train(BACKEND, f"saturates-{engine}", settings, ranks=2, environment=chip)

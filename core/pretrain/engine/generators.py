@@ -14,9 +14,10 @@ from megatron.core.tensor_parallel import get_cuda_rng_tracker
 from megatron.core.tensor_parallel.random import _get_cuda_rng_state, _set_cuda_rng_state
 
 
-def layout() -> dict[str, int]:
-    """Return the sizes under which generator states belong to ranks; at others they are seeded anew."""
+def layout() -> dict[str, int | str]:
+    """Return under what generator states belong to ranks: sizes, and the kind of device, by its process group."""
     return {
+        "process_group": dist.get_backend(),
         "world_size": dist.get_world_size(),
         "tensor_model_parallel_size": parallel_state.get_tensor_model_parallel_world_size(),
         "pipeline_model_parallel_size": parallel_state.get_pipeline_model_parallel_world_size(),
@@ -26,6 +27,15 @@ def layout() -> dict[str, int]:
 def sharded_states() -> ShardedObject:
     """Return this rank's generator states, as one of world-size objects."""
     return ShardedObject("rng", _states(), (dist.get_world_size(),), (dist.get_rank(),), replica_id=0)
+
+
+def belong_here(saved: dict[str, int | str]) -> bool:
+    """Say whether the states of a checkpoint of that layout are for these ranks; if not they are seeded anew.
+
+    Checkpoints of before the process group was noted are taken to be of this one.
+    """
+    ours = layout()
+    return ours | saved == ours
 
 
 def restore(states: dict[str, Any]) -> None:

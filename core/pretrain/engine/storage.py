@@ -96,10 +96,10 @@ def load(engine: Engine, directory: Path, *, weights_only: bool) -> Loaded:
         for name in ours
         if ours[name] != saved.get(name, "megatron")  # before data.index there was no other
     ]
-    if common["layout"] == generators.layout():
+    if generators.belong_here(common["layout"]):
         generators.restore(_read(directory, {"rng": generators.sharded_states()})["rng"])
     else:
-        notices.append("the layout is another one: random generators start anew from train.seed")
+        notices.append("the layout or the device is another one: random generators start anew from train.seed")
     return Loaded(progress=common["progress"], notices=notices)
 
 
