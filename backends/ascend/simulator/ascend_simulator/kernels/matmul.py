@@ -20,5 +20,11 @@ def matmul_backward(grad: Tensor, left: Tensor, right: Tensor, mask: list[bool])
     if left.dim() == 1:
         grad = grad.unsqueeze(-2)
     da = (grad @ b.mT).sum_to_size(a.shape).view(left.shape) if mask[0] else None
-    db = (a.mT @ grad).sum_to_size(b.shape).view(right.shape) if mask[1] else None
+    db = _right(a, grad, b).view(right.shape) if mask[1] else None
     return da, db
+
+
+def _right(a: Tensor, grad: Tensor, b: Tensor) -> Tensor:
+    if b.dim() == 2:  # one product: a batch of them, summed, takes a hundred times as long
+        return a.flatten(0, -2).mT @ grad.flatten(0, -2)
+    return (a.mT @ grad).sum_to_size(b.shape)
