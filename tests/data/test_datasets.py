@@ -322,3 +322,42 @@ def test_two_ranks_get_the_same_samples_from_one_cache(tmp_path, token_files):
     (*_, of_one), (*_, of_blend) = json.loads(outputs[0])
     assert len(of_one) == len(of_blend) == 10
     assert of_one != of_blend
+
+
+@given(
+    lengths=st.lists(st.integers(0, 9), min_size=1, max_size=30),
+    samples=st.integers(1, 60),
+    seq_length=st.integers(1, 8),
+    seed=st.integers(0, 5),
+)
+def test_the_arrays_are_those_of_megatron_core(lengths, samples, seq_length, seed):
+    """Whatever the documents, the epochs, and whether the last one is shuffled apart."""
+    from types import SimpleNamespace
+
+    from megatron.core.datasets.gpt_dataset import GPTDataset
+    from megatron.core.datasets.utils import Split
+
+    from pretrain.data.megatron_index import MegatronOrder
+
+    lengths = np.array([3, *lengths, 2], np.int32)
+    documents = range(1, lengths.size - 1)
+    assume(lengths[1:-1].sum() > seq_length)
+    theirs = GPTDataset.__new__(GPTDataset)
+    theirs.__dict__ |= {
+        "indices": np.arange(documents.start, documents.stop, dtype=np.int32),
+        "num_samples": samples,
+        "index_split": Split.train,
+        "unique_description_hash": "",
+        "dataset": SimpleNamespace(sequence_lengths=lengths, path_prefix=""),
+        "config": SimpleNamespace(
+            defer_npy_index_mmap=False,
+            path_to_cache=None,
+            mock=True,
+            sequence_length=seq_length,
+            add_extra_token_to_sequence=True,
+            random_seed=seed,
+        ),
+    }
+    ours = MegatronOrder(lengths=lengths, documents=documents, num_samples=samples, seq_length=seq_length, seed=seed)
+    for (name, array), their_array in zip(ours.arrays(), theirs._build_document_sample_shuffle_indices(), strict=True):
+        assert (name, array.dtype, array.tolist()) == (name, their_array.dtype, their_array.tolist())

@@ -13,11 +13,15 @@ from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from megatron.core.datasets.blended_dataset import BlendedDataset
 from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
 from megatron.core.datasets.gpt_dataset import GPTDataset
+from megatron.core.datasets.utils import Split
 from torch import distributed
 
+from pretrain.data.megatron_index import MegatronOrder
+from pretrain.data.replacing import replacing
 from pretrain.data.token_file import TokenFile
 
 if TYPE_CHECKING:
@@ -36,9 +40,30 @@ class CachedGPTDataset(GPTDataset):  # type: ignore[misc]
             self.unique_identifiers, indent=4, default=lambda described: described.unique_identifiers
         )
         self.unique_description_hash = hashlib.md5(self.unique_description.encode(), usedforsecurity=False).hexdigest()
-        return _made_again_if_damaged(
-            super()._build_document_sample_shuffle_indices, _cache_files(self, self.index_split, _INDICES)
+        return _made_again_if_damaged(self._build_and_map, _cache_files(self, self.index_split, _INDICES))
+
+    def _build_and_map(self) -> Any:
+        files = _cache_files(self, self.index_split, _INDICES)
+        is_first = not distributed.is_initialized() or distributed.get_rank() == 0
+        if is_first and not all(file.is_file() for file in files):
+            self._build(files)
+        return super()._build_document_sample_shuffle_indices()  # maps the files
+
+    def _build(self, files: list[Path]) -> None:
+        order = MegatronOrder(
+            lengths=self.dataset.sequence_lengths,
+            documents=self.indices,
+            num_samples=self.num_samples,
+            seq_length=self.config.sequence_length,
+            seed=self.config.random_seed,
         )
+        *arrays, description = files
+        for (_, array), file in zip(order.arrays(), arrays, strict=True):
+            with replacing(file) as stream:
+                np.save(stream, array)
+            del array
+        with replacing(description) as stream:
+            stream.write(self.unique_description.encode())
 
     def __getstate__(self) -> dict[str, Any]:
         files = _cache_files(self, self.index_split, _INDICES)
@@ -70,7 +95,32 @@ class CachedBlendedDataset(BlendedDataset):  # type: ignore[misc]
 
 
 class CachedDatasetBuilder(BlendedMegatronDatasetBuilder):  # type: ignore[misc]
-    """megatron-core's builder, with our kind of blend."""
+    """megatron-core's builder, with our kind of blend, and splits that are ranges."""
+
+    def _build_megatron_dataset_splits(
+        self, dataset_path: str, split: Any, sizes: list[int], synchronize_ranks: bool = True
+    ) -> list[Any]:
+        """Build the datasets of one pair of token files; megatron-core lists the number of every document."""
+        if distributed.is_initialized() and not self.is_built_on_rank():
+            return super()._build_megatron_dataset_splits(dataset_path, split, sizes, synchronize_ranks)
+        low_level = self.cls.build_low_level_dataset(dataset_path, self.config)
+        number = self.cls.numel_low_level_dataset(low_level)
+        return [
+            self.build_generic_dataset(
+                self.cls,
+                self.is_built_on_rank,
+                synchronize_ranks,
+                low_level,
+                dataset_path,
+                range(round(bounds[0] * number), round(bounds[1] * number)),
+                size,
+                name,
+                self.config,
+            )
+            if bounds is not None
+            else None
+            for bounds, size, name in zip(split, sizes, Split, strict=True)
+        ]
 
     @staticmethod
     def build_generic_dataset(cls: Any, *args: Any) -> Any:  # noqa: PLW0211  megatron-core's signature
