@@ -48,8 +48,8 @@ def plugins(*, tiny: bool) -> Plugins:
 def kernels(found: Plugins, recipe: Recipe, vocab_size: int) -> dict[str, str]:
     """Return which kernel serves each operation of a recipe, and whose it is; nothing is built."""
     requests = kernel_requests(recipe, found.backend.device_type, vocab_size, found.backend.device_name())
-    chosen = {request.operation: getattr(recipe.kernels, request.operation) for request in requests}
-    rows = [choice.row for choice in choose(found, requests, chosen, recipe.kernels.fallback)]
+    choices = choose(found, requests, recipe.kernels.chosen(), recipe.kernels.fallback)
+    rows = [choice.row for choice in choices]
     return {row.operation: f"{row.kernel}, {row.provider}" for row in rows}
 
 

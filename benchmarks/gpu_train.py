@@ -4,7 +4,8 @@
 
 Sequence 1024, bf16, no dropout, gradients clipped to 1, AdamW. Each system lives in a process of its own on the same
 GPU and takes a step when it is told, in turn; the ratios are taken round by round. The GPU must hold all of them:
-choose a smaller micro batch where it does not. compiled: systems/compiled.py. megatron: GPTModel with the local spec.
+choose a smaller micro batch where it does not. compiled_layers: pretrain with kernels.compile: layer. compiled:
+systems/compiled.py. megatron: GPTModel with the local spec.
 
 Utilisation is model FLOPs (pretrain/observe/flops.py: attention as the full square, no recompute) over the datasheet's.
 """
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from pretrain.plugins.manager import Plugins
 
-SYSTEMS = ("pretrain", "compiled", "megatron")
+SYSTEMS = ("pretrain", "compiled_layers", "compiled", "megatron")
 GPT2_345M = {"layers": 24, "hidden": 1024, "heads": 16, "seq": 1024, "vocab": 50257}
 TINY = {"layers": 2, "hidden": 64, "heads": 4, "seq": 64, "vocab": 500}
 

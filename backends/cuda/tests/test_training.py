@@ -64,11 +64,12 @@ def metrics(run_dir):
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("fp32", 1e-3), ("bf16", 2e-2)])
-def test_quickstart_has_the_loss_curve_of_the_cpu(folder, dtype, tolerance):
+@pytest.mark.parametrize("compile_", ["none", "layer"])
+def test_quickstart_has_the_loss_curve_of_the_cpu(folder, compile_, dtype, tolerance):
     curves = []
-    for backend in ("cpu", BACKEND):
-        overrides = [*QUICKSTART, f"precision.dtype={dtype}"]
-        run_dir = train(folder, "quickstart", backend, f"{backend}-{dtype}", overrides)
+    for backend, compiled in (("cpu", "none"), (BACKEND, compile_)):
+        overrides = [*QUICKSTART, f"precision.dtype={dtype}", f"kernels.compile={compiled}"]
+        run_dir = train(folder, "quickstart", backend, f"{backend}-{dtype}-{compile_}", overrides)
         curves.append([record["lm_loss"] for record in metrics(run_dir)])
     expected, found = curves
     assert len(found) == 30
