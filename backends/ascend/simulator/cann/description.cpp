@@ -60,8 +60,12 @@ EXPORTED aclError aclrtGetSysParamOpt(aclSysParamOpt option, int64_t* value) {
   *value = options[option];
   return ACL_SUCCESS;
 }
-EXPORTED aclError aclrtCtxSetSysParamOpt(aclSysParamOpt option, int64_t value) { return aclrtSetSysParamOpt(option, value); }
-EXPORTED aclError aclrtCtxGetSysParamOpt(aclSysParamOpt option, int64_t* value) { return aclrtGetSysParamOpt(option, value); }
+EXPORTED aclError aclrtCtxSetSysParamOpt(aclSysParamOpt option, int64_t value) {
+  return aclrtSetSysParamOpt(option, value);
+}
+EXPORTED aclError aclrtCtxGetSysParamOpt(aclSysParamOpt option, int64_t* value) {
+  return aclrtGetSysParamOpt(option, value);
+}
 
 // torch_npu asks only for JIT_COMPILE. "disable" (seven letters and the end) keeps it off the older kernels, which are
 // compiled as graphs at their first call.

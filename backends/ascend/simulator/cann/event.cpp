@@ -13,7 +13,7 @@ using namespace simulator;
 namespace {
 struct Event {
   Stream* stream = nullptr;
-  uint64_t ticket = 0;  // 0: nothing to wait for
+  uint64_t ticket = 0;                                                                     // 0: nothing to wait for
   std::shared_ptr<std::atomic<int64_t>> time = std::make_shared<std::atomic<int64_t>>(0);  // nanoseconds
 
   bool is_done() const { return !ticket || stream->is_done(ticket); }
@@ -26,7 +26,9 @@ EXPORTED aclError aclrtCreateEventExWithFlag(aclrtEvent* event, uint32_t) {
   *event = new Event;
   return ACL_SUCCESS;
 }
-EXPORTED aclError aclrtCreateEventWithFlag(aclrtEvent* event, uint32_t flag) { return aclrtCreateEventExWithFlag(event, flag); }
+EXPORTED aclError aclrtCreateEventWithFlag(aclrtEvent* event, uint32_t flag) {
+  return aclrtCreateEventExWithFlag(event, flag);
+}
 EXPORTED aclError aclrtDestroyEvent(aclrtEvent event) {
   delete &of(event);
   return ACL_SUCCESS;

@@ -35,7 +35,8 @@ EXPORTED aclError aclrtMalloc(void** pointer, size_t size, aclrtMemMallocPolicy)
   const int device = device_or_first();
   {
     std::lock_guard<std::mutex> guard(lock);
-    if (used[device] + size > total() || posix_memalign(pointer, kAlignment, size ? size : kAlignment)) return kOutOfMemory;
+    if (used[device] + size > total() || posix_memalign(pointer, kAlignment, size ? size : kAlignment))
+      return kOutOfMemory;
     blocks[*pointer] = {size, device};
     used[device] += size;
   }
@@ -77,7 +78,8 @@ EXPORTED aclError aclrtMemcpy(void* to, size_t room, const void* from, size_t si
   std::memmove(to, from, size);
   return ACL_SUCCESS;
 }
-EXPORTED aclError aclrtMemcpyAsync(void* to, size_t room, const void* from, size_t size, aclrtMemcpyKind kind, aclrtStream stream) {
+EXPORTED aclError aclrtMemcpyAsync(void* to, size_t room, const void* from, size_t size, aclrtMemcpyKind kind,
+                                   aclrtStream stream) {
   const aclError error = Stream::of(stream).wait();
   return error ? error : aclrtMemcpy(to, room, from, size, kind);
 }

@@ -19,8 +19,8 @@ class Stream {
   using Work = std::function<void()>;
 
   explicit Stream(int device) : device(device), id(++created_) {}
-  static Stream& of(aclrtStream handle);   // the null handle is the default stream
-  static std::set<Stream*>& all();         // guarded by all_lock()
+  static Stream& of(aclrtStream handle);  // the null handle is the default stream
+  static std::set<Stream*>& all();        // guarded by all_lock()
   static std::mutex& all_lock();
   static long pending() { return pending_; }  // work of all streams that is not done
 

@@ -11,14 +11,16 @@ constexpr const char* kNoType = "not a type that this chip's HCCL moves";
 constexpr const char* kNoReduction = "not a type that this chip's HCCL reduces";
 
 // The part [skip, skip + count) of every rank's elements, reduced in the order of ranks: the same on all of them.
-Bytes reduced(Communicator& group, const std::string& call, const char* data, uint64_t all, uint64_t skip, uint64_t count,
-              HcclDataType type, HcclReduceOp operation) {
+Bytes reduced(Communicator& group, const std::string& call, const char* data, uint64_t all, uint64_t skip,
+              uint64_t count, HcclDataType type, HcclReduceOp operation) {
   const size_t one = size_of(type);
   Bytes sum;
   group.exchange(call, data, all * one, [&](uint32_t rank, const char* other, size_t) {
     const char* part = other + skip * one;
-    if (rank == 0) sum.assign(part, part + count * one);
-    else reduce(sum.data(), part, count, type, operation);
+    if (rank == 0)
+      sum.assign(part, part + count * one);
+    else
+      reduce(sum.data(), part, count, type, operation);
   });
   return sum;
 }
@@ -32,8 +34,8 @@ Pieces gathered(Communicator& group, const std::string& call, const char* data, 
   return pieces;
 }
 
-Pieces from_root(Communicator& group, const std::string& call, const char* data, size_t bytes, uint32_t root, size_t skip,
-                 size_t count) {
+Pieces from_root(Communicator& group, const std::string& call, const char* data, size_t bytes, uint32_t root,
+                 size_t skip, size_t count) {
   const bool mine = group.rank == root;
   Pieces pieces;
   group.exchange(call, data, mine ? bytes : 0, [&](uint32_t rank, const char* other, size_t) {
@@ -50,9 +52,8 @@ EXPORTED HcclResult HcclAllReduce(void* send, void* receive, uint64_t count, Hcc
                                   HcclComm comm, aclrtStream stream) {
   const std::string call = words("HcclAllReduce", count, type, name_of(operation));
   if (!can_reduce(type, operation)) return refuse(call, kNoReduction);
-  return queue(stream, receive, [=] {
-    return Pieces{{0, reduced(of(comm), call, bytes_of(send), count, 0, count, type, operation)}};
-  });
+  return queue(stream, receive,
+               [=] { return Pieces{{0, reduced(of(comm), call, bytes_of(send), count, 0, count, type, operation)}}; });
 }
 EXPORTED HcclResult HcclReduce(void* send, void* receive, uint64_t count, HcclDataType type, HcclReduceOp operation,
                                uint32_t root, HcclComm comm, aclrtStream stream) {
@@ -63,13 +64,14 @@ EXPORTED HcclResult HcclReduce(void* send, void* receive, uint64_t count, HcclDa
     return of(comm).rank == root ? Pieces{{0, std::move(sum)}} : Pieces{};
   });
 }
-EXPORTED HcclResult HcclReduceScatter(void* send, void* receive, uint64_t count, HcclDataType type, HcclReduceOp operation,
-                                      HcclComm comm, aclrtStream stream) {
+EXPORTED HcclResult HcclReduceScatter(void* send, void* receive, uint64_t count, HcclDataType type,
+                                      HcclReduceOp operation, HcclComm comm, aclrtStream stream) {
   const std::string call = words("HcclReduceScatter", count, type, name_of(operation));
   if (!can_reduce(type, operation)) return refuse(call, kNoReduction);
   return queue(stream, receive, [=] {
     Communicator& group = of(comm);
-    return Pieces{{0, reduced(group, call, bytes_of(send), count * group.size, count * group.rank, count, type, operation)}};
+    return Pieces{
+        {0, reduced(group, call, bytes_of(send), count * group.size, count * group.rank, count, type, operation)}};
   });
 }
 EXPORTED HcclResult HcclAllGather(void* send, void* receive, uint64_t count, HcclDataType type, HcclComm comm,
@@ -85,8 +87,8 @@ EXPORTED HcclResult HcclBroadcast(void* buffer, uint64_t count, HcclDataType typ
   const size_t bytes = count * size_of(type);
   return queue(stream, buffer, [=] { return from_root(of(comm), call, bytes_of(buffer), bytes, root, 0, bytes); });
 }
-EXPORTED HcclResult HcclScatter(void* send, void* receive, uint64_t count, HcclDataType type, uint32_t root, HcclComm comm,
-                                aclrtStream stream) {
+EXPORTED HcclResult HcclScatter(void* send, void* receive, uint64_t count, HcclDataType type, uint32_t root,
+                                HcclComm comm, aclrtStream stream) {
   const std::string call = words("HcclScatter", count, type, "from " + std::to_string(root));
   if (!can_move(type)) return refuse(call, kNoType);
   const size_t one = count * size_of(type);

@@ -13,7 +13,7 @@
 
 namespace simulator {
 namespace {
-constexpr size_t kHeader = 128;  // in front of every message: the sender's call in words
+constexpr size_t kHeader = 128;                 // in front of every message: the sender's call in words
 constexpr long kEnoughSharedMemory = 1L << 30;  // containers often have 64 MiB
 
 // Shared memory where there is enough of it, else the usual folder for temporary files.
@@ -72,7 +72,8 @@ void Communicator::post(const std::string& file, const std::string& call, const 
   stream.close();
   if (!stream || std::rename(unfinished.c_str(), (folder_ + file).c_str())) {
     failed_ = true;
-    throw std::runtime_error("cannot write to " + folder_ + ": is there room? ASCEND_SIMULATOR_FOLDER names another folder");
+    throw std::runtime_error("cannot write to " + folder_ +
+                             ": is there room? ASCEND_SIMULATOR_FOLDER names another folder");
   }
 }
 

@@ -47,7 +47,8 @@ HcclResult all_to_all(const void* send, const std::vector<Part>& out, const void
 
 }  // namespace
 
-EXPORTED HcclResult HcclSend(void* buffer, uint64_t count, HcclDataType type, uint32_t to, HcclComm comm, aclrtStream stream) {
+EXPORTED HcclResult HcclSend(void* buffer, uint64_t count, HcclDataType type, uint32_t to, HcclComm comm,
+                             aclrtStream stream) {
   if (!can_move(type)) return refuse(words("HcclSend", count, type), "not a type that this chip's HCCL moves");
   return queue(stream, nullptr, [=] {
     send_bytes(of(comm), buffer, count, type, to);
@@ -67,7 +68,8 @@ EXPORTED HcclResult HcclBatchSendRecv(HcclSendRecvItem* items, uint32_t count, H
       if (item.sendRecvType == HCCL_SEND) send_bytes(of(comm), item.buf, item.count, item.dataType, item.remoteRank);
     for (const auto& item : batch)
       if (item.sendRecvType == HCCL_RECV)  // each into its own buffer: the offset is the address
-        pieces.push_back({reinterpret_cast<size_t>(item.buf), receive_bytes(of(comm), item.count, item.dataType, item.remoteRank)});
+        pieces.push_back(
+            {reinterpret_cast<size_t>(item.buf), receive_bytes(of(comm), item.count, item.dataType, item.remoteRank)});
     return pieces;
   });
 }
@@ -77,9 +79,10 @@ EXPORTED HcclResult HcclAlltoAll(const void* send, uint64_t send_count, HcclData
   return all_to_all(send, equal_parts(ranks, send_count * size_of(send_type)), receive,
                     equal_parts(ranks, receive_count * size_of(receive_type)), comm, stream);
 }
-EXPORTED HcclResult HcclAlltoAllV(const void* send, const void* send_counts, const void* send_offsets, HcclDataType send_type,
-                                  const void* receive, const void* receive_counts, const void* receive_offsets,
-                                  HcclDataType receive_type, HcclComm comm, aclrtStream stream) {
+EXPORTED HcclResult HcclAlltoAllV(const void* send, const void* send_counts, const void* send_offsets,
+                                  HcclDataType send_type, const void* receive, const void* receive_counts,
+                                  const void* receive_offsets, HcclDataType receive_type, HcclComm comm,
+                                  aclrtStream stream) {
   const uint32_t ranks = of(comm).size;
   return all_to_all(send, parts_of(ranks, send_counts, send_offsets, send_type), receive,
                     parts_of(ranks, receive_counts, receive_offsets, receive_type), comm, stream);

@@ -83,10 +83,13 @@ bool can_move(HcclDataType type) {
 // HcclAllReduce in the HCCL API of CANN 8.5, and in that of 8.0 what the product of int16 and bfloat16 says.
 bool can_reduce(HcclDataType type, HcclReduceOp operation) {
   switch (type) {
-    case HCCL_DATA_TYPE_INT8: case HCCL_DATA_TYPE_INT32: case HCCL_DATA_TYPE_INT64:
-    case HCCL_DATA_TYPE_FP16: case HCCL_DATA_TYPE_FP32: return true;
-    case HCCL_DATA_TYPE_INT16: case HCCL_DATA_TYPE_BFP16:
-      return !simulator_first_generation() && operation != HCCL_REDUCE_PROD;
+    case HCCL_DATA_TYPE_INT8:
+    case HCCL_DATA_TYPE_INT32:
+    case HCCL_DATA_TYPE_INT64:
+    case HCCL_DATA_TYPE_FP16:
+    case HCCL_DATA_TYPE_FP32: return true;
+    case HCCL_DATA_TYPE_INT16:
+    case HCCL_DATA_TYPE_BFP16: return !simulator_first_generation() && operation != HCCL_REDUCE_PROD;
     default: return false;
   }
 }

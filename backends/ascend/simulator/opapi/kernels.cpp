@@ -62,7 +62,8 @@ int run(void* executor, void* stream) {
 
 EXPORTED void* aclCreateTensor(const int64_t* sizes, uint64_t dimensions, aclDataType type, const int64_t* strides,
                                int64_t offset, aclFormat, const int64_t*, uint64_t, void* data) {
-  return new Tensor{{sizes, sizes + dimensions}, {strides, strides + dimensions}, offset, type_of(type), static_cast<char*>(data)};
+  return new Tensor{
+      {sizes, sizes + dimensions}, {strides, strides + dimensions}, offset, type_of(type), static_cast<char*>(data)};
 }
 EXPORTED int aclDestroyTensor(void* tensor) {
   delete static_cast<Tensor*>(tensor);
@@ -89,8 +90,10 @@ EXPORTED int aclDestroyTensorList(void* list) {
   return 0;
 }
 
-EXPORTED int aclnnConstantPadNdGetWorkspaceSize(void* in, void* pad, void* value, void* out, uint64_t* workspace, void** executor) {
-  return plan([=] { view(out).copy_(at::constant_pad_nd(view(in), numbers(pad), number(value))); }, workspace, executor);
+EXPORTED int aclnnConstantPadNdGetWorkspaceSize(void* in, void* pad, void* value, void* out, uint64_t* workspace,
+                                                void** executor) {
+  return plan([=] { view(out).copy_(at::constant_pad_nd(view(in), numbers(pad), number(value))); }, workspace,
+              executor);
 }
 EXPORTED int aclnnConstantPadNd(void*, uint64_t, void* executor, void* stream) { return run(executor, stream); }
 

@@ -22,7 +22,10 @@ void wait_for_stream() {
 }
 
 Call::Call(const Signature& signature, const c10::OperatorHandle& op, torch::jit::Stack& stack)
-    : signature_(signature), op_(op), stack_(stack), first_(stack.size() - signature.is_out.size()),
+    : signature_(signature),
+      op_(op),
+      stack_(stack),
+      first_(stack.size() - signature.is_out.size()),
       given_(stack.begin() + static_cast<long>(first_), stack.end()) {}
 
 void Call::run() {
@@ -70,8 +73,10 @@ at::Tensor Call::to_host(const at::Tensor& tensor, bool is_out) {
     return tensor;
   }
   check_type(signature_.name.c_str(), tensor.scalar_type());
-  if (!device_) device_ = tensor.device();
-  else if (*device_ != tensor.device()) other_device_ = tensor.device();
+  if (!device_)
+    device_ = tensor.device();
+  else if (*device_ != tensor.device())
+    other_device_ = tensor.device();
   if (is_out && !tensor.numel()) {  // the CPU's kernel cannot resize memory that is not its own
     empty_outputs_.push_back({tensor, at::empty(tensor.sizes(), tensor.options().device(c10::kCPU))});
     return empty_outputs_.back().host;

@@ -33,8 +33,8 @@ class Call {
   const Signature& signature_;
   const c10::OperatorHandle& op_;
   torch::jit::Stack& stack_;
-  const size_t first_;                  // of the arguments on the stack
-  std::vector<c10::IValue> given_;      // keeps the NPU tensors alive
+  const size_t first_;              // of the arguments on the stack
+  std::vector<c10::IValue> given_;  // keeps the NPU tensors alive
   std::vector<Pair> pairs_, empty_outputs_;
   std::optional<c10::Device> device_, other_device_, device_argument_;
   std::optional<at::Generator> generator_;

@@ -10,7 +10,8 @@ at::Tensor host_view(const at::Tensor& npu) {
   c10::Storage storage(c10::make_intrusive<c10::StorageImpl>(
       c10::StorageImpl::use_byte_size_t(), memory.nbytes(),
       c10::DataPtr(memory.unsafeGetStorageImpl()->mutable_data_ptr().get(), c10::kCPU), nullptr, false));
-  auto host = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU), npu.dtype());
+  auto host = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU),
+                                                       npu.dtype());
   auto* to = host.unsafeGetTensorImpl();
   to->set_sizes_and_strides(npu.sizes(), npu.strides());
   to->set_storage_offset(npu.storage_offset());

@@ -25,11 +25,23 @@ struct Kernel : c10::OperatorKernel {
 
 // Kernels of torch_npu's that allocate or describe memory and calculate nothing: they stay, so that allocator, memory
 // statistics and storages are the real ones.
-const std::unordered_set<std::string> kAllocates{
-    "aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty", "aten::new_empty_strided", "aten::resize_",
-    "aten::resize_as_", "aten::set_", "aten::is_set_to", "aten::record_stream", "aten::is_pinned", "aten::_pin_memory",
-    "aten::_lazy_clone", "aten::_efficientzerotensor", "aten::_has_compatible_shallow_copy_type", "aten::expand",
-    "aten::_nested_view_from_buffer"};
+const std::unordered_set<std::string> kAllocates{"aten::empty",
+                                                 "aten::empty_like",
+                                                 "aten::empty_strided",
+                                                 "aten::new_empty",
+                                                 "aten::new_empty_strided",
+                                                 "aten::resize_",
+                                                 "aten::resize_as_",
+                                                 "aten::set_",
+                                                 "aten::is_set_to",
+                                                 "aten::record_stream",
+                                                 "aten::is_pinned",
+                                                 "aten::_pin_memory",
+                                                 "aten::_lazy_clone",
+                                                 "aten::_efficientzerotensor",
+                                                 "aten::_has_compatible_shallow_copy_type",
+                                                 "aten::expand",
+                                                 "aten::_nested_view_from_buffer"};
 
 bool is_view(const c10::OperatorHandle& op) {
   for (auto tag : op.getTags())
@@ -53,7 +65,8 @@ bool is_simulated(const c10::OperatorHandle& op) {
 }
 
 int64_t install() {
-  static auto& library = *new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  static auto& library =
+      *new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
   auto& dispatcher = c10::Dispatcher::singleton();
   int64_t installed = 0;
   for (const auto& name : dispatcher.getAllOpNames()) {

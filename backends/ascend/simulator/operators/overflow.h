@@ -4,8 +4,8 @@
 
 namespace simulator {
 
-// Saturation, the only mode of the first generation: infinity becomes the largest number, NaN becomes 0, and the device's
-// sticky flag is raised. Nothing happens in the other mode, or to other types than float16.
+// Saturation, the only mode of the first generation: infinity becomes the largest number, NaN becomes 0, and the
+// device's sticky flag is raised. Nothing happens in the other mode, or to other types than float16.
 void saturate(const at::Tensor& host);
 void check_type(const char* operation, at::ScalarType type);  // bfloat16 came with the second generation
 

@@ -39,7 +39,8 @@ class SavedState {  // of the CPU's generator; put back also after an exception
 };
 }  // namespace
 
-void with_npu_numbers(const std::optional<at::Generator>& given, c10::Device device, const std::function<void()>& call) {
+void with_npu_numbers(const std::optional<at::Generator>& given, c10::Device device,
+                      const std::function<void()>& call) {
   const uint64_t seed = draw(given ? *given : at::globalContext().defaultGenerator(device));
   at::Generator cpu = at::detail::getDefaultCPUGenerator();
   SavedState saved(cpu);

@@ -8,15 +8,36 @@ using Names = std::unordered_set<std::string>;
 
 // Copies between devices, and indices that torch allows on the CPU.
 const Names kSeveralDevices{
-    "aten::copy_", "aten::_to_copy", "aten::_copy_from", "aten::_copy_from_and_resize", "aten::_foreach_copy_",
-    "aten::_foreach_copy", "aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_",
-    "aten::_unsafe_index", "aten::_unsafe_index_put"};
+    "aten::copy_",          "aten::_to_copy",         "aten::_copy_from",    "aten::_copy_from_and_resize",
+    "aten::_foreach_copy_", "aten::_foreach_copy",    "aten::index",         "aten::index_put",
+    "aten::index_put_",     "aten::_index_put_impl_", "aten::_unsafe_index", "aten::_unsafe_index_put"};
 
-const Names kMoves{
-    "aten::fill_", "aten::full", "aten::full_like", "aten::masked_fill", "aten::masked_fill_", "aten::where", "aten::cat",
-    "aten::stack", "aten::clone", "aten::index", "aten::index_select", "aten::gather", "aten::scatter", "aten::scatter_",
-    "aten::index_put_", "aten::_index_put_impl_", "aten::constant_pad_nd", "aten::repeat", "aten::roll", "aten::flip",
-    "aten::triu", "aten::triu_", "aten::tril", "aten::tril_", "aten::scalar_tensor", "aten::new_full"};
+const Names kMoves{"aten::fill_",
+                   "aten::full",
+                   "aten::full_like",
+                   "aten::masked_fill",
+                   "aten::masked_fill_",
+                   "aten::where",
+                   "aten::cat",
+                   "aten::stack",
+                   "aten::clone",
+                   "aten::index",
+                   "aten::index_select",
+                   "aten::gather",
+                   "aten::scatter",
+                   "aten::scatter_",
+                   "aten::index_put_",
+                   "aten::_index_put_impl_",
+                   "aten::constant_pad_nd",
+                   "aten::repeat",
+                   "aten::roll",
+                   "aten::flip",
+                   "aten::triu",
+                   "aten::triu_",
+                   "aten::tril",
+                   "aten::tril_",
+                   "aten::scalar_tensor",
+                   "aten::new_full"};
 
 int argument_of(const c10::Argument& result, const std::vector<c10::Argument>& arguments) {
   const auto* alias = result.alias_info();

@@ -12,11 +12,11 @@ struct Signature {
 
   std::string name;
   bool is_random = false;
-  bool only_moves_data = false;     // may make or keep an infinity without any overflow
+  bool only_moves_data = false;  // may make or keep an infinity without any overflow
   bool takes_several_devices = false;
-  std::vector<bool> is_out;         // per argument: the caller's tensor for a result, resized where it is empty
-  std::vector<bool> is_written;     // per argument
-  std::vector<int> same_as;         // per result: the argument that it is, or -1
+  std::vector<bool> is_out;      // per argument: the caller's tensor for a result, resized where it is empty
+  std::vector<bool> is_written;  // per argument
+  std::vector<int> same_as;      // per result: the argument that it is, or -1
 };
 
 }  // namespace simulator
