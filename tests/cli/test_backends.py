@@ -65,7 +65,7 @@ def test_first_party_backends_that_are_missing_say_how_to_get_them(monkeypatch):
 
 
 def test_an_installed_first_party_backend_is_not_listed_as_missing(site):
-    site.install("pretrain-ascend", "0.1.0", "pretrain.backends", ascend="pretrain_ascend.plugin")
+    site.install("pretrain-ascend", "0.1.0", "pretrain.backends", ascend="no_such_package.plugin")
     text = listing()
     assert "ascend pretrain-ascend 0.1.0 failed to import" in text
     assert "pip install pretrain-ascend" not in text
