@@ -7,6 +7,8 @@ It is a young library, so what it gives is compared with the reference, the `tok
 from __future__ import annotations
 
 import json
+from collections import deque
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from gigatoken.gigatoken_rs import BPETokenizer, load_hf_json
@@ -14,7 +16,7 @@ from gigatoken.gigatoken_rs import BPETokenizer, load_hf_json
 from pretrain.data.tokenizers.files import END_TOKENS, GPT2_END_TOKENS, fingerprint_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     import numpy as np
@@ -24,27 +26,44 @@ _BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": T
 
 
 class FastTokenizer:
-    """A tokenizer of gigatoken. `encode` and `encode_batch` let other threads of this process run."""
+    """A tokenizer of gigatoken. Encoding lets other threads of this process run, and any number of them may encode.
 
-    def __init__(self, codec: BPETokenizer, *, vocab_size: int, eod: int, fingerprint: str) -> None:
-        self._codec = codec
+    gigatoken's own object is one thread's at a time ("Already borrowed"), so there are as many as threads encode.
+    """
+
+    def __init__(self, content: str, codec: BPETokenizer, *, vocab_size: int, eod: int, fingerprint: str) -> None:
+        self._content = content
+        self._idle = deque([codec])
         self.vocab_size = vocab_size
         self.eod = eod
         self.fingerprint = fingerprint
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of `text`."""
-        ids: list[int] = self._codec.encode(text).tolist()
-        return ids
+        return self.encode_batch([text])[0].tolist()
 
     def encode_batch(self, texts: Sequence[str]) -> list[npt.NDArray[np.uint32]]:
         """Return the ids of each text."""
-        return [self._codec.encode(text) for text in texts]
+        with self._codec() as codec:
+            return [codec.encode(text) for text in texts]
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of `ids`; bytes that are not UTF-8 become U+FFFD."""
-        text: bytes = self._codec.decode([i for i in ids if 0 <= i < self.vocab_size])
+        with self._codec() as codec:
+            text: bytes = codec.decode([i for i in ids if 0 <= i < self.vocab_size])
         return text.decode(errors="replace")
+
+    @contextmanager
+    def _codec(self) -> Iterator[BPETokenizer]:
+        """Give one that no other thread uses."""
+        try:
+            codec = self._idle.pop()
+        except IndexError:
+            codec = load_hf_json(self._content)
+        try:
+            yield codec
+        finally:
+            self._idle.append(codec)
 
 
 def gpt2(vocab_file: Path, merge_file: Path) -> FastTokenizer | None:
@@ -79,7 +98,7 @@ def _load(content: str, end_tokens: Sequence[str], fingerprint: str) -> FastToke
         return None
     if eod is None or not isinstance(codec, BPETokenizer) or _adds_tokens(description.get("post_processor")):
         return None
-    return FastTokenizer(codec, vocab_size=max(ids.values()) + 1, eod=eod, fingerprint=fingerprint)
+    return FastTokenizer(content, codec, vocab_size=max(ids.values()) + 1, eod=eod, fingerprint=fingerprint)
 
 
 def _adds_tokens(processor: Any) -> bool:
