@@ -8,7 +8,7 @@ that write in place, or that torch cannot look into, are not looked into.
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear
@@ -34,15 +34,17 @@ OPAQUE = {
 
 def compile_layers(chunk: nn.Module) -> None:
     """Compile the layers of a model chunk at their first call; names of modules and parameters stay."""
-    for module in chunk.decoder.modules():
-        if type(module) in OPAQUE:
-            module.__class__ = _opaque(type(module))
+    for module in chunk.get_submodule("decoder").modules():
+        kind: Any = type(module)
+        if kind in OPAQUE:
+            module.__class__ = _opaque(kind)
         if isinstance(module, SerialLayer):
             module.compile(backend=BACKEND)
 
 
 @cache
-def _opaque(kind: type[nn.Module]) -> type[nn.Module]:
+def _opaque(kind: Any) -> type[nn.Module]:
     """Return the class with its method kept out: one for all layers, or each layer would be compiled on its own."""
     method = OPAQUE[kind]
-    return type(kind.__name__, (kind,), {method: torch.compiler.disable(getattr(kind, method))})
+    disabled = torch.compiler.disable(getattr(kind, method))  # type: ignore[no-untyped-call]
+    return type(kind.__name__, (kind,), {method: disabled})
