@@ -1,9 +1,15 @@
 """`pretrain data` as users meet it."""
 
+import fcntl
 import gzip
 import json
+import os
+import pty
+import re
+import struct
 import subprocess
 import sys
+import termios
 
 import pytest
 from click.testing import CliRunner
@@ -91,6 +97,28 @@ class TestBuild:
         command = [sys.executable, "-c", program, *map(str, options), "--workers", "1"]
         output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
         assert output.splitlines()[-1] == "[]"
+
+
+class TestProgress:
+    def test_a_terminal_gets_a_bar(self, corpus):
+        """Run it with a terminal of 100 columns as stderr."""
+        leader, follower = pty.openpty()
+        fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
+        options = ["--output-prefix", corpus.with_name("o"), "--tokenizer-type", "bytes", "--workers", "1"]
+        command = [sys.executable, "-m", "pretrain.cli.main", "data", "build", corpus, *options]
+        done = subprocess.run(list(map(str, command)), check=False, stdout=subprocess.PIPE, stderr=follower)
+        os.close(follower)
+        shown = os.read(leader, 1 << 16).decode()
+        os.close(leader)
+        assert done.returncode == 0, shown
+        assert "10 documents" in shown
+        assert f"{corpus.stat().st_size}/{corpus.stat().st_size} bytes" in shown
+
+    def test_a_log_gets_a_line_now_and_then(self, pretrain, corpus, monkeypatch):
+        monkeypatch.setattr("pretrain.cli.data_progress._LINE_EVERY", 0.0)
+        code, _, errors = build(pretrain, corpus, "--tokenizer-type", "bytes")
+        assert (code, len(errors.splitlines())) == (0, 1)
+        assert re.fullmatch(r"0 of 0 MB, [\d.]+ MB/s, 10 documents, 0 s left\n", errors)
 
 
 class TestBuildOptions:

@@ -2,13 +2,15 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from data.example_corpus import DOCUMENTS, write_jsonl
 from pretrain.data.build import build_tokens
 from pretrain.data.fingerprint import fingerprint_path
 from pretrain.data.merging import merge_tokens
-from pretrain.data.token_file import bin_path, idx_path
+from pretrain.data.token_file import TokenFile, bin_path, idx_path
+from pretrain.data.token_writer import IndexPart, write_index
 from pretrain.errors import DataError
 
 
@@ -31,6 +33,26 @@ def test_equals_a_build_over_all_inputs(tmp_path, parts, bytes_section, monkeypa
     assert merged == built
     for path in (bin_path, idx_path, fingerprint_path):
         assert path(tmp_path / "merged").read_bytes() == path(tmp_path / "built").read_bytes()
+
+
+@pytest.mark.slow
+def test_more_than_2_to_the_31_tokens(tmp_path):
+    """Two sparse files of one byte a token, which end in different ones."""
+    for name, end in (("a", 1), ("b", 2)):
+        lengths, ends = np.full(3, 400_000_001, np.int32), np.array([1, 1, 3])
+        with idx_path(tmp_path / name).open("wb") as stream:
+            write_index(stream, np.dtype("u1"), [IndexPart(lengths, ends)])
+        with bin_path(tmp_path / name).open("wb") as stream:
+            stream.truncate(1_200_000_003)
+            stream.seek(-1, 2)
+            stream.write(bytes([end]))
+    merged = merge_tokens([tmp_path / "a", tmp_path / "b"], tmp_path / "merged")
+    tokens = TokenFile.open(tmp_path / "merged")
+    tokens.check_order()
+    assert merged.tokens == tokens.tokens.size == 2_400_000_006 > 2**31
+    assert tokens.offsets.tolist() == [400_000_001 * number for number in range(6)]
+    assert tokens.document_ends.tolist() == [0, 1, 1, 3, 4, 4, 6]
+    assert (tokens.tokens[1_200_000_002], tokens.tokens[1_200_000_003], tokens.tokens[-1]) == (1, 0, 2)
 
 
 def test_data_of_different_tokenizers_is_not_mixed(tmp_path, parts):

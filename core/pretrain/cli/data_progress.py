@@ -43,20 +43,17 @@ class _Lines:
     """Prints a line to stderr every half minute."""
 
     def __init__(self, *, continued: bool) -> None:
-        self._continued = continued
-        self._first: tuple[float, int] | None = None
-        self._told = time.monotonic()
+        self._begun = self._told = time.monotonic()
+        self._read_before: int | None = None if continued else 0
 
     def __call__(self, progress: Progress) -> None:
+        if self._read_before is None:
+            self._read_before = progress.read
+            click.echo(f"continuing an interrupted build at {progress.read / 1e6:,.1f} MB", err=True)
         now = time.monotonic()
-        if self._first is None:
-            self._first = (now, progress.read)
-            if self._continued:
-                click.echo(f"continuing an interrupted build at {progress.read / 1e6:,.1f} MB", err=True)
         if now - self._told >= _LINE_EVERY:
             self._told = now
-            began, read = self._first
-            speed = max(progress.read - read, 1) / (now - began)
+            speed = max(progress.read - self._read_before, 1) / max(now - self._begun, 1e-9)
             click.echo(
                 f"{progress.read / 1e6:,.0f} of {progress.total / 1e6:,.0f} MB, {speed / 1e6:.1f} MB/s, "
                 f"{progress.written.documents:,} documents, {(progress.total - progress.read) / speed:,.0f} s left",
