@@ -80,6 +80,8 @@ class DeviceNames:
         self.compile = _as_is  # every fused kernel is negotiated; torch.compile's import alone takes a second
         self.nvtx = _Ranges()
         self.random = self  # torch.cuda.random.get_rng_state
+        self.OutOfMemoryError = torch.OutOfMemoryError  # whatever the device
+        self.CUDAGraph = getattr(self._module, "CUDAGraph", object)  # none is ever captured
         if self.type == "cpu":
             self._fill_in_host()
         else:
@@ -104,9 +106,7 @@ class DeviceNames:
         self.FloatTensor = torch.FloatTensor
         self.HalfTensor = torch.HalfTensor
         self.BFloat16Tensor = torch.BFloat16Tensor
-        self.OutOfMemoryError = torch.OutOfMemoryError
         self.memory_allocated = self.max_memory_allocated = self.memory_reserved = _zero
-        self.CUDAGraph = object
 
     def __getattr__(self, name: str) -> Any:
         """Return the name of torch's own module of the device (torch.npu, torch.xpu, ...)."""
