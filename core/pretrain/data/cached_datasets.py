@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,6 @@ from megatron.core.datasets.utils import Split
 from torch import distributed
 
 from pretrain.data.megatron_index import MegatronOrder
-from pretrain.data.replacing import replacing
 from pretrain.data.token_file import TokenFile
 
 if TYPE_CHECKING:
@@ -58,12 +58,13 @@ class CachedGPTDataset(GPTDataset):  # type: ignore[misc]
             seed=self.config.random_seed,
         )
         *arrays, description = files
+        description.parent.mkdir(parents=True, exist_ok=True)
         for (_, array), file in zip(order.arrays(), arrays, strict=True):
-            with replacing(file) as stream:
-                np.save(stream, array)
+            partial = file.with_name(f".{file.name}.{os.getpid()}.partial.npy")
+            np.save(partial, array)
             del array
-        with replacing(description) as stream:
-            stream.write(self.unique_description.encode())
+            partial.replace(file)  # without waiting for the disk: a file that an outage cuts off is made again
+        description.write_text(self.unique_description)
 
     def __getstate__(self) -> dict[str, Any]:
         files = _cache_files(self, self.index_split, _INDICES)
