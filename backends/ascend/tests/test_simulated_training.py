@@ -42,6 +42,8 @@ LAYOUTS = {
     "data": (2, (ZERO_1,)),
     "zero3": (2, (ZERO_3,)),
 }
+OVERFLOWS, SHORT = ", initial_loss_scale: 1048576, hysteresis: 1", "train.train_iters=10"
+"""The first steps overflow, the last ones do not."""
 SCALED = (
     "model.num_layers=2",
     "model.hidden_size=128",
@@ -151,8 +153,8 @@ def test_a_checkpoint_goes_from_the_cpu_to_the_npu_and_back(train, on_the_cpu, e
 @pytest.mark.parametrize("engine", ENGINES)
 def test_16_bits_have_about_the_curve_of_the_cpu(train, dtype, tolerance, engine):
     """fp16 begins with a loss scale that overflows: the same steps are skipped."""
-    scale = "" if dtype == "bf16" else ", initial_loss_scale: 4294967296, hysteresis: 1"
-    settings = (f"precision={{dtype: {dtype}{scale}}}", ENGINES[engine], "checkpoint.save=false")
+    scale = "" if dtype == "bf16" else OVERFLOWS
+    settings = (f"precision={{dtype: {dtype}{scale}}}", ENGINES[engine], "checkpoint.save=false", SHORT)
     expected, _ = train("cpu", f"cpu-{dtype}-{engine}", settings)
     found, _ = train(BACKEND, f"{dtype}-{engine}", settings)
     assert [record["skipped_iterations"] for record in found] == [record["skipped_iterations"] for record in expected]
@@ -178,8 +180,7 @@ def test_a_large_recipe_scaled_down_trains_on_two_by_two_ranks(train, recipe):
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_chip_that_saturates_skips_the_steps_that_overflow(train, engine):
     """On two ranks of the first generation, where no gradient is ever inf: the float status alone says so."""
-    precision = "precision={dtype: fp16, initial_loss_scale: 4294967296, hysteresis: 1}"
-    settings = (precision, ENGINES[engine], "checkpoint.save=false")
+    settings = (f"precision={{dtype: fp16{OVERFLOWS}}}", ENGINES[engine], "checkpoint.save=false", SHORT)
     expected, _ = train("cpu", f"cpu-saturates-{engine}", settings, ranks=2)
     chip = {"ASCEND_SIMULATOR_SOC": "Ascend910A"}
     found, run_dir = train(BACKEND, f"saturates-{engine}", settings, ranks=2, environment=chip)
@@ -188,5 +189,5 @@ def test_a_chip_that_saturates_skips_the_steps_that_overflow(train, engine):
         pytest.skip("this device keeps inf and nan")
     skipped = [record["skipped_iterations"] for record in found]
     assert skipped == [record["skipped_iterations"] for record in expected]
-    assert 0 < sum(skipped) < 20
-    assert found[-1]["lm_loss"] < found[sum(skipped)]["lm_loss"]
+    assert 0 < sum(skipped) < len(skipped)
+    assert found[-1]["lm_loss"] == pytest.approx(expected[-1]["lm_loss"], rel=4e-3)
