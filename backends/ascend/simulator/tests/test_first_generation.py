@@ -5,6 +5,8 @@ import torch
 
 from simulator_kit import programs
 
+pytestmark = pytest.mark.xdist_group("first_generation")  # one worker: one start of the program
+
 
 @pytest.fixture(scope="module")
 def found():

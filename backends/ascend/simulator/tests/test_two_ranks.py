@@ -4,7 +4,7 @@ import pytest
 
 from simulator_kit import programs
 
-pytestmark = pytest.mark.ranks
+pytestmark = [pytest.mark.ranks, pytest.mark.xdist_group("ranks")]  # one worker: one start of the program
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,8 @@ import pytest
 ROOT = Path(__file__).parents[4]
 CONFORMANCE = ROOT / "backends" / "ascend" / "tests" / "test_conformance.py"
 
+pytestmark = pytest.mark.xdist_group("wrong_kernels")  # one worker: one run
+
 
 @pytest.fixture(scope="module")
 def failed():
