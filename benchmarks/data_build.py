@@ -127,7 +127,7 @@ def pack(corpus: Path) -> list[Path]:
 
 
 def run(command: list[object]) -> dict[str, float]:
-    """Return seconds on the clock and of the processors, and the largest process in MB."""
+    """Return seconds on the clock and of the processors, those of child processes included."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     start = time.perf_counter()
     done = subprocess.run(command, cwd=ROOT, capture_output=True, check=False)

@@ -167,7 +167,7 @@ if __name__ == "__main__":
 def test_a_full_disk_is_named_and_what_is_written_stays_valid(tmp_path, inputs, whole, monkeypatch):
     room = [50_000]
 
-    def write(file, content, write=token_writer._write):
+    def write(file, content, write=token_writer.write_all):
         """Write what there is room for, as the system does."""
         content = memoryview(content).cast("B")
         write(file, content[: room[0]])
@@ -176,12 +176,30 @@ def test_a_full_disk_is_named_and_what_is_written_stays_valid(tmp_path, inputs, 
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr(token_writer, "_write", write)
+        patch.setattr(token_writer, "write_all", write)
         with pytest.raises(DataError) as caught:
             build_tokens(inputs, tmp_path / "p", SECTION, append_eod=True)
     lines = str(caught.value).splitlines()
     assert lines[0] == f"{tmp_path / 'p'}.partial cannot be written: No space left on device."
     assert "the same command" in lines[1]
+    build_tokens(inputs, tmp_path / "p", SECTION, append_eod=True)
+    assert content(tmp_path / "p") == whole
+
+
+@pytest.mark.parametrize("step", ["write_all", "Counts", "State"])
+def test_ctrl_c_between_writing_and_noting_what_is_written(tmp_path, inputs, whole, monkeypatch, step):
+    calls, usual = [], getattr(growing_files, step)
+
+    def interrupted(*given):
+        calls.append(given)
+        if len(calls) == 5:
+            raise KeyboardInterrupt
+        return usual(*given)
+
+    monkeypatch.setattr(growing_files, step, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        build_tokens(inputs, tmp_path / "p", SECTION, append_eod=True)
+    assert folder_of(tmp_path / "p").exists()
     build_tokens(inputs, tmp_path / "p", SECTION, append_eod=True)
     assert content(tmp_path / "p") == whole
 

@@ -9,6 +9,10 @@ import gzip
 import hashlib
 import json
 import lzma
+import random
+import subprocess
+import sys
+import time
 
 import pytest
 import zstandard
@@ -18,6 +22,7 @@ from pretrain.data.merging import merge_tokens
 from pretrain.data.sharding import Shard
 from pretrain.data.token_file import bin_path, idx_path
 from pretrain.data.tokenizers import load_tokenizer
+from pretrain.data.unfinished import STATE, folder_of
 from pretrain.recipe.sections.tokenizer import TokenizerSection
 
 PEPS = "05a7c466e7d450f886b40904d3a1755f"
@@ -79,6 +84,45 @@ def test_from_four_shards(tmp_path, peps, section):
         build_tokens([peps], prefix, section, append_eod=True, shard=Shard(number, 4))
     merge_tokens(prefixes, tmp_path / "merged")
     assert sums(tmp_path / "merged") == MEGATRONS[section.type]
+
+
+@pytest.mark.ranks
+def test_after_three_kills(tmp_path, peps, section):
+    """SIGKILL at random moments of a build that takes its time."""
+    (tmp_path / "main.py").write_text(SLOW_BUILD)
+    command = [sys.executable, tmp_path / "main.py", peps, tmp_path / "p", section.model_dump_json()]
+    moments, reached = random.Random(0), []
+    for _ in range(3):
+        with subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, start_new_session=True) as process:
+            assert process.stdout.readline() == b"begun\n"
+            time.sleep(moments.uniform(0.1, 1.0))
+            process.kill()
+        reached.append(json.loads((folder_of(tmp_path / "p") / STATE).read_text())["written"][0])
+    assert 0 < reached[0] <= reached[1] <= reached[2] < 620
+    build_tokens([peps], tmp_path / "p", section, append_eod=True, workers=2)
+    assert sums(tmp_path / "p") == MEGATRONS[section.type]
+
+
+SLOW_BUILD = """
+import sys, time
+from functools import partial
+from pathlib import Path
+from pretrain.data import build, reading, unfinished
+from pretrain.data.unfinished import STATE, folder_of
+from pretrain.recipe.sections.tokenizer import TokenizerSection
+
+def slowly(progress, told=[]):
+    if len(told) == 1:
+        print("begun", flush=True)
+    told.append(progress)
+    time.sleep(0.05)
+
+unfinished.SAVED_EVERY = 0.0
+build.read_chunks = partial(reading.read_chunks, chunk_bytes=1 << 17)
+corpus, prefix, section = sys.argv[1:]
+section = TokenizerSection.model_validate_json(section)
+build.build_tokens([Path(corpus)], Path(prefix), section, append_eod=True, workers=2, progress=slowly)
+"""
 
 
 @pytest.mark.slow

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pretrain.data.cleaning import SeenDocuments, only
-from pretrain.data.token_writer import IndexPart, TokenWriter, write_index
-from pretrain.data.unfinished import INDEX, Counts
+from pretrain.data.token_writer import IndexPart, TokenWriter, write_all, write_index
+from pretrain.data.unfinished import INDEX, Counts, State
 from pretrain.errors import DataError
 
 if TYPE_CHECKING:
@@ -51,15 +52,16 @@ class GrowingFiles:
         state = self._work.state
         with self._work.writing():
             self._writer.add(encoded)
-            self._digests.write(b"".join(digests))
-            state.place, state.written = chunk.next, self._writer.written
-            state.sizes = {name: os.fstat(file.fileno()).st_size for name, file in self._work.files.items()}
-            state.counts = Counts(
-                state.counts.faults + result.faults.count,
-                state.counts.first_fault or result.faults.first,
-                state.counts.short + result.short,
-                state.counts.duplicates + len(result.digests) - len(digests),
-            )
+            write_all(self._digests, b"".join(digests))
+        sizes = {name: os.fstat(file.fileno()).st_size for name, file in self._work.files.items()}
+        counts = Counts(
+            state.counts.faults + result.faults.count,
+            state.counts.first_fault or result.faults.first,
+            state.counts.short + result.short,
+            state.counts.duplicates + len(result.digests) - len(digests),
+        )
+        # All at once: Ctrl-C can come between any two statements, and the state is saved then.
+        self._work.state = State(state.settings, chunk.next, self._writer.written, sizes, counts)
         self._work.save(now=False)
 
     def finish(self, dtype: np.dtype[Any]) -> None:
@@ -73,7 +75,7 @@ class GrowingFiles:
             write_index(stream, dtype, [part])
             stream.flush()
             os.fsync(stream.fileno())
-        self._work.state.finished = True
+        self._work.state = replace(self._work.state, finished=True)
         self._work.save()
 
     def _compare(self, chunk: Chunk, result: EncodedChunk) -> None:

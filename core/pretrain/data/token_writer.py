@@ -98,7 +98,7 @@ class TokenWriter:
         ends = before.sequences + np.cumsum(encoded.sequences, dtype="<i8")
         arrays = (encoded.tokens, encoded.lengths.astype("<i4", copy=False), ends)
         for file, array in zip(self._files, arrays, strict=True):
-            _write(file, np.ascontiguousarray(array).data.cast("B"))
+            write_all(file, np.ascontiguousarray(array).data.cast("B"))
         self.written = Written(
             before.documents + encoded.sequences.size,
             before.sequences + encoded.lengths.size,
@@ -110,20 +110,20 @@ def write_index(idx_file: IO[bytes], dtype: np.dtype[Any], parts: Sequence[Index
     """Write `.idx` for the documents of all parts, one after the other; memory does not grow with their number."""
     code = next(code for code, known in DTYPE_CODES.items() if known == dtype)
     sequences, documents = (sum(part[field].size for part in parts) for field in (0, 1))
-    _write(idx_file, HEADER.pack(MAGIC, VERSION, code, sequences, documents + 1))
+    write_all(idx_file, HEADER.pack(MAGIC, VERSION, code, sequences, documents + 1))
     for part in parts:
         for window in _windows(part.lengths):
-            _write(idx_file, window.astype("<i4", copy=False).data)
+            write_all(idx_file, window.astype("<i4", copy=False).data)
     begin = 0
     for window in (window for part in parts for window in _windows(part.lengths)):
         ends = begin + np.cumsum(window, dtype="<i8") * dtype.itemsize
-        _write(idx_file, np.concatenate([np.array([begin], "<i8"), ends[:-1]]).data)
+        write_all(idx_file, np.concatenate([np.array([begin], "<i8"), ends[:-1]]).data)
         begin = int(ends[-1])
-    _write(idx_file, bytes(8))
+    write_all(idx_file, bytes(8))
     before = 0
     for part in parts:
         for window in _windows(part.document_ends):
-            _write(idx_file, (window + before).astype("<i8", copy=False).data)
+            write_all(idx_file, (window + before).astype("<i8", copy=False).data)
         before += part.lengths.size
 
 
@@ -131,7 +131,7 @@ def _windows(array: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
     yield from (array[first : first + _WRITTEN_AT_ONCE] for first in range(0, array.size, _WRITTEN_AT_ONCE))
 
 
-def _write(file: IO[bytes], content: bytes | memoryview) -> None:
+def write_all(file: IO[bytes], content: bytes | memoryview) -> None:
     """Write everything: a file without a buffer may take a part, as where the disk becomes full."""
     left = memoryview(content).cast("B")
     while left:

@@ -50,7 +50,7 @@ class Counts:
 NONE_LEFT_OUT = Counts()
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class State:
     """How far a build has come.
 
