@@ -104,8 +104,8 @@ class AscendBackend(Backend):
         given = os.environ.get(PEAK)
         if given is not None:
             return _teraflops(given)
-        known = device is not None and device.peak is not None and device.peak.source is Source.VENDOR
-        return device.peak.half if known else None  # type: ignore[union-attr]  # known: it is there
+        peak = None if device is None else device.peak
+        return peak.half if peak is not None and peak.source is Source.VENDOR else None
 
     def point_to_point(self) -> PointToPoint:
         """Batches from A2 on: torch_npu documents batch_isend_irecv for A2 and A3 alone."""
