@@ -7,6 +7,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <mutex>
 #include <thread>
 
 #include "../cann/settings.h"
@@ -27,11 +28,25 @@ std::string parent() {
 std::string file_of(const char* kind, uint64_t number, uint32_t from) {
   return kind + std::to_string(number) + "." + std::to_string(from);
 }
+
+void close_at_exit(Communicator* made) {
+  static auto& open = *new std::vector<Communicator*>;
+  static const pid_t owner = getpid();  // a forked child has copies of groups that are not its own
+  static const int once = std::atexit([] {
+    for (Communicator* group : open)
+      if (getpid() == owner) group->close();
+  });
+  static std::mutex lock;
+  std::lock_guard<std::mutex> guard(lock);
+  (void)once;
+  open.push_back(made);
+}
 }  // namespace
 
 Communicator::Communicator(std::string name, uint32_t size, uint32_t rank)
     : name(name), size(size), rank(rank), folder_(parent() + "/" + name + "/"), sent_(size), received_(size) {
   mkdir(folder_.c_str(), 0700);  // by whichever rank is first
+  close_at_exit(this);
 }
 
 void Communicator::exchange(const std::string& call, const char* data, size_t bytes,
@@ -59,9 +74,15 @@ Bytes Communicator::receive(const std::string& call, uint32_t from) {
 }
 
 void Communicator::close() {
-  if (exchanges_) remove(file_of("all", exchanges_ - 1, rank));
-  rmdir(folder_.c_str());  // the last rank succeeds
+  if (closed_.exchange(true)) return;
+  std::ofstream(closed_by(rank)).close();
+  for (uint32_t other = 0; other < size; other++)
+    if (!std::filesystem::exists(closed_by(other))) return;
+  std::error_code none;  // another rank may be doing the same
+  std::filesystem::remove_all(folder_, none);
 }
+
+std::string Communicator::closed_by(uint32_t other) const { return folder_ + file_of("closed", 0, other); }
 
 void Communicator::post(const std::string& file, const std::string& call, const char* data, size_t bytes) {
   char header[kHeader] = {};

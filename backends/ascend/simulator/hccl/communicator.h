@@ -22,6 +22,8 @@ class Communicator {
                 const std::function<void(uint32_t rank, const char* data, size_t bytes)>& visit);
   void send(const std::string& call, const char* data, size_t bytes, uint32_t to);
   Bytes receive(const std::string& call, uint32_t from);
+  // Say that this rank has read all that it will. The last rank to do so removes the folder: what the others posted
+  // last may not have been read before. Done for all groups when the process ends.
   void close();
 
   const std::string name;
@@ -31,11 +33,12 @@ class Communicator {
   void post(const std::string& file, const std::string& call, const char* data, size_t bytes);
   Bytes fetch(const std::string& file, const std::string& call, uint32_t from);
   void remove(const std::string& file);
+  std::string closed_by(uint32_t other) const;
 
   const std::string folder_;
   std::atomic<uint64_t> exchanges_{0};
   std::vector<uint64_t> sent_, received_;  // messages by the other rank
-  std::atomic<bool> failed_{false};
+  std::atomic<bool> failed_{false}, closed_{false};
 };
 
 }  // namespace simulator
