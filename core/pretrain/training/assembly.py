@@ -64,9 +64,7 @@ def assemble(
     try:
         engine, kernels = build_engine(recipe, plugins, tokenizer.vocab_size, device, partial(_tell, world.rank))
         reading = Reading.of(recipe, tokenizer, layout, parallel_state.get_data_parallel_rank(), engine, device)
-        progress, remark = start_from(recipe, engine, run_dir, resume=resume)
-        reading, notices = reading.go_on(progress)
-        remark = "\n".join(filter(None, (remark, *notices)))
+        progress, remark, reading = _start(recipe, engine, reading, run_dir, resume=resume)
         iterations = total_iterations(recipe)
         with (
             Journal(
@@ -105,6 +103,15 @@ def assemble(
             groups.leave()
         raise
     groups.leave()
+
+
+def _start(
+    recipe: Recipe, engine: Engine, reading: Reading, run_dir: Path, *, resume: bool
+) -> tuple[Progress, str, Reading]:
+    """Return how far the training is, what to say of it, and what is read from there on."""
+    progress, remark = start_from(recipe, engine, run_dir, resume=resume)
+    reading, notices = reading.go_on(progress)
+    return progress, "\n".join(filter(None, (remark, *notices))), reading
 
 
 def _saving(recipe: Recipe, run_dir: Path, rank: int, progress: Progress, *, resumed: bool) -> Saving | None:
