@@ -56,9 +56,7 @@ def assemble(
         started: seconds since the epoch at which the run was started.
     """
     layout = recipe.layout(world.world_size)
-    torch.use_deterministic_algorithms(recipe.train.deterministic_mode)
-    device = plugins.backend.device(world.local_rank)
-    require_dtype(plugins, compute_dtype(recipe))
+    device = _device(recipe, plugins, world)
     tokenizer = load_tokenizer(recipe.tokenizer)
     groups.join_world(plugins.backend, world.rank, world.world_size, recipe.parallel.distributed_timeout_minutes)
     try:
@@ -103,6 +101,14 @@ def assemble(
             groups.leave()
         raise
     groups.leave()
+
+
+def _device(recipe: Recipe, plugins: Plugins, world: World) -> torch.device:
+    """Return this rank's device, which must know the recipe's dtype."""
+    torch.use_deterministic_algorithms(recipe.train.deterministic_mode)
+    device = plugins.backend.device(world.local_rank)
+    require_dtype(plugins, compute_dtype(recipe))
+    return device
 
 
 def _start(
