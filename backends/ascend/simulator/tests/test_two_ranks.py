@@ -64,6 +64,10 @@ def test_so_is_a_product_of_bfloat16_and_not_of_int8(found):
     assert found[0]["int8 product on hccl"] == ""
 
 
+def test_groups_come_and_go_and_leave_no_files(found):
+    assert [result["folders left"] for result in found] == [0, 0]
+
+
 def test_ranks_that_call_different_things_are_told_so(found):
     words = " ".join(result["mismatch"] for result in found)
     assert "HcclAllReduce of 4 float32, sum" in words

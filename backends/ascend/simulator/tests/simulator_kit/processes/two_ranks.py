@@ -2,6 +2,7 @@
 
 import json
 import os
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -67,6 +68,18 @@ for value in (1.0, 2.0, 3.0):  # messages to one peer arrive in their order
 found["float64"] = refused(lambda: dist.all_reduce(filled(1.0, dtype=torch.float64)))
 found["int8 product on hccl"] = refused(lambda: dist.all_reduce(filled(1, dtype=torch.int8), dist.ReduceOp.PRODUCT))
 found["bf16 product"] = refused(lambda: dist.all_reduce(filled(1.0, dtype=torch.bfloat16), dist.ReduceOp.PRODUCT))
+
+folder = Path(os.environ["ASCEND_SIMULATOR_FOLDER"])
+dist.barrier()
+before = set(folder.iterdir())
+dist.barrier()
+for _ in range(20):  # a rank that is done must not take away what the other has not read
+    group = dist.new_group()
+    dist.all_reduce(filled(1.0), group=group)
+    dist.destroy_process_group(group)
+dist.barrier()
+found["folders left"] = len(set(folder.iterdir()) - before)
+dist.barrier()  # the other rank counts before the next group is made
 
 other = dist.new_group()  # the group does not survive this
 mismatch = filled(1.0, 4 + rank)
