@@ -135,6 +135,15 @@ def test_the_curve_is_the_cpus(train, on_the_cpu, layout):
     assert environment["kernels"]["backend"] == BACKEND
 
 
+def test_an_interleaved_pipeline_of_two_stages_has_the_curve_of_one_rank(train):
+    """On and back to the same rank: messages of one batch would be mistaken for each other."""
+    settings = ("model.num_layers=4", "train.global_batch_size=8", "checkpoint.save=false", SHORT)
+    interleaved = (PIPELINE, "parallel.virtual_pipeline_model_parallel_size=2")
+    expected, _ = train("cpu", "cpu-interleaved", settings)
+    found, _ = train(BACKEND, "interleaved", (*settings, *interleaved), ranks=2)
+    assert curve(found) == pytest.approx(curve(expected), rel=1e-5)
+
+
 @pytest.mark.parametrize(("engine", "ranks"), [((), 1), ((ZERO_3,), 2)], ids=["megatron", "zero3"])
 def test_a_checkpoint_goes_from_the_cpu_to_the_npu_and_back(train, on_the_cpu, engine, ranks):
     """Ten iterations here, five there, five here: the curve of an uninterrupted training."""

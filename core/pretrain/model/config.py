@@ -13,6 +13,7 @@ from pretrain.model.requests import compute_dtype
 if TYPE_CHECKING:
     from pretrain.plugins.backend import PointToPoint
     from pretrain.recipe import Recipe
+    from pretrain.recipe.sections.parallel import ParallelSection
 
 ACTIVATIONS = {"gelu": functional.gelu, "gelu_tanh": functional.gelu, "swiglu": functional.silu}
 
@@ -69,10 +70,19 @@ def _parallel(recipe: Recipe, point_to_point: PointToPoint) -> dict[str, Any]:
         "pipeline_dtype": dtype,
         "fp16": dtype == torch.float16,
         "bf16": dtype == torch.bfloat16,
-        "batch_p2p_comm": point_to_point.batched,
+        "batch_p2p_comm": point_to_point.batched and not _meets_twice(parallel),
         "batch_p2p_sync": False,
         "deallocate_pipeline_outputs": True,
     }
+
+
+def _meets_twice(parallel: ParallelSection) -> bool:
+    """Say whether one batch holds two messages to one peer: an interleaved schedule whose next stage is its last one.
+
+    They are told apart by their order alone, and both ends begin with what goes back (p2p_communication.py,
+    _batched_p2p_ops): each takes the other's gradients for activations. Megatron-LM's arguments.py refuses it.
+    """
+    return parallel.pipeline_model_parallel_size == 2 and parallel.virtual_pipeline_model_parallel_size is not None
 
 
 def _recompute(recipe: Recipe) -> dict[str, Any]:

@@ -1,0 +1,24 @@
+"""What megatron-core is told of model and schedule."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine import tiny
+from pretrain.model.config import transformer_config
+from pretrain.plugins.backend import PointToPoint
+
+LAYERS = "model.num_layers=8"
+
+
+@pytest.mark.parametrize("batched", [True, False])
+@pytest.mark.parametrize(
+    ("stages", "virtual", "meets_twice"), [(2, None, False), (4, None, False), (2, 2, True), (4, 2, False)]
+)
+def test_messages_go_one_by_one_where_one_batch_would_hold_two_for_one_peer(batched, stages, virtual, meets_twice):
+    """An interleaved schedule on two stages sends on and back to the same rank, and only the order tells them apart."""
+    sizes = [f"parallel.pipeline_model_parallel_size={stages}"]
+    if virtual:
+        sizes.append(f"parallel.virtual_pipeline_model_parallel_size={virtual}")
+    config = transformer_config(tiny.tiny(LAYERS, *sizes), PointToPoint(batched=batched))
+    assert config.batch_p2p_comm is (batched and not meets_twice)
