@@ -1,10 +1,11 @@
 """How fast text becomes token files: `pretrain data build` against Megatron-LM's way and gigatoken's.
 
-    python -m benchmarks.data_build [--megabytes 110] [--rounds 3] [--tokenizers ../shared/data] [--keep]
+    python -m benchmarks.data_build [--megabytes 110] [--rounds 3] [--without-pool] [--folder DIR] [--keep]
 
 Whole processes, start-up included, one after the other; GPT-2 BPE, two workers, the end of every document appended.
-The slow rival runs once, in the middle. Every output must have the same bytes. `cpu` is what the processes used: on a
-machine that is busy with other things it says more than the wall time, which is why both and the load are kept.
+The slow rival, a pool, runs once, in the middle, or not at all. Every output must have the same bytes. `cpu` is what
+the processes used: on a machine that is busy with other things it says more than the wall time, which is why both and
+the load are kept.
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ from pathlib import Path
 import zstandard
 
 from benchmarks import machine
-from benchmarks.english import write_english
+from benchmarks.english import SOURCE, write_english
 
 ROOT = Path(__file__).parent.parent
 BIN = Path(sys.executable).parent
 WORKERS = "2"
+POOL = "pool of tokenizers"
 
 
 def main() -> None:
@@ -40,18 +42,23 @@ def main() -> None:
     parser.add_argument(
         "--tokenizers", type=Path, default=ROOT.parent / "shared" / "data", help="GPT-2's files and PEPs"
     )
+    parser.add_argument("--without-pool", action="store_true", help="leave out the rival that takes minutes")
+    parser.add_argument("--folder", type=Path, help="where the corpus lies, or is left for the next time")
     parser.add_argument("--keep", action="store_true", help="write results/data_build.json")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        result = measure(Path(folder), arguments.tokenizers, arguments.megabytes * 10**6, arguments.rounds)
+        result = measure(arguments.folder or Path(folder), arguments)
     print(json.dumps(result, indent=1))
     if arguments.keep:
         machine.keep("data_build", result)
 
 
-def measure(folder: Path, tokenizers: Path, size: int, rounds: int) -> dict[str, object]:
+def measure(folder: Path, arguments: argparse.Namespace) -> dict[str, object]:
+    tokenizers, rounds = arguments.tokenizers, arguments.rounds
     corpus, tokenizer = folder / "corpus.jsonl", folder / "tokenizer.json"
-    what = write_english(tokenizers / "peps.jsonl", corpus, size)
+    if not corpus.exists():
+        write_english(tokenizers / "peps.jsonl", corpus, arguments.megabytes * 10**6)
+    what = {"text": SOURCE, "bytes": corpus.stat().st_size}
     write_tokenizer(tokenizers, tokenizer)
     one = folder / "one.jsonl"
     one.write_text('{"text": "one line"}\n')
@@ -81,14 +88,15 @@ def measure(folder: Path, tokenizers: Path, size: int, rounds: int) -> dict[str,
         "help": [BIN / "pretrain", "data", "build", "--help"],
     }
     load = os.getloadavg()[0]
-    runs: dict[str, list[dict[str, float]]] = {name: [] for name in (*commands, "pool of tokenizers")}
+    runs: dict[str, list[dict[str, float]]] = {name: [] for name in commands}
     for number in range(rounds):
         for name, command in commands.items():
             runs[name].append(run(command))
-        if number == rounds // 2:
-            runs["pool of tokenizers"].append(run(rival("data_pool", WORKERS)))
+        if number == rounds // 2 and not arguments.without_pool:
+            runs[POOL] = [run(rival("data_pool", WORKERS))]
     run(ours(corpus))
-    outputs = {name: digest(folder / name) for name in ("ours_text_document", "data_whole_file", "data_pool")}
+    names = ("ours_text_document", "data_whole_file", *(["data_pool"] if POOL in runs else []))
+    outputs = {name: digest(folder / name) for name in names}
     if len(set(outputs.values())) != 1:
         raise SystemExit(f"the outputs differ: {outputs}")
     return {
@@ -122,7 +130,8 @@ def pack(corpus: Path) -> list[Path]:
         ".zst": lambda: zstandard.compress(content),
     }
     for suffix, compress in packed.items():
-        Path(f"{corpus}{suffix}").write_bytes(compress())
+        if not Path(f"{corpus}{suffix}").exists():
+            Path(f"{corpus}{suffix}").write_bytes(compress())
     return [Path(f"{corpus}{suffix}") for suffix in packed]
 
 
@@ -156,7 +165,7 @@ def ratios(runs: dict[str, list[dict[str, float]]]) -> dict[str, float]:
     median = {
         key: {name: statistics.median(r[key] for r in found) for name, found in runs.items()} for key in ("wall", "cpu")
     }
-    rivals = ("gigatoken, whole file", "pool of tokenizers")
+    rivals = [name for name in ("gigatoken, whole file", POOL) if name in runs]
     return {
         f"{name}, {key}": round(values[name] / values["pretrain data build"], 1)
         for key, values in median.items()

@@ -9,7 +9,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-BENCHMARKS = ("train_step", "bridge_cost", "startup", "cpu_kernels", "zero_step", "zero_memory", "data_index")
+BENCHMARKS = (
+    *("train_step", "bridge_cost", "startup", "cpu_kernels", "zero_step", "zero_memory"),
+    *("data_index", "data_build"),
+)
 
 ROOT = Path(__file__).parent.parent
 
