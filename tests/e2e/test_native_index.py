@@ -32,7 +32,6 @@ def test_a_run_goes_on_where_it_stopped_also_with_another_blend(text_tokens, tmp
     whole, halves = tmp_path / "whole", tmp_path / "halves"
     pretrain(*tiny(text_tokens, whole, *SHORT, blend(0.7, 0.3)))
     pretrain(*tiny(text_tokens, halves, *SHORT, blend(0.7, 0.3), "train.exit_interval=4"))
-    assert not list(text_tokens.parent.glob("cache"))
     shutil.copytree(halves, tmp_path / "changed")
 
     printed = pretrain(*tiny(text_tokens, halves, *SHORT, blend(0.7, 0.3)), "--resume")
