@@ -100,7 +100,7 @@ class CachedDatasetBuilder(BlendedMegatronDatasetBuilder):  # type: ignore[misc]
 
     def _build_megatron_dataset_splits(
         self, dataset_path: str, split: Any, sizes: list[int], synchronize_ranks: bool = True
-    ) -> list[Any]:
+    ) -> Any:
         """Build the datasets of one pair of token files; megatron-core lists the number of every document."""
         if distributed.is_initialized() and not self.is_built_on_rank():
             return super()._build_megatron_dataset_splits(dataset_path, split, sizes, synchronize_ranks)

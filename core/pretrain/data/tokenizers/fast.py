@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from gigatoken.gigatoken_rs import BPETokenizer, load_hf_json
 
@@ -40,7 +40,8 @@ class FastTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of `text`."""
-        return self.encode_batch([text])[0].tolist()
+        ids: list[int] = self.encode_batch([text])[0].tolist()
+        return ids
 
     def encode_batch(self, texts: Sequence[str]) -> list[npt.NDArray[np.uint32]]:
         """Return the ids of each text."""
@@ -59,7 +60,7 @@ class FastTokenizer:
         try:
             codec = self._idle.pop()
         except IndexError:
-            codec = load_hf_json(self._content)
+            codec = cast("BPETokenizer", load_hf_json(self._content))  # the kind that the first one is
         try:
             yield codec
         finally:
