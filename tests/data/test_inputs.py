@@ -1,6 +1,7 @@
 """What can be named as input, in which order it is read, and how it is cut into shards."""
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -59,6 +60,22 @@ class TestNames:
         corpus = write_jsonl(tmp_path / "c.jsonl", ["a"])
         with pytest.raises(DataError, match="does not exist, and as a pattern it matches no file"):
             find_sources([Path(f"{corpus},{tmp_path / name}")])
+
+    def test_a_pipe_is_refused(self, tmp_path):
+        """Its size is 0, so it would be read as an empty file."""
+        corpus = write_jsonl(tmp_path / "c.jsonl", ["a"])
+        os.mkfifo(tmp_path / "pipe.jsonl")
+        with pytest.raises(DataError, match=r"pipe\.jsonl is neither a file nor a folder.*\nWrite .* to a file first"):
+            find_sources([corpus, tmp_path / "pipe.jsonl"])
+
+    def test_a_shells_substitution_is_refused(self):
+        reading, writing = os.pipe()
+        try:
+            with pytest.raises(DataError, match=f"/dev/fd/{reading} is neither a file nor a folder"):
+                find_sources([Path(f"/dev/fd/{reading}")])
+        finally:
+            os.close(reading)
+            os.close(writing)
 
     def test_an_empty_folder_is_named(self, tmp_path):
         with pytest.raises(DataError, match="no file is in there"):

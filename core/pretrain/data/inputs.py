@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import json
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -66,7 +67,7 @@ def find_sources(inputs: Sequence[Path], *, otherwise: Kind = "lines") -> list[S
         otherwise: what a file is that is named and whose name does not say.
 
     Raises:
-        DataError: something does not exist, or a folder holds several splits.
+        DataError: something does not exist, is a pipe or a device, or a folder holds several splits.
     """
     sources = [source for given in inputs for part in _parts(given) for source in _sources_of(part, otherwise)]
     if not sources:
@@ -126,8 +127,11 @@ def _files_below(folder: Path) -> list[Path]:
 
 def _source(path: Path, kind: Kind) -> Source:
     try:
-        size = path.stat().st_size
+        found = path.stat()
     except OSError as exc:
         msg = f"{path} cannot be read: {exc.strerror or exc}."
         raise DataError(msg) from exc
-    return Source(path, kind, size, 0, size)
+    if not stat.S_ISREG(found.st_mode):  # a pipe has no size, and a build that is continued reads again
+        msg = f"{path} is neither a file nor a folder, but a pipe or a device.\nWrite what it gives to a file first."
+        raise DataError(msg)
+    return Source(path, kind, found.st_size, 0, found.st_size)
