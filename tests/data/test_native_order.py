@@ -72,6 +72,18 @@ class TestApportionment:
         counts[dataset] += 1
         assert turns.before(position + 1) == counts
 
+    @pytest.mark.parametrize("weights", [[1.0] * 300, [1000.0, *[1.0] * 300], [1.5**-i for i in range(300)]])
+    def test_hundreds_of_datasets_take_their_turns(self, weights):
+        """Where many are due at once, and one of them many times."""
+        turns = Apportionment(weights)
+        for begin in (0, 149, 650, 10**9 + 150):
+            counts = turns.before(begin)
+            for position in range(begin, begin + 40):
+                dataset, count = turns.at(position)
+                assert count == counts[dataset]
+                counts[dataset] += 1
+            assert turns.before(begin + 40) == counts
+
     @given(WEIGHTS, st.integers(0, 10**12))
     def test_every_beginning_has_the_shares_of_the_weights(self, weights, position):
         total = sum(weights)

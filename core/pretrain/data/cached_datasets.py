@@ -60,10 +60,8 @@ class CachedGPTDataset(GPTDataset):  # type: ignore[misc]
         *arrays, description = files
         description.parent.mkdir(parents=True, exist_ok=True)
         for (_, array), file in zip(order.arrays(), arrays, strict=True):
-            partial = file.with_name(f".{file.name}.{os.getpid()}.partial.npy")
-            np.save(partial, array)
+            _save(file, array)
             del array
-            partial.replace(file)  # without waiting for the disk: a file that an outage cuts off is made again
         description.write_text(self.unique_description)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -128,6 +126,18 @@ class CachedDatasetBuilder(BlendedMegatronDatasetBuilder):  # type: ignore[misc]
         """Build one dataset on the ranks that need it, rank 0 before the others."""
         wanted = CachedBlendedDataset if cls is BlendedDataset else cls
         return BlendedMegatronDatasetBuilder.build_generic_dataset(wanted, *args)
+
+
+def _save(file: Path, array: Any) -> None:
+    """Write without waiting for the disk: a file that an outage cuts off is made again."""
+    for left in file.parent.glob(f".{file.name}.*.partial.npy"):
+        left.unlink(missing_ok=True)  # of a run that was killed
+    partial = file.with_name(f".{file.name}.{os.getpid()}.partial.npy")
+    try:
+        np.save(partial, array)
+        partial.replace(file)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def _cache_files(dataset: Any, split: Any, names: tuple[str, ...]) -> list[Path]:

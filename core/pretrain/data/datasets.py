@@ -32,6 +32,8 @@ _SURPLUS = 0.005
 class Datasets:
     """Map-style torch datasets; None for a split that is not used, and on ranks that read no data.
 
+    With `data.index: native` every rank has them, because a checkpoint keeps what was read of which file.
+
     A sample is a dict of `tokens` and `labels` [seq_length] int64, `loss_mask` [seq_length] float32, `position_ids`
     [seq_length] int64, and with `data.reset_attention_mask` also `attention_mask` [1, seq_length, seq_length] bool,
     True where a token must not look.
@@ -71,8 +73,8 @@ def build_datasets(recipe: Recipe, tokenizer: Tokenizer, samples: Samples, *, on
     """
     parts = _parts(recipe)
     if recipe.data.index == "native":
-        splits = native_samples(recipe, tokenizer, parts, samples) if on_this_rank else [None, None, None]
-        return Datasets(train=splits[0], valid=splits[1], test=splits[2])
+        train, valid, test = native_samples(recipe, tokenizer, parts, samples, check=on_this_rank)
+        return Datasets(train=train, valid=valid, test=test)
     config = _config(recipe, tokenizer, parts, samples)
     needed = (samples.train, samples.valid, samples.test)
     for path, _ in parts if on_this_rank else ():

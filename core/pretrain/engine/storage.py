@@ -90,11 +90,11 @@ def load(engine: Engine, directory: Path, *, weights_only: bool) -> Loaded:
     if weights_only:
         return Loaded(progress=common["progress"])
     notices = restore_schedule(engine.schedule, common["schedule"], engine.recipe)
-    ours, saved = _samples(engine.recipe), common["samples"]
+    ours, saved = _samples(engine.recipe), {"data.index": "megatron"} | common["samples"]  # once there was no other
     notices += [
         f"{name}: {ours[name]}, the checkpoint's {saved[name]}: samples come in another order, some for a second time"
         for name in ours
-        if ours[name] != saved.get(name, "megatron")  # before data.index there was no other
+        if None not in (ours[name], saved[name]) and ours[name] != saved[name]
     ]
     if generators.belong_here(common["layout"]):
         generators.restore(_read(directory, {"rng": generators.sharded_states()})["rng"])
@@ -141,12 +141,12 @@ def _model(engine: Engine) -> dict[str, Any]:
 
 
 def _samples(recipe: Recipe) -> dict[str, Any]:
-    """What the order of the samples depends on; a native index knows what was read of which file."""
+    """What the order of the samples depends on; of data, nothing where a native index knows what was read of it."""
     paths = recipe.data.path or [[part.path, part.weight] for part in recipe.data.blend or ()]
     return {
         "train.seed": recipe.train.seed,
         "data.index": recipe.data.index,
-        "data": paths if recipe.data.index == "megatron" else "any",
+        "data": paths if recipe.data.index == "megatron" else None,
         "data.split": recipe.data.split,
         "model.seq_length": recipe.model.seq_length,
     }

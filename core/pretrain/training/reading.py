@@ -53,9 +53,7 @@ class Reading:
     ) -> Reading:
         """Build the datasets; all ranks call it together."""
         needed = samples_needed(recipe, total_iterations(recipe))
-        # A native index costs nothing, and what it says of the data goes into the checkpoint of every rank.
-        on_this_rank = engine.reads_data or recipe.data.index == "native"
-        datasets = build_datasets(recipe, tokenizer, needed, on_this_rank=on_this_rank)
+        datasets = build_datasets(recipe, tokenizer, needed, on_this_rank=engine.reads_data)
         accelerator = torch.accelerator.current_accelerator()
         return cls(
             recipe=recipe,
@@ -76,6 +74,8 @@ class Reading:
         is_new = train.phase.begin == progress.consumed_samples > 0
         progress.blend = train.blend()
         notices = [f"the blend changes: {line}" for line in train.describe(progress.consumed_samples)]
+        if self.recipe.evaluation.interval:
+            notices.append("the blend changes: evaluations read it too, so their losses are not those of before")
         return replace(self, datasets=replace(self.datasets, train=train)), notices if is_new else []
 
     def training(self, consumed_samples: int, timers: PhaseTimers) -> Iterator[Batch] | None:

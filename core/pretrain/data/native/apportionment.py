@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
@@ -32,21 +33,37 @@ class Apportionment:
         total = sum(self._weights)
         # All turns whose key is at most 2 * position / total; these are about as many as asked for.
         counts = [(2 * position * weight + total) // (2 * total) for weight in self._weights]
-        while sum(counts) > position:
-            counts[self._latest(counts)] -= 1
-        while sum(counts) < position:
-            counts[self._next(counts)] += 1
+        missing = position - sum(counts)
+        if missing > 0:
+            self._add(counts, missing)
+        elif missing < 0:
+            self._take_back(counts, -missing)
         return counts
 
     def at(self, position: int) -> tuple[int, int]:
         """Return whose turn it is, and how many turns that dataset has had before."""
         counts = self.before(position)
-        dataset = self._next(counts)
+        dataset = min(range(len(counts)), key=lambda i: (self._key(i, counts[i]), i))
         return dataset, counts[dataset]
 
-    def _next(self, counts: list[int]) -> int:
-        return min(range(len(counts)), key=lambda i: (Fraction(2 * counts[i] + 1, self._weights[i]), i))
+    def _add(self, counts: list[int], number: int) -> None:
+        turns = [(self._key(i, count), i) for i, count in enumerate(counts)]
+        heapq.heapify(turns)
+        for _ in range(number):
+            _, i = turns[0]
+            counts[i] += 1
+            heapq.heapreplace(turns, (self._key(i, counts[i]), i))
 
-    def _latest(self, counts: list[int]) -> int:
-        had = [i for i, count in enumerate(counts) if count]
-        return max(had, key=lambda i: (Fraction(2 * counts[i] - 1, self._weights[i]), i))
+    def _take_back(self, counts: list[int], number: int) -> None:
+        turns = [(-self._key(i, count - 1), -i) for i, count in enumerate(counts) if count]
+        heapq.heapify(turns)
+        for _ in range(number):
+            i = -turns[0][1]
+            counts[i] -= 1
+            if counts[i]:
+                heapq.heapreplace(turns, (-self._key(i, counts[i] - 1), -i))
+            else:
+                heapq.heappop(turns)
+
+    def _key(self, dataset: int, turn: int) -> Fraction:
+        return Fraction(2 * turn + 1, self._weights[dataset])

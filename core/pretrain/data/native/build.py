@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 def native_samples(
-    recipe: Recipe, tokenizer: Tokenizer, parts: Sequence[tuple[str, float]], samples: Samples
+    recipe: Recipe, tokenizer: Tokenizer, parts: Sequence[tuple[str, float]], samples: Samples, *, check: bool
 ) -> list[NativeSamples | None]:
-    """Check the token files and return the samples of training, validation and test; None for a split of none.
+    """Return the samples of training, validation and test; None for a split of none.
 
     Nothing but a bounded part of each file is read, and no rank waits for another.
 
@@ -30,6 +30,7 @@ def native_samples(
         tokenizer: the one the data was made with.
         parts: path and weight of every token file.
         samples: how many are read from each split.
+        check: whether ids, tokenizer and splits are looked at; ranks that read no samples leave that to the others.
 
     Raises:
         DataError: a token file is missing, damaged, made with another tokenizer, or too small for its split.
@@ -38,7 +39,7 @@ def native_samples(
     ends = list(accumulate(data.shares))
     bounds = list(zip([0.0, *ends], ends, strict=False))
     needed = (samples.train, samples.valid, samples.test)
-    for path, _ in parts:
+    for path, _ in parts if check else ():
         check_token_files(path, tokenizer, bounds, needed, seq_length)
     form = SampleForm(
         eod=tokenizer.eod,
