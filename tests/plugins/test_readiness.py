@@ -8,9 +8,12 @@ import torch
 from pretrain.errors import BackendError
 from pretrain.plugins import manager
 from pretrain.plugins.backend import Available, Unavailable
-from pretrain.plugins.readiness import availability, require_device, require_dtype
+from pretrain.plugins.readiness import availability, require_compilation, require_device, require_dtype
+from pretrain.recipe import make_recipe
+from recipe.smallest import SMALLEST
 
 pytestmark = pytest.mark.usefixtures("reference")
+COMPILED = ("kernels.compile=layer", "model.hidden_dropout=0", "model.attention_dropout=0")
 
 
 def test_a_device_that_is_there(site):
@@ -43,3 +46,30 @@ def test_a_dtype_that_the_device_lacks_names_those_it_has(site):
     require_dtype(plugins, torch.float16)
     with pytest.raises(BackendError, match=r"does not support bfloat16.*\nSet precision.dtype to one of: fp32, fp16"):
         require_dtype(plugins, torch.bfloat16)
+
+
+def test_layers_are_compiled_where_torchs_inductor_knows_the_device(site):
+    site.backend("fake")
+    plugins = manager.load("fake")
+    for device_type in ("cpu", "cuda"):
+        type(plugins.backend).device_type = device_type
+        require_compilation(plugins, make_recipe(SMALLEST, COMPILED))
+
+
+def test_layers_that_cannot_be_compiled_are_an_error_of_two_lines(site):
+    site.backend("fake")
+    plugins = manager.load("fake")
+    type(plugins.backend).device_type = "abacus"
+    require_compilation(plugins, make_recipe(SMALLEST))
+    with pytest.raises(BackendError) as caught:
+        require_compilation(plugins, make_recipe(SMALLEST, COMPILED))
+    first, second = str(caught.value).splitlines()
+    assert first.startswith("backend 'fake' (pretrain-fake 1.0) cannot serve kernels.compile: layer: the inductor of")
+    assert first.endswith("makes no kernels for 'abacus'")
+    assert second == "Set kernels.compile to none."
+
+
+def test_a_backends_own_reason_and_remedy_for_not_compiling(site):
+    site.backend("fake", "FakeBackend.compilation = lambda self: Unavailable('no compiler', 'Install one.')\n")
+    with pytest.raises(BackendError, match=r"cannot serve kernels.compile: layer: no compiler\nInstall one\."):
+        require_compilation(manager.load("fake"), make_recipe(SMALLEST, COMPILED))

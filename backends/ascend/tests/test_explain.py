@@ -89,6 +89,17 @@ def test_910a_cannot_do_bf16(explain):
     assert lines[2] == "Set precision.dtype to one of: fp32, fp16"
 
 
+def test_layers_are_not_compiled(explain):
+    code, out, _ = explain("neox20b", A2, "kernels.compile=layer")
+    assert code == 0
+    lines = out.splitlines()
+    assert re.fullmatch(
+        r"compilation: backend 'ascend' \(pretrain-ascend .*\) cannot serve kernels.compile: layer: .*triton-ascend.*",
+        lines[1],
+    )
+    assert lines[2] == "Set kernels.compile to none."
+
+
 def test_a_device_that_is_not_known_is_an_error_of_two_lines(explain):
     code, out, err = explain("gpt3", "Card 1")
     assert (code, out) == (2, "")

@@ -70,9 +70,9 @@ pytestmark = [
 ]
 
 
-def pretrain(*arguments, environment=None):
-    """Run the command in the repository's root."""
-    done = subprocess.run(
+def command(*arguments, environment=None):
+    """Run the command in the repository's root and return how it went."""
+    return subprocess.run(
         [sys.executable, "-m", "pretrain.cli.main", *map(str, arguments)],
         cwd=ROOT,
         env={**os.environ, "OMP_NUM_THREADS": "1", **(environment or {})},
@@ -81,6 +81,11 @@ def pretrain(*arguments, environment=None):
         timeout=300,
         check=False,
     )
+
+
+def pretrain(*arguments, environment=None):
+    """Run the command, which must succeed."""
+    done = command(*arguments, environment=environment)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
 
 
@@ -184,6 +189,17 @@ def test_a_large_recipe_scaled_down_trains_on_two_by_two_ranks(train, recipe):
     rows = json.loads((run_dir / "environment.json").read_text())["kernels"]["rows"]
     chosen = {row["operation"]: row["kernel"] for row in rows}
     assert chosen["attention"] == {"gpt3": "fusion_attention", "neox20b": "triangle_fused"}[recipe]
+
+
+def test_compiled_layers_are_refused_before_anything_is_built(tokens, tmp_path):
+    settings = (*TINY, f"data={{path: {tokens}}}", "kernels.compile=layer")
+    words = [word for setting in settings for word in ("--set", setting)]
+    done = command("recipes/quickstart.yml", "--backend", BACKEND, "--nproc", 1, "--run-dir", tmp_path / "run", *words)
+    assert done.returncode == 2
+    assert "cannot serve kernels.compile: layer: " in done.stderr
+    assert "Set kernels.compile to none." in done.stderr
+    assert len(done.stderr.splitlines()) <= 4, done.stderr
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
 @pytest.mark.parametrize("engine", ENGINES)

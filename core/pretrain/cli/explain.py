@@ -49,10 +49,10 @@ def command(recipe: Path, backend: str, device: str | None, overrides: tuple[str
 
 
 def _show_device(plugins: Plugins, recipe: Recipe) -> bool:
-    """Print whether the device is there and fit for the recipe's precision; return whether it is there."""
+    """Print whether the device is there and fit for precision and compiled layers; return whether it is there."""
     from pretrain.model.requests import compute_dtype  # noqa: PLC0415
     from pretrain.plugins.backend import Unavailable  # noqa: PLC0415
-    from pretrain.plugins.readiness import availability, require_dtype  # noqa: PLC0415
+    from pretrain.plugins.readiness import availability, require_compilation, require_dtype  # noqa: PLC0415
 
     answer = availability(plugins)
     if isinstance(answer, Unavailable):
@@ -63,6 +63,10 @@ def _show_device(plugins: Plugins, recipe: Recipe) -> bool:
         require_dtype(plugins, compute_dtype(recipe))
     except BackendError as error:
         click.echo(f"precision: {error}")
+    try:
+        require_compilation(plugins, recipe)
+    except BackendError as error:
+        click.echo(f"compilation: {error}")
     return True
 
 

@@ -19,14 +19,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Available:
-    """The device can be used; `detail` is shown by `pretrain backends` ("2 x NVIDIA H200, driver 570")."""
+    """The device, or what was asked for on it, can be used.
+
+    Attributes:
+        detail: shown by `pretrain backends` ("2 x NVIDIA H200, driver 570").
+    """
 
     detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Unavailable:
-    """The device cannot be used.
+    """The device, or what was asked for on it, cannot be used.
 
     Attributes:
         reason: what is missing ("torch 2.13.0+cpu is built without CUDA").
@@ -118,6 +122,19 @@ class Backend(ABC):
     def supports_reduction(self, dtype: torch.dtype) -> bool:
         """Say whether ranks can sum tensors of the dtype: all-reduce and reduce-scatter. HCCL refuses float64."""
         return True
+
+    def compilation(self) -> Available | Unavailable:
+        """Say whether torch.compile can make kernels for the device, which `kernels.compile: layer` needs.
+
+        By default: whether torch's inductor has a code generator for the device type.
+        """
+        import torch  # noqa: PLC0415  the class must be importable without torch
+        from torch._inductor.codegen import common  # noqa: PLC0415  takes a second, which others need not wait
+
+        common.init_backend_registration()
+        if common.get_scheduling_for_device(self.device_type) is None:
+            return Unavailable(f"the inductor of torch {torch.__version__} makes no kernels for '{self.device_type}'")
+        return Available()
 
     def peak_flops(self, dtype: torch.dtype) -> float | None:
         """Return dense FLOP/s of matrix products from the datasheet: the denominator of MFU. None: not reported."""

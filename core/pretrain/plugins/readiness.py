@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import torch
 
     from pretrain.plugins.manager import Plugins
+    from pretrain.recipe import Recipe
 
 
 def availability(plugins: Plugins) -> Available | Unavailable:
@@ -57,3 +58,18 @@ def require_dtype(plugins: Plugins, dtype: torch.dtype) -> None:
         f"Set precision.dtype to one of: {', '.join(supported) or 'none'}"
     )
     raise BackendError(msg)
+
+
+def require_compilation(plugins: Plugins, recipe: Recipe) -> None:
+    """Pass when torch.compile makes kernels for the device, or the recipe compiles nothing.
+
+    Raises:
+        BackendError: it makes none; with the backend's reason and remedy.
+    """
+    if recipe.kernels.compile == "none":
+        return
+    answer = plugins.backend.compilation()
+    if isinstance(answer, Unavailable):
+        remedy = answer.remedy or "Set kernels.compile to none."
+        msg = f"{plugins.label} cannot serve kernels.compile: {recipe.kernels.compile}: {answer.reason}\n{remedy}"
+        raise BackendError(msg)

@@ -94,6 +94,12 @@ class AscendBackend(Backend):
         """Say no to float64, which HCCL refuses."""
         return dtype != torch.float64
 
+    def compilation(self) -> Unavailable:
+        """Say no: kernels would be those of torch_npu's inductor and triton-ascend, with which nothing was tried."""
+        return Unavailable(
+            "torch's inductor makes no kernels for an NPU; torch_npu's needs triton-ascend, not tried yet"
+        )
+
     def peak_flops(self, dtype: torch.dtype) -> float | None:
         """Return Huawei's own figure, or the one that the user gives; None for what others quote."""
         if dtype not in _HALF:
