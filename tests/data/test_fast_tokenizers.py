@@ -1,8 +1,6 @@
 """gigatoken gives the ids of the tokenizers library; where it does not, the build stops and leaves nothing."""
 
-import json
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -82,25 +80,6 @@ def test_special_tokens_and_spaces(pair):
     ]
     texts += ["'s 'T don't", "x" * 5000, "\u00a0\u2003\u3000 \r\n", "def f(x):\n        return x", "123456 1,000.5e-3"]
     assert [ids.tolist() for ids in quick.encode_batch(texts)] == reference.encode_batch(texts)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"post_processor": {"type": "TemplateProcessing", "single": [], "pair": [], "special_tokens": {}}},
-        {"model": {"type": "WordLevel", "vocab": {"<|endoftext|>": 0}, "unk_token": "<|endoftext|>"}},
-        {"pre_tokenizer": {"type": "Whitespace"}},
-    ],
-)
-def test_others_are_left_to_the_reference(tmp_path, trained, change):
-    """Here gigatoken knows nothing of the tokenizer, or would leave out what it adds, or gives the same ids."""
-    content = json.loads(Path(trained.file).read_text())
-    file = tmp_path / "t.json"
-    file.write_text(json.dumps(content | change))
-    section = TokenizerSection(type="huggingface", file=str(file))
-    encoder = load_encoder(section)
-    text = "the loss falls"
-    assert list(map(int, encoder.tokenizer.encode(text))) == load_tokenizer(section).encode(text)
 
 
 def test_other_ids_stop_the_build_and_leave_nothing(tmp_path, trained, monkeypatch):

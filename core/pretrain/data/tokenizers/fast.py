@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 from collections import deque
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from gigatoken.gigatoken_rs import BPETokenizer, load_hf_json
 
+from pretrain.data.tokenizers.agreement import agrees
 from pretrain.data.tokenizers.files import END_TOKENS, GPT2_END_TOKENS, fingerprint_of
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def gpt2(vocab_file: Path, merge_file: Path) -> FastTokenizer | None:
 
 
 def huggingface(file: Path) -> FastTokenizer | None:
-    """Read a tokenizer.json; None if gigatoken does not know such a tokenizer, or it adds tokens of its own."""
+    """Read a tokenizer.json; None unless gigatoken was seen to give the reference's ids for all that is in it."""
     try:
         content = file.read_text(encoding="utf-8")
     except (OSError, ValueError):
@@ -94,16 +95,11 @@ def _load(content: str, end_tokens: Sequence[str], fingerprint: str) -> FastToke
         ids = dict(description["model"]["vocab"])
         ids |= {token["content"]: token["id"] for token in description.get("added_tokens") or []}
         eod = next((ids[name] for name in end_tokens if name in ids), None)
+        if eod is None or not agrees(description):
+            return None
         codec = load_hf_json(content)
     except Exception:  # noqa: BLE001  whatever it cannot read, the reference reads, or says what is wrong
         return None
-    if eod is None or not isinstance(codec, BPETokenizer) or _adds_tokens(description.get("post_processor")):
+    if not isinstance(codec, BPETokenizer):
         return None
     return FastTokenizer(content, codec, vocab_size=max(ids.values()) + 1, eod=eod, fingerprint=fingerprint)
-
-
-def _adds_tokens(processor: Any) -> bool:
-    """Whether ids can come before or after those of the text, which gigatoken does not do."""
-    if not processor or processor.get("type") == "ByteLevel":
-        return False
-    return processor.get("type") != "Sequence" or any(map(_adds_tokens, processor.get("processors") or []))
