@@ -40,6 +40,7 @@ def test_sizes_are_those_of_one_rank():
     assert asked["activation"].features == 128
     assert (asked["linear"].tensor_parallel_size, asked["linear"].sequence_parallel) == (2, True)
     cross_entropy = asked["cross_entropy"]
+    assert (cross_entropy.seq_length, cross_entropy.micro_batch_size) == (32, 4)
     assert (cross_entropy.vocab_size, cross_entropy.padded_vocab_size, cross_entropy.tensor_parallel_size) == (
         300,
         512,

@@ -127,6 +127,8 @@ def kernel_requests(recipe: Recipe, device_type: str, vocab_size: int, device_na
             **common,
             vocab_size=vocab_size,
             padded_vocab_size=model.padded_vocab_size(vocab_size, tensor),
+            seq_length=model.seq_length,
+            micro_batch_size=recipe.train.micro_batch_size,
             tensor_parallel_size=tensor,
             in_fp32=not recipe.precision.fp16_lm_cross_entropy,
         ),

@@ -193,6 +193,8 @@ class CrossEntropyRequest(Request):
     Attributes:
         vocab_size: entries of the tokenizer; columns from here on are padding, are never predicted and get no gradient.
         padded_vocab_size: columns of the logits over all ranks, a multiple of the tensor-parallel size.
+        seq_length: s.
+        micro_batch_size: b.
         tensor_parallel_size: t; each rank holds padded_vocab_size / t neighbouring columns.
         in_fp32: 16-bit logits are exponentiated and summed in fp32.
     """
@@ -200,6 +202,8 @@ class CrossEntropyRequest(Request):
     operation: ClassVar[str] = "cross_entropy"
     vocab_size: int
     padded_vocab_size: int
+    seq_length: int
+    micro_batch_size: int
     tensor_parallel_size: int = 1
     in_fp32: bool = True
 

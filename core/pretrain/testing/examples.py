@@ -121,7 +121,13 @@ def bias_dropout_add(
 
 
 def cross_entropy(
-    dtype: torch.dtype = torch.float32, *, vocab_size: int = 50, padded: int = 64, tensor_parallel_size: int = 1
+    dtype: torch.dtype = torch.float32,
+    *,
+    vocab_size: int = 50,
+    padded: int = 64,
+    length: int = 33,
+    micro_batch: int = 2,
+    tensor_parallel_size: int = 1,
 ) -> CrossEntropyRequest:
     """Return a request."""
     return CrossEntropyRequest(
@@ -129,6 +135,8 @@ def cross_entropy(
         dtype=dtype,
         vocab_size=vocab_size,
         padded_vocab_size=padded,
+        seq_length=length,
+        micro_batch_size=micro_batch,
         tensor_parallel_size=tensor_parallel_size,
     )
 

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from pretrain.plugins.requests import CrossEntropyRequest
 
 NAME = "cross_entropy_loss"
+MOST_ROWS = 200_000
+"""Of npu_cross_entropy_loss, by its documentation."""
 
 
 def answers(request: CrossEntropyRequest) -> Offer | Decline:
@@ -20,6 +22,10 @@ def answers(request: CrossEntropyRequest) -> Offer | Decline:
     reason = chip_fit.unfit(request, Family.A2)
     if request.tensor_parallel_size > 1:
         reason = reason or f"tensor_parallel_size {request.tensor_parallel_size}; only 1, the kernel knows no group"
+    rows = request.micro_batch_size * request.seq_length
+    if rows > MOST_ROWS:
+        sizes = f"micro_batch_size {request.micro_batch_size} x seq_length {request.seq_length}"
+        reason = reason or f"{sizes} = {rows} rows; at most {MOST_ROWS}"
     if reason:
         return Decline(name=NAME, reason=reason)
     return Offer(name=NAME, build=lambda _: _build(request), provider=installed.provider())

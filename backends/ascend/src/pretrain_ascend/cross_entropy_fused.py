@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from pretrain.plugins.requests import CrossEntropyRequest
 
-MOST_ROWS = 200_000
-
 
 class CrossEntropy:
     """A `CrossEntropyFn` for one rank. The kernel returns the dtype that it is given, so it is given fp32."""
@@ -27,16 +25,10 @@ class CrossEntropy:
         """Return fp32 [s, b] for logits [s, b, padded_vocab_size] and target [s, b].
 
         Raises:
-            ValueError: a group of several ranks, or more tokens than the kernel takes.
+            ValueError: a group of several ranks.
         """
         if group is not None and group.size() > 1:
             msg = f"cross_entropy_loss: a group of {group.size()} ranks; only one"
-            raise ValueError(msg)
-        if target.numel() > MOST_ROWS:
-            msg = (
-                f"npu_cross_entropy_loss takes at most {MOST_ROWS} tokens, got {target.numel()}.\n"
-                "Set a smaller train.micro_batch_size, or kernels.cross_entropy: reference."
-            )
             raise ValueError(msg)
         entries = logits[..., : self.vocab_size].flatten(0, 1)  # padding is never predicted
         entries = entries.to(wide(entries.dtype) if self.in_fp32 else entries.dtype).contiguous()
