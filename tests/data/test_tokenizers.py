@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data.example_corpus import DOCUMENTS
-from pretrain.data.tokenizers import load_tokenizer
+from pretrain.data.tokenizers import load_encoder, load_tokenizer
 from pretrain.data.tokenizers.training import train_tokenizer
 from pretrain.errors import DataError
 from pretrain.recipe.sections.tokenizer import TokenizerSection
@@ -156,6 +156,34 @@ class TestBrokenFiles:
 
     def test_a_file_of_something_else(self, tmp_path):
         (tmp_path / "x.json").write_text("{}")
+        assert "x.json is not a tokenizer.json" in self.error(type="huggingface", file=str(tmp_path / "x.json"))
+
+    @pytest.mark.parametrize("encode", [load_tokenizer, load_encoder])
+    @pytest.mark.parametrize("place", ["vocab", "added_tokens"])
+    def test_an_id_that_is_too_large(self, tmp_path, trained_file, place, encode):
+        """The libraries would set aside memory for four thousand million tokens, and abort."""
+        content = json.loads(trained_file.read_text())
+        if place == "vocab":
+            content["model"]["vocab"]["new"] = 4_000_000_000
+        else:
+            content["added_tokens"].append(content["added_tokens"][0] | {"content": "new", "id": 4_000_000_000})
+        file = tmp_path / "large.json"
+        file.write_text(json.dumps(content))
+        with pytest.raises(DataError, match=r"large\.json holds the token id 4,000,000,000; the largest .* 4,194,303"):
+            encode(TokenizerSection(type="huggingface", file=str(file)))
+
+    @pytest.mark.parametrize("encode", [load_tokenizer, load_encoder])
+    def test_an_id_that_is_too_large_in_gpt2s_vocabulary(self, gpt2_section, encode):
+        file = Path(gpt2_section.vocab_file)
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"model": 4_000_000_000}))
+        with pytest.raises(DataError, match=r"vocab\.json holds the token id 4,000,000,000"):
+            encode(gpt2_section)
+
+    def test_a_file_at_which_the_library_panics(self, tmp_path, trained_file):
+        """Its PanicException is no Exception; merges without the prefix make it."""
+        content = json.loads(trained_file.read_text())
+        content["model"]["continuing_subword_prefix"] = "##"
+        (tmp_path / "x.json").write_text(json.dumps(content))
         assert "x.json is not a tokenizer.json" in self.error(type="huggingface", file=str(tmp_path / "x.json"))
 
     def test_merges_of_another_vocabulary(self, tmp_path, gpt2_section):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import tokenizers
 
-from pretrain.data.tokenizers.files import END_TOKENS, GPT2_END_TOKENS, fingerprint_of
+from pretrain.data.tokenizers.files import END_TOKENS, GPT2_END_TOKENS, fingerprint_of, is_panic, refuse_large_ids
 from pretrain.errors import DataError
 
 if TYPE_CHECKING:
@@ -49,9 +49,10 @@ def gpt2(vocab_file: Path, merge_file: Path) -> BpeTokenizer:
     "<|endoftext|>" inside a text is encoded as the plain characters it is, as Megatron's GPT2BPETokenizer does it.
 
     Raises:
-        DataError: a file is missing or broken, or the vocabulary has no "<|endoftext|>".
+        DataError: a file is missing or broken, an id is too large, or the vocabulary has no "<|endoftext|>".
     """
     fingerprint = fingerprint_of("gpt2", vocab_file, merge_file)
+    refuse_large_ids(vocab_file)
 
     def read() -> Any:
         codec = tokenizers.Tokenizer(tokenizers.models.BPE.from_file(str(vocab_file), str(merge_file)))
@@ -69,9 +70,10 @@ def huggingface(file: Path) -> BpeTokenizer:
     Truncation and padding that the file asks for are switched off: a document keeps all its tokens.
 
     Raises:
-        DataError: the file is missing or broken, or has no token that ends a document.
+        DataError: the file is missing or broken, an id is too large, or there is no token that ends a document.
     """
     fingerprint = fingerprint_of("huggingface", file)
+    refuse_large_ids(file)
     codec = _checked(lambda: tokenizers.Tokenizer.from_file(str(file)), f"{file} is not a tokenizer.json")
     codec.no_truncation()
     codec.no_padding()
@@ -81,7 +83,9 @@ def huggingface(file: Path) -> BpeTokenizer:
 def _checked(read: Callable[[], Any], failure: str) -> Any:
     try:
         return read()
-    except Exception as exc:  # the library raises nothing more special
+    except BaseException as exc:
+        if not (isinstance(exc, Exception) or is_panic(exc)):  # the library raises nothing more special
+            raise
         msg = f"{failure}:\n{exc}"
         raise DataError(msg) from exc
 

@@ -1,4 +1,4 @@
-"""Byte-pair encodings at the speed of the disk, by gigatoken, for tokenizers that it knows.
+"""Byte-pair encodings by gigatoken, for tokenizers that it knows.
 
 It is a young library, so what it gives is compared with the reference, the `tokenizers` library: see
 `pretrain.data.reference_sample`.
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast
 from gigatoken.gigatoken_rs import BPETokenizer, load_hf_json
 
 from pretrain.data.tokenizers.agreement import agrees
-from pretrain.data.tokenizers.files import END_TOKENS, GPT2_END_TOKENS, fingerprint_of
+from pretrain.data.tokenizers.files import END_TOKENS, GPT2_END_TOKENS, LARGEST_VOCAB, fingerprint_of, is_panic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -95,11 +95,13 @@ def _load(content: str, end_tokens: Sequence[str], fingerprint: str) -> FastToke
         ids = dict(description["model"]["vocab"])
         ids |= {token["content"]: token["id"] for token in description.get("added_tokens") or []}
         eod = next((ids[name] for name in end_tokens if name in ids), None)
-        if eod is None or not agrees(description):
+        if eod is None or max(ids.values()) >= LARGEST_VOCAB or not agrees(description):
             return None
         codec = load_hf_json(content)
-    except Exception:  # noqa: BLE001  whatever it cannot read, the reference reads, or says what is wrong
-        return None
+    except BaseException as exc:
+        if not (isinstance(exc, Exception) or is_panic(exc)):
+            raise
+        return None  # whatever it cannot read, the reference reads, or says what is wrong
     if not isinstance(codec, BPETokenizer):
         return None
     return FastTokenizer(content, codec, vocab_size=max(ids.values()) + 1, eod=eod, fingerprint=fingerprint)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from pretrain.data.tokenizers.tokenizer import END_OF_DOCUMENT
 from pretrain.errors import DataError
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 TokenizerType = Literal["gpt2", "huggingface", "bytes"]
+
+LARGEST_VOCAB = 1 << 22
+"""Sixteen times the largest in use. The libraries set aside memory for every id below the largest, and abort."""
 
 
 class NamesTokenizer(Protocol):
@@ -66,3 +70,28 @@ def fingerprint_of(kind: str, *files: Path) -> str:
             raise DataError(msg) from exc
         digest.update(hashlib.sha256(content).digest())
     return digest.hexdigest()
+
+
+def refuse_large_ids(file: Path) -> None:
+    """Raise DataError if a vocab.json or a tokenizer.json holds an id that is beyond the largest vocabulary."""
+    try:
+        largest = max(_ids_in(json.loads(file.read_bytes())), default=0)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return  # the library says what is wrong
+    if largest >= LARGEST_VOCAB:
+        msg = f"{file} holds the token id {largest:,}; the largest allowed is {LARGEST_VOCAB - 1:,}."
+        raise DataError(msg)
+
+
+def _ids_in(content: Any) -> list[int]:
+    model = content.get("model")
+    if not isinstance(model, dict):  # GPT-2's vocab.json, in which "model" is a token
+        return [*content.values()]
+    vocab = model.get("vocab")
+    of_model = [*vocab.values()] if isinstance(vocab, dict) else []
+    return of_model + [token["id"] for token in content.get("added_tokens") or []]
+
+
+def is_panic(exc: BaseException) -> bool:
+    """Whether a library in Rust panicked: pyo3_runtime.PanicException is no Exception, and cannot be imported."""
+    return type(exc).__name__ == "PanicException"

@@ -8,6 +8,7 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from pretrain.data.replacing import refuse_existing, replacing
+from pretrain.data.tokenizers.files import LARGEST_VOCAB
 from pretrain.data.tokenizers.tokenizer import END_OF_DOCUMENT
 from pretrain.errors import DataError
 
@@ -17,9 +18,6 @@ if TYPE_CHECKING:
 
 SMALLEST_VOCAB = 257
 """The 256 bytes and the end of a document."""
-
-LARGEST_VOCAB = 1 << 22
-"""Sixteen times the largest in use. The library sets aside memory for all tokens before it begins."""
 
 
 def train_tokenizer(
