@@ -17,6 +17,7 @@ from pretrain.data.merging import merge_tokens
 from pretrain.data.reading import read_chunks
 from pretrain.data.sharding import Shard
 from pretrain.data.token_file import bin_path, idx_path
+from pretrain.data.unfinished import folder_of
 from pretrain.errors import DataError
 
 
@@ -80,6 +81,33 @@ class TestNames:
     def test_an_empty_folder_is_named(self, tmp_path):
         with pytest.raises(DataError, match="no file is in there"):
             find_sources([tmp_path])
+
+
+class TestTheOutputIsNoInput:
+    """Else a build that is continued would find files that were not there, and read its own tokens as a text."""
+
+    @pytest.mark.parametrize("output", ["p", "sub/p", "new/p"])
+    @pytest.mark.parametrize("force", [False, True])
+    def test_it_may_not_be_below_a_folder_that_is_read(self, folder, bytes_section, output, force):
+        before = sorted(folder.rglob("*"))
+        with pytest.raises(DataError, match=r"would be in .*, which is read\.\nGive an --output-prefix outside"):
+            build_tokens([folder], folder / output, bytes_section, force=force)
+        assert sorted(folder.rglob("*")) == before
+
+    def test_however_the_folder_is_named(self, folder, bytes_section, monkeypatch):
+        monkeypatch.chdir(folder / "sub")
+        (folder.parent / "link").symlink_to(folder)
+        for named in (Path(".."), folder.parent / "[f]", Path(f"c.md,{folder.parent / 'link'}")):
+            with pytest.raises(DataError, match="which is read"):
+                build_tokens([named], Path("p"), bytes_section)
+
+    def test_its_unfinished_folder_is_no_part_of_a_pattern(self, tmp_path, corpus, bytes_section):
+        folder_of(tmp_path / "p").mkdir()
+        with pytest.raises(DataError, match=r"p\.partial would be in .*p\.partial, which is read"):
+            build_tokens([tmp_path / "*"], tmp_path / "p", bytes_section)
+
+    def test_it_may_be_beside_the_files_that_are_read(self, tmp_path, corpus, bytes_section):
+        assert build_tokens([corpus], tmp_path / "p", bytes_section).documents == len(DOCUMENTS)
 
 
 pa = pytest.importorskip("pyarrow")

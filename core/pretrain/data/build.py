@@ -14,14 +14,14 @@ from pretrain.data.encoding import Encoding
 from pretrain.data.encoding_pool import encoded_chunks
 from pretrain.data.fingerprint import fingerprint_path, write_fingerprint
 from pretrain.data.growing_files import GrowingFiles
-from pretrain.data.inputs import find_sources
+from pretrain.data.inputs import find_sources, refuse_output_within
 from pretrain.data.reading import read_chunks
 from pretrain.data.reference_sample import ReferenceSample
 from pretrain.data.replacing import refuse_existing
 from pretrain.data.token_file import bin_path, idx_path
 from pretrain.data.token_writer import token_dtype
 from pretrain.data.tokenizers import load_encoder
-from pretrain.data.unfinished import INDEX, NONE_LEFT_OUT, TOKENS, is_finished, unfinished
+from pretrain.data.unfinished import INDEX, NONE_LEFT_OUT, TOKENS, folder_of, is_finished, unfinished
 from pretrain.errors import DataError
 
 if TYPE_CHECKING:
@@ -109,9 +109,11 @@ def build_tokens(
         progress: called with each chunk that is written.
 
     Raises:
-        DataError: an input, the tokenizer or an output file cannot be used, or there is no text.
+        DataError: an input, the tokenizer or an output file cannot be used, the output is in an input folder, or there
+            is no text.
     """
     encoding = Encoding(json_key, append_eod, skip_faults, cleaning)
+    refuse_output_within(inputs, folder_of(prefix))
     if not is_finished(prefix):
         refuse_existing([idx_path(prefix), bin_path(prefix)], force=force)
     sources = _sources(inputs, shard, cleaning)

@@ -76,6 +76,14 @@ def find_sources(inputs: Sequence[Path], *, otherwise: Kind = "lines") -> list[S
     return sources
 
 
+def refuse_output_within(inputs: Sequence[Path], output: Path) -> None:
+    """Raise DataError if `output` is a folder of `inputs` or below one: the build would read what it writes."""
+    for part in (part for given in inputs for part in _parts(given)):
+        if part.is_dir() and output.resolve().is_relative_to(part.resolve()):
+            msg = f"the output {output} would be in {part}, which is read.\nGive an --output-prefix outside of it."
+            raise DataError(msg)
+
+
 def _parts(given: Path) -> Iterator[Path]:
     """Take a comma list apart, unless a file has that name; expand patterns."""
     names = [str(given)] if _exists(given) else [name.strip() for name in str(given).split(",") if name.strip()]
