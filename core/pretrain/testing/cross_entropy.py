@@ -41,7 +41,10 @@ class TestCrossEntropy:
         dtype: torch.dtype,
     ) -> None:
         """The loss in fp32, and the gradient of the logits; padding columns count for nothing and get none."""
-        request = examples.cross_entropy(dtype, vocab_size=vocab_size, padded=padded)
+        length, micro_batch = tokens
+        request = examples.cross_entropy(
+            dtype, vocab_size=vocab_size, padded=padded, length=length, micro_batch=micro_batch
+        )
         logits = random(*tokens, padded, dtype=dtype) * 3
         logits[..., vocab_size:] = 30  # would win, if it counted
         results = self._compare(subject, kernel, request, logits, is_strided=tokens[0] == 33)

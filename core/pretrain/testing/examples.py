@@ -125,7 +125,7 @@ def cross_entropy(
     *,
     vocab_size: int = 50,
     padded: int = 64,
-    length: int = 33,
+    length: int = 7,
     micro_batch: int = 2,
     tensor_parallel_size: int = 1,
 ) -> CrossEntropyRequest:
