@@ -262,6 +262,15 @@ class TestOtherSettings:
         with pytest.raises(DataError, match=r"differs in: inputs\."):
             build_tokens([corpus], tmp_path / "p", SECTION)
 
+    def test_a_file_that_is_read_in_another_way_is_another_input(self, tmp_path):
+        """Named, it is lines of JSON; found in a folder, it is one text."""
+        (tmp_path / "in").mkdir()
+        corpus = write_jsonl(tmp_path / "in" / "corpus", DOCUMENTS)
+        with pytest.raises(Crash):
+            stopped_after(5, [corpus], tmp_path / "p", SECTION)
+        with pytest.raises(DataError, match=r"differs in: inputs\."):
+            build_tokens([corpus.parent], tmp_path / "p", SECTION)
+
     def test_force_begins_anew(self, prefix, inputs, tmp_path):
         build_tokens(inputs, prefix, SECTION, force=True)
         build_tokens(inputs, tmp_path / "without", SECTION)

@@ -157,7 +157,8 @@ def _settings(sources: Sequence[Source], encoding: Encoding, tokenizer: Tokenize
     digest = hashlib.sha256()
     for source in sources:
         changed = source.path.stat().st_mtime_ns
-        digest.update(f"{source.path}\0{source.size}\0{changed}\0{source.begin}\0{source.end}\0".encode())
+        facts = (source.path, source.kind, source.size, changed, source.begin, source.end)
+        digest.update("".join(f"{fact}\0" for fact in facts).encode())
     return {
         "inputs": digest.hexdigest(),
         "tokenizer": tokenizer.fingerprint,
