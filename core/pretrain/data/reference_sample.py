@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _AT_LEAST = 1 << 16
 _SHARE = 0.001
-"""Of the text. The reference is thirty times slower: this costs three hundredths of the time."""
+"""Of the text: the reference is slower."""
 
 
 class ReferenceSample:
