@@ -168,7 +168,7 @@ class TestBuildOptions:
     def test_gpt_neox_names_its_tokenizer_as_a_vocabulary(self, pretrain, corpus, shared_data):
         options = ("--tokenizer-type", "HFTokenizer", "--vocab-file", shared_data / "20B_tokenizer.json")
         code, output, _ = build(pretrain, corpus, *options)
-        assert (code, "the tokenizers library gave the same for 1 sampled texts" in output) == (0, True)
+        assert (code, "texts were compared, and the tokenizers library gave the same" in output) == (0, True)
         code, again, _ = build(pretrain, corpus, *options, "--force", "--encoder", "tokenizers")
         assert (code, "gigatoken" in again) == (0, False)
         assert again.split(" s")[0].rpartition(",")[0] == output.split(" s")[0].rpartition(",")[0]

@@ -89,4 +89,5 @@ def _tell(built: Built, prefix: Path, seconds: float) -> None:
     if counts.short or counts.duplicates:
         click.echo(f"left out: {counts.short:,} short documents, {counts.duplicates:,} duplicates")
     if built.compared is not None:
-        click.echo(f"encoded by gigatoken; the tokenizers library gave the same for {built.compared:,} sampled texts")
+        texts = f"{built.compared:,} of {built.texts:,} texts"
+        click.echo(f"encoded by gigatoken; {texts} were compared, and the tokenizers library gave the same")

@@ -54,6 +54,7 @@ class Built:
         token_bytes: bytes of one token.
         counts: what was left out.
         compared: texts of which the reference tokenizer gave the same tokens; None if it made all of them.
+        texts: of how many that was, empty ones and those before an interruption left out; None likewise.
     """
 
     documents: int
@@ -62,6 +63,7 @@ class Built:
     token_bytes: int
     counts: Counts = NONE_LEFT_OUT
     compared: int | None = None
+    texts: int | None = None
 
 
 class Progress(NamedTuple):
@@ -130,7 +132,8 @@ def build_tokens(
             _check_not_empty(growing.written, inputs, shard)
             growing.finish(dtype)
         _take_names(work, prefix, encoder.tokenizer)
-    return Built(*work.state.written, dtype.itemsize, work.state.counts, sample.texts if sample else None)
+    compared = (sample.compared, sample.texts) if sample else (None, None)
+    return Built(*work.state.written, dtype.itemsize, work.state.counts, *compared)
 
 
 def _sources(inputs: Sequence[Path], shard: Shard | None, cleaning: Cleaning) -> list[Source]:

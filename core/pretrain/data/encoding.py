@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pretrain.data.cleaning import NO_CLEANING, clean, digests_of
 from pretrain.data.documents import read_documents
+from pretrain.data.text_samples import samples_of
 from pretrain.data.token_writer import Encoded, token_dtype
 
 if TYPE_CHECKING:
@@ -20,9 +21,8 @@ if TYPE_CHECKING:
     from pretrain.data.chunks import Chunk
     from pretrain.data.cleaning import Cleaning
     from pretrain.data.documents import Faults
+    from pretrain.data.text_samples import Sample
     from pretrain.data.tokenizers import Tokenizer
-
-_SAMPLED_CHARACTERS = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +42,6 @@ class Encoding:
     cleaning: Cleaning = NO_CLEANING
 
 
-class Sample(NamedTuple):
-    """One text with the ids that were written for it, or would be if it is the beginning of a longer one."""
-
-    text: str
-    ids: list[int]
-
-
 @dataclass(frozen=True, slots=True)
 class EncodedChunk:
     """What a chunk became.
@@ -58,14 +51,16 @@ class EncodedChunk:
         faults: what was no document.
         short: documents that were left out because they are short.
         digests: of each document, if duplicates are to be found.
-        sample: for the comparison with the reference; None if the chunk holds no text.
+        texts: how many, empty ones left out.
+        samples: for the comparison with the reference.
     """
 
     encoded: Encoded
     faults: Faults
     short: int
     digests: list[bytes]
-    sample: Sample | None
+    texts: int
+    samples: list[Sample]
 
 
 def encode_chunk(tokenizer: Tokenizer, chunk: Chunk, encoding: Encoding) -> EncodedChunk:
@@ -84,7 +79,8 @@ def encode_chunk(tokenizer: Tokenizer, chunk: Chunk, encoding: Encoding) -> Enco
         found.faults,
         len(found.texts) - len(documents),
         digests_of(documents) if encoding.cleaning.drop_duplicates else [],
-        _sample(tokenizer, texts, ids),
+        sum(map(bool, texts)),
+        samples_of(tokenizer, texts, ids),
     )
 
 
@@ -109,14 +105,3 @@ def _assembled(
 def _joined(parts: list[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     # The vocabulary's size has chosen a dtype that holds every id.
     return np.concatenate(parts, dtype=dtype, casting="unsafe") if parts else np.zeros(0, dtype)
-
-
-def _sample(tokenizer: Tokenizer, texts: Sequence[str], ids: Sequence[Any]) -> Sample | None:
-    """Return the first text that is not long, or the beginning of the first."""
-    for text, of_text in zip(texts, ids, strict=True):
-        if 0 < len(text) <= _SAMPLED_CHARACTERS:
-            return Sample(text, list(map(int, of_text)))
-    if not any(texts):
-        return None
-    beginning = next(filter(None, texts))[:_SAMPLED_CHARACTERS]
-    return Sample(beginning, tokenizer.encode(beginning))

@@ -81,7 +81,7 @@ class GrowingFiles:
     def _compare(self, chunk: Chunk, result: EncodedChunk) -> None:
         if self._sample is not None:
             try:
-                self._sample.check(chunk, result.sample)
+                self._sample.check(chunk, result)
             except DataError:
                 self._work.discard()  # nothing that was written can be trusted
                 raise

@@ -10,39 +10,49 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pretrain.data.chunks import Chunk
-    from pretrain.data.encoding import Sample
+    from pretrain.data.encoding import EncodedChunk
+    from pretrain.data.text_samples import Sample
     from pretrain.data.tokenizers import Tokenizer
 
 _AT_LEAST = 1 << 16
-_SHARE = 0.001
+_SHARE = 0.002
 """Of the text: the reference is slower."""
 
 
 class ReferenceSample:
-    """Compares ids with the reference, as long as that is at most a thousandth of the text, or 64 Ki characters.
+    """Compares ids with the reference: 64 Ki characters at the beginning, and two thousandths of the text.
 
     Attributes:
-        texts: how many agreed.
+        compared: texts that agreed, or a part of which did.
+        texts: of how many.
     """
 
     def __init__(self, load: Callable[[], Tokenizer]) -> None:
         """Keep how to load the reference: that takes longer than to encode a small corpus, and can wait."""
         self._load = load
         self._reference: Tokenizer | None = None
-        self._read = 0
-        self._compared = 0
+        self._left = float(_AT_LEAST)
+        self.compared = 0
         self.texts = 0
 
-    def check(self, chunk: Chunk, sample: Sample | None) -> None:
-        """Compare the ids of a text of `chunk`, unless enough was compared.
+    def check(self, chunk: Chunk, result: EncodedChunk) -> None:
+        """Compare the samples of `chunk`, unless enough was compared.
 
         Raises:
-            DataError: they are others.
+            DataError: the reference gives other ids.
         """
-        self._read += chunk.size
-        if sample is None or self._compared > max(_AT_LEAST, _SHARE * self._read):
-            return
-        self._compared += len(sample.text)
+        self._left += _SHARE * chunk.size
+        self.texts += result.texts
+        agreed = set()
+        for sample in result.samples:
+            if self._left <= 0:
+                break
+            self._left -= len(sample.text)
+            self._check(chunk, sample)
+            agreed.add(sample.number)
+        self.compared += len(agreed)
+
+    def _check(self, chunk: Chunk, sample: Sample) -> None:
         self._reference = self._reference or self._load()
         if self._reference.encode(sample.text) != sample.ids:
             msg = (
@@ -50,4 +60,3 @@ class ReferenceSample:
                 f"for {sample.text!r:.60}.\nPass --encoder tokenizers, which is slower and the reference."
             )
             raise DataError(msg)
-        self.texts += 1

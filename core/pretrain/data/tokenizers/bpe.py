@@ -26,6 +26,7 @@ class BpeTokenizer:
         self.vocab_size: int = max(codec.get_vocab(with_added_tokens=True).values()) + 1
         self.eod = eod
         self.fingerprint = fingerprint
+        self.added_tokens = tuple(token.content for token in codec.get_added_tokens_decoder().values())
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of `text`; special tokens are added where the tokenizer's own file says so."""

@@ -16,6 +16,7 @@ class ByteTokenizer:
     vocab_size = 257
     eod = 256
     fingerprint = "bytes"
+    added_tokens = ()
 
     def encode(self, text: str) -> list[int]:
         """Return the UTF-8 bytes of `text`."""

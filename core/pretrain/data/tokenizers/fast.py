@@ -32,12 +32,22 @@ class FastTokenizer:
     gigatoken's own object is one thread's at a time ("Already borrowed"), so there are as many as threads encode.
     """
 
-    def __init__(self, content: str, codec: BPETokenizer, *, vocab_size: int, eod: int, fingerprint: str) -> None:
+    def __init__(
+        self,
+        content: str,
+        codec: BPETokenizer,
+        *,
+        vocab_size: int,
+        eod: int,
+        fingerprint: str,
+        added_tokens: Sequence[str],
+    ) -> None:
         self._content = content
         self._idle = deque([codec])
         self.vocab_size = vocab_size
         self.eod = eod
         self.fingerprint = fingerprint
+        self.added_tokens = added_tokens
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of `text`."""
@@ -104,4 +114,11 @@ def _load(content: str, end_tokens: Sequence[str], fingerprint: str) -> FastToke
         return None  # whatever it cannot read, the reference reads, or says what is wrong
     if not isinstance(codec, BPETokenizer):
         return None
-    return FastTokenizer(content, codec, vocab_size=max(ids.values()) + 1, eod=eod, fingerprint=fingerprint)
+    return FastTokenizer(
+        content,
+        codec,
+        vocab_size=max(ids.values()) + 1,
+        eod=eod,
+        fingerprint=fingerprint,
+        added_tokens=[token["content"] for token in description.get("added_tokens") or []],
+    )

@@ -32,6 +32,10 @@ class Tokenizer(Protocol):
     def fingerprint(self) -> str:
         """Hash of everything that defines the ids; two tokenizers with one fingerprint give the same ids."""
 
+    @property
+    def added_tokens(self) -> Sequence[str]:
+        """Tokens that are looked for in a text before it is divided; empty where there are none."""
+
     def encode(self, text: str) -> list[int]:
         """Return the ids of `text`, without an end-of-document token."""
 

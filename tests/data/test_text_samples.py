@@ -1,0 +1,103 @@
+"""What of a chunk is compared with the reference: several texts, spread over it, the rare ones before the others."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data.example_corpus import DOCUMENTS, write_jsonl
+from pretrain.data import text_samples
+from pretrain.data.build import build_tokens
+from pretrain.data.text_samples import samples_of
+from pretrain.data.tokenizers import fast
+from pretrain.data.tokenizers.bytes import ByteTokenizer
+from pretrain.data.tokenizers.training import train_tokenizer
+from pretrain.errors import DataError
+from pretrain.recipe.sections.tokenizer import TokenizerSection
+
+
+class Bytes(ByteTokenizer):
+    added_tokens = ("<x>", "<y>")
+
+
+def samples(texts):
+    return samples_of(Bytes(), texts, Bytes().encode_batch(texts))
+
+
+@given(texts=st.lists(st.text("ab<x>\u00e9", max_size=9).flatmap(lambda t: st.sampled_from([t, t * 300])), max_size=20))
+def test_each_is_a_part_of_its_text_with_its_ids(texts):
+    found = samples(texts)
+    assert bool(found) == any(texts)
+    assert len(found) <= 8
+    for text, ids, number, rare in found:
+        assert 0 < len(text) <= 1024
+        assert text in texts[number]
+        assert ids == list(text.encode())
+        assert rare == (not text.isascii() or any(token in text for token in Bytes.added_tokens)) or len(text) == 1024
+    assert [sample.rare for sample in found] == sorted((sample.rare for sample in found), reverse=True)
+
+
+def test_they_are_spread_over_the_chunk():
+    assert sorted(sample.number for sample in samples(["word"] * 80)) == list(range(0, 80, 10))
+    assert sorted(sample.number for sample in samples(["word"] * 80)[:4]) == [0, 10, 30, 60]
+
+
+def test_a_long_text_is_sampled_at_several_places():
+    text = " ".join(map(str, range(20_000)))
+    places = sorted(text.index(sample.text) for sample in samples([text]))
+    assert len(places) == 8
+    assert places[0] == 0
+    assert all(after - before > 10_000 for before, after in pairwise(places))
+
+
+@pytest.mark.parametrize("rare", ["caf\u00e9", "a<y>b"])
+def test_rare_texts_are_preferred_and_come_first(rare):
+    texts = ["plain"] * 80
+    texts[32] = rare
+    first, *others = samples(texts)
+    assert (first.text, first.number, first.rare) == (rare, 32, True)
+    assert len(others) == 7
+    assert not any(sample.rare for sample in others)
+
+
+def test_what_is_rare_in_a_long_text_is_in_the_sample():
+    text = "a" * 30_000 + "\u00e9" + "a" * 30_000
+    assert "\u00e9" in samples([text])[0].text
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    file = tmp_path_factory.mktemp("trained") / "tokenizer.json"
+    train_tokenizer(DOCUMENTS, 300, file)
+    return TokenizerSection(type="huggingface", file=str(file))
+
+
+def test_ids_that_are_wrong_outside_ascii_stop_the_build(tmp_path, trained, monkeypatch):
+    """One text of a chunk, its first, would not show them."""
+
+    def wrong(self, texts, right=fast.FastTokenizer.encode_batch):
+        return [ids if text.isascii() else ids[::-1] for text, ids in zip(texts, right(self, texts), strict=True)]
+
+    monkeypatch.setattr(fast.FastTokenizer, "encode_batch", wrong)
+    documents = DOCUMENTS[:100]
+    documents[51] = "na\u00efve"
+    with pytest.raises(DataError, match="gigatoken gives other tokens"):
+        build_tokens([write_jsonl(tmp_path / "c.jsonl", documents)], tmp_path / "p", trained)
+
+
+def test_it_is_told_how_many_of_how_many_were_compared(tmp_path, trained):
+    built = build_tokens([write_jsonl(tmp_path / "c.jsonl", ["word", ""] * 80)], tmp_path / "p", trained)
+    assert (built.compared, built.texts) == (8, 80)
+    built = build_tokens([write_jsonl(tmp_path / "d.jsonl", ["word " * 9000])], tmp_path / "q", trained)
+    assert (built.compared, built.texts) == (1, 1)
+
+
+def test_it_is_bounded(tmp_path, trained, monkeypatch):
+    """64 Ki characters and two thousandths of the text; the reference is slow."""
+    compared = []
+    monkeypatch.setattr(text_samples, "_LONGEST", 1 << 15)
+    corpus = write_jsonl(tmp_path / "c.jsonl", ["word " * 100_000])
+    monkeypatch.setattr("pretrain.data.reference_sample.ReferenceSample._check", lambda _, __, s: compared.append(s))
+    build_tokens([corpus], tmp_path / "p", trained)
+    assert len(compared) == 3
