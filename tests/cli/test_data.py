@@ -215,6 +215,17 @@ def test_merge_joins_files(pretrain, corpus):
     assert "documents   20" in pretrain("data", "inspect", merged)[1]
 
 
+@pytest.mark.parametrize("option", [("--samples", "3"), ("--all-ids",)])
+def test_what_only_a_tokenizer_can_show_asks_for_it(pretrain, corpus, option):
+    build(pretrain, corpus)
+    prefix = corpus.with_name("out_text_document")
+    code, output, errors = pretrain("data", "inspect", prefix, *option)
+    assert (code, output) == (2, "")
+    assert f"{option[0]} needs the tokenizer" in errors
+    assert "Give --tokenizer-file" in errors
+    assert pretrain("data", "inspect", prefix, *option, "--tokenizer-type", "bytes")[0] == 0
+
+
 @pytest.mark.parametrize("command", [["data"], ["data", "build"], ["data", "inspect"], ["data", "merge"]])
 def test_every_command_has_help(command):
     result = CliRunner().invoke(commands, [*command, "--help"])

@@ -96,14 +96,20 @@ def build(**options: Any) -> None:
 @command.command()
 @click.argument("prefix", type=_FILE)
 @_names_tokenizer
-@click.option("--samples", type=click.IntRange(min=0), default=1, show_default=True, help="Documents to show.")
+@click.option("--samples", type=click.IntRange(min=0), help="Documents to show.  [default: 1]")
 @click.option("--all-ids", is_flag=True, help="Look at every token id, not at a million of them.")
 @click.option("--repair", is_flag=True, help="Mend the index of files in which end-of-document tokens are not counted.")
-def inspect(*, prefix: Path, samples: int, all_ids: bool, repair: bool, **tokenizer: Any) -> None:
+def inspect(*, prefix: Path, samples: int | None, all_ids: bool, repair: bool, **tokenizer: Any) -> None:
     """Describe PREFIX.bin and PREFIX.idx and check that they are whole.
 
     With a tokenizer its ids and the ends of the documents are checked, too, and text is shown.
     """
+    if not any(tokenizer.values()) and (samples is not None or all_ids):
+        msg = (
+            f"{'--all-ids' if all_ids else '--samples'} needs the tokenizer that the data was made with.\n"
+            "Give --tokenizer-file, --vocab-file and --merge-file, or --tokenizer-type bytes."
+        )
+        raise DataError(msg)
     from pretrain.data.inspection import inspect_tokens  # noqa: PLC0415  numpy is slow to import for --help
     from pretrain.data.repair import repair_lengths  # noqa: PLC0415
     from pretrain.data.tokenizers import load_tokenizer  # noqa: PLC0415
@@ -112,7 +118,7 @@ def inspect(*, prefix: Path, samples: int, all_ids: bool, repair: bool, **tokeni
     loaded = load_tokenizer(_section(**tokenizer)) if any(tokenizer.values()) else None
     if repair:
         click.echo(f"repaired: {repair_lengths(name):,} tokens are counted now; {name}.idx.before-repair is as it was")
-    for line in inspect_tokens(name, loaded, samples=samples, all_ids=all_ids):
+    for line in inspect_tokens(name, loaded, samples=1 if samples is None else samples, all_ids=all_ids):
         click.echo(line)
 
 
