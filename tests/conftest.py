@@ -10,6 +10,8 @@ from hypothesis import settings
 from pretrain.bridge import megatron
 from pretrain.cpu.backend import CpuBackend
 
+THREADS = pytest.StashKey[int]()
+
 settings.register_profile("pretrain", deadline=None)  # a busy machine is no failure
 settings.load_profile("pretrain")
 
@@ -22,12 +24,18 @@ megatron.install(CpuBackend())  # before the first of the many tests that import
 
 
 @pytest.fixture(autouse=True)
-def few_threads():
+def few_threads(request):
     """Engines that are cyclic garbage keep their process groups, each with threads that wake 100 times a second."""
     yield
-    threads = Path("/proc/self/task")
-    if threads.is_dir() and sum(1 for _ in threads.iterdir()) > 100:
+    stash = request.config.stash
+    if len(_threads()) > stash.get(THREADS, 0) + 100:
         gc.collect()
+        stash[THREADS] = len(_threads())  # those that are in use
+
+
+def _threads():
+    folder = Path("/proc/self/task")
+    return list(folder.iterdir()) if folder.is_dir() else []
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import multiprocessing
 import os
+import time
 
 import pytest
 import torch.distributed as dist
@@ -75,24 +76,24 @@ def test_the_next_training_of_this_process_takes_the_folder_over(tmp_path):
     assert list(tmp_path.glob("zero_stage_3/*/rank0")) == []
 
 
-def _hold(path, rank, held, done):
+def _hold(path, rank, held):
     dist.get_world_size = lambda: 1
     dist.all_gather_object = lambda ranks, own: ranks.__setitem__(0, own)
     swap_folders.claim({KEY: path}, rank)
     held.set()
-    done.wait(60)
+    time.sleep(60)
 
 
 @pytest.fixture
 def holder(tmp_path):
     """Another process that has the folder, as rank 0 of its own run."""
     processes = multiprocessing.get_context("fork")
-    held, done = processes.Event(), processes.Event()
-    process = processes.Process(target=_hold, args=(str(tmp_path), 0, held, done), daemon=True)
+    held = processes.Event()
+    process = processes.Process(target=_hold, args=(str(tmp_path), 0, held), daemon=True)
     process.start()
     assert held.wait(60)
     yield process
-    done.set()
+    process.kill()  # not an event: it would wait for ever for a process that was killed while it waited for it
     process.join()
 
 
