@@ -41,7 +41,7 @@ with tiny.engine_of(tiny.tiny("parallel.use_distributed_optimizer=true", "precis
     tiny.save(engine, Path(sys.argv[1]) / "saved", 1)
     engine.load(Path(sys.argv[1]) / "saved", weights_only=False)
 files = {name: getattr(module, "__file__", None) for name, module in sys.modules.items()}
-print(json.dumps({name: file for name, file in files.items() if file and name.startswith("megatron.core")}))
+print(json.dumps({name: file for name, file in files.items() if (file or "").endswith(".py") and name.startswith("megatron.core")}))
 """
 
 
