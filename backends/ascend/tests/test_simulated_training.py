@@ -27,10 +27,10 @@ TINY = (
     "model.hidden_dropout=0.0",
     "model.attention_dropout=0.0",
     "tokenizer={type: bytes}",
-    "train={micro_batch_size: 2, global_batch_size: 4, train_iters: 20, seed: 7}",
+    "train={micro_batch_size: 2, global_batch_size: 4, train_iters: 12, seed: 7}",
     "schedule={lr_warmup_iters: 4, lr_decay_style: cosine}",
     "precision.dtype=fp32",
-    "evaluation={interval: 20, iters: 2}",
+    "evaluation={interval: 12, iters: 2}",
     "logging={log_interval: 1, tensorboard: false}",
 )
 TENSOR, PIPELINE = "parallel.tensor_model_parallel_size=2", "parallel.pipeline_model_parallel_size=2"
@@ -166,15 +166,15 @@ def test_an_interleaved_pipeline_of_two_stages_has_the_curve_of_one_rank(train):
 
 @pytest.mark.parametrize(("engine", "ranks"), [((), 1), ((ZERO_3,), 2)], ids=["megatron", "zero3"])
 def test_a_checkpoint_goes_from_the_cpu_to_the_npu_and_back(train, on_the_cpu, engine, ranks):
-    """Ten iterations here, five there, five here: the curve of an uninterrupted training."""
+    """Four iterations here, four there, four here: the curve of an uninterrupted training."""
     home, away, load = "cpu", BACKEND, ()
     seen = []
-    for number, (backend, until) in enumerate([(home, 10), (away, 15), (home, 20)]):
-        stop = (f"train.exit_interval={until}", "checkpoint.save_interval=5")
+    for number, (backend, until) in enumerate([(home, 4), (away, 8), (home, 12)]):
+        stop = (f"train.exit_interval={until}", "checkpoint.save_interval=4")
         records, run_dir = train(backend, f"part-{number}-{ranks}", (*engine, *stop, *load), ranks=ranks)
         load = (f"checkpoint.load={run_dir}/checkpoints",)
         seen += records
-    assert [record["iteration"] for record in seen] == list(range(1, 21))
+    assert [record["iteration"] for record in seen] == list(range(1, 13))
     assert curve(seen) == pytest.approx(curve(on_the_cpu), rel=1e-5)
 
 
