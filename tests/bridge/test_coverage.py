@@ -40,8 +40,9 @@ with tiny.engine_of(tiny.tiny("parallel.use_distributed_optimizer=true", "precis
     tiny.take_step(engine, 0)
     tiny.save(engine, Path(sys.argv[1]) / "saved", 1)
     engine.load(Path(sys.argv[1]) / "saved", weights_only=False)
-files = {name: getattr(module, "__file__", None) for name, module in sys.modules.items()}
-print(json.dumps({name: file for name, file in files.items() if (file or "").endswith(".py") and name.startswith("megatron.core")}))
+modules = {name: module for name, module in sys.modules.items() if name.startswith("megatron.core")}
+files = {name: getattr(module, "__file__", None) or "" for name, module in modules.items()}
+print(json.dumps({name: file for name, file in files.items() if file.endswith(".py")}))
 """
 
 
