@@ -52,11 +52,16 @@ def files(tmp_path_factory, bridged):
     return {letter: str(folder / letter) for letter in "ABC"}
 
 
+def windows_of(prefix, bounds, seed):
+    file = TokenFile.open(prefix)
+    return Windows(file, file.identity(), bounds, SEQ_LENGTH, seed)
+
+
 class TestWindows:
     @pytest.mark.parametrize("bounds", [(0.0, 1.0), (0.0, 0.6), (0.6, 0.9), (0.9, 1.0)])
     @pytest.mark.parametrize("epoch", [0, 1, 5])
     def test_an_epoch_holds_every_token_of_its_split_once(self, token_files, bounds, epoch):
-        windows = Windows(str(token_files), bounds, SEQ_LENGTH, seed=1)
+        windows = windows_of(token_files, bounds, seed=1)
         file = TokenFile.open(token_files)
         first, last = (file.tokens_before(round(share * file.lengths.size)) for share in bounds)
         numbers = range(epoch * windows.per_epoch, (epoch + 1) * windows.per_epoch)
@@ -66,20 +71,20 @@ class TestWindows:
         assert missing.total() <= SEQ_LENGTH
 
     def test_ids_are_a_run_of_the_file(self, token_files):
-        windows, text = Windows(str(token_files), (0.0, 1.0), SEQ_LENGTH, seed=1), TokenFile.open(token_files).tokens
+        windows, text = windows_of(token_files, (0.0, 1.0), seed=1), TokenFile.open(token_files).tokens
         runs = {text[i : i + SEQ_LENGTH + 1].tobytes() for i in range(text.size - SEQ_LENGTH)}
         assert all(windows[number].tobytes() in runs for number in range(2 * windows.per_epoch))
 
     def test_epochs_and_seeds_have_orders_of_their_own(self, token_files):
         def order(epoch, seed):
-            windows = Windows(str(token_files), (0.0, 1.0), SEQ_LENGTH, seed)
+            windows = windows_of(token_files, (0.0, 1.0), seed)
             return [windows[epoch * windows.per_epoch + i].tobytes() for i in range(windows.per_epoch)]
 
         assert len({tuple(order(epoch, seed)) for epoch in (0, 1) for seed in (1, 2)}) == 4
         assert order(1, 2) == order(1, 2)
 
     def test_ids_are_not_copied(self, token_files):
-        windows = Windows(str(token_files), (0.0, 1.0), SEQ_LENGTH, seed=1)
+        windows = windows_of(token_files, (0.0, 1.0), seed=1)
         assert not windows[0].flags.owndata
 
 
@@ -143,6 +148,12 @@ class TestDatasets:
             (file.tokens_before(begin), file.tokens_before(end)) for begin, end in bounds
         ]
 
+    def test_what_tells_a_file_apart_is_read_once_for_all_splits(self, native, monkeypatch):
+        read, identity = [], TokenFile.identity
+        monkeypatch.setattr(TokenFile, "identity", lambda file: read.append(file) or identity(file))
+        built(native(), Samples(train=80, valid=8, test=8))
+        assert len(read) == 1
+
     def test_a_split_of_no_samples_is_none(self, native):
         datasets = built(native("evaluation.interval=0"), Samples(train=8))
         assert (datasets.valid, datasets.test) == (None, None)
@@ -167,7 +178,7 @@ class TestDatasets:
 
 
 def blend(files, weights, length=10_000):
-    parts = [(Windows(files[letter], (0.0, 1.0), SEQ_LENGTH, seed=1), weight) for letter, weight in weights.items()]
+    parts = [(windows_of(files[letter], (0.0, 1.0), seed=1), weight) for letter, weight in weights.items()]
     return NativeSamples.of(parts, FORM, length)
 
 
@@ -178,7 +189,7 @@ class TestBlend:
         assert letters == {"A": 300, "B": 100}
 
     def test_a_file_that_is_named_twice_has_both_weights(self, files):
-        parts = [(Windows(files[letter], (0.0, 1.0), SEQ_LENGTH, 1), weight) for letter, weight in ("A1", "B2", "A1")]
+        parts = [(windows_of(files[letter], (0.0, 1.0), seed=1), weight) for letter, weight in ("A1", "B2", "A1")]
         dataset = NativeSamples.of([(windows, float(weight)) for windows, weight in parts], FORM, 100)
         assert Counter(chr(int(dataset[i]["tokens"][0])) for i in range(100)) == {"A": 50, "B": 50}
 

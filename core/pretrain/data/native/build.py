@@ -9,6 +9,7 @@ from pretrain.data.checks import check_token_files
 from pretrain.data.native.sample import SampleForm
 from pretrain.data.native.samples import NativeSamples
 from pretrain.data.native.windows import Windows
+from pretrain.data.token_file import TokenFile
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,9 +48,11 @@ def native_samples(
         reset_position_ids=data.reset_position_ids,
         reset_attention_mask=data.reset_attention_mask,
     )
-    return [
-        NativeSamples.of([(Windows(path, share, seq_length, seed), weight) for path, weight in parts], form, length)
-        if length
-        else None
-        for share, length in zip(bounds, needed, strict=True)
-    ]
+    opened = [(TokenFile.open(path), weight) for path, weight in parts]
+    files = [(file, file.identity(), weight) for file, weight in opened]
+
+    def split(share: tuple[float, float], length: int) -> NativeSamples:
+        windows = [(Windows(file, name, share, seq_length, seed), weight) for file, name, weight in files]
+        return NativeSamples.of(windows, form, length)
+
+    return [split(share, length) if length else None for share, length in zip(bounds, needed, strict=True)]

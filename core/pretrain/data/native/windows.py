@@ -25,23 +25,19 @@ class Windows:
         per_epoch: samples of an epoch.
     """
 
-    def __init__(self, prefix: str, bounds: tuple[float, float], seq_length: int, seed: int) -> None:
+    def __init__(self, file: TokenFile, identity: str, bounds: tuple[float, float], seq_length: int, seed: int) -> None:
         """Look at the index of a token file.
 
         Args:
-            prefix: path without .bin and .idx.
+            file: mapped.
+            identity: of it; not asked here, because it is read from the disk and serves every split.
             bounds: of the split, as a share of the sequences (as Megatron cuts it).
             seq_length: tokens of a sample.
             seed: of all shuffles.
-
-        Raises:
-            DataError: the files are missing or damaged.
         """
-        self.prefix = prefix
-        tokens = self._file.tokens_before
-        first, last = (tokens(round(share * self._file.lengths.size)) for share in bounds)
+        self.prefix, self.identity, self._file = str(file.prefix), identity, file
+        first, last = (file.tokens_before(round(share * file.lengths.size)) for share in bounds)
         self._first, self._size, self._seq_length, self._seed = first, last - first, seq_length, seed
-        self.identity = self._file.identity()
         self.per_epoch = (self._size - 1) // seq_length
 
     def __getitem__(self, number: int) -> npt.NDArray[Any]:
@@ -52,7 +48,7 @@ class Windows:
 
     @cached_property
     def _file(self) -> TokenFile:
-        return TokenFile.open(self.prefix)
+        return TokenFile.open(self.prefix)  # in a data worker
 
     @cached_property
     def _epoch(self) -> Any:
