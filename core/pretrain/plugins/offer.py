@@ -44,5 +44,22 @@ class Decline:
     kind: str = ""
 
 
+def offer_unless(
+    reason: str, *, name: str, build: Callable[[Mapping[str, Any]], Any], kind: str = "", provider: str = ""
+) -> Offer | Decline:
+    """Return a decline with the reason, or the offer where there is none.
+
+    Args:
+        reason: what does not fit, as for `Decline`; "" where everything does.
+        name: as for `Offer`.
+        build: as for `Offer`.
+        kind: as for `Offer`.
+        provider: as for `Offer`.
+    """
+    if reason:
+        return Decline(name=name, kind=kind, reason=reason)
+    return Offer(name=name, kind=kind, build=build, provider=provider)
+
+
 Answer = Offer | Decline | Sequence[Offer | Decline] | None
 """None: this plugin has nothing for the operation. A sequence: several kernels, the preferred one first."""

@@ -9,11 +9,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from pretrain.plugins.offer import Decline, Offer
+from pretrain.plugins.offer import offer_unless
 from pretrain_ascend import chip_fit, installed
 from pretrain_ascend.devices import Family
 
 if TYPE_CHECKING:
+    from pretrain.plugins.offer import Decline, Offer
     from pretrain.plugins.requests import ActivationRequest
 
 
@@ -26,10 +27,7 @@ def answers(request: ActivationRequest) -> list[Offer | Decline]:
 
 
 def _answer(request: ActivationRequest, name: str, reason: str, kernel: str) -> Offer | Decline:
-    if reason:
-        return Decline(name=name, reason=reason)
-
     def build(_: object) -> Any:
         return getattr(import_module("pretrain_ascend.activation_fused"), kernel)(request)
 
-    return Offer(name=name, build=build, provider=installed.provider())
+    return offer_unless(reason, name=name, build=build, provider=installed.provider())

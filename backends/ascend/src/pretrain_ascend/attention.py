@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pretrain.plugins.offer import Decline, Offer
+from pretrain.plugins.offer import offer_unless
 from pretrain.plugins.requests import Mask
 from pretrain_ascend import chip_fit, installed, softmax_limits
 from pretrain_ascend.devices import Family
 
 if TYPE_CHECKING:
+    from pretrain.plugins.offer import Decline, Offer
     from pretrain.plugins.requests import AttentionRequest
 
 LARGEST_HEAD, MOST_HEADS = 768, 256
@@ -69,11 +70,9 @@ def _fusion_limits(request: AttentionRequest) -> str:
 
 
 def _answer(request: AttentionRequest, name: str, kind: str, reason: str, kernel: str) -> Offer | Decline:
-    if reason:
-        return Decline(name=name, kind=kind, reason=reason)
     module, _, attribute = kernel.partition(".")
 
     def build(_: object) -> Any:
         return getattr(import_module(f"pretrain_ascend.{module}"), attribute)(request)
 
-    return Offer(name=name, kind=kind, build=build, provider=installed.provider())
+    return offer_unless(reason, name=name, kind=kind, build=build, provider=installed.provider())

@@ -5,11 +5,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from pretrain.plugins.offer import Decline, Offer
+from pretrain.plugins.offer import offer_unless
 from pretrain_ascend import chip_fit, installed
 from pretrain_ascend.devices import Family
 
 if TYPE_CHECKING:
+    from pretrain.plugins.offer import Decline, Offer
     from pretrain.plugins.requests import CrossEntropyRequest
 
 NAME = "cross_entropy_loss"
@@ -26,9 +27,7 @@ def answers(request: CrossEntropyRequest) -> Offer | Decline:
     if rows > MOST_ROWS:
         sizes = f"micro_batch_size {request.micro_batch_size} x seq_length {request.seq_length}"
         reason = reason or f"{sizes} = {rows} rows; at most {MOST_ROWS}"
-    if reason:
-        return Decline(name=NAME, reason=reason)
-    return Offer(name=NAME, build=lambda _: _build(request), provider=installed.provider())
+    return offer_unless(reason, name=NAME, build=lambda _: _build(request), provider=installed.provider())
 
 
 def _build(request: CrossEntropyRequest) -> Any:

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pretrain.plugins.offer import Decline, Offer
+from pretrain.plugins.offer import offer_unless
 from pretrain_ascend import chip_fit, devices, installed
 from pretrain_ascend.devices import Family
 
 if TYPE_CHECKING:
+    from pretrain.plugins.offer import Decline, Offer
     from pretrain.plugins.requests import NormRequest
 
 
@@ -46,10 +47,7 @@ def _weights(request: NormRequest) -> str:
 
 
 def _answer(request: NormRequest, name: str, reason: str, kernel: str) -> Offer | Decline:
-    if reason:
-        return Decline(name=name, reason=reason)
-
     def build(_: object) -> Any:
         return getattr(import_module("pretrain_ascend.norm_fused"), kernel)(request)
 
-    return Offer(name=name, build=build, provider=installed.provider())
+    return offer_unless(reason, name=name, build=build, provider=installed.provider())

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pretrain.plugins.offer import Decline, Offer
+from pretrain.plugins.offer import offer_unless
 from pretrain.plugins.signatures import OptimizerKernels
 from pretrain.reference.adam import FusedAdam, gradient_norm
 from pretrain_ascend import chip_fit, installed
 from pretrain_ascend.devices import Family
 
 if TYPE_CHECKING:
+    from pretrain.plugins.offer import Decline, Offer
     from pretrain.plugins.requests import OptimizerRequest
 
 NAME = "fused"
@@ -25,7 +26,5 @@ def answers(request: OptimizerRequest) -> Offer | Decline:
     reason = chip_fit.unfit(request, Family.A2)
     if request.name != "adamw":
         reason = reason or f"name {request.name}; only adamw has a fused kernel in torch_npu"
-    if reason:
-        return Decline(name=NAME, reason=reason)
     kernels = OptimizerKernels(adam=FusedAdam, gradient_norm=gradient_norm(request.device_type))
-    return Offer(name=NAME, build=lambda _: kernels, provider=installed.provider())
+    return offer_unless(reason, name=NAME, build=lambda _: kernels, provider=installed.provider())

@@ -5,11 +5,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from pretrain.plugins.offer import Decline, Offer
+from pretrain.plugins.offer import offer_unless
 from pretrain_ascend import chip_fit, devices, installed
 from pretrain_ascend.devices import Family
 
 if TYPE_CHECKING:
+    from pretrain.plugins.offer import Decline, Offer
     from pretrain.plugins.requests import RotaryRequest
 
 NAME = "rotary_mul"
@@ -22,9 +23,7 @@ FIRST_SIZE = 128
 def answers(request: RotaryRequest) -> Offer | Decline:
     """Return the one kernel, or why it does not fit."""
     reason = chip_fit.unfit(request) or _limits(request)
-    if reason:
-        return Decline(name=NAME, reason=reason)
-    return Offer(name=NAME, build=_build, provider=installed.provider())
+    return offer_unless(reason, name=NAME, build=_build, provider=installed.provider())
 
 
 def _limits(request: RotaryRequest) -> str:

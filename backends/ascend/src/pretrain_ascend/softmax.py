@@ -5,10 +5,11 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from pretrain.plugins.offer import Decline, Offer
+from pretrain.plugins.offer import offer_unless
 from pretrain_ascend import installed, softmax_limits
 
 if TYPE_CHECKING:
+    from pretrain.plugins.offer import Decline, Offer
     from pretrain.plugins.requests import SoftmaxRequest
 
 NAME = "scaled_masked_softmax"
@@ -17,9 +18,7 @@ NAME = "scaled_masked_softmax"
 def answers(request: SoftmaxRequest) -> Offer | Decline:
     """Return the one kernel, or why it does not fit."""
     reason = softmax_limits.unfit(request)
-    if reason:
-        return Decline(name=NAME, reason=reason)
-    return Offer(name=NAME, build=lambda _: _build(request), provider=installed.provider())
+    return offer_unless(reason, name=NAME, build=lambda _: _build(request), provider=installed.provider())
 
 
 def _build(request: SoftmaxRequest) -> Any:

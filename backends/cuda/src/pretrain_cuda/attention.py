@@ -5,13 +5,14 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from pretrain.plugins.offer import Decline, Offer
+from pretrain.plugins.offer import offer_unless
 from pretrain.plugins.requests import Mask
 from pretrain_cuda import sdpa, transformer_engine, triton_fit
 from pretrain_cuda.devices import BLACKWELL, HOPPER, architecture_of
 from pretrain_cuda.flash_attn import FLASH_2, FLASH_3, FLASH_4
 
 if TYPE_CHECKING:
+    from pretrain.plugins.offer import Decline, Offer
     from pretrain.plugins.requests import AttentionRequest
 
 LARGEST_DROPOUT = 1 - 2**-16
@@ -47,10 +48,9 @@ def _triangle(request: AttentionRequest) -> Offer | Decline:
         reason = f"mask {request.mask}; only {Mask.CAUSAL}"
     elif not 0 <= request.dropout < LARGEST_DROPOUT:
         reason = f"dropout {request.dropout}; only below {LARGEST_DROPOUT}"
-    if reason:
-        return Decline(name="triangle_triton", kind="triangle", reason=reason)
 
     def build(_: object) -> Any:
         return import_module("pretrain_cuda.triangle").Triangle(request)  # imports triton
 
-    return Offer(name="triangle_triton", kind="triangle", build=build, provider=triton_fit.provider())
+    provider = triton_fit.provider()
+    return offer_unless(reason, name="triangle_triton", kind="triangle", build=build, provider=provider)

@@ -8,10 +8,11 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from pretrain.plugins.offer import Decline, Offer
+from pretrain.plugins.offer import offer_unless
 from pretrain_cuda import triton_fit
 
 if TYPE_CHECKING:
+    from pretrain.plugins.offer import Decline, Offer
     from pretrain.plugins.requests import BiasDropoutAddRequest
 
 NAME = "triton"
@@ -22,9 +23,7 @@ def answers(request: BiasDropoutAddRequest) -> Offer | Decline:
     reason = triton_fit.unfit(request)
     if not 0 <= request.dropout < 1:
         reason = f"dropout {request.dropout}; only from 0 to below 1"
-    if reason:
-        return Decline(name=NAME, reason=reason)
-    return Offer(name=NAME, build=lambda _: _build(request), provider=triton_fit.provider())
+    return offer_unless(reason, name=NAME, build=lambda _: _build(request), provider=triton_fit.provider())
 
 
 def _build(request: BiasDropoutAddRequest) -> Any:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from pretrain.plugins.offer import Decline, Offer
+from pretrain.plugins.offer import offer_unless
 from pretrain.plugins.requests import Mask
 from pretrain.reference.masks import check_given
 from pretrain_cuda import installed
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from pretrain.plugins.offer import Decline, Offer
     from pretrain.plugins.requests import AttentionRequest
     from pretrain_cuda.devices import Architecture
     from pretrain_cuda.flash_attn_limits import Limits
@@ -56,10 +57,10 @@ class Library:
     def answer(self, request: AttentionRequest) -> Offer | Decline:
         """Return the kernel, or why it does not fit; whether it is installed is asked last."""
         reason = unfit(request, self.limits) or self._missing()
-        if reason:
-            return Decline(name=self.name, kind="flash", reason=reason)
         provider = installed.version(self.distribution)
-        return Offer(name=self.name, kind="flash", build=lambda _: self._build(request), provider=provider)
+        return offer_unless(
+            reason, name=self.name, kind="flash", build=lambda _: self._build(request), provider=provider
+        )
 
     def _missing(self) -> str:
         missing = [module for module in (self.module, self.extension) if not installed.has(module)]

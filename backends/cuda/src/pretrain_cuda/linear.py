@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from pretrain.plugins.offer import Decline, Offer
+from pretrain.plugins.offer import offer_unless
 from pretrain.reference.linear import Linear
 from pretrain_cuda import installed
 
@@ -31,9 +31,7 @@ _HALF = (torch.float16, torch.bfloat16)
 def answers(request: LinearRequest) -> Answer:
     """Return apex's product that adds into the main gradient, or why it does not fit; the reference comes after."""
     reason = _unfit(request)
-    if reason:
-        return Decline(name=NAME, reason=reason)
-    return Offer(name=NAME, build=lambda _: _build(request), provider=installed.version("apex"))
+    return offer_unless(reason, name=NAME, build=lambda _: _build(request), provider=installed.version("apex"))
 
 
 def _unfit(request: LinearRequest) -> str:

@@ -11,10 +11,11 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from pretrain.plugins.offer import Decline, Offer
+from pretrain.plugins.offer import offer_unless
 from pretrain_cuda import installed, triton_fit
 
 if TYPE_CHECKING:
+    from pretrain.plugins.offer import Decline, Offer
     from pretrain.plugins.requests import NormRequest
 
 FAST_SIZES = (
@@ -38,14 +39,12 @@ def answers(request: NormRequest) -> list[Offer | Decline]:
 
 
 def _answer(request: NormRequest, name: str, reason: str, library: str, kernel: str) -> Offer | Decline:
-    if reason:
-        return Decline(name=name, reason=reason)
     module, _, attribute = kernel.partition(".")
 
     def build(_: object) -> Any:
         return getattr(import_module(f"pretrain_cuda.{module}"), attribute)(request)
 
-    return Offer(name=name, build=build, provider=installed.version(library))
+    return offer_unless(reason, name=name, build=build, provider=installed.version(library))
 
 
 def _apex_fast(request: NormRequest) -> str:

@@ -9,10 +9,11 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from pretrain.plugins.offer import Decline, Offer
+from pretrain.plugins.offer import offer_unless
 from pretrain_cuda import triton_fit
 
 if TYPE_CHECKING:
+    from pretrain.plugins.offer import Decline, Offer
     from pretrain.plugins.requests import RotaryRequest
 
 NAME = "triton"
@@ -21,9 +22,7 @@ NAME = "triton"
 def answers(request: RotaryRequest) -> Offer | Decline:
     """Return the one kernel, or why it does not fit."""
     reason = triton_fit.unfit(request)
-    if reason:
-        return Decline(name=NAME, reason=reason)
-    return Offer(name=NAME, build=_build, provider=triton_fit.provider())
+    return offer_unless(reason, name=NAME, build=_build, provider=triton_fit.provider())
 
 
 def _build(_: object) -> Any:

@@ -13,7 +13,7 @@ import torch
 from torch.nn import functional as F  # noqa: N812  torch's own alias
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from pretrain.plugins.offer import Decline, Offer
+from pretrain.plugins.offer import offer_unless
 from pretrain.plugins.requests import Mask
 from pretrain.reference.attention import to_context
 from pretrain.reference.masks import check_given
@@ -31,6 +31,7 @@ from pretrain_cuda.flash_attn_limits import (
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from pretrain.plugins.offer import Decline, Offer
     from pretrain.plugins.requests import AttentionRequest
     from pretrain_cuda.devices import Architecture
 
@@ -99,9 +100,8 @@ def prefers_cudnn(architecture: Architecture) -> bool:
 
 def _answer(request: AttentionRequest, kernel: SDPBackend, reason: str) -> Offer | Decline:
     name = f"sdpa_{kernel.name.removesuffix('_ATTENTION').lower()}"
-    if reason:
-        return Decline(name=name, kind="flash", reason=reason)
-    return Offer(name=name, kind="flash", build=lambda _: Sdpa(request, kernel), provider=_provider(kernel))
+    provider = _provider(kernel)
+    return offer_unless(reason, name=name, kind="flash", build=lambda _: Sdpa(request, kernel), provider=provider)
 
 
 def _provider(kernel: SDPBackend) -> str:

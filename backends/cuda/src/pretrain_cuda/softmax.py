@@ -5,10 +5,11 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
-from pretrain.plugins.offer import Decline, Offer
+from pretrain.plugins.offer import offer_unless
 from pretrain_cuda import installed, softmax_limits, triton_fit
 
 if TYPE_CHECKING:
+    from pretrain.plugins.offer import Decline, Offer
     from pretrain.plugins.requests import SoftmaxRequest
     from pretrain.plugins.signatures import SoftmaxFn
 
@@ -27,21 +28,14 @@ def answers(request: SoftmaxRequest) -> list[Offer | Decline]:
 
 
 def _triton(request: SoftmaxRequest) -> Offer | Decline:
-    reason = triton_fit.unfit(request)
-    if reason:
-        return Decline(name="triton", reason=reason)
-
     def build(_: object) -> SoftmaxFn:
         return cast("SoftmaxFn", import_module("pretrain_cuda.softmax_triton").Softmax(request))
 
-    return Offer(name="triton", build=build, provider=triton_fit.provider())
+    return offer_unless(triton_fit.unfit(request), name="triton", build=build, provider=triton_fit.provider())
 
 
 def _extension(request: SoftmaxRequest, name: str, reason: str, module: str) -> Offer | Decline:
-    if reason:
-        return Decline(name=name, reason=reason)
-
     def build(_: object) -> SoftmaxFn:
         return cast("SoftmaxFn", import_module("pretrain_cuda.softmax_extension").Softmax(request, module))
 
-    return Offer(name=name, build=build, provider=installed.version("apex"))
+    return offer_unless(reason, name=name, build=build, provider=installed.version("apex"))

@@ -11,7 +11,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from pretrain.plugins.offer import Decline, Offer
+from pretrain.plugins.offer import offer_unless
 from pretrain.plugins.requests import Mask
 from pretrain.reference.masks import check_given
 from pretrain_cuda import installed
@@ -20,6 +20,7 @@ from pretrain_cuda.flash_attn_limits import before_ampere, no_multiple_of, over_
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from pretrain.plugins.offer import Decline, Offer
     from pretrain.plugins.requests import AttentionRequest
     from pretrain_cuda.devices import Architecture
 
@@ -32,10 +33,10 @@ def answer(request: AttentionRequest) -> Offer | Decline:
     reason = unfit(request, _limits)
     if not reason and not installed.has(MODULE):
         reason = f"{MODULE} is not installed: pip install --no-build-isolation transformer_engine[pytorch]"
-    if reason:
-        return Decline(name=NAME, kind="flash", reason=reason)
     provider = installed.version("transformer_engine")
-    return Offer(name=NAME, kind="flash", build=lambda _: DotProductAttention(request), provider=provider)
+    return offer_unless(
+        reason, name=NAME, kind="flash", build=lambda _: DotProductAttention(request), provider=provider
+    )
 
 
 class DotProductAttention:
