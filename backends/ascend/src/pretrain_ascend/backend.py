@@ -10,6 +10,7 @@ import torch
 
 from pretrain.errors import BackendError
 from pretrain.plugins.backend import Available, Backend, PointToPoint, Unavailable
+from pretrain.plugins.named import NamedDevice
 from pretrain_ascend import devices, installed
 from pretrain_ascend.devices import Family, Source
 from pretrain_ascend.overflow import FloatStatus
@@ -149,20 +150,11 @@ class AscendBackend(Backend):
         return described
 
 
-class _Named(AscendBackend):
+class _Named(NamedDevice, AscendBackend):
     """An NPU that need not be here: what its name alone decides."""
 
-    def __init__(self, device_name: str) -> None:
-        self._device_name = device_name
-
-    def availability(self) -> Available:
-        return Available(f"{self._device_name}, named and not looked for")
-
-    def device_name(self) -> str:
-        return self._device_name
-
     def supports(self, dtype: torch.dtype) -> bool:
-        return _supports(dtype, devices.family_of(self._device_name))
+        return _supports(dtype, devices.family_of(self.device_name()))
 
 
 def _npu() -> Any:

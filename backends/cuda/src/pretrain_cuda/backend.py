@@ -9,6 +9,7 @@ import torch
 
 from pretrain.errors import BackendError
 from pretrain.plugins.backend import Available, Backend, Unavailable
+from pretrain.plugins.named import NamedDevice
 from pretrain_cuda import devices, driver
 from pretrain_cuda.devices import AMPERE, BLACKWELL
 
@@ -110,20 +111,11 @@ class CudaBackend(Backend):
         }
 
 
-class _Named(CudaBackend):
+class _Named(NamedDevice, CudaBackend):
     """A GPU that need not be here: what its name alone decides."""
 
-    def __init__(self, device_name: str) -> None:
-        self._device_name = device_name
-
-    def availability(self) -> Available:
-        return Available(f"{self._device_name}, named and not looked for")
-
-    def device_name(self) -> str:
-        return self._device_name
-
     def supports(self, dtype: torch.dtype) -> bool:
-        return _supports(dtype, devices.architecture_of(self._device_name))
+        return _supports(dtype, devices.architecture_of(self.device_name()))
 
 
 def _described(count: int) -> str:

@@ -1,0 +1,25 @@
+"""A device that need not be here: for a backend's `named`."""
+
+from __future__ import annotations
+
+from pretrain.plugins.backend import Available
+
+
+class NamedDevice:
+    """Stands before a backend among the bases, and answers for a device by its name alone.
+
+    Example:
+        class _Named(NamedDevice, AcmeBackend):
+            def supports(self, dtype): return dtype in DTYPES_OF[self.device_name()]
+    """
+
+    def __init__(self, device_name: str) -> None:
+        self._device_name = device_name
+
+    def availability(self) -> Available:
+        """Say that the device was named and not looked for."""
+        return Available(f"{self._device_name}, named and not looked for")
+
+    def device_name(self) -> str:
+        """Return the name as it was given."""
+        return self._device_name
