@@ -12,7 +12,6 @@ from pretrain.cpu.attention import TORCH, attention_answers
 from pretrain.cpu.backend import CpuBackend
 from pretrain.cpu.bias_dropout_add import BiasDropoutAdd
 from pretrain.cpu.cross_entropy import CrossEntropy
-from pretrain.cpu.norm import LayerNorm
 from pretrain.cpu.products import product_dtype
 from pretrain.cpu.softmax import Softmax
 from pretrain.plugins import hookimpl
@@ -20,6 +19,7 @@ from pretrain.plugins.offer import Decline, Offer
 from pretrain.plugins.signatures import OptimizerKernels
 from pretrain.reference.adam import FusedAdam, gradient_norm
 from pretrain.reference.linear import Linear
+from pretrain.reference.torch_norm import TorchNorm
 
 if TYPE_CHECKING:
     from pretrain.plugins.backend import Backend
@@ -58,7 +58,7 @@ def pretrain_norm(request: NormRequest) -> Answer:
     """Layer norm as torch has it; its RMS norm is made of single operations, as the reference is."""
     if request.kind != "LayerNorm":
         return Decline(name="torch", reason=f"kind {request.kind}; only LayerNorm")
-    return Offer(name="torch", build=lambda _: LayerNorm(request), provider=TORCH)
+    return Offer(name="torch", build=lambda _: TorchNorm(request), provider=TORCH)
 
 
 @hookimpl

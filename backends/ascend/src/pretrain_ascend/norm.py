@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pretrain.plugins.offer import offer_unless
+from pretrain.reference.torch_norm import TorchNorm
 from pretrain_ascend import chip_fit, devices, installed
 from pretrain_ascend.devices import Family
 
@@ -28,14 +29,18 @@ def _layer_norm(request: NormRequest) -> Offer | Decline:
     reason = chip_fit.unfit(request) or chip_fit.one_dtype(request.dtype, request.weight_dtype)
     if request.kind != "LayerNorm":
         reason = f"kind {request.kind}; only LayerNorm"
-    return _answer(request, "layer_norm", reason, "LayerNorm")
+    return offer_unless(reason, name="layer_norm", build=lambda _: TorchNorm(request), provider=installed.provider())
 
 
 def _rms_norm(request: NormRequest) -> Offer | Decline:
     reason = chip_fit.unfit(request) or _weights(request)
     if request.kind != "RMSNorm":
         reason = f"kind {request.kind}; only RMSNorm"
-    return _answer(request, "rms_norm", reason, "RmsNorm")
+
+    def build(_: object) -> Any:
+        return import_module("pretrain_ascend.rms_norm_fused").RmsNorm(request)
+
+    return offer_unless(reason, name="rms_norm", build=build, provider=installed.provider())
 
 
 def _weights(request: NormRequest) -> str:
@@ -44,10 +49,3 @@ def _weights(request: NormRequest) -> str:
     if family is not None and family >= Family.A2 and request.weight_dtype is torch.float32:
         return ""
     return chip_fit.one_dtype(request.dtype, request.weight_dtype)
-
-
-def _answer(request: NormRequest, name: str, reason: str, kernel: str) -> Offer | Decline:
-    def build(_: object) -> Any:
-        return getattr(import_module("pretrain_ascend.norm_fused"), kernel)(request)
-
-    return offer_unless(reason, name=name, build=build, provider=installed.provider())

@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from pretrain.plugins.offer import offer_unless
+from pretrain.reference.torch_norm import TorchNorm
 from pretrain_cuda import installed, triton_fit
 
 if TYPE_CHECKING:
@@ -34,7 +35,9 @@ def answers(request: NormRequest) -> list[Offer | Decline]:
         _answer(request, "apex_fast", _apex_fast(request), "apex", "norm_apex.FastLayerNorm"),
         _answer(request, "apex", _apex(request), "apex", "norm_apex.FusedNorm"),
         _answer(request, "triton", _triton(request), "triton", "norm_triton.Norm"),
-        _answer(request, "torch", _one_dtype(request), "torch", "norm_torch.Norm"),
+        offer_unless(
+            _one_dtype(request), name="torch", build=lambda _: TorchNorm(request), provider=installed.version("torch")
+        ),
     ]
 
 
