@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 
 import pytest
@@ -20,15 +18,9 @@ SMALL = {
 }
 
 
-def run(benchmark, *arguments):
-    command = [sys.executable, "-m", f"benchmarks.{benchmark}", *arguments]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True, env=environment)
-
-
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="there may be a GPU here")
-@pytest.mark.parametrize("benchmark", BENCHMARKS)
-def test_without_a_gpu_it_says_so_in_two_lines(benchmark):
+@pytest.mark.parametrize("benchmark", [*BENCHMARKS, "gpu_elementwise", "gpu_softmax"])
+def test_without_a_gpu_it_says_so_in_two_lines(run, benchmark):
     done = run(benchmark, "--keep")
     assert done.returncode == 2
     first, _ = done.stderr.splitlines()
@@ -38,7 +30,7 @@ def test_without_a_gpu_it_says_so_in_two_lines(benchmark):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("benchmark", BENCHMARKS)
-def test_it_runs(benchmark):
+def test_it_runs(run, benchmark):
     done = run(benchmark, "--tiny", *SMALL[benchmark])
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout[done.stdout.index("{\n") :])
@@ -51,7 +43,7 @@ def test_it_runs(benchmark):
         )
 
 
-def test_what_tiny_sizes_give_is_not_kept():
+def test_what_tiny_sizes_give_is_not_kept(run):
     done = run("gpu_train", "--tiny", "--keep")
     assert done.returncode == 2
     assert "not allowed with argument" in done.stderr

@@ -1,11 +1,8 @@
-"""The benchmark of the softmax kernels: on a CPU it runs with tiny sizes, or says that there is no GPU."""
+"""The benchmark of the softmax kernels: on a CPU it runs with tiny sizes."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -15,23 +12,8 @@ from pretrain.testing import examples
 from structure.sources import ROOT
 
 
-def run(*arguments):
-    command = [sys.executable, "-m", "benchmarks.gpu_softmax", *arguments]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True, env=environment)
-
-
-@pytest.mark.skipif(torch.accelerator.is_available(), reason="there may be a GPU here")
-def test_without_a_gpu_it_says_so_in_two_lines():
-    done = run("--keep")
-    assert done.returncode == 2
-    first, _ = done.stderr.splitlines()
-    assert first.startswith("backend 'cuda' (pretrain-cuda 0.1.0) has no usable device: ")
-    assert done.stdout == ""
-
-
-def test_it_measures_every_kernel_both_ways():
-    done = run("--tiny", "--rounds", "2")
+def test_it_measures_every_kernel_both_ways(run):
+    done = run("gpu_softmax", "--tiny", "--rounds", "2")
     assert done.returncode == 0, done.stderr
     measured = json.loads(done.stdout[done.stdout.index("{\n") :])["softmax"]
     assert len(measured) == 2 * 3
