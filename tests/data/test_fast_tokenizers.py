@@ -88,10 +88,25 @@ def test_other_ids_stop_the_build_and_leave_nothing(tmp_path, trained, monkeypat
 
     monkeypatch.setattr(fast.FastTokenizer, "encode_batch", wrong)
     corpus = write_jsonl(tmp_path / "c.jsonl", DOCUMENTS)
-    with pytest.raises(DataError, match=r"gigatoken gives other tokens.*(?s:.)*--encoder tokenizers"):
+    with pytest.raises(
+        DataError, match=r"c\.jsonl:1 or a later line: gigatoken gives other tokens.*(?s:.)*--encoder tokenizers"
+    ):
         build_tokens([corpus], tmp_path / "p", trained)
     assert not folder_of(tmp_path / "p").exists()
     assert build_tokens([corpus], tmp_path / "p", trained, reference_only=True).compared is None
+
+
+def test_a_panic_of_the_library_names_the_place(tmp_path, trained, monkeypatch):
+    class PanicException(BaseException):
+        """What a panic in Rust becomes: no Exception."""
+
+    def panics(self, texts):
+        raise PanicException("index out of bounds")
+
+    monkeypatch.setattr(fast.FastTokenizer, "encode_batch", panics)
+    corpus = write_jsonl(tmp_path / "c.jsonl", DOCUMENTS)
+    with pytest.raises(DataError, match=r"c\.jsonl:1 or a later line: .*index out of bounds\.\nPass --encoder"):
+        build_tokens([corpus], tmp_path / "p", trained)
 
 
 def test_a_sample_is_compared_however_long_the_documents_are(tmp_path, trained):

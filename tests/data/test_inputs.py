@@ -69,6 +69,16 @@ class TestNames:
         with pytest.raises(DataError, match=r"pipe\.jsonl is neither a file nor a folder.*\nWrite .* to a file first"):
             find_sources([corpus, tmp_path / "pipe.jsonl"])
 
+    def test_a_pipe_or_a_dead_link_in_a_folder_is_not_passed_over(self, tmp_path):
+        write_jsonl(tmp_path / "c.jsonl", ["a"])
+        (tmp_path / "link.jsonl").symlink_to(tmp_path / "nowhere")
+        with pytest.raises(DataError, match=r"link\.jsonl cannot be read: No such file or directory"):
+            find_sources([tmp_path])
+        (tmp_path / "link.jsonl").unlink()
+        os.mkfifo(tmp_path / "pipe.jsonl")
+        with pytest.raises(DataError, match=r"pipe\.jsonl is neither a file nor a folder"):
+            find_sources([tmp_path])
+
     def test_a_shells_substitution_is_refused(self):
         reading, writing = os.pipe()
         try:

@@ -59,14 +59,14 @@ def read_documents(chunk: Chunk, key: str, *, skip: bool = False) -> Documents:
     """
     faults = Faults(skip)
     if chunk.fault:
-        faults.add(DataError(f"{_where(chunk, 0)}: {chunk.fault}."))
+        faults.add(DataError(f"{where(chunk, 0)}: {chunk.fault}."))
         return Documents([], faults)
     texts = []
     for number, entry in _entries(chunk):
         try:
             texts.append(_sentences(entry, chunk, key))
         except _FaultError as fault:
-            faults.add(DataError(f"{_where(chunk, number)}: {fault}"))
+            faults.add(DataError(f"{where(chunk, number)}: {fault}"))
     return Documents(texts, faults)
 
 
@@ -158,8 +158,9 @@ def _decoded(content: bytes) -> str:
         raise _FaultError(msg) from exc
 
 
-def _where(chunk: Chunk, number: int) -> str:
-    """Return "file:line". The lines before a shard's part are counted only now, when somebody wants to know."""
+def where(chunk: Chunk, number: int = 0) -> str:
+    """Return "file:line" of a line of `chunk`, by default its first."""
+    # The lines before a shard's part are counted only now, when somebody wants to know.
     first = chunk.first_line or 1 + _lines_before(chunk)
     return f"{chunk.path}:{first + number}"
 

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pretrain.data.cleaning import NO_CLEANING, clean, digests_of
-from pretrain.data.documents import read_documents
+from pretrain.data.documents import read_documents, where
 from pretrain.data.text_samples import samples_of
 from pretrain.data.token_writer import Encoded, token_dtype
+from pretrain.data.tokenizers.files import is_panic
+from pretrain.errors import DataError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -72,7 +74,7 @@ def encode_chunk(tokenizer: Tokenizer, chunk: Chunk, encoding: Encoding) -> Enco
     found = read_documents(chunk, encoding.json_key, skip=encoding.skip_faults)
     documents = clean(found.texts, encoding.cleaning)
     texts = list(chain.from_iterable(documents))
-    ids = tokenizer.encode_batch(texts)
+    ids = _ids_of(texts, tokenizer, chunk)
     eod = tokenizer.eod if encoding.append_eod else None
     return EncodedChunk(
         _assembled(documents, ids, eod, token_dtype(tokenizer.vocab_size)),
@@ -82,6 +84,19 @@ def encode_chunk(tokenizer: Tokenizer, chunk: Chunk, encoding: Encoding) -> Enco
         sum(map(bool, texts)),
         samples_of(tokenizer, texts, ids),
     )
+
+
+def _ids_of(texts: Sequence[str], tokenizer: Tokenizer, chunk: Chunk) -> Sequence[Any]:
+    try:
+        return tokenizer.encode_batch(texts)
+    except BaseException as exc:
+        if not is_panic(exc):
+            raise
+        msg = (
+            f"{where(chunk)} or a later line: the tokenizer's library failed: {exc}.\n"
+            "Pass --encoder tokenizers, or leave out the document that does this."
+        )
+        raise DataError(msg) from exc
 
 
 def _assembled(

@@ -5,8 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import signal
 from collections import deque
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import BrokenExecutor, ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
@@ -55,7 +54,7 @@ def encoded_chunks(
         pool, encode = _processes(section, encoding, workers, reference_only=not encoder.reference), _encode_in_worker
     try:
         yield from _in_order(pool, encode, chunks, workers * _AHEAD)
-    except BrokenProcessPool as exc:
+    except BrokenExecutor as exc:
         msg = "a worker process died, perhaps for lack of memory.\nTry fewer --workers."
         raise DataError(msg) from exc
     finally:
@@ -63,6 +62,8 @@ def encoded_chunks(
 
 
 def _processes(section: NamesTokenizer, encoding: Encoding, workers: int, *, reference_only: bool) -> Executor:
+    from concurrent.futures import ProcessPoolExecutor  # noqa: PLC0415  half of this module's time to import, and seldom needed
+
     # spawn: this process may hold threads (torch, BLAS), and a fork would copy their locks in any state.
     context = multiprocessing.get_context("spawn")
     start = partial(_start_worker, section, encoding, reference_only)

@@ -129,7 +129,7 @@ def _dataset_files(folder: Path) -> Iterable[Path]:
 
 
 def _files_below(folder: Path) -> list[Path]:
-    files = (path for path in folder.rglob("*") if path.is_file())
+    files = (path for path in folder.rglob("*") if not path.is_dir())  # a pipe or a dead link is not passed over
     return sorted(path for path in files if not any(p.startswith(".") for p in path.relative_to(folder).parts))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pretrain.data.documents import where
 from pretrain.errors import DataError
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class ReferenceSample:
         self._reference = self._reference or self._load()
         if self._reference.encode(sample.text) != sample.ids:
             msg = (
-                f"{chunk.path}, near line {chunk.first_line}: gigatoken gives other tokens than the tokenizers library "
-                f"for {sample.text!r:.60}.\nPass --encoder tokenizers, which is slower and the reference."
+                f"{where(chunk)} or a later line: gigatoken gives other tokens than the tokenizers library for "
+                f" {sample.text!r:.60}.\nPass --encoder tokenizers, which is slower and the reference."
             )
             raise DataError(msg)

@@ -6,11 +6,11 @@ It is a young library, so what it gives is compared with the reference, the `tok
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast
 
+import orjson
 from gigatoken.gigatoken_rs import BPETokenizer, load_hf_json
 
 from pretrain.data.tokenizers.agreement import agrees
@@ -85,8 +85,8 @@ def gpt2(vocab_file: Path, merge_file: Path) -> FastTokenizer | None:
     except (OSError, ValueError):
         return None
     pairs = [line for line in merges.split("\n") if line and not line.startswith("#version")]
-    model = f'{{"type": "BPE", "vocab": {vocab}, "merges": {json.dumps(pairs)}}}'
-    content = f'{{"added_tokens": [], "pre_tokenizer": {json.dumps(_BYTE_LEVEL)}, "model": {model}}}'
+    model = f'{{"type": "BPE", "vocab": {vocab}, "merges": {orjson.dumps(pairs).decode()}}}'
+    content = f'{{"added_tokens": [], "pre_tokenizer": {orjson.dumps(_BYTE_LEVEL).decode()}, "model": {model}}}'
     return _load(content, GPT2_END_TOKENS, fingerprint_of("gpt2", vocab_file, merge_file))
 
 
@@ -101,7 +101,7 @@ def huggingface(file: Path) -> FastTokenizer | None:
 
 def _load(content: str, end_tokens: Sequence[str], fingerprint: str) -> FastTokenizer | None:
     try:
-        description = json.loads(content)
+        description = orjson.loads(content)
         ids = dict(description["model"]["vocab"])
         ids |= {token["content"]: token["id"] for token in description.get("added_tokens") or []}
         eod = next((ids[name] for name in end_tokens if name in ids), None)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import orjson
 
 from pretrain.data.tokenizers.tokenizer import END_OF_DOCUMENT
 from pretrain.errors import DataError
@@ -75,7 +76,7 @@ def fingerprint_of(kind: str, *files: Path) -> str:
 def refuse_large_ids(file: Path) -> None:
     """Raise DataError if a vocab.json or a tokenizer.json holds an id that is beyond the largest vocabulary."""
     try:
-        largest = max(_ids_in(json.loads(file.read_bytes())), default=0)
+        largest = max(_ids_in(orjson.loads(file.read_bytes())), default=0)
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return  # the library says what is wrong
     if largest >= LARGEST_VOCAB:
