@@ -166,6 +166,7 @@ class TestBuildOptions:
         assert (code, "INPUT..." in errors) == (2, True)
 
     def test_gpt_neox_names_its_tokenizer_as_a_vocabulary(self, pretrain, corpus, shared_data):
+        corpus.write_text("".join(json.dumps({"text": f"document {number} " * 9}) + "\n" for number in range(2000)))
         options = ("--tokenizer-type", "HFTokenizer", "--vocab-file", shared_data / "20B_tokenizer.json")
         code, output, _ = build(pretrain, corpus, *options)
         assert (code, "texts were compared, and the tokenizers library gave the same" in output) == (0, True)

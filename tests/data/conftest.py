@@ -18,6 +18,12 @@ def bridged():
 
 
 @pytest.fixture
+def small_as_large(monkeypatch):
+    """Small corpora are encoded as large ones are."""
+    monkeypatch.setattr("pretrain.data.build._SMALL", -1)
+
+
+@pytest.fixture
 def bytes_section():
     return TokenizerSection(type="bytes")
 

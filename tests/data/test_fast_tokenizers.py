@@ -82,6 +82,7 @@ def test_special_tokens_and_spaces(pair):
     assert [ids.tolist() for ids in quick.encode_batch(texts)] == reference.encode_batch(texts)
 
 
+@pytest.mark.usefixtures("small_as_large")
 def test_other_ids_stop_the_build_and_leave_nothing(tmp_path, trained, monkeypatch):
     def wrong(self, texts, right=fast.FastTokenizer.encode_batch):
         return [ids[::-1] for ids in right(self, texts)]
@@ -96,6 +97,7 @@ def test_other_ids_stop_the_build_and_leave_nothing(tmp_path, trained, monkeypat
     assert build_tokens([corpus], tmp_path / "p", trained, reference_only=True).compared is None
 
 
+@pytest.mark.usefixtures("small_as_large")
 def test_a_panic_of_the_library_names_the_place(tmp_path, trained, monkeypatch):
     class PanicException(BaseException):
         """What a panic in Rust becomes: no Exception."""
@@ -107,6 +109,12 @@ def test_a_panic_of_the_library_names_the_place(tmp_path, trained, monkeypatch):
     corpus = write_jsonl(tmp_path / "c.jsonl", DOCUMENTS)
     with pytest.raises(DataError, match=r"c\.jsonl:1 or a later line: .*index out of bounds\.\nPass --encoder"):
         build_tokens([corpus], tmp_path / "p", trained)
+
+
+def test_a_small_corpus_is_encoded_by_the_reference_which_starts_sooner(tmp_path, trained, monkeypatch):
+    monkeypatch.setattr(fast, "huggingface", None)
+    built = build_tokens([write_jsonl(tmp_path / "c.jsonl", DOCUMENTS[:10])], tmp_path / "p", trained)
+    assert (built.documents, built.compared) == (10, None)
 
 
 def test_a_sample_is_compared_however_long_the_documents_are(tmp_path, trained):

@@ -73,6 +73,7 @@ def trained(tmp_path_factory):
     return TokenizerSection(type="huggingface", file=str(file))
 
 
+@pytest.mark.usefixtures("small_as_large")
 def test_ids_that_are_wrong_outside_ascii_stop_the_build(tmp_path, trained, monkeypatch):
     """One text of a chunk, its first, would not show them."""
 
@@ -86,6 +87,7 @@ def test_ids_that_are_wrong_outside_ascii_stop_the_build(tmp_path, trained, monk
         build_tokens([write_jsonl(tmp_path / "c.jsonl", documents)], tmp_path / "p", trained)
 
 
+@pytest.mark.usefixtures("small_as_large")
 def test_it_is_told_how_many_of_how_many_were_compared(tmp_path, trained):
     built = build_tokens([write_jsonl(tmp_path / "c.jsonl", ["word", ""] * 80)], tmp_path / "p", trained)
     assert (built.compared, built.texts) == (8, 80)

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 _UNPACKED = 10
 """A packed byte becomes about so many, if many."""
+_SMALL = 1 << 17
+"""Bytes that the `tokenizers` library encodes before gigatoken, which needs 0.1 s, has read GPT-2's vocabulary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +108,7 @@ def build_tokens(
         cleaning: what is done to the texts before.
         shard: build only this part of the inputs.
         workers: threads or processes that encode; 1 encodes in this thread.
-        reference_only: encode everything by the `tokenizers` library, not only a sample.
+        reference_only: encode everything by the `tokenizers` library, not only a sample; so is a small corpus.
         force: replace existing files, and discard an interrupted build with other settings.
         progress: called with each chunk that is written.
 
@@ -119,14 +121,15 @@ def build_tokens(
     if not is_finished(prefix):
         refuse_existing([idx_path(prefix), bin_path(prefix)], force=force)
     sources = _sources(inputs, shard, cleaning)
-    encoder = load_encoder(section, reference_only=reference_only)
+    size = _unpacked_size(sources)
+    encoder = load_encoder(section, reference_only=reference_only or size <= _SMALL)
     with unfinished(prefix, _settings(sources, encoding, encoder.tokenizer), force=force) as work:
         sample = ReferenceSample(encoder.reference) if encoder.reference else None
         dtype = token_dtype(encoder.tokenizer.vocab_size)
         if not work.state.finished:
             growing = GrowingFiles(work, sample, cleaning)
             chunks = read_chunks(sources, json_key, work.state.place)
-            busy = min(workers, _most_chunks(sources))
+            busy = min(workers, 1 + size // CHUNK_BYTES)  # a process takes longer to start than a chunk to encode
             with closing(encoded_chunks(chunks, section, encoder, encoding, busy)) as stream:
                 _write(stream, growing, sources, progress)
             _check_not_empty(growing.written, inputs, shard)
@@ -148,11 +151,9 @@ def _sources(inputs: Sequence[Path], shard: Shard | None, cleaning: Cleaning) ->
     return shard.of(sources)
 
 
-def _most_chunks(sources: Sequence[Source]) -> int:
-    """Return about how many chunks there can be: a process takes longer to start than a chunk to encode."""
-    return (
-        1 + sum((source.end - source.begin) * (_UNPACKED if source.packed else 1) for source in sources) // CHUNK_BYTES
-    )
+def _unpacked_size(sources: Sequence[Source]) -> int:
+    """Return about how many bytes of text there are."""
+    return sum((source.end - source.begin) * (_UNPACKED if source.packed else 1) for source in sources)
 
 
 def _settings(sources: Sequence[Source], encoding: Encoding, tokenizer: Tokenizer) -> dict[str, str]:
