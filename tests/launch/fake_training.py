@@ -34,7 +34,10 @@ def rank_1_misses_data(recipe, *, world, **_):
     time.sleep(60)
 
 
-def all_miss_data(recipe, *, world, **_):
+def all_miss_data(recipe, *, run_dir, world, **_):
+    """Rank 0 first: as soon as one rank has failed, the others may be ended before they can say why."""
+    while world.rank and not _has_failed(0, run_dir):
+        time.sleep(0.02)
     raise DataError("corpus.bin is truncated.\nBuild it again.")
 
 
@@ -45,16 +48,31 @@ def rank_1_crashes(recipe, *, run_dir, world, **_):
     time.sleep(60)
 
 
-def rank_1_is_killed(recipe, *, world, **_):
-    if world.rank == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    time.sleep(60)
+def _has_failed(rank, run_dir):
+    """Look where the launcher of one node, or that of several, looks."""
+    own = os.environ.get("PRETRAIN_FAILURE_FILE")
+    if own:
+        return Path(own).with_name(f"{rank}.json").exists()
+    return any(run_dir.glob(f".launch-*/failure-{rank}.json"))
 
 
-def rank_1_leaves_without_a_word(recipe, *, world, **_):
-    if world.rank == 1:
-        os._exit(7)
-    time.sleep(60)
+def rank_1_is_killed(recipe, *, run_dir, world, **_):
+    _rank_1_ends(run_dir, world, lambda: os.kill(os.getpid(), signal.SIGKILL))
+
+
+def rank_1_leaves_without_a_word(recipe, *, run_dir, world, **_):
+    _rank_1_ends(run_dir, world, lambda: os._exit(7))
+
+
+def _rank_1_ends(run_dir, world, end):
+    """End rank 1 when rank 0 trains: one that is still starting says nothing when it is ended, either."""
+    trains = run_dir / "0.trains"
+    if world.rank == 0:
+        trains.touch()
+        time.sleep(60)
+    while not trains.exists():
+        time.sleep(0.02)
+    end()
 
 
 def rank_1_dies_in_a_collective(recipe, *, world, **_):
