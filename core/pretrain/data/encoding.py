@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -65,28 +65,49 @@ class EncodedChunk:
     samples: list[Sample]
 
 
+class Prepared(NamedTuple):
+    """The documents of a chunk before they are encoded.
+
+    Attributes:
+        documents: each as its sentences.
+        texts: all sentences, one after the other.
+        faults: what was no document.
+        short: documents that were left out because they are short.
+    """
+
+    documents: list[list[str]]
+    texts: list[str]
+    faults: Faults
+    short: int
+
+
 def encode_chunk(tokenizer: Tokenizer, chunk: Chunk, encoding: Encoding) -> EncodedChunk:
     """Return the tokens of a chunk; sentences without a token are left out, documents without one are not.
+
+    Raises:
+        DataError: something is no document, unless that is skipped, or the tokenizer's library fails.
+    """
+    prepared = prepare(chunk, encoding)
+    return assemble(tokenizer, prepared, ids_of(tokenizer, prepared.texts, chunk), encoding)
+
+
+def prepare(chunk: Chunk, encoding: Encoding) -> Prepared:
+    """Read and clean the documents of a chunk.
 
     Raises:
         DataError: something is no document, unless that is skipped.
     """
     found = read_documents(chunk, encoding.json_key, skip=encoding.skip_faults)
     documents = clean(found.texts, encoding.cleaning)
-    texts = list(chain.from_iterable(documents))
-    ids = _ids_of(texts, tokenizer, chunk)
-    eod = tokenizer.eod if encoding.append_eod else None
-    return EncodedChunk(
-        _assembled(documents, ids, eod, token_dtype(tokenizer.vocab_size)),
-        found.faults,
-        len(found.texts) - len(documents),
-        digests_of(documents) if encoding.cleaning.drop_duplicates else [],
-        sum(map(bool, texts)),
-        samples_of(tokenizer, texts, ids),
-    )
+    return Prepared(documents, list(chain.from_iterable(documents)), found.faults, len(found.texts) - len(documents))
 
 
-def _ids_of(texts: Sequence[str], tokenizer: Tokenizer, chunk: Chunk) -> Sequence[Any]:
+def ids_of(tokenizer: Tokenizer, texts: Sequence[str], chunk: Chunk) -> Sequence[Any]:
+    """Encode the texts of a chunk.
+
+    Raises:
+        DataError: the tokenizer's library panics.
+    """
     try:
         return tokenizer.encode_batch(texts)
     except BaseException as exc:
@@ -97,6 +118,20 @@ def _ids_of(texts: Sequence[str], tokenizer: Tokenizer, chunk: Chunk) -> Sequenc
             "Pass --encoder tokenizers, or leave out the document that does this."
         )
         raise DataError(msg) from exc
+
+
+def assemble(tokenizer: Tokenizer, prepared: Prepared, ids: Sequence[Any], encoding: Encoding) -> EncodedChunk:
+    """Return the tokens of a chunk whose texts are encoded."""
+    documents, texts, faults, short = prepared
+    eod = tokenizer.eod if encoding.append_eod else None
+    return EncodedChunk(
+        _assembled(documents, ids, eod, token_dtype(tokenizer.vocab_size)),
+        faults,
+        short,
+        digests_of(documents) if encoding.cleaning.drop_duplicates else [],
+        sum(map(bool, texts)),
+        samples_of(tokenizer, texts, ids),
+    )
 
 
 def _assembled(

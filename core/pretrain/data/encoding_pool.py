@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
+import sys
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
-from pretrain.data.encoding import encode_chunk
+from pretrain.data.encoding import assemble, encode_chunk, ids_of, prepare
 from pretrain.data.orphans import leave_with_parent
 from pretrain.data.tokenizers import load_encoder
 from pretrain.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable
-    from concurrent.futures import Executor, Future
+    from collections.abc import Generator, Iterable, Iterator
 
     from pretrain.data.chunks import Chunk
     from pretrain.data.encoding import EncodedChunk, Encoding
@@ -26,10 +28,14 @@ if TYPE_CHECKING:
 
 _MOST_THREADS = 4
 """Threads start at once and copy nothing, but only one at a time reads JSON: more of them would wait for that one."""
+_SWITCH_SECONDS = 5e-4
+"""A thread that comes back from encoding gets the interpreter after so long; Python's own 5 ms is a chunk's time."""
 _AHEAD = 3
 """Chunks in work or waiting, per worker: enough that a slow one does not stop the others."""
 _WAITING_BYTES = 1 << 27
 """Of all chunks in work or waiting. A mebibyte each is usual; a document can be as long as `LONGEST_DOCUMENT`."""
+
+Result = Callable[[], "EncodedChunk"]
 
 
 def encoded_chunks(
@@ -37,23 +43,59 @@ def encoded_chunks(
 ) -> Generator[tuple[Chunk, EncodedChunk], None, None]:
     """Yield every chunk with what it became, in the order of `chunks`, whatever the number of workers.
 
-    One worker is this thread. Several are threads, if the tokenizer lets them run, or processes, each of which loads
-    the tokenizer of `section`.
+    One worker is this thread. Several are this thread and others that encode, if the tokenizer lets them run and the
+    texts are not mended by Python, or processes, each of which loads the tokenizer of `section`.
 
     Raises:
         DataError: what `encode_chunk` raised, or a worker process died.
     """
     if workers == 1:
         yield from ((chunk, encode_chunk(encoder.tokenizer, chunk, encoding)) for chunk in chunks)
-        return
-    pool: Executor
-    encode: Callable[[Chunk], EncodedChunk]
-    if encoder.reference and workers <= _MOST_THREADS:
-        pool, encode = ThreadPoolExecutor(workers), partial(encode_chunk, encoder.tokenizer, encoding=encoding)
+    elif encoder.reference and workers <= _MOST_THREADS and not encoding.cleaning.fix_text:
+        yield from _by_threads(chunks, encoder.tokenizer, encoding, workers)
     else:
-        pool, encode = _processes(section, encoding, workers, reference_only=not encoder.reference), _encode_in_worker
+        yield from _by_processes(chunks, section, encoding, workers, reference_only=not encoder.reference)
+
+
+def _by_threads(
+    chunks: Iterable[Chunk], tokenizer: Tokenizer, encoding: Encoding, workers: int
+) -> Generator[tuple[Chunk, EncodedChunk], None, None]:
+    """Do here what needs the interpreter, and elsewhere what does not: only one thread at a time has it."""
+    with ThreadPoolExecutor(workers - 1) as pool, _quick_switches():
+
+        def begin(chunk: Chunk) -> Result:
+            prepared = prepare(chunk, encoding)
+            ids = pool.submit(ids_of, tokenizer, prepared.texts, chunk)
+            return lambda: assemble(tokenizer, prepared, ids.result(), encoding)
+
+        try:
+            yield from _in_order(begin, chunks, workers * _AHEAD)
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _quick_switches() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(_SWITCH_SECONDS)
     try:
-        yield from _in_order(pool, encode, chunks, workers * _AHEAD)
+        yield
+    finally:
+        sys.setswitchinterval(before)
+
+
+def _by_processes(
+    chunks: Iterable[Chunk], section: NamesTokenizer, encoding: Encoding, workers: int, *, reference_only: bool
+) -> Generator[tuple[Chunk, EncodedChunk], None, None]:
+    # Half of this module's time to import, and seldom needed.
+    from concurrent.futures import ProcessPoolExecutor  # noqa: PLC0415
+
+    # spawn: this process may hold threads (torch, BLAS), and a fork would copy their locks in any state.
+    context = multiprocessing.get_context("spawn")
+    start = partial(_start_worker, section, encoding, reference_only)
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=start)
+    try:
+        yield from _in_order(lambda chunk: pool.submit(_encode_in_worker, chunk).result, chunks, workers * _AHEAD)
     except BrokenExecutor as exc:
         msg = "a worker process died, perhaps for lack of memory.\nTry fewer --workers."
         raise DataError(msg) from exc
@@ -61,30 +103,21 @@ def encoded_chunks(
         pool.shutdown(cancel_futures=True)
 
 
-def _processes(section: NamesTokenizer, encoding: Encoding, workers: int, *, reference_only: bool) -> Executor:
-    from concurrent.futures import ProcessPoolExecutor  # noqa: PLC0415  half of this module's time to import, and seldom needed
-
-    # spawn: this process may hold threads (torch, BLAS), and a fork would copy their locks in any state.
-    context = multiprocessing.get_context("spawn")
-    start = partial(_start_worker, section, encoding, reference_only)
-    return ProcessPoolExecutor(workers, mp_context=context, initializer=start)
-
-
 def _in_order(
-    pool: Executor, encode: Callable[[Chunk], EncodedChunk], chunks: Iterable[Chunk], ahead: int
+    begin: Callable[[Chunk], Result], chunks: Iterable[Chunk], ahead: int
 ) -> Generator[tuple[Chunk, EncodedChunk], None, None]:
-    waiting: deque[tuple[Chunk, Future[EncodedChunk]]] = deque()
+    waiting: deque[tuple[Chunk, Result]] = deque()
     size = 0
     for chunk in chunks:
-        waiting.append((chunk, pool.submit(encode, chunk)))
+        waiting.append((chunk, begin(chunk)))
         size += chunk.size
         while len(waiting) >= ahead or (size > _WAITING_BYTES and waiting):
-            first, future = waiting.popleft()
+            first, result = waiting.popleft()
             size -= first.size
-            yield first, future.result()
+            yield first, result()
     while waiting:
-        first, future = waiting.popleft()
-        yield first, future.result()
+        first, result = waiting.popleft()
+        yield first, result()
 
 
 class _Worker:
