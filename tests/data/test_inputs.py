@@ -1,5 +1,6 @@
 """What can be named as input, in which order it is read, and how it is cut into shards."""
 
+import errno
 import json
 import os
 import sys
@@ -78,6 +79,40 @@ class TestNames:
         os.mkfifo(tmp_path / "pipe.jsonl")
         with pytest.raises(DataError, match=r"pipe\.jsonl is neither a file nor a folder"):
             find_sources([tmp_path])
+
+    def test_what_is_behind_a_link_to_a_folder_is_read_and_a_loop_ends(self, folder, tmp_path):
+        (tmp_path / "elsewhere" / "deep").mkdir(parents=True)
+        (tmp_path / "elsewhere" / "deep" / "e.txt").write_text("e")
+        (tmp_path / "elsewhere" / "back").symlink_to(folder)
+        (folder / "aa").symlink_to(tmp_path / "elsewhere")
+        (folder / "sub" / "up").symlink_to(folder)
+        (folder / "sub" / "here").symlink_to(".")
+        (folder / ".link").symlink_to(tmp_path / "elsewhere")
+        names = [str(source.path.relative_to(folder)) for source in find_sources([folder])]
+        assert names == ["a.txt", "aa/deep/e.txt", "b.jsonl", "sub/c.md", "sub/d.py"]
+
+    def test_a_folder_that_has_two_names_is_read_under_both_as_a_file_is(self, tmp_path):
+        (tmp_path / "in" / "b").mkdir(parents=True)
+        (tmp_path / "in" / "b" / "x.txt").write_text("x")
+        (tmp_path / "in" / "a").symlink_to("b")
+        assert texts([tmp_path / "in"]) == ["x", "x"]
+
+    def test_a_folder_that_cannot_be_read_is_not_passed_over(self, folder, monkeypatch):
+        """As root, for whom every folder can be read, it is made up."""
+
+        def scandir(path, usual=os.scandir):
+            if Path(path) == folder / "sub":
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+            return usual(path)
+
+        monkeypatch.setattr(os, "scandir", scandir)
+        with pytest.raises(DataError, match=r"f/sub cannot be read: Permission denied"):
+            find_sources([folder])
+
+    def test_a_link_to_itself_in_a_folder_is_named(self, folder):
+        (folder / "sub" / "self").symlink_to("self")
+        with pytest.raises(DataError, match=r"sub/self cannot be read: Too many levels of symbolic links"):
+            find_sources([folder])
 
     def test_a_shells_substitution_is_refused(self):
         reading, writing = os.pipe()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import json
+import os
 import stat
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,8 +130,28 @@ def _dataset_files(folder: Path) -> Iterable[Path]:
 
 
 def _files_below(folder: Path) -> list[Path]:
-    files = (path for path in folder.rglob("*") if not path.is_dir())  # a pipe or a dead link is not passed over
-    return sorted(path for path in files if not any(p.startswith(".") for p in path.relative_to(folder).parts))
+    """Return the files in a folder, those behind a link to a folder too; a link to a folder that holds it is a loop."""
+    files: list[Path] = []
+    left: list[tuple[str, frozenset[tuple[int, int]]]] = [(str(folder), frozenset())]
+    while left:
+        parent, above = left.pop()
+        try:
+            found = os.stat(parent)  # noqa: PTH116  a Path for each folder is slower
+            here = (found.st_dev, found.st_ino)
+            for entry in () if here in above else _shown(parent):
+                if entry.is_dir():
+                    left.append((entry.path, above | {here}))
+                else:  # a pipe or a dead link is not passed over
+                    files.append(Path(entry.path))
+        except OSError as exc:
+            msg = f"{exc.filename or parent} cannot be read: {exc.strerror or exc}."
+            raise DataError(msg) from exc
+    return sorted(files)
+
+
+def _shown(folder: str) -> list[os.DirEntry[str]]:
+    with os.scandir(folder) as entries:
+        return [entry for entry in entries if not entry.name.startswith(".")]
 
 
 def _source(path: Path, kind: Kind) -> Source:
