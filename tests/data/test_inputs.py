@@ -192,6 +192,12 @@ class TestTables:
             find_sources([tmp_path / "d"])
         assert texts([tmp_path / "d" / "test"]) == ["b"]
 
+    def test_a_dataset_whose_splits_are_missing_is_named(self, tmp_path):
+        (tmp_path / "d").mkdir()
+        (tmp_path / "d" / "dataset_dict.json").write_text('{"splits": ["train"]}')
+        with pytest.raises(DataError, match=r"/d has the dataset_dict\.json of a dataset, but none of its splits"):
+            find_sources([tmp_path / "d"])
+
     def test_reading_goes_on_at_a_row(self, tmp_path):
         sources = find_sources([self.parquet(tmp_path / "a.parquet", DOCUMENTS)])
         chunks = list(read_chunks(sources, "text", chunk_bytes=3000))

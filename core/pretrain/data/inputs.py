@@ -112,11 +112,16 @@ def _sources_of(path: Path, otherwise: Kind) -> Iterator[Source]:
     elif (path / "state.json").is_file() and (path / "dataset_info.json").is_file():
         yield from (_source(file, "arrow") for file in _dataset_files(path))
     elif (path / "dataset_dict.json").is_file():
-        splits = sorted(state.parent.name for state in path.glob("*/state.json"))
-        msg = f"{path} holds several splits of a dataset: {', '.join(splits)}.\nName one: {path / splits[0]}"
-        raise DataError(msg)
+        raise DataError(_several_splits(path))
     else:
         yield from (_source(file, kind_of(file, otherwise="text")) for file in _files_below(path))
+
+
+def _several_splits(path: Path) -> str:
+    splits = sorted(state.parent.name for state in path.glob("*/state.json"))
+    if not splits:
+        return f"{path} has the dataset_dict.json of a dataset, but none of its splits.\nIs it copied completely?"
+    return f"{path} holds several splits of a dataset: {', '.join(splits)}.\nName one: {path / splits[0]}"
 
 
 def _dataset_files(folder: Path) -> Iterable[Path]:
