@@ -1,6 +1,7 @@
 """What of a chunk is compared with the reference: several texts, spread over it, the rare ones before the others."""
 
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -87,6 +88,27 @@ def test_ids_that_are_wrong_outside_ascii_stop_the_build(tmp_path, trained, monk
         build_tokens([write_jsonl(tmp_path / "c.jsonl", documents)], tmp_path / "p", trained)
 
 
+def test_ids_that_are_wrong_in_long_texts_alone_stop_the_build(tmp_path, trained, monkeypatch):
+    def wrong(self, texts, right=fast.FastTokenizer.encode_batch):
+        return [ids if len(text) <= 1024 else ids[::-1] for text, ids in zip(texts, right(self, texts), strict=True)]
+
+    monkeypatch.setattr(fast.FastTokenizer, "encode_batch", wrong)
+    corpus = write_jsonl(tmp_path / "c.jsonl", [" ".join(DOCUMENTS)] * 4)
+    with pytest.raises(DataError, match="gigatoken gives other tokens"):
+        build_tokens([corpus], tmp_path / "p", trained)
+
+
+WORDS = ["na\u00efve", "a", "the", "1234", " ", "\n\n", "...", "don't", "\u4e2d\u6587", "<x> ", "e\u0301", "_", "\t"]
+
+
+@given(words=st.lists(st.sampled_from(WORDS), min_size=1, max_size=60), repeated=st.integers(20, 150))
+def test_what_is_right_passes_however_long_texts_are_cut(trained, words, repeated):
+    tokenizer = fast.huggingface(Path(trained.file))
+    texts = [" ".join(words) * repeated]
+    for text, ids, *_ in samples_of(tokenizer, texts, tokenizer.encode_batch(texts)):
+        assert ids == tokenizer.encode(text)
+
+
 @pytest.mark.usefixtures("small_as_large")
 def test_it_is_told_how_many_of_how_many_were_compared(tmp_path, trained):
     built = build_tokens([write_jsonl(tmp_path / "c.jsonl", ["word", ""] * 80)], tmp_path / "p", trained)
@@ -96,7 +118,7 @@ def test_it_is_told_how_many_of_how_many_were_compared(tmp_path, trained):
 
 
 def test_it_is_bounded(tmp_path, trained, monkeypatch):
-    """64 Ki characters and two thousandths of the text; the reference is slow."""
+    """64 Ki characters and a thousandth of the text; the reference is slow."""
     compared = []
     monkeypatch.setattr(text_samples, "_LONGEST", 1 << 15)
     corpus = write_jsonl(tmp_path / "c.jsonl", ["word " * 100_000])

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from data.example_corpus import DOCUMENTS
+from pretrain.data.text_samples import samples_of
 from pretrain.data.tokenizers import fast, load_encoder, load_tokenizer
 from pretrain.data.tokenizers.agreement import SPLITS
 from pretrain.data.tokenizers.training import train_tokenizer
@@ -142,6 +143,14 @@ def test_what_agrees_is_encoded_by_gigatoken(section, feature):
     assert isinstance(encoder.tokenizer, fast.FastTokenizer)
     assert encoder.tokenizer.vocab_size == reference.vocab_size
     assert [ids.tolist() for ids in encoder.tokenizer.encode_batch(TEXTS)] == reference.encode_batch(TEXTS)
+
+
+@pytest.mark.parametrize("feature", [*AGREE, "with a space"])
+def test_what_is_written_for_long_texts_holds_what_their_parts_get(section, feature):
+    changed = AGREE.get(feature) or added({"content": "a b"}, {"content": "1 "})
+    tokenizer = load_encoder(section(changed)).tokenizer
+    texts = [separator.join(TEXTS[first::30]) * 9 for first in range(5) for separator in ("", " ", "a b")]
+    assert all(sample.ids for text in texts for sample in samples_of(tokenizer, [text], tokenizer.encode_batch([text])))
 
 
 @pytest.mark.parametrize("feature", LEFT)

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from pretrain.data.tokenizers import Tokenizer
 
 _AT_LEAST = 1 << 16
-_SHARE = 0.002
+_SHARE = 0.001
 """Of the text: the reference is slower."""
 
 
 class ReferenceSample:
-    """Compares ids with the reference: 64 Ki characters at the beginning, and two thousandths of the text.
+    """Compares ids with the reference: 64 Ki characters at the beginning, and a thousandth of the text.
 
     Attributes:
         compared: texts that agreed, or a part of which did.
@@ -58,6 +58,6 @@ class ReferenceSample:
         if self._reference.encode(sample.text) != sample.ids:
             msg = (
                 f"{where(chunk)} or a later line: gigatoken gives other tokens than the tokenizers library for "
-                f" {sample.text!r:.60}.\nPass --encoder tokenizers, which is slower and the reference."
+                f"{sample.text!r:.60}.\nPass --encoder tokenizers, which is slower and the reference."
             )
             raise DataError(msg)

@@ -7,8 +7,12 @@ from bisect import bisect_right
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import numpy.typing as npt
 
     from pretrain.data.tokenizers import Tokenizer
 
@@ -19,14 +23,16 @@ _LONGEST = 1 << 10
 _LOOKED_THROUGH = 1 << 11
 """Characters for an added token: there can be hundreds of them."""
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]")
+_DIVISION = re.compile(r"(?<=[^\W_])(?=[ \n])")
+"""Between a letter or digit and a space: every division that `agreement` knows divides there, whatever is around it."""
 
 
 class Sample(NamedTuple):
-    """One text with the ids that were written for it, or a part of a longer one with those it gets alone.
+    """One text, or a part of a longer one, with the ids that were written for it.
 
     Attributes:
         text: at most 1024 characters.
-        ids: of `text`.
+        ids: of `text`; none if what is written for a longer text does not hold what its part gets alone.
         number: which text of the chunk.
         rare: whether it holds a character outside ASCII or an added token.
     """
@@ -53,11 +59,44 @@ def samples_of(tokenizer: Tokenizer, texts: Sequence[str], ids: Sequence[Any]) -
         offset = position - (ends[number] - len(texts[number]))
         number, begin, rare = _chosen(tokenizer.added_tokens, texts, number, offset)
         if (number, begin) not in found:
-            text = texts[number][begin : begin + _LONGEST]
-            whole = len(text) == len(texts[number])
-            of_text = list(map(int, ids[number])) if whole else tokenizer.encode(text)
-            found[number, begin] = Sample(text, of_text, number, rare)
+            found[number, begin] = Sample(*_written(tokenizer, texts[number], ids[number], begin), number, rare)
     return sorted(found.values(), key=lambda sample: not sample.rare)
+
+
+def _written(tokenizer: Tokenizer, text: str, ids: Any, begin: int) -> tuple[str, list[int]]:
+    """Return a part of `text` and its ids.
+
+    A part is cut where the text is divided anyway, so that its ids are among the written ones. A text that has no such
+    places, as one without spaces, is cut anywhere, and of its ids only those of the part alone are compared.
+    """
+    if len(text) <= _LONGEST:
+        return text, list(map(int, ids))
+    first, last = _divided(text, begin, begin + _LONGEST, tokenizer.added_tokens)
+    if first >= last:
+        part = text[begin : begin + _LONGEST]
+        return part, tokenizer.encode(part)
+    part = text[first:last]
+    of_part = tokenizer.encode(part)
+    return part, of_part if _holds(np.asarray(ids), np.asarray(of_part)) else []
+
+
+def _divided(text: str, begin: int, end: int, added: Sequence[str]) -> tuple[int, int]:
+    """Return the first and the last place from `begin` to `end` where the text is divided; its own ends are, too."""
+    if any(map(_DIVISION.search, added)):
+        return end, begin
+    tokens = tuple(added)  # one may take the space after it
+    found = _DIVISION.finditer(text, begin, min(end + 1, len(text)))
+    places = [match.start() for match in found if not text.endswith(tokens, 0, match.start())] or [end, begin]
+    return begin if begin == 0 else places[0], len(text) if end >= len(text) else places[-1]
+
+
+def _holds(ids: npt.NDArray[Any], part: npt.NDArray[Any]) -> bool:
+    """Whether `part` is somewhere in `ids`, one after the other."""
+    last = len(ids) - len(part)
+    places = np.flatnonzero(ids[: last + 1] == part[0]) if last >= 0 else np.zeros(0, np.intp)
+    for offset in range(1, len(part)):
+        places = places[ids[places + offset] == part[offset]]
+    return bool(len(places))
 
 
 def _chosen(added: Sequence[str], texts: Sequence[str], number: int, offset: int) -> tuple[int, int, bool]:
