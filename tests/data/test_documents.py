@@ -62,12 +62,41 @@ class TestPacked:
         assert documents_in(path) == [["a"], ["b"]]
         assert list(read_texts([path], "text")) == ["a", "b"]
 
+    def test_files_put_one_after_the_other_are_read_as_one(self, tmp_path, suffix, pack):
+        path = tmp_path / f"a.jsonl{suffix}"
+        parts = [b"".join(b'{"text": "%d"}\n' % number for number in range(k, 1500, 3)) for k in range(3)]
+        path.write_bytes(b"".join(pack(part) for part in (parts[0], b"", parts[1][:-9], parts[1][-9:], parts[2])))
+        assert [text for (text,) in documents_in(path)] == [str(n) for k in range(3) for n in range(k, 1500, 3)]
+
+    def test_what_is_left_of_a_packed_byte_is_kept(self, tmp_path, suffix, pack):
+        """A few packed bytes become more than is asked for at once."""
+        path = tmp_path / f"a.jsonl{suffix}"
+        path.write_bytes(pack(b'{"text": "%s"}\n' % (b"a" * 5_000_000)) * 2)
+        assert documents_in(path, chunk_bytes=1000) == [["a" * 5_000_000]] * 2
+
     def test_a_file_that_is_cut_off_is_named(self, tmp_path, suffix, pack):
         whole = pack(b'{"text": "a"}\n' * 100)
         assert f"a.jsonl{suffix} cannot be unpacked" in error_in(tmp_path / f"a.jsonl{suffix}", whole[:-12])
 
     def test_a_file_that_is_not_packed_is_named(self, tmp_path, suffix, pack):
         assert f"a.jsonl{suffix} cannot be " in error_in(tmp_path / f"a.jsonl{suffix}", b'{"text": "a"}\n' * 9)
+
+
+class TestPaddingOfXz:
+    """Zeros, four at a time, between the streams of a file and behind them."""
+
+    @pytest.mark.parametrize("count", [4, 1 << 17])
+    def test_is_passed_over(self, tmp_path, count):
+        path = tmp_path / "a.jsonl.xz"
+        stream, zeros = lzma.compress(b'{"text": "a"}\n'), bytes(count)
+        path.write_bytes(stream + zeros + stream + zeros)
+        assert documents_in(path) == [["a"], ["a"]]
+
+    @pytest.mark.parametrize("count", [1, 3, 6, (1 << 17) + 2])
+    @pytest.mark.parametrize("after", [b"", lzma.compress(b"")])
+    def test_of_another_length_is_damage(self, tmp_path, count, after):
+        whole = lzma.compress(b'{"text": "a"}\n')
+        assert f"{count} zeros after a frame" in error_in(tmp_path / "a.jsonl.xz", whole + bytes(count) + after)
 
 
 def test_empty_lines_and_windows_line_ends_are_no_mistake(tmp_path):

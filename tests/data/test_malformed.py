@@ -1,5 +1,6 @@
 """Lines and files that are broken in any way give counts or a clear error, never a wrong file."""
 
+import bz2
 import gzip
 import json
 import lzma
@@ -114,18 +115,39 @@ def test_ten_thousand_broken_lines(tmp_path, seed):
         check(folder, source.choice((b"\n", b"\r\n")).join(lines))
 
 
+def flipped(content, place):
+    return content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
+
+
 @pytest.mark.parametrize(
-    ("suffix", "pack"), [(".gz", gzip.compress), (".xz", lzma.compress), (".zst", zstandard.compress)]
+    ("suffix", "pack", "magic"),
+    [
+        (".gz", gzip.compress, 3),
+        (".xz", lzma.compress, 6),
+        (".bz2", bz2.compress, 3),
+        (".zst", zstandard.compress, 4),
+    ],
 )
-def test_a_packed_file_that_is_cut_anywhere(tmp_path, suffix, pack):
-    content = b"".join(b'{"text": "%d"}\n' % number for number in range(200))
-    packed = pack(content)
-    path = tmp_path / f"c.jsonl{suffix}"
-    for length in range(1, len(packed)):
-        path.write_bytes(packed[:length])
+class TestPackedFiles:
+    def check(self, folder, suffix, packed):
+        path = folder / f"c.jsonl{suffix}"
+        path.write_bytes(packed)
         with pytest.raises(DataError, match="cannot be unpacked"):
-            build_tokens([path], tmp_path / "p", SECTION, skip_faults=True)
-        assert not folder_of(tmp_path / "p").exists()
+            build_tokens([path], folder / "p", SECTION, skip_faults=True)
+
+    def test_one_that_is_cut_anywhere(self, tmp_path, suffix, pack, magic):
+        packed = pack(b"".join(b'{"text": "%d"}\n' % number for number in range(200)))
+        for length in range(len(packed)):
+            self.check(tmp_path, suffix, packed[:length])
+            assert not folder_of(tmp_path / "p").exists()
+
+    def test_one_of_two_parts_whose_second_is_damaged_or_cut(self, tmp_path, suffix, pack, magic):
+        """`cat` and pbzip2 make such files."""
+        first, second = pack(GOOD + b"\n"), pack(GOOD * 9)
+        for place in range(magic):
+            self.check(tmp_path, suffix, first + flipped(second, place))
+        for length in range(1, len(second)):
+            self.check(tmp_path, suffix, first + second[:length])
 
 
 class TestLongDocuments:

@@ -8,7 +8,8 @@ import io
 import lzma
 import zlib
 from contextlib import contextmanager
-from typing import IO, TYPE_CHECKING, Any, cast
+from functools import partial
+from typing import IO, TYPE_CHECKING, Any, Protocol, cast
 
 import zstandard
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from _typeshed import WriteableBuffer
 
-_DAMAGE = (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error, zstandard.ZstdError)
+_DAMAGE = (EOFError, lzma.LZMAError, zlib.error, zstandard.ZstdError)
 _READ_AT_ONCE = 1 << 15
 """Packed bytes. They can become a thousand times as many, all of them in memory."""
 _BUFFER = 1 << 20
@@ -36,60 +37,113 @@ def unpacked(path: Path) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
     opener = OPENERS.get(path.suffix.lower())
     try:
         with path.open("rb") as raw:
+            if opener and not raw.peek(1):
+                _refuse_empty()
             yield (opener(raw) if opener else raw), raw
-    except _DAMAGE as exc:
-        msg = f"{path} cannot be unpacked: {exc}.\nIs it complete, and is it what its name says?"
+    except (*_DAMAGE, OSError) as exc:
+        if isinstance(exc, OSError) and exc.errno is not None:  # gzip's and bz2's own have none
+            msg = f"{path} cannot be read: {exc.strerror}."
+        else:
+            msg = f"{path} cannot be unpacked: {exc}.\nIs it complete, and is it what its name says?"
         raise DataError(msg) from exc
-    except OSError as exc:
-        msg = f"{path} cannot be read: {exc.strerror or exc}."
-        raise DataError(msg) from exc
 
 
-class _Zstandard(io.RawIOBase):
-    """The frames of a .zst file. The library's own reader takes a file that is cut off for one that ends."""
+def _refuse_empty() -> None:
+    msg = "the file is empty, and nothing that was packed is"
+    raise EOFError(msg)
 
-    def __init__(self, raw: IO[bytes]) -> None:
-        self._raw = raw
+
+class _Frame(Protocol):
+    """What unpacks one frame (xz and bzip2 say stream), of which a file may hold many, one after the other."""
+
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes: ...
+    @property
+    def needs_input(self) -> bool: ...
+    def decompress(self, data: bytes, max_length: int) -> bytes: ...
+
+
+class _Zstandard:
+    needs_input = True
+
+    def __init__(self) -> None:
         # zstd --long=31 needs a window of 2 GiB to be read.
-        self._decompressor = zstandard.ZstdDecompressor(max_window_size=1 << 31)
-        self._frame = self._decompressor.decompressobj()
-        self._begun = False
+        self._frame = zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj()
+
+    @property
+    def eof(self) -> bool:
+        return self._frame.eof
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._frame.unused_data
+
+    def decompress(self, data: bytes, max_length: int) -> bytes:  # noqa: ARG002  the library gives everything at once
+        return self._frame.decompress(data)
+
+
+class _Frames(io.RawIOBase):
+    """The frames of a file, of which each must be whole.
+
+    The libraries' own readers take what they do not understand after a frame (lzma.py and bz2.py) or a cut within one
+    (zstandard) for the end of the file.
+    """
+
+    def __init__(self, raw: IO[bytes], new: Callable[[], _Frame], *, padding: int = 0) -> None:
+        self._raw = raw
+        self._new = new
+        self._padding = padding
+        self._frame = new()
         self._ready = memoryview(b"")
+        self._ended = False
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: WriteableBuffer) -> int:
-        while not self._ready:
-            packed = self._frame.unused_data if self._frame.eof else b""
-            packed = packed or self._raw.read(_READ_AT_ONCE)
-            if not packed:
-                self._check_end()
-                return 0
-            if self._frame.eof:
-                self._frame = self._decompressor.decompressobj()
-            self._begun = True
-            self._ready = memoryview(self._frame.decompress(packed))
         target = memoryview(buffer).cast("B")
+        while not self._ready and not self._ended:
+            packed = self._next_frame() if self._frame.eof else self._more()
+            self._ended = self._frame.eof
+            self._ready = memoryview(b"" if self._ended else self._frame.decompress(packed, len(target)))
         count = min(len(target), len(self._ready))
         target[:count] = self._ready[:count]
         self._ready = self._ready[count:]
         return count
 
-    def _check_end(self) -> None:
-        if self._begun and not self._frame.eof:
+    def _more(self) -> bytes:
+        """Return what the frame goes on with."""
+        packed = self._raw.read(_READ_AT_ONCE) if self._frame.needs_input else b""
+        if not packed and self._frame.needs_input:
             msg = "the file ends within a frame"
             raise EOFError(msg)
+        return packed
+
+    def _next_frame(self) -> bytes:
+        """Begin another frame and return what it begins with, unless the file ends."""
+        packed, zeros = self._frame.unused_data or self._raw.read(_READ_AT_ONCE), 0
+        while self._padding and packed.startswith(b"\0"):
+            rest = packed.lstrip(b"\0")
+            zeros += len(packed) - len(rest)
+            packed = rest or self._raw.read(_READ_AT_ONCE)
+        if zeros and zeros % self._padding:
+            msg = f"{zeros} zeros after a frame are no padding"
+            raise EOFError(msg)
+        if packed:
+            self._frame = self._new()
+        return packed
 
 
-def _open_zstandard(raw: IO[bytes]) -> IO[bytes]:
-    return cast("IO[bytes]", io.BufferedReader(_Zstandard(raw), _BUFFER))
+def _opener(new: Callable[[], _Frame], *, padding: int = 0) -> Callable[[IO[bytes]], IO[bytes]]:
+    return lambda raw: cast("IO[bytes]", io.BufferedReader(_Frames(raw, new, padding=padding), _BUFFER))
 
 
 OPENERS: dict[str, Callable[[IO[bytes]], Any]] = {
     ".gz": gzip.open,
-    ".xz": lzma.open,
-    ".bz2": bz2.open,
-    ".zst": _open_zstandard,
+    ".xz": _opener(partial(lzma.LZMADecompressor, lzma.FORMAT_XZ), padding=4),
+    ".bz2": _opener(bz2.BZ2Decompressor),
+    ".zst": _opener(_Zstandard),
 }
 """By the end of the name."""
