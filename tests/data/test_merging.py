@@ -1,14 +1,18 @@
 """`pretrain data merge`: the files of one build over all inputs."""
 
 import json
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from data.example_corpus import DOCUMENTS, write_jsonl
 from pretrain.data.build import build_tokens
+from pretrain.data.cleaning import Cleaning
 from pretrain.data.fingerprint import fingerprint_path
 from pretrain.data.merging import merge_tokens
+from pretrain.data.sharding import Shard
 from pretrain.data.token_file import TokenFile, bin_path, idx_path
 from pretrain.data.token_writer import IndexPart, write_index
 from pretrain.errors import DataError
@@ -80,3 +84,73 @@ def test_without_a_note_at_one_input_the_result_has_none(tmp_path, parts):
 def test_existing_files_are_kept(tmp_path, parts):
     with pytest.raises(DataError, match="exists already"):
         merge_tokens(parts[:2], parts[2])
+
+
+class TestShardsOfOneBuild:
+    """Each is built by a command of its own, which finds the inputs by itself."""
+
+    @pytest.fixture
+    def shard(self, tmp_path, bytes_section):
+        def build(number, inputs, *, name="c", **options):
+            part = Shard(number, 2)
+            prefix = tmp_path / f"{name}{part.suffix}"
+            build_tokens([Path(given) for given in inputs], prefix, bytes_section, shard=part, **options)
+            return prefix
+
+        return build
+
+    def test_are_merged_without_a_trace_of_them(self, tmp_path, shard, corpus, bytes_section):
+        merge_tokens([shard(number, [corpus]) for number in range(2)], tmp_path / "merged")
+        build_tokens([corpus], tmp_path / "whole", bytes_section)
+        for path in (bin_path, idx_path, fingerprint_path):
+            assert path(tmp_path / "merged").read_bytes() == path(tmp_path / "whole").read_bytes()
+
+    def test_are_not_those_of_another_corpus(self, tmp_path, shard):
+        corpora = [write_jsonl(tmp_path / f"{name}.jsonl", DOCUMENTS) for name in "xy"]
+        with pytest.raises(DataError, match=r"c-00000-of-00002 and .*c-00001-of-00002 are shards of different builds"):
+            merge_tokens([shard(number, [corpus]) for number, corpus in enumerate(corpora)], tmp_path / "merged")
+
+    def test_know_a_file_that_came_in_between_them(self, tmp_path, shard):
+        """Its bytes, or some of another file, would be in no shard."""
+        (tmp_path / "in").mkdir()
+        write_jsonl(tmp_path / "in" / "b.jsonl", DOCUMENTS)
+        first = shard(0, [tmp_path / "in"])
+        write_jsonl(tmp_path / "in" / "a.jsonl", DOCUMENTS)
+        with pytest.raises(DataError, match=r"shards of different builds.*\n.*then build all of them again"):
+            merge_tokens([first, shard(1, [tmp_path / "in"])], tmp_path / "merged")
+        assert not list(tmp_path.glob("*merged*"))
+
+    @pytest.mark.parametrize(
+        "options", [{"append_eod": True}, {"json_key": "other"}, {"cleaning": Cleaning(min_length=2)}]
+    )
+    def test_are_not_those_with_other_options(self, tmp_path, shard, options):
+        lines = [{"text": text, "other": text} for text in DOCUMENTS]
+        (tmp_path / "c.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        shards = [shard(0, [tmp_path / "c.jsonl"]), shard(1, [tmp_path / "c.jsonl"], **options)]
+        with pytest.raises(DataError, match=r"shards of different builds.*--json-key, --append-eod"):
+            merge_tokens(shards, tmp_path / "merged")
+
+    def test_may_name_the_inputs_differently_and_read_copies(self, tmp_path, shard, corpus, monkeypatch):
+        first = shard(0, [corpus])
+        monkeypatch.chdir(tmp_path)
+        os.utime(corpus, ns=(1, 1))
+        assert merge_tokens([first, shard(1, ["corpus.*"])], tmp_path / "merged").documents == len(DOCUMENTS)
+
+    def test_may_have_been_built_before_this_was_noted(self, tmp_path, shard, corpus):
+        shards = [shard(number, [corpus]) for number in range(2)]
+        note = json.loads(fingerprint_path(shards[0]).read_text())
+        del note["corpus"]
+        fingerprint_path(shards[0]).write_text(json.dumps(note))
+        assert merge_tokens(shards, tmp_path / "merged").documents == len(DOCUMENTS)
+
+    def test_have_one_name(self, tmp_path, shard, corpus):
+        shards = [shard(number, [corpus], name=name) for number, name in enumerate("xy")]
+        with pytest.raises(DataError, match=r"x-00000-of-00002 and .*y-00001-of-00002 are shards of different names"):
+            merge_tokens(shards, tmp_path / "merged")
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}"])
+def test_a_damaged_note_is_named(tmp_path, parts, content):
+    fingerprint_path(parts[1]).write_text(content)
+    with pytest.raises(DataError, match=r"part1\.tokenizer\.json is damaged"):
+        merge_tokens(parts, tmp_path / "merged")

@@ -18,6 +18,7 @@ from pretrain.data.inputs import find_sources, refuse_output_within
 from pretrain.data.reading import read_chunks
 from pretrain.data.reference_sample import ReferenceSample
 from pretrain.data.replacing import refuse_existing
+from pretrain.data.sharding import corpus_digest
 from pretrain.data.token_file import bin_path, idx_path
 from pretrain.data.token_writer import token_dtype
 from pretrain.data.tokenizers import load_encoder
@@ -120,7 +121,7 @@ def build_tokens(
     refuse_output_within(inputs, folder_of(prefix))
     if not is_finished(prefix):
         refuse_existing([idx_path(prefix), bin_path(prefix)], force=force)
-    sources = _sources(inputs, shard, cleaning)
+    sources, corpus = _sources(inputs, shard, encoding)
     size = _unpacked_size(sources)
     encoder = load_encoder(section, reference_only=reference_only or size <= _SMALL)
     with unfinished(prefix, _settings(sources, encoding, encoder.tokenizer), force=force) as work:
@@ -134,21 +135,22 @@ def build_tokens(
                 _write(stream, growing, sources, progress)
             _check_not_empty(growing.written, inputs, shard)
             growing.finish(dtype)
-        _take_names(work, prefix, encoder.tokenizer)
+        _take_names(work, prefix, encoder.tokenizer, corpus)
     compared = (sample.compared, sample.texts) if sample else (None, None)
     return Built(*work.state.written, dtype.itemsize, work.state.counts, *compared)
 
 
-def _sources(inputs: Sequence[Path], shard: Shard | None, cleaning: Cleaning) -> list[Source]:
-    if cleaning.fix_text:
+def _sources(inputs: Sequence[Path], shard: Shard | None, encoding: Encoding) -> tuple[list[Source], str | None]:
+    """Return what is read, and for a shard what it is part of."""
+    if encoding.cleaning.fix_text:
         text_fixer()  # missing: say so before anything is begun
     sources = find_sources(inputs)
     if shard is None:
-        return sources
-    if cleaning.drop_duplicates:
+        return sources, None
+    if encoding.cleaning.drop_duplicates:
         msg = "a shard does not know the others' documents, so duplicates cannot be dropped.\nBuild without --shard."
         raise DataError(msg)
-    return shard.of(sources)
+    return shard.of(sources), corpus_digest(sources, encoding.json_key, encoding.append_eod, encoding.cleaning)
 
 
 def _unpacked_size(sources: Sequence[Source]) -> int:
@@ -192,12 +194,12 @@ def _check_not_empty(written: Written, inputs: Sequence[Path], shard: Shard | No
         raise DataError(msg)
 
 
-def _take_names(work: Unfinished, prefix: Path, tokenizer: Tokenizer) -> None:
+def _take_names(work: Unfinished, prefix: Path, tokenizer: Tokenizer, corpus: str | None) -> None:
     """Give the files their names. The index comes last: where it is, everything is."""
     with work.writing():
         if (work.folder / TOKENS).exists():  # not after a crash between the two names
             idx_path(prefix).unlink(missing_ok=True)  # an older one must not describe the new ids for a moment
             (work.folder / TOKENS).replace(bin_path(prefix))
-        write_fingerprint(fingerprint_path(prefix), tokenizer)
+        write_fingerprint(fingerprint_path(prefix), tokenizer, corpus)
         (work.folder / INDEX).replace(idx_path(prefix))
     work.discard()

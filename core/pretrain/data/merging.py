@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pretrain.data.build import Built
-from pretrain.data.fingerprint import fingerprint_path
+from pretrain.data.fingerprint import common_note, fingerprint_path
 from pretrain.data.replacing import refuse_existing, replacing
 from pretrain.data.sharding import check_complete
 from pretrain.data.token_file import TokenFile, bin_path, idx_path
@@ -24,7 +24,7 @@ def merge_tokens(prefixes: Sequence[Path], output: Path, *, force: bool = False)
 
     Raises:
         DataError: an input is missing or damaged, they hold different dtypes or were made with different tokenizers, or
-            some of them are shards, but not all shards of one corpus in order.
+            some of them are shards, but not all shards of one build in order.
     """
     check_complete(prefixes)
     refuse_existing([idx_path(output), bin_path(output)], force=force)
@@ -32,7 +32,7 @@ def merge_tokens(prefixes: Sequence[Path], output: Path, *, force: bool = False)
     for part in parts:
         part.check_order()
     _check_alike(parts)
-    note = _common_note(prefixes)
+    note = common_note(prefixes)
     with replacing(idx_path(output)) as idx_file:
         with replacing(bin_path(output)) as bin_file:
             for part in parts:
@@ -58,13 +58,3 @@ def _check_alike(parts: Sequence[TokenFile]) -> None:
                 "Files of one tokenizer have one dtype; these were made with different ones."
             )
             raise DataError(msg)
-
-
-def _common_note(prefixes: Sequence[Path]) -> bytes | None:
-    """Return the note about the tokenizer, if every input has one."""
-    paths = [fingerprint_path(prefix) for prefix in prefixes]
-    notes = {path.read_bytes() if path.exists() else None for path in paths}
-    if len(notes - {None}) > 1:
-        msg = f"{', '.join(map(str, prefixes))} were made with different tokenizers; their tokens mean different text."
-        raise DataError(msg)
-    return None if None in notes else notes.pop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
@@ -65,14 +66,30 @@ class Shard:
             before += source.size
 
 
+def corpus_digest(sources: Sequence[Source], *options: object) -> str:
+    """Return what all shards of one build have in common, and no others: a hash of the uncut corpus and of `options`.
+
+    Every shard finds the files by itself, and a file that came in between two of them would move all cuts. Times are
+    left out: copies on several machines have their own.
+    """
+    digest = hashlib.sha256(repr(options).encode())
+    for source in sources:
+        digest.update(f"{source.path.absolute()}\0{source.kind}\0{source.size}\0".encode(errors="surrogateescape"))
+    return digest.hexdigest()
+
+
 def check_complete(prefixes: Sequence[Path]) -> None:
-    """Raise DataError if some of `prefixes` are shards, but not all shards of one corpus in their order."""
+    """Raise DataError if some of `prefixes` are shards, but not all shards of one name in their order."""
     found = [(path, _NAME.search(path.name)) for path in prefixes]
-    shards = [(path, Shard(int(name[1]), int(name[2]))) for path, name in found if name]
-    for expected, (path, shard) in enumerate(shards):
+    shards = [(path, end.start(), Shard(int(end[1]), int(end[2]))) for path, end in found if end]
+    for expected, (path, end, shard) in enumerate(shards):
         if len(shards) != len(prefixes) or shard != Shard(expected, len(shards)):
             msg = (
                 f"{path} is shard {shard.number} of {shard.count}, in place {expected} of {len(prefixes)} inputs.\n"
                 "Shards are merged all of them, in order: give NAME-*-of-*.idx; other files are merged afterwards."
             )
+            raise DataError(msg)
+        first = shards[0][0]
+        if path.name[:end] != first.name[: shards[0][1]]:
+            msg = f"{first} and {path} are shards of different names.\nMerge those of each name by themselves."
             raise DataError(msg)
