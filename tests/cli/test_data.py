@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import termios
+from contextlib import suppress
 
 import pytest
 from click.testing import CliRunner
@@ -106,11 +107,15 @@ class TestProgress:
         fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
         options = ["--output-prefix", corpus.with_name("o"), "--tokenizer-type", "bytes", "--workers", "1"]
         command = [sys.executable, "-m", "pretrain.cli.main", "data", "build", corpus, *options]
-        done = subprocess.run(list(map(str, command)), check=False, stdout=subprocess.PIPE, stderr=follower)
-        os.close(follower)
-        shown = os.read(leader, 1 << 16).decode()
+        shown = b""
+        with subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL, stderr=follower) as process:
+            os.close(follower)
+            with suppress(OSError):  # EIO: the command has closed the terminal
+                while part := os.read(leader, 1 << 16):
+                    shown += part
         os.close(leader)
-        assert done.returncode == 0, shown
+        shown = shown.decode()
+        assert process.returncode == 0, shown
         assert "10 documents" in shown
         assert f"{corpus.stat().st_size}/{corpus.stat().st_size} bytes" in shown
 

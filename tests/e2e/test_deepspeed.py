@@ -105,9 +105,9 @@ def kill_while_saving(arguments, folder):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen([*PRETRAIN, *map(str, arguments)], cwd=ROOT, env=environment, stdout=subprocess.DEVNULL)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600
     try:
-        while time.monotonic() < deadline:
+        while time.monotonic() < deadline and process.poll() is None:
             if (folder / "iter_0000001").exists() and is_saving(folder):
                 ranks = [int(rank) for rank in children.read_text().split()]
                 for rank in ranks:

@@ -7,31 +7,29 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
+
+from pretrain.launch.world import free_port
 
 HERE = Path(__file__).parent
 
 
 def run(name: str, world_size: int, folder: Path, program: str = "engine.ranks") -> dict[str, object]:
     """Start the ranks of `layouts.NAME` and return what rank 0 wrote."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     common = {
         **os.environ,
         "PYTHONPATH": str(HERE.parent),
         "OMP_NUM_THREADS": "1",
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
+        "MASTER_PORT": str(free_port()),
         "WORLD_SIZE": str(world_size),
     }
     command = [sys.executable, "-m", program, name, str(folder)]
     ranks = [subprocess.Popen(command, env={**common, "RANK": str(rank)}) for rank in range(world_size)]
     try:
-        codes = [rank.wait(timeout=300) for rank in ranks]
+        codes = [rank.wait(timeout=1800) for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()

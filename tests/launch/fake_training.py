@@ -7,6 +7,8 @@ import sys
 import time
 from pathlib import Path
 
+from rank_processes import wait_for  # the folder is on the path of the ranks
+
 from pretrain.errors import DataError
 
 OTHERS = ("OMP_NUM_THREADS", "DS_ACCELERATOR")
@@ -31,21 +33,34 @@ def report(recipe, *, backend_name, run_dir, resume, world):
 def rank_1_misses_data(recipe, *, world, **_):
     if world.rank == 1:
         raise DataError("corpus.bin is truncated.\nBuild it again.")
-    time.sleep(60)
+    time.sleep(600)
 
 
 def all_miss_data(recipe, *, run_dir, world, **_):
     """Rank 0 first: as soon as one rank has failed, the others may be ended before they can say why."""
-    while world.rank and not _has_failed(0, run_dir):
-        time.sleep(0.02)
+    wait_for(lambda: world.rank == 0 or _has_failed(0, run_dir), "rank 0 to fail")
     raise DataError("corpus.bin is truncated.\nBuild it again.")
 
 
 def rank_1_crashes(recipe, *, run_dir, world, **_):
     (run_dir / f"{world.rank}.pid").write_text(str(os.getpid()))
     if world.rank == 1:
+        wait_for((run_dir / "0.pid").exists, "rank 0 to train")
         raise ZeroDivisionError("a bug in rank 1")
-    time.sleep(60)
+    time.sleep(600)
+
+
+class _InterruptedError(RuntimeError):
+    """While somebody asks what it says, the process is told to end."""
+
+    def __str__(self):
+        signal.raise_signal(signal.SIGINT)
+        return "said"
+
+
+def all_are_interrupted_while_they_say_why(recipe, **_):
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    raise _InterruptedError
 
 
 def _has_failed(rank, run_dir):
@@ -69,9 +84,8 @@ def _rank_1_ends(run_dir, world, end):
     trains = run_dir / "0.trains"
     if world.rank == 0:
         trains.touch()
-        time.sleep(60)
-    while not trains.exists():
-        time.sleep(0.02)
+        time.sleep(600)
+    wait_for(trains.exists, "rank 0 to train")
     end()
 
 
@@ -113,7 +127,7 @@ def until_told(recipe, *, run_dir, world, **_):
 def deaf(recipe, *, run_dir, world, **_):
     """Never leave, whatever is asked."""
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
+        signal.signal(number, lambda *_: (run_dir / f"{world.rank}.heard").touch())
     (run_dir / f"{world.rank}.pid").write_text(str(os.getpid()))
     while True:
         time.sleep(1)

@@ -6,12 +6,10 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-import time
 
 import pytest
 
-from launch.rank_processes import alive, pids_of_ranks
+from launch.rank_processes import alive, pids_of_ranks, wait_for
 from pretrain.launch import hosted_ranks
 from pretrain.launch.board import Board, Task
 from pretrain.launch.failure import CRASH, USER_ERROR, Failure
@@ -23,7 +21,7 @@ hosted = pytest.mark.parametrize("launcher", ["hosted_launcher.py"], indirect=Tr
 
 
 def ended(process):
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=120)
     return process.returncode, errors
 
 
@@ -82,9 +80,7 @@ def test_a_rank_that_dies_without_a_word_is_named(launcher, train):
 @hosted
 def test_the_ranks_of_other_hosts_do_not_wait_for_one_that_has_failed(launcher, monkeypatch):
     monkeypatch.setenv("FAKE_RUNNER_WAITS", "1")  # pdsh does: it knows one host's end from another's only at the end
-    started = time.monotonic()
-    assert ended(launcher("rank_1_misses_data"))[0] == USER_ERROR
-    assert time.monotonic() - started < 20  # the other one would sleep for a minute
+    assert ended(launcher("rank_1_misses_data"))[0] == USER_ERROR  # the other one would sleep for ten minutes
 
 
 @hosted
@@ -106,6 +102,7 @@ def test_a_second_signal_kills_ranks_that_do_not_leave(launcher, tmp_path):
     process = launcher("deaf")
     pids = pids_of_ranks(tmp_path / "run")
     process.send_signal(signal.SIGINT)
+    wait_for((tmp_path / "run/0.heard").exists, "the first signal to be passed on")
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(timeout=2)
     process.send_signal(signal.SIGINT)
@@ -122,13 +119,16 @@ def test_ranks_that_do_not_handle_signals_yet_end_without_noise(launcher, tmp_pa
 
 
 def test_a_signal_before_there_are_ranks_ends_the_launcher(board, monkeypatch):
+    class Interrupted(HostedRanks):
+        def running(self):
+            if not self._asked_to_stop:
+                signal.raise_signal(signal.SIGINT)  # `supervise` heeds signals when it asks this
+            return super().running()
+
     monkeypatch.setattr(hosted_ranks, "_PATIENCE", 0.2)
-    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
-    started = time.monotonic()
-    with HostedRanks(["sleep", "60"], board, 2) as ranks, pytest.raises(SystemExit) as left:
+    with Interrupted(["sleep", "600"], board, 2) as ranks, pytest.raises(SystemExit) as left:
         supervise(ranks)
     assert left.value.code == 130
-    assert time.monotonic() - started < 10
     assert not ranks.running()
 
 

@@ -19,7 +19,7 @@ def test_a_signal_reaches_every_rank_once_and_the_launcher_waits(launcher, tmp_p
     process = launcher("until_told")
     pids_of_ranks(tmp_path / "run")
     process.send_signal(sent)
-    _, errors = process.communicate(timeout=20)
+    _, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors
     assert [json.loads((tmp_path / f"run/{rank}.signals").read_text()) for rank in range(2)] == [[received]] * 2
 
@@ -28,10 +28,11 @@ def test_a_second_signal_kills_ranks_that_do_not_leave(launcher, tmp_path):
     process = launcher("deaf")
     pids = pids_of_ranks(tmp_path / "run")
     process.send_signal(signal.SIGINT)
+    wait_for((tmp_path / "run/0.heard").exists, "the first signal to be passed on")
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(timeout=0.5)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=20)
+    _, errors = process.communicate(timeout=120)
     assert (process.returncode, errors) == (130, "")
     assert not any(alive(pid) for pid in pids)
 
@@ -41,7 +42,7 @@ def test_ranks_that_do_not_handle_signals_yet_end_without_noise(launcher, tmp_pa
     process = launcher("importing")
     pids_of_ranks(tmp_path / "run")
     process.send_signal(sent)
-    _, errors = process.communicate(timeout=20)
+    _, errors = process.communicate(timeout=120)
     assert (process.returncode, errors) == (code, "")
 
 
@@ -64,7 +65,7 @@ def test_a_launcher_under_nohup_survives_the_terminal(launcher, tmp_path):
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(timeout=0.5)
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=20)
+    process.communicate(timeout=120)
     assert json.loads((tmp_path / "run/0.signals").read_text()) == ["SIGTERM"]
 
 
@@ -72,7 +73,7 @@ def test_a_rank_killed_from_outside_is_a_failure(launcher, tmp_path):
     process = launcher("deaf")
     pids = pids_of_ranks(tmp_path / "run")
     os.kill(pids[1], signal.SIGKILL)
-    _, errors = process.communicate(timeout=20)
+    _, errors = process.communicate(timeout=120)
     assert process.returncode == 1
     assert errors.startswith("rank 1 failed:\nIt was killed by SIGKILL.")
     assert not alive(pids[0])

@@ -79,6 +79,11 @@ def test_a_crash_of_one_rank_shows_its_traceback_and_ends_the_others(job):
     assert not any(alive(pid) for pid in pids_of_ranks(crashing.run_dir))
 
 
+def test_ranks_that_are_told_to_end_while_they_say_why_they_failed_print_nothing(job, capfd):
+    assert run_ranks(job("all_are_interrupted_while_they_say_why"), worlds(2)).interrupted
+    assert capfd.readouterr().err == ""
+
+
 @pytest.mark.parametrize(
     ("train", "words"),
     [("rank_1_is_killed", "killed by SIGKILL"), ("rank_1_leaves_without_a_word", "ended with exit code 7")],

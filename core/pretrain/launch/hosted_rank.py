@@ -42,15 +42,18 @@ def main() -> None:
     # srun has set the threads if it was asked for cores, and binds the rank to its own.
     usually = {} if task.launcher == SLURM else usual(world.local_world_size)
     os.environ.update({**usually, **task.variables, **os.environ})
-    # Before the training looks at signals they end it; and whether the launcher heeds them is its own question.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.default_int_handler)
-    threading.Thread(target=_obey, args=(board, world.rank), daemon=True).start()
-    if world.rank == 0:
-        board.begin()
-    train(task.job, world, board.failure_file(world.rank))
-    if world.rank == 0:
-        board.finish()
+    try:
+        # Before the training looks at signals they end it; and whether the launcher heeds them is its own question.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.default_int_handler)
+        threading.Thread(target=_obey, args=(board, world.rank), daemon=True).start()
+        if world.rank == 0:
+            board.begin()
+        train(task.job, world, board.failure_file(world.rank))
+        if world.rank == 0:
+            board.finish()
+    except KeyboardInterrupt:  # just before the training, or just after it
+        os._exit(128 + signal.SIGINT)
 
 
 def _world(variables: Mapping[str, str]) -> World:

@@ -33,10 +33,15 @@ def main() -> None:
 def train(job: Job, world: World, failure_file: Path) -> None:
     """Train as one rank; if that fails, leave the reason in the file, which the launcher shows, and end the process."""
     try:
-        job.run(world)
-    except KeyboardInterrupt:
+        _train(job, world, failure_file)
+    except KeyboardInterrupt:  # perhaps while a failure, which may be the interruption's consequence, is described
         code = 128 + signal.SIGINT
         _leave(Failure.without_a_word(world.rank, code), failure_file, code)
+
+
+def _train(job: Job, world: World, failure_file: Path) -> None:
+    try:
+        job.run(world)
     except Exception as error:  # noqa: BLE001  whatever it is, the launcher shows it
         failure = Failure.of(error, world.rank, with_traceback=_traceback_wanted())
         _leave(failure, failure_file, failure.exit_code)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import socket
+from contextlib import suppress
 from dataclasses import dataclass
 
 LOCALHOST = "127.0.0.1"
@@ -64,11 +66,13 @@ def node_worlds(sizes: list[int], node: int, host: str, port: int) -> list[World
 
 
 def free_port() -> int:
-    """Return a TCP port that nobody listens on right now."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.bind((LOCALHOST, 0))
-        port: int = probe.getsockname()[1]
-    return port
+    """Return a TCP port that nobody listens on right now, and that the system gives nobody who asks for any."""
+    numbers = random.SystemRandom()  # the seed of `random` may be the same in many processes
+    while True:
+        port = numbers.choice(_PORTS)
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe, suppress(OSError):
+            probe.bind((LOCALHOST, port))
+            return port
 
 
 def port_of(job: int) -> int:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pretrain.testing.subject import Kernel, Subject
 
 RANKS = 2
-SECONDS = 120
+SECONDS = 300
 
 
 @dataclass(frozen=True, slots=True)
