@@ -1,7 +1,6 @@
 """A recipe's datasets: Megatron's samples, checked before they are built, with a cache that can be trusted."""
 
 import json
-import math
 import os
 import pickle
 import subprocess
@@ -11,8 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given
-from hypothesis import strategies as st
 
 from data.example_corpus import DOCUMENTS, write_jsonl
 from pretrain.data.build import build_tokens
@@ -191,29 +188,6 @@ class TestBlend:
         assert "b.bin is missing" in error(recipe)
 
 
-@given(
-    weights=st.lists(st.floats(0.01, 10), min_size=2, max_size=12),
-    needed=st.tuples(st.integers(1, 500), st.integers(0, 100), st.integers(0, 100)),
-)
-def test_no_part_of_a_blend_can_run_dry(weights, needed):
-    """However megatron-core's helper chooses, it takes at most floor(w n) + 1 of n samples from a part of weight w."""
-    from megatron.core.datasets import helpers
-
-    from pretrain.data.datasets import _surplus
-
-    shares = np.array(weights) / sum(weights)
-    surplus = _surplus(weights, needed)
-    for samples in filter(None, needed):
-        targets = [math.ceil(samples * share) for share in shares]
-        number = sum(targets)
-        dataset_index, sample_index = np.zeros(number, np.int16), np.zeros(number, np.int64)
-        helpers.build_blending_indices(dataset_index, sample_index, shares.tolist(), len(shares), number, False)
-        taken = np.bincount(dataset_index, minlength=len(shares))
-        prepared = [math.ceil(target * (1 + surplus)) for target in targets]
-        assume(sum(prepared) < 10**6)
-        assert (taken <= prepared).all()
-
-
 class TestChecks:
     def test_missing_files_are_named_with_the_command(self, small_recipe, token_files):
         idx_path(token_files).unlink()
@@ -304,8 +278,7 @@ class TestCache:
         datasets = built(recipe, Samples(train=20_000))
         sent = pickle.dumps(datasets.train)
         assert self.tokens(type(datasets)(train=pickle.loads(sent), valid=None, test=None)) == self.tokens(datasets)
-        if not blended:  # without ranks a blend has no cache, so its own index must travel
-            assert len(sent) < 5000
+        assert len(sent) < 10_000
 
 
 @pytest.mark.ranks

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-from copy import copy
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,9 @@ from megatron.core.datasets.gpt_dataset import GPTDataset
 from megatron.core.datasets.utils import Split
 from torch import distributed
 
+from pretrain.data.blending import blending_indices
 from pretrain.data.megatron_index import MegatronOrder
+from pretrain.data.replacing import partial_of
 from pretrain.data.token_file import TokenFile
 
 if TYPE_CHECKING:
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 
 _INDICES = ("document_index", "sample_index", "shuffle_index")
 _BLEND_INDICES = ("dataset_index", "dataset_sample_index")
+_ABANDONED_AFTER = 86_400.0
+"""Seconds since the last write: far more than clocks of two machines differ by, or a disk keeps a writer waiting."""
 
 
 class CachedGPTDataset(GPTDataset):  # type: ignore[misc]
@@ -44,8 +48,7 @@ class CachedGPTDataset(GPTDataset):  # type: ignore[misc]
 
     def _build_and_map(self) -> Any:
         files = _cache_files(self, self.index_split, _INDICES)
-        is_first = not distributed.is_initialized() or distributed.get_rank() == 0
-        if is_first and not all(file.is_file() for file in files):
+        if _is_first() and not all(file.is_file() for file in files):
             self._build(files)
         return super()._build_document_sample_shuffle_indices()  # maps the files
 
@@ -76,19 +79,24 @@ class CachedGPTDataset(GPTDataset):  # type: ignore[misc]
 class CachedBlendedDataset(BlendedDataset):  # type: ignore[misc]
     """A weighted mixture of `CachedGPTDataset`s."""
 
-    config: Any
-
     def _build_indices(self) -> Any:
-        if not distributed.is_initialized():
-            # blended_dataset.py:137 asks for the rank without asking whether there are any, unless it has no cache.
-            self.config = copy(self.config)
-            self.config.path_to_cache = None
-            return super()._build_indices()
-        return _made_again_if_damaged(super()._build_indices, _cache_files(self, self.split, _BLEND_INDICES))
+        return _made_again_if_damaged(self._build_and_map, _cache_files(self, self.split, _BLEND_INDICES))
+
+    def _build_and_map(self) -> Any:
+        files = _cache_files(self, self.split, _BLEND_INDICES)
+        if _is_first() and not all(file.is_file() for file in files):
+            self._build(files)
+        return tuple(np.load(file, mmap_mode="r") for file in files[:-1])
+
+    def _build(self, files: list[Path]) -> None:
+        """Save whole files; blended_dataset.py:203 writes into those that another run may have mapped."""
+        *arrays, description = files
+        description.parent.mkdir(parents=True, exist_ok=True)
+        for array, file in zip(blending_indices(self.weights, self.size), arrays, strict=True):
+            _save(file, array)
+        description.write_text(self.unique_description)
 
     def __getstate__(self) -> dict[str, Any]:
-        if self.config.path_to_cache is None:
-            return self.__dict__
         files = _cache_files(self, self.split, _BLEND_INDICES)
         return self.__dict__ | dict.fromkeys(_BLEND_INDICES) | _lazy_paths(files, _BLEND_INDICES)
 
@@ -128,16 +136,27 @@ class CachedDatasetBuilder(BlendedMegatronDatasetBuilder):  # type: ignore[misc]
         return BlendedMegatronDatasetBuilder.build_generic_dataset(wanted, *args)
 
 
+def _is_first() -> bool:
+    return not distributed.is_initialized() or bool(distributed.get_rank() == 0)
+
+
 def _save(file: Path, array: Any) -> None:
     """Write without waiting for the disk: a file that an outage cuts off is made again."""
-    for left in file.parent.glob(f".{file.name}.*.partial.npy"):
-        left.unlink(missing_ok=True)  # of a run that was killed
-    partial = file.with_name(f".{file.name}.{os.getpid()}.partial.npy")
+    _remove_abandoned(file)
+    partial = partial_of(file).with_suffix(".npy")
     try:
         np.save(partial, array)
         partial.replace(file)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _remove_abandoned(file: Path) -> None:
+    """Remove what killed runs have left of `file`; what is younger may belong to a run that is writing it now."""
+    for left in file.parent.glob(f".{file.name}.*.npy"):
+        with suppress(FileNotFoundError):  # two runs may remove it
+            if time.time() - left.stat().st_mtime > _ABANDONED_AFTER:
+                left.unlink()
 
 
 def _cache_files(dataset: Any, split: Any, names: tuple[str, ...]) -> list[Path]:
@@ -156,7 +175,7 @@ def _made_again_if_damaged(build: Callable[[], Any], files: list[Path]) -> Any:
     try:
         return build()
     except (ValueError, EOFError):  # what numpy raises for a file that is cut off
-        if distributed.is_initialized() and distributed.get_rank() != 0:
+        if not _is_first():
             raise
         for file in files:
             file.unlink(missing_ok=True)

@@ -5,27 +5,22 @@ Importing this imports megatron.core: install the bridge first.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from megatron.core.datasets.gpt_dataset import GPTDatasetConfig
 
+from pretrain.data.blending import blend_surplus
 from pretrain.data.cached_datasets import CachedDatasetBuilder, CachedGPTDataset
 from pretrain.data.checks import check_token_files
 from pretrain.data.native.build import native_samples
 from pretrain.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from pretrain.data.samples import Samples
     from pretrain.data.tokenizers import Tokenizer
     from pretrain.recipe import Recipe
-
-_SURPLUS = 0.005
-"""megatron-core's default: so many more samples than its weight asks for are prepared of each part of a blend."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,8 +72,11 @@ def build_datasets(recipe: Recipe, tokenizer: Tokenizer, samples: Samples, *, on
         return Datasets(train=train, valid=valid, test=test)
     config = _config(recipe, tokenizer, parts, samples)
     needed = (samples.train, samples.valid, samples.test)
+    seq_length = recipe.model.seq_length
     for path, _ in parts if on_this_rank else ():
-        check_token_files(path, tokenizer, config.split_matrix, needed, recipe.model.seq_length)
+        check_token_files(path, tokenizer, config.split_matrix, needed, seq_length)
+    if on_this_rank:
+        config.mid_level_dataset_surplus = blend_surplus(parts, config.split_matrix, needed, seq_length)
     builder = CachedDatasetBuilder(CachedGPTDataset, list(needed), lambda: on_this_rank, config)
     try:
         train, valid, test = builder.build()
@@ -113,27 +111,9 @@ def _config(recipe: Recipe, tokenizer: Tokenizer, parts: list[tuple[str, float]]
         reset_attention_mask=data.reset_attention_mask,
         eod_mask_loss=data.eod_mask_loss,
         create_attention_mask=data.reset_attention_mask,
-        mid_level_dataset_surplus=_surplus(weights, (samples.train, samples.valid, samples.test)),
     )
     # Building a split without a document never ends (gpt_dataset.py, _get_num_epochs), even if nobody reads it.
     for number, needed in enumerate((samples.train, samples.valid, samples.test)):
         if not needed:
             config.split_matrix[number] = None
     return config
-
-
-def _surplus(weights: Sequence[float], needed: Sequence[int]) -> float:
-    """Return how many more samples, relatively, each part of a blend must prepare so that none runs dry.
-
-    megatron-core rounds each part's share up and mixes the sum of the rounded shares by the exact weights, so that of
-    few samples a heavy part may have to give more than its own share.
-    """
-    total = sum(weights)
-    surplus = _SURPLUS
-    for samples in needed:
-        shares = [math.ceil(samples * weight / total) for weight in weights]
-        for weight, share in zip(weights, shares, strict=True):
-            most = math.floor(sum(shares) * weight / total) + 1
-            if share and most > math.ceil(share * (1 + _SURPLUS)):
-                surplus = max(surplus, most / share - 1)
-    return surplus

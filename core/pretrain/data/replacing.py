@@ -22,7 +22,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
     Raises:
         DataError: the file cannot be written.
     """
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial = partial_of(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -36,6 +36,11 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
     except OSError as exc:
         msg = f"{path} cannot be written: {exc.strerror or exc}."
         raise DataError(msg) from exc
+
+
+def partial_of(path: Path) -> Path:
+    """Return the name under which this process writes `path`; on a shared disk the host tells two equal pids apart."""
+    return path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}.partial")
 
 
 def refuse_existing(paths: list[Path], *, force: bool) -> None:
