@@ -18,7 +18,6 @@ from pretrain.data.merging import merge_tokens
 from pretrain.data.reading import read_chunks
 from pretrain.data.sharding import Shard
 from pretrain.data.token_file import bin_path, idx_path
-from pretrain.data.unfinished import folder_of
 from pretrain.errors import DataError
 
 
@@ -146,10 +145,11 @@ class TestTheOutputIsNoInput:
             with pytest.raises(DataError, match="which is read"):
                 build_tokens([named], Path("p"), bytes_section)
 
-    def test_its_unfinished_folder_is_no_part_of_a_pattern(self, tmp_path, corpus, bytes_section):
-        folder_of(tmp_path / "p").mkdir()
-        with pytest.raises(DataError, match=r"p\.partial would be in .*p\.partial, which is read"):
-            build_tokens([tmp_path / "*"], tmp_path / "p", bytes_section)
+    def test_nor_behind_a_link_in_such_a_folder(self, folder, tmp_path, bytes_section):
+        (tmp_path / "elsewhere").mkdir()
+        (folder / "sub" / "link").symlink_to(tmp_path / "elsewhere")
+        with pytest.raises(DataError, match=r"would be in .*f/sub/link, which is read"):
+            build_tokens([folder], tmp_path / "elsewhere" / "new" / "p", bytes_section)
 
     def test_it_may_be_beside_the_files_that_are_read(self, tmp_path, corpus, bytes_section):
         assert build_tokens([corpus], tmp_path / "p", bytes_section).documents == len(DOCUMENTS)

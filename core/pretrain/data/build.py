@@ -14,7 +14,7 @@ from pretrain.data.encoding import Encoding
 from pretrain.data.encoding_pool import encoded_chunks
 from pretrain.data.fingerprint import fingerprint_path, write_fingerprint
 from pretrain.data.growing_files import GrowingFiles
-from pretrain.data.inputs import find_sources, refuse_output_within
+from pretrain.data.inputs import find_sources
 from pretrain.data.reading import read_chunks
 from pretrain.data.reference_sample import ReferenceSample
 from pretrain.data.replacing import refuse_existing
@@ -118,10 +118,9 @@ def build_tokens(
             is no text.
     """
     encoding = Encoding(json_key, append_eod, skip_faults, cleaning)
-    refuse_output_within(inputs, folder_of(prefix))
     if not is_finished(prefix):
         refuse_existing([idx_path(prefix), bin_path(prefix)], force=force)
-    sources, corpus = _sources(inputs, shard, encoding)
+    sources, corpus = _sources(inputs, folder_of(prefix), shard, encoding)
     size = _unpacked_size(sources)
     encoder = load_encoder(section, reference_only=reference_only or size <= _SMALL)
     with unfinished(prefix, _settings(sources, encoding, encoder.tokenizer), force=force) as work:
@@ -140,11 +139,13 @@ def build_tokens(
     return Built(*work.state.written, dtype.itemsize, work.state.counts, *compared)
 
 
-def _sources(inputs: Sequence[Path], shard: Shard | None, encoding: Encoding) -> tuple[list[Source], str | None]:
+def _sources(
+    inputs: Sequence[Path], output: Path, shard: Shard | None, encoding: Encoding
+) -> tuple[list[Source], str | None]:
     """Return what is read, and for a shard what it is part of."""
     if encoding.cleaning.fix_text:
         text_fixer()  # missing: say so before anything is begun
-    sources = find_sources(inputs)
+    sources = find_sources(inputs, output=output)
     if shard is None:
         return sources, None
     if encoding.cleaning.drop_duplicates:

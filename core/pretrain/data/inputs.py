@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import json
 import os
 import stat
@@ -11,10 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from pretrain.data.packing import OPENERS
+from pretrain.data.patterns import expand
 from pretrain.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 Kind = Literal["lines", "text", "parquet", "arrow"]
 
@@ -56,7 +56,7 @@ def kind_of(path: Path, *, otherwise: Kind) -> Kind:
     return _KINDS.get(suffix.lower(), otherwise)
 
 
-def find_sources(inputs: Sequence[Path], *, otherwise: Kind = "lines") -> list[Source]:
+def find_sources(inputs: Sequence[Path], *, otherwise: Kind = "lines", output: Path | None = None) -> list[Source]:
     """Return the files that `inputs` name, in that order; what a pattern or a folder holds is sorted by name.
 
     A file that is named is JSONL unless its name says otherwise (.txt, .md, .rst, .parquet, .arrow). In a folder every
@@ -66,55 +66,57 @@ def find_sources(inputs: Sequence[Path], *, otherwise: Kind = "lines") -> list[S
     Args:
         inputs: files, folders, patterns (`shard-*.jsonl.zst`), and several of them with commas between.
         otherwise: what a file is that is named and whose name does not say.
+        output: the folder of the build that reads them. A build that goes on would read it, so it may be in no folder
+            that is read.
 
     Raises:
-        DataError: something does not exist, is a pipe or a device, or a folder holds several splits.
+        DataError: something does not exist, is a pipe or a device, or a folder cannot be read, holds several splits or
+            the output.
     """
-    sources = [source for given in inputs for part in _parts(given) for source in _sources_of(part, otherwise)]
+    refuse = _refusing(output)
+    parts = (part for given in inputs for part in expand(given, output))
+    sources = [source for part in parts for source in _sources_of(part, otherwise, refuse)]
     if not sources:
         msg = f"{', '.join(map(str, inputs))}: no file is in there."
         raise DataError(msg)
     return sources
 
 
-def refuse_output_within(inputs: Sequence[Path], output: Path) -> None:
-    """Raise DataError if `output` is a folder of `inputs` or below one: the build would read what it writes."""
-    for part in (part for given in inputs for part in _parts(given)):
-        if part.is_dir() and output.resolve().is_relative_to(part.resolve()):
-            msg = f"the output {output} would be in {part}, which is read.\nGive an --output-prefix outside of it."
+_Identity = tuple[int, int]
+"""Device and inode: what two names of one folder have in common."""
+
+
+def _refusing(output: Path | None) -> Callable[[str | Path], _Identity]:
+    """Return what identifies a folder, and raises DataError if `output` is in it."""
+    above = [folder for folder in (output, *output.absolute().parents) if folder.exists()] if output else []
+    taken = set(map(_identity, above))
+
+    def refuse(folder: str | Path) -> _Identity:
+        here = _identity(folder)
+        if here in taken:
+            msg = f"the output {output} would be in {folder}, which is read.\nGive an --output-prefix outside of it."
             raise DataError(msg)
+        return here
+
+    return refuse
 
 
-def _parts(given: Path) -> Iterator[Path]:
-    """Take a comma list apart, unless a file has that name; expand patterns."""
-    names = [str(given)] if _exists(given) else [name.strip() for name in str(given).split(",") if name.strip()]
-    for name in names:
-        if _exists(Path(name)):
-            yield Path(name)
-            continue
-        matches = sorted(glob.glob(name, recursive=True))  # noqa: PTH207  Path.glob takes no absolute pattern
-        if not matches:
-            msg = f"{name} does not exist, and as a pattern it matches no file."
-            raise DataError(msg)
-        yield from map(Path, matches)
+def _identity(folder: str | Path) -> _Identity:
+    found = os.stat(folder)  # noqa: PTH116  a Path for each folder is slower
+    return found.st_dev, found.st_ino
 
 
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except (OSError, ValueError):  # a comma list can be longer than a name may be
-        return False
-
-
-def _sources_of(path: Path, otherwise: Kind) -> Iterator[Source]:
+def _sources_of(path: Path, otherwise: Kind, refuse: Callable[[str | Path], _Identity]) -> Iterator[Source]:
     if not path.is_dir():
         yield _source(path, kind_of(path, otherwise=otherwise))
-    elif (path / "state.json").is_file() and (path / "dataset_info.json").is_file():
+        return
+    refuse(path)
+    if (path / "state.json").is_file() and (path / "dataset_info.json").is_file():
         yield from (_source(file, "arrow") for file in _dataset_files(path))
     elif (path / "dataset_dict.json").is_file():
         raise DataError(_several_splits(path))
     else:
-        yield from (_source(file, kind_of(file, otherwise="text")) for file in _files_below(path))
+        yield from (_source(file, kind_of(file, otherwise="text")) for file in _files_below(path, refuse))
 
 
 def _several_splits(path: Path) -> str:
@@ -134,15 +136,14 @@ def _dataset_files(folder: Path) -> Iterable[Path]:
         raise DataError(msg) from exc
 
 
-def _files_below(folder: Path) -> list[Path]:
+def _files_below(folder: Path, refuse: Callable[[str | Path], _Identity]) -> list[Path]:
     """Return the files in a folder, those behind a link to a folder too; a link to a folder that holds it is a loop."""
     files: list[Path] = []
-    left: list[tuple[str, frozenset[tuple[int, int]]]] = [(str(folder), frozenset())]
+    left: list[tuple[str, frozenset[_Identity]]] = [(str(folder), frozenset())]
     while left:
         parent, above = left.pop()
         try:
-            found = os.stat(parent)  # noqa: PTH116  a Path for each folder is slower
-            here = (found.st_dev, found.st_ino)
+            here = refuse(parent)
             for entry in () if here in above else _shown(parent):
                 if entry.is_dir():
                     left.append((entry.path, above | {here}))
