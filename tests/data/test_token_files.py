@@ -1,13 +1,14 @@
 """Token files are Megatron's, and damage is found before anything reads them."""
 
 import io
+import itertools
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pretrain.data.token_file import TokenFile, bin_path, idx_path
+from pretrain.data.token_file import TokenFile, _seen, bin_path, idx_path
 from pretrain.data.token_writer import DTYPE_CODES, Encoded, IndexPart, TokenWriter, token_dtype, write_index
 from pretrain.errors import DataError
 
@@ -174,6 +175,51 @@ def test_identity_tells_other_content_apart(tmp_path):
     identities = {name: TokenFile.open(tmp_path / name).identity() for name in names}
     assert identities["a"] == identities["same"]
     assert len(set(identities.values())) == 3
+
+
+class TestIdentityOfLargeFiles:
+    NUMBER = 600_000
+    LENGTHS = np.random.default_rng(1).integers(1, 20, NUMBER).astype(np.int32)
+    IDS = np.random.default_rng(2).integers(0, 60_000, LENGTHS.sum()).astype("<u2")
+
+    def identity(self, prefix, lengths, ids):
+        with idx_path(prefix).open("wb") as stream:
+            write_index(stream, ids.dtype, [IndexPart(lengths, np.arange(1, self.NUMBER + 1, dtype=np.int64))])
+        ids.tofile(bin_path(prefix))
+        return TokenFile.open(prefix).identity()
+
+    @pytest.fixture
+    def usual(self, tmp_path):
+        return self.identity(tmp_path / "usual", self.LENGTHS, self.IDS)
+
+    @pytest.mark.parametrize("apart", [12_000, 150_000])
+    def test_two_documents_of_the_middle_that_are_exchanged_are_seen(self, tmp_path, usual, apart):
+        first, second = 300_000, 300_000 + apart
+        begins = np.cumsum(self.LENGTHS) - self.LENGTHS
+        cuts = [begins[first], begins[first + 1], begins[second], begins[second + 1]]
+        before, one, between, other, after = np.split(self.IDS, cuts)
+        assert one.size != other.size
+        lengths = self.LENGTHS.copy()
+        lengths[[first, second]] = lengths[[second, first]]
+        ids = np.concatenate([before, other, between, one, after])
+        assert self.identity(tmp_path / "p", lengths, ids) != usual
+
+    def test_other_ids_from_the_middle_on_are_seen(self, tmp_path, usual):
+        ids = self.IDS.copy()
+        ids[2_000_000:-1_000_000] += 1
+        assert self.identity(tmp_path / "p", self.LENGTHS, ids) != usual
+
+    def test_a_copy_with_another_name_and_time_has_the_same(self, tmp_path, usual):
+        assert self.identity(tmp_path / "copy", self.LENGTHS, self.IDS) == usual
+
+
+@given(size=st.one_of(st.integers(0, 1 << 23), st.integers(0, 1 << 50)))
+def test_what_is_hashed_is_bounded_and_spread(size):
+    seen = _seen(size)
+    assert all(0 <= begin <= end <= size for begin, end in seen)
+    assert sum(end - begin for begin, end in seen) <= 3 << 20
+    unseen = [later - end for (_, end), (later, _) in itertools.pairwise(seen)]
+    assert (seen[0][0], seen[-1][1], max(unseen, default=0) <= size / 63) == (0, size, True)
 
 
 def test_every_code_is_its_megatron_dtype(bridged):
