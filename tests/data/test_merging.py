@@ -1,13 +1,18 @@
 """`pretrain data merge`: the files of one build over all inputs."""
 
+import fcntl
 import json
+import multiprocessing
 import os
+import resource
+import signal
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from data.example_corpus import DOCUMENTS, write_jsonl
+from pretrain.data import merging
 from pretrain.data.build import build_tokens
 from pretrain.data.cleaning import Cleaning
 from pretrain.data.fingerprint import fingerprint_path
@@ -81,9 +86,79 @@ def test_without_a_note_at_one_input_the_result_has_none(tmp_path, parts):
     assert not fingerprint_path(tmp_path / "merged").exists()
 
 
+def test_with_force_a_note_of_the_replaced_files_goes(tmp_path, parts):
+    merge_tokens(parts, tmp_path / "merged")
+    assert fingerprint_path(tmp_path / "merged").exists()
+    fingerprint_path(parts[1]).unlink()
+    merge_tokens(parts, tmp_path / "merged", force=True)
+    assert not fingerprint_path(tmp_path / "merged").exists()
+
+
 def test_existing_files_are_kept(tmp_path, parts):
     with pytest.raises(DataError, match="exists already"):
         merge_tokens(parts[:2], parts[2])
+
+
+def test_more_files_than_a_process_may_open(tmp_path, parts):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with (tmp_path / "highest").open("wb") as stream:
+        highest = stream.fileno()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 10, hard))
+    try:
+        merged = merge_tokens(parts * 20, tmp_path / "merged")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert merged.documents == TokenFile.open(tmp_path / "merged").documents == 20 * (len(DOCUMENTS) + 6)
+
+
+class TestAMergeThatWasKilled:
+    @pytest.fixture
+    def killed(self, tmp_path, parts):
+        """Kill merges at the step given, and return what they have left."""
+
+        def kill(step):
+            process = multiprocessing.get_context("spawn").Process(target=_killed, args=(step, parts, tmp_path / "m"))
+            process.start()
+            process.join()
+            assert process.exitcode == -signal.SIGKILL
+            return sorted(path.name for path in tmp_path.iterdir() if path.name.startswith((".m", "m")))
+
+        return kill
+
+    def test_between_two_names_is_repeated(self, tmp_path, parts, killed):
+        left = killed("name")
+        assert [name for name in left if not name.startswith(".")] == ["m.bin"]
+        self.check(tmp_path, parts)
+
+    def test_while_it_copies_leaves_nothing_for_ever(self, tmp_path, parts, killed):
+        assert all(name.endswith(".partial") for name in killed("copy"))
+        assert len(killed("copy")) == 2
+        self.check(tmp_path, parts)
+
+    def test_is_told_from_one_that_is_at_work(self, tmp_path, parts):
+        at_work = tmp_path / ".m.bin.host.1.partial"
+        with at_work.open("wb") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX)
+            merge_tokens(parts, tmp_path / "m")
+        assert at_work.exists()
+
+    def check(self, folder, parts):
+        merge_tokens(parts, folder / "m")
+        merge_tokens(parts, folder / "whole")
+        for path in (bin_path, idx_path, fingerprint_path):
+            assert path(folder / "m").read_bytes() == path(folder / "whole").read_bytes()
+        assert not list(folder.glob(".*.partial"))
+
+
+def _killed(step, parts, output):
+    def kill(*_):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    if step == "copy":
+        merging._copy = kill
+    else:
+        merging.fingerprint_path = kill
+    merge_tokens(parts, output)
 
 
 class TestShardsOfOneBuild:

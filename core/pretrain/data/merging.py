@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import fcntl
+import glob
+from contextlib import suppress
+from typing import IO, TYPE_CHECKING, Any
 
 from pretrain.data.build import Built
 from pretrain.data.fingerprint import common_note, fingerprint_path
 from pretrain.data.replacing import refuse_existing, replacing
 from pretrain.data.sharding import check_complete
 from pretrain.data.token_file import TokenFile, bin_path, idx_path
-from pretrain.data.token_writer import IndexPart, write_index
+from pretrain.data.token_writer import NOTHING, IndexPart, Written, write_index
 from pretrain.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
+
+    import numpy as np
+    import numpy.typing as npt
 
 _COPIED_AT_ONCE = 1 << 24
 
@@ -22,39 +28,81 @@ _COPIED_AT_ONCE = 1 << 24
 def merge_tokens(prefixes: Sequence[Path], output: Path, *, force: bool = False) -> Built:
     """Write the documents of all `prefixes`, in their order, into `output`.bin and `output`.idx.
 
+    The index comes last: without it the ids are those of a merge that was killed, and are replaced.
+
     Raises:
-        DataError: an input is missing or damaged, they hold different dtypes or were made with different tokenizers, or
-            some of them are shards, but not all shards of one build in order.
+        DataError: an input is missing or damaged, they hold different dtypes or were made with different tokenizers,
+            some of them are shards, but not all shards of one build in order, or `output`.idx exists.
     """
     check_complete(prefixes)
-    refuse_existing([idx_path(output), bin_path(output)], force=force)
-    parts = [TokenFile.open(prefix) for prefix in prefixes]
-    for part in parts:
-        part.check_order()
-    _check_alike(parts)
+    refuse_existing([idx_path(output)], force=force)
+    dtype, written = _checked(prefixes)
     note = common_note(prefixes)
+    for path in (idx_path(output), bin_path(output)):
+        _remove_left_behind(path)
     with replacing(idx_path(output)) as idx_file:
+        _lock(idx_file)
         with replacing(bin_path(output)) as bin_file:
-            for part in parts:
-                for begin in range(0, part.tokens.size, _COPIED_AT_ONCE):
-                    bin_file.write(part.tokens[begin : begin + _COPIED_AT_ONCE].data)
-            index = [IndexPart(part.lengths, part.document_ends[1:]) for part in parts]
-            write_index(idx_file, parts[0].tokens.dtype, index)
+            _lock(bin_file)
+            for prefix in prefixes:
+                _copy(TokenFile.open_unchecked(prefix).tokens, bin_file)
+            write_index(idx_file, dtype, _Indexes(prefixes))
             idx_path(output).unlink(missing_ok=True)
-        if note is not None:
+        if note is None:
+            fingerprint_path(output).unlink(missing_ok=True)  # of files that are replaced
+        else:
             with replacing(fingerprint_path(output)) as stream:
                 stream.write(note)
-    sizes = [(part.documents, part.lengths.size, part.tokens.size) for part in parts]
-    documents, sequences, tokens = map(sum, zip(*sizes, strict=True))
-    return Built(documents, sequences, tokens, parts[0].tokens.itemsize)
+    return Built(*written, dtype.itemsize)
 
 
-def _check_alike(parts: Sequence[TokenFile]) -> None:
-    first = parts[0]
-    for part in parts:
-        if part.tokens.dtype != first.tokens.dtype:
+class _Indexes:
+    """The indexes of all parts, each open only while it is looked at: a process may not open as many files."""
+
+    def __init__(self, prefixes: Sequence[Path]) -> None:
+        self._prefixes = prefixes
+
+    def __iter__(self) -> Iterator[IndexPart]:
+        for prefix in self._prefixes:
+            part = TokenFile.open_unchecked(prefix)
+            yield IndexPart(part.lengths, part.document_ends[1:])
+
+
+def _checked(prefixes: Sequence[Path]) -> tuple[np.dtype[Any], Written]:
+    """Check every part, and return their dtype and what they hold together."""
+    first = TokenFile.open(prefixes[0])
+    dtype, written = first.tokens.dtype, NOTHING
+    for prefix in prefixes:
+        part = TokenFile.open(prefix)
+        part.check_order()
+        if part.tokens.dtype != dtype:
             msg = (
-                f"{first.prefix} holds {first.tokens.dtype.name} tokens and {part.prefix} {part.tokens.dtype.name}.\n"
+                f"{first.prefix} holds {dtype.name} tokens and {part.prefix} {part.tokens.dtype.name}.\n"
                 "Files of one tokenizer have one dtype; these were made with different ones."
             )
             raise DataError(msg)
+        written = Written(
+            written.documents + part.documents,
+            written.sequences + part.lengths.size,
+            written.tokens + part.tokens.size,
+        )
+    return dtype, written
+
+
+def _copy(tokens: npt.NDArray[Any], bin_file: IO[bytes]) -> None:
+    for begin in range(0, tokens.size, _COPIED_AT_ONCE):
+        bin_file.write(tokens[begin : begin + _COPIED_AT_ONCE].data)
+
+
+def _lock(file: IO[bytes]) -> None:
+    """Hold a file that is being written; the system lets it go when the process ends, however that happens."""
+    with suppress(OSError):  # not every shared disk has locks; nothing is removed there
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _remove_left_behind(path: Path) -> None:
+    """Remove what merges into `path` have left that were killed: it can be as large as the result."""
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*.partial"):
+        with suppress(OSError), left.open("r+b") as stream:  # it is being written, or gone
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            left.unlink()

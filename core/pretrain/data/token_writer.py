@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     import numpy.typing as npt
 
@@ -106,8 +106,11 @@ class TokenWriter:
         )
 
 
-def write_index(idx_file: IO[bytes], dtype: np.dtype[Any], parts: Sequence[IndexPart]) -> None:
-    """Write `.idx` for the documents of all parts, one after the other; memory does not grow with their number."""
+def write_index(idx_file: IO[bytes], dtype: np.dtype[Any], parts: Iterable[IndexPart]) -> None:
+    """Write `.idx` for the documents of all parts, one after the other; memory does not grow with their number.
+
+    The parts are gone through several times, so an iterator will not do.
+    """
     code = next(code for code, known in DTYPE_CODES.items() if known == dtype)
     sequences, documents = (sum(part[field].size for part in parts) for field in (0, 1))
     write_all(idx_file, HEADER.pack(MAGIC, VERSION, code, sequences, documents + 1))
