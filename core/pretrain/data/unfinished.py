@@ -102,15 +102,29 @@ class Unfinished:
         self.state = state
         self.files = files
         self._saved = time.monotonic()
+        self._lost = False
 
     def save(self, *, now: bool = True) -> None:
-        """Write the state; unless `now`, only if the last time is some seconds ago."""
-        if now or time.monotonic() - self._saved >= SAVED_EVERY:
+        """Write the state; unless `now`, only if the last time is some seconds ago.
+
+        Raises:
+            DataError: the disk is full, or the files cannot be written for another reason.
+        """
+        if (now or time.monotonic() - self._saved >= SAVED_EVERY) and not self._lost:
+            with self.writing():
+                self._sync()
+                with replacing(self.folder / STATE) as stream:
+                    stream.write(self.state.to_json())
+            self._saved = time.monotonic()
+
+    def _sync(self) -> None:
+        """Let the files reach the disk. When that fails what they hold is lost, and the next fsync does not say so."""
+        try:
             for file in self.files.values():
                 os.fsync(file.fileno())
-            with replacing(self.folder / STATE) as stream:
-                stream.write(self.state.to_json())
-            self._saved = time.monotonic()
+        except OSError:
+            self._lost = True
+            raise
 
     def read(self, name: str, dtype: str) -> npt.NDArray[Any]:
         """Map one of the files into memory."""
@@ -134,12 +148,13 @@ class Unfinished:
         """
         try:
             yield
-        except OSError as exc:
-            msg = (
-                f"{self.folder} cannot be written: {exc.strerror or exc}.\n"
-                "What is written stays. Make room, and give the same command: it continues."
-            )
-            raise DataError(msg) from exc
+        except (OSError, DataError) as exc:
+            cause = exc if isinstance(exc, OSError) else exc.__cause__
+            if not isinstance(cause, OSError):
+                raise
+            said = f"{self.folder} cannot be written: {cause.strerror or cause}." if cause is exc else str(exc)
+            msg = f"{said}\nWhat is written stays. Make room, and give the same command: it continues."
+            raise DataError(msg) from cause
 
 
 @contextmanager
@@ -181,7 +196,7 @@ def _keep(work: Unfinished) -> None:
     if not work.state.written.tokens:
         work.discard()
     elif (work.folder / TOKENS).exists():
-        with suppress(OSError, DataError):  # the disk may be full; an older state is as good
+        with suppress(DataError):  # the disk may be full; an older state is as good
             work.save()
 
 
