@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data.example_corpus import DOCUMENTS, write_jsonl
+from data.sampled_texts import samples_by
 from pretrain.data import text_samples
 from pretrain.data.build import build_tokens
-from pretrain.data.text_samples import samples_of
+from pretrain.data.text_samples import parts_of
 from pretrain.data.tokenizers import fast
 from pretrain.data.tokenizers.bytes import ByteTokenizer
 from pretrain.data.tokenizers.training import train_tokenizer
@@ -18,35 +19,37 @@ from pretrain.errors import DataError
 from pretrain.recipe.sections.tokenizer import TokenizerSection
 
 
-class Bytes(ByteTokenizer):
-    added_tokens = ("<x>", "<y>")
+def parts(texts):
+    return parts_of(("<x>", "<y>"), texts)
 
 
-def samples(texts):
-    return samples_of(Bytes(), texts, Bytes().encode_batch(texts))
+LONG = st.text("ab<x>\u00e9", max_size=9).flatmap(lambda text: st.sampled_from([text, text * 300]))
 
 
-@given(texts=st.lists(st.text("ab<x>\u00e9", max_size=9).flatmap(lambda t: st.sampled_from([t, t * 300])), max_size=20))
+@given(texts=st.lists(LONG, max_size=20))
 def test_each_is_a_part_of_its_text_with_its_ids(texts):
-    found = samples(texts)
+    found = parts(texts)
     assert bool(found) == any(texts)
     assert len(found) <= 8
-    for text, ids, number, rare in found:
+    for text, number, whole, _, rare in found:
         assert 0 < len(text) <= 1024
         assert text in texts[number]
-        assert ids == list(text.encode())
-        assert rare == (not text.isascii() or any(token in text for token in Bytes.added_tokens)) or len(text) == 1024
-    assert [sample.rare for sample in found] == sorted((sample.rare for sample in found), reverse=True)
+        assert whole == (len(texts[number]) <= 1024)
+        assert rare == (not text.isascii() or "<x>" in text) or len(text) == 1024
+    assert [part.rare for part in found] == sorted((part.rare for part in found), reverse=True)
+    assert [(text, ids, number) for text, ids, number in samples_by(ByteTokenizer(), texts)] == [
+        (part.text, list(part.text.encode()), part.number) for part in parts_of((), texts)
+    ]
 
 
 def test_they_are_spread_over_the_chunk():
-    assert sorted(sample.number for sample in samples(["word"] * 80)) == list(range(0, 80, 10))
-    assert sorted(sample.number for sample in samples(["word"] * 80)[:4]) == [0, 10, 30, 60]
+    assert sorted(part.number for part in parts(["word"] * 80)) == list(range(0, 80, 10))
+    assert sorted(part.number for part in parts(["word"] * 80)[:4]) == [0, 10, 30, 60]
 
 
 def test_a_long_text_is_sampled_at_several_places():
     text = " ".join(map(str, range(20_000)))
-    places = sorted(text.index(sample.text) for sample in samples([text]))
+    places = sorted(text.index(part.text) for part in parts([text]))
     assert len(places) == 8
     assert places[0] == 0
     assert all(after - before > 10_000 for before, after in pairwise(places))
@@ -56,15 +59,15 @@ def test_a_long_text_is_sampled_at_several_places():
 def test_rare_texts_are_preferred_and_come_first(rare):
     texts = ["plain"] * 80
     texts[32] = rare
-    first, *others = samples(texts)
+    first, *others = parts(texts)
     assert (first.text, first.number, first.rare) == (rare, 32, True)
     assert len(others) == 7
-    assert not any(sample.rare for sample in others)
+    assert not any(part.rare for part in others)
 
 
 def test_what_is_rare_in_a_long_text_is_in_the_sample():
     text = "a" * 30_000 + "\u00e9" + "a" * 30_000
-    assert "\u00e9" in samples([text])[0].text
+    assert "\u00e9" in parts([text])[0].text
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +108,7 @@ WORDS = ["na\u00efve", "a", "the", "1234", " ", "\n\n", "...", "don't", "\u4e2d\
 def test_what_is_right_passes_however_long_texts_are_cut(trained, words, repeated):
     tokenizer = fast.huggingface(Path(trained.file))
     texts = [" ".join(words) * repeated]
-    for text, ids, *_ in samples_of(tokenizer, texts, tokenizer.encode_batch(texts)):
+    for text, ids, _ in samples_by(tokenizer, texts):
         assert ids == tokenizer.encode(text)
 
 

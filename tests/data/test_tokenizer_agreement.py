@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from data.example_corpus import DOCUMENTS
-from pretrain.data.text_samples import samples_of
+from data.sampled_texts import samples_by
 from pretrain.data.tokenizers import fast, load_encoder, load_tokenizer
 from pretrain.data.tokenizers.agreement import SPLITS
 from pretrain.data.tokenizers.training import train_tokenizer
@@ -150,7 +150,7 @@ def test_what_is_written_for_long_texts_holds_what_their_parts_get(section, feat
     changed = AGREE.get(feature) or added({"content": "a b"}, {"content": "1 "})
     tokenizer = load_encoder(section(changed)).tokenizer
     texts = [separator.join(TEXTS[first::30]) * 9 for first in range(5) for separator in ("", " ", "a b")]
-    assert all(sample.ids for text in texts for sample in samples_of(tokenizer, [text], tokenizer.encode_batch([text])))
+    assert all(sample.ids for text in texts for sample in samples_by(tokenizer, [text]))
 
 
 @pytest.mark.parametrize("feature", LEFT)

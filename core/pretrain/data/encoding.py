@@ -10,7 +10,7 @@ import numpy as np
 
 from pretrain.data.cleaning import NO_CLEANING, clean, digests_of
 from pretrain.data.documents import read_documents, where
-from pretrain.data.text_samples import samples_of
+from pretrain.data.text_samples import parts_of, samples_of
 from pretrain.data.token_writer import Encoded, token_dtype
 from pretrain.data.tokenizers.files import is_panic
 from pretrain.errors import DataError
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pretrain.data.chunks import Chunk
     from pretrain.data.cleaning import Cleaning
     from pretrain.data.documents import Faults
-    from pretrain.data.text_samples import Sample
+    from pretrain.data.text_samples import Part, Sample
     from pretrain.data.tokenizers import Tokenizer
 
 
@@ -71,12 +71,14 @@ class Prepared(NamedTuple):
     Attributes:
         documents: each as its sentences.
         texts: all sentences, one after the other.
+        parts: of `texts`, for the comparison with the reference.
         faults: what was no document.
         short: documents that were left out because they are short.
     """
 
     documents: list[list[str]]
     texts: list[str]
+    parts: list[Part]
     faults: Faults
     short: int
 
@@ -87,11 +89,11 @@ def encode_chunk(tokenizer: Tokenizer, chunk: Chunk, encoding: Encoding) -> Enco
     Raises:
         DataError: something is no document, unless that is skipped, or the tokenizer's library fails.
     """
-    prepared = prepare(chunk, encoding)
-    return assemble(tokenizer, prepared, ids_of(tokenizer, prepared.texts, chunk), encoding)
+    prepared = prepare(tokenizer, chunk, encoding)
+    return assemble(tokenizer, prepared, ids_of(tokenizer, prepared, chunk), encoding)
 
 
-def prepare(chunk: Chunk, encoding: Encoding) -> Prepared:
+def prepare(tokenizer: Tokenizer, chunk: Chunk, encoding: Encoding) -> Prepared:
     """Read and clean the documents of a chunk.
 
     Raises:
@@ -99,17 +101,19 @@ def prepare(chunk: Chunk, encoding: Encoding) -> Prepared:
     """
     found = read_documents(chunk, encoding.json_key, skip=encoding.skip_faults)
     documents = clean(found.texts, encoding.cleaning)
-    return Prepared(documents, list(chain.from_iterable(documents)), found.faults, len(found.texts) - len(documents))
+    texts = list(chain.from_iterable(documents))
+    short = len(found.texts) - len(documents)
+    return Prepared(documents, texts, parts_of(tokenizer.added_tokens, texts), found.faults, short)
 
 
-def ids_of(tokenizer: Tokenizer, texts: Sequence[str], chunk: Chunk) -> Sequence[Any]:
-    """Encode the texts of a chunk.
+def ids_of(tokenizer: Tokenizer, prepared: Prepared, chunk: Chunk) -> Sequence[Any]:
+    """Encode the texts of a chunk, then their parts.
 
     Raises:
         DataError: the tokenizer's library panics.
     """
     try:
-        return tokenizer.encode_batch(texts)
+        return tokenizer.encode_batch([*prepared.texts, *(part.text for part in prepared.parts)])
     except BaseException as exc:
         if not is_panic(exc):
             raise
@@ -121,8 +125,8 @@ def ids_of(tokenizer: Tokenizer, texts: Sequence[str], chunk: Chunk) -> Sequence
 
 
 def assemble(tokenizer: Tokenizer, prepared: Prepared, ids: Sequence[Any], encoding: Encoding) -> EncodedChunk:
-    """Return the tokens of a chunk whose texts are encoded."""
-    documents, texts, faults, short = prepared
+    """Return the tokens of a chunk whose texts and parts are encoded as `ids`."""
+    documents, texts, parts, faults, short = prepared
     eod = tokenizer.eod if encoding.append_eod else None
     return EncodedChunk(
         _assembled(documents, ids, eod, token_dtype(tokenizer.vocab_size)),
@@ -130,7 +134,7 @@ def assemble(tokenizer: Tokenizer, prepared: Prepared, ids: Sequence[Any], encod
         short,
         digests_of(documents) if encoding.cleaning.drop_duplicates else [],
         sum(map(bool, texts)),
-        samples_of(tokenizer, texts, ids),
+        samples_of(parts, ids[: len(texts)], ids[len(texts) :]),
     )
 
 

@@ -64,8 +64,8 @@ def _by_threads(
     with ThreadPoolExecutor(workers - 1) as pool, _quick_switches():
 
         def begin(chunk: Chunk) -> Result:
-            prepared = prepare(chunk, encoding)
-            ids = pool.submit(ids_of, tokenizer, prepared.texts, chunk)
+            prepared = prepare(tokenizer, chunk, encoding)
+            ids = pool.submit(ids_of, tokenizer, prepared, chunk)
             return lambda: assemble(tokenizer, prepared, ids.result(), encoding)
 
         try:

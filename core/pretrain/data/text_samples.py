@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from pretrain.data.tokenizers import Tokenizer
-
 _MARKS = (0, 3, 6, 1, 4, 7, 2, 5)
 """Eighths of a chunk. Not all may be compared, and so the first are far apart."""
 _CANDIDATES = 4
@@ -23,61 +21,88 @@ _LONGEST = 1 << 10
 _LOOKED_THROUGH = 1 << 11
 """Characters for an added token: there can be hundreds of them."""
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]")
+_FEW = 4
 _DIVISION = re.compile(r"(?<=[^\W_])(?=[ \n])")
 """Between a letter or digit and a space: every division that `agreement` knows divides there, whatever is around it."""
 
 
-class Sample(NamedTuple):
-    """One text, or a part of a longer one, with the ids that were written for it.
+class Part(NamedTuple):
+    """A text, or a part of a longer one, that is encoded a second time, alone.
 
     Attributes:
         text: at most 1024 characters.
-        ids: of `text`; none if what is written for a longer text does not hold what its part gets alone.
         number: which text of the chunk.
+        whole: whether it is all of that text.
+        divided: whether the text is divided at its ends anyway, so that its ids are among those of the text.
         rare: whether it holds a character outside ASCII or an added token.
+    """
+
+    text: str
+    number: int
+    whole: bool
+    divided: bool
+    rare: bool
+
+
+class Sample(NamedTuple):
+    """A part with the ids that were written for it.
+
+    Attributes:
+        text: of the part.
+        ids: none if those of the part alone are not among the written ones.
+        number: which text of the chunk.
     """
 
     text: str
     ids: list[int]
     number: int
-    rare: bool
 
 
-def samples_of(tokenizer: Tokenizer, texts: Sequence[str], ids: Sequence[Any]) -> list[Sample]:
-    """Return up to eight samples spread over `texts`, the rare ones first; empty texts are none.
+def parts_of(added: Sequence[str], texts: Sequence[str]) -> list[Part]:
+    """Return up to eight parts spread over the `texts` of a chunk, the rare ones first; empty texts have none.
 
-    Args:
-        tokenizer: encodes the parts of long texts.
-        texts: of a chunk.
-        ids: of each text.
+    A part is cut where its text is divided anyway. A text without such places, as one without spaces, is cut anywhere.
     """
     ends = list(accumulate(map(len, texts)))
-    found: dict[tuple[int, int], Sample] = {}
+    found: dict[tuple[int, int], Part] = {}
     for mark in _MARKS if ends and ends[-1] else ():
         position = ends[-1] * mark // len(_MARKS)
         number = bisect_right(ends, position)
         offset = position - (ends[number] - len(texts[number]))
-        number, begin, rare = _chosen(tokenizer.added_tokens, texts, number, offset)
+        number, begin, rare = _chosen(added, texts, number, offset)
         if (number, begin) not in found:
-            found[number, begin] = Sample(*_written(tokenizer, texts[number], ids[number], begin), number, rare)
-    return sorted(found.values(), key=lambda sample: not sample.rare)
+            found[number, begin] = _part(added, texts[number], number, begin, rare=rare)
+    return sorted(found.values(), key=lambda part: not part.rare)
 
 
-def _written(tokenizer: Tokenizer, text: str, ids: Any, begin: int) -> tuple[str, list[int]]:
-    """Return a part of `text` and its ids.
+def samples_of(parts: Sequence[Part], ids: Sequence[Any], of_parts: Sequence[Any]) -> list[Sample]:
+    """Return what was written for each part.
 
-    A part is cut where the text is divided anyway, so that its ids are among the written ones. A text that has no such
-    places, as one without spaces, is cut anywhere, and of its ids only those of the part alone are compared.
+    Args:
+        parts: of the texts of a chunk.
+        ids: of each text, as they are written.
+        of_parts: ids of each part alone.
     """
+    return [
+        Sample(part.text, _written(part, ids[part.number], alone), part.number)
+        for part, alone in zip(parts, of_parts, strict=True)
+    ]
+
+
+def _part(added: Sequence[str], text: str, number: int, begin: int, *, rare: bool) -> Part:
     if len(text) <= _LONGEST:
-        return text, list(map(int, ids))
-    first, last = _divided(text, begin, begin + _LONGEST, tokenizer.added_tokens)
-    if first >= last:
-        part = text[begin : begin + _LONGEST]
-        return part, tokenizer.encode(part)
-    part = text[first:last]
-    of_part = tokenizer.encode(part)
-    return part, of_part if _holds(np.asarray(ids), np.asarray(of_part)) else []
+        return Part(text, number, whole=True, divided=True, rare=rare)
+    first, last = _divided(text, begin, begin + _LONGEST, added)
+    if first < last:
+        return Part(text[first:last], number, whole=False, divided=True, rare=rare)
+    return Part(text[begin : begin + _LONGEST], number, whole=False, divided=False, rare=rare)
+
+
+def _written(part: Part, of_text: Any, alone: Any) -> list[int]:
+    if part.whole:
+        return list(map(int, of_text))
+    found = not part.divided or _holds(np.asarray(of_text), np.asarray(alone))
+    return list(map(int, alone)) if found else []
 
 
 def _divided(text: str, begin: int, end: int, added: Sequence[str]) -> tuple[int, int]:
@@ -92,11 +117,11 @@ def _divided(text: str, begin: int, end: int, added: Sequence[str]) -> tuple[int
 
 def _holds(ids: npt.NDArray[Any], part: npt.NDArray[Any]) -> bool:
     """Whether `part` is somewhere in `ids`, one after the other."""
-    last = len(ids) - len(part)
+    size, last = len(part), len(ids) - len(part)
     places = np.flatnonzero(ids[: last + 1] == part[0]) if last >= 0 else np.zeros(0, np.intp)
-    for offset in range(1, len(part)):
+    for offset in range(1, min(size, _FEW)):  # of a common word there are many; of four in a row few are left
         places = places[ids[places + offset] == part[offset]]
-    return bool(len(places))
+    return any(np.array_equal(ids[place : place + size], part) for place in places)
 
 
 def _chosen(added: Sequence[str], texts: Sequence[str], number: int, offset: int) -> tuple[int, int, bool]:
