@@ -88,7 +88,7 @@ class MergeShards(PipelineStep):  # type: ignore[misc]  # datatrove has no types
         """Merge, in the first task.
 
         Raises:
-            DataError: a shard is missing, damaged or of another tokenizer, or the output exists.
+            DataError: a shard is missing, damaged, or of another tokenizer or build, or the output exists.
         """
         if rank == 0:
             shards = [_named(self.prefix, Shard(number, self.count)) for number in range(self.count)]
