@@ -116,6 +116,15 @@ def test_what_only_looks_like_a_builds_files_is_read(folder):
     assert names(folder / "[b-g]*") == sorted(path.name for path in folder.iterdir())[1:-1]
 
 
+@pytest.mark.parametrize("pattern", ["**", "**/*", "*"])
+def test_a_file_is_read_once_also_if_its_folder_is_found_too(folder, pattern):
+    (folder / "sub" / "deep").mkdir(parents=True)
+    for name in ("b.jsonl", "deep/c.jsonl"):
+        (folder / "sub" / name).touch()
+    found = [source.path.name for source in find_sources([folder / pattern])]
+    assert found == ["a.jsonl", "b.jsonl", "c.jsonl", "z.jsonl"]
+
+
 def test_what_is_named_is_read(folder):
     for name in ("out.bin", "out.idx", "out.tokenizer.json"):
         (folder / name).touch()

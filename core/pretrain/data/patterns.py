@@ -56,7 +56,9 @@ def _matches(pattern: str, output: Path | None) -> Iterator[Path]:
                 f"the output {output} would be in {folder}, which {pattern} matches.\nGive an --output-prefix outside."
             )
             raise DataError(msg)
-    yield from matches
+    folders = {path for path in matches if path.is_dir()}
+    # `in/**` finds a folder and all that it holds, which is read with it.
+    yield from (path for path in matches if folders.isdisjoint(path.parents))
 
 
 def _is_written_by_builds(path: Path) -> bool:
