@@ -11,11 +11,13 @@ import subprocess
 import sys
 import termios
 from contextlib import suppress
+from functools import partial
 
 import pytest
 from click.testing import CliRunner
 
 from pretrain.cli.main import commands, main
+from pretrain.data.reading import read_chunks
 
 
 @pytest.fixture
@@ -124,6 +126,19 @@ class TestProgress:
         code, _, errors = build(pretrain, corpus, "--tokenizer-type", "bytes")
         assert (code, len(errors.splitlines())) == (0, 1)
         assert re.fullmatch(r"0 of 0 MB, [\d.]+ MB/s, 10 documents, 0 s left\n", errors)
+
+    @pytest.mark.parametrize(("options", "continued"), [([], True), (["--append-eod", "--force"], False)])
+    def test_a_log_tells_of_a_build_that_goes_on_and_not_of_one_that_begins_anew(
+        self, pretrain, corpus, monkeypatch, options, continued
+    ):
+        monkeypatch.setattr("pretrain.data.build.read_chunks", partial(read_chunks, chunk_bytes=50))
+        with corpus.open("a") as stream:
+            stream.write("oops\n")
+        assert build(pretrain, corpus, "--tokenizer-type", "bytes")[0] == 2
+        assert corpus.with_name("out_text_document.partial").is_dir()
+        code, output, errors = build(pretrain, corpus, "--tokenizer-type", "bytes", "--on-error", "skip", *options)
+        assert (code, "10 documents" in output) == (0, True)
+        assert errors == ("continuing an interrupted build at 0.0 MB\n" if continued else "")
 
 
 class TestBuildOptions:

@@ -20,6 +20,7 @@ from pretrain.data import build, growing_files, reading, unfinished
 from pretrain.data.build import build_tokens
 from pretrain.data.cleaning import Cleaning
 from pretrain.data.token_file import bin_path, idx_path
+from pretrain.data.tokenizers.training import train_tokenizer
 from pretrain.data.unfinished import STATE, folder_of
 from pretrain.errors import DataError
 from pretrain.recipe.sections.tokenizer import TokenizerSection
@@ -117,6 +118,47 @@ def test_duplicates_from_before_are_known(tmp_path, inputs):
         stopped_after(30, inputs, tmp_path / "p", SECTION, cleaning=cleaning)
     assert build_tokens(inputs, tmp_path / "p", SECTION, cleaning=cleaning) == whole
     assert content(tmp_path / "p") == content(tmp_path / "whole")
+
+
+@pytest.fixture(scope="module")
+def section(tmp_path_factory):
+    file = tmp_path_factory.mktemp("trained") / "tokenizer.json"
+    train_tokenizer(DOCUMENTS, 300, file)
+    return TokenizerSection(type="huggingface", file=str(file))
+
+
+class TestWhatWasCompared:
+    @pytest.fixture
+    def whole(self, tmp_path, inputs, section, small_as_large):
+        built = build_tokens(inputs, tmp_path / "whole", section)
+        assert 0 < built.compared <= built.texts == 350
+        return built
+
+    def test_before_counts_too(self, tmp_path, inputs, section, whole):
+        for chunks in (10, 10):
+            with pytest.raises(Crash):
+                stopped_after(chunks, inputs, tmp_path / "p", section)
+        built = build_tokens(inputs, tmp_path / "p", section)
+        assert built.texts == whole.texts
+        assert whole.compared <= built.compared <= built.texts  # each time begins with a larger sample
+
+    def test_is_told_if_only_the_names_were_missing(self, tmp_path, inputs, section, whole, monkeypatch):
+        with monkeypatch.context() as patch:
+            patch.setattr(build, "_take_names", lambda *_: (_ for _ in ()).throw(Crash))
+            with pytest.raises(Crash):
+                build_tokens(inputs, tmp_path / "p", section)
+        assert build_tokens(inputs, tmp_path / "p", section) == whole
+
+    def test_is_not_asked_of_a_state_that_does_not_tell(self, tmp_path, inputs, section, whole):
+        with pytest.raises(Crash):
+            stopped_after(10, inputs, tmp_path / "p", section)
+        state = folder_of(tmp_path / "p") / STATE
+        entry = json.loads(state.read_text())
+        texts = entry["counts"].pop("texts")
+        assert 0 < entry["counts"].pop("compared") <= texts
+        state.write_text(json.dumps(entry))
+        built = build_tokens(inputs, tmp_path / "p", section)
+        assert (built.texts, built.compared > 0) == (whole.texts - texts, True)
 
 
 @pytest.mark.ranks

@@ -47,9 +47,8 @@ def build(
     part = Shard.parse(shard) if shard else None
     prefix = _prefix(output_prefix, json_key, part)
     begin = time.monotonic()
-    continued = folder_of(prefix).is_dir()
     try:
-        with shown_progress(continued=continued) as progress:
+        with shown_progress() as progress:
             built = build_tokens(
                 inputs,
                 prefix,

@@ -19,10 +19,10 @@ _LINE_EVERY = 30.0
 
 
 @contextmanager
-def shown_progress(*, continued: bool) -> Iterator[Callable[[Progress], None]]:
+def shown_progress() -> Iterator[Callable[[Progress], None]]:
     """Give what `build_tokens` calls with its progress."""
     if not sys.stderr.isatty():
-        yield _Lines(continued=continued)
+        yield _Lines()
         return
     from rich.console import Console  # noqa: PLC0415  rich is imported only for a terminal
     from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn  # noqa: PLC0415
@@ -42,14 +42,15 @@ def shown_progress(*, continued: bool) -> Iterator[Callable[[Progress], None]]:
 class _Lines:
     """Prints a line to stderr every half minute."""
 
-    def __init__(self, *, continued: bool) -> None:
+    def __init__(self) -> None:
         self._begun = self._told = time.monotonic()
-        self._read_before: int | None = None if continued else 0
+        self._read_before: int | None = None
 
     def __call__(self, progress: Progress) -> None:
         if self._read_before is None:
-            self._read_before = progress.read
-            click.echo(f"continuing an interrupted build at {progress.read / 1e6:,.1f} MB", err=True)
+            self._read_before = progress.read if progress.continued else 0
+            if progress.continued:
+                click.echo(f"continuing an interrupted build at {progress.read / 1e6:,.1f} MB", err=True)
         now = time.monotonic()
         if now - self._told >= _LINE_EVERY:
             self._told = now

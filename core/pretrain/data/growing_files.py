@@ -28,6 +28,7 @@ class GrowingFiles:
     def __init__(self, work: Unfinished, sample: ReferenceSample | None, cleaning: Cleaning) -> None:
         self._work = work
         self._sample = sample
+        self._before = work.state.counts
         self._seen = SeenDocuments(work.read_bytes("digests")) if cleaning.drop_duplicates else None
         tokens, lengths, ends, self._digests = work.files.values()
         self._writer = TokenWriter(tokens, lengths, ends, written=work.state.written)
@@ -59,6 +60,8 @@ class GrowingFiles:
             state.counts.first_fault or result.faults.first,
             state.counts.short + result.short,
             state.counts.duplicates + len(result.digests) - len(digests),
+            self._before.compared + (self._sample.compared if self._sample else 0),
+            self._before.texts + (self._sample.texts if self._sample else 0),
         )
         # All at once: Ctrl-C can come between any two statements, and the state is saved then.
         self._work.state = State(state.settings, chunk.next, self._writer.written, sizes, counts)
