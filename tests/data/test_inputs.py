@@ -56,6 +56,12 @@ class TestNames:
     def test_a_file_whose_name_has_a_comma(self, tmp_path):
         assert texts([write_jsonl(tmp_path / "a,b.jsonl", ["one"])]) == ["one"]
 
+    @pytest.mark.parametrize("shard", [None, Shard(0, 1)])
+    def test_a_file_whose_name_is_not_utf8(self, tmp_path, bytes_section, shard):
+        name = os.fsdecode(b"\xff.jsonl")
+        corpus = write_jsonl(tmp_path / name, ["one"])
+        assert build_tokens([corpus], tmp_path / "p", bytes_section, shard=shard).documents == 1
+
     @pytest.mark.parametrize("name", ["none.jsonl", "none-*.jsonl"])
     def test_what_is_not_there_is_named(self, tmp_path, name):
         corpus = write_jsonl(tmp_path / "c.jsonl", ["a"])
