@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
-from pretrain.data.chunks import CHUNK_BYTES
+from pretrain.data.chunks import CHUNK_BYTES, START
 from pretrain.data.cleaning import NO_CLEANING, text_fixer
 from pretrain.data.encoding import Encoding
 from pretrain.data.encoding_pool import encoded_chunks
@@ -22,7 +22,7 @@ from pretrain.data.sharding import corpus_digest
 from pretrain.data.token_file import bin_path, idx_path
 from pretrain.data.token_writer import token_dtype
 from pretrain.data.tokenizers import load_encoder
-from pretrain.data.unfinished import INDEX, NONE_LEFT_OUT, TOKENS, folder_of, is_finished, unfinished
+from pretrain.data.unfinished import INDEX, NOTHING_COUNTED, TOKENS, folder_of, is_finished, unfinished
 from pretrain.errors import DataError
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pretrain.data.token_writer import Written
     from pretrain.data.tokenizers import Tokenizer
     from pretrain.data.tokenizers.files import NamesTokenizer
-    from pretrain.data.unfinished import Counts, Unfinished
+    from pretrain.data.unfinished import Counts, State, Unfinished
 
 
 _UNPACKED = 10
@@ -57,24 +57,32 @@ class Built:
         token_bytes: bytes of one token.
         counts: what was left out.
         compared: texts of which the reference tokenizer gave the same tokens; None if it made all of them.
-        texts: of how many that was, empty ones and those before an interruption left out; None likewise.
+        texts: of how many that was, empty ones left out; None likewise.
     """
 
     documents: int
     sequences: int
     tokens: int
     token_bytes: int
-    counts: Counts = NONE_LEFT_OUT
+    counts: Counts = NOTHING_COUNTED
     compared: int | None = None
     texts: int | None = None
 
 
 class Progress(NamedTuple):
-    """How far a build is: bytes on disk that are read and those of all inputs, documents and tokens written."""
+    """How far a build is.
+
+    Attributes:
+        read: bytes on disk that are read.
+        total: those of all inputs.
+        written: documents and tokens, those before an interruption included.
+        continued: whether an interrupted build goes on.
+    """
 
     read: int
     total: int
     written: Written
+    continued: bool
 
 
 def build_tokens(
@@ -124,19 +132,23 @@ def build_tokens(
     size = _unpacked_size(sources)
     encoder = load_encoder(section, reference_only=reference_only or size <= _SMALL)
     with unfinished(prefix, _settings(sources, encoding, encoder.tokenizer), force=force) as work:
-        sample = ReferenceSample(encoder.reference) if encoder.reference else None
         dtype = token_dtype(encoder.tokenizer.vocab_size)
         if not work.state.finished:
+            sample = ReferenceSample(encoder.reference) if encoder.reference else None
             growing = GrowingFiles(work, sample, cleaning)
             chunks = read_chunks(sources, json_key, work.state.place)
             busy = min(workers, 1 + size // CHUNK_BYTES)  # a process takes longer to start than a chunk to encode
             with closing(encoded_chunks(chunks, section, encoder, encoding, busy)) as stream:
-                _write(stream, growing, sources, progress)
+                _write(stream, growing, sources, progress, continued=work.state.place != START)
             _check_not_empty(growing.written, inputs, shard)
             growing.finish(dtype)
         _take_names(work, prefix, encoder.tokenizer, corpus)
-    compared = (sample.compared, sample.texts) if sample else (None, None)
-    return Built(*work.state.written, dtype.itemsize, work.state.counts, *compared)
+    return _built(work.state, dtype.itemsize)
+
+
+def _built(state: State, token_bytes: int) -> Built:
+    compared = (state.counts.compared, state.counts.texts) if state.counts.texts else (None, None)
+    return Built(*state.written, token_bytes, state.counts, *compared)
 
 
 def _sources(
@@ -180,13 +192,15 @@ def _write(
     growing: GrowingFiles,
     sources: Sequence[Source],
     progress: Callable[[Progress], None],
+    *,
+    continued: bool,
 ) -> None:
     total = sum(source.end - source.begin for source in sources)
     before = list(accumulate((source.end - source.begin for source in sources), initial=0))
     for chunk, encoded in stream:
         growing.add(chunk, encoded)
         read = before[chunk.source] + chunk.position - sources[chunk.source].begin
-        progress(Progress(min(read, total), total, growing.written))
+        progress(Progress(min(read, total), total, growing.written, continued))
 
 
 def _check_not_empty(written: Written, inputs: Sequence[Path], shard: Shard | None) -> None:
