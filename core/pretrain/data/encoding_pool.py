@@ -8,12 +8,13 @@ import sys
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from pretrain.data.encoding import assemble, encode_chunk, ids_of, prepare
 from pretrain.data.orphans import leave_with_parent
+from pretrain.data.reading_ahead import ahead
 from pretrain.data.tokenizers import load_encoder
 from pretrain.errors import DataError
 
@@ -39,27 +40,30 @@ Result = Callable[[], "EncodedChunk"]
 
 
 def encoded_chunks(
-    chunks: Iterable[Chunk], section: NamesTokenizer, encoder: Encoder, encoding: Encoding, workers: int
-) -> Generator[tuple[Chunk, EncodedChunk], None, None]:
+    chunks: Generator[Chunk], section: NamesTokenizer, encoder: Encoder, encoding: Encoding, workers: int
+) -> Generator[tuple[Chunk, EncodedChunk]]:
     """Yield every chunk with what it became, in the order of `chunks`, whatever the number of workers.
 
     One worker is this thread. Several are this thread and others that encode, if the tokenizer lets them run and the
-    texts are not mended by Python, or processes, each of which loads the tokenizer of `section`.
+    texts are not mended by Python, or processes, each of which loads the tokenizer of `section`; besides them, a thread
+    reads and unpacks.
 
     Raises:
         DataError: what `encode_chunk` raised, or a worker process died.
     """
     if workers == 1:
         yield from ((chunk, encode_chunk(encoder.tokenizer, chunk, encoding)) for chunk in chunks)
-    elif encoder.reference and workers <= _MOST_THREADS and not encoding.cleaning.fix_text:
-        yield from _by_threads(chunks, encoder.tokenizer, encoding, workers)
-    else:
-        yield from _by_processes(chunks, section, encoding, workers, reference_only=not encoder.reference)
+        return
+    with closing(ahead(chunks)) as stream:
+        if encoder.reference and workers <= _MOST_THREADS and not encoding.cleaning.fix_text:
+            yield from _by_threads(stream, encoder.tokenizer, encoding, workers)
+        else:
+            yield from _by_processes(stream, section, encoding, workers, reference_only=not encoder.reference)
 
 
 def _by_threads(
     chunks: Iterable[Chunk], tokenizer: Tokenizer, encoding: Encoding, workers: int
-) -> Generator[tuple[Chunk, EncodedChunk], None, None]:
+) -> Generator[tuple[Chunk, EncodedChunk]]:
     """Do here what needs the interpreter, and elsewhere what does not: only one thread at a time has it."""
     with ThreadPoolExecutor(workers - 1) as pool, _quick_switches():
 
@@ -86,7 +90,7 @@ def _quick_switches() -> Iterator[None]:
 
 def _by_processes(
     chunks: Iterable[Chunk], section: NamesTokenizer, encoding: Encoding, workers: int, *, reference_only: bool
-) -> Generator[tuple[Chunk, EncodedChunk], None, None]:
+) -> Generator[tuple[Chunk, EncodedChunk]]:
     # Half of this module's time to import, and seldom needed.
     from concurrent.futures import ProcessPoolExecutor  # noqa: PLC0415
 
@@ -105,7 +109,7 @@ def _by_processes(
 
 def _in_order(
     begin: Callable[[Chunk], Result], chunks: Iterable[Chunk], ahead: int
-) -> Generator[tuple[Chunk, EncodedChunk], None, None]:
+) -> Generator[tuple[Chunk, EncodedChunk]]:
     waiting: deque[tuple[Chunk, Result]] = deque()
     size = 0
     for chunk in chunks:

@@ -9,14 +9,14 @@ from pretrain.data.packing import unpacked
 from pretrain.data.tables import read_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Generator, Iterator, Sequence
 
     from pretrain.data.inputs import Source
 
 
 def read_chunks(
     sources: Sequence[Source], key: str, start: Place = START, *, chunk_bytes: int = CHUNK_BYTES
-) -> Iterator[Chunk]:
+) -> Generator[Chunk]:
     """Yield the content of the sources in order from `start` on, a mebibyte or one document at a time.
 
     Args:

@@ -1,0 +1,58 @@
+"""Reading ahead changes nothing but the moment."""
+
+import threading
+
+import pytest
+
+from pretrain.data.reading_ahead import ahead
+
+
+def numbers(count, seen):
+    try:
+        for number in range(count):
+            seen.append(number)
+            yield number
+    finally:
+        seen.append("closed")
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 10])
+def test_gives_everything_in_order(count):
+    seen = []
+    assert list(ahead(numbers(count, seen))) == list(range(count))
+    assert seen == [*range(count), "closed"]
+
+
+def test_the_next_ones_are_made_meanwhile_but_not_more():
+    made = threading.Semaphore(0)
+
+    def items():
+        for number in range(10):
+            made.release()
+            yield number
+
+    stream = ahead(items())
+    assert next(stream) == 0
+    for _ in range(3):
+        assert made.acquire(timeout=60)
+    assert not made.acquire(timeout=0.1)
+    stream.close()
+
+
+def test_an_error_comes_in_its_place():
+    def items():
+        yield 1
+        raise OSError("the file is damaged")
+
+    stream = ahead(items())
+    assert next(stream) == 1
+    with pytest.raises(OSError, match="damaged"):
+        next(stream)
+
+
+def test_whoever_stops_closes_what_is_read():
+    seen = []
+    stream = ahead(numbers(10, seen))
+    next(stream)
+    stream.close()
+    assert seen[-1] == "closed"
