@@ -3,9 +3,6 @@
 import json
 import os
 import pickle
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -279,19 +276,3 @@ class TestCache:
         sent = pickle.dumps(datasets.train)
         assert self.tokens(type(datasets)(train=pickle.loads(sent), valid=None, test=None)) == self.tokens(datasets)
         assert len(sent) < 10_000
-
-
-@pytest.mark.ranks
-def test_two_ranks_get_the_same_samples_from_one_cache(tmp_path, token_files):
-    program = Path(__file__).with_name("dataset_rank.py")
-    command = [sys.executable, str(program), str(tmp_path / "store"), str(token_files)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(program.parents[1])}
-    ranks = [
-        subprocess.Popen([*command, str(rank)], env=environment, stdout=subprocess.PIPE, text=True) for rank in range(2)
-    ]
-    outputs = [rank.communicate(timeout=120)[0] for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0, 0]
-    assert outputs[0] == outputs[1]
-    (*_, of_one), (*_, of_blend) = json.loads(outputs[0])
-    assert len(of_one) == len(of_blend) == 10
-    assert of_one != of_blend

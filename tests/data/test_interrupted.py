@@ -149,6 +149,13 @@ class TestWhatWasCompared:
                 build_tokens(inputs, tmp_path / "p", section)
         assert build_tokens(inputs, tmp_path / "p", section) == whole
 
+    def test_is_no_more_if_the_reference_encodes_the_rest(self, tmp_path, inputs, section, whole):
+        with pytest.raises(Crash):
+            stopped_after(10, inputs, tmp_path / "p", section)
+        built = build_tokens(inputs, tmp_path / "p", section, reference_only=True)
+        assert content(tmp_path / "p") == content(tmp_path / "whole")
+        assert 0 < built.texts < whole.texts
+
     def test_is_not_asked_of_a_state_that_does_not_tell(self, tmp_path, inputs, section, whole):
         with pytest.raises(Crash):
             stopped_after(10, inputs, tmp_path / "p", section)

@@ -25,6 +25,7 @@ from pretrain.data.blending import blending_indices
 from pretrain.data.megatron_index import MegatronOrder
 from pretrain.data.replacing import partial_of
 from pretrain.data.token_file import TokenFile
+from pretrain.errors import DataError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -180,3 +181,11 @@ def _made_again_if_damaged(build: Callable[[], Any], files: list[Path]) -> Any:
         for file in files:
             file.unlink(missing_ok=True)
         return build()
+    except FileNotFoundError as exc:
+        if _is_first():
+            raise
+        msg = (
+            f"rank 0 has written the sample indices to {files[0].parent}, which this machine does not see.\n"
+            "Set data.cache_path to a folder that all machines see, or data.index: native, which needs none."
+        )
+        raise DataError(msg) from exc

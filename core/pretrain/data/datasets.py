@@ -52,9 +52,9 @@ def build_datasets(recipe: Recipe, tokenizer: Tokenizer, samples: Samples, *, on
     """Check the token files of `data.path` or `data.blend`, and build the datasets of every split that is needed.
 
     Where torch.distributed is initialised every rank must call this: with `data.index: megatron` rank 0 builds the
-    index cache, then the others map it. The order of the samples depends on the data, `train.seed`, `model.seq_length`,
-    the split and the number of samples only, and is Megatron-LM's; with `data.index: native` it does not depend on
-    their number either.
+    index cache, then the others map it; with `native` none waits. The order of the samples depends on the data,
+    `train.seed`, `model.seq_length`, the split and the number of samples only, and is Megatron-LM's; with `native` it
+    does not depend on their number either.
 
     Args:
         recipe: its sections `data`, `model.seq_length` and `train.seed` are read.
@@ -64,7 +64,7 @@ def build_datasets(recipe: Recipe, tokenizer: Tokenizer, samples: Samples, *, on
 
     Raises:
         DataError: a token file is missing, damaged, made with another tokenizer, or too small for its split; or the
-            index cache cannot be written.
+            index cache cannot be written, or not be seen by another machine than that of rank 0.
     """
     parts = _parts(recipe)
     if recipe.data.index == "native":
@@ -80,6 +80,8 @@ def build_datasets(recipe: Recipe, tokenizer: Tokenizer, samples: Samples, *, on
     builder = CachedDatasetBuilder(CachedGPTDataset, list(needed), lambda: on_this_rank, config)
     try:
         train, valid, test = builder.build()
+    except DataError:
+        raise
     except Exception as exc:  # megatron-core raises an OSError as it is, or a bare Exception from it
         cause = exc if isinstance(exc, OSError) else exc.__cause__
         if not isinstance(cause, OSError):
