@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pretrain.data.inputs import Kind
-
+Kind = Literal["lines", "text", "parquet", "arrow"]
+"""What a file is: one JSON object a line, one text, or a table."""
 CHUNK_BYTES = 1 << 20
 LONGEST_DOCUMENT = 1 << 28
 """Bytes. Memory is bounded, so one document is: 256 MiB is a hundred times the longest book."""

@@ -7,7 +7,7 @@ import os
 import stat
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from pretrain.data.packing import OPENERS
 from pretrain.data.patterns import expand
@@ -16,7 +16,7 @@ from pretrain.errors import DataError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-Kind = Literal["lines", "text", "parquet", "arrow"]
+    from pretrain.data.chunks import Kind
 
 _KINDS: dict[str, Kind] = {
     **dict.fromkeys((".jsonl", ".ndjson", ".json"), "lines"),
