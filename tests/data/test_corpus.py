@@ -1,13 +1,13 @@
 """The corpus of the quickstart: which text, built once, never half."""
 
 import hashlib
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from pretrain.data import corpus
 from pretrain.data.corpus import prepare_corpus
 from pretrain.data.fingerprint import check_fingerprint
 from pretrain.data.stdlib import stdlib_documents
@@ -136,18 +136,25 @@ class TestPrepare:
     def test_does_nothing_without_a_corpus(self, tmp_path, small_recipe):
         prepare_corpus(small_recipe(), say=pytest.fail)
 
-    @pytest.mark.parametrize("step", ["train_tokenizer", "build_tokens"])
-    def test_continues_after_ctrl_c(self, tmp_path, recipe, monkeypatch, step):
-        def interrupt(*_, **__):
-            raise KeyboardInterrupt
+    @pytest.mark.parametrize("number", range(1, 10))  # text, tokenizer, index, four files, their state, the note
+    def test_continues_after_ctrl_c_at_any_file(self, tmp_path, recipe, monkeypatch, number):
+        calls, usual = [], os.fsync
+
+        def interrupt(file):
+            calls.append(file)
+            if len(calls) == number:
+                raise KeyboardInterrupt
+            usual(file)
 
         with monkeypatch.context() as patch:
-            patch.setattr(corpus, step, interrupt)
+            patch.setattr(os, "fsync", interrupt)
             with pytest.raises(KeyboardInterrupt):
                 prepare_corpus(recipe, workers=1, say=lambda _: None)
-        assert not list((tmp_path / "q").glob("*.partial"))
+        assert not list((tmp_path / "q").glob(".*.partial"))
         prepare_corpus(recipe, workers=1, say=lambda _: None)
         check_fingerprint(recipe.data.path, load_tokenizer(recipe.tokenizer))
+        assert TokenFile.open(recipe.data.path).documents == len(list(stdlib_documents(max_bytes=200_000)))
+        assert not list((tmp_path / "q").glob("*.partial"))
 
     def test_a_lost_tokenizer_is_trained_and_the_data_built_anew(self, recipe):
         prepare_corpus(recipe, workers=1, say=lambda _: None)
