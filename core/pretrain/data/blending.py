@@ -65,7 +65,7 @@ def blend_surplus(
         has = {n: _available(TokenFile.open(parts[n][0]), bounds, _prepared(shares[n]), seq_length) for n in scarce}
         if all(most[number] <= has[number] for number in scarce):
             return SURPLUS
-        taken = np.bincount(blending_indices(weights, sum(shares))[0], minlength=len(parts)).tolist()
+        taken: list[int] = np.bincount(blending_indices(weights, sum(shares))[0], minlength=len(parts)).tolist()
         return max([SURPLUS, *(taken[n] / shares[n] - 1 for n in scarce if taken[n] > has[n])])
 
     pairs = zip(split_matrix, needed, strict=True)
