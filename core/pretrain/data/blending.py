@@ -56,7 +56,7 @@ def blend_surplus(
     Raises:
         DataError: a token file is missing or damaged.
     """
-    weights = normalize([weight for _, weight in parts])
+    weights: list[float] = normalize([weight for _, weight in parts])
 
     def needed_surplus(bounds: tuple[float, float], samples: int) -> float:
         shares = [math.ceil(samples * weight) for weight in weights]
