@@ -16,6 +16,7 @@ from pretrain.data.fingerprint import fingerprint_path, write_fingerprint
 from pretrain.data.growing_files import GrowingFiles
 from pretrain.data.inputs import find_sources
 from pretrain.data.reading import read_chunks
+from pretrain.data.reading_ahead import ahead
 from pretrain.data.reference_sample import ReferenceSample
 from pretrain.data.replacing import refuse_existing
 from pretrain.data.sharding import corpus_digest
@@ -26,10 +27,10 @@ from pretrain.data.unfinished import INDEX, NOTHING_COUNTED, TOKENS, folder_of, 
 from pretrain.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Generator, Iterable, Sequence
     from pathlib import Path
 
-    from pretrain.data.chunks import Chunk
+    from pretrain.data.chunks import Chunk, Place
     from pretrain.data.cleaning import Cleaning
     from pretrain.data.encoding import EncodedChunk
     from pretrain.data.inputs import Source
@@ -136,14 +137,19 @@ def build_tokens(
         if not work.state.finished:
             sample = ReferenceSample(encoder.reference) if encoder.reference else None
             growing = GrowingFiles(work, sample, cleaning)
-            chunks = read_chunks(sources, json_key, work.state.place)
             busy = min(workers, 1 + size // CHUNK_BYTES)  # a process takes longer to start than a chunk to encode
-            with closing(encoded_chunks(chunks, section, encoder, encoding, busy)) as stream:
+            chunks = _chunks(sources, json_key, work.state.place, busy)
+            with closing(chunks), closing(encoded_chunks(chunks, section, encoder, encoding, busy)) as stream:
                 _write(stream, growing, sources, progress, continued=work.state.place != START)
             _check_not_empty(growing.written, inputs, shard)
             growing.finish(dtype)
         _take_names(work, prefix, encoder.tokenizer, corpus)
     return _built(work.state, dtype.itemsize)
+
+
+def _chunks(sources: Sequence[Source], json_key: str, begin: Place, workers: int) -> Generator[Chunk]:
+    chunks = read_chunks(sources, json_key, begin)
+    return ahead(chunks) if workers > 1 and any(source.packed for source in sources) else chunks
 
 
 def _built(state: State, token_bytes: int) -> Built:

@@ -8,13 +8,12 @@ import sys
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from pretrain.data.encoding import assemble, encode_chunk, ids_of, prepare
 from pretrain.data.orphans import leave_with_parent
-from pretrain.data.reading_ahead import ahead
 from pretrain.data.tokenizers import load_encoder
 from pretrain.errors import DataError
 
@@ -40,25 +39,22 @@ Result = Callable[[], "EncodedChunk"]
 
 
 def encoded_chunks(
-    chunks: Generator[Chunk], section: NamesTokenizer, encoder: Encoder, encoding: Encoding, workers: int
+    chunks: Iterable[Chunk], section: NamesTokenizer, encoder: Encoder, encoding: Encoding, workers: int
 ) -> Generator[tuple[Chunk, EncodedChunk]]:
     """Yield every chunk with what it became, in the order of `chunks`, whatever the number of workers.
 
     One worker is this thread. Several are this thread and others that encode, if the tokenizer lets them run and the
-    texts are not mended by Python, or processes, each of which loads the tokenizer of `section`; besides them, a thread
-    reads and unpacks.
+    texts are not mended by Python, or processes, each of which loads the tokenizer of `section`.
 
     Raises:
         DataError: what `encode_chunk` raised, or a worker process died.
     """
     if workers == 1:
         yield from ((chunk, encode_chunk(encoder.tokenizer, chunk, encoding)) for chunk in chunks)
-        return
-    with closing(ahead(chunks)) as stream:
-        if encoder.reference and workers <= _MOST_THREADS and not encoding.cleaning.fix_text:
-            yield from _by_threads(stream, encoder.tokenizer, encoding, workers)
-        else:
-            yield from _by_processes(stream, section, encoding, workers, reference_only=not encoder.reference)
+    elif encoder.reference and workers <= _MOST_THREADS and not encoding.cleaning.fix_text:
+        yield from _by_threads(chunks, encoder.tokenizer, encoding, workers)
+    else:
+        yield from _by_processes(chunks, section, encoding, workers, reference_only=not encoder.reference)
 
 
 def _by_threads(

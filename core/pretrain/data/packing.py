@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bz2
-import gzip
 import io
 import lzma
 import zlib
@@ -22,9 +21,8 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 _DAMAGE = (EOFError, lzma.LZMAError, zlib.error, zstandard.ZstdError)
-_READ_AT_ONCE = 1 << 15
-"""Packed bytes. They can become a thousand times as many, all of them in memory."""
 _BUFFER = 1 << 20
+"""Unpacked bytes at once: whoever unpacks lets other threads run, and waits for them after each call."""
 
 
 @contextmanager
@@ -84,6 +82,30 @@ class _Zstandard:
         return self._frame.decompress(data)
 
 
+class _Gzip:
+    def __init__(self) -> None:
+        self._frame = zlib.decompressobj(wbits=31)  # gzip's header and checksum
+        self._full = False
+
+    @property
+    def eof(self) -> bool:
+        return self._frame.eof
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._frame.unused_data
+
+    @property
+    def needs_input(self) -> bool:
+        return not self._full
+
+    def decompress(self, data: bytes, max_length: int) -> bytes:
+        unpacked = self._frame.decompress(self._frame.unconsumed_tail + data, max_length)
+        # All may be read while some of it is not yet unpacked.
+        self._full = len(unpacked) == max_length
+        return unpacked
+
+
 class _Frames(io.RawIOBase):
     """The frames of a file, of which each must be whole.
 
@@ -91,8 +113,9 @@ class _Frames(io.RawIOBase):
     (zstandard) for the end of the file.
     """
 
-    def __init__(self, raw: IO[bytes], new: Callable[[], _Frame], *, padding: int = 0) -> None:
+    def __init__(self, raw: IO[bytes], new: Callable[[], _Frame], at_once: int, padding: int) -> None:
         self._raw = raw
+        self._at_once = at_once
         self._new = new
         self._padding = padding
         self._frame = new()
@@ -115,7 +138,7 @@ class _Frames(io.RawIOBase):
 
     def _more(self) -> bytes:
         """Return what the frame goes on with."""
-        packed = self._raw.read(_READ_AT_ONCE) if self._frame.needs_input else b""
+        packed = self._raw.read(self._at_once) if self._frame.needs_input else b""
         if not packed and self._frame.needs_input:
             msg = "the file ends within a frame"
             raise EOFError(msg)
@@ -123,11 +146,11 @@ class _Frames(io.RawIOBase):
 
     def _next_frame(self) -> bytes:
         """Begin another frame and return what it begins with, unless the file ends."""
-        packed, zeros = self._frame.unused_data or self._raw.read(_READ_AT_ONCE), 0
+        packed, zeros = self._frame.unused_data or self._raw.read(self._at_once), 0
         while self._padding and packed.startswith(b"\0"):
             rest = packed.lstrip(b"\0")
             zeros += len(packed) - len(rest)
-            packed = rest or self._raw.read(_READ_AT_ONCE)
+            packed = rest or self._raw.read(self._at_once)
         if zeros and zeros % self._padding:
             msg = f"{zeros} zeros after a frame are no padding"
             raise EOFError(msg)
@@ -136,14 +159,14 @@ class _Frames(io.RawIOBase):
         return packed
 
 
-def _opener(new: Callable[[], _Frame], *, padding: int = 0) -> Callable[[IO[bytes]], IO[bytes]]:
-    return lambda raw: cast("IO[bytes]", io.BufferedReader(_Frames(raw, new, padding=padding), _BUFFER))
+def _opener(new: Callable[[], _Frame], *, at_once: int = 1 << 18, padding: int = 0) -> Callable[[IO[bytes]], IO[bytes]]:
+    return lambda raw: cast("IO[bytes]", io.BufferedReader(_Frames(raw, new, at_once, padding), _BUFFER))
 
 
 OPENERS: dict[str, Callable[[IO[bytes]], Any]] = {
-    ".gz": gzip.open,
+    ".gz": _opener(_Gzip, padding=1),
     ".xz": _opener(partial(lzma.LZMADecompressor, lzma.FORMAT_XZ), padding=4),
     ".bz2": _opener(bz2.BZ2Decompressor),
-    ".zst": _opener(_Zstandard),
+    ".zst": _opener(_Zstandard, at_once=1 << 15),  # all that these become is in memory
 }
 """By the end of the name."""
