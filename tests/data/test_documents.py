@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pretrain.data.chunks import Chunk
-from pretrain.data.documents import read_documents, read_texts
+from pretrain.data.documents import read_documents, read_texts, where
 from pretrain.data.inputs import find_sources
 from pretrain.data.reading import read_chunks
 from pretrain.errors import DataError
@@ -48,7 +48,9 @@ def test_every_chunk_knows_its_first_line_and_how_far_the_file_is_read(tmp_path)
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'{"text": "a"}\n' * 5)
     chunks = chunks_of(path, chunk_bytes=20)
-    assert [(chunk.first_line, chunk.position) for chunk in chunks] == [(1, 28), (3, 56), (5, 70)]
+    assert [(where(chunk), chunk.position) for chunk in chunks] == [
+        (f"{path}:{line}", read) for line, read in ((1, 28), (3, 56), (5, 70))
+    ]
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import gzip
 import json
 import lzma
 import random
+from functools import partial
 
 import pytest
 import zstandard
@@ -35,6 +36,18 @@ def expected(content):
     """Return the documents of a file and the numbers of the lines that are none."""
     found = [(number, megatrons_reading(line)) for number, line in enumerate(content.split(b"\n"), 1) if line.strip()]
     return [texts for _, texts in found if texts is not None], [number for number, texts in found if texts is None]
+
+
+def test_only_the_first_faults_line_is_looked_up(tmp_path, monkeypatch):
+    """To know its number the file is read up to there."""
+    looked = []
+    monkeypatch.setattr(documents, "_lines_before", lambda chunk: looked.append(chunk.begin) or 0)
+    monkeypatch.setattr("pretrain.data.build.read_chunks", partial(reading.read_chunks, chunk_bytes=100))
+    corpus = tmp_path / "c.jsonl"
+    corpus.write_text('{"text": "good"}\nbad\n' * 500)
+    built = build_tokens([corpus], tmp_path / "p", SECTION, skip_faults=True)
+    assert built.counts.faults == 500
+    assert len(looked) == 1
 
 
 def check(folder, content):
@@ -166,12 +179,12 @@ class TestLongDocuments:
         read = list(reading.read_chunks(find_sources([path]), "text", chunk_bytes=chunk_bytes))
         found = [documents.read_documents(chunk, "text", skip=True) for chunk in read]
         texts = [text for part in found for (text,) in part.texts]
-        faults = [part.faults for part in found if part.faults.count]
+        faults = [(chunk, part.faults) for chunk, part in zip(read, found, strict=True) if part.faults.count]
         # A line is as long as its newline makes it; one at the limit may be called too long where it is cut.
         assert {"x" * size for line, size in zip(lines, sizes, strict=True) if len(line) < 999} <= set(texts)
         assert all(len(text) <= 1000 for text in texts)
-        assert len(texts) + sum(fault.count for fault in faults) == len(lines)
-        numbers = [int(fault.first.split(":")[1]) for fault in faults]
+        assert len(texts) + sum(fault.count for _, fault in faults) == len(lines)
+        numbers = [int(documents.where(chunk, fault.first[0]).split(":")[1]) for chunk, fault in faults]
         assert all(len(lines[number - 1]) >= 999 for number in numbers)
 
     def test_a_text_file(self, tmp_path):

@@ -22,7 +22,7 @@ class Place(NamedTuple):
     Attributes:
         source: index of the source.
         offset: byte of the unpacked content of a file of lines, or row of a table.
-        line: number of the line there, from 1; 0 where a shard begins within a file and nobody has counted.
+        line: number of the line there, from 1; 0 of a plain file, whose lines nobody has counted.
     """
 
     source: int = 0
@@ -39,7 +39,7 @@ class Chunk:
 
     Attributes:
         path: the file.
-        first_line: number of the first line or row, from 1; 0 if it is not known.
+        first_line: number of the first line or row, from 1; 0 of a plain file, whose lines nobody has counted.
         content: lines or text as they are, or the texts of rows.
         position: bytes of the file read so far, packed where it is packed.
         kind: of the source.

@@ -22,24 +22,25 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Faults:
-    """What is no document.
+    """What of a chunk is no document.
 
     Attributes:
         skip: leave it out and count; otherwise the first one is raised.
         count: how many there were.
-        first: what was wrong with the first, beginning with file and line.
+        first: the first's line of the chunk, from 0, and what was wrong with it.
     """
 
     skip: bool = False
     count: int = 0
-    first: str | None = None
+    first: tuple[int, str] | None = None
 
-    def add(self, fault: DataError) -> None:
-        """Count one, or raise it."""
+    def add(self, chunk: Chunk, number: int, fault: str) -> None:
+        """Count one, or raise it. To say where it is can take reading the file up to there, so only one is told."""
         if not self.skip:
-            raise fault
+            msg = f"{where(chunk, number)}: {fault}"
+            raise DataError(msg)
         self.count += 1
-        self.first = self.first or str(fault).partition("\n")[0]
+        self.first = self.first or (number, fault.partition("\n")[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +60,14 @@ def read_documents(chunk: Chunk, key: str, *, skip: bool = False) -> Documents:
     """
     faults = Faults(skip)
     if chunk.fault:
-        faults.add(DataError(f"{where(chunk, 0)}: {chunk.fault}."))
+        faults.add(chunk, 0, f"{chunk.fault}.")
         return Documents([], faults)
     texts = []
     for number, entry in _entries(chunk):
         try:
             texts.append(_sentences(entry, chunk, key))
         except _FaultError as fault:
-            faults.add(DataError(f"{where(chunk, number)}: {fault}"))
+            faults.add(chunk, number, str(fault))
     return Documents(texts, faults)
 
 
@@ -160,7 +161,7 @@ def _decoded(content: bytes) -> str:
 
 def where(chunk: Chunk, number: int = 0) -> str:
     """Return "file:line" of a line of `chunk`, by default its first."""
-    # The lines before a shard's part are counted only now, when somebody wants to know.
+    # Lines of a file that can be read again are counted only now, when somebody wants to know.
     first = chunk.first_line or 1 + _lines_before(chunk)
     return f"{chunk.path}:{first + number}"
 

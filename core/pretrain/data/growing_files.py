@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pretrain.data.cleaning import SeenDocuments, only
+from pretrain.data.documents import where
 from pretrain.data.token_writer import IndexPart, TokenWriter, write_all, write_index
 from pretrain.data.unfinished import INDEX, Counts, State
 from pretrain.errors import DataError
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from pretrain.data.chunks import Chunk
     from pretrain.data.cleaning import Cleaning
+    from pretrain.data.documents import Faults
     from pretrain.data.encoding import EncodedChunk
     from pretrain.data.reference_sample import ReferenceSample
     from pretrain.data.token_writer import Written
@@ -57,7 +59,7 @@ class GrowingFiles:
         sizes = {name: os.fstat(file.fileno()).st_size for name, file in self._work.files.items()}
         counts = Counts(
             state.counts.faults + result.faults.count,
-            state.counts.first_fault or result.faults.first,
+            state.counts.first_fault or _told(chunk, result.faults),
             state.counts.short + result.short,
             state.counts.duplicates + len(result.digests) - len(digests),
             self._before.compared + (self._sample.compared if self._sample else 0),
@@ -88,3 +90,10 @@ class GrowingFiles:
             except DataError:
                 self._work.discard()  # nothing that was written can be trusted
                 raise
+
+
+def _told(chunk: Chunk, faults: Faults) -> str | None:
+    if faults.first is None:
+        return None
+    number, fault = faults.first
+    return f"{where(chunk, number)}: {fault}"

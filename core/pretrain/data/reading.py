@@ -67,7 +67,7 @@ def _find(stream: IO[bytes], source: Source, place: Place) -> tuple[int, int]:
         _skip(stream, place.offset, seekable=not source.packed)
         return place.offset, place.line
     if not source.begin:
-        return 0, 1
+        return 0, int(source.packed)
     stream.seek(source.begin - 1)  # a line may begin exactly at `begin`: its predecessor's end tells
     return source.begin - 1 + _rest_of_line(stream), 0
 
