@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import tokenizers
 
-from pretrain.data.tokenizers.files import END_TOKENS, GPT2_END_TOKENS, fingerprint_of, is_panic, refuse_large_ids
+from pretrain.data.tokenizers.files import END_TOKENS, GPT2_END_TOKENS, fingerprint_of, is_panic, largest_id
 from pretrain.errors import DataError
 
 if TYPE_CHECKING:
@@ -21,9 +21,9 @@ class BpeTokenizer:
     using it, and whoever wants more cores starts processes. Measured on GPT-2 BPE, a batch call gains nothing else.
     """
 
-    def __init__(self, codec: Any, *, eod: int, fingerprint: str) -> None:
+    def __init__(self, codec: Any, *, vocab_size: int, eod: int, fingerprint: str) -> None:
         self._codec = codec
-        self.vocab_size: int = max(codec.get_vocab(with_added_tokens=True).values()) + 1
+        self.vocab_size = vocab_size
         self.eod = eod
         self.fingerprint = fingerprint
         self.added_tokens = tuple(token.content for token in codec.get_added_tokens_decoder().values())
@@ -53,7 +53,7 @@ def gpt2(vocab_file: Path, merge_file: Path) -> BpeTokenizer:
         DataError: a file is missing or broken, an id is too large, or the vocabulary has no "<|endoftext|>".
     """
     fingerprint = fingerprint_of("gpt2", vocab_file, merge_file)
-    refuse_large_ids(vocab_file)
+    largest = largest_id(vocab_file)
 
     def read() -> Any:
         codec = tokenizers.Tokenizer(tokenizers.models.BPE.from_file(str(vocab_file), str(merge_file)))
@@ -62,7 +62,10 @@ def gpt2(vocab_file: Path, merge_file: Path) -> BpeTokenizer:
         return codec
 
     codec = _checked(read, f"{vocab_file} and {merge_file} are not GPT-2's vocab.json and merges.txt")
-    return BpeTokenizer(codec, eod=_end_token(codec, GPT2_END_TOKENS, vocab_file), fingerprint=fingerprint)
+    eod = _end_token(codec, GPT2_END_TOKENS, vocab_file)
+    # None is added, so the file has them all; to ask the library takes longer than to read the file.
+    vocab_size = _vocab_size(codec) if largest is None else largest + 1
+    return BpeTokenizer(codec, vocab_size=vocab_size, eod=eod, fingerprint=fingerprint)
 
 
 def huggingface(file: Path) -> BpeTokenizer:
@@ -74,11 +77,12 @@ def huggingface(file: Path) -> BpeTokenizer:
         DataError: the file is missing or broken, an id is too large, or there is no token that ends a document.
     """
     fingerprint = fingerprint_of("huggingface", file)
-    refuse_large_ids(file)
+    largest_id(file)
     codec = _checked(lambda: tokenizers.Tokenizer.from_file(str(file)), f"{file} is not a tokenizer.json")
     codec.no_truncation()
     codec.no_padding()
-    return BpeTokenizer(codec, eod=_end_token(codec, END_TOKENS, file), fingerprint=fingerprint)
+    eod = _end_token(codec, END_TOKENS, file)
+    return BpeTokenizer(codec, vocab_size=_vocab_size(codec), eod=eod, fingerprint=fingerprint)
 
 
 def _checked(read: Callable[[], Any], failure: str) -> Any:
@@ -89,6 +93,10 @@ def _checked(read: Callable[[], Any], failure: str) -> Any:
             raise
         msg = f"{failure}:\n{exc}"
         raise DataError(msg) from exc
+
+
+def _vocab_size(codec: Any) -> int:
+    return int(max(codec.get_vocab(with_added_tokens=True).values())) + 1
 
 
 def _end_token(codec: Any, names: tuple[str, ...], file: Path) -> int:

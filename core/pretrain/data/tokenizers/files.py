@@ -73,15 +73,20 @@ def fingerprint_of(kind: str, *files: Path) -> str:
     return digest.hexdigest()
 
 
-def refuse_large_ids(file: Path) -> None:
-    """Raise DataError if a vocab.json or a tokenizer.json holds an id that is beyond the largest vocabulary."""
+def largest_id(file: Path) -> int | None:
+    """Return the largest id in a vocab.json or a tokenizer.json, or None if the file is not understood.
+
+    Raises:
+        DataError: it is beyond the largest vocabulary.
+    """
     try:
-        largest = max(_ids_in(orjson.loads(file.read_bytes())), default=0)
+        largest = int(max(_ids_in(orjson.loads(file.read_bytes())), default=0))
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        return  # the library says what is wrong
+        return None  # the library says what is wrong
     if largest >= LARGEST_VOCAB:
         msg = f"{file} holds the token id {largest:,}; the largest allowed is {LARGEST_VOCAB - 1:,}."
         raise DataError(msg)
+    return largest
 
 
 def _ids_in(content: Any) -> list[int]:
