@@ -10,7 +10,8 @@ if TYPE_CHECKING:
 
 Kind = Literal["lines", "text", "parquet", "arrow"]
 """What a file is: one JSON object a line, one text, or a table."""
-CHUNK_BYTES = 1 << 20
+CHUNK_BYTES = 1 << 21
+"""Of less, a thread that comes back from encoding waits for others nearly as long as it has worked."""
 LONGEST_DOCUMENT = 1 << 28
 """Bytes. Memory is bounded, so one document is: 256 MiB is a hundred times the longest book."""
 TOO_LONG = f"the document is longer than {LONGEST_DOCUMENT >> 20} MiB"

@@ -72,7 +72,7 @@ def read_documents(chunk: Chunk, key: str, *, skip: bool = False) -> Documents:
 
 
 def read_texts(paths: Sequence[Path], key: str) -> Iterator[str]:
-    """Yield texts: of JSONL and tables sentence by sentence, of other files parts of about a mebibyte.
+    """Yield texts: of JSONL and tables sentence by sentence, of other files parts of about two mebibytes.
 
     Raises:
         DataError: a file cannot be read, or something in it is no document.

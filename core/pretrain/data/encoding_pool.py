@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
-import sys
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
@@ -18,7 +16,7 @@ from pretrain.data.tokenizers import load_encoder
 from pretrain.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Iterator
+    from collections.abc import Generator, Iterable
 
     from pretrain.data.chunks import Chunk
     from pretrain.data.encoding import EncodedChunk, Encoding
@@ -28,12 +26,10 @@ if TYPE_CHECKING:
 
 _MOST_THREADS = 4
 """Threads start at once and copy nothing, but only one at a time reads JSON: more of them would wait for that one."""
-_SWITCH_SECONDS = 5e-4
-"""A thread that comes back from encoding gets the interpreter after so long; Python's own 5 ms is a chunk's time."""
 _AHEAD = 3
 """Chunks in work or waiting, per worker: enough that a slow one does not stop the others."""
 _WAITING_BYTES = 1 << 27
-"""Of all chunks in work or waiting. A mebibyte each is usual; a document can be as long as `LONGEST_DOCUMENT`."""
+"""Of all chunks in work or waiting. Two mebibytes each are usual; a document can be as long as `LONGEST_DOCUMENT`."""
 
 Result = Callable[[], "EncodedChunk"]
 
@@ -61,7 +57,7 @@ def _by_threads(
     chunks: Iterable[Chunk], tokenizer: Tokenizer, encoding: Encoding, workers: int
 ) -> Generator[tuple[Chunk, EncodedChunk]]:
     """Do here what needs the interpreter, and elsewhere what does not: only one thread at a time has it."""
-    with ThreadPoolExecutor(workers - 1) as pool, _quick_switches():
+    with ThreadPoolExecutor(workers - 1) as pool:
 
         def begin(chunk: Chunk) -> Result:
             prepared = prepare(tokenizer, chunk, encoding)
@@ -72,16 +68,6 @@ def _by_threads(
             yield from _in_order(begin, chunks, workers * _AHEAD)
         finally:
             pool.shutdown(cancel_futures=True)
-
-
-@contextmanager
-def _quick_switches() -> Iterator[None]:
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(_SWITCH_SECONDS)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(before)
 
 
 def _by_processes(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def read_chunks(
     sources: Sequence[Source], key: str, start: Place = START, *, chunk_bytes: int = CHUNK_BYTES
 ) -> Generator[Chunk]:
-    """Yield the content of the sources in order from `start` on, a mebibyte or one document at a time.
+    """Yield the content of the sources in order from `start` on, two mebibytes or one document at a time.
 
     Args:
         sources: what is read.
