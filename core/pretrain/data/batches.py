@@ -10,6 +10,7 @@ import warnings
 import weakref
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
+import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
@@ -19,6 +20,7 @@ from pretrain.errors import DataError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    import numpy.typing as npt
     from torch import Tensor
 
 Batch = dict[str, "Tensor | None"]
@@ -90,7 +92,9 @@ class MicroBatches:
             block=self._block,
             run=slice(data_parallel_rank * micro_batch_size, (data_parallel_rank + 1) * micro_batch_size),
         )
-        self._loader: Iterator[Batch] = iter(_loader(dataset, indices, num_workers=num_workers, pin_memory=pin_memory))
+        self._loader: Iterator[_Arrays | Batch] = iter(
+            _loader(dataset, indices, num_workers=num_workers, pin_memory=pin_memory)
+        )
         if num_workers:  # at exit, before multiprocessing waits for workers that nobody has told to leave
             atexit.register(_close, weakref.ref(self))
 
@@ -108,7 +112,7 @@ class MicroBatches:
             DataError: fewer samples are left than all ranks need for their next micro-batch.
         """
         try:
-            batch: Batch = next(self._loader)
+            read = next(self._loader)
         except StopIteration:
             msg = (
                 f"the data ends: {self._length} samples, of which {self.consumed_samples} are read; the next "
@@ -117,7 +121,7 @@ class MicroBatches:
             )
             raise DataError(msg) from None
         self.consumed_samples += self._block
-        return batch
+        return read.tensors() if isinstance(read, _Arrays) else read
 
     def close(self) -> None:
         """End the worker processes; there are no more batches then."""
@@ -140,7 +144,7 @@ def _block_indices(*, length: int | None, modulus: int, begin: int, block: int, 
 
 def _loader(
     dataset: SampleDataset, indices: Iterator[list[int]], *, num_workers: int, pin_memory: bool
-) -> DataLoader[Batch]:
+) -> DataLoader[_Arrays | Batch]:
     workers: dict[str, Any] = {}
     if num_workers:
         # spawn: a fork of this process would copy the locks of its threads (gloo, the device's driver, OpenMP), and a
@@ -190,8 +194,22 @@ def _start_worker(worker: int) -> None:  # noqa: ARG001  torch's signature
     signal.signal(signal.SIGTERM, lambda *_: signal.alarm(_GRACE))
 
 
-def _collate(samples: Sequence[dict[str, Any]]) -> Batch:
-    batch: Batch = {key: torch.stack([sample[key] for sample in samples]) for key in _KEYS}
-    masks = [sample["attention_mask"] for sample in samples if "attention_mask" in sample]
-    batch["attention_mask"] = torch.stack(masks) if masks else None
-    return batch
+class _Arrays:
+    """A batch on its way from a worker. Through a pipe it arrives sooner than tensors in shared memory."""
+
+    def __init__(self, arrays: dict[str, npt.NDArray[Any] | None]) -> None:
+        self._arrays = arrays
+
+    def tensors(self) -> Batch:
+        """Return the batch, which shares the memory."""
+        return {key: None if array is None else torch.from_numpy(array) for key, array in self._arrays.items()}
+
+    def pin_memory(self) -> Batch:
+        """Return the batch in page-locked memory; the loader calls it."""
+        return {key: None if tensor is None else tensor.pin_memory() for key, tensor in self.tensors().items()}
+
+
+def _collate(samples: Sequence[dict[str, Any]]) -> _Arrays:
+    batch = {key: np.stack([sample[key].numpy() for sample in samples]) for key in _KEYS}
+    masks = [sample["attention_mask"].numpy() for sample in samples if "attention_mask" in sample]
+    return _Arrays({**batch, "attention_mask": np.stack(masks) if masks else None})
