@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from pretrain.data.tokenizers.tokenizer import END_OF_DOCUMENT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import numpy.typing as npt
 
 
 class ByteTokenizer:
@@ -22,9 +26,9 @@ class ByteTokenizer:
         """Return the UTF-8 bytes of `text`."""
         return list(text.encode())
 
-    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the UTF-8 bytes of each text."""
-        return [self.encode(text) for text in texts]
+    def encode_batch(self, texts: Sequence[str]) -> list[npt.NDArray[np.uint8]]:
+        """Return the UTF-8 bytes of each text, without an object for each."""
+        return [np.frombuffer(text.encode(), np.uint8) for text in texts]
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of `ids`; bytes that are not UTF-8 become U+FFFD."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,7 +39,7 @@ class Tokenizer(Protocol):
     def encode(self, text: str) -> list[int]:
         """Return the ids of `text`, without an end-of-document token."""
 
-    def encode_batch(self, texts: Sequence[str]) -> Sequence[Sequence[int] | npt.NDArray[np.uint32]]:
+    def encode_batch(self, texts: Sequence[str]) -> Sequence[Sequence[int] | npt.NDArray[np.unsignedinteger[Any]]]:
         """Return the ids of each text, as `encode` would; in the calling thread."""
 
     def decode(self, ids: Sequence[int]) -> str:
