@@ -60,7 +60,12 @@ def test_two_distributions_of_one_name_are_an_error_that_names_both(site):
         discovery.find_backend("twin")
 
 
-def test_a_distribution_without_metadata_is_still_named(site):
+@pytest.mark.parametrize("backport", [False, True])
+def test_a_distribution_without_metadata_is_still_named(site, backport, monkeypatch):
+    """importlib_metadata, where something imports it, finds distributions in place of importlib.metadata."""
+    if backport:
+        finder = pytest.importorskip("importlib_metadata").MetadataPathFinder()
+        monkeypatch.setattr(sys, "meta_path", [finder, *sys.meta_path])
     site.install("bare", "1.0", "pretrain.backends", bare="bare_backend")
     (site.folder / "bare-1.0.dist-info" / "METADATA").unlink()
     assert discovery.find_backend("bare").provider.startswith("unknown distribution")

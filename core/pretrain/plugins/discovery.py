@@ -125,11 +125,13 @@ def _installed(group: str, role: Role) -> list[Installed]:
 
 
 def _describe(entry: EntryPoint, role: Role) -> Installed:
-    distribution = entry.dist
-    return Installed(
-        role=role,
-        name=entry.name,
-        target=entry.value,
-        distribution=(distribution and distribution.name) or "",
-        version=(distribution and distribution.version) or "",
-    )
+    distribution, version = _distribution_of(entry)
+    return Installed(role=role, name=entry.name, target=entry.value, distribution=distribution, version=version)
+
+
+def _distribution_of(entry: EntryPoint) -> tuple[str, str]:
+    """Return name and version; empty ones of a folder without METADATA."""
+    try:
+        return (entry.dist.name or "", entry.dist.version or "") if entry.dist else ("", "")
+    except (FileNotFoundError, KeyError):  # once somebody has imported importlib_metadata, that is whose word it is
+        return "", ""
