@@ -1,5 +1,7 @@
 """gigatoken gives the ids of the tokenizers library; where it does not, the build stops and leaves nothing."""
 
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -120,3 +122,12 @@ def test_a_small_corpus_is_encoded_by_the_reference_which_starts_sooner(tmp_path
 def test_a_sample_is_compared_however_long_the_documents_are(tmp_path, trained):
     corpus = write_jsonl(tmp_path / "c.jsonl", ["", "the loss " * 50_000])
     assert build_tokens([corpus], tmp_path / "p", trained).compared == 1
+
+
+def test_encoding_imports_nothing_that_takes_longer_than_encoding(trained):
+    program = (
+        "import sys; from pathlib import Path; from pretrain.data.tokenizers import fast\n"
+        "print(len(fast.huggingface(Path(sys.argv[1])).encode_batch(['some text'])), 'awkward' in sys.modules)"
+    )
+    command = [sys.executable, "-c", program, trained.file]
+    assert subprocess.run(command, check=True, capture_output=True, text=True).stdout == "1 False\n"

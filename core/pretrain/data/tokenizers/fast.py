@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import orjson
-from gigatoken.gigatoken_rs import BPETokenizer, PadTruncate, load_hf_json
+from gigatoken.gigatoken_rs import BPETokenizer, BytesSource, PadTruncate, load_hf_json
 
 from pretrain.data.tokenizers.agreement import agrees
 from pretrain.data.tokenizers.files import END_TOKENS, GPT2_END_TOKENS, LARGEST_VOCAB, fingerprint_of, is_panic
@@ -67,7 +67,9 @@ class FastTokenizer:
         ids: list[npt.NDArray[np.uint32]] = [_NO_IDS] * len(texts)
         with self._codec() as codec:
             for numbers in _alike(texts):
-                rows, lengths = codec.encode_batch_padded([texts[n] for n in numbers], _PADDING, parallel=False)
+                # Of a list of texts it asks whether it is awkward's, whose import takes longer than 20 MB of text.
+                source = BytesSource([texts[number].encode() for number in numbers])
+                rows, lengths = codec.encode_batch_padded(source, _PADDING, parallel=False)
                 for number, row, length in zip(numbers, rows, lengths.tolist(), strict=True):
                     ids[number] = row[:length]
         return ids
