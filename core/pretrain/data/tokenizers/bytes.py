@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from pretrain.data.tokenizers.tokenizer import END_OF_DOCUMENT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy as np
     import numpy.typing as npt
 
 
@@ -28,6 +27,8 @@ class ByteTokenizer:
 
     def encode_batch(self, texts: Sequence[str]) -> list[npt.NDArray[np.uint8]]:
         """Return the UTF-8 bytes of each text, without an object for each."""
+        import numpy as np  # noqa: PLC0415  --help and recipes, which import this, do without
+
         return [np.frombuffer(text.encode(), np.uint8) for text in texts]
 
     def decode(self, ids: Sequence[int]) -> str:

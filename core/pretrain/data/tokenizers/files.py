@@ -6,8 +6,6 @@ import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-import orjson
-
 from pretrain.data.tokenizers.tokenizer import END_OF_DOCUMENT
 from pretrain.errors import DataError
 
@@ -79,6 +77,8 @@ def largest_id(file: Path) -> int | None:
     Raises:
         DataError: it is beyond the largest vocabulary.
     """
+    import orjson  # noqa: PLC0415  10 ms, for which --help need not wait
+
     try:
         largest = int(max(_ids_in(orjson.loads(file.read_bytes())), default=0))
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
