@@ -4,21 +4,25 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 PROGRAMS = Path(__file__).parent / "processes"
 
 
 def run(name, ranks=0, **environment):
-    """Run processes/<name>.py, on its own or as ranks, and return what each process printed."""
+    """Run processes/<name>.py, on its own or as ranks, and return what each process told, in the order of the ranks."""
     launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "--rdzv-backend", "c10d"]
     launcher += ["--rdzv-endpoint", "localhost:0", "--redirects", "0"]
-    command = [sys.executable, "-W", "ignore", *(launcher if ranks else []), str(PROGRAMS / f"{name}.py")]
-    done = subprocess.run(
-        command, env={**os.environ, **environment}, check=False, capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    found = [
-        json.loads(line.removeprefix("RESULT ")) for line in done.stdout.splitlines() if line.startswith("RESULT ")
-    ]
-    return sorted(found, key=lambda result: result.get("rank", 0))
+    environment = {**os.environ, "PYTHONPATH": str(PROGRAMS.parents[1]), **environment}
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-W", "ignore", *(launcher if ranks else []), str(PROGRAMS / f"{name}.py"), folder]
+        done = subprocess.run(command, env=environment, check=False, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return [json.loads((Path(folder) / f"{rank}.json").read_text()) for rank in range(max(1, ranks))]
+
+
+def tell(found):
+    """Hand over what this process found: in a file, because lines that ranks print to one pipe run into each other."""
+    file = Path(sys.argv[1]) / f"{os.environ.get('RANK', '0')}.json"
+    file.write_text(json.dumps(found))

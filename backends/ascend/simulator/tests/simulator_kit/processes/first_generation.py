@@ -1,9 +1,9 @@
 """A chip of the first generation: float16 saturates and raises a sticky flag, and there is no bfloat16."""
 
-import json
-
 import torch
 from torch_npu.npu.utils import clear_npu_overflow_flag, get_npu_overflow_flag
+
+from simulator_kit.programs import tell
 
 found = {}
 
@@ -46,4 +46,4 @@ found["swiglu"] = refused(lambda: torch.ops.npu.npu_swiglu(q))
 found["mixed norm"] = refused(lambda: torch.ops.npu.npu_rms_norm(q, torch.ones(64, device="npu")))
 found["name"] = torch.npu.get_device_name()
 found["is_bf16_supported"] = torch.npu.is_bf16_supported()
-print("RESULT " + json.dumps(found), flush=True)
+tell(found)
