@@ -88,6 +88,22 @@ def make_up(prefix: Path, documents: int) -> int:
     return tokens
 
 
+def recipe_for(
+    prefix: Path, index: str, seq_length: int, micro_batch_size: int, train_iters: int, **data: str
+) -> dict[str, dict[str, object]]:
+    """Return a recipe's content that reads made-up token files, one micro-batch an iteration."""
+    batch = {"micro_batch_size": micro_batch_size, "global_batch_size": micro_batch_size}
+    return {
+        "model": {"num_layers": 1, "hidden_size": 64, "num_attention_heads": 1, "seq_length": seq_length},
+        "tokenizer": {"type": "bytes"},
+        "data": {"path": str(prefix), "split": "1,0,0", "index": index, **data},
+        "train": {**batch, "train_iters": train_iters, "seed": 1},
+        "optimizer": {"lr": 1e-4},
+        "schedule": {"lr_decay_style": "constant"},
+        "evaluation": {"interval": 0},
+    }
+
+
 def start(system: str, prefix: Path, samples: int) -> dict[str, float]:
     """Measure in a new process, with a new folder for the indices."""
     with tempfile.TemporaryDirectory(dir=prefix.parent) as cache:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 
-from benchmarks.data_index import SEQ_LENGTH, clocked
+from benchmarks.data_index import SEQ_LENGTH, clocked, recipe_for
 from pretrain.bridge import megatron
 from pretrain.cpu.backend import CpuBackend
 
@@ -40,18 +41,8 @@ def main() -> None:
         print(json.dumps(clocked(lambda: builder.build()[0])))
         return
     index = system.removeprefix("index: ")
-    recipe = make_recipe(
-        {
-            "model": {"num_layers": 1, "hidden_size": 64, "num_attention_heads": 1, "seq_length": SEQ_LENGTH},
-            "tokenizer": {"type": "bytes"},
-            "data": {"path": prefix, "split": "1,0,0", "index": index}
-            | ({"cache_path": cache} if index == "megatron" else {}),
-            "train": {"micro_batch_size": 1, "global_batch_size": 1, "train_iters": samples, "seed": 1},
-            "optimizer": {"lr": 1e-4},
-            "schedule": {"lr_decay_style": "constant"},
-            "evaluation": {"interval": 0},
-        }
-    )
+    data = {"cache_path": cache} if index == "megatron" else {}
+    recipe = make_recipe(recipe_for(Path(prefix), index, SEQ_LENGTH, 1, samples, **data))
     tokenizer = load_tokenizer(recipe.tokenizer)
     print(json.dumps(clocked(lambda: build_datasets(recipe, tokenizer, Samples(train=samples)).train)))
 

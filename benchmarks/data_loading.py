@@ -24,10 +24,10 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from benchmarks import machine
-from benchmarks.data_index import make_up
+from benchmarks.data_index import make_up, recipe_for
 
 if TYPE_CHECKING:
     from pretrain.data.batches import MicroBatches
@@ -117,16 +117,7 @@ def loader(prefix: Path, index: str, workers: int, samples: int, seq_length: int
     from pretrain.data.tokenizers import load_tokenizer
     from pretrain.recipe import make_recipe
 
-    content: dict[str, Any] = {
-        "model": {"num_layers": 1, "hidden_size": 64, "num_attention_heads": 1, "seq_length": seq_length},
-        "tokenizer": {"type": "bytes"},
-        "data": {"path": str(prefix), "split": "1,0,0", "index": index},
-        "train": {"micro_batch_size": samples, "global_batch_size": samples, "train_iters": number, "seed": 1},
-        "optimizer": {"lr": 1e-4},
-        "schedule": {"lr_decay_style": "constant"},
-        "evaluation": {"interval": 0},
-    }
-    recipe = make_recipe(content)
+    recipe = make_recipe(recipe_for(prefix, index, seq_length, samples, number))
     datasets = build_datasets(recipe, load_tokenizer(recipe.tokenizer), Samples(train=number * samples))
     return MicroBatches(
         datasets.train,

@@ -43,11 +43,8 @@ def all_miss_data(recipe, *, run_dir, world, **_):
 
 
 def rank_1_crashes(recipe, *, run_dir, world, **_):
-    (run_dir / f"{world.rank}.pid").write_text(str(os.getpid()))
-    if world.rank == 1:
-        wait_for((run_dir / "0.pid").exists, "rank 0 to train")
-        raise ZeroDivisionError("a bug in rank 1")
-    time.sleep(600)
+    _train_as_two(run_dir, world)
+    raise ZeroDivisionError("a bug in rank 1")
 
 
 class _InterruptedError(RuntimeError):
@@ -72,21 +69,21 @@ def _has_failed(rank, run_dir):
 
 
 def rank_1_is_killed(recipe, *, run_dir, world, **_):
-    _rank_1_ends(run_dir, world, lambda: os.kill(os.getpid(), signal.SIGKILL))
+    _train_as_two(run_dir, world)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def rank_1_leaves_without_a_word(recipe, *, run_dir, world, **_):
-    _rank_1_ends(run_dir, world, lambda: os._exit(7))
+    _train_as_two(run_dir, world)
+    os._exit(7)
 
 
-def _rank_1_ends(run_dir, world, end):
-    """End rank 1 when rank 0 trains: one that is still starting says nothing when it is ended, either."""
-    trains = run_dir / "0.trains"
+def _train_as_two(run_dir, world):
+    """Return on rank 1 as soon as rank 0 trains: one that is still starting says nothing when it is ended."""
+    (run_dir / f"{world.rank}.pid").write_text(str(os.getpid()))
     if world.rank == 0:
-        trains.touch()
         time.sleep(600)
-    wait_for(trains.exists, "rank 0 to train")
-    end()
+    wait_for((run_dir / "0.pid").exists, "rank 0 to train")
 
 
 def rank_1_dies_in_a_collective(recipe, *, world, **_):

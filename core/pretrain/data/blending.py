@@ -14,7 +14,7 @@ import numpy as np
 from megatron.core.datasets import helpers
 from megatron.core.datasets.utils import normalize
 
-from pretrain.data.token_file import TokenFile
+from pretrain.data.token_file import TokenFile, split_range
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -78,7 +78,6 @@ def _prepared(share: int) -> int:
 
 def _available(file: TokenFile, bounds: tuple[float, float], prepared: int, seq_length: int) -> int:
     """Return the samples of the whole epochs that it takes to prepare so many."""
-    begin, end = (round(share * file.lengths.size) for share in bounds)
-    tokens = file.tokens_before(end) - file.tokens_before(begin)
+    tokens = file.tokens_in(split_range(bounds, file.lengths.size))
     epochs = -(-(prepared * seq_length + 1) // tokens)
     return (epochs * tokens - 1) // seq_length

@@ -11,6 +11,7 @@ import hashlib
 import json
 import time
 from contextlib import suppress
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,11 +25,11 @@ from torch import distributed
 from pretrain.data.blending import blending_indices
 from pretrain.data.megatron_index import MegatronOrder
 from pretrain.data.replacing import partial_of
-from pretrain.data.token_file import TokenFile
+from pretrain.data.token_file import TokenFile, split_range
 from pretrain.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 _INDICES = ("document_index", "sample_index", "shuffle_index")
 _BLEND_INDICES = ("dataset_index", "dataset_sample_index")
@@ -45,13 +46,8 @@ class CachedGPTDataset(GPTDataset):  # type: ignore[misc]
             self.unique_identifiers, indent=4, default=lambda described: described.unique_identifiers
         )
         self.unique_description_hash = hashlib.md5(self.unique_description.encode(), usedforsecurity=False).hexdigest()
-        return _made_again_if_damaged(self._build_and_map, _cache_files(self, self.index_split, _INDICES))
-
-    def _build_and_map(self) -> Any:
         files = _cache_files(self, self.index_split, _INDICES)
-        if _is_first() and not all(file.is_file() for file in files):
-            self._build(files)
-        return super()._build_document_sample_shuffle_indices()  # maps the files
+        return _mapped(files, self._build, super()._build_document_sample_shuffle_indices)
 
     def _build(self, files: list[Path]) -> None:
         order = MegatronOrder(
@@ -61,12 +57,7 @@ class CachedGPTDataset(GPTDataset):  # type: ignore[misc]
             seq_length=self.config.sequence_length,
             seed=self.config.random_seed,
         )
-        *arrays, description = files
-        description.parent.mkdir(parents=True, exist_ok=True)
-        for (_, array), file in zip(order.arrays(), arrays, strict=True):
-            _save(file, array)
-            del array
-        description.write_text(self.unique_description)
+        _write(files, map(itemgetter(1), order.arrays()), self.unique_description)
 
     def __getstate__(self) -> dict[str, Any]:
         files = _cache_files(self, self.index_split, _INDICES)
@@ -81,21 +72,12 @@ class CachedBlendedDataset(BlendedDataset):  # type: ignore[misc]
     """A weighted mixture of `CachedGPTDataset`s."""
 
     def _build_indices(self) -> Any:
-        return _made_again_if_damaged(self._build_and_map, _cache_files(self, self.split, _BLEND_INDICES))
-
-    def _build_and_map(self) -> Any:
+        """Save whole files; blended_dataset.py:203 writes into those that another run may have mapped."""
         files = _cache_files(self, self.split, _BLEND_INDICES)
-        if _is_first() and not all(file.is_file() for file in files):
-            self._build(files)
-        return tuple(np.load(file, mmap_mode="r") for file in files[:-1])
+        return _mapped(files, self._build, lambda: tuple(np.load(file, mmap_mode="r") for file in files[:-1]))
 
     def _build(self, files: list[Path]) -> None:
-        """Save whole files; blended_dataset.py:203 writes into those that another run may have mapped."""
-        *arrays, description = files
-        description.parent.mkdir(parents=True, exist_ok=True)
-        for array, file in zip(blending_indices(self.weights, self.size), arrays, strict=True):
-            _save(file, array)
-        description.write_text(self.unique_description)
+        _write(files, iter(blending_indices(self.weights, self.size)), self.unique_description)
 
     def __getstate__(self) -> dict[str, Any]:
         files = _cache_files(self, self.split, _BLEND_INDICES)
@@ -120,7 +102,7 @@ class CachedDatasetBuilder(BlendedMegatronDatasetBuilder):  # type: ignore[misc]
                 synchronize_ranks,
                 low_level,
                 dataset_path,
-                range(round(bounds[0] * number), round(bounds[1] * number)),
+                split_range(bounds, number),
                 size,
                 name,
                 self.config,
@@ -172,15 +154,31 @@ def _lazy_paths(files: list[Path], names: tuple[str, ...]) -> dict[str, str]:
     return {f"path_to_{name}": str(file) for name, file in zip(names, files, strict=False)}
 
 
-def _made_again_if_damaged(build: Callable[[], Any], files: list[Path]) -> Any:
+def _write(files: list[Path], arrays: Iterator[Any], description: str) -> None:
+    """Save arrays as they are made, so that one at a time is in memory, and the description after them."""
+    *paths, last = files
+    last.parent.mkdir(parents=True, exist_ok=True)
+    for file in paths:
+        _save(file, next(arrays))
+    last.write_text(description)
+
+
+def _mapped(files: list[Path], build: Callable[[list[Path]], None], read: Callable[[], Any]) -> Any:
+    """Have rank 0 build what is missing, and map the files; those that are damaged are made again."""
+
+    def made() -> Any:
+        if _is_first() and not all(file.is_file() for file in files):
+            build(files)
+        return read()
+
     try:
-        return build()
+        return made()
     except (ValueError, EOFError):  # what numpy raises for a file that is cut off
         if not _is_first():
             raise
         for file in files:
             file.unlink(missing_ok=True)
-        return build()
+        return made()
     except FileNotFoundError as exc:
         if _is_first():
             raise

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pretrain.data.fingerprint import check_fingerprint
 from pretrain.data.inspection import check_ids
-from pretrain.data.token_file import TokenFile
+from pretrain.data.token_file import TokenFile, split_range
 from pretrain.errors import DataError
 
 if TYPE_CHECKING:
@@ -46,11 +46,11 @@ def check_token_files(
 
 
 def _check_split(tokens: TokenFile, name: str, bounds: tuple[float, float], seq_length: int) -> None:
-    begin, end = (round(share * tokens.lengths.size) for share in bounds)
-    available = tokens.tokens_before(end) - tokens.tokens_before(begin)
+    sequences = split_range(bounds, tokens.lengths.size)
+    available = tokens.tokens_in(sequences)
     if available <= seq_length:
         msg = (
-            f"{tokens.prefix}: split '{name}' has {end - begin} of {tokens.lengths.size} documents with {available} "
+            f"{tokens.prefix}: split '{name}' has {len(sequences)} of {tokens.lengths.size} documents with {available} "
             f"tokens, fewer than one sample of {seq_length} + 1.\n"
             "Give more text, another data.split or a smaller model.seq_length; evaluation.interval: 0 reads only train."
         )

@@ -63,44 +63,43 @@ class _Frame(Protocol):
     def decompress(self, data: bytes, max_length: int) -> bytes: ...
 
 
-class _Zstandard:
+class _Library:
+    """What zlib's and zstandard's objects have in common with the other libraries'."""
+
+    def __init__(self, frame: Any) -> None:
+        self._frame = frame
+
+    @property
+    def eof(self) -> bool:
+        return bool(self._frame.eof)
+
+    @property
+    def unused_data(self) -> bytes:
+        return bytes(self._frame.unused_data)
+
+
+class _Zstandard(_Library):
     needs_input = True
 
     def __init__(self) -> None:
         # zstd --long=31 needs a window of 2 GiB to be read.
-        self._frame = zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj()
-
-    @property
-    def eof(self) -> bool:
-        return self._frame.eof
-
-    @property
-    def unused_data(self) -> bytes:
-        return self._frame.unused_data
+        super().__init__(zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj())
 
     def decompress(self, data: bytes, max_length: int) -> bytes:  # noqa: ARG002  the library gives everything at once
-        return self._frame.decompress(data)
+        return bytes(self._frame.decompress(data))
 
 
-class _Gzip:
+class _Gzip(_Library):
     def __init__(self) -> None:
-        self._frame = zlib.decompressobj(wbits=31)  # gzip's header and checksum
+        super().__init__(zlib.decompressobj(wbits=31))  # gzip's header and checksum
         self._full = False
-
-    @property
-    def eof(self) -> bool:
-        return self._frame.eof
-
-    @property
-    def unused_data(self) -> bytes:
-        return self._frame.unused_data
 
     @property
     def needs_input(self) -> bool:
         return not self._full
 
     def decompress(self, data: bytes, max_length: int) -> bytes:
-        unpacked = self._frame.decompress(self._frame.unconsumed_tail + data, max_length)
+        unpacked: bytes = self._frame.decompress(self._frame.unconsumed_tail + data, max_length)
         # All may be read while some of it is not yet unpacked.
         self._full = len(unpacked) == max_length
         return unpacked

@@ -87,6 +87,10 @@ class TokenFile:
             self.tokens.size if sequence == self.lengths.size else int(self.offsets[sequence]) // self.tokens.itemsize
         )
 
+    def tokens_in(self, sequences: range) -> int:
+        """Return how many tokens neighbouring sequences have."""
+        return self.tokens_before(sequences.stop) - self.tokens_before(sequences.start)
+
     def document_lengths(self) -> npt.NDArray[np.int64]:
         """Return the tokens of each document, [documents] int64."""
         before = np.concatenate([[0], np.cumsum(self.lengths, dtype=np.int64)])
@@ -147,6 +151,18 @@ def bin_path(prefix: str | Path) -> Path:
 def idx_path(prefix: str | Path) -> Path:
     """Return the path of the index."""
     return Path(f"{prefix}.idx")
+
+
+def split_range(bounds: tuple[float, float], sequences: int) -> range:
+    """Return the sequences of a split, cut as megatron-core cuts it.
+
+    Source: datasets/blended_megatron_dataset_builder.py of 0.16.1, _build_megatron_dataset_splits.
+
+    Args:
+        bounds: begin and end of the split as a share of all.
+        sequences: how many there are.
+    """
+    return range(*(round(share * sequences) for share in bounds))
 
 
 def _seen(size: int) -> list[tuple[int, int]]:

@@ -36,11 +36,16 @@ class RmsNorm:
 
     def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """Return [..., h] in the dtype of `x`."""
-        if bias is not None:
-            msg = "RMSNorm has no bias, but was called with one"
-            raise ValueError(msg)
+        refuse_bias(bias)
         y = x.to(wide(x.dtype))
         return (y * torch.rsqrt(y.square().mean(dim=-1, keepdim=True) + self.epsilon) * weight).to(x.dtype)
+
+
+def refuse_bias(bias: Tensor | None) -> None:
+    """Raise ValueError if RMS norm is called with a bias; it has none."""
+    if bias is not None:
+        msg = "RMSNorm has no bias, but was called with one"
+        raise ValueError(msg)
 
 
 KINDS = {"LayerNorm": LayerNorm, "RMSNorm": RmsNorm}

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from torch.nn import functional as F  # noqa: N812  torch's own alias
 
+from pretrain.reference.norm import refuse_bias
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -25,7 +27,5 @@ class TorchNorm:
         """Return [..., h] in the dtype of `x`."""
         if self.kind == "LayerNorm":
             return F.layer_norm(x, weight.shape, weight, bias, self.epsilon)
-        if bias is not None:
-            msg = "RMSNorm has no bias, but was called with one"
-            raise ValueError(msg)
+        refuse_bias(bias)
         return F.rms_norm(x, weight.shape, weight, self.epsilon)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pretrain.reference.norm import refuse_bias
 from pretrain_ascend import operators
 
 if TYPE_CHECKING:
@@ -20,8 +21,6 @@ class RmsNorm:
 
     def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """Return [..., h] in the dtype of `x`."""
-        if bias is not None:
-            msg = "RMSNorm has no bias, but was called with one"
-            raise ValueError(msg)
+        refuse_bias(bias)
         y: Tensor = operators.call("npu_rms_norm", x, weight, self.epsilon)[0]
         return y

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from pretrain.reference.norm import refuse_bias
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -41,9 +43,8 @@ class FusedNorm:
     def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """Return [..., h] in the dtype of `x`."""
         _check(x)
-        if self.is_rms and bias is not None:
-            msg = "RMSNorm has no bias, but was called with one"
-            raise ValueError(msg)
+        if self.is_rms:
+            refuse_bias(bias)
         weights = (weight,) if self.is_rms else (weight, _bias(weight, bias))
         y: Tensor = self.function.apply(x, *weights, weight.shape, self.epsilon)
         return y

@@ -9,6 +9,8 @@ import triton
 import triton.language as tl
 from torch.autograd.function import once_differentiable
 
+from pretrain.reference.norm import refuse_bias
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -30,9 +32,8 @@ class Norm:
 
     def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """Return [..., h] in the dtype of `x`."""
-        if bias is not None and not self.centred:
-            msg = "RMSNorm has no bias, but was called with one"
-            raise ValueError(msg)
+        if not self.centred:
+            refuse_bias(bias)
         y: Tensor = _Norm.apply(x, weight, bias, self.epsilon, self.centred)  # type: ignore[no-untyped-call]
         return y
 

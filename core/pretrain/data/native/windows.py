@@ -7,7 +7,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from pretrain.data.native.permutation import Permutation
-from pretrain.data.token_file import TokenFile
+from pretrain.data.token_file import TokenFile, split_range
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -36,8 +36,9 @@ class Windows:
             seed: of all shuffles.
         """
         self.prefix, self.identity, self._file = str(file.prefix), identity, file
-        first, last = (file.tokens_before(round(share * file.lengths.size)) for share in bounds)
-        self._first, self._size, self._seq_length, self._seed = first, last - first, seq_length, seed
+        sequences = split_range(bounds, file.lengths.size)
+        self._first, self._size = file.tokens_before(sequences.start), file.tokens_in(sequences)
+        self._seq_length, self._seed = seq_length, seed
         self.per_epoch = (self._size - 1) // seq_length
 
     def __getitem__(self, number: int) -> npt.NDArray[Any]:

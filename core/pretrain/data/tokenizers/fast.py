@@ -133,7 +133,8 @@ def _load(content: str, end_tokens: Sequence[str], fingerprint: str) -> FastToke
         ids = dict(description["model"]["vocab"])
         ids |= {token["content"]: token["id"] for token in description.get("added_tokens") or []}
         eod = next((ids[name] for name in end_tokens if name in ids), None)
-        if eod is None or max(ids.values()) >= LARGEST_VOCAB or not agrees(description):
+        vocab_size = max(ids.values()) + 1
+        if eod is None or vocab_size > LARGEST_VOCAB or not agrees(description):
             return None
         codec = load_hf_json(content)
     except BaseException as exc:
@@ -145,7 +146,7 @@ def _load(content: str, end_tokens: Sequence[str], fingerprint: str) -> FastToke
     return FastTokenizer(
         content,
         codec,
-        vocab_size=max(ids.values()) + 1,
+        vocab_size=vocab_size,
         eod=eod,
         fingerprint=fingerprint,
         added_tokens=[token["content"] for token in description.get("added_tokens") or []],
