@@ -1,5 +1,6 @@
 """`pretrain data merge`: the files of one build over all inputs."""
 
+import contextlib
 import fcntl
 import json
 import multiprocessing
@@ -101,9 +102,9 @@ def test_existing_files_are_kept(tmp_path, parts):
 
 def test_more_files_than_a_process_may_open(tmp_path, parts):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with (tmp_path / "highest").open("wb") as stream:
-        highest = stream.fileno()
-    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 10, hard))
+    with contextlib.ExitStack() as ten:  # numbers that are free, which need not be neighbours
+        numbers = [ten.enter_context((tmp_path / str(file)).open("wb")).fileno() for file in range(10)]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(numbers) + 1, hard))
     try:
         merged = merge_tokens(parts * 20, tmp_path / "merged")
     finally:
