@@ -32,7 +32,7 @@ def run(folder):
     command = [sys.executable, "-W", "ignore", "-m", "bridge.deepspeed_ranks", str(folder)]
     ranks = [subprocess.Popen([*command, str(rank)], env=environment) for rank in (0, 1)]
     try:
-        codes = [rank.wait(timeout=300) for rank in ranks]
+        codes = [rank.wait(timeout=1200) for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()

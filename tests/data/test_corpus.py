@@ -177,7 +177,7 @@ class TestPrepare:
         )
         command = [sys.executable, "-c", program, str(tmp_path / "recipe.yml")]
         runs = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-        outputs = sorted(run.communicate(timeout=60)[0] for run in runs)
+        outputs = sorted(run.communicate(timeout=300)[0] for run in runs)
         assert [run.returncode for run in runs] == [0, 0]
         assert outputs[0] == ""
         assert len(outputs[1].splitlines()) == 3

@@ -38,7 +38,7 @@ def text_tokens(tmp_path_factory):
     return folder / "text_text_document"
 
 
-def pretrain(*arguments, code=0, environment=None, timeout=300):
+def pretrain(*arguments, code=0, environment=None, timeout=1200):
     """Run the command in the repository's root; return what it printed on both streams."""
     done = subprocess.run(
         [*PRETRAIN, *map(str, arguments)],

@@ -110,8 +110,7 @@ def kill_while_saving(arguments, folder):
         while time.monotonic() < deadline and process.poll() is None:
             if (folder / "iter_0000001").exists() and is_saving(folder):
                 ranks = [int(rank) for rank in children.read_text().split()]
-                for rank in ranks:
-                    os.kill(rank, signal.SIGSTOP)
+                stop(ranks)
                 if is_saving(folder):
                     return
                 for rank in ranks:
@@ -121,6 +120,19 @@ def kill_while_saving(arguments, folder):
     finally:
         process.kill()  # the ranks die with it
         process.wait()
+
+
+def stop(ranks):
+    """Stop processes, and wait until they stand: one that renames its folder finishes that first."""
+    for rank in ranks:
+        os.kill(rank, signal.SIGSTOP)
+    while any(state(rank) not in "TZ" for rank in ranks):
+        time.sleep(0.001)
+
+
+def state(process):
+    """Return the letter of /proc for what a process does."""
+    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def is_saving(folder):

@@ -50,7 +50,7 @@ def main() -> None:
 
     name, folder = sys.argv[1], Path(sys.argv[2])
     rank = int(os.environ["RANK"])
-    groups.join_world(CpuBackend(), rank, int(os.environ["WORLD_SIZE"]), timeout_minutes=1)
+    groups.join_world(CpuBackend(), rank, int(os.environ["WORLD_SIZE"]), timeout_minutes=10)
     results = {case: tiny.run(of, folder) for case, of in getattr(layouts, name).items()}
     if rank == 0:
         (folder / f"{name}.json").write_text(json.dumps(results))

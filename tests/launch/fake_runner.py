@@ -9,8 +9,10 @@ import subprocess
 import sys
 import time
 
+from pretrain.launch.lineage import die_with
 from pretrain.launch.world import LOCALHOST, free_port
 
+die_with(os.getppid())  # a test that has failed kills the launcher
 size, script, folder = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 common = {"MASTER_ADDR": LOCALHOST, "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(size)}
 common |= {"LOCAL_SIZE": str(size), "CROSS_RANK": "0", "CROSS_SIZE": "1"}

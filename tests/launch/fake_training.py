@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from rank_processes import wait_for  # the folder is on the path of the ranks
+from rank_processes import pids_of_ranks, wait_for  # the folder is on the path of the ranks
 
 from pretrain.errors import DataError
 
@@ -30,14 +30,15 @@ def report(recipe, *, backend_name, run_dir, resume, world):
     (run_dir / f"{world.rank}.json").write_text(json.dumps(told))
 
 
-def rank_1_misses_data(recipe, *, world, **_):
-    if world.rank == 1:
-        raise DataError("corpus.bin is truncated.\nBuild it again.")
-    time.sleep(600)
+def rank_1_misses_data(recipe, *, run_dir, world, **_):
+    _train_as_two(run_dir, world)
+    raise DataError("corpus.bin is truncated.\nBuild it again.")
 
 
 def all_miss_data(recipe, *, run_dir, world, **_):
     """Rank 0 first: as soon as one rank has failed, the others may be ended before they can say why."""
+    (run_dir / f"{world.rank}.pid").write_text(str(os.getpid()))
+    pids_of_ranks(run_dir, world.world_size)
     wait_for(lambda: world.rank == 0 or _has_failed(0, run_dir), "rank 0 to fail")
     raise DataError("corpus.bin is truncated.\nBuild it again.")
 

@@ -11,7 +11,7 @@ def pids_of_ranks(run_dir, nproc=2):
     return [int(file.read_text()) for file in files]
 
 
-def wait_for(condition, what, seconds=120):
+def wait_for(condition, what, seconds=300):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"waited {seconds} s for {what}"

@@ -21,7 +21,7 @@ hosted = pytest.mark.parametrize("launcher", ["hosted_launcher.py"], indirect=Tr
 
 
 def ended(process):
-    _, errors = process.communicate(timeout=120)
+    _, errors = process.communicate(timeout=300)
     return process.returncode, errors
 
 

@@ -91,6 +91,6 @@ def test_ranks_of_two_nodes_train_together(job, tmp_path):
     script = HERE / "node_launcher.py"
     command = [sys.executable, script, job("sum_of_ranks", run_dir=None, prepared=False).to_json(), endpoint]
     nodes = [subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) for _ in range(2)]
-    assert [(node.communicate(timeout=60)[1], node.returncode) for node in nodes] == [("", 0), ("", 0)]
+    assert [(node.communicate(timeout=300)[1], node.returncode) for node in nodes] == [("", 0), ("", 0)]
     (run_dir,) = (tmp_path / "runs").iterdir()
     assert [(run_dir / f"{rank}.sum").read_text() for rank in range(2)] == ["1", "1"]

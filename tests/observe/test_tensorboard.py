@@ -1,4 +1,5 @@
 import pytest
+from tensorboard.summary.writer import event_file_writer
 
 from pretrain.observe.records import EvalRecord
 from pretrain.observe.tensorboard import TensorBoard
@@ -52,7 +53,10 @@ def test_what_is_not_measured_is_not_shown(tmp_path, train_record):
     assert {"mfu", "loss-scale", "lm loss"}.isdisjoint(curves(tmp_path))
 
 
-def test_a_resumed_run_shows_one_curve_over_iterations_and_over_samples(tmp_path, train_record):
+def test_a_resumed_run_shows_one_curve_over_iterations_and_over_samples(tmp_path, train_record, monkeypatch):
+    # Files of one second are read in the order of their number in the process, as text: 8 after 10.
+    monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(0))
+
     def run(iterations, **resumed):
         with TensorBoard(tmp_path, **resumed) as board:
             for iteration in iterations:

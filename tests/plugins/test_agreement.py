@@ -33,7 +33,7 @@ def outcomes(tmp_path_factory):
         )
         for rank, rounds in enumerate(tables)
     ]
-    said = [[json.loads(line) for line in rank.communicate(timeout=120)[0].splitlines()] for rank in ranks]
+    said = [[json.loads(line) for line in rank.communicate(timeout=300)[0].splitlines()] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0]
     return {name: (first, second) for name, first, second in zip(ROUNDS, *said, strict=True)}
 

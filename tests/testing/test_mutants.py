@@ -8,6 +8,8 @@ import pytest
 
 from pretrain.testing.suite import Chosen
 
+pytestmark = pytest.mark.ranks  # each run of the kit starts two
+
 CAUGHT = {
     "uniform_rows": "TestSoftmax::test_queries_that_see_no_key_get_zeros",
     "own_noise": "TestSoftmax::test_repeats_when_deterministic",
@@ -56,7 +58,6 @@ def wrong():
     return run_kit("WRONG", "not reference")
 
 
-@pytest.mark.ranks
 @pytest.mark.parametrize(("mutant", "test"), CAUGHT.items(), ids=CAUGHT)
 def test_a_wrong_kernel_is_caught(wrong, mutant, test):
     failed = [name for name in wrong.failed if name.startswith(test) and f"mutant-{mutant}" in name]
@@ -73,7 +74,6 @@ def test_what_is_right_about_a_wrong_kernel_passes(wrong):
     assert any("mutant-does_not_wait" in name for name in wrong.passed)
 
 
-@pytest.mark.ranks
 def test_collectives_that_send_nothing_are_caught():
     silent = run_kit("SILENT", "TestCollectives and not reference")
     names = {name.partition("silent-silent-")[2].rstrip("]") for name in silent.failed}

@@ -80,7 +80,7 @@ def command(*arguments, environment=None):
         env={**os.environ, "OMP_NUM_THREADS": "1", **(environment or {})},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=1200,
         check=False,
     )
 

@@ -25,7 +25,7 @@ def main(name: str, number: int, count: int, folder: str) -> None:
     rank = Rank(subject=subject, number=number, device=backend.device(number))
     meeting = f"file://{Path(folder, 'store')}"
     dist.init_process_group(
-        backend.process_group, init_method=meeting, rank=number, world_size=count, timeout=timedelta(seconds=60)
+        backend.process_group, init_method=meeting, rank=number, world_size=count, timeout=timedelta(minutes=5)
     )
     found: dict[str, str] = {}
     for operation, checks in CHECKS.items():

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pretrain.testing.subject import Kernel, Subject
 
 RANKS = 2
-SECONDS = 300
+SECONDS = 900
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ def run(name, ranks=0, **environment):
     environment = {**os.environ, "PYTHONPATH": str(PROGRAMS.parents[1]), **environment}
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-W", "ignore", *(launcher if ranks else []), str(PROGRAMS / f"{name}.py"), folder]
-        done = subprocess.run(command, env=environment, check=False, capture_output=True, text=True, timeout=300)
+        done = subprocess.run(command, env=environment, check=False, capture_output=True, text=True, timeout=1200)
         assert done.returncode == 0, done.stdout + done.stderr
         return [json.loads((Path(folder) / f"{rank}.json").read_text()) for rank in range(max(1, ranks))]
 

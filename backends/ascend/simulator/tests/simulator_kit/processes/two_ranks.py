@@ -11,7 +11,7 @@ from simulator_kit.programs import tell
 rank = int(os.environ["RANK"])
 torch.npu.set_device(rank)
 dist.init_process_group("hccl")
-found = {"rank": rank}
+found = {}
 
 
 def refused(call):
