@@ -42,7 +42,7 @@ RECIPES = {
     "neox20b.yml, one of 8 devices of a replica": (20.6e9 / 8, 4, 2048),
 }
 """Parameters of a device, samples of a micro-batch, tokens of a sample."""
-WARM_UP = 20
+WARM_UP = 200
 
 
 def main() -> None:
@@ -107,6 +107,8 @@ def clocked(
 
 def loader(prefix: Path, index: str, workers: int, samples: int, seq_length: int, number: int) -> MicroBatches:
     # Here, because every data worker imports this file.
+    import torch
+
     from pretrain.bridge import megatron
     from pretrain.cpu.backend import CpuBackend
 
@@ -126,6 +128,7 @@ def loader(prefix: Path, index: str, workers: int, samples: int, seq_length: int
         data_parallel_size=1,
         consumed_samples=0,
         num_workers=workers,
+        pin_memory=torch.accelerator.is_available(),
     )
 
 

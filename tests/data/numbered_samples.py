@@ -6,17 +6,20 @@ SEQ_LENGTH = 4
 
 
 class NumberedSamples:
-    """Sample n is full of n."""
+    """Sample n is full of n; one may be broken."""
 
-    def __init__(self, length, *, masked=False):
+    def __init__(self, length, *, masked=False, broken=None):
         self.length = length
         self.masked = masked
+        self.broken = broken
 
     def __len__(self):
         return self.length
 
     def __getitem__(self, index):
         assert 0 <= index < self.length
+        if index == self.broken:
+            raise ValueError(f"sample {index} is broken")
         tokens = torch.full((SEQ_LENGTH,), index)
         sample = {"tokens": tokens, "labels": tokens + 1, "dataset_id": 0}
         sample |= {"loss_mask": torch.ones(SEQ_LENGTH), "position_ids": torch.arange(SEQ_LENGTH)}

@@ -1,5 +1,6 @@
 """Micro-batches: every sample once, in steps that do not depend on the layout, from any position on."""
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -19,7 +20,7 @@ from pretrain.errors import DataError
 
 def batches(length=1000, micro_batch_size=2, rank=0, size=1, consumed=0, num_workers=0, **options):
     return MicroBatches(
-        NumberedSamples(length, masked=options.pop("masked", False)),
+        NumberedSamples(length, masked=options.pop("masked", False), broken=options.pop("broken", None)),
         micro_batch_size=micro_batch_size,
         data_parallel_rank=rank,
         data_parallel_size=size,
@@ -150,13 +151,29 @@ class TestWorkers:
         with pytest.raises(DataError):
             next(iterator)
 
+    def test_end_with_whoever_reads_what_they_have_read(self):
+        others = multiprocessing.active_children()
+        iterator = batches(num_workers=1)
+        next(iterator)
+        (worker,) = [child for child in multiprocessing.active_children() if child not in others]
+        del iterator
+        worker.join(60)
+        assert not worker.is_alive()
+
+    def test_an_error_of_theirs_is_raised_in_its_place(self):
+        iterator = batches(10, 2, num_workers=1, broken=5)
+        assert [numbers(next(iterator)) for _ in range(2)] == [[0, 1], [2, 3]]
+        with pytest.raises(ValueError, match="sample 5 is broken"):
+            next(iterator)
+        iterator.close()
+
     def test_leave_signals_to_the_training_process(self, program):
         """Ctrl-C, and Slurm's SIGTERM, reach the workers too; the step is finished all the same."""
         process = program()
         os.killpg(process.pid, signal.SIGINT)
         os.killpg(process.pid, signal.SIGTERM)
         assert process.stdout.readline() == b"read 20 more\n"
-        assert process.wait(30) == 0
+        assert process.wait(300) == 0
 
     def test_end_when_their_parent_is_killed(self, program):
         process = program()

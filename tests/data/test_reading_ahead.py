@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from pretrain.data.reading_ahead import ahead
+from pretrain.data.reading_ahead import Ahead, ahead
 
 
 def numbers(count, seen):
@@ -48,6 +48,33 @@ def test_an_error_comes_in_its_place():
     assert next(stream) == 1
     with pytest.raises(OSError, match="damaged"):
         next(stream)
+
+
+def test_it_comes_again_for_whoever_asks_again():
+    stream = Ahead(iter([1]))
+    assert [next(stream, "none") for _ in range(4)] == [1, "none", "none", "none"]
+
+
+def test_whoever_is_dropped_lets_go_of_what_is_read():
+    closed = threading.Event()
+
+    def items():
+        try:
+            while True:
+                yield 1
+        finally:
+            closed.set()
+
+    stream = Ahead(items())
+    next(stream)
+    del stream
+    assert closed.wait(60)
+
+
+def test_whoever_has_closed_waits_for_nothing():
+    stream = Ahead(iter(range(100)))
+    stream.close()
+    assert len(list(stream)) <= 2  # what was made before
 
 
 def test_whoever_stops_closes_what_is_read():

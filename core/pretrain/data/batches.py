@@ -15,6 +15,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from pretrain.data.orphans import leave_with_parent
+from pretrain.data.reading_ahead import Ahead
 from pretrain.errors import DataError
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 Batch = dict[str, "Tensor | None"]
 _GRACE = 60
 """Seconds that a worker reads on after SIGTERM."""
+_SECONDS = 5.0
+"""How long `close` waits for the batch that is being read; torch waits as long for a worker."""
 _KEYS = ("tokens", "labels", "loss_mask", "position_ids")
 
 
@@ -95,7 +98,12 @@ class MicroBatches:
         self._loader: Iterator[_Arrays | Batch] = iter(
             _loader(dataset, indices, num_workers=num_workers, pin_memory=pin_memory)
         )
-        if num_workers:  # at exit, before multiprocessing waits for workers that nobody has told to leave
+        self._read: Iterator[Batch] = map(_tensors, self._loader)
+        if num_workers:
+            # torch's loader works for half a millisecond to hand over a batch that is there: in a thread, the step
+            # does not wait for it.
+            self._read = Ahead(self._read)
+            # At exit, before multiprocessing waits for workers that nobody has told to leave.
             atexit.register(_close, weakref.ref(self))
 
     def __iter__(self) -> Self:
@@ -112,7 +120,7 @@ class MicroBatches:
             DataError: fewer samples are left than all ranks need for their next micro-batch.
         """
         try:
-            read = next(self._loader)
+            batch = next(self._read)
         except StopIteration:
             msg = (
                 f"the data ends: {self._length} samples, of which {self.consumed_samples} are read; the next "
@@ -121,10 +129,13 @@ class MicroBatches:
             )
             raise DataError(msg) from None
         self.consumed_samples += self._block
-        return read.tensors() if isinstance(read, _Arrays) else read
+        return batch
 
     def close(self) -> None:
         """End the worker processes; there are no more batches then."""
+        if isinstance(self._read, Ahead):
+            self._read.close(_SECONDS)
+        self._read = iter(())
         # torch ends them when the iterator is collected, but the traceback of an error in it keeps it alive.
         getattr(self._loader, "_shutdown_workers", lambda: None)()
         self._loader = iter(())
@@ -207,6 +218,10 @@ class _Arrays:
     def pin_memory(self) -> Batch:
         """Return the batch in page-locked memory; the loader calls it."""
         return {key: None if tensor is None else tensor.pin_memory() for key, tensor in self.tensors().items()}
+
+
+def _tensors(read: _Arrays | Batch) -> Batch:
+    return read.tensors() if isinstance(read, _Arrays) else read
 
 
 def _collate(samples: Sequence[dict[str, Any]]) -> _Arrays:

@@ -1,13 +1,14 @@
-"""Reading while something else is done with what was read before: unpacking lets other threads run."""
+"""Reading while something else is done with what was read before."""
 
 from __future__ import annotations
 
-from collections import deque
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, TypeVar
+import weakref
+from queue import SimpleQueue
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Generic, NamedTuple, Self, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Iterator
 
 T = TypeVar("T")
 
@@ -15,18 +16,66 @@ _AHEAD = 2
 """Items that wait at the most."""
 
 
-def ahead(items: Generator[T]) -> Generator[T]:
-    """Yield `items`, made in a thread of its own before they are asked for; it is closed at the end.
+class Ahead(Generic[T]):
+    """An iterator over `items`, which are made in a thread of its own before they are asked for.
 
     Raises:
-        Exception: what `items` raised, in its place.
+        Exception: what `items` raised, in its place, and again whenever one more is asked for.
     """
-    with ThreadPoolExecutor(1) as pool:
-        waiting = deque(pool.submit(next, items, None) for _ in range(_AHEAD))
+
+    def __init__(self, items: Iterator[T]) -> None:
+        self._made: SimpleQueue[T | _Raised] = SimpleQueue()
+        self._places: SimpleQueue[None] = SimpleQueue()
+        for _ in range(_AHEAD):
+            self._places.put(None)
+        stopped = Event()
+        # Given no reference to this object, so that the thread ends, and lets go of the items, with it. A daemon: one
+        # that reads when Python ends must not hold that up.
+        self._thread = Thread(target=_make, args=(items, self._made, self._places, stopped), daemon=True)
+        self._stop = weakref.finalize(self, _stop, self._places, stopped)
+        self._thread.start()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> T:
+        made = self._made.get()
+        if isinstance(made, _Raised):
+            self._made.put(made)
+            raise made.exception
+        self._places.put(None)
+        return made
+
+    def close(self, timeout: float | None = None) -> None:
+        """Make no more items, and wait for the one that is being made, at most so many seconds."""
+        self._stop()
+        self._thread.join(timeout)
+
+
+def ahead(items: Generator[T]) -> Generator[T]:
+    """Yield `items`, made ahead; the generator is closed at the end."""
+    reader = Ahead(items)
+    try:
+        yield from reader
+    finally:
+        reader.close()
+        items.close()
+
+
+class _Raised(NamedTuple):
+    exception: BaseException
+
+
+def _make(items: Iterator[T], made: SimpleQueue[T | _Raised], places: SimpleQueue[None], stopped: Event) -> None:
+    while places.get() is None and not stopped.is_set():
         try:
-            while (item := waiting.popleft().result()) is not None:
-                waiting.append(pool.submit(next, items, None))
-                yield item
-        finally:
-            pool.shutdown(cancel_futures=True)
-            items.close()
+            made.put(next(items))
+        except BaseException as exc:  # noqa: BLE001  raised where the item is asked for
+            made.put(_Raised(exc))
+            return
+    made.put(_Raised(StopIteration()))
+
+
+def _stop(places: SimpleQueue[None], stopped: Event) -> None:
+    stopped.set()
+    places.put(None)

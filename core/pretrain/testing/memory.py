@@ -8,6 +8,8 @@ import pytest
 import torch
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from pretrain.plugins.backend import Memory
     from pretrain.testing.subject import Subject
 
@@ -30,7 +32,7 @@ class TestMemory:
         """In use and peak hold large tensors; the peak stays when they are gone."""
         backend = subject.plugins.backend
         before = during = _reported(backend.memory(reset_peak=True))
-        tensors = []
+        tensors: list[Tensor] = []
         # The first ones can be given what the process has kept of tensors that were freed before.
         while during - before < MORE // 2 and len(tensors) <= before // MORE + 1:
             tensors.append(torch.ones(MORE // 4, dtype=torch.float32, device=subject.device))
