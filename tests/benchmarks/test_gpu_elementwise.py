@@ -18,5 +18,6 @@ def test_it_measures_every_kernel_of_every_operation(run):
     for kernels in measured.values():
         ways = kernels["reference reference"]
         assert set(ways) == {"forward", "forward and backward"}
-        assert all(len(way["milliseconds"]) == len(way["of_the_copy"]["all"]) == 1 for way in ways.values())
+        assert all(way["milliseconds"][0] > 0 for way in ways.values())
+        assert all(way["of_the_copy"]["median"] == way["of_the_copy"]["all"][0] for way in ways.values())
     assert measured["norm, RMSNorm"]["cpu torch"] == {"declined": "kind RMSNorm; only LayerNorm"}

@@ -1,17 +1,20 @@
 """Samples that can be told apart; in a module of its own, so that worker processes can import it."""
 
+import time
+
 import torch
 
 SEQ_LENGTH = 4
 
 
 class NumberedSamples:
-    """Sample n is full of n; one may be broken."""
+    """Sample n is full of n; one may be broken, and all may take time."""
 
-    def __init__(self, length, *, masked=False, broken=None):
+    def __init__(self, length, *, masked=False, broken=None, seconds=0.0):
         self.length = length
         self.masked = masked
         self.broken = broken
+        self.seconds = seconds
 
     def __len__(self):
         return self.length
@@ -20,6 +23,7 @@ class NumberedSamples:
         assert 0 <= index < self.length
         if index == self.broken:
             raise ValueError(f"sample {index} is broken")
+        time.sleep(self.seconds)
         tokens = torch.full((SEQ_LENGTH,), index)
         sample = {"tokens": tokens, "labels": tokens + 1, "dataset_id": 0}
         sample |= {"loss_mask": torch.ones(SEQ_LENGTH), "position_ids": torch.arange(SEQ_LENGTH)}

@@ -160,6 +160,22 @@ class TestWorkers:
         worker.join(60)
         assert not worker.is_alive()
 
+    def test_one_that_is_killed_is_an_error(self):
+        others = multiprocessing.active_children()
+        iterator = batches(10**6, num_workers=1)
+        next(iterator)
+        (worker,) = [child for child in multiprocessing.active_children() if child not in others]
+        with pytest.raises(RuntimeError, match=rf"DataLoader worker \(pid(\(s\))? {worker.pid}\)"):
+            kill_and_read(worker.pid, iterator)
+        iterator.close()
+
+    @pytest.mark.parametrize("left", ["", "del batches"])
+    def test_hold_up_nobody_who_leaves_while_one_reads(self, program, left):
+        """At exit torch no longer ends the workers, and a worker that is told to end by SIGTERM takes a minute."""
+        process = program(LEAVES.format(left=left))
+        assert process.wait(300) == 0
+        assert process.stdout.read() == b"0\n"  # not ended by the alarm that SIGTERM sets
+
     def test_an_error_of_theirs_is_raised_in_its_place(self):
         iterator = batches(10, 2, num_workers=1, broken=5)
         assert [numbers(next(iterator)) for _ in range(2)] == [[0, 1], [2, 3]]
@@ -187,6 +203,32 @@ class TestWorkers:
             time.sleep(0.05)
 
 
+def kill_and_read(worker, iterator):
+    os.kill(worker, signal.SIGKILL)
+    while True:
+        next(iterator)
+
+
+LEAVES = """
+import atexit
+
+if __name__ == "__main__":
+    workers = []
+    atexit.register(lambda: print(*(worker.exitcode for worker in workers), flush=True))  # after multiprocessing's
+    import multiprocessing
+
+    from data.numbered_samples import NumberedSamples
+    from pretrain.data.batches import MicroBatches
+
+    batches = MicroBatches(
+        NumberedSamples(10**6, seconds=0.5), micro_batch_size=1, data_parallel_rank=0, data_parallel_size=1,
+        consumed_samples=0, num_workers=1,
+    )
+    next(batches)
+    workers += multiprocessing.active_children()
+    {left}
+    print("ready", flush=True)
+"""
 PROGRAM = """
 import signal
 from data.numbered_samples import NumberedSamples
@@ -211,12 +253,12 @@ if __name__ == "__main__":
 
 @pytest.fixture
 def program(tmp_path):
-    """Start a process that reads batches with a worker until it gets SIGINT, then twenty more."""
-    (tmp_path / "main.py").write_text(PROGRAM)
+    """Start a process that reads batches with a worker; PROGRAM until it gets SIGINT, then twenty more."""
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
     processes = []
 
-    def start():
+    def start(program=PROGRAM):
+        (tmp_path / "main.py").write_text(program)
         process = subprocess.Popen(
             [sys.executable, str(tmp_path / "main.py")], env=environment, stdout=subprocess.PIPE, start_new_session=True
         )

@@ -1,6 +1,9 @@
 """Reading ahead changes nothing but the moment."""
 
+import gc
 import threading
+import weakref
+from contextlib import suppress
 
 import pytest
 
@@ -50,9 +53,42 @@ def test_an_error_comes_in_its_place():
         next(stream)
 
 
-def test_it_comes_again_for_whoever_asks_again():
-    stream = Ahead(iter([1]))
-    assert [next(stream, "none") for _ in range(4)] == [1, "none", "none", "none"]
+def test_nothing_comes_after_an_error_or_the_end():
+    def items():
+        yield 1
+        raise OSError("the file is damaged")
+
+    broken, short = Ahead(items()), Ahead(iter([1]))
+    assert (next(broken), next(short)) == (1, 1)
+    with pytest.raises(OSError, match="damaged"):
+        next(broken)
+    assert [[next(stream, "none") for _ in range(3)] for stream in (broken, short)] == [["none"] * 3] * 2
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_an_error_keeps_nothing_alive(asked):
+    class Item:
+        pass
+
+    def items(held):
+        yield 1
+        raise OSError(f"{held} is damaged")
+
+    held = Item()
+    alive = weakref.ref(held)
+    stream = Ahead(map(lambda item, held=held: item, items("x")))
+    del held
+    next(stream)
+    stream.close()
+    gc.disable()
+    try:
+        if asked:
+            with suppress(OSError):
+                next(stream)
+        del stream
+        assert alive() is None
+    finally:
+        gc.enable()
 
 
 def test_whoever_is_dropped_lets_go_of_what_is_read():

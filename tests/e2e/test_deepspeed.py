@@ -126,7 +126,9 @@ def stop(ranks):
     """Stop processes, and wait until they stand: one that renames its folder finishes that first."""
     for rank in ranks:
         os.kill(rank, signal.SIGSTOP)
+    deadline = time.monotonic() + 300
     while any(state(rank) not in "TZ" for rank in ranks):
+        assert time.monotonic() < deadline, "a rank goes on"
         time.sleep(0.001)
 
 

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 Batch = dict[str, "Tensor | None"]
 _GRACE = 60
 """Seconds that a worker reads on after SIGTERM."""
-_SECONDS = 5.0
-"""How long `close` waits for the batch that is being read; torch waits as long for a worker."""
+_JOIN_SECONDS = 5.0
+"""How long the end waits for the batch that is being read; torch waits as long for a worker."""
 _KEYS = ("tokens", "labels", "loss_mask", "position_ids")
 
 
@@ -100,11 +100,14 @@ class MicroBatches:
         )
         self._read: Iterator[Batch] = map(_tensors, self._loader)
         if num_workers:
-            # torch's loader works for half a millisecond to hand over a batch that is there: in a thread, the step
-            # does not wait for it.
+            # torch's loader works for half a millisecond to hand over a batch that is there. In a thread, a step that
+            # leaves Python alone does not wait for it.
             self._read = Ahead(self._read)
-            # At exit, before multiprocessing waits for workers that nobody has told to leave.
-            atexit.register(_close, weakref.ref(self))
+        # In the thread that drops the batches: one that reads would be too late at exit, where torch no longer ends the
+        # workers and multiprocessing waits for them.
+        self._end = weakref.finalize(self, _end, self._read, self._loader)
+        if num_workers:
+            atexit.register(self._end)  # before multiprocessing waits for workers that nobody has told to leave
 
     def __iter__(self) -> Self:
         return self
@@ -133,17 +136,15 @@ class MicroBatches:
 
     def close(self) -> None:
         """End the worker processes; there are no more batches then."""
-        if isinstance(self._read, Ahead):
-            self._read.close(_SECONDS)
-        self._read = iter(())
-        # torch ends them when the iterator is collected, but the traceback of an error in it keeps it alive.
-        getattr(self._loader, "_shutdown_workers", lambda: None)()
-        self._loader = iter(())
+        self._end()
+        self._read, self._loader = iter(()), iter(())
 
 
-def _close(batches: weakref.ref[MicroBatches]) -> None:
-    if (living := batches()) is not None:
-        living.close()
+def _end(read: Iterator[Batch], loader: Iterator[_Arrays | Batch]) -> None:
+    if isinstance(read, Ahead):
+        read.close(_JOIN_SECONDS)
+    # torch does so when the iterator is collected, but the traceback of an error in it keeps it alive.
+    getattr(loader, "_shutdown_workers", lambda: None)()
 
 
 def _block_indices(*, length: int | None, modulus: int, begin: int, block: int, run: slice) -> Iterator[list[int]]:

@@ -155,11 +155,12 @@ def _lazy_paths(files: list[Path], names: tuple[str, ...]) -> dict[str, str]:
 
 
 def _write(files: list[Path], arrays: Iterator[Any], description: str) -> None:
-    """Save arrays as they are made, so that one at a time is in memory, and the description after them."""
+    """Save arrays as they are made, none longer in memory than it takes, and the description after them."""
     *paths, last = files
     last.parent.mkdir(parents=True, exist_ok=True)
-    for file in paths:
-        _save(file, next(arrays))
+    for file, array in zip(paths, arrays, strict=True):
+        _save(file, array)
+        del array
     last.write_text(description)
 
 

@@ -63,8 +63,8 @@ class _Frame(Protocol):
     def decompress(self, data: bytes, max_length: int) -> bytes: ...
 
 
-class _Library:
-    """What zlib's and zstandard's objects have in common with the other libraries'."""
+class _Wrapped:
+    """An object of zlib or zstandard, with what those of the other libraries say of themselves."""
 
     def __init__(self, frame: Any) -> None:
         self._frame = frame
@@ -78,7 +78,7 @@ class _Library:
         return bytes(self._frame.unused_data)
 
 
-class _Zstandard(_Library):
+class _Zstandard(_Wrapped):
     needs_input = True
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ class _Zstandard(_Library):
         return bytes(self._frame.decompress(data))
 
 
-class _Gzip(_Library):
+class _Gzip(_Wrapped):
     def __init__(self) -> None:
         super().__init__(zlib.decompressobj(wbits=31))  # gzip's header and checksum
         self._full = False

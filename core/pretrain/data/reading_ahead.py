@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from queue import SimpleQueue
-from threading import Event, Thread
+from threading import Event, Thread, current_thread
 from typing import TYPE_CHECKING, Generic, NamedTuple, Self, TypeVar
 
 if TYPE_CHECKING:
@@ -20,12 +20,12 @@ class Ahead(Generic[T]):
     """An iterator over `items`, which are made in a thread of its own before they are asked for.
 
     Raises:
-        Exception: what `items` raised, in its place, and again whenever one more is asked for.
+        Exception: what `items` raised, in its place; nothing comes after it.
     """
 
     def __init__(self, items: Iterator[T]) -> None:
         self._made: SimpleQueue[T | _Raised] = SimpleQueue()
-        self._places: SimpleQueue[None] = SimpleQueue()
+        self._places: SimpleQueue[None] = SimpleQueue()  # not a semaphore: a finalizer may interrupt one in release
         for _ in range(_AHEAD):
             self._places.put(None)
         stopped = Event()
@@ -41,15 +41,19 @@ class Ahead(Generic[T]):
     def __next__(self) -> T:
         made = self._made.get()
         if isinstance(made, _Raised):
-            self._made.put(made)
-            raise made.exception
+            self._made.put(_Raised(StopIteration()))
+            try:
+                raise made.exception
+            finally:
+                del made  # or the exception would refer to itself, by this frame
         self._places.put(None)
         return made
 
     def close(self, timeout: float | None = None) -> None:
         """Make no more items, and wait for the one that is being made, at most so many seconds."""
         self._stop()
-        self._thread.join(timeout)
+        if self._thread is not current_thread():  # where garbage may be collected, too
+            self._thread.join(timeout)
 
 
 def ahead(items: Generator[T]) -> Generator[T]:
@@ -67,11 +71,15 @@ class _Raised(NamedTuple):
 
 
 def _make(items: Iterator[T], made: SimpleQueue[T | _Raised], places: SimpleQueue[None], stopped: Event) -> None:
-    while places.get() is None and not stopped.is_set():
+    while True:
+        places.get()
+        if stopped.is_set():
+            break
         try:
             made.put(next(items))
         except BaseException as exc:  # noqa: BLE001  raised where the item is asked for
-            made.put(_Raised(exc))
+            # Without this frame, which refers to the exception's queue and to the items.
+            made.put(_Raised(exc.with_traceback(exc.__traceback__.tb_next if exc.__traceback__ else None)))
             return
     made.put(_Raised(StopIteration()))
 
