@@ -152,19 +152,13 @@ class TestWorkers:
             next(iterator)
 
     def test_end_with_whoever_reads_what_they_have_read(self):
-        others = multiprocessing.active_children()
-        iterator = batches(num_workers=1)
-        next(iterator)
-        (worker,) = [child for child in multiprocessing.active_children() if child not in others]
+        iterator, worker = read_by_a_worker()
         del iterator
         worker.join(60)
         assert not worker.is_alive()
 
     def test_one_that_is_killed_is_an_error(self):
-        others = multiprocessing.active_children()
-        iterator = batches(10**6, num_workers=1)
-        next(iterator)
-        (worker,) = [child for child in multiprocessing.active_children() if child not in others]
+        iterator, worker = read_by_a_worker()
         with pytest.raises(RuntimeError, match=rf"DataLoader worker \(pid(\(s\))? {worker.pid}\)"):
             kill_and_read(worker.pid, iterator)
         iterator.close()
@@ -201,6 +195,15 @@ class TestWorkers:
         while _group(process.pid):
             assert time.monotonic() < deadline, "workers outlive their parent"
             time.sleep(0.05)
+
+
+def read_by_a_worker():
+    """Return batches of which one is read, and the process that reads them."""
+    others = multiprocessing.active_children()
+    iterator = batches(10**6, num_workers=1)
+    next(iterator)
+    (worker,) = [child for child in multiprocessing.active_children() if child not in others]
+    return iterator, worker
 
 
 def kill_and_read(worker, iterator):

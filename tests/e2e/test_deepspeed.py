@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from e2e.conftest import PRETRAIN, ROOT, metrics, pretrain, tiny
+from launch.rank_processes import state, wait_for
 
 ZERO3 = "engine={name: deepspeed, zero: {stage: 3, stage3_param_persistence_threshold: 0}}"
 LENGTH = 8
@@ -126,15 +127,7 @@ def stop(ranks):
     """Stop processes, and wait until they stand: one that renames its folder finishes that first."""
     for rank in ranks:
         os.kill(rank, signal.SIGSTOP)
-    deadline = time.monotonic() + 300
-    while any(state(rank) not in "TZ" for rank in ranks):
-        assert time.monotonic() < deadline, "a rank goes on"
-        time.sleep(0.001)
-
-
-def state(process):
-    """Return the letter of /proc for what a process does."""
-    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    wait_for(lambda: all(state(rank) in "TZ" for rank in ranks), "the ranks to stand")
 
 
 def is_saving(folder):

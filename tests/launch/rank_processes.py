@@ -21,6 +21,11 @@ def wait_for(condition, what, seconds=300):
 def alive(pid):
     """Say whether a process runs; one that has ended but was not collected does not."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        return state(pid) != "Z"
     except FileNotFoundError:
         return False
+
+
+def state(pid):
+    """Return the letter of /proc for what a process does."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]

@@ -95,17 +95,14 @@ class MicroBatches:
             block=self._block,
             run=slice(data_parallel_rank * micro_batch_size, (data_parallel_rank + 1) * micro_batch_size),
         )
-        self._loader: Iterator[_Arrays | Batch] = iter(
-            _loader(dataset, indices, num_workers=num_workers, pin_memory=pin_memory)
-        )
-        self._read: Iterator[Batch] = map(_tensors, self._loader)
-        if num_workers:
-            # torch's loader works for half a millisecond to hand over a batch that is there. In a thread, a step that
-            # leaves Python alone does not wait for it.
-            self._read = Ahead(self._read)
+        loader = iter(_loader(dataset, indices, num_workers=num_workers, pin_memory=pin_memory))
+        read = map(_tensors, loader)
+        # torch's loader works for half a millisecond to hand over a batch that is there. In a thread, a step that
+        # leaves Python alone does not wait for it.
+        self._read: Iterator[Batch] = Ahead(read) if num_workers else read
         # In the thread that drops the batches: one that reads would be too late at exit, where torch no longer ends the
         # workers and multiprocessing waits for them.
-        self._end = weakref.finalize(self, _end, self._read, self._loader)
+        self._end = weakref.finalize(self, _end, self._read, loader)
         if num_workers:
             atexit.register(self._end)  # before multiprocessing waits for workers that nobody has told to leave
 
@@ -137,7 +134,7 @@ class MicroBatches:
     def close(self) -> None:
         """End the worker processes; there are no more batches then."""
         self._end()
-        self._read, self._loader = iter(()), iter(())
+        self._read = iter(())
 
 
 def _end(read: Iterator[Batch], loader: Iterator[_Arrays | Batch]) -> None:

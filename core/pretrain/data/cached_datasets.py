@@ -155,12 +155,11 @@ def _lazy_paths(files: list[Path], names: tuple[str, ...]) -> dict[str, str]:
 
 
 def _write(files: list[Path], arrays: Iterator[Any], description: str) -> None:
-    """Save arrays as they are made, none longer in memory than it takes, and the description after them."""
+    """Save arrays as they are made, and the description after them."""
     *paths, last = files
     last.parent.mkdir(parents=True, exist_ok=True)
-    for file, array in zip(paths, arrays, strict=True):
-        _save(file, array)
-        del array
+    for file in paths:  # zip would hold an array while the next one is made
+        _save(file, next(arrays))
     last.write_text(description)
 
 
