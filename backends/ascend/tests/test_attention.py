@@ -55,16 +55,23 @@ def inputs(request):
 
 @pytest.mark.parametrize("name", [A2, A3, A5])
 def test_from_a2_on_fusion_attention_comes_first(name):
-    assert offered(on(name)) == [*FUSED, "triangle_fused"]
-    assert offered(on(name, dropout=0.1)) == [*FUSED, "triangle_fused"]
-    assert offered(on(name, torch.bfloat16, mask=Mask.ARBITRARY)) == FUSED
+    assert offered(on(name)) == [*FUSED, "triangle_fused", "query_first"]
+    assert offered(on(name, dropout=0.1)) == [*FUSED, "triangle_fused", "query_first"]
+    assert offered(on(name, torch.bfloat16, mask=Mask.ARBITRARY)) == [*FUSED, "query_first"]
 
 
 def test_the_first_generation_computes_the_triangle():
-    assert offered(on(FIRST)) == ["triangle_fused"]
-    assert offered(on(FIRST, mask=Mask.ARBITRARY)) == []
+    assert offered(on(FIRST)) == ["triangle_fused", "query_first"]
+    assert offered(on(FIRST, mask=Mask.ARBITRARY)) == ["query_first"]
     assert reason(on(FIRST), "fusion_attention") == "chip family 910A; only A2 and later"
     assert reason(on(FIRST, torch.bfloat16), "triangle_fused").startswith("dtype bfloat16 on chip family 910A; only")
+
+
+@pytest.mark.parametrize("name", ["triangle_fused", "query_first"])
+def test_the_first_generation_has_no_products_of_fp32(name):
+    assert reason(on(FIRST, torch.float32), name) == (
+        "dtype float32 on chip family 910A, which multiplies it in float16; only float16"
+    )
 
 
 @pytest.mark.parametrize(
@@ -93,11 +100,23 @@ def test_what_does_not_fit_is_said(request_, name, expected):
 def test_triangle_agrees_with_float64(stand_ins, length, groups, divisor):
     """Blocks of 32 in the fused softmax; the last one of 16 rows, which it does not take, in plain torch."""
     request = on(FIRST, length=length, groups=groups, divisor=divisor)
-    kernel = attention.answers(request)[-1].build({})
+    kernel = next(answer for answer in attention.answers(request) if answer.name == "triangle_fused").build({})
     assert_agrees(kernel, oracle(replace(request, score_divisor=1.0)), inputs(request), torch.device("cpu"))
     assert {name for name, _ in stand_ins} == {"npu_scaled_masked_softmax"}
     assert len(stand_ins) == length // 32
     assert {given["scale"] for _, given in stand_ins} == {divisor}
+
+
+def test_the_triangle_keeps_one_tensor_of_weights_and_its_masks(stand_ins, monkeypatch):
+    """Every query of a block sees a key, so nothing is filled in afterwards; the masks of a shape are made once."""
+    monkeypatch.setattr(torch.Tensor, "masked_fill", lambda *_: pytest.fail("a fill over all weights"))
+    monkeypatch.setattr(operators, "npu_scaled_masked_softmax", lambda x, **_: x)
+    kernel = next(answer for answer in attention.answers(on(FIRST)) if answer.name == "triangle_fused").build({})
+    kernel(**inputs(on(FIRST)))
+    made = [given["mask"] for _, given in stand_ins]
+    kernel(**inputs(on(FIRST)))
+    again = [given["mask"] for _, given in stand_ins][len(made) :]
+    assert [mask.data_ptr() for mask in again] == [mask.data_ptr() for mask in made]
 
 
 def test_fusion_attention_is_causal_by_one_compressed_mask(stand_ins):

@@ -186,14 +186,15 @@ class TestNamed:
         assert named.device_name() == "Ascend910B3"
 
     @pytest.mark.parametrize(
-        ("name", "bf16"),
+        ("name", "other"),
         [("Ascend910A", False), ("Ascend910B", False), ("Ascend910B1", True), ("Ascend910_9362", True)],
     )
-    def test_bf16_begins_with_a2(self, name, bf16):
+    def test_products_of_bf16_and_of_fp32_begin_with_a2(self, name, other):
+        """The 910A family multiplies fp32 in fp16; a training in fp32 would be one in fp16 without a loss scale."""
         named = AscendBackend().named(name)
-        assert named.supports(torch.bfloat16) is bf16
+        assert named.supports(torch.bfloat16) is other
         assert named.supports(torch.float16)
-        assert named.supports(torch.float32)
+        assert named.supports(torch.float32) is other
         assert not named.supports(torch.float64)
 
     @pytest.mark.parametrize(("name", "batched"), [("Ascend910A", False), ("Ascend910B3", True), ("Ascend950DT", True)])

@@ -79,14 +79,15 @@ def test_without_a_named_kernel_a2_stores_no_weights_and_910a_computes_the_trian
     assert rows(explain("gpt3", "Ascend910B")[1])["attention"] == "triangle_fused"
 
 
-def test_910a_cannot_do_bf16(explain):
-    code, out, _ = explain("gpt3", FIRST, "precision={dtype: bf16}")
+@pytest.mark.parametrize(("dtype", "name"), [("bf16", "bfloat16"), ("fp32", "float32")])
+def test_910a_trains_in_fp16_alone(explain, dtype, name):
+    code, out, _ = explain("gpt3", FIRST, f"precision={{dtype: {dtype}}}")
     assert code == 0
     lines = out.splitlines()
     assert re.fullmatch(
-        r"precision: backend 'ascend' \(pretrain-ascend .*\) does not support bfloat16 on this device\.", lines[1]
+        rf"precision: backend 'ascend' \(pretrain-ascend .*\) does not support {name} on this device\.", lines[1]
     )
-    assert lines[2] == "Set precision.dtype to one of: fp32, fp16"
+    assert lines[2] == "Set precision.dtype to one of: fp16"
 
 
 def test_layers_are_not_compiled(explain):

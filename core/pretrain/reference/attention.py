@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 from torch.nn import functional as F  # noqa: N812  torch's own alias
@@ -11,17 +11,32 @@ from pretrain.plugins.requests import SoftmaxRequest
 from pretrain.reference.softmax import Softmax
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
 
     from pretrain.plugins.requests import AttentionRequest
     from pretrain.plugins.signatures import SoftmaxFn
 
+Product: TypeAlias = "Callable[[Tensor, Tensor, float], Tensor]"
+"""As `scaled_product`."""
+
 
 class Attention:
     """An `AttentionFn` that stores the weights of all queries and keys."""
 
-    def __init__(self, request: AttentionRequest, softmax: SoftmaxFn | None = None) -> None:
+    def __init__(
+        self, request: AttentionRequest, softmax: SoftmaxFn | None = None, *, product: Product | None = None
+    ) -> None:
+        """Make a kernel.
+
+        Args:
+            request: what is asked for.
+            softmax: of the scores; it multiplies by the request's score divisor. None: in plain torch.
+            product: of queries and keys. None: `scaled_product`.
+        """
         self.softmax = softmax or Softmax(softmax_request(request))
+        self.product = product or scaled_product
         self.groups, self.dropout = request.query_groups, request.dropout
         self.scale = request.scale / request.score_divisor  # the softmax multiplies by the divisor
 
@@ -31,7 +46,7 @@ class Attention:
         """Return the context [s, b, n * d] for query [s, b, n, d], key and value [s, b, g, d]."""
         queries, batch, heads, _ = query.shape
         grouped = by_group(query, self.groups)
-        scores = scaled_product(grouped, by_group(key, self.groups).transpose(1, 2), self.scale)
+        scores = self.product(grouped, by_group(key, self.groups).transpose(1, 2), self.scale)
         weights = self.softmax(scores.view(batch, heads, queries, -1), mask)
         weights = F.dropout(weights, self.dropout, training=training)
         context = torch.bmm(weights.reshape(scores.shape), by_group(value, self.groups))
@@ -61,7 +76,11 @@ def by_group(x: Tensor, groups: int) -> Tensor:
 
 
 def scaled_product(a: Tensor, b: Tensor, scale: float) -> Tensor:
-    """Return scale * a @ b for batches of matrices, scaled before it is rounded to the dtype."""
+    """Return scale * a @ b for batches of matrices, scaled before it is rounded to the dtype.
+
+    So do the BLAS libraries of CPUs and NVIDIA's GPUs with alpha. A device that rounds the product first needs another
+    `Product`: divided after it, scores beyond the dtype's range are lost.
+    """
     return torch.baddbmm(a.new_empty(1), a, b, beta=0, alpha=scale)  # beta 0: the empty tensor is not read
 
 

@@ -17,28 +17,41 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from pretrain.plugins.requests import AttentionRequest
+    from pretrain.reference.attention import Product
 
 BlockSoftmax: TypeAlias = "Callable[[Tensor, Tensor], Tensor]"
+BlockMask: TypeAlias = "Callable[[int, int, torch.device], Tensor]"
 
 
 class Triangle:
     """An `AttentionFn` for causal masks: a block of queries meets only the keys up to its own last row.
 
-    Of G x G blocks G (G + 1) / 2 are computed and stored. The last block may be shorter than the others. Keys and
-    values of a block are views; its mask is made anew in every call, so that shapes may change between calls.
+    Of G x G blocks G (G + 1) / 2 are computed and stored. The last block may be shorter than the others, and shapes may
+    change between calls. Keys and values of a block are views.
     """
 
-    def __init__(self, request: AttentionRequest, softmax: BlockSoftmax | None = None) -> None:
+    def __init__(
+        self,
+        request: AttentionRequest,
+        softmax: BlockSoftmax | None = None,
+        *,
+        product: Product | None = None,
+        mask: BlockMask | None = None,
+    ) -> None:
         """Make a kernel.
 
         Args:
             request: what is asked for.
             softmax: of the scores [b, n, rows, keys] of a block, and bool [rows, keys], True = masked; it multiplies by
                 the request's score divisor. None: in plain torch.
+            product: of queries and keys. None: `scaled_product`.
+            mask: `masks.causal`, or one that remembers what it made. None: made anew for every block.
         """
         self.request = request
         self.scale = request.scale / request.score_divisor
         self.softmax = softmax or self._softmax
+        self.product = product or scaled_product
+        self.mask = mask or causal
 
     def __call__(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, *, training: bool = True
@@ -56,8 +69,8 @@ class Triangle:
 
     def _block(self, query: Tensor, keys: Tensor, values: Tensor, *, training: bool) -> Tensor:
         rows, batch, heads, _ = query.shape
-        scores = scaled_product(by_group(query, self.request.query_groups), keys.transpose(1, 2), self.scale)
-        weights = self.softmax(scores.view(batch, heads, rows, -1), causal(rows, keys.shape[1], query.device))
+        scores = self.product(by_group(query, self.request.query_groups), keys.transpose(1, 2), self.scale)
+        weights = self.softmax(scores.view(batch, heads, rows, -1), self.mask(rows, keys.shape[1], query.device))
         weights = F.dropout(weights, self.request.dropout, training=training)
         return to_context(torch.bmm(weights.reshape(scores.shape), values).view(batch, heads, rows, -1))
 

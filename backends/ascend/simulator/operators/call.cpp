@@ -32,6 +32,7 @@ void Call::run() {
   wait_for_stream();
   arguments_to_host();
   check_devices();
+  round_factors();
   const c10::Device device = target();
   call_cpu(device);
   fill_empty_outputs();
@@ -83,6 +84,13 @@ at::Tensor Call::to_host(const at::Tensor& tensor, bool is_out) {
   }
   pairs_.push_back({tensor, host_view(tensor)});
   return pairs_.back().host;
+}
+
+void Call::round_factors() {
+  if (device_)
+    for (size_t i = 0; i < given_.size(); i++)
+      if (signature_.is_factor[i] && stack_[first_ + i].isTensor())
+        stack_[first_ + i] = as_factor(stack_[first_ + i].toTensor());
 }
 
 // Without this a tensor that was left on the CPU would go unnoticed: here all memory is the CPU's.

@@ -22,6 +22,7 @@ class Call {
   void arguments_to_host();
   c10::IValue to_host(const c10::IValue& value, bool is_out);
   at::Tensor to_host(const at::Tensor& tensor, bool is_out);
+  void round_factors();
   void check_devices() const;
   c10::Device target() const;
   void call_cpu(c10::Device device);

@@ -82,6 +82,7 @@ at::Tensor host(const at::Tensor& tensor) {
   wait_for_stream();
   return is_npu(tensor) ? host_view(tensor) : tensor;
 }
+at::Tensor factor(const at::Tensor& tensor) { return as_factor(host(tensor)); }
 void saturate_(const at::Tensor& tensor) { saturate(host(tensor)); }
 
 }  // namespace
@@ -92,6 +93,7 @@ TORCH_LIBRARY(ascend_simulator, library) {
   library.def("install() -> int", simulator::install);
   library.def("host(Tensor tensor) -> Tensor", simulator::host);
   library.def("saturate_(Tensor tensor) -> ()", simulator::saturate_);
+  library.def("factor(Tensor tensor) -> Tensor", simulator::factor);
   library.def("check_type(str operation, ScalarType type) -> ()",
               [](std::string operation, at::ScalarType type) { simulator::check_type(operation.c_str(), type); });
   library.def("first_generation() -> bool", [] { return simulator_first_generation(); });

@@ -17,6 +17,13 @@ void saturate(const at::Tensor& host) {
   simulator_raise_overflow();
 }
 
+at::Tensor as_factor(const at::Tensor& host) {
+  if (!host.defined() || host.scalar_type() != at::kFloat || !simulator_first_generation()) return host;
+  const at::Tensor half = host.to(at::kHalf);
+  saturate(half);
+  return half.to(at::kFloat);
+}
+
 void check_type(const char* operation, at::ScalarType type) {
   TORCH_CHECK(type != at::kBFloat16 || !simulator_first_generation(), operation, ": ", aclrtGetSocName(),
               " has no bfloat16: its kernels take float16 and float32");

@@ -39,6 +39,20 @@ const Names kMoves{"aten::fill_",
                    "aten::scalar_tensor",
                    "aten::new_full"};
 
+// Products of matrices, and what of them is added to the product and no factor.
+const Names kProducts{"aten::mm",      "aten::bmm",      "aten::addmm",    "aten::addmm_",    "aten::baddbmm",
+                      "aten::addbmm",  "aten::addbmm_",  "aten::baddbmm_", "aten::mv",        "aten::addmv",
+                      "aten::addmv_",  "aten::dot",      "aten::vdot",     "aten::matmul",    "aten::linear",
+                      "aten::einsum",  "aten::inner",    "aten::chain_matmul", "aten::_addmm_activation",
+                      "aten::convolution", "aten::convolution_backward", "aten::linear_backward"};
+
+bool is_added(const c10::FunctionSchema& schema, const c10::Argument& argument) {
+  if (argument.name() == "bias") return true;
+  for (const auto& other : schema.arguments())
+    if (other.name() == "beta") return argument.name() == "self";
+  return false;
+}
+
 int argument_of(const c10::Argument& result, const std::vector<c10::Argument>& arguments) {
   const auto* alias = result.alias_info();
   if (!alias || !alias->isWrite()) return -1;
@@ -59,6 +73,7 @@ Signature::Signature(const c10::OperatorHandle& op) : name(toString(op.operator_
     const bool written = argument.alias_info() && argument.alias_info()->isWrite();
     is_random = is_random || argument.type()->str().find("Generator") != std::string::npos;
     is_written.push_back(written);
+    is_factor.push_back(kProducts.count(schema.name()) && !written && !is_added(schema, argument));
     is_out.push_back(written && argument.kwarg_only() && argument.type()->kind() == c10::TypeKind::TensorType);
   }
   for (const auto& result : schema.returns()) same_as.push_back(argument_of(result, schema.arguments()));

@@ -16,6 +16,7 @@ struct Signature {
   bool takes_several_devices = false;
   std::vector<bool> is_out;      // per argument: the caller's tensor for a result, resized where it is empty
   std::vector<bool> is_written;  // per argument
+  std::vector<bool> is_factor;   // per argument: multiplied by the cube unit, not one at a time
   std::vector<int> same_as;      // per result: the argument that it is, or -1
 };
 

@@ -33,6 +33,18 @@ def test_nothing_else_raises_it(found):
     assert found["fp32"]["flag"] is False
 
 
+def test_a_product_of_fp32_is_one_of_fp16(found):
+    """torch_npu's SetPrecisionMode, and aclnnMm's documentation of cubeMathType; other operations keep fp32."""
+    assert found["rounded factors"] == [0.0, 2**-12]
+    assert found["fp32 factor"] == {"result": [65504.0, 65504.0], "flag": True}
+
+
+def test_a_product_is_rounded_before_it_is_scaled(found):
+    """op-plugin's acl_op::baddbmm: BatchMatMul into float16, then mul by alpha; nothing brings back what overflowed."""
+    assert found["divided after"] == {"result": [32752.0, 32752.0], "flag": True}
+    assert found["divided before"] == {"result": [40000.0, 40000.0], "flag": False}
+
+
 def test_it_stays_until_it_is_cleared(found):
     assert found["sticky"] == [True, True]
 

@@ -9,10 +9,14 @@ import torch
 
 from pretrain.plugins.offer import offer_unless
 from pretrain.plugins.requests import Mask
+from pretrain.reference.attention import Attention
 from pretrain_ascend import chip_fit, installed, softmax_limits
 from pretrain_ascend.devices import Family
+from pretrain_ascend.products import query_first
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pretrain.plugins.offer import Decline, Offer
     from pretrain.plugins.requests import AttentionRequest
 
@@ -24,12 +28,13 @@ LARGEST_SDPA_HEAD = 512
 
 
 def answers(request: AttentionRequest) -> list[Offer | Decline]:
-    """Return all kernels. Those that store no weights come first, then the triangle; the reference's square comes last.
+    """Return all kernels. Those that store no weights come first, then the triangle, then all weights.
 
     None of it was measured. torch's call ends in the same kernel as the direct one, through more checks; where they
-    fail it would silently compute all weights, which is why it declines what they refuse.
+    fail it would silently compute all weights, which is why it declines what they refuse. The last two scale queries
+    before the product, which the reference's do not: see `products`.
     """
-    return [_fusion(request), _sdpa(request), _triangle(request)]
+    return [_fusion(request), _sdpa(request), _triangle(request), _square(request)]
 
 
 def _fusion(request: AttentionRequest) -> Offer | Decline:
@@ -46,7 +51,7 @@ def _sdpa(request: AttentionRequest) -> Offer | Decline:
 
 
 def _triangle(request: AttentionRequest) -> Offer | Decline:
-    reason = chip_fit.unfit(request)
+    reason = _products_limits(request)
     if request.mask is not Mask.CAUSAL:
         reason = f"mask {request.mask}; only {Mask.CAUSAL}"
     elif not 0 <= request.dropout < 1:
@@ -54,6 +59,18 @@ def _triangle(request: AttentionRequest) -> Offer | Decline:
     rows = min(request.block_size, request.seq_length)
     reason = reason or softmax_limits.sizes(rows, rows)
     return _answer(request, "triangle_fused", "triangle", reason, "triangle.make")
+
+
+def _square(request: AttentionRequest) -> Offer | Decline:
+    def build(built: Mapping[str, Any]) -> Any:
+        return Attention(request, built.get("softmax"), product=query_first)
+
+    reason = _products_limits(request)
+    return offer_unless(reason, name="query_first", kind="softmax", build=build, provider=installed.provider())
+
+
+def _products_limits(request: AttentionRequest) -> str:
+    return chip_fit.unfit(request) or chip_fit.product_unfit(request)
 
 
 def _fusion_limits(request: AttentionRequest) -> str:

@@ -88,7 +88,7 @@ class AscendBackend(Backend):
         return torch.device("npu", local_rank)
 
     def supports(self, dtype: torch.dtype) -> bool:
-        """Say whether there are products: bf16 from A2 on, fp64 nowhere."""
+        """Say whether there are products: bf16 and fp32 from A2 on, fp64 nowhere."""
         return _supports(dtype, devices.family_of(""))
 
     def supports_reduction(self, dtype: torch.dtype) -> bool:
@@ -164,7 +164,9 @@ def _npu() -> Any:
 def _supports(dtype: torch.dtype, family: Family | None) -> bool:
     if dtype == torch.bfloat16:
         return family is not None and family >= Family.A2
-    return dtype in (torch.float16, torch.float32)
+    if dtype == torch.float32:
+        return family is None or devices.multiplies_fp32(family)
+    return dtype == torch.float16
 
 
 def _teraflops(given: str) -> float:

@@ -34,6 +34,14 @@ def dtype_unfit(dtype: torch.dtype, family: Family) -> str:
     return ""
 
 
+def product_unfit(request: Request) -> str:
+    """Return why matrix products of the dtype are not what they are called on the family, or ""."""
+    family = devices.family_of(request.device_name)
+    if family is None or request.dtype is not torch.float32 or devices.multiplies_fp32(family):
+        return ""
+    return f"dtype float32 on chip family {family}, which multiplies it in float16; only float16"
+
+
 def one_dtype(dtype: torch.dtype, weight_dtype: torch.dtype) -> str:
     """Return why weights of another dtype do not fit, or ""."""
     if weight_dtype is dtype:

@@ -87,6 +87,15 @@ def family_of(name: str) -> Family | None:
     return None if device is None else device.family
 
 
+def multiplies_fp32(family: Family) -> bool:
+    """Say whether matrix products of fp32 are such, which they are from A2 on.
+
+    Before, the cube unit has fp16 alone: torch_npu's SetPrecisionMode (LazyInitAclops.cpp) has compiled operators cast
+    to it there ("allow_fp32_to_fp16"), and so do aclnnMm and its siblings, says their documentation of cubeMathType.
+    """
+    return family >= Family.A2
+
+
 def here() -> str:
     """Return the name of this process's device, "" where torch_npu is not loaded or shows none."""
     if "torch_npu" not in sys.modules:

@@ -7,17 +7,31 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from pretrain.reference import masks
+
 if TYPE_CHECKING:
     from torch import Tensor
 
 COMPRESSED = 2048
 """Rows and columns of the one mask that stands for a causal one of any length (sparse_mode 2)."""
 
+KEPT = 32
+"""Causal masks of blocks: one for each of a sequence's, in training and in evaluation."""
+
 
 @functools.cache
 def compressed_causal(device: torch.device) -> Tensor:
     """Return bool [2048, 2048], True above the diagonal: 4 MiB, once for each device."""
     return torch.ones(COMPRESSED, COMPRESSED, dtype=torch.bool, device=device).triu_(1)
+
+
+@functools.lru_cache(maxsize=KEPT)
+def causal(queries: int, keys: int, device: torch.device) -> Tensor:
+    """Return bool [queries, keys], True where a key is later than the query; made once, not for every layer.
+
+    The tensor is shared: nobody may write to it.
+    """
+    return masks.causal(queries, keys, device)
 
 
 def expanded(mask: Tensor, batch: int, heads: int, queries: int, keys: int) -> Tensor:

@@ -44,7 +44,21 @@ def fused_softmax(scores: Tensor, masked: Tensor, scale: float) -> Tensor:
         masked: bool, broadcastable to the scores, True = masked.
         scale: the scores are multiplied by it before the mask.
     """
+    weights, mask = _called(scores, masked, scale)
+    return weights.masked_fill(mask, 0)
+
+
+def softmax_with_seen_keys(scores: Tensor, masked: Tensor, scale: float) -> Tensor:
+    """Return the same for masks that leave every row a key, without the fill: one tensor of weights less is kept.
+
+    Masked entries are zero as the operator makes them: exp(-10000 - maximum) is, unless all scores that a row sees are
+    below -9896. Then they get a share, as they do in Megatron's own fused softmax.
+    """
+    return _called(scores, masked, scale)[0]
+
+
+def _called(scores: Tensor, masked: Tensor, scale: float) -> tuple[Tensor, Tensor]:
     mask = masked[(None,) * (4 - masked.dim())]
     mask = mask.expand(*mask.shape[:2], *scores.shape[2:]).contiguous()
     weights: Tensor = operators.call("npu_scaled_masked_softmax", scores.contiguous(), mask, scale)
-    return weights.masked_fill(mask, 0)
+    return weights, mask

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from pretrain.reference.softmax import masked_softmax
 from pretrain.reference.triangle import Triangle
-from pretrain_ascend import softmax_limits
-from pretrain_ascend.softmax_fused import fused_softmax
+from pretrain_ascend import masks, softmax_limits
+from pretrain_ascend.products import query_first
+from pretrain_ascend.softmax_fused import softmax_with_seen_keys
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,7 +25,7 @@ def make(request: AttentionRequest) -> Triangle:
 
     def softmax(scores: Tensor, masked: Tensor) -> Tensor:
         if softmax_limits.fits(*scores.shape[2:]):
-            return fused_softmax(scores, masked, request.score_divisor)
+            return softmax_with_seen_keys(scores, masked, request.score_divisor)
         return masked_softmax(scores, masked, request.score_divisor, in_fp32=request.softmax_in_fp32)
 
-    return Triangle(request, softmax)
+    return Triangle(request, softmax, product=query_first, mask=masks.causal)

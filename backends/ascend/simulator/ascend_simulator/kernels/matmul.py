@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ascend_simulator.kernels.registration import kernel
+from ascend_simulator.kernels.registration import SIMULATOR, kernel
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,6 +19,7 @@ def matmul_backward(grad: Tensor, left: Tensor, right: Tensor, mask: list[bool])
         grad = grad.unsqueeze(-1)
     if left.dim() == 1:
         grad = grad.unsqueeze(-2)
+    grad, a, b = (SIMULATOR.factor(x) for x in (grad, a, b))
     da = (grad @ b.mT).sum_to_size(a.shape).view(left.shape) if mask[0] else None
     db = _right(a, grad, b).view(right.shape) if mask[1] else None
     return da, db
@@ -28,3 +29,16 @@ def _right(a: Tensor, grad: Tensor, b: Tensor) -> Tensor:
     if b.dim() == 2:  # one product: a batch of them, summed, takes a hundred times as long
         return a.flatten(0, -2).mT @ grad.flatten(0, -2)
     return (a.mT @ grad).sum_to_size(b.shape)
+
+
+def baddbmm(added: Tensor, left: Tensor, right: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """Return beta * added + alpha * left @ right in the steps of op-plugin's acl_op::baddbmm, each rounded."""
+    product = (SIMULATOR.factor(left).float() @ SIMULATOR.factor(right).float()).to(left.dtype)
+    SIMULATOR.saturate_(product)
+    scaled = product * alpha
+    SIMULATOR.saturate_(scaled)
+    return scaled + (added * beta if beta else added.new_zeros(()))
+
+
+if SIMULATOR.first_generation():  # where torch_npu takes the older, compiled operators
+    kernel("aten::baddbmm")(baddbmm)

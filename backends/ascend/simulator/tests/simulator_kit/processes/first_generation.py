@@ -36,6 +36,15 @@ found["fused"] = overflows(lambda: torch.ops.npu.npu_gelu(large * 1) + large)
 found["no overflow"] = overflows(lambda: large + 1)
 found["filled"] = overflows(lambda: torch.full((2,), float("inf"), device="npu", dtype=torch.float16))
 found["fp32"] = overflows(lambda: wide * 1e38)
+found["rounded factors"] = [
+    (torch.full((4, 4), 1 + 2**-12, device="npu") @ torch.eye(4, device="npu"))[0, 0].item() - 1,
+    (torch.full((4, 4), 1 + 2**-12, device="npu") * 1)[0, 0].item() - 1,
+]
+found["fp32 factor"] = overflows(lambda: torch.full((32, 32), 1e6, device="npu") @ torch.eye(32, device="npu"))
+quarter = torch.full((1, 32, 32), 50.0, device="npu", dtype=torch.float16)  # 32 * 50 * 50 is 80,000
+empty = torch.empty(1, device="npu", dtype=torch.float16)
+found["divided after"] = overflows(lambda: torch.baddbmm(empty, quarter, quarter, beta=0, alpha=0.5))
+found["divided before"] = overflows(lambda: torch.bmm(quarter * 0.5, quarter))
 large + large
 found["sticky"] = [get_npu_overflow_flag(), get_npu_overflow_flag()]
 
