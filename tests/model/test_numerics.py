@@ -1,4 +1,4 @@
-"""Loss and gradients of the whole model against plain torch in float64, and against Hugging Face's GPT-NeoX."""
+"""Loss and gradients of the whole model against plain torch in float64."""
 
 from __future__ import annotations
 
@@ -78,52 +78,3 @@ def test_the_padding_of_the_vocabulary_has_no_influence(model):
 
     none, some = train(1), train(512)
     assert some == [pytest.approx(step, rel=1e-6) for step in none]
-
-
-def test_logits_are_those_of_hugging_faces_neox():
-    transformers = pytest.importorskip("transformers")
-    overrides = ("model.embedding_layernorm=false", "model.make_vocab_size_divisible_by=1")
-    recipe = tiny.tiny(*SMALL, *NEOX, *overrides)
-    config = transformers.GPTNeoXConfig(
-        vocab_size=tiny.VOCAB_SIZE,
-        hidden_size=64,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        intermediate_size=256,
-        hidden_act="gelu",
-        rotary_pct=0.25,
-        rotary_emb_base=10000,
-        max_position_embeddings=32,
-        layer_norm_eps=1e-5,
-        use_parallel_residual=True,
-        tie_word_embeddings=False,
-        attention_dropout=0.0,
-        hidden_dropout=0.0,
-    )
-    theirs = transformers.GPTNeoXForCausalLM(config).eval()
-    with tiny.engine_of(recipe) as engine:
-        ours, _ = disturb(engine)
-        with torch.no_grad():
-            for name, weight in theirs.named_parameters():
-                weight.copy_(ours[megatrons_name(name)])
-            tokens = list(range(40, 65))
-            logits = theirs(torch.tensor([tokens])).logits[0, -1]
-        torch.testing.assert_close(engine.next_token_logits(tokens), logits, rtol=0, atol=1e-5)
-
-
-def megatrons_name(name):
-    """Translate Hugging Face's name of a parameter of GPT-NeoX."""
-    for theirs, ours in {
-        "gpt_neox.embed_in": "embedding.word_embeddings",
-        "gpt_neox.final_layer_norm": "decoder.final_layernorm",
-        "embed_out": "output_layer",
-        "lm_head": "output_layer",  # since transformers 5
-        "gpt_neox.layers": "decoder.layers",
-        "post_attention_layernorm": "pre_mlp_layernorm",
-        "attention.query_key_value": "self_attention.linear_qkv",
-        "attention.dense": "self_attention.linear_proj",
-        "mlp.dense_h_to_4h": "mlp.linear_fc1",
-        "mlp.dense_4h_to_h": "mlp.linear_fc2",
-    }.items():
-        name = name.replace(theirs, ours)
-    return name
