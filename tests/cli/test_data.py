@@ -18,6 +18,7 @@ from click.testing import CliRunner
 
 from pretrain.cli.main import commands, main
 from pretrain.data.reading import read_chunks
+from pretrain.data.tokenizers.training import train_tokenizer
 
 
 @pytest.fixture
@@ -37,6 +38,17 @@ def pretrain(capsys):
         return exit_.value.code, *capsys.readouterr()
 
     return run
+
+
+@pytest.fixture
+def published_files(corpus):
+    """A small tokenizer under the names of the published ones, beside the corpus."""
+    file = corpus.with_name("20B_tokenizer.json")
+    train_tokenizer([f"document {number}" for number in range(10)], 262, file)
+    model = json.loads(file.read_text())["model"]
+    merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
+    corpus.with_name("gpt2-vocab.json").write_text(json.dumps({**model["vocab"], "<|endoftext|>": 262}))
+    corpus.with_name("gpt2-merges.txt").write_text("\n".join(["#version: 0.2", *merges]) + "\n")
 
 
 def build(pretrain, corpus, *options):
@@ -62,10 +74,39 @@ class TestBuild:
         assert code == 2
         assert "type gpt2 needs vocab_file and merge_file; merge_file is not given" in errors
 
+    def test_the_published_commands_work_as_they_are(self, pretrain, corpus, monkeypatch, published_files):
+        """Those for Megatron-DeepSpeed and, with a tokenizer.json as --vocab, for GPT-NeoX."""
+        monkeypatch.chdir(corpus.parent)
+        both = "--dataset-impl mmap --append-eod --workers 2"
+        ours, theirs = (f"--tokenizer-type GPT2BPETokenizer --{name}" for name in ("vocab-file", "vocab"))
+        for prefix, how in (("ours", ours), ("theirs", theirs)):
+            command = (
+                f"--input corpus.jsonl --output-prefix {prefix} {how} gpt2-vocab.json --merge-file gpt2-merges.txt"
+            )
+            code, _, errors = pretrain("data", "build", *command.split(), *both.split())
+            assert (code, errors) == (0, "")
+        names = [f"{prefix}_text_document.bin" for prefix in ("ours", "theirs")]
+        assert len({corpus.with_name(name).read_bytes() for name in names}) == 1
+        # The list of files is written over several lines there.
+        neox = ["--input", "corpus.jsonl,   corpus.jsonl", "--output-prefix", "neox", "--tokenizer-type", "HFTokenizer"]
+        code, output, errors = pretrain("data", "build", *neox, "--vocab", "20B_tokenizer.json", *both.split())
+        assert (code, errors, "20 documents" in output) == (0, "", True)
+
+    def test_flags_of_preprocess_data_are_answered_all_at_once(self, pretrain, corpus):
+        code, _, errors = build(pretrain, corpus, "--chunk-size", "25", "--jsonl-keys", "text", "--foce")
+        assert code == 2
+        assert errors.splitlines() == [
+            "--chunk-size: not needed: documents are handed to the workers in chunks of a fitting size.",
+            "--jsonl-keys: here it is --json-key.",
+            "--foce: there is no such option. Did you mean '--force'?",
+            "Try 'pretrain data build --help'.",
+        ]
+
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            (["--tokenizer-type", "bpe"], "--tokenizer-type is bpe; it is gpt2, huggingface or bytes."),
+            (["--tokenizer-type", "bpe"], "--tokenizer-type 'bpe' is not gpt2 (GPT2BPETokenizer), "),
+            (["--tokenizer-type", "SentencePieceTokenizer"], "Convert its model to a tokenizer.json of Hugging Face"),
             ([], "--tokenizer-type is missing"),
             (["--tokenizer-type", "bytes", "--json-key", "body"], "corpus.jsonl:1: no key 'body'"),
             (["--tokenizer-file", "none.json"], "none.json cannot be read"),

@@ -237,6 +237,18 @@ def test_a_rank_that_torchrun_started_starts_no_others(call, trainings, monkeypa
     assert trainings.calls == []
 
 
+def test_flags_of_other_programs_are_answered_all_at_once(call):
+    code, out, err = call("--train-iters", "5000", "--data-impl", "mmap", "--nproc_per_node=4", "--nprc", "2")
+    assert (code, out) == (2, "")
+    assert err.splitlines() == [
+        "--train-iters: here it is --set train.train_iters=5000.",
+        "--data-impl: not needed: token files are always memory-mapped (mmap).",
+        "--nproc_per_node: here it is --nproc.",
+        "--nprc: there is no such option. Did you mean '--nproc'?",
+        "Try 'pretrain run --help'.",
+    ]
+
+
 def test_several_nodes_need_a_meeting_point(call):
     assert "--rdzv HOST:PORT" in call("--nnodes", "2")[2]
     assert "no effect on one node" in call("--rdzv", "a:1")[2]

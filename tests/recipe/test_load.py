@@ -82,7 +82,10 @@ def test_all_mistakes_are_reported_at_once(message, smallest):
     smallest["tokenizer"]["type"] = "sentencepiece"
     del smallest["data"]
     assert message(text_of(smallest)).splitlines() == [
-        "recipe.yml:7: tokenizer.type: 'sentencepiece' is not one of gpt2, huggingface or bytes.",
+        (
+            "recipe.yml:7: tokenizer.type: 'sentencepiece' is not gpt2 (GPT2BPETokenizer), huggingface (HFTokenizer) "
+            "or bytes."
+        ),
         "recipe.yml: data: required. The token files, how they are mixed, and how they are cut into sequences.",
         "recipe.yml:11: train.train_iters: 'abc' is not a whole number.",
     ]

@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from pretrain.cli.foreign_flags import BuildCommand
 from pretrain.data.tokenizers.files import TokenizerFiles
 from pretrain.errors import DataError
+from pretrain.tokenizer_types import tokenizer_type as type_named
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-_TYPES: dict[str, Literal["gpt2", "huggingface", "bytes"]] = {
-    "gpt2": "gpt2",
-    "huggingface": "huggingface",
-    "bytes": "bytes",
-    "gpt2bpetokenizer": "gpt2",
-    "hftokenizer": "huggingface",
-    "huggingfacetokenizer": "huggingface",
-}
-"""The recipe's names, and what Megatron-LM and GPT-NeoX call the same."""
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _PATH = click.Path(path_type=Path)
@@ -30,7 +22,7 @@ _ENCODER = "auto: gigatoken where it knows the tokenizer, a sample compared with
 _ON_ERROR = "What to do with a line that is no document: stop there, or leave it out and count."
 _TOKENIZER_OPTIONS = (
     click.option("--tokenizer-type", metavar="TYPE", help="gpt2, huggingface or bytes; Megatron's names work too."),
-    click.option("--vocab-file", type=_FILE, help="GPT-2's vocab.json, for type gpt2."),
+    click.option("--vocab-file", "--vocab", type=_FILE, help="GPT-2's vocab.json, for type gpt2."),
     click.option("--merge-file", type=_FILE, help="GPT-2's merges.txt, for type gpt2."),
     click.option("--tokenizer-file", type=_FILE, help="A tokenizer.json, for type huggingface."),
 )
@@ -62,7 +54,7 @@ def command() -> None:
     """Build, merge and look into token files (.bin and .idx, Megatron's format)."""
 
 
-@command.command()
+@command.command(cls=BuildCommand)
 @click.argument("inputs", metavar="INPUT...", nargs=-1, type=_PATH, callback=_with_more)
 @click.option("--input", multiple=True, type=_PATH, is_eager=True, expose_value=False, callback=_more, help=_INPUT)
 @click.option("--output-prefix", required=True, type=_FILE, help="P writes P_<json key>_document.bin and .idx.")
@@ -138,10 +130,14 @@ def _section(
     *, tokenizer_type: str | None, vocab_file: Path | None, merge_file: Path | None, tokenizer_file: Path | None
 ) -> TokenizerFiles:
     given = tokenizer_type or ("huggingface" if tokenizer_file else "gpt2" if vocab_file else None)
-    if given is None or given.lower() not in _TYPES:
-        msg = f"--tokenizer-type is {given or 'missing'}; it is gpt2, huggingface or bytes."
+    if given is None:
+        msg = "--tokenizer-type is missing; it is gpt2, huggingface or bytes."
         raise DataError(msg)
-    kind = _TYPES[given.lower()]
+    try:
+        kind = type_named(given)
+    except ValueError as error:
+        msg = f"--tokenizer-type {error}"
+        raise DataError(msg) from error
     if kind == "huggingface" and tokenizer_file is None:
         tokenizer_file, vocab_file = vocab_file, None  # GPT-NeoX names its tokenizer.json so
     files = {"vocab_file": vocab_file, "merge_file": merge_file, "file": tokenizer_file}

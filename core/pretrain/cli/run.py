@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pretrain.cli.foreign_flags import RunCommand
 from pretrain.errors import LaunchError, PretrainError
 from pretrain.launch.hostfile import read_hostfile
 from pretrain.launch.launchers import LAUNCHERS, Hosted
@@ -30,7 +31,7 @@ def _count(_: click.Context, __: click.Parameter, value: str | None) -> int | No
     return int(value)
 
 
-@click.command(short_help="Train a recipe.")
+@click.command(cls=RunCommand, short_help="Train a recipe.")
 @click.argument("recipe", type=click.Path(path_type=Path), metavar="RECIPE")
 @click.option("--backend", default="cpu", show_default=True, metavar="NAME", help="The device plugin.")
 @click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Change a key of the recipe.")

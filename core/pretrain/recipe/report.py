@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pretrain.errors import did_you_mean
 from pretrain.recipe.deepspeed_json.in_recipes import of_deepspeed
 from pretrain.recipe.keys import keys_of_recipe
+from pretrain.recipe.megatron.answers import key_of_recipe
 from pretrain.recipe.problem import Problem
 from pretrain.recipe.shown import shown
 
@@ -64,7 +65,7 @@ def _problem(detail: ErrorDetails) -> Problem:
 
 def _text(path: str, kind: str, given: Any, context: dict[str, Any], message: str) -> str:
     if kind == "extra_forbidden":
-        return f"unknown key.{of_deepspeed(path) or _nearest(path)}"
+        return f"unknown key.{of_deepspeed(path) or key_of_recipe(path) or _nearest(path)}"
     if kind == "missing":
         return f"required. {keys_of_recipe()[_without_index(path)]}"
     if kind == "literal_error":

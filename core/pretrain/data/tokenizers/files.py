@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pretrain.data.tokenizers.tokenizer import END_OF_DOCUMENT
 from pretrain.errors import DataError
@@ -12,7 +12,7 @@ from pretrain.errors import DataError
 if TYPE_CHECKING:
     from pathlib import Path
 
-TokenizerType = Literal["gpt2", "huggingface", "bytes"]
+    from pretrain.tokenizer_types import TokenizerType
 
 LARGEST_VOCAB = 1 << 22
 """Sixteen times the largest in use. The libraries set aside memory for every id below the largest, and abort."""

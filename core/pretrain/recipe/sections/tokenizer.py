@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from pretrain.recipe.section import Int, Section, Str
+from pretrain.tokenizer_types import TokenizerType, tokenizer_type
+
+
+def _type(given: object) -> object:
+    return tokenizer_type(given) if isinstance(given, str) else given
 
 
 class TokenizerSection(Section):
     """How text becomes tokens. Paths are relative to the working directory."""
 
-    type: Literal["gpt2", "huggingface", "bytes"] = Field(
-        description="gpt2 (byte-level BPE of vocab_file and merge_file), huggingface (one json) or bytes (no files)."
+    type: Annotated[TokenizerType, BeforeValidator(_type)] = Field(
+        description="gpt2 (byte-level BPE of vocab_file and merge_file), huggingface (one json) or bytes (no files); "
+        "GPT2BPETokenizer and HFTokenizer mean the first two."
     )
     vocab_file: Str | None = Field(default=None, min_length=1, description="GPT-2's vocab.json, for type gpt2.")
     merge_file: Str | None = Field(default=None, min_length=1, description="GPT-2's merges.txt, for type gpt2.")
@@ -25,3 +31,18 @@ class TokenizerSection(Section):
         gt=256,
         description="Number of tokens of the tokenizer that is trained on data.corpus if `file` is absent.",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _file_of_gpt_neox(cls, given: Any) -> Any:
+        """Take vocab_file for file: GPT-NeoX names a tokenizer.json so."""
+        if not isinstance(given, dict) or given.get("file") is not None or given.get("vocab_file") is None:
+            return given
+        try:
+            named = tokenizer_type(str(given.get("type")))
+        except ValueError:  # which the type itself is told
+            return given
+        if named != "huggingface":
+            return given
+        rest = {key: value for key, value in given.items() if key != "vocab_file"}
+        return {**rest, "file": given["vocab_file"]}

@@ -1,0 +1,67 @@
+"""Commands that answer for the flags of the programs whose place they take."""
+
+from __future__ import annotations
+
+import click
+
+from pretrain.errors import did_you_mean
+
+
+class _Answering(click.Command):
+    """A command that says of every option it does not have what there is instead, of all at once."""
+
+    def answer(self, flag: str, values: list[str]) -> str:
+        """Return what a flag is here; empty if it is not known."""
+        raise NotImplementedError
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse as click does; its error about one unknown option becomes one about all of them."""
+        given = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            own = {name for option in self.get_params(ctx) for name in option.opts if name.startswith("-")}
+            lines = [
+                f"{flag}: {self.answer(flag, values) or f'there is no such option.{did_you_mean(flag, own)}'}"
+                for flag, values in _flags(given).items()
+                if flag not in own
+            ]
+            if not lines:  # a short option
+                raise
+            raise click.UsageError("\n".join(lines), ctx) from error
+
+
+class RunCommand(_Answering):
+    """`pretrain run`, which knows the flags of Megatron-LM, Megatron-DeepSpeed and GPT-NeoX."""
+
+    def answer(self, flag: str, values: list[str]) -> str:
+        """Return what a flag of a training is here."""
+        from pretrain.recipe.megatron.answers import flag_of_run  # noqa: PLC0415  only for an error
+
+        return flag_of_run(flag, values)
+
+
+class BuildCommand(_Answering):
+    """`pretrain data build`, which knows the flags of preprocess_data.py."""
+
+    def answer(self, flag: str, values: list[str]) -> str:  # noqa: ARG002  none is needed
+        """Return what a flag of a build is here."""
+        from pretrain.recipe.megatron.answers import flag_of_build  # noqa: PLC0415  only for an error
+
+        return flag_of_build(flag)
+
+
+def _flags(arguments: list[str]) -> dict[str, list[str]]:
+    """Return each long option with the words that follow it, or stand behind its "="."""
+    found: dict[str, list[str]] = {}
+    values: list[str] = []
+    for argument in arguments:
+        if argument == "--":
+            break
+        if argument.startswith("--"):
+            flag, equals, value = argument.partition("=")
+            values = found.setdefault(flag, [])
+            values += [value] if equals else []
+        else:
+            values.append(argument)
+    return found

@@ -1,0 +1,47 @@
+"""The kinds of tokenizers, and what Megatron-LM and GPT-NeoX call them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+TokenizerType = Literal["gpt2", "huggingface", "bytes"]
+
+TYPES: tuple[TokenizerType, ...] = ("gpt2", "huggingface", "bytes")
+
+_SAME: dict[str, TokenizerType] = {
+    "gpt2bpetokenizer": "gpt2",
+    "hftokenizer": "huggingface",
+    "huggingfacetokenizer": "huggingface",
+}
+"""Names of `--tokenizer-type` elsewhere, in small letters: the same tokens from the same files."""
+
+_JSON = "Convert its model to a tokenizer.json of Hugging Face, and name that with huggingface."
+
+_OTHER = {
+    "bertwordpiecelowercase": "BERT's, whose text is not restored; a GPT here has gpt2, huggingface or bytes.",
+    "bertwordpiececase": "BERT's, whose text is not restored; a GPT here has gpt2, huggingface or bytes.",
+    "sentencepiecetokenizer": _JSON,
+    "gptsentencepiecetokenizer": _JSON,
+    "spmtokenizer": _JSON,
+    "llama2tokenizer": _JSON,
+    "tiktokentokenizer": _JSON,
+    "charleveltokenizer": "bytes is of the same kind, but not of the same ids: encode the text anew with it.",
+    "nulltokenizer": "It reads no text; bytes needs no files either.",
+}
+"""The other ones, and what there is instead."""
+
+
+def tokenizer_type(name: str) -> TokenizerType:
+    """Return the kind of a name of this project, Megatron-LM's or GPT-NeoX's, in any case.
+
+    Raises:
+        ValueError: there is none; the text says what is allowed, or what there is instead.
+    """
+    lower = name.lower()
+    for kind in TYPES:
+        if kind == lower:
+            return kind
+    if lower in _SAME:
+        return _SAME[lower]
+    msg = f"{name[:60]!r} is not gpt2 (GPT2BPETokenizer), huggingface (HFTokenizer) or bytes. {_OTHER.get(lower, '')}"
+    raise ValueError(msg.rstrip())

@@ -1,0 +1,116 @@
+"""Flags of other programs: each is a key, an option, or has an answer; the tables name only what exists."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from pretrain.cli.run import command
+from pretrain.recipe import load_recipe, make_recipe
+from pretrain.recipe.keys import keys_of_recipe
+from pretrain.recipe.megatron.answers import flag_of_run
+from pretrain.recipe.megatron.here import BUILD_OPTIONS, HERE, OPTIONS
+from pretrain.recipe.megatron.not_needed import BUILD_NOT_NEEDED, NOT_NEEDED
+
+MEGATRON_LM = """
+--num-layers 24 --hidden-size 1024 --num-attention-heads 16 --seq-length 1024 --max-position-embeddings 1024
+--micro-batch-size 1 --global-batch-size 2 --lr 0.00015 --train-iters 5000 --lr-decay-iters 320000
+--lr-decay-style cosine --min-lr 1.0e-5 --weight-decay 1e-2 --lr-warmup-fraction .01 --clip-grad 1.0 --fp16
+--data-path data/my-gpt2_text_document --vocab-file data/gpt2-vocab.json --merge-file data/gpt2-merges.txt
+--data-impl mmap --split 700,200,100 --log-interval 100 --save-interval 10000 --eval-interval 1000 --eval-iters 10
+"""
+MEGATRON_DEEPSPEED = """
+--nproc_per_node 1 --nnodes 1 --node_rank 0 --master_addr localhost --master_port 6000 --num_gpus 4
+--tensor-model-parallel-size 4 --pipeline-model-parallel-size 1 --save c --load c --distributed-backend nccl
+--checkpoint-activations --deepspeed_config deepspeed_config.json
+--rampup-batch-size 2 2 1_000 --train-samples 10_000 --optimizer adam --adam-beta1 0.9 --adam-beta2 0.95
+--adam-eps 1e-8 --lr-warmup-samples 5 --lr-decay-samples 12 --embed-layernorm --partition-activations --seed 42
+--exit-interval 100 --tensorboard-dir t --tensorboard-queue-size 5 --log-timers-to-tensorboard
+--log-batch-size-to-tensorboard --log-validation-ppl-to-tensorboard --kill-switch-path /tmp/kill-switch --deepspeed
+--zero-stage 1 --deepspeed-activation-checkpointing --rdzv_endpoint localhost:6777 --rdzv_backend c10d
+--max_restarts 0 --tee 3
+"""
+GPT_NEOX = """
+--vocab-file v --save s --load l --data-path d --pipe-parallel-size 4 --model-parallel-size 2 --num-layers 44
+--norm layernorm --pos-emb rotary --rotary_pct 0.25 --zero_optimization z --train_micro_batch_size_per_gpu 4
+--gradient_accumulation_steps 32 --checkpoint-activations --train-iters 150000 --checkpoint-factor 500
+--eval-interval 1000 --eval-iters 10 --num_gpus 1 --global_num_gpus 1 --scaled_masked_softmax_fusion
+--async_tensor_model_parallel_allreduce --use_triangle_attn --finetune
+"""
+
+
+def flags(text):
+    """Yield each flag with the words after it."""
+    for part in f" {' '.join(text.split())}".split(" --")[1:]:
+        name, *values = part.split()
+        yield f"--{name}", values
+
+
+def test_the_tables_name_keys_and_options_that_exist():
+    known = keys_of_recipe()
+    assert [here.key for here in HERE.values() if here.key.partition("=")[0] not in known] == []
+    own = {name for option in command.params for name in option.opts}
+    assert {word for text in OPTIONS.values() for word in text.split() if word.startswith("--")} <= own
+
+
+def test_a_flag_is_in_one_table_and_is_written_as_it_is_looked_up():
+    for tables in ([HERE, OPTIONS, NOT_NEEDED], [BUILD_OPTIONS, BUILD_NOT_NEEDED]):
+        names = [name for table in tables for name in table]
+        assert len(names) == len(set(names))
+        assert [name for name in names if name != name.lower().replace("-", "_")] == []
+
+
+@pytest.mark.parametrize("text", [MEGATRON_LM, MEGATRON_DEEPSPEED, GPT_NEOX], ids=["Megatron-LM", "DeepSpeed", "NeoX"])
+def test_every_flag_of_the_published_commands_has_an_answer(text):
+    own = {name for option in command.params for name in option.opts}
+    unanswered = [flag for flag, values in flags(text) if not flag_of_run(flag, values)]
+    assert [flag for flag in unanswered if flag.replace("_", "-") not in own] == []
+
+
+def test_the_answers_to_a_published_command_make_its_recipe():
+    answers = [flag_of_run(*given) for given in flags(MEGATRON_LM)]
+    settings = [shlex.split(answer.removesuffix("."))[-1] for answer in answers if " --set " in answer]
+    assert len(settings) == len(answers) - 1  # --data-impl
+    recipe = make_recipe({"tokenizer": {"type": "gpt2"}}, settings)
+    published = load_recipe(Path(__file__).parents[2] / "recipes" / "gpt2-345m.yml")
+    assert recipe.train.model_copy(update={"seed": published.train.seed}) == published.train
+    for section in ("tokenizer", "checkpoint", "evaluation", "logging", "schedule", "optimizer"):
+        assert getattr(recipe, section) == getattr(published, section)
+
+
+@pytest.mark.parametrize(
+    ("flag", "values", "answer"),
+    [
+        ("--data-impl", ["mmap"], "not needed: token files are always memory-mapped (mmap)."),
+        ("--DDP-impl", ["local"], "not needed: there is one kind of data parallelism"),
+        ("--data-path", ["0.35", "a", "0.65", "b"], "--set 'data.blend=[{weight: 0.35, path: a}, {weight: 0.65, path"),
+        ("--rampup-batch-size", ["2", "2", "1_000"], "here it is --set 'train.rampup_batch_size=2 2 1_000'."),
+        ("--eval-interval", ["100"], "here it is --set evaluation.interval=100."),
+        ("--finetune", [], "here it is --set checkpoint.finetune=true."),
+        ("--optimizer", ["adam"], "here it is --set optimizer.name=adamw (which Megatron calls adam; there is no"),
+        ("--rdzv_endpoint", ["a:1"], "here it is --rdzv HOST:PORT."),
+    ],
+)
+def test_an_answer_is_what_to_write(flag, values, answer):
+    assert answer in flag_of_run(flag, values)
+
+
+def test_what_nobody_knows_has_none():
+    assert flag_of_run("--no-such-flag") == ""
+
+
+@pytest.mark.parametrize(
+    ("key", "answer"),
+    [
+        ("data.data_impl", "unknown key. It is not needed: token files are always memory-mapped (mmap)."),
+        ("train.eval-interval", "unknown key. It is written evaluation.interval."),
+        ("num-layers", "unknown key. It is written model.num_layers."),
+        ("fp16", "unknown key. It is written precision.dtype: fp16."),
+        ("zero_optimization", "unknown key. It is written engine.zero (with engine.name=deepspeed)."),
+        ("train.train_itres", "unknown key. Did you mean 'train.train_iters'?"),
+    ],
+)
+def test_a_recipe_is_answered_likewise(key, answer, refusal):
+    assert f": {key}: {answer}" in refusal(f"{key}={{}}")
