@@ -111,7 +111,7 @@ def test_logs_evaluations_and_checkpoints_come_at_their_intervals_and_at_the_end
     )
     assert run.run() == ""
     assert run.journal.events == [
-        "train 2", "valid 3", "train 4", "checkpoint 4", "train 5", "valid 5", "test 5", "checkpoint 5",
+        "train 2", "valid 3", "train 4", "checkpoint 4", "train 5", "checkpoint 5", "valid 5", "test 5",
         "the model continues def main",
     ]  # fmt: skip
 
@@ -122,7 +122,7 @@ def test_nothing_comes_twice_at_the_end(training):
     )
     run.run()
     assert run.journal.events == [
-        "train 2", "valid 2", "checkpoint 2", "train 4", "valid 4", "test 4", "checkpoint 4",
+        "train 2", "checkpoint 2", "valid 2", "train 4", "checkpoint 4", "valid 4", "test 4",
         "the model continues def main",
     ]  # fmt: skip
 
@@ -148,6 +148,42 @@ def test_exit_interval(training):
     assert run.run() == "train.exit_interval 4"
     assert run.progress.iteration == 4
     assert run.journal.events == ["train 4", "checkpoint 4"]
+
+
+@pytest.mark.parametrize("dies_at", [2, 4])
+@pytest.mark.parametrize("save_interval", [2, 0])
+def test_who_is_killed_in_an_evaluation_has_lost_nothing_that_was_due(training, dies_at, save_interval):
+    def evaluate(split, iteration):
+        if iteration == dies_at:
+            raise KeyboardInterrupt
+        return EvalRecord.of(split, iteration, 3.0)
+
+    run = training("train.train_iters=4", "evaluation.interval=2", f"checkpoint.save_interval={save_interval}")
+    run.evaluation.run = evaluate
+    with pytest.raises(KeyboardInterrupt):
+        run.run()
+    due = [2, 4] if save_interval else [4]
+    assert run.saving.folder.iterations() == [iteration for iteration in due if iteration <= dies_at]
+
+
+def test_a_run_that_was_killed_in_the_last_evaluation_evaluates_when_it_is_resumed(training):
+    run = training("train.train_iters=4", progress=Progress(iteration=4, consumed_samples=32))
+    run.saving.mark_loaded(run.progress)
+    assert run.run() == ""
+    assert run.journal.events == ["valid 4", "test 4", "the model continues def main"]
+
+
+def test_an_exit_interval_saves_before_it_evaluates(training):
+    run = training("train.train_iters=9", "train.exit_interval=4", "evaluation.interval=2", "logging.log_interval=9")
+    run.run()
+    assert run.journal.events == ["valid 2", "train 4", "checkpoint 4", "valid 4"]
+
+
+@pytest.mark.parametrize("every", [2, 4])
+def test_a_finished_training_is_no_exit(training, every):
+    run = training("train.train_iters=4", f"train.exit_interval={every}", progress=Progress(2, 16))
+    assert run.run() == ""
+    assert run.journal.events[-3:] == ["valid 4", "test 4", "the model continues def main"]
 
 
 def test_a_resumed_run_does_what_is_left(training):

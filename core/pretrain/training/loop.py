@@ -82,10 +82,10 @@ class Training:
         while self.progress.iteration < self.total_iterations and not reason:
             reason = self._iterate()
         self.stopping.settle()
+        self._save()  # before the evaluations, which may take long: who is killed there loses nothing
         if not reason:
             for split in self.evaluation.splits if self.evaluation else ():
                 self._evaluate(split)
-        self._save()
         if self.continuation is not None and not reason:
             self.journal.note(f"the model continues: {self.continuation()}")
         return reason
@@ -102,16 +102,21 @@ class Training:
         self.progress.iteration += 1
         self.progress.consumed_samples += global_batch_size
         self.progress.skipped_iterations += step.skipped
-        hurry, exit_interval = self.stopping.reason(), self.recipe.train.exit_interval
-        reason = f"train.exit_interval {exit_interval}" if not hurry and self._is_due(exit_interval) else hurry
         is_last = self.progress.iteration == self.total_iterations
+        hurry = self.stopping.reason()
+        reason = hurry or self._exit_interval(is_last=is_last)
         if is_last or reason or self._is_due(self.recipe.logging.log_interval):
             self._log(step, global_batch_size, learning_rate)
+        if not is_last and (reason or self._is_due(self.recipe.checkpoint.save_interval)):
+            self._save()
         if not is_last and not hurry and self._is_due(self.recipe.evaluation.interval):
             self._evaluate("valid")
-        if not is_last and self._is_due(self.recipe.checkpoint.save_interval):
-            self._save()
         return reason
+
+    def _exit_interval(self, *, is_last: bool) -> str:
+        """Return that a part of the training ends here; one that is over has nothing left to leave."""
+        every = self.recipe.train.exit_interval
+        return f"train.exit_interval {every}" if self._is_due(every) and not is_last else ""
 
     def _is_due(self, every: int | None) -> bool:
         return bool(every) and self.progress.iteration % (every or 1) == 0
@@ -164,7 +169,7 @@ class Training:
         self.interval.go_on()
 
     def _save(self) -> None:
-        if self.saving is None:
+        if self.saving is None or self.saving.is_done(self.progress):
             return
         self.interval.pause()
         with self.timers.phase("save"):
@@ -172,8 +177,7 @@ class Training:
             if not math.isfinite(self.engine.parameters_norm().item()):
                 raise TrainingError(self._not_finite())
             saved = self.saving.save(self.engine, self.progress)
-        if saved is not None:
-            self.journal.note(f"checkpoint: {saved}")
+        self.journal.note(f"checkpoint: {saved}")
         self.interval.go_on()
 
     def _check_loss_scale(self) -> None:

@@ -32,13 +32,16 @@ class Saving:
     rank: int
     _saved: int | None = field(default=None, init=False)
 
-    def save(self, engine: Engine, progress: Progress) -> Path | None:
-        """Write a checkpoint and return its folder, or None if this iteration has been saved; all ranks together."""
-        if self._saved == progress.iteration:
-            return None
-        self._saved = progress.iteration
+    def is_done(self, progress: Progress) -> bool:
+        """Say whether this iteration has been saved, or is what was loaded."""
+        return self._saved == progress.iteration
+
+    def save(self, engine: Engine, progress: Progress) -> Path:
+        """Write a checkpoint and return its folder; all ranks together."""
         write = partial(engine.save, progress=progress.to_mapping())
-        return self.folder.save(progress.iteration, write, is_main=self.rank == 0, barrier=dist.barrier)
+        saved = self.folder.save(progress.iteration, write, is_main=self.rank == 0, barrier=dist.barrier)
+        self._saved = progress.iteration
+        return saved
 
     def mark_loaded(self, progress: Progress) -> None:
         """Remember that this iteration's checkpoint is the one that was loaded."""
