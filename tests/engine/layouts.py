@@ -33,6 +33,7 @@ OVERLAP_BOTH = (*OVERLAP, "parallel.overlap_param_gather=true")
 RECOMPUTE = ("recompute.granularity=full",)
 SPLIT_INPUTS = (*RECOMPUTE, "recompute.distribute_saved_activations=true")
 MASKED = ("data.reset_attention_mask=true",)
+PER_TOKEN = ("train.calculate_per_token_loss=true",)
 ACCUMULATED = ("train.micro_batch_size=1",)
 BF16 = ("precision.dtype=bf16",)
 BF16_SUMS = (*BF16, "precision.grad_reduce_in_fp32=false")
@@ -89,6 +90,9 @@ TWO_RANKS = {
     "NeoX, TP, sequence parallel": Case(NEOX, (*TP, *SP), last=SAVED_AT),
     "NeoX, PP interleaved": Case(NEOX, (*PP, *INTERLEAVED), last=SAVED_AT),
     "Llama, TP, sequence parallel": Case(LLAMA, (*TP, *SP), last=SAVED_AT),
+    "per token, DP": Case(PER_TOKEN, ACCUMULATED, last=SAVED_AT),
+    "per token, DP, ZeRO-1 overlapped": Case(PER_TOKEN, (*ZERO1, *OVERLAP_BOTH, *ACCUMULATED), last=SAVED_AT),
+    "per token, PP interleaved": Case(PER_TOKEN, (*PP, *INTERLEAVED, *ACCUMULATED), last=SAVED_AT),
     "bf16, DP, ZeRO-1": Case(BF16, ZERO1, last=SAVED_AT),
     "TP -> PP": Case(GPT2, PP, loads="of-TP"),
     "TP -> DP": Case(GPT2, (), loads="of-TP"),
@@ -123,6 +127,8 @@ DEEPSPEED_TWO_RANKS = {
     "NeoX, stage 2, TP, sequence parallel": Case(NEOX, (*STAGE[2], *TP, *SP), last=SAVED_AT),
     "NeoX, stage 3, TP, sequence parallel": Case(NEOX, (*STAGE[3], *TP, *SP), last=SAVED_AT),
     "Llama, stage 3": Case(LLAMA, STAGE[3], last=SAVED_AT, saves="of-Llama"),
+    "per token, stage 1": Case(PER_TOKEN, (*STAGE[1], *ACCUMULATED), last=SAVED_AT),
+    "per token, stage 3": Case(PER_TOKEN, (*STAGE[3], *ACCUMULATED), last=SAVED_AT),
     "bf16, stage 0, TP": Case(BF16_SUMS, (*STAGE[0], *TP), last=SAVED_AT),
     "bf16, stage 1": Case(BF16, STAGE[1], last=SAVED_AT),
     "bf16, stage 2, offload": Case(BF16, (*STAGE[2], *OFFLOAD), last=SAVED_AT),

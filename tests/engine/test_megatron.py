@@ -128,6 +128,40 @@ class TestLossScale:
             assert engine.loss_scale == 1.0
 
 
+def loss_in_float64():
+    """Return the held-out loss per token from the model's logits."""
+    recipe = tiny.tiny("train.micro_batch_size=8")
+    with tiny.engine_of(recipe) as engine, torch.no_grad():
+        (batch,) = tiny.micro_batches(recipe, -1)
+        logits = engine.chunks[0](batch["tokens"], batch["position_ids"], None)[..., : tiny.VOCAB_SIZE]
+        losses = torch.nn.functional.cross_entropy(logits.double().mT, batch["labels"], reduction="none")
+        return ((losses * batch["loss_mask"]).sum() / batch["loss_mask"].sum()).item()
+
+
+def step_by_token(*overrides):
+    """Take a step on sequences of which 32 down to 4 tokens count; return loss, gradient norm, and loss afterwards."""
+    recipe = tiny.tiny(*overrides)
+    with tiny.engine_of(recipe) as engine:
+        step = engine.train_step(tiny.micro_batches(recipe, -1), tiny.num_microbatches(recipe))
+        return step.loss.item(), step.grad_norm.item(), tiny.held_out_loss(engine)
+
+
+@pytest.mark.parametrize(
+    "engine", [(), ("engine.name=deepspeed", "engine.zero.stage=0")], ids=["megatron", "deepspeed"]
+)
+def test_the_loss_by_token_does_not_know_micro_batches_and_the_default_does(engine):
+    whole = step_by_token("train.micro_batch_size=8", *engine)  # one micro-batch: the default is by token too
+    by_token = step_by_token("train.micro_batch_size=2", "train.calculate_per_token_loss=true", *engine)
+    assert by_token == pytest.approx(whole, rel=1e-5)
+    assert step_by_token("train.micro_batch_size=2", *engine)[:2] != pytest.approx(whole[:2], rel=1e-3)
+
+
+def test_fp16_scales_a_loss_by_token():
+    scaled = ("precision.dtype=fp16", "precision.grad_reduce_in_fp32=true", "precision.initial_loss_scale=64")
+    by_token = ("train.micro_batch_size=2", "train.calculate_per_token_loss=true")
+    assert step_by_token(*by_token, *scaled) == pytest.approx(step_by_token(*by_token), rel=5e-3)
+
+
 class TestEvaluation:
     """Held-out loss and logits."""
 
@@ -149,6 +183,21 @@ class TestEvaluation:
         with tiny.engine_of(recipe) as engine:
             evaluated = engine.evaluate(tiny.micro_batches(recipe, 0), tiny.num_microbatches(recipe)).item()
             assert evaluated == pytest.approx(tiny.take_step(engine, 0).loss.item(), rel=1e-6)
+
+    @pytest.mark.parametrize(
+        "zero", [(), ("engine.name=deepspeed", "engine.zero.stage=0")], ids=["megatron", "deepspeed"]
+    )
+    def test_the_loss_is_that_of_all_tokens_whatever_the_micro_batch(self, zero):
+        losses = []
+        for micro in (1, 2, 8):
+            with tiny.engine_of(tiny.tiny(f"train.micro_batch_size={micro}", *zero)) as engine:
+                losses.append(tiny.held_out_loss(engine))
+        assert losses == pytest.approx([loss_in_float64()] * 3, rel=1e-6)
+
+    def test_without_a_token_there_is_no_loss(self, recipe):
+        with tiny.engine_of(recipe) as engine:
+            batches = [{**batch, "loss_mask": torch.zeros(4, 32)} for batch in tiny.micro_batches(recipe, 0)]
+            assert torch.isnan(engine.evaluate(iter(batches), 2))
 
     def test_nothing_is_dropped(self):
         losses = []

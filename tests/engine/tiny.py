@@ -67,12 +67,17 @@ def engine_of(recipe: Recipe) -> Iterator[MegatronEngine]:
 
 
 def micro_batches(recipe: Recipe, iteration: int) -> Iterator[dict[str, torch.Tensor | None]]:
-    """Give this rank's micro-batches of an iteration: tokens that count up, a quarter of each sequence without loss."""
+    """Give this rank's micro-batches of an iteration: tokens that count up, a quarter of each sequence without loss.
+
+    For an iteration below 0, and where the loss is by token, the sequences differ in how many count: 32 down to 4.
+    """
     generator = torch.Generator().manual_seed(1000 + iteration)
     samples, length = recipe.train.global_batch_size, recipe.model.seq_length
     starts = torch.randint(VOCAB_SIZE, (samples, 1), generator=generator)
     text = (starts + torch.arange(length + 1)) % VOCAB_SIZE
-    counted = (torch.rand(samples, length, generator=generator).argsort(dim=1) >= length // 4).float()
+    is_unequal = iteration < 0 or recipe.train.calculate_per_token_loss
+    left_out = torch.arange(samples)[:, None] * length // samples if is_unequal else length // 4
+    counted = (torch.rand(samples, length, generator=generator).argsort(dim=1) >= left_out).float()
     micro, replicas = recipe.train.micro_batch_size, parallel_state.get_data_parallel_world_size()
     first = micro * parallel_state.get_data_parallel_rank()
     for start in range(first, samples, micro * replicas):

@@ -50,6 +50,10 @@ SAMPLES = "train.train_samples=5000"
             ["parallel.pipeline_model_parallel_size=2", "recompute={granularity: full, num_layers: 2}"],
             "recompute.num_layers: 2 is more than the 1 layers of one stage.",
         ),
+        (
+            ["train.calculate_per_token_loss=true", "precision={dtype: bf16, grad_reduce_in_fp32: false}"],
+            "train.calculate_per_token_loss: true needs precision.grad_reduce_in_fp32: true with bf16: gradients are",
+        ),
         (["tokenizer={type: gpt2, vocab_file: v}"], "tokenizer.merge_file: required with tokenizer.type: gpt2."),
         (["tokenizer={type: huggingface}"], "tokenizer.file: required with tokenizer.type: huggingface."),
         (

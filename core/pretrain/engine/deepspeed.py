@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,7 +15,7 @@ from pretrain.bridge import deepspeed as bridge_deepspeed
 from pretrain.bridge import mpu, zero_scale
 from pretrain.bridge.deepspeed_overflow import watch_overflow
 from pretrain.bridge.optimizer import clip_by_norm
-from pretrain.engine import storage, swapping
+from pretrain.engine import storage, swapping, token_loss
 from pretrain.engine.counted_adam import counted
 from pretrain.engine.deepspeed_config import deepspeed_config
 from pretrain.engine.deepspeed_state import DeepSpeedState
@@ -103,18 +104,31 @@ class DeepSpeedEngine:
         )
         if self._overflow is not None:
             self._overflow.clear()
-        losses = []
         with phase("forward-backward"):
-            for number in range(num_microbatches):
-                # By itself DeepSpeed counts micro-batches over all steps, which a batch ramp-up puts out of step.
-                self._engine.set_gradient_accumulation_boundary(is_boundary=number == num_microbatches - 1)
-                output, mean = forward_loss(batches, self._engine, device=self._device)
-                loss, reported = mean(output)
-                self._engine.backward(loss)
-                losses.append(reported)
+            loss = self._forward_backward(batches, num_microbatches)
         with phase("optimizer"):
             norm, skipped = self._update()
-        return Step(loss=torch.stack(losses).mean(), grad_norm=norm, skipped=skipped)
+        return Step(loss=loss, grad_norm=norm, skipped=skipped)
+
+    def _forward_backward(self, batches: Iterator[Batch] | None, num_microbatches: int) -> Tensor:
+        """Accumulate the gradients of the step's micro-batches; return its loss on this rank."""
+        total = None
+        if self.recipe.train.calculate_per_token_loss and batches is not None:
+            held = list(islice(batches, num_microbatches))  # gradients are reduced as they come: tokens come first
+            total, batches = token_loss.count_tokens(held, self._device), iter(held)
+        reports = []
+        for number in range(num_microbatches):
+            # By itself DeepSpeed counts micro-batches over all steps, which a batch ramp-up puts out of step.
+            self._engine.set_gradient_accumulation_boundary(is_boundary=number == num_microbatches - 1)
+            output, summed = forward_loss(batches, self._engine, device=self._device)
+            loss, tokens, report = summed(output)
+            if total is None:
+                loss = loss / tokens.clamp(min=1)
+            else:  # DeepSpeed takes the mean over micro-batches and replicas
+                loss = loss * (num_microbatches * parallel_state.get_data_parallel_world_size() / total)
+            self._engine.backward(loss)
+            reports.append(report)
+        return token_loss.mean_of_means(reports) if total is None else token_loss.share_of_mean(reports, total)
 
     def _update(self) -> tuple[Tensor | None, bool]:
         """Step the optimizer; return the gradient norm, None when the step was skipped, and whether it was."""
@@ -134,16 +148,14 @@ class DeepSpeedEngine:
 
     @torch.no_grad()
     def evaluate(self, batches: Iterator[Batch] | None, num_microbatches: int, iters: int = 1) -> Tensor:
-        """Return the mean loss over all ranks' micro-batches."""
+        """Return the mean loss over all ranks' tokens."""
         self.model.eval()
-        total = torch.zeros(2, device=self._device)
+        reports = []
         for _ in range(iters * num_microbatches):
-            output, mean = forward_loss(batches, self._engine, device=self._device)
-            total[0] += mean(output)[0]
-            total[1] += 1
+            output, summed = forward_loss(batches, self._engine, device=self._device)
+            reports.append(summed(output)[2])
             self._let_go()
-        dist.all_reduce(total)
-        return total[0] / total[1]
+        return token_loss.mean_over_ranks(reports, self._device)
 
     @torch.no_grad()
     def next_token_logits(self, tokens: Sequence[int]) -> Tensor:

@@ -18,13 +18,16 @@ if TYPE_CHECKING:
 
 def forward_loss(
     batches: Iterator[Batch] | None, model: Any, *, device: torch.device
-) -> tuple[Tensor, Callable[[Tensor], tuple[Tensor, Tensor]]]:
-    """Run the model on the next micro-batch; return its output and what turns that into a loss."""
+) -> tuple[Tensor, Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]]:
+    """Run the model on the next micro-batch; return its output and what turns that into a loss.
+
+    megatron-core's schedules divide the loss by the tokens, or with `calculate_per_token_loss` leave it a sum.
+    """
     batch = _to(device, next(batches)) if batches is not None else {}
     output = model(
         batch.get("tokens"), batch.get("position_ids"), batch.get("attention_mask"), labels=batch.get("labels")
     )
-    return output, partial(_mean_loss, batch.get("loss_mask"))
+    return output, partial(_loss_and_tokens, batch.get("loss_mask"))
 
 
 def forward_logits(
@@ -50,11 +53,14 @@ def prompt_batch(recipe: Recipe, tokens: Sequence[int]) -> tuple[Batch, int]:
     return batch, len(window) - 1
 
 
-def _mean_loss(loss_mask: Tensor | None, losses: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the mean over unmasked tokens [b, s], and a copy that the schedule's in-place scaling does not reach."""
+def _loss_and_tokens(loss_mask: Tensor | None, losses: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the loss summed over the tokens [b, s] that count, their number, and both as fp32 [2] for reports.
+
+    The report is a tensor of its own: the schedule scales the sum in place.
+    """
     weights = torch.ones_like(losses) if loss_mask is None else loss_mask
-    loss = (losses.float() * weights).sum() / weights.sum().clamp(min=1)
-    return loss, loss.detach().clone()
+    loss, tokens = (losses.float() * weights).sum(), weights.sum()
+    return loss, tokens.int(), torch.stack((loss.detach(), tokens.float()))
 
 
 def _logits_at(position: int, output: Tensor, *, non_loss_data: bool) -> Tensor:  # noqa: ARG001  the schedule's call

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
+from megatron.core.distributed import finalize_model_grads
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.tensor_parallel import param_is_not_tensor_parallel_duplicate
 from megatron.core.transformer.module import param_is_not_shared
 
 from pretrain.bridge import optimizer as bridge_optimizer
-from pretrain.engine import setup, storage
+from pretrain.engine import setup, storage, token_loss
 from pretrain.engine.forward import forward_logits, forward_loss, prompt_batch
 from pretrain.engine.megatron_state import MegatronState
 from pretrain.engine.protocol import Step
@@ -47,7 +48,8 @@ class MegatronEngine:
         self.chunks = setup.distribute(recipe, parts.chunks())
         self.optimizer = setup.build_optimizer(recipe, self.chunks)
         self._config = self.chunks[0].config
-        setup.connect(self._config, recipe, self.chunks, self.optimizer)
+        self._per_token = token_loss.PerTokenGradients() if recipe.train.calculate_per_token_loss else None
+        setup.connect(self._config, recipe, self.chunks, self.optimizer, self._per_token or finalize_model_grads)
         self.schedule = build_schedule(recipe, self.optimizer)
         self.state = MegatronState(self.chunks, self.optimizer, is_fp32=recipe.precision.dtype == "fp32")
         self._forward_backward = get_forward_backward_func()
@@ -82,11 +84,11 @@ class MegatronEngine:
         if self._overflow is not None:
             self._overflow.clear()
         with phase("forward-backward"):
-            losses = self._run(forward_loss, batches, num_microbatches, forward_only=False)
+            reports = self._run(forward_loss, batches, num_microbatches, forward_only=False)
         with phase("optimizer"):
             succeeded, norm, zeros = self.optimizer.step()
         return Step(
-            loss=torch.stack(losses).mean() if losses else None,
+            loss=self._loss(reports) if reports else None,
             grad_norm=self._as_tensor(norm) if succeeded else None,
             skipped=not succeeded,
             num_zeros_in_grad=zeros if self.recipe.logging.log_num_zeros_in_grad and succeeded else None,
@@ -98,19 +100,17 @@ class MegatronEngine:
 
     @torch.no_grad()
     def evaluate(self, batches: Iterator[Batch] | None, num_microbatches: int, iters: int = 1) -> Tensor:
-        """Return the mean loss over all ranks' micro-batches."""
+        """Return the mean loss over all ranks' tokens."""
         self._gather_parameters()
         for chunk in self.chunks:
             chunk.eval()
-        losses = [
-            loss for _ in range(iters) for loss in self._run(forward_loss, batches, num_microbatches, forward_only=True)
+        reports = [
+            report
+            for _ in range(iters)
+            for report in self._run(forward_loss, batches, num_microbatches, forward_only=True)
         ]
-        total = torch.zeros(2, device=self._device)
-        if losses:
-            total[0], total[1] = torch.stack(losses).sum(), len(losses)
-        dist.all_reduce(total)
         self._resume_gathering()
-        return total[0] / total[1]
+        return token_loss.mean_over_ranks(reports, self._device)
 
     @torch.no_grad()
     def next_token_logits(self, tokens: Sequence[int]) -> Tensor:
@@ -162,6 +162,12 @@ class MegatronEngine:
     def load(self, directory: Path, *, weights_only: bool) -> Loaded:
         """Read what `save` wrote."""
         return storage.load(self, directory, weights_only=weights_only)
+
+    def _loss(self, reports: list[Tensor]) -> Tensor:
+        """Return what this rank tells of the loss that the step has minimized."""
+        if self._per_token is None:
+            return token_loss.mean_of_means(reports)
+        return token_loss.share_of_mean(reports, self._per_token.tokens)
 
     def _run(
         self,

@@ -27,7 +27,9 @@ class Step:
     """What one optimizer step was. Tensors stay on the device until somebody logs them.
 
     Attributes:
-        loss: mean loss over the micro-batches of this rank, fp32 scalar; None where the rank is not on the last stage.
+        loss: what the step minimizes, before it, fp32 scalar: its mean over the data-parallel ranks is the mean over
+            micro-batches of their means over tokens, or the mean over tokens with `train.calculate_per_token_loss`.
+            None where the rank is not on the last stage.
         grad_norm: before clipping, over the whole model, fp32 scalar; None when the step was skipped.
         skipped: the gradients had an inf or nan, so weights and schedule stay (fp16 only).
         num_zeros_in_grad: None unless it is logged.
@@ -124,7 +126,10 @@ class Engine(Protocol):
         ...
 
     def evaluate(self, batches: Iterator[Batch] | None, num_microbatches: int, iters: int = 1) -> Tensor:
-        """Return the mean loss over all ranks' micro-batches of `iters` global batches, fp32 scalar, on all ranks."""
+        """Return the mean loss over all tokens of `iters` global batches, fp32 scalar, on all ranks.
+
+        Tokens that `loss_mask` leaves out do not count; nan where it leaves out all.
+        """
         ...
 
     def next_token_logits(self, tokens: Sequence[int]) -> Tensor:

@@ -12,7 +12,7 @@ from megatron.core.transformer.module import Float16Module
 from pretrain.model.requests import compute_dtype
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from megatron.core.optimizer import MegatronOptimizer
 
@@ -70,12 +70,16 @@ def build_optimizer(recipe: Recipe, chunks: list[DistributedDataParallel]) -> Me
     return get_megatron_optimizer(config, chunks)
 
 
-def connect(config: Any, recipe: Recipe, chunks: list[DistributedDataParallel], optimizer: MegatronOptimizer) -> None:
-    """Tell the schedules of megatron-core how to scale losses and when to reduce gradients."""
-    from megatron.core.distributed import finalize_model_grads  # noqa: PLC0415
-
+def connect(
+    config: Any,
+    recipe: Recipe,
+    chunks: list[DistributedDataParallel],
+    optimizer: MegatronOptimizer,
+    finalize: Callable[..., None],
+) -> None:
+    """Tell the schedules of megatron-core how to scale losses, when to reduce gradients, and what finishes that."""
     config.grad_scale_func = optimizer.scale_loss
-    config.finalize_model_grads_func = finalize_model_grads
+    config.finalize_model_grads_func = finalize
     if recipe.parallel.overlap_grad_reduce:
         no_sync = [chunk.no_sync for chunk in chunks]
         config.no_sync_func = no_sync if len(chunks) > 1 else no_sync[0]

@@ -66,6 +66,7 @@ def _parallel(recipe: Recipe, point_to_point: PointToPoint) -> dict[str, Any]:
         "pipeline_model_parallel_size": parallel.pipeline_model_parallel_size,
         "virtual_pipeline_model_parallel_size": parallel.virtual_pipeline_model_parallel_size,
         "sequence_parallel": parallel.sequence_parallel,
+        "calculate_per_token_loss": recipe.train.calculate_per_token_loss,
         "params_dtype": dtype,
         "pipeline_dtype": dtype,
         "fp16": dtype == torch.float16,

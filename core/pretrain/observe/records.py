@@ -19,7 +19,9 @@ class TrainRecord:
         iteration: iterations done since the training began, over all resumed parts.
         consumed_samples: sequences trained on since the training began.
         consumed_tokens: `consumed_samples` times the sequence length.
-        lm_loss: mean over the interval's iterations that were not skipped, in nats per token; None if all were.
+        lm_loss: mean over the interval's iterations that were not skipped of the loss that they minimize, in nats per
+            token: the mean over the global batch's micro-batches of their means over tokens, or over its tokens with
+            `train.calculate_per_token_loss`; None if all were skipped.
         grad_norm: Euclidean norm before clipping, of the interval's last iteration; None if that was skipped.
         learning_rate: of the interval's last iteration.
         loss_scale: of fp16; None where the loss is not scaled.

@@ -24,8 +24,21 @@ def problems(recipe: Recipe) -> Iterator[Problem]:
             "train.global_batch_size",
             f"{train.global_batch_size} is no multiple of train.micro_batch_size {train.micro_batch_size}.",
         )
+    if train.calculate_per_token_loss and recipe.engine.name == "megatron":
+        yield from _per_token(recipe)
     if train.rampup_batch_size is not None:
         yield from _rampup(recipe, train.rampup_batch_size)
+
+
+def _per_token(recipe: Recipe) -> Iterator[Problem]:
+    """megatron-core sums gradients over all tokens before it divides by them, for which 16 bits are too few."""
+    precision = recipe.precision
+    if precision.dtype != "fp32" and not precision.grad_reduce_in_fp32:
+        yield Problem(
+            "train.calculate_per_token_loss",
+            f"true needs precision.grad_reduce_in_fp32: true with {precision.dtype}: gradients are summed over tokens "
+            "before they are divided by their number.",
+        )
 
 
 def _rampup(recipe: Recipe, rampup: tuple[int, int, int]) -> Iterator[Problem]:

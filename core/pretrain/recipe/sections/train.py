@@ -27,6 +27,11 @@ class TrainSection(Section):
         description="[start, increment, samples]: the global batch grows from start by increment, evenly over so many "
         "samples.",
     )
+    calculate_per_token_loss: Bool = Field(
+        default=False,
+        description="Whether the loss that is minimized is the mean over the tokens of a global batch, instead of the "
+        "mean over its micro-batches of their means over tokens. They differ where tokens are left out of the loss.",
+    )
     train_iters: Int | None = Field(default=None, gt=0, description="Length of the training in iterations.")
     train_samples: Int | None = Field(
         default=None, gt=0, description="Length of the training in samples, instead of train_iters."

@@ -1,0 +1,74 @@
+"""Losses and gradients as means over tokens, however these are spread over micro-batches and ranks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+from megatron.core.distributed import finalize_model_grads
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from pretrain.engine.protocol import Batch
+
+
+def mean_over_ranks(reports: Sequence[Tensor], device: torch.device) -> Tensor:
+    """Return the loss per token over all ranks, fp32 scalar, nan without a token; all ranks call it together.
+
+    Args:
+        reports: the summed loss and the tokens of each micro-batch, fp32 [2]; none where the rank has no loss.
+        device: of this rank.
+    """
+    total = torch.stack(tuple(reports)).sum(dim=0) if reports else torch.zeros(2, device=device)
+    dist.all_reduce(total)
+    return total[0] / total[1]
+
+
+def mean_of_means(reports: Sequence[Tensor]) -> Tensor:
+    """Return the mean over micro-batches of their means over tokens: what is minimized by default, fp32 scalar."""
+    sums, tokens = torch.stack(tuple(reports)).unbind(dim=1)
+    return (sums / tokens.clamp(min=1)).mean()
+
+
+def share_of_mean(reports: Sequence[Tensor], tokens: Tensor) -> Tensor:
+    """Return this replica's part of the mean over `tokens` of all replicas: the mean of the parts is that mean."""
+    replicas = parallel_state.get_data_parallel_world_size()
+    loss: Tensor = torch.stack(tuple(reports))[:, 0].sum() * (replicas / tokens)
+    return loss
+
+
+def count_tokens(batches: Sequence[Batch], device: torch.device) -> Tensor:
+    """Return the tokens that count in the micro-batches of all replicas, int64 scalar, at least 1; collective."""
+    masks = [batch["loss_mask"] for batch in batches]
+    count = sum(int(mask.sum().item()) for mask in masks if mask is not None)  # on the host, where batches are
+    tokens = torch.tensor(count, device=device)
+    dist.all_reduce(tokens, group=parallel_state.get_data_parallel_group())
+    return tokens.clamp(min=1)
+
+
+class PerTokenGradients:
+    """Divides a step's gradients by its tokens; megatron-core's `finalize_model_grads` asks the device for them."""
+
+    def __init__(self) -> None:
+        self.tokens = torch.ones(())
+
+    def __call__(self, model: list[Any], num_tokens: Tensor, **options: Any) -> None:
+        """Finish the reduction of all gradients, which are sums here, and make means of them.
+
+        Args:
+            model: the wrapped chunks of this rank.
+            num_tokens: of this replica, on ranks of its last stage; 0 elsewhere.
+            options: of `finalize_model_grads`.
+        """
+        finalize_model_grads(model, None, **options)
+        last = parallel_state.get_pipeline_model_parallel_last_rank()
+        dist.broadcast(num_tokens, src=last, group=parallel_state.get_pipeline_model_parallel_group())
+        dist.all_reduce(num_tokens, group=parallel_state.get_data_parallel_group())
+        self.tokens = num_tokens.clamp(min=1)
+        for chunk in model:
+            chunk.scale_gradients(1.0 / self.tokens)
