@@ -19,6 +19,12 @@ def device():
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
+@pytest.fixture
+def no_device(monkeypatch):
+    """What is said where no GPU is, also on a machine with one."""
+    monkeypatch.setattr("pretrain_cuda.devices._here", lambda: None)
+
+
 @pytest.fixture(autouse=True)
 def whole_language():
     """Every test begins with the language as Triton wrote it, whatever ran before in this process."""

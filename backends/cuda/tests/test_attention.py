@@ -29,6 +29,7 @@ def offered(request):
 def everything_installed(monkeypatch):
     monkeypatch.setattr("pretrain_cuda.installed.has", lambda _: True)
     monkeypatch.setattr("pretrain_cuda.installed.version", lambda distribution: f"{distribution} 9")
+    monkeypatch.setattr("torch.backends.cudnn.version", lambda: None)
 
 
 AMPERE = ["flash_attn_2", "sdpa_flash", "sdpa_cudnn"]
@@ -70,7 +71,7 @@ def test_cudnn_comes_first_of_torchs_kernels_only_where_torch_has_it_so(monkeypa
         (on(""), LAST[1:]),
     ],
 )
-@pytest.mark.usefixtures("everything_installed")
+@pytest.mark.usefixtures("everything_installed", "no_device")
 def test_what_flash_attention_does_not_do_is_left_to_the_others(request_, names):
     assert offered(request_) == names
 

@@ -169,6 +169,7 @@ def test_a_mask_tensor_is_refused(install):
         ("4", on(B200, size=20), "head size 20; only multiples of 8"),
     ],
 )
+@pytest.mark.usefixtures("no_device")
 def test_it_declines_with_what_does_not_fit(install, library, asked, reason):
     install(*FILES)
     declined = LIBRARIES[library].answer(asked)

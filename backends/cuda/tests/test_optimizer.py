@@ -16,7 +16,8 @@ from pretrain_cuda import optimizer
 REQUEST = OptimizerRequest(device_type="cuda", dtype=torch.float32, name="adamw")
 
 
-def test_torchs_fused_adam_comes_first():
+def test_torchs_fused_adam_comes_first(monkeypatch):
+    monkeypatch.setattr("pretrain_cuda.installed.has", lambda module: False)
     fused, apex = optimizer.answers(REQUEST)
     assert isinstance(fused, Offer)
     assert fused.build({}).adam is FusedAdam

@@ -176,6 +176,7 @@ def test_dropout_follows_the_seed_and_stops_outside_of_training(allowed):
         (sdpa.efficient, on(""), "there is no device here, and none was named"),
     ],
 )
+@pytest.mark.usefixtures("no_device")
 def test_it_declines_with_what_does_not_fit(make, asked, reason):
     declined = make(asked)
     assert isinstance(declined, Decline)

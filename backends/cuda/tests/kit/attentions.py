@@ -1,4 +1,8 @@
-"""Attention kernels as backends that the conformance kit can judge here: each without its conditions on the device."""
+"""Attention kernels as backends that the conformance kit can judge here: each without its conditions on the device.
+
+All but the triangle stay on the CPU where a GPU is too: what is judged is the call. torch's flash attention for a GPU
+takes neither fp32 nor masks, which its kernel for a CPU does, and the libraries are stood in for.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ from typing import TYPE_CHECKING
 from torch.nn.attention import SDPBackend
 
 from kit import fake_flash_attn
+from kit.interpreted import Interpreted
 from kit.interpreted import pretrain_backend as device_backend
 from pretrain.plugins import hookimpl
 from pretrain.plugins.offer import Decline, Offer
@@ -26,12 +31,16 @@ if TYPE_CHECKING:
 class Hooks:
     """A backend with one way to answer."""
 
-    def __init__(self, answer: Callable[[AttentionRequest], Offer | Decline | list[Offer | Decline]]) -> None:
-        self._answer = answer
+    def __init__(
+        self,
+        answer: Callable[[AttentionRequest], Offer | Decline | list[Offer | Decline]],
+        device: Callable[[], Backend] = Interpreted,
+    ) -> None:
+        self._answer, self._device = answer, device
 
     @hookimpl
     def pretrain_backend(self) -> Backend:
-        return device_backend()
+        return self._device()
 
     @hookimpl
     def pretrain_attention(self, request: AttentionRequest) -> Offer | Decline | list[Offer | Decline]:
@@ -43,7 +52,7 @@ def _triangle(request):
 
 
 def _sdpa(request):
-    """Both kernels that torch has on a CPU. Only flash is one of those offered, but here it has no dropout."""
+    """Both kernels that torch has on a CPU. Only flash is one of those offered, but there it has no dropout."""
     if request.dropout:
         flash = Decline(name="sdpa_flash", reason="torch's flash attention has no dropout on a CPU")
     else:
@@ -64,4 +73,4 @@ def _transformer_engine(request):
 
 
 transformer_engine_attention = Hooks(_transformer_engine)
-triangle, sdpa, flash_attn = Hooks(_triangle), Hooks(_sdpa), Hooks(_flash_attn)
+triangle, sdpa, flash_attn = Hooks(_triangle, device_backend), Hooks(_sdpa), Hooks(_flash_attn)

@@ -30,6 +30,8 @@ __all__ = [
 
 
 class Interpreted(CpuBackend):
+    """The CPU, whatever else is there."""
+
     name = "cuda-interpreted"
 
 
