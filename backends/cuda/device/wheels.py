@@ -2,9 +2,11 @@
 
     python wheels.py FOLDER [NAME==VERSION ...]
 
-The machine has Python 3.12 on Linux x86-64, torch 2.11 for CUDA, Triton 3.6, and what is named besides. pip resolves
-everything that the core with its engines and tests, and this backend, need there. Of what the machine has it is shown
-empty wheels, so that it brings neither that nor the gigabytes of CUDA libraries behind torch.
+The machine has Python 3.12 on Linux x86-64, torch 2.11 for CUDA, Triton 3.6, numpy 2.5, and what is named besides;
+NAME== without a version takes one of these off. pip resolves everything that the core with its engines and tests, and
+this backend, need there. Of what the machine has it is shown empty wheels, so that it brings neither that nor the
+gigabytes of CUDA libraries behind torch. A folder of more than 60 MiB is an error: a machine that is lent takes 64 MiB
+along, the checkout's other ignored files among them.
 """
 
 from __future__ import annotations
@@ -15,10 +17,16 @@ import tempfile
 import tomllib
 import zipfile
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 ROOT = Path(__file__).parents[3]
 PYTHON = "3.12"
-THERE = {"torch": "2.11.0", "triton": "3.6.0"}
+THERE = {"torch": "2.11.0", "triton": "3.6.0", "numpy": "2.5.2"}
+LARGEST = 60 * 2**20
+"""Bytes of the folder."""
 MARK = "on.the.machine"
 """Local version of the empty wheels: no index has one like it, so pip can only take these."""
 GLIBC = range(28, 4, -1)
@@ -35,7 +43,7 @@ def main(folder: Path, *there: str) -> None:
     sources = [requirement for requirement in needed if _name(requirement) in SOURCE_ONLY]
     _pip("wheel", "--no-deps", "--find-links", folder, "--wheel-dir", folder, *sources)
     with tempfile.TemporaryDirectory() as empty:
-        versions = THERE | dict(one.split("==") for one in there)
+        versions = versions_there(there)
         pins = [write_empty_wheel(Path(empty), name, f"{version}+{MARK}") for name, version in versions.items()]
         platforms = [f"manylinux_2_{minor}_x86_64" for minor in GLIBC] + ["manylinux2014_x86_64", "linux_x86_64"]
         options = [f"--platform={platform}" for platform in platforms]
@@ -43,9 +51,29 @@ def main(folder: Path, *there: str) -> None:
         _pip("download", *options, "--find-links", folder, "--find-links", empty, "--dest", folder, *needed, *pins)
     for wheel in folder.glob(f"*+{MARK}-*.whl"):
         wheel.unlink()
-    wheels = sorted(folder.glob("*.whl"))
-    size = sum(wheel.stat().st_size for wheel in wheels) / 1e6
-    sys.stdout.write(f"{folder}: {len(wheels)} wheels, {size:.0f} MB\n")
+    sys.stdout.write(f"{weigh(folder)}\n")
+
+
+def versions_there(named: Sequence[str]) -> dict[str, str]:
+    """Return name -> version of what the machine has, for NAME==VERSION or NAME== of what differs."""
+    versions = THERE | dict(one.split("==") for one in named)
+    return {name: version for name, version in versions.items() if version}
+
+
+def weigh(folder: Path) -> str:
+    """Return how many wheels there are and their size; exit with what is largest where that is too much to carry."""
+    sizes = {wheel.name: wheel.stat().st_size for wheel in folder.glob("*.whl")}
+    total = sum(sizes.values())
+    said = f"{folder}: {len(sizes)} wheels, {total / 2**20:.1f} MiB"
+    if total <= LARGEST:
+        return said
+    largest = sorted(sizes, key=sizes.__getitem__, reverse=True)[:5]
+    listed = ", ".join(f"{name.partition('-')[0]} {sizes[name] / 2**20:.1f}" for name in largest)
+    msg = (
+        f"{said}; at most {LARGEST / 2**20:g} can be carried. Largest: {listed}.\n"
+        'Empty the folder if it has two versions of one; name what the machine has: make wheels THERE="NAME==VERSION".'
+    )
+    raise SystemExit(msg)
 
 
 def requirements() -> list[str]:

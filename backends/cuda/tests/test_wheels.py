@@ -31,6 +31,27 @@ def test_what_is_there_is_an_empty_wheel_that_alone_fulfils_its_requirement(tmp_
     assert (found.name, found.version, found.requires) == ("torch", "2.11.0+on.the.machine", None)
 
 
+def test_what_is_there_can_be_named_and_taken_off():
+    assert wheels.versions_there([]) == wheels.THERE
+    assert wheels.versions_there(["torch==2.13.0", "numpy=="]) == {"torch": "2.13.0", "triton": "3.6.0"}
+
+
+def test_a_folder_that_can_be_carried_is_weighed(tmp_path):
+    (tmp_path / "one-1.0-py3-none-any.whl").write_bytes(bytes(3 * 2**20))
+    assert wheels.weigh(tmp_path) == f"{tmp_path}: 1 wheels, 3.0 MiB"
+
+
+def test_a_folder_that_cannot_be_carried_is_an_error_with_what_is_largest(tmp_path):
+    for name, size in (("small", 3), ("large", 40), ("middle", 20)):
+        with (tmp_path / f"{name}-1.0-py3-none-any.whl").open("wb") as wheel:
+            wheel.truncate(size * 2**20)
+    with pytest.raises(SystemExit) as ended:
+        wheels.weigh(tmp_path)
+    first, second = str(ended.value.code).splitlines()
+    assert first.endswith("63.0 MiB; at most 60 can be carried. Largest: large 40.0, middle 20.0, small 3.0.")
+    assert "THERE" in second
+
+
 @pytest.fixture
 def copy(tmp_path):
     """The installer in a clone without wheels."""
