@@ -76,3 +76,11 @@ def test_the_data_given_is_not_changed(smallest):
     make_recipe(smallest, ["data.corpus.max_bytes=3", "model.num_layers=4"])
     assert smallest["model"]["num_layers"] == 2
     assert smallest["data"]["corpus"] == {"source": "python_stdlib"}
+
+
+def test_a_value_may_be_json(make):
+    """With the quotes of a shell: --set 'data.blend=[{"weight": 0.3, "path": "a"}, ...]'."""
+    blend = '[\n\t{"weight": 0.3, "path": "a"},\n\t{"weight": 0.7, "path": "b = c"}\n]'
+    recipe = make(f"data.blend={blend}", 'recompute={"granularity": "full"}', "model.parallel_residual=true")
+    assert [(part.weight, part.path) for part in recipe.data.blend] == [(0.3, "a"), (0.7, "b = c")]
+    assert recipe.recompute.granularity == "full"

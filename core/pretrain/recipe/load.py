@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Mapping, Sequence
 
+    from pretrain.recipe.deepspeed_json.merge import TakenOver
     from pretrain.recipe.problem import Problem
 
 
@@ -45,13 +46,16 @@ def _build(document: Document, overrides: Iterable[str]) -> Recipe:
     for override in overrides:
         apply_override(document, override)
     taken = take_over(document)
-    origin = Origin(document.source, taken.notices, taken.accumulation_steps)
+    notices = list(taken.notices)
     while True:
+        origin = Origin(document.source, tuple(notices), taken.accumulation_steps)
         try:
             recipe = Recipe.model_validate(document.data, context={"origin": origin})
         except ValidationError as error:
             problems = problems_in(error)
-            if not _drop_switched_off(document, problems):
+            unread = _drop_unread(document, problems, taken)
+            notices += unread
+            if not _drop_switched_off(document, problems) and not unread:
                 msg = describe(document, problems, taken)
                 raise RecipeError(msg) from error
         else:
@@ -73,6 +77,20 @@ def _drop_switched_off(document: Document, problems: Iterable[Problem]) -> bool:
             document.remove(problem.path)
             dropped = True
     return dropped
+
+
+def _drop_unread(document: Document, problems: Iterable[Problem], taken: TakenOver) -> list[str]:
+    """Drop what a DeepSpeed file says and DeepSpeed would not read, such as a key of another stage.
+
+    Returns:
+        a notice for each.
+    """
+    notices = []
+    for problem in problems:
+        if problem.switched_off_by and problem.path in taken.given:
+            document.remove(problem.path)
+            notices.append(f"{document.place(tuple(problem.path.split('.')))}: left out: {problem.text}")
+    return notices
 
 
 def _overrides(document: Document, path: str) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
@@ -27,7 +29,7 @@ _LONG = 100
 def apply_override(document: Document, override: str) -> None:
     """Put one override, "section.key=value", into the document.
 
-    The value is YAML. null unsets a key; a mapping replaces a whole section ("recompute={granularity: full}").
+    The value is YAML or JSON. null unsets a key; a mapping replaces a whole section ("recompute={granularity: full}").
     """
     path, equals, text = override.partition("=")
     path = path.strip()
@@ -37,7 +39,7 @@ def apply_override(document: Document, override: str) -> None:
         msg = f"{place}: an override is section.key=value, for example --set model.num_layers=2."
         raise RecipeError(msg)
     try:
-        value = yaml.safe_load(text)
+        value = _value(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date such as 2020-13-01
         msg = f"{place}: the value is not YAML. Quote it: --set '{path}=\"...\"'."
         raise RecipeError(msg) from error
@@ -53,6 +55,14 @@ def apply_override(document: Document, override: str) -> None:
     document.overridden.add(path)
     if value is not None:
         _replace_alternatives(document, path)
+
+
+def _value(text: str) -> Any:
+    """Read JSON where it is some, since a tab, with which files are indented, is none of YAML's."""
+    if text.lstrip().startswith(("{", "[")):
+        with suppress(ValueError):
+            return json.loads(text)
+    return yaml.safe_load(text)
 
 
 def _forget(document: Document, keys: tuple[str, ...]) -> None:

@@ -27,12 +27,12 @@ def test_every_key_knows_its_line(read):
     text = '{\n "a": {"b": "{\\"x\\": [1,",\n  "c": [{"d": 1,\n"e": 2}, {"d": 3}]}, "f":\n\n 5\r\n, "g.h": {}}'
     file = read(text)
     assert file.values == {"a.b": '{"x": [1,', "a.c": [{"d": 1, "e": 2}, {"d": 3}], "f": 5, "'g.h'": {}}
-    assert {path: line for path, line in file.lines.items() if "c." not in path} == {
-        "a": 2,
-        "a.b": 2,
-        "a.c": 3,
-        "f": 4,
-        "'g.h'": 7,
+    assert {path: place for path, place in file.places.items() if "c." not in path} == {
+        "a": "ds.json:2",
+        "a.b": "ds.json:2",
+        "a.c": "ds.json:3",
+        "f": "ds.json:4",
+        "'g.h'": "ds.json:7",
     }
     assert file.place("a.b") == "ds.json:2: a.b"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import yaml
 
@@ -47,35 +49,47 @@ TINY_RAMPUP = """\
 NO_BATCH = ("train.micro_batch_size", "train.global_batch_size")
 
 
-def test_what_stage_3_does_not_read_is_listed_and_to_be_deleted(refused):
-    assert refused(GPT2_345M) == [
-        (
-            "ds.json:7: zero_optimization.allgather_partitions: no effect here; "
-            "nothing in DeepSpeed 0.19 reads it, at any stage."
-        ),
-        (
-            "ds.json:8: zero_optimization.allgather_bucket_size: engine.zero.allgather_bucket_size: no effect here; "
-            "it needs engine.zero.stage 1 or 2."
-        ),
-        "Delete the keys without effect from ds.json.",
-    ]
-
-
-def test_without_these_it_is_zero_3_with_the_optimizer_on_the_host(load):
-    text = "\n".join(line for line in GPT2_345M.splitlines() if "allgather" not in line)
-    recipe = load(text)
+def test_the_file_as_it_was_published_is_zero_3_with_the_optimizer_on_the_host(load):
+    recipe = load(GPT2_345M)
     zero = recipe.engine.zero
     assert (recipe.precision.dtype, zero.stage, zero.offload_optimizer.device) == ("fp16", 3, "cpu")
     assert (zero.overlap_comm, zero.reduce_scatter, zero.contiguous_gradients) == (True, True, True)
     assert zero.reduce_bucket_size == 200_000_000
     assert recipe.notices == (
         (
-            "ds.json:11: zero_optimization.cpu_offload: deprecated in DeepSpeed; it was read as "
+            "ds.json:7: zero_optimization.allgather_partitions: left out: nothing in DeepSpeed 0.19 reads it, at any "
+            "stage."
+        ),
+        (
+            "ds.json:13: zero_optimization.cpu_offload: deprecated in DeepSpeed; it was read as "
             "engine.zero.offload_optimizer.device: cpu."
         ),
-        "ds.json: these were read as whole numbers: zero_optimization.reduce_bucket_size: 200000000.",
+        (
+            "ds.json: these were read as whole numbers: zero_optimization.allgather_bucket_size: 200000000, "
+            "zero_optimization.reduce_bucket_size: 200000000."
+        ),
         "ds.json:3: fp16.enabled: precision.initial_loss_scale: 65536 comes with it, which is DeepSpeed's default.",
+        (
+            "ds.json:8: zero_optimization.allgather_bucket_size: left out: no effect here; it needs "
+            "engine.zero.stage 1 or 2."
+        ),
     )
+
+
+@pytest.mark.parametrize("indent", [None, "\t"], ids=["one line", "tabs"])
+def test_the_file_may_stand_in_an_override(load, indent):
+    text = json.dumps(json.loads(GPT2_345M), indent=indent)
+    assert load("{}", f"engine.deepspeed_config={text}") == load(GPT2_345M)
+
+
+def test_the_file_may_stand_in_the_recipe(load):
+    inline = {"engine": {"deepspeed_config": yaml.safe_load(GPT2_345M)}}
+    recipe = load("{}", **inline)
+    assert recipe == load(GPT2_345M)
+    assert [notice.partition(": left out: ")[0] for notice in recipe.notices if "left out" in notice] == [
+        "recipe.yml:23: zero_optimization.allgather_partitions",
+        "recipe.yml:24: zero_optimization.allgather_bucket_size",
+    ]
 
 
 def test_the_batch_ramp_goes_through_as_it_is(load):
@@ -94,7 +108,6 @@ def test_the_batch_ramp_goes_through_as_it_is(load):
 
 @pytest.mark.parametrize("text", [GPT2_345M.replace('"stage": 3', '"stage": 2'), TINY_RAMPUP])
 def test_the_resolved_recipe_holds_the_values_and_not_the_file(load, text):
-    text = "\n".join(line for line in text.splitlines() if "allgather_partitions" not in line)
     recipe = load(text, without=NO_BATCH if "train_batch_size" in text else ())
     dumped = yaml.safe_load(recipe.dump())
     assert "deepspeed_config" not in dumped["engine"]

@@ -1,4 +1,4 @@
-"""JSON text into flat keys that know their lines."""
+"""JSON text, or the same as a part of a recipe, into flat keys that know their lines."""
 
 from __future__ import annotations
 
@@ -6,9 +6,15 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pretrain.errors import RecipeError, did_you_mean
+from pretrain.recipe.section import as_number
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pretrain.recipe.document import Document
 
 AUTO = "auto"
 """What a value is that somebody else fills in; it counts as not given."""
@@ -23,12 +29,12 @@ class JsonFile:
     Attributes:
         name: the file, as it was given.
         values: value by path, "zero_optimization.stage"; only an empty object is a value itself.
-        lines: line by path, of objects too.
+        places: "ds_config.json:4" by path, of objects too.
     """
 
     name: str
     values: dict[str, Any]
-    lines: dict[str, int]
+    places: dict[str, str]
 
     def has(self, path: str) -> bool:
         """Return whether the file gives this key; null and "auto" are left to others."""
@@ -36,7 +42,7 @@ class JsonFile:
 
     def place(self, path: str) -> str:
         """Return "ds_config.json:4: zero_optimization.stage"."""
-        return f"{self.name}:{self.lines[path]}: {path}"
+        return f"{self.places.get(path, self.name)}: {path}"
 
 
 def read_json(name: str, named_by: str) -> JsonFile:
@@ -63,8 +69,27 @@ def read_json(name: str, named_by: str) -> JsonFile:
     if not isinstance(data, dict):
         msg = f"{name}: a DeepSpeed file is an object, {{...}}.\n{named_by} names this file."
         raise RecipeError(msg)
-    lines = _lines(name, text)
-    return JsonFile(name, _flat(data), lines)
+    places = {path: f"{name}:{line}" for path, line in _lines(name, text).items()}
+    return JsonFile(name, _flat(data), places)
+
+
+def read_inline(data: dict[str, Any], document: Document, keys: tuple[str, ...]) -> JsonFile:
+    """Take what a recipe holds itself, in the place of a file's name.
+
+    Args:
+        data: the object.
+        document: the recipe, which knows the lines.
+        keys: where the object is in it.
+    """
+    values = {path: as_number(value) for path, value in _flat(data).items()}
+    name = document.place(keys)
+    return JsonFile(name, values, {path: document.place((*keys, *path.split("."))) for path in _paths(values)})
+
+
+def _paths(values: Iterable[str]) -> set[str]:
+    """Return the paths and those of the objects around them."""
+    parts = [path.split(".") for path in values]
+    return {".".join(part[:length]) for part in parts for length in range(1, len(part) + 1)}
 
 
 def _read_text(path: Path, named_by: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pretrain.recipe.deepspeed_json.file import read_json
+from pretrain.recipe.deepspeed_json.file import read_inline, read_json
 from pretrain.recipe.deepspeed_json.translate import translate
 from pretrain.recipe.deepspeed_json.translation import written
 from pretrain.recipe.section import as_number
@@ -27,30 +27,47 @@ class TakenOver:
         problems: lines of an error.
         notices: lines for the user.
         accumulation_steps: what the layout has to give.
+        given: the keys of the recipe that the file has given, and not the recipe itself.
     """
 
     name: str = ""
     problems: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
     accumulation_steps: AccumulationSteps | None = None
+    given: frozenset[str] = frozenset()
 
 
 def take_over(document: Document) -> TakenOver:
-    """Put what the file says into the document that names it, in the place of its name.
+    """Put what the file says into the document that names it, or holds it, in the place of its name.
 
     Without engine.name: deepspeed the name stays where it is, as a key without effect.
 
     Raises:
         RecipeError: the file cannot be read.
     """
-    name = document.value(_CONFIG)
-    if not isinstance(name, str) or not name or document.value("engine.name") != "deepspeed":
+    named = document.value(_CONFIG)
+    if not isinstance(named, str | dict) or not named or document.value("engine.name") != "deepspeed":
         return TakenOver()
-    translation = translate(read_json(name, f"{document.place(tuple(_CONFIG.split('.')))}: {_CONFIG}"))
+    keys = tuple(_CONFIG.split("."))
+    if isinstance(named, str):
+        file = read_json(named, f"{document.place(keys)}: {_CONFIG}")
+    else:
+        file = read_inline(named, document, keys)
+    translation = translate(file)
     document.remove(_CONFIG)
     for given in sorted(translation.given, key=_rank):
         (_merge, _exclude, _fill_in)[_rank(given)](document, translation, given)
-    return TakenOver(name, tuple(translation.problems), tuple(translation.notices), translation.accumulation_steps)
+    return TakenOver(
+        file.name,
+        tuple(translation.problems),
+        tuple(translation.notices),
+        translation.accumulation_steps,
+        frozenset(given.path for given in translation.given if _gave(document, translation, given)),
+    )
+
+
+def _gave(document: Document, translation: Translation, given: Given) -> bool:
+    return document.places.get(tuple(given.path.split("."))) == translation.file.place(given.json_path)
 
 
 def _rank(given: Given) -> int:

@@ -91,7 +91,8 @@ def _key(translation: Translation, path: str, value: Any) -> None:
     elif path in FUNCTIONS:
         FUNCTIONS[path](translation, path, value)
     elif path in UNREAD:
-        translation.refuse(path, "no effect here; nothing in DeepSpeed 0.19 reads it, at any stage.")
+        if translation.is_switch(path, value):
+            translation.notice(path, "left out: nothing in DeepSpeed 0.19 reads it, at any stage.")
     elif inner:
         translation.refuse(path, f"{shown(value)} is not an object with keys.")
     elif path in SETTLED and value == SETTLED[path] and isinstance(value, bool) == isinstance(SETTLED[path], bool):

@@ -39,7 +39,7 @@ def pin_memory(translation: Translation, path: str, value: Any) -> None:
         return
     sections = [section for section in dict.fromkeys(_SECTIONS.values()) if _is_offloaded(translation, section)]
     if not sections:
-        translation.refuse(path, "no effect here; nothing is offloaded. Delete it.")
+        translation.notice(path, "left out: nothing is offloaded.")
         return
     keys = [f"engine.zero.{section}.pin_memory" for section in sections]
     translation.notice(path, f"deprecated in DeepSpeed; it was read as {' and '.join(keys)}.")

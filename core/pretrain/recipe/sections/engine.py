@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
-from pretrain.recipe.section import Section, Str
+from pretrain.recipe.section import Section
 from pretrain.recipe.sections.zero import ZeroSection
+from pretrain.recipe.shown import shown
+
+
+def _file_or_object(given: object) -> object:
+    if given is None or (isinstance(given, str | dict) and given):
+        return given
+    msg = f"{shown(given)} is neither the path of a DeepSpeed JSON file nor an object with its keys."
+    raise ValueError(msg)
 
 
 class EngineSection(Section):
@@ -19,9 +27,8 @@ class EngineSection(Section):
         "offload.",
     )
     zero: ZeroSection = ZeroSection()
-    deepspeed_config: Str | None = Field(
+    deepspeed_config: Annotated[str | dict[str, Any] | None, BeforeValidator(_file_or_object)] = Field(
         default=None,
-        min_length=1,
-        description="A DeepSpeed JSON file, relative to the working directory; what it says is taken over as keys of "
-        "the recipe.",
+        description="A DeepSpeed JSON file, relative to the working directory, or what it would hold; what it says is "
+        "taken over as keys of the recipe.",
     )
