@@ -52,6 +52,7 @@ def shared_data():
 def pytest_collection_modifyitems(items):
     """Have one worker run all tests that start several processes; two at a time would compete for the cores."""
     for item in items:
-        is_of_kit = item.name.startswith("test_two_ranks")  # every one of a backend asks the same two ranks
+        # Every one of a backend asks the same two ranks, or the same trainings.
+        is_of_kit = item.name.startswith("test_two_ranks") or "::TestTraining::" in item.nodeid
         if "ranks" in item.keywords or item.path.parent.name == "launch" or is_of_kit:
             item.add_marker(pytest.mark.xdist_group("ranks"))

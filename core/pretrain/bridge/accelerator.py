@@ -97,11 +97,10 @@ class DeviceAccelerator(OfBackend, DeepSpeedAccelerator):  # type: ignore[misc] 
         self.names = DeviceNames(backend)
         self._name = backend.device_type
         self._compile_backend = "inductor"
-        self._torch_pins_host_memory = not self.is_synchronized_device()
 
     # Device
     def is_synchronized_device(self) -> bool:
-        return self.backend.device_type == "cpu"
+        return not self.names.has_streams
 
     use_host_timers = resolves_data_dependency = handles_memory_backpressure = is_synchronized_device
 
@@ -131,7 +130,8 @@ class DeviceAccelerator(OfBackend, DeepSpeedAccelerator):  # type: ignore[misc] 
     manual_seed = manual_seed_all = _of_names("manual_seed")
 
     def default_generator(self, device_index: int) -> torch.Generator:
-        return self.names.default_generators[device_index]
+        generator: torch.Generator = self.names.default_generators[device_index]
+        return generator
 
     def initial_seed(self) -> int:
         return self.default_generator(self.current_device()).initial_seed()
@@ -169,10 +169,10 @@ class DeviceAccelerator(OfBackend, DeepSpeedAccelerator):  # type: ignore[misc] 
         return self.total_memory() - self.memory_allocated()
 
     def _torch_pin_memory(self, tensor: Tensor) -> Tensor:
-        return tensor.pin_memory() if self._torch_pins_host_memory else tensor
+        return tensor.pin_memory() if self.backend.pinned_memory() else tensor
 
     def _torch_empty_pinned(self, tensor: Tensor, shape: Any) -> Tensor:
-        return tensor.new_empty(shape, pin_memory=self._torch_pins_host_memory)
+        return tensor.new_empty(shape, pin_memory=self.backend.pinned_memory())
 
     # Profiler ranges and captured graphs: DeepSpeed's training does without them
     def range_push(self, msg: str, domain: Any = None, category: Any = None) -> None: ...

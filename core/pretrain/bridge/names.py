@@ -8,64 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from pretrain.bridge.streams import HostEvent, HostStream
+from pretrain.bridge.substitutes import Generators, Substitutes
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pretrain.plugins.backend import Backend
 
 
-class HostStream:
-    """A stream of a device that computes when it is called: everything before it is done. Methods as torch.Stream's."""
-
-    cuda_stream = 0
-
-    def __init__(self, *_args: Any, **_kwargs: Any) -> None: ...
-
-    def wait_stream(self, stream: Any) -> None: ...
-
-    def wait_event(self, event: Any) -> None: ...
-
-    def synchronize(self) -> None: ...
-
-    def record_event(self, event: HostEvent | None = None) -> HostEvent:
-        return event or HostEvent()
-
-    def __enter__(self) -> HostStream:
-        return self
-
-    def __exit__(self, *_error: object) -> None: ...
-
-
-class HostEvent:
-    """An event of such a device: it has always happened."""
-
-    def __init__(self, *_args: Any, **_kwargs: Any) -> None: ...
-
-    def record(self, stream: Any = None) -> None: ...
-
-    def wait(self, stream: Any = None) -> None: ...
-
-    def synchronize(self) -> None: ...
-
-    def query(self) -> bool:
-        return True
-
-
-class Generators:
-    """`torch.cuda.default_generators` of any device, indexed by a device, a number or None."""
-
-    def __init__(self, default: Callable[[], torch.Generator]) -> None:
-        self._default = default
-
-    def __getitem__(self, index: object) -> torch.Generator:
-        return self._default()
-
-
 class DeviceNames:
     """Stands where a translated module says `torch.cuda`: the device's own name, or what the device does instead.
 
-    A name that is neither here nor in torch's module of the device raises at its first use and says so; the bridge's
-    coverage test finds it before that.
+    A name that is neither here, nor in torch's module of the device, nor among the substitutes raises at its first use
+    and says so; the bridge's coverage test finds it before that.
     """
 
     def __init__(self, backend: Backend) -> None:
@@ -84,8 +40,15 @@ class DeviceNames:
         self.CUDAGraph = getattr(self._module, "CUDAGraph", object)  # none is ever captured
         if self.type == "cpu":
             self._fill_in_host()
-        else:
+            return
+        self._substitutes = Substitutes(backend, self._module)
+        if hasattr(self._module, "default_generators"):
             self.default_generators = Generators(lambda: self._module.default_generators[self._module.current_device()])
+
+    @property
+    def has_streams(self) -> bool:
+        """Whether the device computes beside the host; otherwise everything is done when a call returns."""
+        return self.type != "cpu" and self._substitutes.has_streams
 
     def _fill_in_host(self) -> None:
         self.current_device = functools.partial(torch.device, "cpu")  # an index would mean the accelerator's
@@ -109,12 +72,14 @@ class DeviceNames:
         self.memory_allocated = self.max_memory_allocated = self.memory_reserved = _zero
 
     def __getattr__(self, name: str) -> Any:
-        """Return the name of torch's own module of the device (torch.npu, torch.xpu, ...)."""
-        try:
-            return getattr(self._module, name)
-        except AttributeError:
-            msg = f"megatron-core asks for torch.cuda.{name}, which neither torch.{self.type} nor the bridge has"
-            raise AttributeError(msg) from None
+        """Return the name of torch's own module of the device (torch.npu, torch.xpu, ...), or what stands for it."""
+        if name.startswith("__"):
+            raise AttributeError(name)  # of an object that is being copied or pickled, before it has a module
+        for source in (self._module, self.__dict__.get("_substitutes")):
+            if hasattr(source, name):
+                return getattr(source, name)
+        msg = f"megatron-core asks for torch.cuda.{name}, which neither torch.{self.type} nor the bridge has"
+        raise AttributeError(msg)
 
     def type_name(self, name: str) -> str:
         """Return what `tensor.type()` says on the device for the CUDA tensor class of that name."""

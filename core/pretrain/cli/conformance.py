@@ -14,10 +14,12 @@ from pretrain.errors import BackendError
 @click.command(name="conformance")
 @click.option("--backend", metavar="NAME", required=True, help="The device plugin to test.")
 @click.option("-k", "expression", metavar="EXPRESSION", default="", help="Only tests that match, as in pytest -k.")
+@click.option("--kernels-only", is_flag=True, help="Without the trainings against the cpu, which take a minute.")
 @click.option("-v", "verbose", is_flag=True, help="One line for each test.")
-def command(backend: str, expression: str, verbose: bool) -> None:
-    """Compare every kernel of a backend with the float64 reference, and test its device.
+def command(backend: str, expression: str, kernels_only: bool, verbose: bool) -> None:
+    """Compare every kernel of a backend with the float64 reference, test its device, and train on it.
 
+    The trainings are a few iterations on one device and on two, and go on from each other's checkpoints on the cpu.
     What a kernel declines is listed as skipped, with its reason. The exit code is 0 only when nothing failed.
     """
     if find_spec("pytest") is None:
@@ -32,5 +34,7 @@ def command(backend: str, expression: str, verbose: bool) -> None:
 
     require_device(load_subject(backend).plugins)
     arguments = ["--pyargs", "pretrain.testing.suite", "-c", os.devnull, "-p", "no:cacheprovider", "-rfs", "--tb=short"]
-    arguments += ["-k", expression] if expression else []
+    wanted = [f"({expression})"] if expression else []
+    wanted += ["not TestTraining"] if kernels_only else []
+    arguments += ["-k", " and ".join(wanted)] if wanted else []
     sys.exit(pytest.main([*arguments, "-v" if verbose else "-q"], plugins=[Chosen(backend)]))

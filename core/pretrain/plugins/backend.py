@@ -141,15 +141,29 @@ class Backend(ABC):
         return None
 
     def memory(self, *, reset_peak: bool = False) -> Memory:
-        """Return the memory of the current device; after that forget the peak if `reset_peak`."""
+        """Return the memory of the current device; after that forget the peak if `reset_peak`.
+
+        By default: what torch's module of the device counts, None where it does not count.
+        """
         import torch  # noqa: PLC0415  the class must be importable without torch
 
         module = torch.get_device_module(self.device_type)
-        free_total = module.mem_get_info() if hasattr(module, "mem_get_info") else (None, None)
-        memory = Memory(module.memory_allocated(), module.max_memory_allocated(), free_total[1])
-        if reset_peak:
+        names = ("memory_allocated", "max_memory_allocated", "mem_get_info")
+        allocated, peak, free_total = (getattr(module, name, lambda: None)() for name in names)
+        if reset_peak and hasattr(module, "reset_peak_memory_stats"):
             module.reset_peak_memory_stats()
-        return memory
+        return Memory(allocated, peak, free_total and free_total[1])
+
+    def pinned_memory(self) -> bool:
+        """Say whether the device copies faster from page-locked memory, into which batches are read then.
+
+        By default: whether the device is torch's accelerator, which `Tensor.pin_memory` locks memory for. Asked after
+        `device`. A device without an allocator of page-locked memory answers False.
+        """
+        import torch  # noqa: PLC0415  the class must be importable without torch
+
+        accelerator = torch.accelerator.current_accelerator()
+        return accelerator is not None and accelerator.type == self.device_type
 
     def overflow(self) -> Overflow | None:
         """Return how to read and clear a sticky overflow flag, or None where inf and nan are kept."""

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pretrain.plugins import backend, hookspecs, offer, requests, signatures
+from pretrain.plugins.device_module import MEMBERS
 from pretrain.plugins.kernels import Kernels
 from pretrain.plugins.registration import HOOKS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 PAGE = "hooks.md"
 
@@ -30,9 +31,17 @@ not need. The marks `tryfirst`, `trylast` and `wrapper` are refused; `optionalho
 that this version of pretrain does not have."""
 
 
+_MODULE = """\
+torch has a module for each type of device. A device that is new to torch brings its own: the vendor's library makes it
+with `torch.utils.rename_privateuse1_backend` and `torch._register_device_module`, when `Backend.availability` imports
+the library. This is all of the module that pretrain, megatron-core and DeepSpeed use while training; names and meanings
+are as in torch's modules for GPUs. The conformance kit tests each (`TestDeviceModule`)."""
+
+
 def page() -> str:
     """Return docs/hooks.md."""
-    return "\n\n".join([_INTRODUCTION, *_shared(), *(part for hook in HOOKS for part in _hook(hook))]) + "\n"
+    hooks = (part for hook in HOOKS for part in _hook(hook))
+    return "\n\n".join([_INTRODUCTION, *_shared(), *hooks, *_module()]) + "\n"
 
 
 def signature(hook: str) -> str:
@@ -77,6 +86,20 @@ def _hook(hook: str) -> Iterator[str]:
     yield _code(_source(request))
     yield "The kernel that `build` returns:"
     yield _code("\n\n\n".join(_source(kind) for kind in _kernel_types(request.operation)))
+
+
+def _module() -> Iterator[str]:
+    yield "## torch.<device>"
+    yield _MODULE
+    needed = [(f"{member.name}{member.call}", member.purpose) for member in MEMBERS if member.needed]
+    yield _table(("needed", "for"), needed)
+    others = [(f"{other.name}{other.call}", other.purpose, other.otherwise) for other in MEMBERS if not other.needed]
+    yield _table(("taken where it is there", "for", "otherwise"), others)
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    cells = [header, ["---" for _ in header], *([f"`{row[0]}`", *row[1:]] for row in rows)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in cells)
 
 
 def _kernel_types(operation: str) -> list[Any]:

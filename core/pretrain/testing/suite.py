@@ -13,6 +13,7 @@ from pretrain.testing.attention import TestAttention
 from pretrain.testing.bias_dropout_add import TestBiasDropoutAdd
 from pretrain.testing.collectives import TestCollectives
 from pretrain.testing.cross_entropy import TestCrossEntropy
+from pretrain.testing.device_module import TestDeviceModule
 from pretrain.testing.linear import TestLinear
 from pretrain.testing.memory import TestMemory
 from pretrain.testing.norm import TestNorm
@@ -21,6 +22,7 @@ from pretrain.testing.random import TestRandom
 from pretrain.testing.rotary import TestRotary
 from pretrain.testing.softmax import TestSoftmax
 from pretrain.testing.subject import load_subject
+from pretrain.testing.training import TestTraining
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -33,6 +35,7 @@ __all__ = [
     "TestBiasDropoutAdd",
     "TestCollectives",
     "TestCrossEntropy",
+    "TestDeviceModule",
     "TestLinear",
     "TestMemory",
     "TestNorm",
@@ -40,6 +43,7 @@ __all__ = [
     "TestRandom",
     "TestRotary",
     "TestSoftmax",
+    "TestTraining",
     "pytest_generate_tests",
     "subject",
 ]

@@ -61,7 +61,8 @@ def assemble(
     groups.join_world(plugins.backend, world.rank, world.world_size, recipe.parallel.distributed_timeout_minutes)
     try:
         engine, kernels = build_engine(recipe, plugins, tokenizer.vocab_size, device, partial(_tell, world.rank))
-        reading = Reading.of(recipe, tokenizer, layout, parallel_state.get_data_parallel_rank(), engine, device)
+        replica, pin_memory = parallel_state.get_data_parallel_rank(), plugins.backend.pinned_memory()
+        reading = Reading.of(recipe, tokenizer, layout, replica, engine, pin_memory=pin_memory)
         progress, remark, reading = _start(recipe, engine, reading, run_dir, resume=resume)
         iterations = total_iterations(recipe)
         with (
@@ -164,4 +165,4 @@ def _tell(rank: int, text: str) -> None:
 
 
 def _synchronize(device: torch.device) -> None:
-    torch.get_device_module(device).synchronize()
+    getattr(torch.get_device_module(device), "synchronize", torch.accelerator.synchronize)()

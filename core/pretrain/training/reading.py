@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from pretrain.data.batches import MicroBatches
 from pretrain.data.datasets import build_datasets
 from pretrain.data.native.samples import NativeSamples
@@ -49,18 +47,17 @@ class Reading:
 
     @classmethod
     def of(
-        cls, recipe: Recipe, tokenizer: Tokenizer, layout: Layout, replica: int, engine: Engine, device: torch.device
+        cls, recipe: Recipe, tokenizer: Tokenizer, layout: Layout, replica: int, engine: Engine, *, pin_memory: bool
     ) -> Reading:
         """Build the datasets; all ranks call it together."""
         needed = samples_needed(recipe, total_iterations(recipe))
         datasets = build_datasets(recipe, tokenizer, needed, on_this_rank=engine.reads_data)
-        accelerator = torch.accelerator.current_accelerator()
         return cls(
             recipe=recipe,
             layout=layout,
             replica=replica,
             engine=engine,
-            pin_memory=accelerator is not None and accelerator.type == device.type,
+            pin_memory=pin_memory,
             datasets=datasets,
         )
 

@@ -1,0 +1,133 @@
+"""What stands for a name that torch's module of a device lacks; `pretrain.plugins.device_module` is the list."""
+
+from __future__ import annotations
+
+import contextlib
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from pretrain.bridge.streams import HostEvent, HostStream, TorchStreams
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import ModuleType
+
+    from pretrain.plugins.backend import Backend
+
+
+class Generators:
+    """`torch.cuda.default_generators` of any device, indexed by a device, a number or None."""
+
+    def __init__(self, default: Callable[[], Any]) -> None:
+        self._default = default
+
+    def __getitem__(self, index: object) -> Any:
+        return self._default()
+
+
+class DefaultGenerator:
+    """The default generator of a device that shows no more of it than its state."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self._module = module
+
+    def get_state(self) -> torch.Tensor:
+        state: torch.Tensor = self._module.get_rng_state(self._module.current_device())
+        return state
+
+    def set_state(self, state: torch.Tensor) -> None:
+        self._module.set_rng_state(state, self._module.current_device())
+
+    def manual_seed(self, seed: int) -> None:
+        self._module.manual_seed(seed)
+
+
+def tensor_class(device_type: str, dtype: torch.dtype) -> type:
+    """Return a class whose instances are the device's tensors of a dtype: `torch.cuda.HalfTensor`."""
+
+    class OfDevice(type):
+        def __instancecheck__(cls, value: object) -> bool:
+            return isinstance(value, torch.Tensor) and value.dtype == dtype and value.device.type == device_type
+
+    return OfDevice("Tensor", (), {})
+
+
+class Substitutes:
+    """One attribute for each name that may be missing; asked only where it is."""
+
+    def __init__(self, backend: Backend, module: ModuleType) -> None:
+        self._backend = backend
+        self._module = module
+        kind = backend.device_type
+        self.FloatTensor = tensor_class(kind, torch.float32)
+        self.HalfTensor = tensor_class(kind, torch.float16)
+        self.BFloat16Tensor = tensor_class(kind, torch.bfloat16)
+
+    @cached_property
+    def _streams(self) -> TorchStreams | None:
+        """Streams by torch's own classes, or None where the device has none and computes when it is called."""
+        streams = TorchStreams(self._backend.device_type)
+        return streams if streams.are_there else None
+
+    @property
+    def has_streams(self) -> bool:
+        return hasattr(self._module, "Stream") or self._streams is not None
+
+    @property
+    def Stream(self) -> Any:
+        return self._streams.Stream if self._streams else HostStream
+
+    @property
+    def Event(self) -> Any:
+        return self._streams.Event if self._streams else HostEvent
+
+    @property
+    def current_stream(self) -> Any:
+        return self._streams.current_stream if self._streams else HostStream
+
+    @cached_property
+    def default_stream(self) -> Any:
+        first = getattr(self._module, "current_stream", self.current_stream)()
+        return lambda device=None: first  # noqa: ARG005  the signature of torch.cuda's
+
+    @property
+    def stream(self) -> Any:
+        return TorchStreams.stream
+
+    @contextlib.contextmanager
+    def device(self, device: Any) -> Iterator[None]:
+        before = self._module.current_device()
+        self._module.set_device(before if device is None else device)
+        try:
+            yield
+        finally:
+            self._module.set_device(before)
+
+    @staticmethod
+    def synchronize(device: Any = None) -> None:
+        torch.accelerator.synchronize(device)
+
+    @cached_property
+    def default_generators(self) -> Generators:
+        return Generators(lambda: DefaultGenerator(self._module))
+
+    @staticmethod
+    def empty_cache() -> None: ...
+
+    @staticmethod
+    def is_current_stream_capturing() -> bool:
+        return False
+
+    def memory_allocated(self, _device: Any = None) -> int:
+        return self._backend.memory().allocated or 0
+
+    def max_memory_allocated(self, _device: Any = None) -> int:
+        return self._backend.memory().peak or 0
+
+    memory_reserved = memory_allocated
+    max_memory_reserved = max_memory_allocated
+
+    def reset_peak_memory_stats(self, _device: Any = None) -> None:
+        self._backend.memory(reset_peak=True)

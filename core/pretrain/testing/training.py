@@ -1,0 +1,91 @@
+"""A few iterations on the device, against the CPU: alone, from checkpoint to checkpoint, and on two ranks."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pretrain.testing.trainings import Trainings
+
+if TYPE_CHECKING:
+    from pretrain.testing.subject import Subject
+    from pretrain.testing.trainings import Curve
+
+TENSOR = ("parallel.tensor_model_parallel_size=2", "parallel.sequence_parallel=true")
+PIPELINE = ("parallel.pipeline_model_parallel_size=2",)
+ZERO = ("engine.name=deepspeed", "engine.zero.stage=3")
+
+
+class TestTraining:
+    """`pretrain RECIPE` on the device computes what it computes on the CPU.
+
+    Attributes:
+        tolerance: how far a loss may be from the CPU's, relative to it; a gradient norm may be ten times as far. None:
+            1e-4 in fp32, 2e-2 in 16 bits. The learning rate is so high that the loss falls by a tenth each iteration.
+    """
+
+    tolerance: float | None = None
+
+    def test_one_rank(self, subject: Subject) -> None:
+        """Two iterations from the same weights."""
+        self._agrees(subject, _alone(_trainings(subject)))
+
+    def test_a_checkpoint_goes_to_the_cpu(self, subject: Subject) -> None:
+        """What the device saved after two iterations is continued on the CPU."""
+        self._agrees(subject, _on_the_cpu(_trainings(subject)))
+
+    def test_a_checkpoint_comes_from_the_cpu_to_two_tensor_parallel_ranks(self, subject: Subject) -> None:
+        """What the CPU saved after that is continued on two devices, whose ranks have half of every layer."""
+        _require_two(subject)
+        trainings = _trainings(subject)
+        _on_the_cpu(trainings)
+        self._agrees(subject, trainings.run("tensor", trainings.backend, *TENSOR, ranks=2, load="on-the-cpu"))
+
+    def test_two_pipeline_stages(self, subject: Subject) -> None:
+        """`Backend.point_to_point` tells the truth."""
+        _require_two(subject)
+        trainings = _trainings(subject)
+        self._agrees(subject, trainings.run("pipeline", trainings.backend, *PIPELINE, ranks=2, last=3))
+
+    def test_two_ranks_of_zero_3(self, subject: Subject) -> None:
+        """DeepSpeed's third stage, which copies weights on a stream of its own."""
+        _require_two(subject)
+        if find_spec("deepspeed") is None:
+            pytest.skip("DeepSpeed is not installed: pip install 'pretrain[deepspeed]'")
+        trainings = _trainings(subject)
+        self._agrees(subject, trainings.run("zero", trainings.backend, *ZERO, ranks=2, last=3))
+
+    def _agrees(self, subject: Subject, curve: Curve) -> None:
+        trainings = Trainings.of(subject)
+        expected = trainings.run("cpu", "cpu")
+        of_dtype = 1e-4 if trainings.dtype == "fp32" else 2e-2
+        tolerance = self.tolerance or of_dtype
+        assert curve.losses, "no iteration was trained"
+        losses = {iteration: expected.losses[iteration] for iteration in curve.losses}
+        assert curve.losses == pytest.approx(losses, rel=tolerance), "losses, which must be those of the CPU"
+        norms = {iteration: expected.norms[iteration] for iteration in curve.norms}
+        assert curve.norms == pytest.approx(norms, rel=10 * tolerance), "gradient norms, which must be those of the CPU"
+
+
+def _trainings(subject: Subject) -> Trainings:
+    if "." in subject.name:
+        pytest.skip(f"{subject.name} is no installed backend: `pretrain --backend` cannot find it")
+    _ = subject.device  # is asked what it supports
+    return Trainings.of(subject)
+
+
+def _alone(trainings: Trainings) -> Curve:
+    return trainings.run("alone", trainings.backend, last=2)
+
+
+def _on_the_cpu(trainings: Trainings) -> Curve:
+    _alone(trainings)
+    return trainings.run("on-the-cpu", "cpu", last=4, load="alone")
+
+
+def _require_two(subject: Subject) -> None:
+    count = subject.plugins.backend.device_count()
+    if count is not None and count < 2:
+        pytest.skip(f"two ranks need two devices; there is {count}")

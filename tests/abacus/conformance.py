@@ -1,0 +1,10 @@
+"""The conformance kit against the abacus, as a file of its author's: `pytest tests/abacus/conformance.py`."""
+
+from pretrain.testing.suite import *  # noqa: F403
+from pretrain.testing.training import TestTraining as OfTheKit
+
+BACKEND = "abacus"
+
+
+class TestTraining(OfTheKit):
+    tolerance = 2e-7  # the same operators on the same bytes; only the norm is its own
