@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,7 +15,8 @@ from pretrain.launch import hosted_ranks
 from pretrain.launch.board import Board, Task
 from pretrain.launch.failure import CRASH, USER_ERROR, Failure
 from pretrain.launch.hosted_ranks import HostedRanks
-from pretrain.launch.launchers import PDSH, RANK
+from pretrain.launch.hostfile import read_hostfile
+from pretrain.launch.launchers import PDSH, RANK, Hosted
 from pretrain.launch.supervision import supervise
 
 hosted = pytest.mark.parametrize("launcher", ["hosted_launcher.py"], indirect=True)
@@ -175,6 +177,44 @@ def test_a_host_that_does_not_see_the_run_directory_says_so_once(tmp_path):
         "All hosts of a hostfile share their files: pass a --run-dir that every one of them sees.\n"
     )
     assert told[1].stderr == ""
+
+
+def test_the_launcher_does_not_see_what_is_true_of_one_host_alone(board, tmp_path, monkeypatch):
+    """DeepSpeed would hand it on: HCCL_IF_IP begins with HCCL."""
+    monkeypatch.setenv("HCCL_IF_IP", "10.0.0.1")
+    monkeypatch.setenv("HCCL_BUFFSIZE", "120")
+    program = f"import os; open({str(tmp_path / 'seen')!r}, 'w').write(' '.join(os.environ))"
+    with HostedRanks([sys.executable, "-c", program], board, 2, own_variables=("HCCL_IF_IP",)) as ranks:
+        supervise(ranks)
+    seen = (tmp_path / "seen").read_text().split()
+    assert "HCCL_BUFFSIZE" in seen
+    assert "HCCL_IF_IP" not in seen
+
+
+def test_variables_that_the_backend_names_go_to_all_ranks(job, tmp_path, monkeypatch, capsys):
+    class Ended(HostedRanks):
+        def __enter__(self):
+            tasks.append(self._board.task())
+            kept.append(self._kept)
+            raise KeyboardInterrupt
+
+    tasks, kept = [], []
+    backend = SimpleNamespace(exported_variables=("TASK_QUEUE",), own_variables=("HCCL_IF_IP", "NOT_SET"))
+    monkeypatch.setattr(hosted_ranks, "load_alone", lambda _: SimpleNamespace(backend=backend))
+    monkeypatch.setattr(hosted_ranks, "HostedRanks", Ended)
+    for name in ("TASK_QUEUE_ENABLE", "OTHER", "HCCL_IF_IP"):
+        monkeypatch.setenv(name, "1")
+    (tmp_path / "hosts").write_text("localhost slots=2\n")
+    hosted = Hosted(hosts=read_hostfile(tmp_path / "hosts"), launcher=PDSH)
+    with pytest.raises(KeyboardInterrupt):
+        hosted_ranks.run_hosted(dataclasses.replace(job("report"), run_dir=str(tmp_path / "run")), hosted)
+    assert tasks[0].variables["TASK_QUEUE_ENABLE"] == "1"
+    assert not {"OTHER", "HCCL_IF_IP"} & tasks[0].variables.keys()
+    assert kept == [{"HCCL_IF_IP", "NOT_SET"}]
+    assert capsys.readouterr().err.splitlines() == [
+        "--hostfile keeps HCCL_IF_IP from the ranks: true of one host alone.",
+        "Set it on each host, or in .deepspeed_env where it is the same on all.",
+    ]
 
 
 def test_the_board_gives_the_task_back(job, tmp_path):

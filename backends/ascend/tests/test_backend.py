@@ -137,13 +137,47 @@ class TestDevice:
 class TestEnvironment:
     """What is set before the device is opened, where the user has not set it."""
 
-    def test_hccl_gives_up_shortly_before_torch_does(self):
-        variables = AscendBackend().prepare(make_recipe(RECIPE, ["parallel.distributed_timeout_minutes=30"]))
-        assert variables == {
-            "HCCL_CONNECT_TIMEOUT": "1800",
-            "HCCL_EXEC_TIMEOUT": "1780",
-            "HCCL_EVENT_TIMEOUT": "1790",
+    @pytest.fixture(autouse=True)
+    def nothing_set(self, monkeypatch):
+        for name in ("HCCL_EXEC_TIMEOUT", "ASCEND_RT_VISIBLE_DEVICES", "PYTORCH_ALLOC_CONF"):
+            monkeypatch.delenv(name, raising=False)
+
+    @pytest.mark.parametrize(("minutes", "seconds"), [(10, 1836), (30, 1836), (31, 1840), (60, 3580), (300, 17340)])
+    def test_hccl_gives_up_shortly_before_torch_and_never_before_cann_would(self, minutes, seconds):
+        """CANN's own is 1836 s; a 910A, which compiles every shape in the first step, takes 17340 at most."""
+        recipe = make_recipe(RECIPE, [f"parallel.distributed_timeout_minutes={minutes}"])
+        variables = AscendBackend().prepare(recipe)
+        assert variables["HCCL_EXEC_TIMEOUT"] == str(seconds)
+        assert variables["HCCL_EVENT_TIMEOUT"] == str(seconds + 30)
+
+    @pytest.mark.parametrize(("given", "event"), [("1800", "1830"), ("7200", "7230"), ("0", "0"), ("long", None)])
+    def test_an_event_is_waited_for_longer_than_the_collective_of_the_user(self, monkeypatch, given, event):
+        monkeypatch.setenv("HCCL_EXEC_TIMEOUT", given)
+        assert AscendBackend().prepare(make_recipe(RECIPE)).get("HCCL_EVENT_TIMEOUT") == event
+
+    def test_memory_dispatch_and_cores_are_as_huawei_recommends(self):
+        variables = AscendBackend().prepare(make_recipe(RECIPE))
+        chosen = {name: value for name, value in variables.items() if not name.startswith("HCCL")}
+        assert chosen == {
+            "TASK_QUEUE_ENABLE": "2",
+            "PYTORCH_NPU_ALLOC_CONF": "expandable_segments:True",
+            "CPU_AFFINITY_CONF": "1",
         }
+
+    def test_hidden_devices_leave_the_cores_alone(self, monkeypatch):
+        """Two runs of one machine would else be bound to the same cores: both begin with device 0."""
+        monkeypatch.setenv("ASCEND_RT_VISIBLE_DEVICES", "4,5")
+        assert "CPU_AFFINITY_CONF" not in AscendBackend().prepare(make_recipe(RECIPE))
+
+    def test_the_allocator_is_configured_once(self, monkeypatch):
+        """torch_npu ends a process that has both variables."""
+        monkeypatch.setenv("PYTORCH_ALLOC_CONF", "max_split_size_mb:64")
+        assert "PYTORCH_NPU_ALLOC_CONF" not in AscendBackend().prepare(make_recipe(RECIPE))
+
+    def test_what_several_hosts_share_and_what_is_one_host_s(self):
+        assert "PYTORCH_NPU_ALLOC_CONF".startswith(AscendBackend.exported_variables)
+        assert "HCCL_IF_IP" in AscendBackend.own_variables
+        assert "HCCL_SOCKET_IFNAME" not in AscendBackend.own_variables
 
     @pytest.mark.parametrize(("minutes", "seconds"), [(1, 120), (2, 120), (120, 7200), (1000, 7200)])
     def test_the_connection_waits_within_its_limits(self, minutes, seconds):

@@ -17,6 +17,8 @@ from pretrain.launch.board import END, Board, Task
 from pretrain.launch.failure import USER_ERROR, Failure
 from pretrain.launch.supervision import supervise
 from pretrain.observe.environment import COMMAND
+from pretrain.plugins.discovery import find_backend
+from pretrain.plugins.manager import load_alone
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,16 +36,24 @@ _PATIENCE = 15.0
 def run_hosted(job: Job, hosted: Hosted) -> Failure | None:
     """Run a prepared job on every rank of the hosts; returns and raises as `start`."""
     run_dir = Path(job.run_dir or "").absolute()
-    variables = {name: value for name, value in os.environ.items() if name.startswith("PRETRAIN_")}
+    backend = load_alone(find_backend(job.backend)).backend
+    shared = ("PRETRAIN_", *backend.exported_variables)
+    variables = {name: value for name, value in os.environ.items() if name.startswith(shared)}
     variables |= {COMMAND: shlex.join(sys.argv), **hosted.variables(os.environ)}
     if not sys.stdout.isatty():
         variables["TTY_COMPATIBLE"] = "0"  # mpirun gives the ranks a terminal, whose progress bars would be in a log
     task = Task(job=dataclasses.replace(job, run_dir=str(run_dir)), launcher=hosted.launcher, variables=variables)
+    kept = [name for name in backend.own_variables if name in os.environ]
+    if kept:
+        sys.stderr.write(
+            f"--hostfile keeps {', '.join(kept)} from the ranks: true of one host alone.\n"
+            "Set it on each host, or in .deepspeed_env where it is the same on all.\n"
+        )
     board = Board.pin(run_dir, task)
     try:
         runner = [sys.executable, "-P", "-m", "pretrain.launch.runner", job.backend, str(board.folder)]
         command = [*runner, *hosted.arguments(board.folder, os.environ)]
-        with HostedRanks(command, board, hosted.hosts.slots) as ranks:
+        with HostedRanks(command, board, hosted.hosts.slots, own_variables=backend.own_variables) as ranks:
             return supervise(ranks)
     finally:
         board.remove()
@@ -52,9 +62,19 @@ def run_hosted(job: Job, hosted: Hosted) -> Failure | None:
 class HostedRanks:
     """Started on entering the with-block; none is left when it ends, unless a host does not answer any more."""
 
-    def __init__(self, command: Sequence[str], board: Board, world_size: int) -> None:
-        """Describe the child process that starts them."""
+    def __init__(
+        self, command: Sequence[str], board: Board, world_size: int, *, own_variables: Sequence[str] = ()
+    ) -> None:
+        """Describe the child process that starts them.
+
+        Args:
+            command: of the launcher.
+            board: where they and this process talk.
+            world_size: ranks of all hosts.
+            own_variables: environment variables of this host that the launcher must not see: it would hand them on.
+        """
         self._command = command
+        self._kept = frozenset(own_variables)
         self._board = board
         self._world_size = world_size
         self._asked_to_stop = False
@@ -64,7 +84,8 @@ class HostedRanks:
 
     def __enter__(self) -> Self:
         # A safe path for DeepSpeed and the ranks as well: it hands on every variable that begins with PYTHON.
-        environment = {**os.environ, "PYTHONSAFEPATH": "1"}
+        environment = {name: value for name, value in os.environ.items() if name not in self._kept}
+        environment["PYTHONSAFEPATH"] = "1"
         # A session of its own: Ctrl-C reaches this process only, which has rank 0 save and leave.
         self._runner = subprocess.Popen(
             self._command, env=environment, stdin=subprocess.DEVNULL, start_new_session=True

@@ -92,6 +92,10 @@ class Backend(ABC):
     """torch's name of the device: "cpu", "cuda", "npu"."""
     process_group: ClassVar[str]
     """torch.distributed's backend: "gloo", "nccl", "hccl"."""
+    exported_variables: ClassVar[tuple[str, ...]] = ()
+    """Beginnings of environment variables that `--hostfile` hands to all hosts, beside those that DeepSpeed does."""
+    own_variables: ClassVar[tuple[str, ...]] = ()
+    """Environment variables that are true of one host alone (its address), which `--hostfile` keeps from the others."""
 
     @abstractmethod
     def availability(self) -> Available | Unavailable:

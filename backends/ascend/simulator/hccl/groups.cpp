@@ -1,6 +1,7 @@
 // Making, describing and closing groups of ranks.
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstring>
 
@@ -8,6 +9,13 @@
 #include "queue.h"
 
 using namespace simulator;
+
+namespace {
+std::atomic<long> buffer_mb{0};
+}
+
+// Of the communicator that was made last with a configuration: what a test asks for.
+EXPORTED long simulator_buffer_mb() { return buffer_mb; }
 
 // The root's name for a group reaches the other ranks through torch's store.
 EXPORTED HcclResult HcclGetRootInfo(HcclRootInfo* root) {
@@ -28,7 +36,8 @@ EXPORTED HcclResult HcclCommInitRootInfo(uint32_t size, const HcclRootInfo* root
   return HCCL_SUCCESS;
 }
 EXPORTED HcclResult HcclCommInitRootInfoConfig(uint32_t size, const HcclRootInfo* root, uint32_t rank,
-                                               const HcclCommConfig*, HcclComm* handle) {
+                                               const HcclCommConfig* config, HcclComm* handle) {
+  buffer_mb = config->hcclBufferSize;
   return HcclCommInitRootInfo(size, root, rank, handle);
 }
 EXPORTED HcclResult HcclCommDestroy(HcclComm handle) {

@@ -63,6 +63,16 @@ def test_so_is_a_product_of_bfloat16_and_not_of_int8(found):
     assert found[0]["int8 product on hccl"] == ""
 
 
+def test_the_backend_s_buffer_of_a_group_reaches_hccl(found):
+    for rank in (0, 1):
+        assert [found[rank][f"buffer of {group}"] for group in ("tp", "mp", "dp")] == [48, 16, None]
+
+
+def test_torch_npu_drops_the_priority_of_a_group(found):
+    """So the backend offers none; should this fail, a release takes it."""
+    assert [result["priority after it was asked for"] for result in found] == [False, False]
+
+
 def test_groups_come_and_go_and_leave_no_files(found):
     assert [result["folders left"] for result in found] == [0, 0]
 

@@ -11,8 +11,9 @@ import torch
 from pretrain.errors import BackendError
 from pretrain.plugins.backend import Available, Backend, PointToPoint, Unavailable
 from pretrain.plugins.named import NamedDevice
-from pretrain_ascend import devices, installed
+from pretrain_ascend import devices, environment, installed
 from pretrain_ascend.devices import Family, Source
+from pretrain_ascend.environment import VISIBLE
 from pretrain_ascend.overflow import FloatStatus
 
 if TYPE_CHECKING:
@@ -21,13 +22,10 @@ if TYPE_CHECKING:
     from pretrain.plugins.backend import Overflow
     from pretrain.recipe import Recipe
 
-VISIBLE = "ASCEND_RT_VISIBLE_DEVICES"
 PEAK = "PRETRAIN_ASCEND_PEAK_TFLOPS"
 """Dense TFLOP/s in 16 bits, where the user knows better than the table."""
 
 _HALF = (torch.float16, torch.bfloat16)
-_CONNECT_TIMEOUT = (120, 7200)
-"""Seconds that HCCL_CONNECT_TIMEOUT may be."""
 
 
 class AscendBackend(Backend):
@@ -36,6 +34,8 @@ class AscendBackend(Backend):
     name = "ascend"
     device_type = "npu"
     process_group = "hccl"
+    exported_variables = environment.EXPORTED
+    own_variables = environment.OWN
 
     def availability(self) -> Available | Unavailable:
         """Say how many NPUs there are, or which of torch_npu, CANN and the devices is missing."""
@@ -57,22 +57,8 @@ class AscendBackend(Backend):
         return int(_npu().device_count())
 
     def prepare(self, recipe: Recipe) -> Mapping[str, str]:
-        """Let HCCL wait as long as torch does, and make kernels and reductions repeatable if that is asked.
-
-        HCCL gives up on ranks that come late after 120 s, and on a collective after half an hour, whatever timeout the
-        process group has. It should do so shortly before torch's watchdog ends the process, so that its log says why;
-        torch_npu warns otherwise (ProcessGroupHCCL.cpp 1320), and where its event timeout is not above the other.
-        """
-        seconds = recipe.parallel.distributed_timeout_minutes * 60
-        shortest, longest = _CONNECT_TIMEOUT
-        variables = {
-            "HCCL_CONNECT_TIMEOUT": str(min(max(seconds, shortest), longest)),
-            "HCCL_EXEC_TIMEOUT": str(seconds - 20),
-            "HCCL_EVENT_TIMEOUT": str(seconds - 10),
-        }
-        if recipe.train.deterministic_mode:
-            variables |= {"HCCL_DETERMINISTIC": "true", "CLOSE_MATMUL_K_SHIFT": "1"}
-        return variables
+        """Return time-outs of HCCL, settings of memory and dispatch, and of repeatability if that is asked."""
+        return environment.variables(recipe, os.environ)
 
     def device(self, local_rank: int) -> torch.device:
         """Make this rank's NPU the current one; tensors keep torch's own layout on it."""

@@ -1,32 +1,67 @@
-"""Options of HCCL's process groups."""
+"""Options of HCCL's process groups: how much device memory the communicator of each group gets.
+
+torch_npu takes `hccl_config` from the options that a group is made with. It takes no priority: whatever
+`is_high_priority_stream` says, `_new_process_group_hccl_helper` sets it to False. TORCH_HCCL_HIGH_PRIORITY=1 sets it
+for all groups.
+"""
 
 from __future__ import annotations
 
+import os
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from pretrain.errors import BackendError
 from pretrain.plugins.offer import Offer
 from pretrain_ascend import installed
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pretrain.plugins.offer import Answer
     from pretrain.plugins.requests import CollectivesRequest
 
-HIGH_PRIORITY = frozenset({"tp", "tp-cp", "tp-dp", "tp-dp-cp"})
-"""Groups whose collectives a computation waits for: those of tensor parallelism, by megatron-core's names."""
+BUFFERS = "PRETRAIN_ASCEND_HCCL_BUFFERS"
+"""MB by group, such as "tp=400,dp=100": what HCCL_BUFFSIZE is for all groups. HCCL allocates it twice."""
+
+SCALARS = ("mp", "intra_dist_opt_instance")
+"""Groups over which megatron-core and the core sum norms and counts alone, by megatron-core's names."""
+FOR_SCALARS = 16
+"""MB for each of them; CANN's default is 200."""
 
 
 def answers(request: CollectivesRequest) -> Answer:
     """Return the one kernel; other kinds of process group are not HCCL's."""
     if request.process_group != "hccl":
         return None
-    return Offer(name="hccl", build=lambda _: options_of, provider=installed.provider())
+    return Offer(name="hccl", build=lambda _: partial(options_of, sizes()), provider=installed.provider())
 
 
-def options_of(group: str) -> Any | None:
-    """Return `ProcessGroupHCCL.Options` on a stream of high priority for tensor-parallel groups, else None."""
-    if group not in HIGH_PRIORITY:
+def sizes() -> dict[str, int]:
+    """Return MB by group; groups that are not in it get HCCL_BUFFSIZE, or CANN's default.
+
+    Raises:
+        BackendError: the variable is not "group=MB,...".
+    """
+    found = {} if "HCCL_BUFFSIZE" in os.environ else dict.fromkeys(SCALARS, FOR_SCALARS)
+    given = os.environ.get(BUFFERS, "")
+    for entry in filter(None, (part.strip() for part in given.split(","))):
+        group, _, size = entry.partition("=")
+        if not (group and size.isdigit() and int(size) > 0):
+            msg = (
+                f"{BUFFERS} is '{given}': '{entry}' is not GROUP=MB.\n"
+                "Write groups of megatron-core (tp, pp, dp, dp_cp, mp, embd, ...) with whole numbers: tp=400,dp=100"
+            )
+            raise BackendError(msg)
+        found[group] = int(size)
+    return found
+
+
+def options_of(sizes: Mapping[str, int], group: str) -> Any | None:
+    """Return `ProcessGroupHCCL.Options` with the size of the group's buffer; None where HCCL's own is meant."""
+    if group not in sizes:
         return None
     options = import_module("torch_npu._C._distributed_c10d").ProcessGroupHCCL.Options()
-    options.is_high_priority_stream = True
+    options.hccl_config = {"hccl_buffer_size": sizes[group]}
     return options

@@ -1,11 +1,15 @@
 """One of two ranks: collectives of the real ProcessGroupHCCL over the simulated HCCL. Tells what it got."""
 
+import ctypes
 import os
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
+import torch_npu
 
+from ascend_simulator.places import LIBRARIES
+from pretrain_ascend.collectives import options_of
 from simulator_kit.programs import tell
 
 rank = int(os.environ["RANK"])
@@ -69,6 +73,18 @@ for value in (1.0, 2.0, 3.0):  # messages to one peer arrive in their order
 found["float64"] = refused(lambda: dist.all_reduce(filled(1.0, dtype=torch.float64)))
 found["int8 product on hccl"] = refused(lambda: dist.all_reduce(filled(1, dtype=torch.int8), dist.ReduceOp.PRODUCT))
 found["bf16 product"] = refused(lambda: dist.all_reduce(filled(1.0, dtype=torch.bfloat16), dist.ReduceOp.PRODUCT))
+
+hccl = ctypes.CDLL(str(LIBRARIES / "libhccl.so"))
+for group in ("tp", "mp", "dp"):
+    options = options_of({"tp": 48, "mp": 16}, group)
+    made = dist.new_group(pg_options=options)
+    dist.all_reduce(filled(1.0), group=made)
+    found[f"buffer of {group}"] = hccl.simulator_buffer_mb() if options else None
+    dist.destroy_process_group(made)
+asked = torch_npu._C._distributed_c10d.ProcessGroupHCCL.Options()
+asked.is_high_priority_stream = True
+dist.new_group(pg_options=asked)
+found["priority after it was asked for"] = asked.is_high_priority_stream
 
 folder = Path(os.environ["ASCEND_SIMULATOR_FOLDER"])
 dist.barrier()

@@ -1,0 +1,71 @@
+"""Environment variables of a rank: time-outs of HCCL, memory, dispatch, repeatability; what several hosts share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pretrain.recipe import Recipe
+
+VISIBLE = "ASCEND_RT_VISIBLE_DEVICES"
+
+EXPORTED = (
+    *("TASK_QUEUE_ENABLE", "PYTORCH_NPU_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "CPU_AFFINITY_CONF", "CLOSE_MATMUL_K_SHIFT"),
+    *("ACL_", "ACLNN_", "INF_NAN_MODE_", "MULTI_STREAM_MEMORY_REUSE", "PER_STREAM_QUEUE", "COMBINED_ENABLE"),
+    *("P2P_HCCL_BUFFSIZE", "TORCH_HCCL_", "TORCH_NPU_"),
+)
+"""Beginnings of what `--hostfile` hands to all hosts beside DeepSpeed's ASCEND*, HCCL*, LD_LIBRARY* and PATH*."""
+
+OWN = ("HCCL_IF_IP", VISIBLE)
+"""What is true of one host alone: its address, its devices."""
+
+CONNECT = (120, 7200)
+"""Seconds: CANN's default of HCCL_CONNECT_TIMEOUT, and the most that it may be."""
+EXECUTE = (1836, 17340)
+"""Seconds: CANN's default of HCCL_EXEC_TIMEOUT, and the most that a 910A takes."""
+_EARLIER, _LATER = 20, 30
+"""Seconds: HCCL gives up before torch's watchdog, and an event is waited for longer than HCCL (torch_npu: 30)."""
+
+
+def variables(recipe: Recipe, given: Mapping[str, str]) -> dict[str, str]:
+    """Return what is set where the user has not set it.
+
+    Args:
+        recipe: of the run.
+        given: the environment; some values follow from others that the user has set.
+    """
+    found = _timeouts(recipe.parallel.distributed_timeout_minutes * 60, given) | _dispatch(given)
+    if recipe.train.deterministic_mode:
+        found |= {"HCCL_DETERMINISTIC": "true", "CLOSE_MATMUL_K_SHIFT": "1"}
+    return found
+
+
+def _timeouts(seconds: int, given: Mapping[str, str]) -> dict[str, str]:
+    """Return HCCL's time-outs: torch's where that is longer than CANN's own, and never less than CANN's own.
+
+    HCCL should give up before torch's watchdog ends the process, so that its log says on what. torch_npu warns where it
+    would not (ProcessGroupHCCL's constructor), and where an event is not waited for longer than a collective.
+    """
+    shortest, longest = CONNECT
+    found = {"HCCL_CONNECT_TIMEOUT": str(min(max(seconds, shortest), longest))}
+    usual, most = EXECUTE
+    execute = str(min(max(seconds - _EARLIER, usual), most))
+    asked = given.get("HCCL_EXEC_TIMEOUT", execute)
+    if asked.isdigit():  # 0: for ever
+        found["HCCL_EVENT_TIMEOUT"] = str(int(asked) + _LATER) if int(asked) else "0"
+    return found | {"HCCL_EXEC_TIMEOUT": execute}
+
+
+def _dispatch(given: Mapping[str, str]) -> dict[str, str]:
+    """Return what Huawei recommends for training: segments that grow, the queue's second level, each rank's own cores.
+
+    Cores are divided by the devices' numbers, which are not the machine's where some devices are hidden.
+    """
+    found = {"TASK_QUEUE_ENABLE": "2"}
+    if "PYTORCH_ALLOC_CONF" not in given:  # both at once are an error of torch_npu's
+        found["PYTORCH_NPU_ALLOC_CONF"] = "expandable_segments:True"
+    if VISIBLE not in given:
+        found["CPU_AFFINITY_CONF"] = "1"
+    return found
