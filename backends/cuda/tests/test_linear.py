@@ -10,6 +10,7 @@ import torch
 
 from pretrain.plugins.offer import Decline, Offer
 from pretrain.plugins.requests import LinearRequest
+from pretrain.reference.accumulation import add_product, rounded, way_of
 from pretrain_cuda import linear
 
 
@@ -75,3 +76,18 @@ def test_the_gradient_is_added_to_the_main_gradient(extension, dtype, main, used
     expected = 1 + x.detach().double().flatten(0, 1).sum(0).expand(6, 5)
     torch.testing.assert_close(weight.main_grad.double(), expected, rtol=2e-2, atol=2e-2)
     torch.testing.assert_close(x.grad.double(), weight.detach().double().sum(0).expand(7, 2, 5), rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_without_apex_a_gpu_keeps_the_product_in_fp32(device, dtype):
+    """To 1e-5 of the largest entry, which a rounded product misses by far. Not seen on a GPU yet."""
+    if device.type != "cuda":
+        pytest.skip("the operations of torch that it needs are CUDA's alone; tests/reference has stand-ins")
+    assert way_of(device, torch.float32, dtype) is not rounded
+    generator = torch.Generator().manual_seed(1)
+    grad, x = (torch.randn(512, size, generator=generator).to(dtype) for size in (384, 256))
+    total = torch.randn(384, 256, generator=generator)
+    expected = total.double() + grad.double().t() @ x.double()
+    found = total.to(device)
+    add_product(found, grad.to(device).t(), x.to(device))
+    assert (found.cpu().double() - expected).abs().max() < 1e-5 * expected.abs().max()

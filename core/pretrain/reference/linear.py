@@ -9,6 +9,8 @@ import torch
 import torch.distributed as dist
 from torch.nn import functional as F  # noqa: N812  torch's own alias
 
+from pretrain.reference.accumulation import add_product
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -38,7 +40,7 @@ class Linear:
         Args:
             request: what is asked for.
             product_dtype: in which matrices are multiplied; None: in the dtype that they have.
-            accumulate: adds grad^T x to a main gradient, for grad [rows, out] and x [rows, in]; None: as torch does.
+            accumulate: adds grad^T x to a main gradient, for grad [rows, out], x [rows, in]; None: see `accumulation`.
         """
         self.product_dtype = product_dtype
         self.accumulate = accumulate or _accumulate
@@ -142,7 +144,4 @@ def _weight_gradient(grad: Tensor, x: Tensor, weight: Tensor, how: _How) -> Tens
 
 
 def _accumulate(main_grad: Tensor, grad: Tensor, x: Tensor) -> None:
-    if main_grad.dtype == grad.dtype:
-        main_grad.addmm_(grad.t(), x)
-    else:
-        main_grad.add_(grad.t().matmul(x))
+    add_product(main_grad, grad.t(), x)
