@@ -166,10 +166,41 @@ def test_a_dry_run_needs_no_device_and_says_that_there_is_none(call, site):
     assert call(*options)[0] == 2
 
 
-def test_a_dry_run_needs_no_tokenizer_files(call):
-    code, out, _ = call("--dry-run", "--set", "tokenizer={type: huggingface, file: absent.json}")
-    assert code == 0
+def test_a_dry_run_looks_at_the_files_and_names_all_that_are_missing(call):
+    code, out, err = call(
+        *("--dry-run", "--set", "tokenizer={type: huggingface, file: absent.json}"),
+        *("--set", "data.blend=[{weight: 1, path: corpus}, {weight: 1, path: nothing}]"),
+        *("--set", "checkpoint.load=nowhere"),
+    )
+    assert code == 2
     assert "without the vocabulary's, which is unknown: " in out
+    assert err.splitlines() == [
+        "3 inputs are missing or damaged; paths are relative to the working directory.",
+        "tokenizer file absent.json cannot be read: No such file or directory.",
+        "token file nothing.idx is missing.",
+        "checkpoint.load: nowhere holds no checkpoint.",
+    ]
+
+
+def test_a_dry_run_says_of_one_missing_file_what_to_do(call, workplace):
+    (workplace / "corpus.bin").write_bytes(b"")
+    code, out, err = call("--dry-run")
+    assert (code, "# ranks: 1" in out) == (2, True)
+    assert err.startswith("corpus.bin is truncated: ")
+    assert len(err.splitlines()) > 1
+
+
+def test_a_dry_run_says_what_the_run_will_build(call):
+    tokenizer = "tokenizer={type: huggingface, file: new.json, vocab_size: 300}"
+    corpus = ("--set", "data={path: new, corpus: {source: python_stdlib}}", "--set", tokenizer)
+    code, out, err = call("--dry-run", *corpus)
+    assert (code, err) == (0, "")
+    assert out.endswith("# data: the run builds new and new.json from python_stdlib, since they are absent\n")
+
+
+def test_a_dry_run_looks_at_the_run_directory(call):
+    code, _, err = call("--dry-run", "--resume", "--run-dir", "here")
+    assert (code, err.splitlines()[0]) == (2, "--run-dir here holds no run to resume (no recipe.yml).")
 
 
 def test_ranks_that_do_not_fit_are_an_error_before_anything_starts(call, trainings):
@@ -188,6 +219,51 @@ def test_by_default_there_are_as_many_ranks_as_the_model_needs(call):
         )[1]
     )
     assert "# ranks: 1 = " in call("--dry-run", "--nproc", "auto")[1]
+
+
+EIGHT = "FakeBackend.device_count = lambda self: 8"
+WIDE = ("--set", "model.num_attention_heads=16", "--set", "model.hidden_size=64")
+
+
+@pytest.mark.parametrize(
+    ("settings", "ranks", "notice"),
+    [
+        (["train.global_batch_size=8"], 8, ""),
+        ([], 4, "4 of 8 devices are used: global_batch_size 4 and a model-parallel size of 1 fit no more (--nproc and"),
+        (["train.global_batch_size=9", "train.micro_batch_size=3"], 3, "3 of 8 devices are used: global_batch_size 9"),
+        (["parallel.tensor_model_parallel_size=2"], 8, ""),
+        (
+            ["parallel.tensor_model_parallel_size=2", "train.global_batch_size=6"],
+            6,
+            "6 of 8 devices are used: global_batch_size 6 and a model-parallel size of 2 fit no more",
+        ),
+    ],
+)
+def test_by_default_as_many_devices_are_used_as_the_recipe_fits(call, site, settings, ranks, notice):
+    site.backend("eight", EIGHT)
+    words = [word for setting in settings for word in ("--set", setting)]
+    code, out, _ = call("--dry-run", "--backend", "eight", *words)
+    assert (code, f"# ranks: {ranks} = " in out) == (0, True)
+    assert (notice in out) if notice else ("devices are used" not in out)
+
+
+def test_a_number_of_ranks_that_was_asked_for_is_taken_or_refused(call, site):
+    site.backend("eight", EIGHT)
+    code, _, err = call("--backend", "eight", "--nproc", "8")
+    assert (code, "train.global_batch_size 4 is no multiple of train.micro_batch_size 1 x data" in err) == (2, True)
+
+
+def test_where_no_number_of_devices_fits_all_of_them_are_said_not_to(call, site):
+    site.backend("eight", EIGHT)
+    code, _, err = call("--backend", "eight", "--set", "parallel.tensor_model_parallel_size=16", *WIDE)
+    assert (code, "8 ranks cannot hold tensor_model_parallel_size 16" in err) == (2, True)
+
+
+def test_a_run_says_on_how_many_devices_it_is(call, site, trainings, monkeypatch):
+    site.backend("eight", EIGHT)
+    monkeypatch.setattr("pretrain.launch.start.run_ranks", lambda job, worlds, meeting=None: None)
+    code, out, _ = call("--backend", "eight")
+    assert (code, out.startswith("4 of 8 devices are used: ")) == (0, True)
 
 
 @pytest.mark.parametrize("nproc", ["0", "-1", "many", "1.5"])

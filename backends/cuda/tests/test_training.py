@@ -53,7 +53,7 @@ def folder(tmp_path_factory):
 def train(folder, recipe, backend, run, overrides):
     """Train and return the run directory."""
     command = [sys.executable, "-m", "pretrain.cli.main", str(RECIPES / f"{recipe}.yml"), "--backend", backend]
-    command += ["--run-dir", run, *(word for override in overrides for word in ("--set", override))]
+    command += ["--nproc", "1", "--run-dir", run, *(word for override in overrides for word in ("--set", override))]
     done = subprocess.run(command, cwd=folder, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return folder / run

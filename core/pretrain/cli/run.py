@@ -39,7 +39,8 @@ def _count(_: click.Context, __: click.Parameter, value: str | None) -> int | No
     "--nproc",
     callback=_count,
     metavar="N|auto",
-    help="Ranks to start on this node. auto (the default): one for each device; on the cpu tensor x pipeline size.",
+    help="Ranks to start on this node. auto (the default): on as many devices as the batch fits; on the cpu tensor x "
+    "pipeline size.",
 )
 @click.option("--nnodes", type=click.IntRange(min=1), metavar="N", help="Nodes; the same command is given on each.")
 @click.option("--rdzv", metavar="HOST:PORT", help="Where the nodes meet; HOST is one of them.")
@@ -59,7 +60,9 @@ def _count(_: click.Context, __: click.Parameter, value: str | None) -> int | No
 )
 @click.option("--run-dir", type=click.Path(path_type=Path), metavar="DIR", help="Default: runs/RECIPE-DATE-TIME.")
 @click.option("--resume", is_flag=True, help="Continue the run of --run-dir from its last checkpoint.")
-@click.option("--dry-run", is_flag=True, help="Show the complete recipe and its layout; start and write nothing.")
+@click.option(
+    "--dry-run", is_flag=True, help="Show the complete recipe and its layout, look at its files; start nothing."
+)
 def command(
     *,
     recipe: Path,
@@ -99,9 +102,15 @@ def command(
         plan = make_plan(recipe, overrides, backend, nodes=nodes, nproc=nproc, world=world, needs_device=not dry_run)
     if dry_run:
         from pretrain.launch.description import describe  # noqa: PLC0415
+        from pretrain.launch.inputs import require_inputs  # noqa: PLC0415
+        from pretrain.launch.run_directory import check_run_dir  # noqa: PLC0415
 
         click.echo(describe(plan))
+        check_run_dir(run_dir, resume=resume)
+        require_inputs(plan.recipe, checkpoint=not resume)
         return 0
+    if plan.notice:
+        click.echo(plan.notice)
     job = Job(
         recipe=str(recipe),
         overrides=overrides,

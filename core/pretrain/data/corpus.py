@@ -47,10 +47,10 @@ def prepare_corpus(recipe: Recipe, *, workers: int | None = None, say: Callable[
         DataError: there is no source text, the tokenizer's size is not given, or a file cannot be written.
     """
     corpus, prefix, tokenizer = recipe.data.corpus, recipe.data.path, recipe.tokenizer
-    if corpus is None or prefix is None or _is_complete(prefix, tokenizer):
+    if corpus is None or prefix is None or is_complete(prefix, tokenizer):
         return
     with _lock(Path(f"{prefix}.lock")):
-        if not _is_complete(prefix, tokenizer):
+        if not is_complete(prefix, tokenizer):
             text = Path(f"{prefix}.jsonl")
             _collect(text, corpus.max_bytes, say)
             _train(text, tokenizer, say)
@@ -63,7 +63,8 @@ def prepare_corpus(recipe: Recipe, *, workers: int | None = None, say: Callable[
             )
 
 
-def _is_complete(prefix: str, tokenizer: TokenizerSection) -> bool:
+def is_complete(prefix: str, tokenizer: TokenizerSection) -> bool:
+    """Return whether the token file and the tokenizer are there, so that nothing is left to build."""
     trained = tokenizer.type != "huggingface" or (tokenizer.file is not None and Path(tokenizer.file).is_file())
     return trained and idx_path(prefix).is_file() and bin_path(prefix).is_file()
 

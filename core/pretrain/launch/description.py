@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pretrain.errors import DataError
+from pretrain.launch.inputs import built_inputs
 from pretrain.observe.flops import flops_per_sequence, parameter_count
 
 if TYPE_CHECKING:
@@ -17,7 +18,9 @@ def describe(plan: Plan) -> str:
     layout = plan.recipe.layout(plan.world_size)
     device = [plan.absent or plan.backend.label]
     lines = [*device, *_hosts(plan), _ranks(layout), _batch(plan.recipe, layout), *_size(plan.recipe)]
-    return "\n".join([plan.recipe.dump().rstrip(), "", *(f"# {line}" for line in (*lines, *plan.recipe.notices))])
+    built = built_inputs(plan.recipe)
+    notices = [line for line in (plan.notice, built, *plan.recipe.notices) if line]
+    return "\n".join([plan.recipe.dump().rstrip(), "", *(f"# {line}" for line in (*lines, *notices))])
 
 
 def _hosts(plan: Plan) -> list[str]:

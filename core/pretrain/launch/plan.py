@@ -32,6 +32,7 @@ class Plan:
         world_size: ranks of all nodes, taken as equal where each starts its own.
         hosted: the hosts of a hostfile; then `nodes` and `nproc` do not matter.
         absent: why the device cannot be used here, in a plan that is only looked at.
+        notice: a line for the user about the number of ranks; empty if it is the expected one.
     """
 
     recipe: Recipe
@@ -41,6 +42,7 @@ class Plan:
     world_size: int
     hosted: Hosted | None = None
     absent: str = ""
+    notice: str = ""
 
 
 def make_plan(
@@ -60,8 +62,8 @@ def make_plan(
         overrides: "section.key=value".
         backend_name: value of `--backend`.
         nodes: see `Nodes`.
-        nproc: ranks to start on this node; None: one for each device, or tensor x pipeline where processes are not
-            bound to devices.
+        nproc: ranks to start on this node; None: one for each device, or for as many of them as the recipe's batch and
+            model-parallel size fit; tensor x pipeline where processes are not bound to devices.
         world: this rank's place, if somebody else started the ranks; then `nodes` and `nproc` do not matter.
         needs_device: whether it is an error that the device cannot be used here.
 
@@ -74,14 +76,47 @@ def make_plan(
         recipe.layout(nproc)
     backend = find_backend(backend_name)
     plugins, absent = _device(backend, needs_device=needs_device)
+    notice = ""
     if world is not None:
         nproc, world_size = world.local_world_size, world.world_size
     else:
-        nproc = nproc or plugins.backend.device_count() or -(-recipe.model_parallel_size // nodes.count)
+        if nproc is None:
+            nproc, notice = _default_nproc(recipe, plugins.backend.device_count(), nodes.count)
         world_size = nproc * nodes.count
     if world is not None or nodes.count == 1:
         recipe.layout(world_size)
-    return Plan(recipe=recipe, backend=backend, nodes=nodes, nproc=nproc, world_size=world_size, absent=absent)
+    return Plan(
+        recipe=recipe,
+        backend=backend,
+        nodes=nodes,
+        nproc=nproc,
+        world_size=world_size,
+        absent=absent,
+        notice=notice,
+    )
+
+
+def _default_nproc(recipe: Recipe, devices: int | None, nodes: int) -> tuple[int, str]:
+    """Return the most ranks of a node, taken as equal to the others, that fit the recipe, and what to say about it."""
+    if not devices:
+        return -(-recipe.model_parallel_size // nodes), ""
+    fitting = next((nproc for nproc in range(devices, 0, -1) if _fits(recipe, nproc * nodes)), devices)
+    if fitting == devices:
+        return devices, ""
+    notice = (
+        f"{fitting} of {devices} devices are used: global_batch_size {recipe.train.global_batch_size} and a "
+        f"model-parallel size of {recipe.model_parallel_size} fit no more (--nproc and train.global_batch_size "
+        "set both)"
+    )
+    return fitting, notice
+
+
+def _fits(recipe: Recipe, world_size: int) -> bool:
+    try:
+        recipe.layout(world_size)
+    except RecipeError:
+        return False
+    return True
 
 
 def make_hosted_plan(path: Path, overrides: tuple[str, ...], backend_name: str, hosted: Hosted) -> Plan:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pretrain.launch.agreement import first_rank_decides
+from pretrain.launch.inputs import require_inputs
 from pretrain.launch.run_directory import check_run_dir, new_run_dir
 
 if TYPE_CHECKING:
@@ -31,19 +32,8 @@ def prepare_run(recipe: Recipe, run_dir: Path | None, *, resume: bool) -> Path:
 
         prepare_corpus(recipe)
     else:
-        _check_inputs(recipe)
+        require_inputs(recipe, checkpoint=False)  # many ranks would start only to find that one is missing
     return run_dir or new_run_dir(Path(recipe.source).stem)
-
-
-def _check_inputs(recipe: Recipe) -> None:
-    """Read tokenizer and token files' headers once, before many ranks start only to find that one is missing."""
-    from pretrain.data.token_file import TokenFile  # noqa: PLC0415  the checks before need none of them
-    from pretrain.data.tokenizers import load_tokenizer  # noqa: PLC0415
-
-    load_tokenizer(recipe.tokenizer)
-    paths = [recipe.data.path] if recipe.data.path else [part.path for part in recipe.data.blend or ()]
-    for path in paths:
-        TokenFile.open(path)
 
 
 def prepare_together(recipe: Recipe, run_dir: Path | None, world: World, *, resume: bool) -> Path:
