@@ -54,9 +54,10 @@ def test_every_operation_of_the_recipe_is_explained_and_nothing_is_built(backend
     assert "device: available: two of them" in text
     assert "kernels of backend 'fake' (pretrain-fake 1.0)" in text
     assert "attention other flash pretrain-fake 1.0" in text
-    for operation in OPERATIONS - {"rotary"}:
+    for operation in OPERATIONS - {"rotary", "softmax"}:
         assert f"{operation} plain" in text
     assert "rotary" not in text
+    assert "softmax plain" not in text  # flash attention has its own
 
 
 def test_every_reason_against_the_others_is_shown(backend):

@@ -6,6 +6,7 @@ import os
 import platform
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -38,6 +39,13 @@ def test_torchs_flash_attention_declines_dropout_with_the_reason():
     answers = plugin.pretrain_attention(examples.attention(dropout=0.1))
     assert offered(answers) == ["tiled", "recomputed"]
     assert answers[-1].reason == "dropout 0.1; torch's flash attention for the CPU has none"
+
+
+def test_cross_entropy_in_fp16_is_left_to_the_reference():
+    request = replace(examples.cross_entropy(torch.float16), in_fp32=False)
+    declined = plugin.pretrain_cross_entropy(request)
+    assert isinstance(declined, Decline)
+    assert declined.reason == "in_fp32 False (precision.fp16_lm_cross_entropy); only True"
 
 
 def test_stored_and_recomputed_tiles_are_the_same_kernel():

@@ -153,6 +153,18 @@ class TestBuilding:
         kernels = negotiate(manager.load("fake"), [ATTENTION, SOFTMAX], {}, "allow")
         assert kernels.attention(None, None, None) == "context of weights"
 
+    @pytest.mark.parametrize("kind", ["flash", "triangle"])
+    def test_attention_with_a_softmax_of_its_own_leaves_no_softmax_kernel(self, site, kind):
+        site.backend("fake", self.SOURCE.replace('kind="softmax"', f'kind="{kind}"').replace('built["softmax"]', "len"))
+        plugins = manager.load("fake")
+        kernels = negotiate(plugins, [SOFTMAX, ATTENTION], {}, "allow")
+        assert [row.operation for row in kernels.table.rows] == ["attention"]
+        with pytest.raises(
+            KernelError,
+            match=rf"^kernels.softmax: 's' has no effect: attention is 'a' \({kind}\), .*\nDelete the key, or",
+        ):
+            negotiate(plugins, [SOFTMAX, ATTENTION], {"softmax": "s"}, "allow")
+
     def test_kernels_of_an_earlier_negotiation_are_passed_on_and_kept(self, site):
         site.backend("fake", self.SOURCE)
         plugins = manager.load("fake")

@@ -52,7 +52,7 @@ SAMPLES = "train.train_samples=5000"
         ),
         (
             ["train.calculate_per_token_loss=true", "precision={dtype: bf16, grad_reduce_in_fp32: false}"],
-            "train.calculate_per_token_loss: true needs precision.grad_reduce_in_fp32: true with bf16: gradients are",
+            "with bf16: gradients are summed over tokens before they are divided by their number.",
         ),
         (["tokenizer={type: gpt2, vocab_file: v}"], "tokenizer.merge_file: required with tokenizer.type: gpt2."),
         (["tokenizer={type: huggingface}"], "tokenizer.file: required with tokenizer.type: huggingface."),

@@ -23,6 +23,7 @@ VALUES = {
 
 SWITCHES = {
     "precision.fp16_lm_cross_entropy",
+    "precision.grad_reduce_in_fp32",
     "parallel.sequence_parallel",
     "parallel.overlap_param_gather",
     "recompute.distribute_saved_activations",

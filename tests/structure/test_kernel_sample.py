@@ -9,7 +9,7 @@ import pytest
 
 from pretrain.model.requests import collectives_request, kernel_requests
 from pretrain.plugins import manager
-from pretrain.plugins.answers import ask
+from pretrain.plugins.choosing import choose
 from pretrain.recipe import load_recipe
 from structure.documents import arguments_of_pretrain, called, command_lines, text_of
 from structure.sources import ROOT
@@ -26,8 +26,8 @@ def proposals():
     recipe, plugins = load_recipe(ROOT / parameters["recipe"], parameters["overrides"]), manager.load("cpu")
     requests = [collectives_request(recipe, "cpu", "gloo"), *kernel_requests(recipe, "cpu", 8192)]
     return {
-        request.operation: {(each.answer.name, each.answer.kind or "-") for each in ask(plugins, request)}
-        for request in requests
+        choice.request.operation: {(each.answer.name, each.answer.kind or "-") for each in choice.proposals}
+        for choice in choose(plugins, requests, recipe.kernels.chosen(), recipe.kernels.fallback)
     }
 
 

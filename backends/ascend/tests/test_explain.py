@@ -41,7 +41,6 @@ def reasons(out):
 
 
 NEOX = {
-    "softmax": "scaled_masked_softmax",
     "collectives": "hccl",
     "attention": "triangle_fused",
     "norm": "layer_norm",

@@ -47,7 +47,6 @@ def test_gpt3_on_an_a100(explain):
     assert (code, err) == (0, "")
     assert out.startswith(f"device: available: {A100}, named and not looked for\n")
     assert rows(out) == {
-        "softmax": ("triton", "-"),
         "collectives": ("nccl", "-"),
         "attention": ("sdpa_flash", "flash"),
         "norm": ("triton", "-"),
@@ -67,7 +66,6 @@ def test_what_must_be_installed_for_the_rest(explain):
     )
     assert missing["apex_fast"].startswith("declined: fast_layer_norm is not installed; apex")
     for module, flag in (
-        ("scaled_upper_triang_masked_softmax_cuda", "--cuda_ext"),
         ("fused_layer_norm_cuda", "--cuda_ext"),
         ("fused_weight_gradient_mlp_cuda", "--cuda_ext"),
         ("amp_C", "--cpp_ext --cuda_ext"),
@@ -115,7 +113,14 @@ def test_a_v100_in_fp16_is_told_what_needs_an_ampere(explain):
     assert "precision:" not in out
     assert rows(out)["attention"] == ("sdpa_efficient", "flash")
     assert reasons(out)["sdpa_flash"] == "declined: compute capability 7.0; only 8.0 and later"
-    assert rows(out)["softmax"] == ("reference", "-")
+    assert "softmax" not in rows(out)  # the kernel has its own
+
+
+def test_attention_with_all_weights_has_a_softmax_kernel(explain):
+    _, out, _ = explain("gpt3", A100, "kernels.attention=softmax")
+    assert rows(out)["softmax"] == ("triton", "-")
+    wanted = "scaled_upper_triang_masked_softmax_cuda is not installed; apex .*? built with --cuda_ext"
+    assert re.search(wanted, re.sub(r"\s+", " ", out))
 
 
 def test_a_device_that_is_not_known_is_an_error_of_two_lines(explain):

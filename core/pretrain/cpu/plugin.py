@@ -15,7 +15,7 @@ from pretrain.cpu.cross_entropy import CrossEntropy
 from pretrain.cpu.products import product_dtype
 from pretrain.cpu.softmax import Softmax
 from pretrain.plugins import hookimpl
-from pretrain.plugins.offer import Decline, Offer
+from pretrain.plugins.offer import Decline, Offer, offer_unless
 from pretrain.plugins.signatures import OptimizerKernels
 from pretrain.reference.adam import FusedAdam, gradient_norm
 from pretrain.reference.linear import Linear
@@ -71,8 +71,9 @@ def pretrain_bias_dropout_add(request: BiasDropoutAddRequest) -> Answer:
 
 @hookimpl
 def pretrain_cross_entropy(request: CrossEntropyRequest) -> Answer:
-    """By blocks of rows, in place."""
-    return Offer(name="blocked", build=lambda _: CrossEntropy(request))
+    """By blocks of rows, in place; always in fp32."""
+    reason = "" if request.in_fp32 else "in_fp32 False (precision.fp16_lm_cross_entropy); only True"
+    return offer_unless(reason, name="blocked", build=lambda _: CrossEntropy(request))
 
 
 @hookimpl

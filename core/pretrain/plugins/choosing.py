@@ -76,12 +76,35 @@ def choose(plugins: Plugins, requests: Sequence[Request], chosen: Mapping[str, s
     if len(set(operations)) != len(operations):
         msg = f"several requests for one operation: {sorted(operations)}"
         raise ValueError(msg)
-    # Softmax comes first, because an attention kernel may be made of the softmax kernel.
-    ordered = sorted(requests, key=lambda request: request.operation != "softmax")
-    choices = [_choose(request, ask(plugins, request), chosen.get(request.operation, AUTO)) for request in ordered]
+    # Attention comes first, because it decides whether a softmax kernel is needed; that is built before it.
+    ordered = sorted(requests, key=lambda request: request.operation != "attention")
+    choices: list[Choice] = []
+    for request in ordered:
+        wanted = chosen.get(request.operation, AUTO)
+        if request.operation != "softmax" or _needs_softmax(choices, wanted):
+            choices.append(_choose(request, ask(plugins, request), wanted))
+    choices.sort(key=lambda choice: choice.request.operation != "softmax")
     if fallback == "forbid":
         _refuse_reference(choices)
     return choices
+
+
+def _needs_softmax(choices: list[Choice], wanted: str) -> bool:
+    """Say whether the chosen attention may be made of a softmax kernel.
+
+    Raises:
+        KernelError: it is not, and the recipe names a softmax kernel.
+    """
+    attention = next((choice.offer for choice in choices if choice.request.operation == "attention"), None)
+    if attention is None or attention.kind not in {"flash", "triangle"}:
+        return True
+    if wanted != AUTO:
+        msg = (
+            f"kernels.softmax: '{wanted}' has no effect: attention is '{attention.name}' ({attention.kind}), which has "
+            "a softmax of its own.\nDelete the key, or give kernels.attention: softmax."
+        )
+        raise KernelError(msg)
+    return False
 
 
 def _choose(request: Request, proposals: list[Proposal], wanted: str) -> Choice:

@@ -49,7 +49,8 @@ def pretrain_attention(request: AttentionRequest) -> Answer:
 
     query [s, b, n, d], key and value [s, b, g, d] in `request.dtype` -> context [s, b, n * d]. Kinds: "flash"
     (never stores the weights), "triangle" (only the blocks on and below the diagonal), "softmax" (all weights; may
-    use `built["softmax"]`). Dropout draws from the device's default generator. Queries that see no key give zeros.
+    use `built["softmax"]`, which the first two kinds are not given). Dropout draws from the
+    device's default generator. Queries that see no key give zeros.
 
     Example:
         @hookimpl

@@ -21,6 +21,8 @@ NAME = "triton"
 def answers(request: CrossEntropyRequest) -> Offer | Decline:
     """Return the one kernel, or why it does not fit."""
     reason = triton_fit.unfit(request)
+    if not request.in_fp32:
+        reason = reason or "in_fp32 False (precision.fp16_lm_cross_entropy); only True"
     return offer_unless(reason, name=NAME, build=lambda _: _build(request), provider=triton_fit.provider())
 
 

@@ -59,6 +59,12 @@ RULES = (
         lambda r: r.precision.dtype == "fp16",
     ),
     Rule(
+        ("precision.grad_reduce_in_fp32",),
+        "precision.dtype: bf16 or fp16 (fp32 gradients are reduced in fp32 anyway)",
+        ("precision.dtype",),
+        lambda r: r.precision.dtype != "fp32",
+    ),
+    Rule(
         (
             "precision.initial_loss_scale",
             "precision.loss_scale_window",

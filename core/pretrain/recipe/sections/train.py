@@ -29,8 +29,8 @@ class TrainSection(Section):
     )
     calculate_per_token_loss: Bool = Field(
         default=False,
-        description="Whether the loss that is minimized is the mean over the tokens of a global batch, instead of the "
-        "mean over its micro-batches of their means over tokens. They differ where tokens are left out of the loss.",
+        description="Whether the loss is a mean over the tokens of a global batch, not over its micro-batches' means, "
+        "which differ from it where tokens are left out of the loss.",
     )
     train_iters: Int | None = Field(default=None, gt=0, description="Length of the training in iterations.")
     train_samples: Int | None = Field(
