@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from engine import tiny
+from engine.layouts import STAGE
 from pretrain.engine import generators
 from pretrain.engine.storage import read_common
 from pretrain.errors import CheckpointError
@@ -65,6 +66,28 @@ def test_a_run_that_stopped_goes_on_bit_for_bit(overrides, tmp_path):
         assert loaded.notices == []
         assert tiny.train(engine, 3, 6) == uninterrupted
         assert (engine.loss_scale, engine.learning_rate, engine.parameters_norm().item()) == expected
+
+
+@pytest.mark.parametrize("overrides", [(), ZERO1, STAGE[2]], ids=["", "zero1", "deepspeed"])
+def test_a_run_that_stopped_before_its_first_update_goes_on_bit_for_bit(overrides, tmp_path):
+    """The first steps in fp16 overflow and are skipped, so that no Adam has moments when the run stops."""
+    scale = ("precision.initial_loss_scale=17179869184", "precision.hysteresis=1")
+    recipe = tiny.tiny(*SMALL, *DROPOUT, "precision.dtype=fp16", *scale, *overrides)
+    with tiny.engine_of(recipe) as engine:
+        assert all(tiny.take_step(engine, iteration).skipped for iteration in range(2))
+        tiny.save(engine, tmp_path / "saved", 2)
+        uninterrupted = [told(engine, iteration) for iteration in range(2, 22)]
+    assert {skipped for _, _, skipped, *_ in uninterrupted} == {True, False}
+    with tiny.engine_of(recipe) as engine:
+        assert engine.load(tmp_path / "saved", weights_only=False).notices == []
+        assert [told(engine, iteration) for iteration in range(2, 22)] == uninterrupted
+
+
+def told(engine, iteration):
+    """Take a step, and return what can be seen of it."""
+    step = tiny.take_step(engine, iteration)
+    norm = None if step.skipped else step.grad_norm.item()
+    return repr(step.loss.item()), norm, step.skipped, engine.loss_scale, engine.parameters_norm().item()
 
 
 def test_a_checkpoint_of_another_kind_of_device_goes_on_with_generators_of_this_one(tmp_path, monkeypatch):

@@ -40,6 +40,7 @@ class MegatronState:
 
     def sharded(self) -> dict[str, Any]:
         """Return this rank's weights and optimizer state for saving."""
+        self._allocate()
         models = self._models()
         optimizer = self._optimizer.sharded_state_dict(models, is_loading=False, metadata=sharding_metadata())
         parts = [_renamed(part) for part in _sharded_in(optimizer)]
@@ -80,6 +81,15 @@ class MegatronState:
             return
         values = iter([loaded["optimizer"][number] for number in range(len(loaded["optimizer"]))])
         self._optimizer.load_state_dict(_filled(structure, values, counters))
+
+    def _allocate(self) -> None:
+        """Make the moments, zeros, where no step has been taken: fp16 may skip many at first, and be stopped then.
+
+        megatron-core makes them in the first step, or before it loads.
+        """
+        for optimizer in self._optimizer.chained_optimizers:
+            if optimizer.optimizer is not None:  # of a rank without weights of the kind
+                optimizer.init_state_fn(optimizer.optimizer, optimizer.config)
 
     def _models(self) -> dict[str, Any]:
         return {
