@@ -12,7 +12,7 @@ from pathlib import Path
 RESULTS = Path(__file__).parent / "results"
 _DISTRIBUTIONS = (
     *("torch", "megatron-core", "transformers", "tokenizers", "numpy", "deepspeed", "pretrain"),
-    *("gigatoken", "orjson", "zstandard"),
+    *("gigatoken", "orjson", "xxhash", "zstandard"),
     *("pretrain-cuda", "triton", "flash-attn", "flash-attn-3", "flash-attn-4", "apex"),
 )
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 BENCHMARKS = (
     *("train_step", "bridge_cost", "startup", "cpu_kernels", "zero_step", "zero_memory"),
-    *("data_index", "data_build", "data_loading"),
+    *("data_index", "data_build", "data_loading", "checkpoint_checksums"),
 )
 
 ROOT = Path(__file__).parent.parent

@@ -33,6 +33,10 @@ class CheckpointError(PretrainError):
     """A checkpoint that is missing, damaged, or of another model."""
 
 
+class DamageError(CheckpointError):
+    """A file of a checkpoint that is not what was written; the same on every rank."""
+
+
 class TrainingError(PretrainError):
     """A training that cannot go on, such as one whose loss is not finite any more."""
 

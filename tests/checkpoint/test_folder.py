@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pretrain.checkpoint.folder import LATEST, CheckpointFolder
-from pretrain.errors import CheckpointError
+from pretrain.errors import CheckpointError, DamageError
 
 WRITES_FOR_EVER = """
 import sys, time
@@ -64,7 +64,7 @@ def whole(text):
 def test_a_checkpoint_is_found_again(folder):
     assert folder.latest() is None
     assert save(folder, 20) == folder.path / "iter_0000020"
-    assert (folder.path / LATEST).read_text() == "20\n"
+    assert (folder.path / LATEST).read_text().splitlines()[0] == "20"
     assert folder.latest() == 20
     assert content(folder) == whole("complete")
 
@@ -226,12 +226,33 @@ def test_a_folder_that_cannot_be_made_is_an_error(tmp_path):
         save(CheckpointFolder(tmp_path / "file"), 20)
 
 
+@pytest.mark.parametrize("text", ["10", "10\n"])
+def test_a_user_chooses_another_by_its_number(folder, text):
+    save(folder, 10)
+    save(folder, 20)
+    (folder.path / LATEST).write_text(text)
+    assert folder.latest() == 10
+
+
+def test_every_flipped_bit_of_the_name_is_an_error(folder):
+    """Else 10 might become 20, which is there."""
+    for iteration in (10, 20, 11, 30):
+        save(folder, iteration)
+    written = bytearray((folder.path / LATEST).read_bytes())
+    for bit in range(8 * len(written)):
+        flipped = bytearray(written)
+        flipped[bit // 8] ^= 1 << bit % 8
+        (folder.path / LATEST).write_bytes(flipped)
+        with pytest.raises(DamageError, match=f"{LATEST} is damaged"):
+            folder.latest()
+
+
 @pytest.mark.parametrize("text", ["", "release", "-3", "1.5", "20 30", "\N{SUPERSCRIPT TWO}"])
 def test_a_name_that_is_no_iteration_is_an_error(folder, text):
     save(folder, 10)
     save(folder, 20)
     (folder.path / LATEST).write_text(text)
-    with pytest.raises(CheckpointError, match=r"not an iteration\.\nWrite the number of one of: 10, 20\."):
+    with pytest.raises(CheckpointError, match=r"not an iteration\.\nWrite the number of one of .*: 10, 20\."):
         folder.latest()
 
 
@@ -239,7 +260,7 @@ def test_a_name_whose_folder_is_gone_is_an_error(folder):
     save(folder, 10)
     save(folder, 20)
     shutil.rmtree(folder.directory(20))
-    with pytest.raises(CheckpointError, match=r"names iteration 20, whose folder is missing\.\nWrite one of: 10\."):
+    with pytest.raises(CheckpointError, match=r"names iteration 20, whose folder is missing\.\nWrite .*: 10\."):
         folder.latest()
 
 

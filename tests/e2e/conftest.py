@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from pretrain.checkpoint.folder import CheckpointFolder
+
 ROOT = Path(__file__).parents[2]
 PRETRAIN = [sys.executable, "-m", "pretrain.cli.main"]
 TINY = [
@@ -67,3 +69,8 @@ def tiny(tokens, run_dir, *settings):
 def metrics(run_dir):
     """Return the objects of metrics.jsonl."""
     return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+
+
+def latest(run_dir):
+    """Return the iteration of a run's latest checkpoint."""
+    return CheckpointFolder(run_dir / "checkpoints").latest()

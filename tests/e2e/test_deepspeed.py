@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.conftest import PRETRAIN, ROOT, metrics, pretrain, tiny
+from e2e.conftest import PRETRAIN, ROOT, latest, metrics, pretrain, tiny
 from launch.rank_processes import state, wait_for
 
 ZERO3 = "engine={name: deepspeed, zero: {stage: 3, stage3_param_persistence_threshold: 0}}"
@@ -51,10 +51,6 @@ def stopped_run(run, tmp_path_factory):
 
 def numbers(run_dir):
     return [[record.get(key) for key in REPRODUCED] for record in metrics(run_dir)]
-
-
-def latest(run_dir):
-    return int((run_dir / "checkpoints" / "latest_checkpointed_iteration.txt").read_text())
 
 
 def close_to(run_dir, expected):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.conftest import metrics, pretrain, tiny
+from e2e.conftest import latest, metrics, pretrain, tiny
 from e2e.test_run import kill_after
 from pretrain.launch.world import free_port
 
@@ -34,7 +34,7 @@ def test_a_run_on_two_hosts_stops_and_goes_on_as_one_that_starts_its_own_ranks(h
     longer = ("train.train_iters=2000", "checkpoint.save_interval=10000")  # an order takes a second to be seen
     arguments = [*tiny(text_tokens, hosted, *longer), "--hostfile", hostfile]
     assert kill_after(arguments, hosted, iteration=3, number=signal.SIGINT) == 0
-    stopped = int((hosted / "checkpoints" / "latest_checkpointed_iteration.txt").read_text())
+    stopped = latest(hosted)
     assert 3 <= stopped < 1900
     end = ("--set", f"train.exit_interval={stopped + 50}")
     printed = pretrain(*arguments, *end, "--resume")

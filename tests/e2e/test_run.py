@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from e2e.conftest import PRETRAIN, ROOT, metrics, pretrain, tiny
+from e2e.conftest import PRETRAIN, ROOT, latest, metrics, pretrain, tiny
 
 TRAIN_KEYS = {
     *("kind", "iteration", "consumed_samples", "consumed_tokens", "lm_loss", "grad_norm", "learning_rate"),
@@ -34,7 +34,7 @@ def test_a_run_directory_is_complete(whole_run):
     assert {"recipe.yml", "environment.json", "metrics.jsonl", "tensorboard", "checkpoints", "report.html"} <= {
         entry.name for entry in run_dir.iterdir()
     }
-    assert (run_dir / "checkpoints" / "latest_checkpointed_iteration.txt").read_text().strip() == "40"
+    assert latest(run_dir) == 40
     environment = json.loads((run_dir / "environment.json").read_text())
     assert environment["backend"]["name"] == "cpu"
     assert {row["operation"] for row in environment["kernels"]["rows"]} >= {"attention", "norm", "optimizer", "linear"}
@@ -72,7 +72,7 @@ def test_forty_iterations_equal_twenty_and_twenty_resumed(whole_run, text_tokens
     run_dir, _ = whole_run
     halves = tmp_path / "halves"
     pretrain(*tiny(text_tokens, halves, "train.exit_interval=20"))
-    assert (halves / "checkpoints" / "latest_checkpointed_iteration.txt").read_text().strip() == "20"
+    assert latest(halves) == 20
     pretrain(*tiny(text_tokens, halves), "--resume")
     assert numbers(halves) == numbers(run_dir)
 
@@ -82,7 +82,7 @@ def test_a_killed_run_resumes_from_its_last_checkpoint(whole_run, text_tokens, t
     killed = tmp_path / "killed"
     arguments = tiny(text_tokens, killed, "checkpoint.save_interval=1")
     kill_after(arguments, killed, iteration=8, number=signal.SIGKILL)
-    assert 3 <= int((killed / "checkpoints" / "latest_checkpointed_iteration.txt").read_text()) < 40
+    assert 3 <= latest(killed) < 40
     pretrain(*arguments, "--resume")
     assert numbers(killed) == numbers(run_dir)
 
@@ -93,7 +93,7 @@ def test_sigterm_saves_and_leaves_with_success(whole_run, text_tokens, tmp_path)
     code = kill_after(tiny(text_tokens, stopped), stopped, iteration=6, number=signal.SIGTERM)
     assert code == 0
     done = numbers(stopped)[-1][0]
-    assert (stopped / "checkpoints" / "latest_checkpointed_iteration.txt").read_text().strip() == str(done)
+    assert latest(stopped) == done
     steps = [[record.get(key) for key in REPRODUCED] for record in metrics(run_dir) if record["kind"] == "train"]
     assert [row for row in numbers(stopped) if row[1] is not None] == steps[:done]
 

@@ -11,9 +11,11 @@ import torch
 
 from engine import tiny
 from engine.layouts import STAGE
+from pretrain.checkpoint import checksums
+from pretrain.checkpoint.digest import file_digest
 from pretrain.engine import generators
 from pretrain.engine.storage import read_common
-from pretrain.errors import CheckpointError
+from pretrain.errors import CheckpointError, DamageError
 
 SMALL = ("model.num_layers=2",)
 DROPOUT = ("model.hidden_dropout=0.1", "model.attention_dropout=0.1")
@@ -38,13 +40,21 @@ def damaged(saved, tmp_path):
 
 
 def refusal(directory, *overrides, weights_only=False):
-    """Return the message with which a checkpoint is refused."""
+    """Return the message with which a checkpoint is refused; to one of damage, what to do is added by the caller."""
     with tiny.engine_of(tiny.tiny(*SMALL, *overrides)) as engine, pytest.raises(CheckpointError) as caught:
         engine.load(directory, weights_only=weights_only)
     message = str(caught.value)
     assert str(directory) in message
-    assert 1 <= message.count("\n") <= 2
+    assert message.count("\n") + isinstance(caught.value, DamageError) == 1
+    assert len(message) < 500
+    assert "weights_only" not in message  # torch's advice to run what is in the file
     return message
+
+
+def sign(directory):
+    """Write checksums of what is there now, as somebody who means harm would."""
+    (directory / checksums.FILE).unlink(missing_ok=True)
+    checksums.write(directory, {})
 
 
 @pytest.mark.parametrize(
@@ -185,21 +195,72 @@ def test_a_folder_without_checkpoint_is_refused(tmp_path):
     )
 
 
-@pytest.mark.parametrize("file", ["metadata.json", "common.pt", ".metadata", "__0_0.distcp"])
-@pytest.mark.parametrize("damage", ["missing", "empty", "half", "garbage"])
-def test_a_damaged_checkpoint_is_refused(damaged, file, damage):
-    path = damaged / file
+FILES = ("metadata.json", "common.pt", ".metadata", "__0_0.distcp", "__0_1.distcp", checksums.FILE)
+
+
+@pytest.mark.parametrize("file", ["common.pt", "__0_1.distcp", checksums.FILE])
+def test_a_flipped_bit_is_refused_by_the_files_name(damaged, file):
+    with (damaged / file).open("r+b") as opened:
+        opened.seek((damaged / file).stat().st_size // 2)
+        byte = opened.read(1)[0]
+        opened.seek(-1, 1)
+        opened.write(bytes([byte ^ 4]))
+    assert f"{damaged / file} is damaged: " in refusal(damaged, weights_only=file == "common.pt")
+
+
+def test_a_checkpoint_lists_all_of_its_files(saved):
+    assert set(checksums.read(saved)) | {checksums.FILE} == {entry.name for entry in saved.iterdir()}
+    assert set(FILES) == {entry.name for entry in saved.iterdir()}
+
+
+def test_sharded_files_are_digested_while_they_are_written(tmp_path, monkeypatch):
+    read = []
+    monkeypatch.setattr(checksums, "file_digest", lambda path: (read.append(path.name), file_digest(path))[1])
+    with tiny.engine_of(tiny.tiny(*SMALL)) as engine:
+        tiny.save(engine, tmp_path / "saved", 0)
+    assert sorted(read) == [".metadata", "common.pt", "metadata.json"]
+
+
+@pytest.mark.parametrize("file", ["metadata.json", "__0_0.distcp", checksums.FILE])
+def test_a_missing_file_is_refused_by_its_name(damaged, file):
+    (damaged / file).unlink()
+    assert refusal(damaged) == f"{damaged / file} is missing."
+
+
+def spoil(path, damage):
+    """Damage a file."""
     whole = path.read_bytes()
     path.unlink()
     if damage != "missing":
         path.write_bytes({"empty": b"", "half": whole[: len(whole) // 2], "garbage": b"\xffgarbage" * 100}[damage])
-    refusal(damaged)
+
+
+@pytest.fixture
+def earlier(damaged):
+    """A checkpoint of before there were checksums."""
+    (damaged / checksums.FILE).unlink()
+    torch.save(torch.load(damaged / "common.pt", weights_only=False) | {"format": 2}, damaged / "common.pt")
+    return damaged
+
+
+def test_a_checkpoint_without_checksums_is_read_with_a_notice(earlier):
+    with tiny.engine_of(tiny.tiny(*SMALL)) as engine:
+        (notice,) = engine.load(earlier, weights_only=False).notices
+    assert notice == f"{earlier} is from before checkpoints had checksums: damage would not show"
+
+
+@pytest.mark.parametrize("file", ["metadata.json", "common.pt", ".metadata", "__0_0.distcp"])
+@pytest.mark.parametrize("damage", ["missing", "empty", "half", "garbage"])
+def test_a_damaged_checkpoint_without_checksums_is_refused(earlier, file, damage):
+    spoil(earlier / file, damage)
+    refusal(earlier)
 
 
 def test_a_later_format_is_refused(damaged):
     common = torch.load(damaged / "common.pt", weights_only=False)
     torch.save(common | {"format": 99}, damaged / "common.pt")
-    assert "has checkpoint format 99; this version reads 2." in refusal(damaged)
+    sign(damaged)
+    assert "has checkpoint format 99; this version reads 2 and 3." in refusal(damaged)
 
 
 class Trap:
@@ -221,17 +282,20 @@ def trap(tmp_path):
 
 def test_common_state_runs_no_code(damaged, trap):
     torch.save({"progress": trap}, damaged / "common.pt")
+    sign(damaged)
     assert "is damaged" in refusal(damaged)
 
 
 def test_an_index_runs_no_code(damaged, trap):
     (damaged / ".metadata").write_bytes(pickle.dumps(trap))
+    sign(damaged)
     assert ".metadata holds pathlib.Path.touch, which is no part of an index" in refusal(damaged)
 
 
 def test_an_index_reaches_nothing_through_torchs_modules(damaged, trap):
     opcodes = b"\x80\x04\x8c\x27torch.distributed.checkpoint.filesystem\x8c\x09os.system\x93\x8c\x04true\x85R."
     (damaged / ".metadata").write_bytes(opcodes)
+    sign(damaged)
     assert ".metadata holds torch.distributed.checkpoint.filesystem.os.system" in refusal(damaged)
 
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from pretrain.checkpoint import checksums
+from pretrain.checkpoint.folder import LATEST
 from pretrain.engine.protocol import Loaded
-from pretrain.errors import CheckpointError
+from pretrain.engine.storage import damage
+from pretrain.errors import CheckpointError, DamageError
 from pretrain.training.progress import Progress
 from pretrain.training.saving import Saving, folder_of, start_from
 
@@ -21,8 +24,11 @@ class FakeEngine:
 
     def save(self, directory, progress):
         (directory / "progress").write_text(repr(dict(progress)))
+        checksums.write(directory, {})
 
     def load(self, directory, *, weights_only):
+        if problem := damage(directory):
+            raise DamageError(problem)
         self.loaded.append((directory.name, weights_only))
         progress = {"iteration": int(directory.name[5:]), "consumed_samples": 80, "skipped_iterations": 1}
         return Loaded(progress=progress, notices=self.notices)
@@ -97,6 +103,65 @@ def test_finetuning_takes_the_weights_alone(make, tmp_path, engine):
 
 def test_a_given_folder_without_checkpoint_is_an_error(make, tmp_path, engine):
     with pytest.raises(CheckpointError, match=r"^checkpoint\.load: .* holds no checkpoint .*\n"):
+        start_from(make(f"checkpoint.load={tmp_path}"), engine, tmp_path / "mine", resume=False)
+
+
+def test_a_damaged_checkpoint_ends_the_start_with_the_newest_sound_one(make, tmp_path, engine):
+    save(make(), tmp_path, 10, 20, 30)
+    folder = tmp_path / "checkpoints"
+    for iteration in (20, 30):
+        (folder / f"iter_{iteration:07d}" / "progress").write_text("something else")
+    with pytest.raises(DamageError) as caught:
+        start_from(make(), engine, tmp_path, resume=True)
+    damaged, offer = str(caught.value).splitlines()
+    assert damaged.startswith(f"{folder}/iter_0000030/progress is damaged: ")
+    assert offer == (f"The newest sound checkpoint is iteration 10: write 10 into {folder / LATEST}, and start again.")
+    (folder / LATEST).write_text("10")
+    assert start_from(make(), engine, tmp_path, resume=True)[0].iteration == 10
+
+
+def test_so_does_a_damaged_name(make, tmp_path, engine):
+    save(make(), tmp_path, 10, 20)
+    tracker = tmp_path / "checkpoints" / LATEST
+    tracker.write_text(tracker.read_text().replace("20", "10", 1))
+    with pytest.raises(DamageError, match=rf"{LATEST} is damaged: .*\nThe newest sound checkpoint is iteration 20: "):
+        start_from(make(f"checkpoint.load={tmp_path}/checkpoints"), engine, tmp_path / "mine", resume=False)
+
+
+def test_where_none_is_sound_it_says_so(make, tmp_path, engine):
+    save(make(), tmp_path, 10)
+    (tmp_path / "checkpoints" / "iter_0000010" / "progress").unlink()
+    with pytest.raises(DamageError, match=r"progress is missing\.\nNo checkpoint in .* is sound: bring a copy, or"):
+        start_from(make(), engine, tmp_path, resume=True)
+
+
+def test_one_folder_to_load_from_and_to_save_into_may_be_empty_at_first(make, tmp_path, engine):
+    """As scripts for Megatron-LM have it that are started again and again."""
+    recipe = make(f"checkpoint.load={tmp_path / 'both'}", f"checkpoint.save={tmp_path / 'both'}")
+    progress, remark = start_from(recipe, engine, tmp_path / "first", resume=False)
+    assert (progress, remark) == (Progress(), f"{tmp_path / 'both'}: no checkpoint yet: started from the beginning")
+    save(recipe, tmp_path / "first", 10)
+    assert start_from(recipe, engine, tmp_path / "second", resume=False)[0].iteration == 10
+
+
+@pytest.mark.parametrize(
+    ("given", "proposed"),
+    [
+        ("other", r"Did you mean .*/other/checkpoints\?$"),
+        ("other/checkpoints/iter_0000010", "Name the folder around it"),
+    ],
+)
+def test_a_folder_beside_the_right_one_is_told_from_it(make, tmp_path, engine, given, proposed):
+    save(make(), tmp_path / "other", 10)
+    with pytest.raises(CheckpointError, match=rf"^checkpoint\.load: .* holds no checkpoint .*\n{proposed}"):
+        start_from(make(f"checkpoint.load={tmp_path / given}"), engine, tmp_path / "mine", resume=False)
+
+
+def test_another_programs_checkpoint_is_called_by_its_name(make, tmp_path, engine):
+    (tmp_path / "config.json").touch()
+    with pytest.raises(
+        CheckpointError, match=r"holds a model of Hugging Face \(config\.json\), which .* cannot read\.\n"
+    ):
         start_from(make(f"checkpoint.load={tmp_path}"), engine, tmp_path / "mine", resume=False)
 
 

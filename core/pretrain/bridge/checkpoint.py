@@ -11,11 +11,15 @@ Objects in a sharded checkpoint are read by torch's load planner (default_planne
 from __future__ import annotations
 
 import queue
+from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 
 def install() -> None:
@@ -28,6 +32,18 @@ def install() -> None:
     filesystem_async._process_memory = _no_memory_figure  # noqa: SLF001  it needs psutil, for a debug line alone
     writer.write_preloaded_data_multiproc = staticmethod(partial(_write_all, writer.write_preloaded_data))
     torch_strategy.MCoreLoadPlanner.load_bytes = _load_checked
+
+
+@contextmanager
+def writing_through(open_file: Callable[[str, str], Any]) -> Iterator[None]:
+    """Let megatron-core open the files that it writes sharded state into with another function than `open`."""
+    from megatron.core.dist_checkpointing.strategies import filesystem_async  # noqa: PLC0415  after the bridge
+
+    filesystem_async.open = open_file  # a name of the module comes before the built-in one
+    try:
+        yield
+    finally:
+        del filesystem_async.open
 
 
 def _write_all(

@@ -7,7 +7,9 @@ import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pretrain.errors import CheckpointError
+from pretrain.checkpoint.digest import digest_of
+from pretrain.checkpoint.foreign import foreign_checkpoint
+from pretrain.errors import CheckpointError, DamageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
 
 LATEST = "latest_checkpointed_iteration.txt"
 _UNFINISHED = ".unfinished-"
+_LONGEST = 32
+"""Characters of what a user may have written into LATEST; with our second line it has more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,19 +75,24 @@ class CheckpointFolder:
         """Return the iteration of the latest complete checkpoint, or None where there is none.
 
         Raises:
-            CheckpointError: LATEST names what is not there, or is not a number.
+            DamageError: LATEST is not what was written, nor an iteration that somebody wrote into it.
+            CheckpointError: LATEST names what is not there, or the folder is another program's.
         """
         tracker = self.path / LATEST
         if not tracker.is_file():
             return None
-        text = tracker.read_text(errors="replace").strip()
-        if not text.isdecimal():
-            msg = f"{tracker} holds {text!r}, not an iteration.\nWrite the number of one of: {self._listing()}."
+        text = tracker.read_text(errors="replace")
+        number = text.split("\n", 1)[0] if text == _tracked(text.split("\n", 1)[0]) else text.strip()
+        if len(number) > _LONGEST:
+            msg = f"{tracker} is damaged: it is not what was written."
+            raise DamageError(msg)
+        if not (number.isascii() and number.isdecimal()):
+            msg = f"{tracker} holds {number!r}, not an iteration.\n{self._choice()}"
             raise CheckpointError(msg)
-        if not self.directory(int(text)).is_dir():
-            msg = f"{tracker} names iteration {text}, whose folder is missing.\nWrite one of: {self._listing()}."
+        if not self.directory(int(number)).is_dir():
+            msg = f"{tracker} names iteration {number}, whose folder is missing.\n{self._choice()}"
             raise CheckpointError(msg)
-        return int(text)
+        return int(number)
 
     def directory(self, iteration: int) -> Path:
         """Return the folder of one checkpoint."""
@@ -116,7 +125,7 @@ class CheckpointFolder:
             final.rename(self.path / f"{_UNFINISHED}replaced-{iteration:07d}")
         unfinished.rename(final)
         temporary = self.path / f"{LATEST}.new"
-        temporary.write_text(f"{iteration}\n")
+        temporary.write_text(_tracked(str(iteration)))
         _flush(temporary)
         temporary.replace(self.path / LATEST)
         _flush(self.path)
@@ -130,8 +139,22 @@ class CheckpointFolder:
         for left in self.path.glob(f"{_UNFINISHED}*"):
             shutil.rmtree(left)
 
-    def _listing(self) -> str:
-        return ", ".join(str(number) for number in self.iterations()) or "(there is none)"
+    def _choice(self) -> str:
+        """Return what to do where LATEST names no checkpoint."""
+        there = ", ".join(map(str, self.iterations()))
+        if there:
+            return f"Write the number of one of these into it: {there}."
+        foreign = foreign_checkpoint(self.path)
+        return f"The folder holds {foreign}." if foreign else "The folder holds no checkpoint (iter_*); name another."
+
+
+def _tracked(number: str) -> str:
+    """Return the content of LATEST: the iteration, as Megatron-LM writes it, and a line to notice damage by.
+
+    The line may be absent: a user chooses another checkpoint by writing its number alone.
+    """
+    line = f"{number}\n"
+    return f"{line}xxh3 {digest_of(line.encode())}\n"
 
 
 def _flush(path: Path) -> None:

@@ -11,46 +11,40 @@ import pickle
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import torch.distributed as dist
 from megatron.core import dist_checkpointing
 from megatron.core.dist_checkpointing.core import CheckpointingException
 from torch.distributed.checkpoint.api import CheckpointException
 
+from pretrain.bridge import checkpoint as bridge_checkpoint
+from pretrain.checkpoint import checksums
+from pretrain.checkpoint.digest import Recorder
+from pretrain.checkpoint.foreign import foreign_checkpoint
 from pretrain.engine import generators
+from pretrain.engine.agreement import first_problem
 from pretrain.engine.checkpoint_index import INDEX, check_index
+from pretrain.engine.identity import differences, identity, require_same
 from pretrain.engine.protocol import Loaded
 from pretrain.engine.schedule import restore_schedule
-from pretrain.errors import CheckpointError
+from pretrain.errors import CheckpointError, DamageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from pretrain.checkpoint.digest import FileDigest
     from pretrain.engine.protocol import Engine
-    from pretrain.recipe import Recipe
 
-FORMAT = 2
-"""Raised when a checkpoint written before cannot be read any more."""
+FORMAT = 3
+"""Raised when a reader of before would misunderstand what is written."""
 
-_STRUCTURE = (
-    "num_layers",
-    "hidden_size",
-    "num_attention_heads",
-    "num_query_groups",
-    "kv_channels",
-    "ffn_hidden_size",
-    "max_position_embeddings",
-    "position_embedding_type",
-    "rotary_percent",
-    "rotary_base",
-    "normalization",
-    "activation",
-    "add_bias_linear",
-    "untie_embeddings_and_output_weights",
-    "parallel_residual",
-    "embedding_layernorm",
-)
+_READABLE = (2, FORMAT)
+_WITHOUT_CHECKSUMS = 2
 _FAULTS = (CheckpointingException, OSError, RuntimeError, KeyError, ValueError, EOFError, pickle.UnpicklingError)
 """What reading a damaged checkpoint raises."""
+
+_LONGEST = 200
+"""Characters of a library's message that are shown: some list every tensor."""
 
 
 def save(engine: Engine, directory: Path, progress: Mapping[str, Any]) -> None:
@@ -59,20 +53,23 @@ def save(engine: Engine, directory: Path, progress: Mapping[str, Any]) -> None:
     Raises:
         CheckpointError: on every rank, when one cannot write.
     """
-    state = engine.state.sharded()
-    state |= {
-        "format": FORMAT,
-        "progress": dict(progress),
-        "schedule": engine.schedule.state_dict(),
-        "model": _model(engine),
-        "counters": engine.state.counters(),
-        "dtype": engine.recipe.precision.dtype,
-        "samples": _samples(engine.recipe),
-        "layout": generators.layout(),
-        "rng": generators.sharded_states(),
-    }
+    state = {name: part for name, part in engine.state.sharded().items() if part}  # else ranks differ in empty ones
+    state |= _of_first_rank(
+        {
+            "format": FORMAT,
+            "progress": dict(progress),
+            "schedule": engine.schedule.state_dict(),
+            "counters": engine.state.counters(),
+            "layout": generators.layout(),
+            **identity(engine),
+        }
+    )
+    state["rng"] = generators.sharded_states()
+    recorder = Recorder()
     try:
-        dist_checkpointing.save(state, str(directory))
+        with bridge_checkpoint.writing_through(recorder.open):
+            dist_checkpointing.save(state, str(directory))
+        _write_checksums(directory, recorder.files)
     except (CheckpointException, CheckpointingException, OSError) as exc:
         msg = f"{directory} cannot be written: {_reason(exc)}\nMake room, or let checkpoint.save name another folder."
         raise CheckpointError(msg) from exc
@@ -82,25 +79,33 @@ def load(engine: Engine, directory: Path, *, weights_only: bool) -> Loaded:
     """Read the folder into the engine.
 
     Raises:
-        CheckpointError: the folder is incomplete or damaged, or holds another model or optimizer.
+        DamageError: a file is not what was written.
+        CheckpointError: the folder is incomplete, or holds another model or optimizer.
     """
+    has_checksums = (directory / checksums.FILE).is_file()
+    if has_checksums and (problem := damage(directory)):
+        raise DamageError(problem)
     common = read_common(directory)
-    _check(engine, directory, common, weights_only=weights_only)
+    if not has_checksums and common["format"] != _WITHOUT_CHECKSUMS:
+        msg = f"{directory / checksums.FILE} is missing."
+        raise DamageError(msg)
+    require_same(engine, directory, common, weights_only=weights_only)
     engine.state.load(partial(_read, directory), None if weights_only else common["counters"])
+    notices = [] if has_checksums else [f"{directory} is from before checkpoints had checksums: damage would not show"]
     if weights_only:
-        return Loaded(progress=common["progress"])
-    notices = restore_schedule(engine.schedule, common["schedule"], engine.recipe)
-    ours, saved = _samples(engine.recipe), {"data.index": "megatron"} | common["samples"]  # once there was no other
-    notices += [
-        f"{name}: {ours[name]}, the checkpoint's {saved[name]}: samples come in another order, some for a second time"
-        for name in ours
-        if None not in (ours[name], saved[name]) and ours[name] != saved[name]
-    ]
+        return Loaded(progress=common["progress"], notices=notices)
+    notices += restore_schedule(engine.schedule, common["schedule"], engine.recipe)
+    notices += differences(engine, common)
     if generators.belong_here(common["layout"]):
         generators.restore(_read(directory, {"rng": generators.sharded_states()})["rng"])
     else:
         notices.append("the layout or the device is another one: random generators start anew from train.seed")
     return Loaded(progress=common["progress"], notices=notices)
+
+
+def damage(directory: Path) -> str | None:
+    """Return which file of a checkpoint is not what was written, or None; each rank reads its share, all together."""
+    return first_problem(checksums.damage_in_share(directory, dist.get_rank(), dist.get_world_size()))
 
 
 def read_common(directory: Path) -> dict[str, Any]:
@@ -109,17 +114,15 @@ def read_common(directory: Path) -> dict[str, Any]:
     Raises:
         CheckpointError: the folder is no checkpoint, incomplete, damaged or of a later format.
     """
-    missing = [name for name in ("metadata.json", "common.pt", INDEX) if not (directory / name).is_file()]
-    if missing:
-        msg = f"{directory} is not a complete checkpoint: {', '.join(missing)} is missing.\nChoose another."
-        raise CheckpointError(msg)
+    _require_complete(directory)
     try:
         common: dict[str, Any] = dist_checkpointing.load_common_state_dict(str(directory))
     except _FAULTS as exc:
         raise _damaged(directory, exc) from exc
-    if common.get("format") != FORMAT:
+    if common.get("format") not in _READABLE:
+        readable = " and ".join(map(str, _READABLE))
         msg = (
-            f"{directory} has checkpoint format {common.get('format')}; this version reads {FORMAT}.\n"
+            f"{directory} has checkpoint format {common.get('format')}; this version reads {readable}.\n"
             "Use the version of pretrain that wrote it, or choose another checkpoint."
         )
         raise CheckpointError(msg)
@@ -135,33 +138,34 @@ def _read(directory: Path, request: dict[str, Any]) -> dict[str, Any]:
     return loaded
 
 
-def _model(engine: Engine) -> dict[str, Any]:
-    model = engine.recipe.model
-    return {name: getattr(model, name) for name in _STRUCTURE} | {"vocab_size": engine.vocab_size}
-
-
-def _samples(recipe: Recipe) -> dict[str, Any]:
-    """What the order of the samples depends on; of data, nothing where a native index knows what was read of it."""
-    paths = recipe.data.path or [[part.path, part.weight] for part in recipe.data.blend or ()]
-    return {
-        "train.seed": recipe.train.seed,
-        "data.index": recipe.data.index,
-        "data": paths if recipe.data.index == "megatron" else None,
-        "data.split": recipe.data.split,
-        "model.seq_length": recipe.model.seq_length,
-    }
-
-
-def _check(engine: Engine, directory: Path, common: dict[str, Any], *, weights_only: bool) -> None:
-    expected = {f"model.{name}": value for name, value in _model(engine).items()}
-    saved = {f"model.{name}": value for name, value in common["model"].items()}
-    if not weights_only:
-        expected["precision.dtype"], saved["precision.dtype"] = engine.recipe.precision.dtype, common["dtype"]
-    differing = [name for name in expected if expected[name] != saved.get(name)]
-    if differing:
-        pairs = ", ".join(f"{name} {saved.get(name)} (recipe: {expected[name]})" for name in differing[:4])
-        msg = f"{directory} is of another run: {pairs}.\nChange the recipe, or choose another checkpoint."
+def _require_complete(directory: Path) -> None:
+    missing = [name for name in ("metadata.json", "common.pt", INDEX) if not (directory / name).is_file()]
+    if missing:
+        foreign = foreign_checkpoint(directory)
+        what = f"is {foreign}" if foreign else f"is not a complete checkpoint: {', '.join(missing)} is missing"
+        msg = f"{directory} {what}.\nChoose another."
         raise CheckpointError(msg)
+
+
+def _of_first_rank(common: dict[str, Any]) -> dict[str, Any]:
+    """Return the first rank's, which is the one that is written; a rank that reads no data knows less."""
+    agreed = [common]
+    dist.broadcast_object_list(agreed)
+    return agreed[0]
+
+
+def _write_checksums(directory: Path, ours: dict[str, FileDigest]) -> None:
+    """Write what every rank has digested while it wrote; the few small files that others wrote are read again."""
+    of_all: list[dict[str, FileDigest]] | None = [ours] * dist.get_world_size() if dist.get_rank() == 0 else None
+    dist.gather_object(ours, of_all)
+    problem = None
+    if of_all is not None:
+        try:
+            checksums.write(directory, {name: file for files in of_all for name, file in files.items()})
+        except OSError as error:
+            problem = str(error)
+    if problem := first_problem(problem):
+        raise OSError(problem)
 
 
 def _damaged(directory: Path, error: BaseException) -> CheckpointError:
@@ -172,4 +176,9 @@ def _reason(error: BaseException) -> str:
     """Return one line; torch collects the errors of all ranks in an exception whose text is their tracebacks."""
     if isinstance(error, CheckpointException):
         error = next((failure for failure, _ in error.failures.values()), OSError("see the first rank"))
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    if error.__cause__ is not None and isinstance(error, CheckpointingException):  # megatron-core's guess at the cause
+        error = error.__cause__
+    line = (str(error).strip() or type(error).__name__).splitlines()[0]
+    if "weights_only" in str(error) or "Weights only" in line:  # torch advises to load what may run code
+        return "a file holds what no checkpoint does."
+    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]} ..."

@@ -9,14 +9,18 @@ from typing import TYPE_CHECKING
 import torch.distributed as dist
 
 from pretrain.checkpoint.folder import LATEST, CheckpointFolder
-from pretrain.errors import CheckpointError
+from pretrain.checkpoint.foreign import foreign_checkpoint
+from pretrain.engine.storage import damage
+from pretrain.errors import CheckpointError, DamageError
 from pretrain.training.progress import Progress
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pretrain.engine.protocol import Engine
+    from pretrain.engine.protocol import Engine, Loaded
     from pretrain.recipe import Recipe
+
+_FRESH = "no checkpoint yet: started from the beginning"
 
 
 @dataclass(slots=True)
@@ -61,26 +65,63 @@ def start_from(recipe: Recipe, engine: Engine, run_dir: Path, *, resume: bool) -
     A resumed run takes its own latest checkpoint; without one, and for a new run, `checkpoint.load` counts.
 
     Raises:
+        DamageError: the checkpoint is not what was written; with the newest that is.
         CheckpointError: `checkpoint.load` has no checkpoint, or one that does not fit.
     """
     own = folder_of(recipe, run_dir)
-    latest = own.latest() if resume else None
-    if latest is not None:
-        loaded = engine.load(own.directory(latest), weights_only=False)
-        remark = "\n".join((f"resumed from {own.directory(latest)}", *loaded.notices))
-        return Progress.from_mapping(loaded.progress), remark
+    if resume and (loaded := _load_latest(own, engine)):
+        return Progress.from_mapping(loaded[1].progress), _remark("resumed", *loaded)
     if recipe.checkpoint.load is None:
-        return Progress(), "no checkpoint yet: started from the beginning" if resume else ""
+        return Progress(), _FRESH if resume else ""
     given = CheckpointFolder(type(run_dir)(recipe.checkpoint.load))
-    latest = given.latest()
-    if latest is None:
-        msg = (
-            f"checkpoint.load: {given.path} holds no checkpoint ({LATEST} is missing).\n"
-            "Name the folder that holds iter_* folders, such as RUN/checkpoints."
-        )
-        raise CheckpointError(msg)
     finetune = recipe.checkpoint.finetune
-    loaded = engine.load(given.directory(latest), weights_only=finetune)
-    origin = f"{'weights' if finetune else 'continued'} from {given.directory(latest)}"
-    remark = "\n".join((origin, *loaded.notices))
-    return (Progress() if finetune else Progress.from_mapping(loaded.progress)), remark
+    loaded = _load_latest(given, engine, weights_only=finetune)
+    if loaded is None:
+        if given.path.absolute() == own.path.absolute() and not foreign_checkpoint(given.path):
+            return Progress(), f"{given.path}: {_FRESH}"  # one folder for both: filled by a run that is started again
+        raise _nothing_to_load(given.path)
+    progress = Progress() if finetune else Progress.from_mapping(loaded[1].progress)
+    return progress, _remark("weights" if finetune else "continued", *loaded)
+
+
+def _load_latest(folder: CheckpointFolder, engine: Engine, *, weights_only: bool = False) -> tuple[Path, Loaded] | None:
+    """Load the folder's latest checkpoint; return it with what came of it, or None where there is none."""
+    try:
+        latest = folder.latest()
+        if latest is None:
+            return None
+        directory = folder.directory(latest)
+        return directory, engine.load(directory, weights_only=weights_only)
+    except DamageError as error:  # every rank has it
+        msg = f"{error}\n{_newest_sound(folder)}"
+        raise DamageError(msg) from error
+
+
+def _newest_sound(folder: CheckpointFolder) -> str:
+    """Return what to do where a checkpoint is damaged; all ranks call it together."""
+    for iteration in reversed(folder.iterations()):
+        if damage(folder.directory(iteration)) is None:
+            return (
+                f"The newest sound checkpoint is iteration {iteration}: write {iteration} into {folder.path / LATEST}, "
+                "and start again."
+            )
+    return f"No checkpoint in {folder.path} is sound: bring a copy, or start a new run."
+
+
+def _nothing_to_load(path: Path) -> CheckpointError:
+    foreign, inside = foreign_checkpoint(path), path / "checkpoints"
+    if foreign:
+        what = f"checkpoint.load: {path} holds {foreign}."
+    else:
+        what = f"checkpoint.load: {path} holds no checkpoint ({LATEST} is missing)."
+    if (inside / LATEST).is_file():
+        todo = f"Did you mean {inside}?"
+    elif path.name.startswith("iter_") and (path.parent / LATEST).is_file():
+        todo = f"Name the folder around it, {path.parent}; the checkpoint that its {LATEST} names is taken."
+    else:
+        todo = "Name the folder that holds iter_* folders, such as RUN/checkpoints."
+    return CheckpointError(f"{what}\n{todo}")
+
+
+def _remark(how: str, directory: Path, loaded: Loaded) -> str:
+    return "\n".join((f"{how} from {directory}", *loaded.notices))

@@ -1,0 +1,104 @@
+"""Digests of files: taken while they are written, and again to see whether they are what was written.
+
+XXH3 with 128 bits (https://github.com/Cyan4973/xxHash): no defence against somebody who means harm, but several times
+as fast as zlib's CRC-32 and ten times as fast as SHA-256. It takes 3 % of the time that writing to a local disk takes
+(benchmarks/checkpoint_checksums.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Self
+
+import xxhash
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_BLOCK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class FileDigest:
+    """What a file must be: its digest, hexadecimal, and its size in bytes."""
+
+    digest: str
+    size: int
+
+
+def digest_of(data: bytes) -> str:
+    """Return the digest of bytes, hexadecimal."""
+    return xxhash.xxh3_128_hexdigest(data)
+
+
+def file_digest(path: Path) -> FileDigest:
+    """Read a file and return its digest.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    state, buffer, size = xxhash.xxh3_128(), bytearray(_BLOCK), 0
+    with path.open("rb", buffering=0) as file:
+        while count := file.readinto(buffer):
+            state.update(memoryview(buffer)[:count])
+            size += count
+    return FileDigest(state.hexdigest(), size)
+
+
+class Recorder:
+    """Opens files to write, and knows the digest of each when it is closed.
+
+    Attributes:
+        files: by name, without the folder.
+    """
+
+    def __init__(self) -> None:
+        self.files: dict[str, FileDigest] = {}
+
+    def open(self, path: str | Path, mode: str) -> DigestingFile:
+        """Open a new file as `open` does; only "wb"."""
+        if mode != "wb":
+            msg = f"mode {mode!r}: files are written from their beginning to their end"
+            raise ValueError(msg)
+        name = Path(path).name
+        return DigestingFile(Path(path).open("wb"), lambda digest: self.files.__setitem__(name, digest))
+
+
+class DigestingFile:
+    """A file that is written from its beginning to its end, and digested on the way."""
+
+    def __init__(self, file: IO[bytes], tell: Callable[[FileDigest], None]) -> None:
+        """Write to the open file; `tell` is given its digest when all is written and it is closed."""
+        self._file = file
+        self._tell = tell
+        self._state = xxhash.xxh3_128()
+        self._size = 0
+
+    def write(self, data: Any) -> int:
+        """Write bytes, or what has a buffer of them."""
+        self._state.update(data)
+        written = self._file.write(data)
+        self._size += written
+        return written
+
+    def tell(self) -> int:
+        """Return how many bytes have been written."""
+        return self._size
+
+    def flush(self) -> None:
+        """Give what is buffered to the system."""
+        self._file.flush()
+
+    def fileno(self) -> int:
+        """Return the descriptor; flushed, since megatron-core calls fsync with it and leaves the buffer where it is."""
+        self._file.flush()
+        return self._file.fileno()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_error: object) -> None:
+        self._file.close()
+        if kind is None:
+            self._tell(FileDigest(self._state.hexdigest(), self._size))

@@ -1,0 +1,113 @@
+"""What a checkpoint is of: what must be as it was, and what the user is told of where it differs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pretrain.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from pretrain.engine.protocol import Engine
+    from pretrain.recipe import Recipe
+
+_STRUCTURE = (
+    "num_layers",
+    "hidden_size",
+    "num_attention_heads",
+    "num_query_groups",
+    "kv_channels",
+    "ffn_hidden_size",
+    "max_position_embeddings",
+    "position_embedding_type",
+    "rotary_percent",
+    "rotary_base",
+    "normalization",
+    "layernorm_epsilon",
+    "activation",
+    "add_bias_linear",
+    "untie_embeddings_and_output_weights",
+    "parallel_residual",
+    "embedding_layernorm",
+)
+_NOTED_LATER = {"model.layernorm_epsilon"}
+"""What the first checkpoints of this format do not say."""
+
+
+def identity(engine: Engine) -> dict[str, Any]:
+    """Return what a checkpoint holds of the model's structure, the optimizer's settings and the order of samples."""
+    recipe = engine.recipe
+    return {
+        "model": {name: getattr(recipe.model, name) for name in _STRUCTURE} | {"vocab_size": engine.vocab_size},
+        "dtype": recipe.precision.dtype,
+        "settings": _settings(recipe),
+        "samples": _samples(recipe),
+    }
+
+
+def require_same(engine: Engine, directory: Path, saved: Mapping[str, Any], *, weights_only: bool) -> None:
+    """Pass when a checkpoint is one of this model, and unless its weights alone are read, of this precision.
+
+    Raises:
+        CheckpointError: it is not.
+    """
+    ours = identity(engine)
+    expected = {f"model.{name}": value for name, value in ours["model"].items()}
+    there = {f"model.{name}": value for name, value in saved["model"].items()}
+    if not weights_only:
+        expected["precision.dtype"], there["precision.dtype"] = ours["dtype"], saved["dtype"]
+    known = [name for name in expected if name in there or name not in _NOTED_LATER]
+    differing = [name for name in known if expected[name] != there.get(name)]
+    if differing:
+        pairs = ", ".join(f"{name} {there.get(name)} (recipe: {expected[name]})" for name in differing[:4])
+        msg = f"{directory} is of another run: {pairs}.\nChange the recipe, or choose another checkpoint."
+        raise CheckpointError(msg)
+
+
+def differences(engine: Engine, saved: Mapping[str, Any]) -> list[str]:
+    """Return what the user is told of settings that the checkpoint's run had otherwise; the recipe's count."""
+    ours = identity(engine)
+    before = {"data.index": "megatron"} | saved["samples"]  # once there was no other
+    settings = saved.get("settings", {})
+    return [
+        *(
+            f"{name}: {value} from here on; it was {settings[name]}"
+            for name, value in ours["settings"].items()
+            if name in settings and settings[name] != value
+        ),
+        *(
+            f"{name}: {value}, the checkpoint's {before[name]}: samples come in another order, some for a second time"
+            for name, value in ours["samples"].items()
+            if None not in (value, before.get(name)) and value != before[name]
+        ),
+    ]
+
+
+def _settings(recipe: Recipe) -> dict[str, Any]:
+    """Return what changes the training, not the model; the schedule has its own values in the checkpoint."""
+    optimizer = recipe.optimizer
+    return {
+        "optimizer.name": optimizer.name,
+        "optimizer.adam_beta1": optimizer.adam_beta1,
+        "optimizer.adam_beta2": optimizer.adam_beta2,
+        "optimizer.adam_eps": optimizer.adam_eps,
+        "optimizer.clip_grad": optimizer.clip_grad,
+        "data.eod_mask_loss": recipe.data.eod_mask_loss,
+        "train.global_batch_size": recipe.train.global_batch_size,
+        "model.hidden_dropout": recipe.model.hidden_dropout,
+        "model.attention_dropout": recipe.model.attention_dropout,
+    }
+
+
+def _samples(recipe: Recipe) -> dict[str, Any]:
+    """What the order of the samples depends on; of data, nothing where a native index knows what was read of it."""
+    paths = recipe.data.path or [[part.path, part.weight] for part in recipe.data.blend or ()]
+    return {
+        "train.seed": recipe.train.seed,
+        "data.index": recipe.data.index,
+        "data": paths if recipe.data.index == "megatron" else None,
+        "data.split": recipe.data.split,
+        "model.seq_length": recipe.model.seq_length,
+    }

@@ -1,0 +1,111 @@
+"""Whatever becomes of a file of a checkpoint is noticed, by one rank of those that share the reading."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from pretrain.checkpoint import checksums
+from pretrain.checkpoint.checksums import damage_in_share
+from pretrain.checkpoint.digest import Recorder, digest_of, file_digest
+
+SIZES = {"common.pt": 70, "metadata.json": 11, ".metadata": 300, "__0_0.distcp": 5000, "__1_0.distcp": 2_500_000}
+
+
+@pytest.fixture
+def directory(tmp_path):
+    """A folder of files with their checksums."""
+    draw = random.Random(0)
+    for name, size in SIZES.items():
+        (tmp_path / name).write_bytes(draw.randbytes(size))
+    checksums.write(tmp_path, {})
+    return tmp_path
+
+
+def flip(path, place):
+    """Turn one bit of a file over."""
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(content)
+
+
+def found(directory, ranks):
+    return [problem for rank in range(ranks) if (problem := damage_in_share(directory, rank, ranks))]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 16])
+def test_what_was_written_is_sound(directory, ranks):
+    assert found(directory, ranks) == []
+
+
+@pytest.mark.parametrize("ranks", [1, 3, 16])
+@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize("place", [0, -1])
+def test_a_flipped_bit_is_found_by_one_rank(directory, ranks, name, place):
+    flip(directory / name, place)
+    problem = f"{directory / name} is damaged: its checksum is not the one of when it was written."
+    assert found(directory, ranks) == [problem]
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_so_is_a_file_that_is_gone_or_cut_off(directory, name):
+    (directory / name).write_bytes((directory / name).read_bytes()[:-1])
+    problem = f"{directory / name} is damaged: {SIZES[name] - 1} bytes instead of {SIZES[name]}."
+    assert found(directory, 2) == [problem]
+    (directory / name).unlink()
+    assert found(directory, 2) == [f"{directory / name} is missing."]
+
+
+def test_every_bit_of_the_checksums_counts(directory):
+    file = directory / checksums.FILE
+    for place in range(file.stat().st_size):
+        flip(file, place)
+        assert found(directory, 2) == [f"{file} is damaged: it is not what was written."] * 2
+        flip(file, place)
+    assert found(directory, 2) == []
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"no checksums\n" * 3])
+def test_anything_else_is_no_checksums(directory, content):
+    (directory / checksums.FILE).write_bytes(content)
+    assert found(directory, 1) == [f"{directory / checksums.FILE} is damaged: it is not what was written."]
+
+
+def test_ranks_share_the_bytes(tmp_path, monkeypatch):
+    for number in range(64):
+        (tmp_path / f"__{number}_0.distcp").write_bytes(b"x" * (1000 + number))
+    checksums.write(tmp_path, {})
+    read = []
+    monkeypatch.setattr(checksums, "file_digest", lambda path: (read.append(path.name), file_digest(path))[1])
+    shares = []
+    for rank in range(8):
+        assert damage_in_share(tmp_path, rank, 8) is None
+        shares.append(sum((tmp_path / name).stat().st_size for name in read))
+        read.clear()
+    assert max(shares) - min(shares) < 64
+
+
+def test_a_file_is_digested_while_it_is_written(tmp_path):
+    recorder = Recorder()
+    parts = [b"", b"a", bytearray(b"bc"), memoryview(b"def" * 100_000)]
+    with recorder.open(str(tmp_path / "file"), "wb") as file:
+        for part in parts:
+            file.write(part)
+        assert file.tell() == 300_003
+    assert recorder.files == {"file": file_digest(tmp_path / "file")}
+    assert recorder.files["file"].digest == digest_of(b"abc" + b"def" * 100_000)
+
+
+def test_what_is_synchronized_has_left_the_buffer(tmp_path):
+    with Recorder().open(tmp_path / "file", "wb") as file:
+        file.write(b"abc")
+        file.fileno()  # as os.fsync is given it
+        assert (tmp_path / "file").read_bytes() == b"abc"
+
+
+def test_a_file_that_failed_is_not_recorded(tmp_path):
+    recorder = Recorder()
+    with pytest.raises(OSError, match="full"), recorder.open(tmp_path / "file", "wb"):
+        raise OSError("the disk is full")
+    assert recorder.files == {}
