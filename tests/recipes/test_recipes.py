@@ -42,7 +42,7 @@ def path(request):
 def test_the_promised_recipes_are_there():
     assert {path.stem for path in RECIPES} >= {
         *("quickstart", "gpt2-345m", "gpt3", "neox20b"),
-        *("gpt2-345m-zero3", "tiny-rampup"),
+        *("gpt2-345m-zero3", "tiny-rampup", "gpt3-80gb"),
     }
 
 
@@ -94,6 +94,43 @@ def test_gpt3_has_175_billion_parameters_and_a_batch_of_1536_on_one_replica():
     assert recipe.train.train_samples * model.seq_length == pytest.approx(300e9, rel=1e-6)
 
 
+def test_gpt3_80gb_is_gpt3_with_sequence_parallelism_instead_of_recomputation():
+    recipe, plain = load_recipe(FOLDER / "gpt3-80gb.yml"), load_recipe(FOLDER / "gpt3.yml")
+    assert (recipe.parallel.sequence_parallel, recipe.recompute.granularity) == (True, "none")
+    parallel = plain.parallel.model_copy(update={"sequence_parallel": True})
+    assert plain.model_copy(update={"parallel": parallel, "recompute": recipe.recompute}) == recipe
+
+
+def settings_in_comments(path):
+    """Return what the comments of a recipe propose to set, as one command line for each paragraph."""
+    text = "\n".join(
+        line.removeprefix("#") for line in path.read_text(encoding="utf-8").splitlines() if line[:1] == "#"
+    )
+    return [found for part in text.split("\n\n") if (found := re.findall(r"--set (\S+=[^\s,)]+)", part))]
+
+
+@pytest.mark.parametrize("settings", [pytest.param(s, id=s[0]) for s in settings_in_comments(FOLDER / "gpt3.yml")])
+def test_gpt3_for_throughput_only_saves_and_evaluates_nothing_and_starts_at_a_scale_that_fits(settings):
+    recipe = load_recipe(FOLDER / "gpt3.yml", settings)
+    assert (recipe.train.exit_interval, recipe.logging.log_interval) == (10, 1)
+    assert (recipe.checkpoint.save, recipe.evaluation.interval) == (False, 0)
+    assert recipe.precision.initial_loss_scale == 2**12
+
+
+def test_what_a_recipe_proposes_to_set_is_valid(path):
+    for settings in settings_in_comments(path):
+        for setting in settings:
+            assert load_recipe(path, settings if "exit_interval" in settings[0] else [setting])
+
+
+def test_the_sections_of_a_recipe_that_came_from_elsewhere_say_from_where(path):
+    if path.stem == "quickstart":
+        return
+    sections = re.split(r"\n(?=\w+:)", path.read_text(encoding="utf-8"))[1:]
+    unexplained = [section.partition(":")[0] for section in sections if "#" not in section]
+    assert set(unexplained) <= {"evaluation", "logging", "checkpoint"} or "as all sections below" in sections[0]
+
+
 def test_gpt2_follows_the_published_log():
     recipe = load_recipe(FOLDER / "gpt2-345m.yml")
     assert recipe.padded_vocab_size(50257) == 50304
@@ -107,7 +144,7 @@ def test_neox_is_the_published_model():
     assert recipe.model.rotary_size == 24
     assert recipe.padded_vocab_size(50277) == 50432
     assert recipe.layout(96).data_parallel_size == 12
-    assert recipe.layout(96).num_microbatches(1536) == 32
+    assert recipe.layout(96).num_microbatches(1536) == recipe.layout(8).num_microbatches(128) == 32
     assert recipe.precision.initial_loss_scale == 2**12
 
 

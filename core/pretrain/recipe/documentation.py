@@ -33,14 +33,15 @@ is generated from the schema (`python -m pretrain.recipe.documentation docs`), a
 [recipe.schema.json](recipe.schema.json), with which an editor completes and checks recipes: the first line of
 `recipes/quickstart.yml` shows how.
 
-- `--set section.key=value` changes a key for one run; the value is YAML. `--set 'section={key: value}'` replaces a
-  whole section, `--set section.key=null` unsets a key. null in a file counts as not given.
+- `--set section.key=value` changes a key for one run; the value is YAML or JSON. `--set 'section={key: value}'`
+  replaces a whole section, `--set section.key=null` unsets a key. null in a file counts as not given.
 - An unknown key is an error, and so is a key that would have no effect. A key of the file that an override leaves
   without effect goes silently: `--set precision.dtype=fp32` drops the file's loss scale. An override of one of two
   alternatives (`train_iters` and `train_samples`, `path` and `blend`, ...) replaces the file's other one.
 - `engine.deepspeed_config: ds_config.json` takes over what a DeepSpeed file says, as keys of the recipe. A value that
-  the recipe gives otherwise is an error, and so is a key that has no effect or no counterpart; `"auto"` counts as not
-  given. A deprecated key is understood, and a notice says how.
+  the recipe gives otherwise is an error, and so is a key that has no counterpart; `"auto"` counts as not given. A
+  deprecated key is understood, one that nothing would read is left out, and a notice says how.
+- Flags and keys of Megatron-LM, Megatron-DeepSpeed and GPT-NeoX are no keys, but the error says which key each is here.
 - Numbers may be written 1e-4, 2.0e8 or 1_000. Paths are relative to the working directory.
 - The complete recipe, every default written out, is saved as `recipe.yml` in the run directory; running that again is
   the same run.
