@@ -56,6 +56,37 @@ def test_losing_a_peer_is_told_apart(error):
     assert caught(error).lost_peer
 
 
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        (
+            "[/pytorch/third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 60000ms for recv",
+            "60",
+        ),
+        ("[/pytorch/third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 500ms for send", "0.5"),
+    ],
+)
+def test_waiting_in_vain_for_another_rank_is_told_without_a_traceback(text, seconds):
+    waited = caught(RuntimeError(text))
+    assert waited.lost_peer
+    first, second, *_ = str(waited).splitlines()
+    assert first == "rank 2 failed:"
+    assert second.startswith(f"It waited {seconds} s for another rank and gave up: one is stopped, hangs, or")
+    assert len(str(waited).splitlines()) == 3
+
+
+def test_a_store_without_an_answer_is_waiting_in_vain():
+    class DistError(RuntimeError):
+        pass
+
+    for text in ("wait timeout after 2000ms, keys: /default_pg/0", "Timed out after 2 seconds waiting for clients."):
+        assert "It waited 2 s for another rank" in str(caught(DistError(text)))
+
+
+def test_another_time_that_is_up_keeps_its_traceback():
+    assert "Traceback" in str(caught(RuntimeError("DataLoader timed out after 5 seconds")))
+
+
 def test_an_ordinary_error_is_no_lost_peer():
     assert not caught(RuntimeError("shape mismatch")).lost_peer
 

@@ -23,6 +23,9 @@ USER_ERROR, CRASH = 2, 1
 _INTERRUPTED = {sign for number in (signal.SIGINT, signal.SIGTERM) for sign in (-number, 128 + number)}
 _LOST_PEER = re.compile(r"connection (was )?(closed|reset|refused)|broken pipe|gloo/transport", re.IGNORECASE)
 
+_WAITED = re.compile(r"(?:timed out (?:waiting|after)|wait timeout after) (\d+) ?(ms|s)", re.IGNORECASE)
+"""What gloo and torch's stores say of a rank that does not answer."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Failure:
@@ -46,15 +49,19 @@ class Failure:
 
     @classmethod
     def of(cls, error: BaseException, rank: int, *, with_traceback: bool) -> Failure:
-        """Describe an exception: a known error by its message, anything else (or if asked) by its traceback."""
-        known = isinstance(error, PretrainError)
-        plain = known and not with_traceback
+        """Describe an exception: a known error by its message, anything else (or if asked) by its traceback.
+
+        A rank that has waited in vain for another one is known too: its traceback says nothing of that one.
+        """
+        known, lost_peer = isinstance(error, PretrainError), _is_lost_peer(error)
+        message = str(error) if known else _in_vain(str(error)) if lost_peer else ""
+        plain = bool(message) and not with_traceback
         return cls(
             rank=rank,
             when=time.time(),
             exit_code=USER_ERROR if known else CRASH,
-            text=str(error) if plain else "".join(traceback.format_exception(error)).rstrip(),
-            lost_peer=not known and _is_lost_peer(error),
+            text=message if plain else "".join(traceback.format_exception(error)).rstrip(),
+            lost_peer=not known and lost_peer,
         )
 
     @classmethod
@@ -104,6 +111,19 @@ def _is_lost_peer(error: BaseException) -> bool:
     # By name: torch's classes are not imported to describe an error of something else.
     of_torch = any(kind.__name__ == "DistError" for kind in type(error).__mro__)
     return of_torch or isinstance(error, ConnectionError) or bool(_LOST_PEER.search(str(error)))
+
+
+def _in_vain(text: str) -> str:
+    """Say in two lines that a rank has waited in vain; return "" for another error."""
+    waited = _WAITED.search(text)
+    if waited is None:
+        return ""
+    seconds = int(waited[1]) / (1000 if waited[2].lower() == "ms" else 1)
+    return (
+        f"It waited {seconds:g} s for another rank and gave up: one is stopped, hangs, or is that much slower.\n"
+        "Look at the other ranks' processes (`ps` shows stopped ones as T, `py-spy dump --pid PID` where they hang) and "
+        "the network between them; slow ones need more parallel.distributed_timeout_minutes."
+    )
 
 
 def _signal_name(number: int) -> str:
