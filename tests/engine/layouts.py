@@ -23,13 +23,19 @@ LLAMA = (
     "model.untie_embeddings_and_output_weights=true",
 )
 
+DEEP = ("model.num_layers=8",)
+PP_OF_FOUR = ("parallel.pipeline_model_parallel_size=4",)
 TP = ("parallel.tensor_model_parallel_size=2",)
 PP = ("parallel.pipeline_model_parallel_size=2",)
 SP = ("parallel.sequence_parallel=true",)
+NO_OVERLAP_P2P = ("parallel.overlap_p2p_comm=false",)
+FIRST_3 = ("parallel.num_layers_in_first_pipeline_stage=3",)
+UNEVEN_CHUNKS = ("parallel.pipeline_layers=[1, 3, 3, 1]",)
 INTERLEAVED = ("parallel.virtual_pipeline_model_parallel_size=2",)
 ZERO1 = ("parallel.use_distributed_optimizer=true",)
 OVERLAP = ("parallel.overlap_grad_reduce=true",)
 OVERLAP_BOTH = (*OVERLAP, "parallel.overlap_param_gather=true")
+DDP_BUCKETS = ("parallel.ddp_bucket_size=10000",)
 RECOMPUTE = ("recompute.granularity=full",)
 SPLIT_INPUTS = (*RECOMPUTE, "recompute.distribute_saved_activations=true")
 MASKED = ("data.reset_attention_mask=true",)
@@ -84,6 +90,9 @@ TWO_RANKS = {
     "DP, ZeRO-1 overlapped": Case(GPT2, (*ZERO1, *OVERLAP_BOTH, *ACCUMULATED), saves="of-ZeRO-1"),
     "TP, sequence parallel": Case(GPT2, (*TP, *SP)),
     "PP, interleaved": Case(GPT2, (*PP, *INTERLEAVED)),
+    "PP, interleaved, one message after the other": Case(GPT2, (*PP, *INTERLEAVED, *NO_OVERLAP_P2P), last=SAVED_AT),
+    "PP, 3 and 1 layers": Case(GPT2, (*PP, *FIRST_3), saves="of-3-and-1"),
+    "PP, interleaved, uneven": Case(DEEP, (*PP, *INTERLEAVED, *UNEVEN_CHUNKS), last=SAVED_AT),
     "PP, masks of documents": Case(MASKED, PP, last=SAVED_AT),
     "TP, recompute": Case(GPT2, (*TP, *SPLIT_INPUTS), last=SAVED_AT),
     "NeoX, TP": Case(NEOX, TP, last=SAVED_AT),
@@ -97,11 +106,16 @@ TWO_RANKS = {
     "TP -> PP": Case(GPT2, PP, loads="of-TP"),
     "TP -> DP": Case(GPT2, (), loads="of-TP"),
     "PP -> TP": Case(GPT2, TP, loads="of-PP"),
+    "3 and 1 layers -> 2 and 2": Case(GPT2, PP, loads="of-3-and-1"),
+    "PP -> 1 and 3 layers": Case(GPT2, (*PP, "parallel.pipeline_layers=[1, 3]"), loads="of-PP"),
+    "ZeRO-1 -> ZeRO-1 in small buckets": Case(GPT2, (*ZERO1, *OVERLAP_BOTH, *DDP_BUCKETS), loads="of-ZeRO-1"),
     "ZeRO-1 -> ZeRO-1 and TP": Case(GPT2, (*ZERO1, *TP), loads="of-ZeRO-1"),
 }
 FOUR_RANKS = {
     "TP x PP": Case(GPT2, (*TP, *PP)),
     "TP x DP, ZeRO-1": Case(GPT2, (*TP, *ZERO1), last=SAVED_AT),
+    "PP of four, interleaved": Case(DEEP, (*PP_OF_FOUR, *INTERLEAVED, *ACCUMULATED), last=SAVED_AT),
+    "PP of four, uneven": Case(DEEP, (*PP_OF_FOUR, "parallel.pipeline_layers=[1, 3, 2, 2]"), last=SAVED_AT),
     "NeoX, TP x PP interleaved, sequence parallel": Case(NEOX, (*TP, *PP, *INTERLEAVED, *SP), last=SAVED_AT),
     "ZeRO-1 of two -> ZeRO-1 of four": Case(GPT2, (*ZERO1, *ACCUMULATED), loads="of-ZeRO-1"),
 }

@@ -20,5 +20,24 @@ def test_messages_go_one_by_one_where_one_batch_would_hold_two_for_one_peer(batc
     sizes = [f"parallel.pipeline_model_parallel_size={stages}"]
     if virtual:
         sizes.append(f"parallel.virtual_pipeline_model_parallel_size={virtual}")
-    config = transformer_config(tiny.tiny(LAYERS, *sizes), PointToPoint(batched=batched))
+        sizes.append("parallel.overlap_p2p_comm=false")
+    config = transformer_config(tiny.tiny(LAYERS, *sizes), PointToPoint(batched=batched, overlapped=True))
     assert config.batch_p2p_comm is (batched and not meets_twice)
+
+
+INTERLEAVED = ("parallel.pipeline_model_parallel_size=2", "parallel.virtual_pipeline_model_parallel_size=2")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "can", "overlaps"),
+    [
+        (INTERLEAVED, True, True),
+        (INTERLEAVED, False, False),
+        ((*INTERLEAVED, "parallel.overlap_p2p_comm=false"), True, False),
+        (INTERLEAVED[:1], True, False),
+    ],
+)
+def test_stages_of_the_interleaved_schedule_compute_while_they_communicate_where_they_can(overrides, can, overlaps):
+    config = transformer_config(tiny.tiny(LAYERS, *overrides), PointToPoint(batched=True, overlapped=can))
+    assert config.overlap_p2p_comm is overlaps
+    assert not (config.overlap_p2p_comm and config.batch_p2p_comm)  # megatron-core refuses both

@@ -8,7 +8,13 @@ import torch
 from pretrain.errors import BackendError
 from pretrain.plugins import manager
 from pretrain.plugins.backend import Available, Unavailable
-from pretrain.plugins.readiness import availability, require_compilation, require_device, require_dtype
+from pretrain.plugins.readiness import (
+    availability,
+    require_compilation,
+    require_device,
+    require_dtype,
+    require_overlap,
+)
 from pretrain.recipe import make_recipe
 from recipe.smallest import SMALLEST
 
@@ -73,3 +79,13 @@ def test_a_backends_own_reason_and_remedy_for_not_compiling(site):
     site.backend("fake", "FakeBackend.compilation = lambda self: Unavailable('no compiler', 'Install one.')\n")
     with pytest.raises(BackendError, match=r"cannot serve kernels.compile: layer: no compiler\nInstall one\."):
         require_compilation(manager.load("fake"), make_recipe(SMALLEST, COMPILED))
+
+
+def test_stages_that_cannot_overlap_are_an_error_where_it_is_asked_for(site):
+    site.backend("fake")
+    plugins = manager.load("fake")  # by default messages are batched
+    stages = "parallel={pipeline_model_parallel_size: 2, virtual_pipeline_model_parallel_size: 2}"
+    recipe = [stages, "model.num_layers=4"]
+    require_overlap(plugins, make_recipe(SMALLEST, recipe))
+    with pytest.raises(BackendError, match=r"cannot serve parallel.overlap_p2p_comm: true: .*\nLeave the key out, or"):
+        require_overlap(plugins, make_recipe(SMALLEST, [*recipe, "parallel.overlap_p2p_comm=true"]))

@@ -43,8 +43,39 @@ SAMPLES = "train.train_samples=5000"
             "parallel.pipeline_model_parallel_size: 4 does not divide model.num_layers 2.",
         ),
         (
+            ["parallel.pipeline_model_parallel_size=4", "model.num_layers=22"],
+            "Give parallel.pipeline_layers, the layers of every stage, such as [5, 6, 6, 5].",
+        ),
+        (
+            ["parallel={pipeline_model_parallel_size: 2, pipeline_layers: [1, 2]}"],
+            "parallel.pipeline_layers: [1, 2] are 3 layers, not model.num_layers 2.",
+        ),
+        (
+            ["parallel={pipeline_model_parallel_size: 2, pipeline_layers: [2]}"],
+            "parallel.pipeline_layers: 1 numbers for pipeline_model_parallel_size 2; give 2.",
+        ),
+        (
+            [
+                "model.num_layers=7",
+                "parallel={pipeline_model_parallel_size: 2, pipeline_layers: [3, 4]}",
+                "parallel.virtual_pipeline_model_parallel_size=2",
+            ],
+            "2 numbers for pipeline_model_parallel_size 2 x virtual_pipeline_model_parallel_size 2; give 4.",
+        ),
+        (
+            [
+                "parallel={pipeline_model_parallel_size: 2, pipeline_layers: [1, 1]}",
+                "parallel.num_layers_in_last_pipeline_stage=1",
+            ],
+            "stage or parallel.num_layers_in_last_pipeline_stage, which it says too; choose one.",
+        ),
+        (
+            ["model.num_layers=8", "parallel={pipeline_model_parallel_size: 4, num_layers_in_first_pipeline_stage: 1}"],
+            "which cannot have as many each. Give parallel.pipeline_layers, the layers of every stage.",
+        ),
+        (
             ["parallel={pipeline_model_parallel_size: 2, virtual_pipeline_model_parallel_size: 2}"],
-            "_size: 2 x pipeline_model_parallel_size 2 does not divide model.num_layers 2.",
+            "2 does not divide the 1 layers of a stage. Give parallel.pipeline_layers, the layers of every chunk.",
         ),
         (
             ["parallel.pipeline_model_parallel_size=2", "recompute={granularity: full, num_layers: 2}"],

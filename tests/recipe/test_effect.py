@@ -18,10 +18,12 @@ VALUES = {
     "recompute.method": "block",
     "data.cache_path": "cache",
     "model.rotary_percent": 0.5,
+    "parallel.pipeline_layers": [2],
 }
 """Values of keys for which 2 will not do."""
 
 SWITCHES = {
+    "parallel.overlap_p2p_comm",
     "precision.fp16_lm_cross_entropy",
     "precision.grad_reduce_in_fp32",
     "parallel.sequence_parallel",

@@ -24,6 +24,7 @@ def test_ranks_that_are_left_are_data_parallel(make):
         pipeline_model_parallel_size=2,
         data_parallel_size=2,
         virtual_pipeline_model_parallel_size=None,
+        layers_of_chunks=(1, 1),
         micro_batch_size=2,
     )
 
@@ -89,3 +90,38 @@ def test_a_layout_accounts_for_every_rank_and_every_sample(tensor, pipeline, wor
     else:
         assert layout.data_parallel_size * tensor * pipeline == world_size
         assert layout.num_microbatches(2 * batch) * 2 * layout.data_parallel_size == 2 * batch
+
+
+@pytest.mark.parametrize(
+    ("layers", "parallel", "chunks", "shown"),
+    [
+        (22, "pipeline_layers: [5, 6, 6, 5]", (5, 6, 6, 5), "5, 6, 6, 5"),
+        (22, "num_layers_in_first_pipeline_stage: 4", (4, 6, 6, 6), "4, 6, 6, 6"),
+        (22, "num_layers_in_last_pipeline_stage: 4", (6, 6, 6, 4), "6, 6, 6, 4"),
+        (
+            22,
+            "num_layers_in_first_pipeline_stage: 4, num_layers_in_last_pipeline_stage: 6",
+            (4, 6, 6, 6),
+            "4, 6, 6, 6",
+        ),
+        (24, "", (6, 6, 6, 6), "6"),
+        (24, "virtual_pipeline_model_parallel_size: 2", (3,) * 8, "3+3"),
+        (
+            22,
+            "virtual_pipeline_model_parallel_size: 2, num_layers_in_first_pipeline_stage: 4",
+            (2, 3, 3, 3, 2, 3, 3, 3),
+            "2+2, 3+3, 3+3, 3+3",
+        ),
+        (
+            22,
+            "virtual_pipeline_model_parallel_size: 2, pipeline_layers: [2, 3, 3, 3, 3, 3, 3, 2]",
+            (2, 3, 3, 3, 3, 3, 3, 2),
+            "2+3, 3+3, 3+3, 3+2",
+        ),
+    ],
+)
+def test_layers_of_stages(make, layers, parallel, chunks, shown):
+    recipe = make(f"model.num_layers={layers}", f"parallel={{pipeline_model_parallel_size: 4, {parallel}}}")
+    layout = recipe.layout(4)
+    assert layout.layers_of_chunks == recipe.layers_of_chunks == chunks
+    assert layout.stages == shown

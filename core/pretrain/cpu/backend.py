@@ -44,8 +44,8 @@ class CpuBackend(Backend):
         return host.memory(reset_peak=reset_peak)
 
     def point_to_point(self) -> PointToPoint:
-        """Gloo does not keep several messages to one peer apart."""
-        return PointToPoint(batched=False)
+        """Gloo does not keep several messages of one batch to one peer apart; one by one it does."""
+        return PointToPoint(batched=False, overlapped=True, stream_ordered=False)
 
     def describe(self) -> Mapping[str, str]:
         """Return the CPU's name, its instruction set as torch uses it, cores and threads."""

@@ -27,6 +27,7 @@ def distribute(recipe: Recipe, chunks: Sequence[GPT]) -> list[DistributedDataPar
         grad_reduce_in_fp32=recipe.precision.grad_reduce_in_fp32,
         overlap_grad_reduce=parallel.overlap_grad_reduce,
         overlap_param_gather=parallel.overlap_param_gather,
+        bucket_size=parallel.ddp_bucket_size,
         use_distributed_optimizer=parallel.use_distributed_optimizer,
         check_for_nan_in_grad=False,  # a host synchronization in every step; the loop looks at the loss it logs
     )

@@ -17,7 +17,7 @@ def describe(plan: Plan) -> str:
     """Return the complete recipe as YAML, with layout, size and notices as comments at its end."""
     layout = plan.recipe.layout(plan.world_size)
     device = [plan.absent or plan.backend.label]
-    lines = [*device, *_hosts(plan), _ranks(layout), _batch(plan.recipe, layout), *_size(plan.recipe)]
+    lines = [*device, *_hosts(plan), _ranks(layout), *_stages(layout), _batch(plan.recipe, layout), *_size(plan.recipe)]
     built = built_inputs(plan.recipe)
     notices = [line for line in (plan.notice, built, *plan.recipe.notices) if line]
     return "\n".join([plan.recipe.dump().rstrip(), "", *(f"# {line}" for line in (*lines, *notices))])
@@ -34,6 +34,12 @@ def _ranks(layout: Layout) -> str:
         f"ranks: {layout.world_size} = tensor {layout.tensor_model_parallel_size} x "
         f"pipeline {layout.pipeline_model_parallel_size} x data {layout.data_parallel_size}"
     )
+
+
+def _stages(layout: Layout) -> list[str]:
+    if layout.pipeline_model_parallel_size == 1:
+        return []
+    return [f"layers of each stage: {layout.stages}"]
 
 
 def _batch(recipe: Recipe, layout: Layout) -> str:

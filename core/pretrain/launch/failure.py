@@ -121,8 +121,8 @@ def _in_vain(text: str) -> str:
     seconds = int(waited[1]) / (1000 if waited[2].lower() == "ms" else 1)
     return (
         f"It waited {seconds:g} s for another rank and gave up: one is stopped, hangs, or is that much slower.\n"
-        "Look at the other ranks' processes (`ps` shows stopped ones as T, `py-spy dump --pid PID` where they hang) and "
-        "the network between them; slow ones need more parallel.distributed_timeout_minutes."
+        "Look at the other ranks' processes (`ps` shows stopped ones as T, `py-spy dump --pid PID` where one hangs) "
+        "and the network between them; slow ones need more parallel.distributed_timeout_minutes."
     )
 
 

@@ -61,6 +61,7 @@ def _model(recipe: Recipe) -> dict[str, Any]:
 
 def _parallel(recipe: Recipe, point_to_point: PointToPoint) -> dict[str, Any]:
     parallel, dtype = recipe.parallel, compute_dtype(recipe)
+    overlaps = _overlaps(parallel, point_to_point)
     return {
         "tensor_model_parallel_size": parallel.tensor_model_parallel_size,
         "pipeline_model_parallel_size": parallel.pipeline_model_parallel_size,
@@ -71,10 +72,31 @@ def _parallel(recipe: Recipe, point_to_point: PointToPoint) -> dict[str, Any]:
         "pipeline_dtype": dtype,
         "fp16": dtype == torch.float16,
         "bf16": dtype == torch.bfloat16,
-        "batch_p2p_comm": point_to_point.batched and not _meets_twice(parallel),
+        "pipeline_model_parallel_layout": _stages(recipe),
+        "overlap_p2p_comm": overlaps,
+        "batch_p2p_comm": point_to_point.batched and not overlaps and not _meets_twice(parallel),
         "batch_p2p_sync": False,
-        "deallocate_pipeline_outputs": True,
+        "deallocate_pipeline_outputs": point_to_point.stream_ordered or not overlaps,
     }
+
+
+def _overlaps(parallel: ParallelSection, point_to_point: PointToPoint) -> bool:
+    """Say whether stages compute while they send and receive; only the interleaved schedule can."""
+    if parallel.virtual_pipeline_model_parallel_size is None:
+        return False
+    wanted = parallel.overlap_p2p_comm
+    return point_to_point.overlapped if wanted is None else wanted
+
+
+def _stages(recipe: Recipe) -> list[list[str]] | None:
+    """Return what each chunk holds, in the order of the layers; None where all hold as many layers."""
+    chunks = recipe.layers_of_chunks
+    if len(set(chunks)) == 1:
+        return None
+    layout = [["decoder"] * layers for layers in chunks]
+    layout[0].insert(0, "embedding")
+    layout[-1].append("loss")
+    return layout
 
 
 def _meets_twice(parallel: ParallelSection) -> bool:

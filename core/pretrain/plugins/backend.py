@@ -64,9 +64,17 @@ class PointToPoint:
         batched: `torch.distributed.batch_isend_irecv` keeps several messages to one peer apart. Where this is
             False (gloo), sends and receives are issued one by one: with it assumed wrongly, an interleaved pipeline
             computes wrong gradients without an error.
+        overlapped: Messages that are sent and received one by one, and waited for later, reach each peer in their
+            order while the device computes. Where this is True the interleaved schedule does so by default
+            (`parallel.overlap_p2p_comm`).
+        stream_ordered: Memory that is freed while a message is sent from it is not written again before the message
+            has left, as where communication and computation are ordered by a device's streams. Where this is False
+            (gloo) and messages overlap, stages keep their outputs: megatron-core frees them before it has waited.
     """
 
     batched: bool
+    overlapped: bool = False
+    stream_ordered: bool = True
 
 
 class Overflow(Protocol):

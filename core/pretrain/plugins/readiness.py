@@ -73,3 +73,17 @@ def require_compilation(plugins: Plugins, recipe: Recipe) -> None:
         remedy = answer.remedy or "Set kernels.compile to none."
         msg = f"{plugins.label} cannot serve kernels.compile: {recipe.kernels.compile}: {answer.reason}\n{remedy}"
         raise BackendError(msg)
+
+
+def require_overlap(plugins: Plugins, recipe: Recipe) -> None:
+    """Pass when the device's stages can compute while they send and receive, or the recipe does not ask for it.
+
+    Raises:
+        BackendError: they cannot.
+    """
+    if recipe.parallel.overlap_p2p_comm and not plugins.backend.point_to_point().overlapped:
+        msg = (
+            f"{plugins.label} cannot serve parallel.overlap_p2p_comm: true: its stages do not compute while they send "
+            "and receive.\nLeave the key out, or give false."
+        )
+        raise BackendError(msg)

@@ -21,6 +21,7 @@ class Layout:
         pipeline_model_parallel_size: stages.
         data_parallel_size: replicas of the model.
         virtual_pipeline_model_parallel_size: chunks of layers per stage; None without the interleaved schedule.
+        layers_of_chunks: layers of every stage, or of every chunk, in the order of the layers.
         micro_batch_size: samples that one rank computes at a time.
     """
 
@@ -29,7 +30,15 @@ class Layout:
     pipeline_model_parallel_size: int
     data_parallel_size: int
     virtual_pipeline_model_parallel_size: int | None
+    layers_of_chunks: tuple[int, ...]
     micro_batch_size: int
+
+    @property
+    def stages(self) -> str:
+        """The layers of every stage in words: "6" for all, "5, 6, 6, 5", chunks of one stage joined by "+"."""
+        size = self.pipeline_model_parallel_size
+        stages = ["+".join(map(str, self.layers_of_chunks[stage::size])) for stage in range(size)]
+        return stages[0] if len(set(stages)) == 1 else ", ".join(stages)
 
     def num_microbatches(self, global_batch_size: int) -> int:
         """Return the micro batches that one rank accumulates in a step of `global_batch_size` samples."""
@@ -66,6 +75,7 @@ def lay_out(recipe: Recipe, world_size: int) -> Layout:
         pipeline_model_parallel_size=parallel.pipeline_model_parallel_size,
         data_parallel_size=world_size // recipe.model_parallel_size,
         virtual_pipeline_model_parallel_size=parallel.virtual_pipeline_model_parallel_size,
+        layers_of_chunks=recipe.layers_of_chunks,
         micro_batch_size=recipe.train.micro_batch_size,
     )
     for batch in global_batch_sizes(recipe):

@@ -28,6 +28,7 @@ from pretrain.recipe.sections.recompute import RecomputeSection
 from pretrain.recipe.sections.schedule import ScheduleSection
 from pretrain.recipe.sections.tokenizer import TokenizerSection
 from pretrain.recipe.sections.train import TrainSection
+from pretrain.recipe.stages import layers_of_chunks
 
 if TYPE_CHECKING:
     from typing import Self
@@ -75,6 +76,11 @@ class Recipe(Section):
     def model_parallel_size(self) -> int:
         """Number of ranks that hold one replica of the model: tensor x pipeline."""
         return self.parallel.tensor_model_parallel_size * self.parallel.pipeline_model_parallel_size
+
+    @property
+    def layers_of_chunks(self) -> tuple[int, ...]:
+        """Number of layers of every pipeline stage, or of every chunk of them, in the order of the layers."""
+        return layers_of_chunks(self.parallel, self.model.num_layers)
 
     def padded_vocab_size(self, vocab_size: int) -> int:
         """Return the number of rows of the embedding for a tokenizer of `vocab_size` tokens."""

@@ -18,7 +18,7 @@ from pretrain.model.requests import compute_dtype
 from pretrain.observe.flops import flops_per_sequence
 from pretrain.observe.throughput import Speedometer
 from pretrain.observe.timers import PhaseTimers
-from pretrain.plugins.readiness import require_compilation, require_dtype
+from pretrain.plugins.readiness import require_compilation, require_dtype, require_overlap
 from pretrain.training import run_files
 from pretrain.training.batch_sizes import BatchSizes, total_iterations
 from pretrain.training.continuation import continue_prompt
@@ -110,6 +110,7 @@ def _device(recipe: Recipe, plugins: Plugins, world: World) -> torch.device:
     device = plugins.backend.device(world.local_rank)
     require_dtype(plugins, compute_dtype(recipe))
     require_compilation(plugins, recipe)
+    require_overlap(plugins, recipe)
     return device
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from pretrain.errors import BackendError
-from pretrain.plugins.backend import Available, Backend, Unavailable
+from pretrain.plugins.backend import Available, Backend, PointToPoint, Unavailable
 from pretrain.plugins.named import NamedDevice
 from pretrain_cuda import devices, driver
 from pretrain_cuda.devices import AMPERE, BLACKWELL
@@ -86,6 +86,10 @@ class CudaBackend(Backend):
     def peak_flops(self, dtype: torch.dtype) -> float | None:
         """Return the datasheet's dense FLOP/s, or None for a product that is not in the table."""
         return _peak(self.device_name(), dtype)
+
+    def point_to_point(self) -> PointToPoint:
+        """NCCL keeps messages to one peer in order, also while kernels run; not seen on GPUs here."""
+        return PointToPoint(batched=True, overlapped=True)
 
     def device_name(self) -> str:
         """Return the current GPU's name."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pretrain.recipe.checks import batch, compilation, deepspeed, effect, inputs, schedule, shape
+from pretrain.recipe.checks import batch, compilation, deepspeed, effect, inputs, schedule, shape, stages
 
 if TYPE_CHECKING:
     from pretrain.recipe.problem import Problem
@@ -15,6 +15,7 @@ def problems_of(recipe: Recipe) -> list[Problem]:
     """Return everything that does not fit together, in the order of the sections' importance."""
     return [
         *shape.problems(recipe),
+        *stages.problems(recipe),
         *inputs.problems(recipe),
         *batch.problems(recipe),
         *schedule.problems(recipe),

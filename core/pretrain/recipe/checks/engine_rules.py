@@ -56,6 +56,12 @@ RULES = (
         lambda r: r.engine.name == "megatron",
     ),
     Rule(
+        ("parallel.ddp_bucket_size",),
+        "parallel.overlap_grad_reduce and engine.name: megatron (with deepspeed, engine.zero.reduce_bucket_size)",
+        ("engine.name", "parallel.overlap_grad_reduce"),
+        lambda r: r.engine.name == "megatron" and r.parallel.overlap_grad_reduce,
+    ),
+    Rule(
         ("parallel.overlap_param_gather",),
         "engine.name: megatron (deepspeed gathers ahead by itself, at engine.zero.stage: 3)",
         ("engine.name",),

@@ -76,7 +76,20 @@ RULES = (
         lambda r: r.precision.dtype == "fp16" and r.precision.loss_scale is None,
     ),
     Rule(
-        ("parallel.virtual_pipeline_model_parallel_size",),
+        ("parallel.overlap_p2p_comm",),
+        "parallel.pipeline_model_parallel_size and virtual_pipeline_model_parallel_size over 1",
+        ("parallel.pipeline_model_parallel_size", "parallel.virtual_pipeline_model_parallel_size"),
+        lambda r: (
+            r.parallel.pipeline_model_parallel_size > 1 and r.parallel.virtual_pipeline_model_parallel_size is not None
+        ),
+    ),
+    Rule(
+        (
+            "parallel.virtual_pipeline_model_parallel_size",
+            "parallel.num_layers_in_first_pipeline_stage",
+            "parallel.num_layers_in_last_pipeline_stage",
+            "parallel.pipeline_layers",
+        ),
         "parallel.pipeline_model_parallel_size over 1",
         ("parallel.pipeline_model_parallel_size",),
         lambda r: r.parallel.pipeline_model_parallel_size > 1,

@@ -16,7 +16,6 @@ def problems(recipe: Recipe) -> Iterator[Problem]:
     """Yield the sizes that do not divide."""
     yield from _model(recipe)
     yield from _tensor(recipe)
-    yield from _pipeline(recipe)
 
 
 def _model(recipe: Recipe) -> Iterator[Problem]:
@@ -67,22 +66,4 @@ def _tensor(recipe: Recipe) -> Iterator[Problem]:
         yield Problem(
             "parallel.tensor_model_parallel_size",
             f"{size} does not divide model.{key} {getattr(recipe.model, key)}{why}.",
-        )
-
-
-def _pipeline(recipe: Recipe) -> Iterator[Problem]:
-    stages = recipe.parallel.pipeline_model_parallel_size
-    chunks = recipe.parallel.virtual_pipeline_model_parallel_size or 1
-    layers = recipe.model.num_layers
-    path, shown = "parallel.pipeline_model_parallel_size", str(stages)
-    if chunks > 1 and layers % stages == 0:
-        path = "parallel.virtual_pipeline_model_parallel_size"
-        shown = f"{chunks} x pipeline_model_parallel_size {stages}"
-    if layers % (stages * chunks):
-        yield Problem(path, f"{shown} does not divide model.num_layers {layers}.")
-        return
-    recomputed = recipe.recompute.num_layers
-    if recipe.recompute.granularity == "full" and recomputed > layers // (stages * chunks):
-        yield Problem(
-            "recompute.num_layers", f"{recomputed} is more than the {layers // (stages * chunks)} layers of one stage."
         )

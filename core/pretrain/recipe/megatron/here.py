@@ -56,6 +56,10 @@ HERE = {
     "num_layers_per_virtual_pipeline_stage": Here(
         "parallel.virtual_pipeline_model_parallel_size", "it counts chunks: layers of a stage / layers of a chunk"
     ),
+    "decoder_first_pipeline_num_layers": Here("parallel.num_layers_in_first_pipeline_stage"),
+    "decoder_last_pipeline_num_layers": Here("parallel.num_layers_in_last_pipeline_stage"),
+    "pipeline_model_parallel_layout": Here("parallel.pipeline_layers", "[5, 6, 6, 5]: the layers of every stage"),
+    "no_overlap_p2p_communication": Here("parallel.overlap_p2p_comm=false"),
     "checkpoint_activations": Here("recompute.granularity=full"),
     "recompute_activations": Here("recompute.granularity=selective"),
     "recompute_granularity": Here("recompute.granularity"),

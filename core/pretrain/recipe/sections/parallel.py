@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import Field
 
 from pretrain.recipe.section import Bool, Int, Section
@@ -15,6 +17,22 @@ class ParallelSection(Section):
     virtual_pipeline_model_parallel_size: Int | None = Field(
         default=None, gt=1, description="Chunks of layers per stage (interleaved schedule); by default one."
     )
+    num_layers_in_first_pipeline_stage: Int | None = Field(
+        default=None, gt=0, description="Layers of the first stage; by default all stages have as many."
+    )
+    num_layers_in_last_pipeline_stage: Int | None = Field(
+        default=None, gt=0, description="Layers of the last stage; by default all stages have as many."
+    )
+    pipeline_layers: tuple[Annotated[Int, Field(gt=0)], ...] | None = Field(
+        default=None,
+        description="Layers of every stage, such as [5, 6, 6, 5]; with chunks, of every chunk in the order of the "
+        "layers: the first chunks of all stages, then the second.",
+    )
+    overlap_p2p_comm: Bool | None = Field(
+        default=None,
+        description="Whether stages of the interleaved schedule compute while they send and receive; by default where "
+        "the backend can.",
+    )
     sequence_parallel: Bool = Field(
         default=False,
         description="Whether norms and dropout are split along the sequence over the tensor-parallel ranks.",
@@ -24,6 +42,12 @@ class ParallelSection(Section):
     )
     overlap_grad_reduce: Bool = Field(
         default=False, description="Whether gradients are reduced while the backward pass still runs."
+    )
+    ddp_bucket_size: Int | None = Field(
+        default=None,
+        gt=0,
+        description="Gradients that are reduced together, in elements; by default 40 million, or 1 million x "
+        "data-parallel size if that is more.",
     )
     overlap_param_gather: Bool = Field(
         default=False, description="Whether updated weights are gathered while the next forward pass already runs."

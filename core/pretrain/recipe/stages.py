@@ -1,0 +1,94 @@
+"""How many layers each pipeline stage holds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pretrain.recipe.sections.parallel import ParallelSection
+
+LIST = "parallel.pipeline_layers"
+STAGES = "parallel.pipeline_model_parallel_size"
+CHUNKS = "parallel.virtual_pipeline_model_parallel_size"
+FIRST = "parallel.num_layers_in_first_pipeline_stage"
+LAST = "parallel.num_layers_in_last_pipeline_stage"
+
+
+class StagesError(ValueError):
+    """The layers cannot be cut as the recipe says.
+
+    Attributes:
+        path: the key that is wrong, "section.key".
+        text: what is wrong, and what is allowed.
+    """
+
+    def __init__(self, path: str, text: str) -> None:
+        super().__init__(f"{path}: {text}")
+        self.path, self.text = path, text
+
+
+def layers_of_chunks(parallel: ParallelSection, num_layers: int) -> tuple[int, ...]:
+    """Return the number of layers of every chunk in the order of the layers.
+
+    Without the interleaved schedule a chunk is a stage. With it chunk c of stage s is number c * stages + s.
+
+    Raises:
+        StagesError: the layers cannot be cut so.
+    """
+    if parallel.pipeline_model_parallel_size == 1:
+        return (num_layers,)  # the other keys are without effect, and refused for that
+    chunks = parallel.virtual_pipeline_model_parallel_size or 1
+    if parallel.pipeline_layers is not None:
+        return _listed(parallel, parallel.pipeline_layers, num_layers)
+    stages = _stages(parallel, num_layers)
+    for layers in stages:
+        if layers % chunks:
+            raise StagesError(
+                CHUNKS,
+                f"{chunks} does not divide the {layers} layers of a stage. Give {LIST}, the layers of every chunk.",
+            )
+    return tuple(layers // chunks for layers in stages) * chunks
+
+
+def _listed(parallel: ParallelSection, listed: tuple[int, ...], num_layers: int) -> tuple[int, ...]:
+    stages, chunks = parallel.pipeline_model_parallel_size, parallel.virtual_pipeline_model_parallel_size or 1
+    if parallel.num_layers_in_first_pipeline_stage or parallel.num_layers_in_last_pipeline_stage:
+        raise StagesError(LIST, f"given beside {FIRST} or {LAST}, which it says too; choose one.")
+    if len(listed) != stages * chunks:
+        of = f"pipeline_model_parallel_size {stages}"
+        of += f" x virtual_pipeline_model_parallel_size {chunks}" if chunks > 1 else ""
+        raise StagesError(LIST, f"{len(listed)} numbers for {of}; give {stages * chunks}.")
+    if sum(listed) != num_layers:
+        raise StagesError(LIST, f"{list(listed)} are {sum(listed)} layers, not model.num_layers {num_layers}.")
+    return listed
+
+
+def _stages(parallel: ParallelSection, num_layers: int) -> list[int]:
+    """Return the layers of every stage; those between the first and the last share what these leave."""
+    first, last = parallel.num_layers_in_first_pipeline_stage, parallel.num_layers_in_last_pipeline_stage
+    given = [layers for layers in (first, last) if layers is not None]
+    others, left = parallel.pipeline_model_parallel_size - len(given), num_layers - sum(given)
+    if not given:
+        return _evenly(parallel, num_layers)
+    if left < others or (left % others if others else left):
+        raise StagesError(
+            FIRST if first is not None else LAST,
+            f"{' and '.join(map(str, given))} of model.num_layers {num_layers} leave {left} for the other {others} "
+            f"stages, which cannot have as many each. Give {LIST}, the layers of every stage.",
+        )
+    middle = [left // others] * others if others else []
+    return [*([] if first is None else [first]), *middle, *([] if last is None else [last])]
+
+
+def _evenly(parallel: ParallelSection, num_layers: int) -> list[int]:
+    stages = parallel.pipeline_model_parallel_size
+    if num_layers % stages == 0:
+        return [num_layers // stages] * stages
+    text = f"{stages} does not divide model.num_layers {num_layers}."
+    if num_layers > stages:
+        # The embedding and the loss are at the ends, which have the fewer layers.
+        order = sorted(range(stages), key=lambda stage: (abs(2 * stage - stages + 1), stage))
+        more = set(order[: num_layers % stages])
+        example = [num_layers // stages + (stage in more) for stage in range(stages)]
+        text += f" Give {LIST}, the layers of every stage, such as {example}."
+    raise StagesError(STAGES, text)
