@@ -190,6 +190,15 @@ def test_a_dry_run_says_of_one_missing_file_what_to_do(call, workplace):
     assert len(err.splitlines()) > 1
 
 
+def test_a_dry_run_knows_a_folder_that_the_run_itself_will_fill(call, workplace):
+    both = ("--set", "checkpoint.load=kept", "--set", "checkpoint.save=kept")
+    assert call("--dry-run", *both)[0] == 0
+    (workplace / "kept" / "mp_rank_00").mkdir(parents=True)
+    (workplace / "kept" / "mp_rank_00" / "model_optim_rng.pt").touch()
+    code, _, err = call("--dry-run", *both)
+    assert (code, "kept holds a checkpoint of Megatron-LM in its old format" in err) == (2, True)
+
+
 def test_a_dry_run_says_what_the_run_will_build(call):
     tokenizer = "tokenizer={type: huggingface, file: new.json, vocab_size: 300}"
     corpus = ("--set", "data={path: new, corpus: {source: python_stdlib}}", "--set", tokenizer)

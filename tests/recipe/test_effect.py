@@ -47,6 +47,7 @@ SWITCHED_OFF = {
     "data.reset_position_ids": ["model.position_embedding_type=rope"],
     "data.cache_path": ["data.index=native"],
     "evaluation.iters": ["evaluation.interval=0"],
+    "evaluation.target_loss": ["evaluation.interval=0"],
     "logging.tensorboard_queue_size": ["logging.tensorboard=false"],
 }
 """What makes a key idle that has an effect in the smallest recipe."""

@@ -173,6 +173,13 @@ def test_a_recipe_says_what_the_file_says_that_it_came_with(name, file, told, tm
     assert by_file == load_recipe(FOLDER / f"{name}.yml")
 
 
+def test_a_target_is_stated_where_a_loss_is_known():
+    targets = {path.stem: load_recipe(path).evaluation.target_loss for path in RECIPES}
+    assert {name for name, target in targets.items() if target} == {"quickstart", "gpt2-345m", "gpt2-345m-zero3"}
+    readme = (FOLDER.parent / "README.md").read_text(encoding="utf-8").replace("\n", " ")
+    assert [name for name, target in targets.items() if target and f"{name} {target:g} (" not in readme] == []
+
+
 def test_rampup_grows_from_2_to_16_and_leaves_at_iteration_100():
     recipe = load_recipe(FOLDER / "tiny-rampup.yml")
     sizes = BatchSizes.of(recipe)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -19,6 +20,7 @@ from pretrain.training.interval import Interval
 from pretrain.training.loop import Training
 from pretrain.training.progress import Progress
 from pretrain.training.saving import Saving
+from pretrain.training.target import verdict
 
 pytestmark = pytest.mark.usefixtures("alone")
 
@@ -125,6 +127,23 @@ def test_nothing_comes_twice_at_the_end(training):
         "train 2", "checkpoint 2", "valid 2", "train 4", "checkpoint 4", "valid 4", "test 4",
         "the model continues def main",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("target", "word"), [(3.0, "reached"), (2.9, "missed")])
+def test_at_the_end_a_run_says_whether_its_target_was_reached(training, target, word):
+    run = training("train.train_iters=4", "evaluation.interval=2", f"evaluation.target_loss={target}")
+    run.run()
+    told = f"target {word} loss {target:g}"  # as `Log` shortens it
+    assert [event for event in run.journal.events if event.startswith("target")] == [told]
+    stopped = training("train.train_iters=4", "evaluation.target_loss=3", said=["", "SIGTERM"])
+    stopped.run()
+    assert not any(event.startswith("target") for event in stopped.journal.events)
+
+
+def test_a_loss_that_is_no_number_reaches_no_target():
+    assert verdict(3.0, EvalRecord.of("valid", 1, math.nan)) == (
+        "target missed: validation loss nan, evaluation.target_loss 3"
+    )
 
 
 def test_a_record_tells_of_its_interval(training):

@@ -11,7 +11,6 @@ from pretrain.errors import CheckpointError, DataError, PretrainError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pretrain.checkpoint.folder import CheckpointFolder
     from pretrain.recipe import Recipe
 
 
@@ -48,8 +47,7 @@ def built_inputs(recipe: Recipe) -> str:
 
 def _looks(recipe: Recipe, *, checkpoint: bool) -> Iterator[Callable[[], object]]:
     """Yield what opens each input, and raises if it cannot."""
-    from pretrain.checkpoint.folder import CheckpointFolder  # noqa: PLC0415  --help needs none of them
-    from pretrain.data.token_file import TokenFile  # noqa: PLC0415
+    from pretrain.data.token_file import TokenFile  # noqa: PLC0415  --help needs none of them
     from pretrain.data.tokenizers import load_tokenizer  # noqa: PLC0415
 
     if not built_inputs(recipe):
@@ -57,13 +55,23 @@ def _looks(recipe: Recipe, *, checkpoint: bool) -> Iterator[Callable[[], object]
         for path in [recipe.data.path] if recipe.data.path else [part.path for part in recipe.data.blend or ()]:
             yield partial(TokenFile.open, path)
     if checkpoint and recipe.checkpoint.load is not None:
-        yield partial(_require_checkpoint, CheckpointFolder(Path(recipe.checkpoint.load)))
+        yield partial(_require_checkpoint, recipe.checkpoint.load, recipe.checkpoint.save)
 
 
-def _require_checkpoint(folder: CheckpointFolder) -> None:
-    if folder.latest() is None:
+def _require_checkpoint(load: str, save: bool | str) -> None:
+    """Pass when there is one, or when the run itself fills the folder and has not yet been started."""
+    from pretrain.checkpoint.folder import CheckpointFolder  # noqa: PLC0415  most runs start anew
+    from pretrain.checkpoint.foreign import foreign_checkpoint  # noqa: PLC0415
+
+    folder = CheckpointFolder(Path(load))
+    if folder.latest() is not None:
+        return
+    foreign = foreign_checkpoint(folder.path)
+    own = isinstance(save, str) and Path(save).absolute() == folder.path.absolute()
+    if foreign or not own:
         msg = (
-            f"checkpoint.load: {folder.path} holds no checkpoint.\nName another folder, or leave it out to start anew."
+            f"checkpoint.load: {folder.path} holds {foreign or 'no checkpoint'}.\n"
+            "Name the folder that holds iter_* folders, such as RUN/checkpoints."
         )
         raise CheckpointError(msg)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from pretrain.errors import TrainingError
 from pretrain.observe.records import TrainRecord
 from pretrain.observe.timers import across_ranks
+from pretrain.training.target import verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     import torch
 
     from pretrain.engine.protocol import Batch, Engine, Step
+    from pretrain.observe.records import EvalRecord
     from pretrain.observe.throughput import Speedometer
     from pretrain.observe.timers import PhaseTimers
     from pretrain.recipe import Recipe
@@ -84,11 +86,17 @@ class Training:
         self.stopping.settle()
         self._save()  # before the evaluations, which may take long: who is killed there loses nothing
         if not reason:
-            for split in self.evaluation.splits if self.evaluation else ():
-                self._evaluate(split)
+            self._evaluate_at_the_end()
         if self.continuation is not None and not reason:
             self.journal.note(f"the model continues: {self.continuation()}")
         return reason
+
+    def _evaluate_at_the_end(self) -> None:
+        target = self.recipe.evaluation.target_loss
+        for split in self.evaluation.splits if self.evaluation else ():
+            record = self._evaluate(split)
+            if split == "valid" and record is not None and target is not None:
+                self.journal.note(verdict(target, record))
 
     def _iterate(self) -> str:
         """Take one step and do what is due after it; return why to leave, or an empty string."""
@@ -159,14 +167,15 @@ class Training:
             self.journal.timers(spreads, self.progress.iteration)
         self.interval.start()
 
-    def _evaluate(self, split: Split) -> None:
+    def _evaluate(self, split: Split) -> EvalRecord | None:
         if self.evaluation is None:
-            return
+            return None
         self.interval.pause()
         with self.timers.phase("evaluation"):
             record = self.evaluation.run(split, self.progress.iteration)
         self.journal.evaluation(record, self.progress.consumed_samples)
         self.interval.go_on()
+        return record
 
     def _save(self) -> None:
         if self.saving is None or self.saving.is_done(self.progress):

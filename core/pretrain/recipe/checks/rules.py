@@ -160,7 +160,7 @@ RULES = (
         lambda r: r.checkpoint.load is not None,
     ),
     Rule(
-        ("evaluation.iters",),
+        ("evaluation.iters", "evaluation.target_loss"),
         "an evaluation.interval over 0",
         ("evaluation.interval",),
         lambda r: r.evaluation.interval > 0,

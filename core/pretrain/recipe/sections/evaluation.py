@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from pretrain.recipe.section import Int, Section, Str
+from pretrain.recipe.section import Float, Int, Section, Str
 
 
 class EvaluationSection(Section):
@@ -16,6 +16,11 @@ class EvaluationSection(Section):
         description="Iterations between two evaluations; there is one at the end too. 0: no evaluation at all.",
     )
     iters: Int = Field(default=100, gt=0, description="Global batches of one evaluation.")
+    target_loss: Float | None = Field(
+        default=None,
+        gt=0,
+        description="Validation loss to reach by the end, in nats per token; the run says whether it has.",
+    )
     prompt: Str | None = Field(
         default=None, min_length=1, description="Text that the model continues at the end of the run."
     )

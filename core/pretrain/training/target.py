@@ -1,0 +1,15 @@
+"""The loss that a recipe promises, against the one that a run has reached."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pretrain.observe.records import EvalRecord
+
+
+def verdict(target_loss: float, reached: EvalRecord) -> str:
+    """Return the line that says whether the validation loss at the end of a run is at most `target_loss`."""
+    met = reached.lm_loss <= target_loss  # false for a loss that is no number
+    word = "reached" if met else "missed"
+    return f"target {word}: validation loss {reached.lm_loss:.4f}, evaluation.target_loss {target_loss:g}"
