@@ -49,7 +49,13 @@ class RunError(PretrainError):
     """A run directory that is missing, damaged, or already holds another run."""
 
 
-def did_you_mean(given: str, known: Iterable[str]) -> str:
-    """Return " Did you mean 'x'?" for the known word nearest to the given one, or an empty string."""
-    near = difflib.get_close_matches(given, list(known), n=1, cutoff=0.6)
+def did_you_mean(given: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """Return " Did you mean 'x'?" for the known word nearest to the given one, or an empty string.
+
+    Args:
+        given: what was written.
+        known: what could have been meant.
+        cutoff: how near a word must be, as difflib's ratio: 1 is equal.
+    """
+    near = difflib.get_close_matches(given, list(known), n=1, cutoff=cutoff)
     return f" Did you mean '{near[0]}'?" if near else ""

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from plugins.fake_site import FakeSite
 from structure.sources import ROOT
 
 RECIPE = """
@@ -20,6 +21,18 @@ optimizer: {lr: 1.0e-3}
 evaluation: {interval: 0}
 checkpoint: {save: false}
 logging: {log_interval: 1, tensorboard: false}
+"""
+
+BROKEN = """
+from pretrain.plugins import hookimpl
+from pretrain.plugins.offer import Offer
+
+def norm(x, weight, bias=None):
+    raise RuntimeError("no beads left")
+
+@hookimpl
+def pretrain_norm():
+    return Offer(name="beads", build=lambda built: norm)
 """
 
 pytestmark = pytest.mark.slow
@@ -46,7 +59,7 @@ def folder(tmp_path_factory):
     return folder
 
 
-def pretrain(folder, *arguments, site=""):
+def pretrain(folder, *arguments, site="", code=0):
     """Run the command in a folder and return what it printed."""
     done = subprocess.run(
         [sys.executable, "-m", "pretrain.cli.main", *arguments],
@@ -56,8 +69,8 @@ def pretrain(folder, *arguments, site=""):
         cwd=folder,
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(site)},
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    assert done.returncode == code, done.stderr
+    return done.stdout + done.stderr
 
 
 def test_it_is_listed(site, folder):
@@ -74,3 +87,12 @@ def test_it_trains_with_its_kernel_and_the_reference_for_the_rest(site, folder):
     assert [record["iteration"] for record in records] == [1, 2]
     # Untrained, every byte is about as likely as any other: ln 256 is 5.55.
     assert all(5.0 < record["lm_loss"] < 6.0 for record in records)
+
+
+def test_a_kernel_that_raises_is_named_below_the_traceback(folder, tmp_path):
+    (tmp_path / "broken_kernels.py").write_text(BROKEN)
+    site = FakeSite(tmp_path)
+    site.install("kernels-broken", "2.0", "pretrain.plugins", broken="broken_kernels")
+    shown = pretrain(folder, "--backend", "cpu", "recipe.yml", "--run-dir", "broken", site=tmp_path, code=1)
+    assert "RuntimeError: no beads left" in shown
+    assert shown.splitlines()[-1].endswith("Raised in the kernel 'beads' for norm (kernels-broken 2.0).")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,12 +30,13 @@ def command(recipe: Path, backend: str, device: str | None, overrides: tuple[str
     """
     # A mistake in the recipe is reported before torch is imported.
     from pretrain.plugins.manager import load  # noqa: PLC0415
+    from pretrain.plugins.members import named  # noqa: PLC0415
     from pretrain.recipe import load_recipe  # noqa: PLC0415
 
     loaded = load_recipe(recipe, overrides)
     plugins = load(backend)
     if device is not None:
-        plugins = replace(plugins, backend=plugins.backend.named(device))
+        plugins = named(plugins, device)
     usable = _show_device(plugins, loaded)
     vocab_size = _show_vocab_size(loaded)
     try:

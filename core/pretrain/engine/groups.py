@@ -44,6 +44,12 @@ def make_parallel_groups(recipe: Recipe) -> None:
     seed(recipe.train.seed)
 
 
+def data_parallel_rank() -> int:
+    """Return which of the replicas of the model this rank has a part of."""
+    rank: int = parallel_state.get_data_parallel_rank()
+    return rank
+
+
 def seed(value: int) -> None:
     """Seed every generator of this rank.
 

@@ -71,6 +71,8 @@ def make_plan(
         RecipeError: the recipe is wrong, or the ranks do not fit it.
         BackendError: the backend is missing, broken or without a device.
     """
+    from pretrain.plugins.members import device_count  # noqa: PLC0415  slow, as `_device`
+
     recipe = load_recipe(path, overrides)
     if nproc and nodes.count == 1:
         recipe.layout(nproc)
@@ -81,7 +83,7 @@ def make_plan(
         nproc, world_size = world.local_world_size, world.world_size
     else:
         if nproc is None:
-            nproc, notice = _default_nproc(recipe, plugins.backend.device_count(), nodes.count)
+            nproc, notice = _default_nproc(recipe, device_count(plugins), nodes.count)
         world_size = nproc * nodes.count
     if world is not None or nodes.count == 1:
         recipe.layout(world_size)

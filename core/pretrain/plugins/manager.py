@@ -10,6 +10,7 @@ from pretrain.plugins import discovery
 from pretrain.plugins.backend import Backend
 from pretrain.plugins.loading import cause, load_plugin
 from pretrain.plugins.registration import register
+from pretrain.plugins.spelling import check_spelling
 
 if TYPE_CHECKING:
     import pluggy
@@ -109,4 +110,5 @@ def _backend(manager: pluggy.PluginManager, plugin: Plugin) -> Backend:
             f"{who}: its entry point is '{plugin.installed.name}', its Backend.name '{backend.name}'; make them equal."
         )
         raise BackendError(msg)
+    check_spelling(who, backend)
     return backend

@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING
 from pretrain.errors import BackendError
 from pretrain.plugins.backend import Available, Unavailable
 from pretrain.plugins.loading import cause
+from pretrain.plugins.members import ask
 
 if TYPE_CHECKING:
     import torch
 
     from pretrain.plugins.manager import Plugins
     from pretrain.recipe import Recipe
+
+_ANSWERS = (Available, Unavailable)
 
 
 def availability(plugins: Plugins) -> Available | Unavailable:
@@ -68,7 +71,7 @@ def require_compilation(plugins: Plugins, recipe: Recipe) -> None:
     """
     if recipe.kernels.compile == "none":
         return
-    answer = plugins.backend.compilation()
+    answer = ask(plugins, "compilation", "Available or Unavailable", lambda given: isinstance(given, _ANSWERS))
     if isinstance(answer, Unavailable):
         remedy = answer.remedy or "Set kernels.compile to none."
         msg = f"{plugins.label} cannot serve kernels.compile: {recipe.kernels.compile}: {answer.reason}\n{remedy}"

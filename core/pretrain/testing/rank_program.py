@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 
+from pretrain.plugins.members import take_device
 from pretrain.testing.rank import DeclinedError, Rank
 from pretrain.testing.rank_checks import CHECKS
 from pretrain.testing.subject import load_subject
@@ -22,7 +23,7 @@ def main(name: str, number: int, count: int, folder: str) -> None:
     """Run every check for every kernel; what was wrong is in `<folder>/<number>.json` after each."""
     subject = load_subject(name)
     backend = subject.plugins.backend
-    rank = Rank(subject=subject, number=number, device=backend.device(number))
+    rank = Rank(subject=subject, number=number, device=take_device(subject.plugins, number))
     meeting = f"file://{Path(folder, 'store')}"
     dist.init_process_group(
         backend.process_group, init_method=meeting, rank=number, world_size=count, timeout=timedelta(minutes=5)

@@ -14,6 +14,7 @@ from pretrain.plugins import discovery, manager
 from pretrain.plugins.answers import ask
 from pretrain.plugins.discovery import Installed, Role
 from pretrain.plugins.loading import load_plugin
+from pretrain.plugins.members import take_device
 from pretrain.plugins.offer import Decline, Offer
 from pretrain.testing.examples import EXAMPLES
 
@@ -92,7 +93,7 @@ def load_subject(name: str) -> Subject:
 
 @lru_cache
 def _first_device(name: str) -> torch.device:
-    return load_subject(name).plugins.backend.device(0)
+    return take_device(load_subject(name).plugins, 0)
 
 
 def _plugins_of(target: str) -> Plugins:

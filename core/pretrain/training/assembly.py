@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import click
 import torch
 import torch.distributed as dist
-from megatron.core import parallel_state
 
 from pretrain.data.tokenizers.load import load_tokenizer
 from pretrain.engine import groups
@@ -18,6 +17,8 @@ from pretrain.model.requests import compute_dtype
 from pretrain.observe.flops import flops_per_sequence
 from pretrain.observe.throughput import Speedometer
 from pretrain.observe.timers import PhaseTimers
+from pretrain.plugins.blame import naming_kernels
+from pretrain.plugins.members import take_device
 from pretrain.plugins.readiness import require_compilation, require_dtype, require_overlap
 from pretrain.training import run_files
 from pretrain.training.batch_sizes import BatchSizes, total_iterations
@@ -61,8 +62,7 @@ def assemble(
     groups.join_world(plugins.backend, world.rank, world.world_size, recipe.parallel.distributed_timeout_minutes)
     try:
         engine, kernels = build_engine(recipe, plugins, tokenizer.vocab_size, device, partial(_tell, world.rank))
-        replica, pin_memory = parallel_state.get_data_parallel_rank(), plugins.backend.pinned_memory()
-        reading = Reading.of(recipe, tokenizer, layout, replica, engine, pin_memory=pin_memory)
+        reading = Reading.of(recipe, tokenizer, layout, engine, pin_memory=plugins.backend.pinned_memory())
         progress, remark, reading = _start(recipe, engine, reading, run_dir, resume=resume)
         iterations = total_iterations(recipe)
         with (
@@ -70,6 +70,7 @@ def assemble(
                 recipe, run_dir, rank=world.rank, total_iterations=iterations, progress=progress, resumed=resume
             ) as journal,
             Stopping(recipe) as stopping,
+            naming_kernels(kernels),
         ):
             devices = _devices(plugins, device)
             timers = PhaseTimers(synchronize=partial(_synchronize, device) if recipe.logging.log_timers else None)
@@ -107,7 +108,7 @@ def assemble(
 def _device(recipe: Recipe, plugins: Plugins, world: World) -> torch.device:
     """Return this rank's device, which must know the recipe's dtype and for which layers compile if they are to."""
     torch.use_deterministic_algorithms(recipe.train.deterministic_mode)
-    device = plugins.backend.device(world.local_rank)
+    device = take_device(plugins, world.local_rank)
     require_dtype(plugins, compute_dtype(recipe))
     require_compilation(plugins, recipe)
     require_overlap(plugins, recipe)

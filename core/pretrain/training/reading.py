@@ -9,6 +9,7 @@ from pretrain.data.batches import MicroBatches
 from pretrain.data.datasets import build_datasets
 from pretrain.data.native.samples import NativeSamples
 from pretrain.data.samples import samples_needed
+from pretrain.engine import groups
 from pretrain.training.batch_sizes import total_iterations
 from pretrain.training.evaluation import Evaluation
 
@@ -46,16 +47,14 @@ class Reading:
     datasets: Datasets
 
     @classmethod
-    def of(
-        cls, recipe: Recipe, tokenizer: Tokenizer, layout: Layout, replica: int, engine: Engine, *, pin_memory: bool
-    ) -> Reading:
+    def of(cls, recipe: Recipe, tokenizer: Tokenizer, layout: Layout, engine: Engine, *, pin_memory: bool) -> Reading:
         """Build the datasets; all ranks call it together."""
         needed = samples_needed(recipe, total_iterations(recipe))
         datasets = build_datasets(recipe, tokenizer, needed, on_this_rank=engine.reads_data)
         return cls(
             recipe=recipe,
             layout=layout,
-            replica=replica,
+            replica=groups.data_parallel_rank(),
             engine=engine,
             pin_memory=pin_memory,
             datasets=datasets,

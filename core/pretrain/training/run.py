@@ -21,13 +21,15 @@ def train(recipe: Recipe, *, backend_name: str, run_dir: Path, resume: bool, wor
     """
     from pretrain.bridge import megatron  # noqa: PLC0415  nothing here is imported before it is needed
     from pretrain.plugins.manager import load  # noqa: PLC0415
+    from pretrain.plugins.members import environment, require_module  # noqa: PLC0415
     from pretrain.plugins.readiness import require_device  # noqa: PLC0415
 
     started = time.time()
     plugins = load(backend_name)
-    for name, value in plugins.backend.prepare(recipe).items():
+    for name, value in environment(plugins, recipe).items():
         os.environ.setdefault(name, value)
     require_device(plugins)
+    require_module(plugins)
     megatron.install(plugins.backend)
     from pretrain.training.assembly import assemble  # noqa: PLC0415  imports megatron.core: after the bridge
     from pretrain.training.run_files import conclude  # noqa: PLC0415
