@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 BENCHMARKS = (
-    *("train_step", "bridge_cost", "startup", "cpu_kernels", "zero_step", "zero_memory"),
+    *("train_step", "bridge_cost", "startup", "startup_weights", "cpu_kernels", "zero_step", "zero_memory"),
     *("data_index", "data_build", "data_loading", "checkpoint_checksums"),
 )
 

@@ -44,7 +44,8 @@ def _model(recipe: Recipe) -> dict[str, Any]:
         "gated_linear_unit": model.activation == "swiglu",
         "apply_query_key_layer_scaling": model.apply_query_key_layer_scaling,
         "attention_softmax_in_fp32": model.attention_softmax_in_fp32 or model.apply_query_key_layer_scaling,
-        # Weights are set by pretrain.model.weights; the methods must exist for the parameters' attributes to be set.
+        # Weights are set by pretrain.model.weights. With perform_initialization: False they would not be marked as
+        # split (tensor_parallel/layers.py, _initialize_affine_weight_gpu), so it is the methods that do nothing.
         "init_method": _leave,
         "output_layer_init_method": _leave,
         "embedding_init_method": _leave,

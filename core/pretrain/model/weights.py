@@ -1,18 +1,18 @@
 """Initial weights that do not depend on the parallel layout or the device.
 
-Every parameter is filled in blocks along the dimension that tensor parallelism splits. A block's values come from a
-CPU generator seeded by (seed, the parameter's global name, block number), so any rank makes just the blocks it holds
-and all layouts hold the same numbers.
+Every parameter is filled along the dimension that tensor parallelism splits, with numbers that depend on the seed and
+the parameter's global name (`pretrain.model.normal`): a rank makes just those it holds, and all layouts hold the same.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import torch
+
+from pretrain.model.normal import normal_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from pretrain.recipe import Recipe
-
-BLOCK_ELEMENTS = 1 << 16
 
 
 def standard_deviation(recipe: Recipe, method: str) -> float:
@@ -103,21 +101,9 @@ def _fill_normal(parameter: Tensor, key: str, deviation: float, rank: int) -> No
     dim = parameter.partition_dim if split else 0  # type: ignore[attr-defined]
     parts = parameter.partition_stride if split else 1  # type: ignore[attr-defined]  # swiglu holds [gate; up]
     for part, values in enumerate(parameter.chunk(parts, dim)):
-        offset = rank * values.shape[dim] if split else 0
-        _fill_part(values.transpose(0, dim), f"{key}/{part}", deviation, offset)
-
-
-def _fill_part(values: Tensor, key: str, deviation: float, offset: int) -> None:
-    """Fill `values`, which is rows `offset` and following of the whole tensor."""
-    rest = values.shape[1:]
-    rows = max(1, BLOCK_ELEMENTS // max(1, rest.numel()))
-    end = offset + values.shape[0]
-    for block in range(offset // rows, -(-end // rows)):
-        numbers = torch.empty((rows, *rest)).normal_(0.0, deviation, generator=_generator(f"{key}/{block}"))
-        first, last = max(offset, block * rows), min(end, (block + 1) * rows)
-        values[first - offset : last - offset].copy_(numbers[first - block * rows : last - block * rows])
-
-
-def _generator(key: str) -> torch.Generator:
-    seed = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "little") >> 1
-    return torch.Generator().manual_seed(seed)
+        first = rank * values.shape[dim] if split else 0
+        shape = values.transpose(0, dim).shape
+        for begin, numbers in normal_rows(f"{key}/{part}", shape[1:], deviation, first, first + shape[0]):
+            # In the order of the parameter's memory: rows one by one would be columns of it, each far from the next.
+            inside = numbers.to(parameter.dtype).transpose(0, dim).contiguous()
+            values.narrow(dim, begin - first, len(numbers)).copy_(inside)
