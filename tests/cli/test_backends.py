@@ -79,6 +79,15 @@ def test_kernel_plugins_are_listed_with_their_operations(site):
     assert "sad kernels-sad 2.0 failed to import: ZeroDivisionError: division by zero" in text
 
 
+def test_a_misspelt_entry_point_group_is_told(site):
+    site.install("kernels-lost", "1.0", "pretrain.plugin", lost="lost_plugin")
+    output = " ".join(CliRunner().invoke(command).output.split())
+    assert (
+        "kernels-lost 1.0 registers 'lost' in the entry-point group 'pretrain.plugin', which pretrain does not"
+        in output
+    )
+
+
 def test_lines_fit_into_a_hundred_columns(site):
     site.backend("fake", availability="Unavailable('many words ' * 30, 'a remedy')")
     output = CliRunner().invoke(command).output

@@ -98,8 +98,8 @@ def test_a_precision_that_the_device_lacks_is_said_and_the_table_is_still_shown(
 
 
 def test_layers_that_do_not_compile_for_the_device_are_said_and_the_table_is_still_shown(site, reference):
-    hooks = SIMPLE.replace("'plain'", "'reference'") + ATTENTION  # what is compiled is the reference's
-    site.backend("fake", hooks + "FakeBackend.compilation = lambda self: Unavailable('no compiler')\n")
+    site.module(reference.target, SIMPLE.replace("'plain'", "'reference'"))  # what is compiled is the reference's
+    site.backend("fake", ATTENTION + "FakeBackend.compilation = lambda self: Unavailable('no compiler')\n")
     plain = ("--set", "model.hidden_dropout=0", "--set", "model.attention_dropout=0")
     assert "compilation:" not in text_of(explain(*plain))
     text = text_of(explain(*plain, "--set", "kernels.compile=layer"))

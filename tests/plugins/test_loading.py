@@ -6,8 +6,9 @@ import re
 
 import pytest
 
+from plugins.fake_site import DEVICE
 from pretrain.errors import BackendError
-from pretrain.plugins import discovery
+from pretrain.plugins import discovery, manager
 from pretrain.plugins.loading import cause, load_plugin
 
 
@@ -46,6 +47,26 @@ def test_a_plugin_that_leaves_the_interpreter_does_not_take_us_along(site):
 def test_an_object_that_the_module_lacks_is_named(site):
     site.install("half", "1", "pretrain.backends", half=f"{site.module('half_backend', '')}:hooks")
     assert "has no attribute 'hooks'" in failure("half")
+
+
+class TestAClassAsEntryPoint:
+    SOURCE = DEVICE.format(name="fake", availability="Available()")
+
+    def test_one_with_hooks_is_made_an_object(self, site, reference):
+        hooks = "class Hooks:\n    @hookimpl\n    def pretrain_backend(self):\n        return FakeBackend()\n"
+        module = site.module("fake_backend", self.SOURCE.partition("@hookimpl")[0] + hooks)
+        site.install("fake", "1.0", "pretrain.backends", fake=f"{module}:Hooks")
+        assert manager.load("fake").backend.name == "fake"
+
+    @pytest.mark.parametrize(("entry", "what"), [("FakeBackend", "class"), ("pretrain_backend", "function")])
+    def test_anything_else_says_what_an_entry_point_names(self, site, entry, what):
+        site.install("fake", "1.0", "pretrain.backends", fake=f"{site.module('fake_backend', self.SOURCE)}:{entry}")
+        with pytest.raises(BackendError) as error:
+            load_plugin(discovery.find_backend("fake"))
+        first, second = str(error.value).splitlines()
+        assert first.startswith("backend 'fake' (fake 1.0): its entry point ")
+        assert first.endswith(f"'fake_backend:{entry}' names the {what} {entry}, without hooks.")
+        assert "names the module whose functions carry @hookimpl" in second
 
 
 def test_a_broken_kernel_plugin_says_what_to_uninstall(site):

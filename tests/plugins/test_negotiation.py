@@ -70,6 +70,27 @@ def test_a_recipe_may_name_a_kernel_or_a_kind(plugins, wanted, taken):
     assert negotiate(plugins, [NORM], {"norm": wanted}, "allow").norm(None, None) == taken
 
 
+TWINS = "@hookimpl\ndef pretrain_norm():\n    return Offer(name='extra', build=lambda built: {kernel})\n"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "taken"), [("extra", len), ("kernels-one:extra", len), ("kernels-two:extra", print), ("auto", len)]
+)
+def test_a_recipe_may_say_whose_kernel(site, wanted, taken):
+    site.plugin("one", TWINS.format(kernel="len"))
+    site.plugin("two", TWINS.format(kernel="print"))
+    site.backend("fake")
+    assert negotiate(manager.load("fake"), [NORM], {"norm": wanted}, "allow").norm is taken
+
+
+def test_kernels_of_one_name_are_listed_with_their_distributions(site):
+    site.plugin("one", TWINS.format(kernel="len"))
+    site.plugin("two", TWINS.format(kernel="print"))
+    site.backend("fake")
+    with pytest.raises(KernelError, match=r"Offered here: kernels-one:extra, kernels-two:extra, reference\."):
+        negotiate(manager.load("fake"), [NORM], {"norm": "kernels-six:extra"}, "allow")
+
+
 def test_a_named_kernel_that_declines_is_an_error_with_its_reason(plugins):
     with pytest.raises(KernelError) as error:
         negotiate(plugins, [NORM], {"norm": "tiny"}, "allow")

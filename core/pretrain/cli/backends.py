@@ -10,7 +10,7 @@ import click
 from pretrain.errors import BackendError
 from pretrain.plugins import discovery
 from pretrain.plugins.backend import Available
-from pretrain.plugins.columns import columns
+from pretrain.plugins.columns import columns, indented
 from pretrain.plugins.loading import load_plugin
 from pretrain.plugins.manager import load_alone
 from pretrain.plugins.readiness import availability
@@ -36,6 +36,8 @@ def command() -> None:
     if extras:
         click.echo()
         click.echo("\n".join(columns([("plugin", "provider", "kernels for any backend"), *extras])))
+    for line in discovery.unread_groups():
+        click.echo("\n" + "\n".join(indented(line, 0)))
 
 
 def _backend(name: str, found: list[Installed]) -> tuple[str, str, str]:

@@ -13,5 +13,8 @@ PROJECT = "pretrain"
 BACKENDS = "pretrain.backends"
 PLUGINS = "pretrain.plugins"
 
+CONTRACT = (1, 0)
+"""Version of hooks, requests and `Backend`; `contract` has the rules, and docs/writing-a-backend.md says them."""
+
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)

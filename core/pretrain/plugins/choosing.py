@@ -51,7 +51,7 @@ class Choice:
     @property
     def names_the_kernel(self) -> bool:
         """Whether the recipe asks for this very kernel, not for any of its kind."""
-        return self.wanted == self.offer.name != self.offer.kind
+        return self.wanted in self.taken.names and self.wanted != self.offer.kind
 
     def _why_not(self, other: Proposal) -> PassedOver:
         if isinstance(other.answer, Decline):
@@ -117,23 +117,25 @@ def _choose(request: Request, proposals: list[Proposal], wanted: str) -> Choice:
     if wanted == AUTO:
         msg = f"no kernel for {request.operation} on {request.device_type}.{_declines(proposals)}"
         raise KernelError(msg)
-    there = _offered([proposal.answer for proposal in proposals if isinstance(proposal.answer, Offer)])
+    there = _offered([proposal for proposal in proposals if isinstance(proposal.answer, Offer)])
     if fitting:
         msg = f"kernels.{request.operation}: '{wanted}' cannot serve this recipe.{_declines(fitting)}\n{there}"
     else:
-        known = {word for proposal in proposals for word in (proposal.answer.name, proposal.answer.kind) if word}
+        known = {word for proposal in proposals for word in proposal.names}
         hint = did_you_mean(wanted, sorted(known | {AUTO}))
         msg = f"kernels.{request.operation}: no plugin has a kernel or kind '{wanted}'.\n{there}{hint}"
     raise KernelError(msg)
 
 
 def _fits(proposal: Proposal, wanted: str) -> bool:
-    return wanted in (AUTO, proposal.answer.name, proposal.answer.kind)
+    return wanted == AUTO or wanted in proposal.names
 
 
-def _offered(offers: list[Offer]) -> str:
-    names = dict.fromkeys(offer.name for offer in offers)
-    kinds = dict.fromkeys(offer.kind for offer in offers if offer.kind)
+def _offered(offers: list[Proposal]) -> str:
+    plain = [offer.answer.name for offer in offers]
+    # A name that two distributions offer is told apart by the distribution.
+    names = [offer.names[plain.count(offer.answer.name) > 1] for offer in offers]
+    kinds = dict.fromkeys(offer.answer.kind for offer in offers if offer.answer.kind)
     return f"Offered here: {', '.join(names) or 'nothing'}" + (f"; kinds: {', '.join(kinds)}." if kinds else ".")
 
 

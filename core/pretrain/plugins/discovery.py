@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib.metadata import entry_points
@@ -36,6 +37,7 @@ class Installed:
         target: "package.module" or "package.module:object".
         distribution: what pip calls it, "" where the entry point does not say.
         version: of the distribution.
+        requires: versions of pretrain that the distribution allows, ">=1.2,<2"; "" where it says nothing.
     """
 
     role: Role
@@ -43,6 +45,7 @@ class Installed:
     target: str
     distribution: str
     version: str
+    requires: str = ""
 
     @property
     def provider(self) -> str:
@@ -115,7 +118,23 @@ def how_to_get(name: str) -> tuple[str, str]:
 def registered_twice(found: list[Installed]) -> str:
     """Return what to say about several backends of one name."""
     providers = " and ".join(backend.provider for backend in found)
-    return f"backend '{found[0].name}' is registered by {providers}.\nKeep one: pip uninstall {found[-1].distribution}"
+    others = list(dict.fromkeys(backend.distribution for backend in found if backend.distribution != "pretrain"))
+    return (
+        f"backend '{found[0].name}' is registered by {providers}.\n"
+        f"Keep one: pip uninstall {' or '.join(filter(None, others)) or '<the other one>'}"
+    )
+
+
+def unread_groups() -> list[str]:
+    """Return what to say about entry points whose group looks like one of pretrain's and is none."""
+    groups = sorted(group for group in entry_points().groups if group.startswith("pretrain"))
+    return [
+        f"{_describe(entry, Role.KERNELS).provider} registers '{entry.name}' in the entry-point group '{group}', "
+        f"which pretrain does not read.{did_you_mean(group, (BACKENDS, PLUGINS))}"
+        for group in groups
+        if group not in {BACKENDS, PLUGINS}
+        for entry in entry_points(group=group)
+    ]
 
 
 def _installed(group: str, role: Role) -> list[Installed]:
@@ -126,7 +145,24 @@ def _installed(group: str, role: Role) -> list[Installed]:
 
 def _describe(entry: EntryPoint, role: Role) -> Installed:
     distribution, version = _distribution_of(entry)
-    return Installed(role=role, name=entry.name, target=entry.value, distribution=distribution, version=version)
+    return Installed(
+        role=role,
+        name=entry.name,
+        target=entry.value,
+        distribution=distribution,
+        version=version,
+        requires=_versions_of_pretrain(entry),
+    )
+
+
+def _versions_of_pretrain(entry: EntryPoint) -> str:
+    """Return the version specifiers of a distribution's dependency on pretrain without a condition or an extra."""
+    try:
+        requirements = (entry.dist.requires if entry.dist else None) or ()
+    except (FileNotFoundError, KeyError):
+        return ""
+    found = [re.fullmatch(r"pretrain\s*\(?([<>=!~][^;()]*)\)?", line.strip(), re.IGNORECASE) for line in requirements]
+    return ",".join(match[1].strip() for match in found if match)
 
 
 def _distribution_of(entry: EntryPoint) -> tuple[str, str]:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING, Any
 
 from pretrain.errors import BackendError
+from pretrain.plugins import CONTRACT
+from pretrain.plugins.backend import Backend
+from pretrain.plugins.contract import contract_of, require_core
 from pretrain.plugins.discovery import Role
 
 if TYPE_CHECKING:
@@ -20,24 +24,38 @@ class Plugin:
     Attributes:
         installed: where it comes from.
         hooks: the module (or object) whose functions carry the `hookimpl` mark.
+        contract: version of the contract that it was written for.
     """
 
     installed: Installed
     hooks: Any
+    contract: tuple[int, int] = CONTRACT
 
 
 def load_plugin(installed: Installed) -> Plugin:
     """Import a plugin.
 
     Raises:
-        BackendError: the import failed; names the provider, the cause and what to do.
+        BackendError: the import failed, or the plugin is for another pretrain, or the entry point names something that
+            cannot have hooks; names the provider, the cause and what to do.
     """
+    require_core(installed)
     entry = EntryPoint(name=installed.name, value=installed.target, group="")
     try:
-        return Plugin(installed=installed, hooks=entry.load())
+        hooks = entry.load()
+        if inspect.isclass(hooks) and not issubclass(hooks, Backend):
+            hooks = hooks()  # whose methods are the hooks
     except (Exception, SystemExit) as exc:  # whatever a stranger's module does at import is named as its doing
         msg = f"{installed.label} failed to import: {cause(exc)}\n{_remedy(installed, exc)}"
         raise BackendError(msg) from exc
+    if inspect.isclass(hooks) or inspect.isroutine(hooks):
+        what = "the class" if inspect.isclass(hooks) else "the function"
+        msg = (
+            f"{installed.label}: its entry point '{installed.target}' names {what} {hooks.__name__}, without hooks.\n"
+            "It names the module whose functions carry @hookimpl; of these pretrain_backend returns the device."
+        )
+        raise BackendError(msg)
+    return Plugin(installed=installed, hooks=hooks, contract=contract_of(installed, hooks))
 
 
 def cause(exc: BaseException) -> str:

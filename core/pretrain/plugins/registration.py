@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pluggy
 
 from pretrain.errors import BackendError, did_you_mean
-from pretrain.plugins import BACKENDS, PROJECT, hookspecs
+from pretrain.plugins import BACKENDS, CONTRACT, PROJECT, hookspecs
 from pretrain.plugins.discovery import Role
 
 if TYPE_CHECKING:
@@ -47,7 +47,10 @@ def _check(manager: pluggy.PluginManager, plugin: Plugin) -> None:
             if impl.plugin is not plugin.hooks or (impl.optionalhook and not caller.has_spec()):
                 continue
             if not caller.has_spec():
-                hint = did_you_mean(caller.name, HOOKS)
+                hint = did_you_mean(caller.name, HOOKS) or (
+                    f" This is contract {'.'.join(map(str, CONTRACT))}: one of a later pretrain is marked "
+                    "@hookimpl(optionalhook=True)."
+                )
                 raise _fault(plugin, f"implements '{caller.name}', which is no hook.{hint}")
             if impl.hookwrapper or impl.wrapper or impl.tryfirst or impl.trylast:
                 raise _fault(plugin, f"marks {caller.name} with an option: hooks are asked in a fixed order, unwrapped")

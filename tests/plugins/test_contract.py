@@ -1,0 +1,123 @@
+"""Plugins of another version of the contract: refused, or declined for, with the versions in the message."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import pytest
+import torch
+
+from plugins.test_negotiation import NORM
+from pretrain.errors import BackendError
+from pretrain.plugins import CONTRACT, manager, requests
+from pretrain.plugins.answers import ask
+from pretrain.plugins.offer import Offer
+from pretrain.plugins.requests import Request
+
+pytestmark = pytest.mark.usefixtures("reference")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LaterNorm(Request):
+    """A request that has gained a field in contract 1.1."""
+
+    operation: ClassVar[str] = "norm"
+    zero_centered: bool = field(default=False, metadata={"since": (1, 1)})
+
+
+def later(**values):
+    return LaterNorm(device_type="cpu", dtype=torch.float32, **values)
+
+
+def norm(contract=""):
+    return f"{contract}\n@hookimpl\ndef pretrain_norm():\n    return Offer(name='fast', build=lambda built: len)\n"
+
+
+def answer_of(site, source, request):
+    site.backend("fake", source)
+    (proposal,) = [each for each in ask(manager.load("fake"), request) if not each.is_reference]
+    return proposal.answer
+
+
+def failure(site, source):
+    site.backend("fake", source)
+    with pytest.raises(BackendError) as error:
+        manager.load("fake")
+    return str(error.value).splitlines()
+
+
+def test_a_kernel_that_does_not_know_a_new_field_is_declined_for_where_it_matters(site):
+    answer = answer_of(site, norm(), later(zero_centered=True))
+    assert answer.reason == "written for contract 1.0, which has no zero_centered True"
+
+
+def test_a_new_field_at_its_default_means_what_was_before(site):
+    assert isinstance(answer_of(site, norm(), later()), Offer)
+
+
+def test_a_kernel_that_knows_the_field_answers_for_itself(site, monkeypatch):
+    monkeypatch.setattr("pretrain.plugins.contract.CONTRACT", (1, 1))
+    assert isinstance(answer_of(site, norm("CONTRACT = (1, 1)"), later(zero_centered=True)), Offer)
+
+
+def test_a_field_that_was_added_later_has_a_default():
+    kinds = [kind for kind in vars(requests).values() if dataclasses.is_dataclass(kind)]
+    for part in (part for kind in (*kinds, LaterNorm) for part in dataclasses.fields(kind)):
+        assert "since" not in part.metadata or part.default is not dataclasses.MISSING, part
+
+
+@pytest.mark.parametrize(("given", "newer"), [("(1, 7)", "pretrain"), ("(2, 0)", "pretrain"), ("(0, 3)", "pretrain-f")])
+def test_a_plugin_for_another_contract_is_refused(site, given, newer):
+    theirs = given.strip("()").replace(", ", ".")
+    first, second = failure(site, f"CONTRACT = {given}")
+    assert first.startswith(
+        f"backend 'fake' (pretrain-fake 1.0) was written for contract {theirs} of pretrain's plugins"
+    )
+    assert first.endswith(f"keeps {CONTRACT[0]}.{CONTRACT[1]}.")
+    assert second.startswith(f"Install a newer {newer}")
+
+
+@pytest.mark.parametrize("given", ["'1.0'", "(1,)", "(1, True)", "1.0"])
+def test_a_contract_is_two_numbers(site, given):
+    assert "its CONTRACT is" in failure(site, f"CONTRACT = {given}")[0]
+
+
+def test_a_distribution_that_requires_another_pretrain_is_refused_before_its_import(site):
+    site.backend("fake", "raise RuntimeError('imported')")
+    metadata = site.folder / "pretrain_fake-1.0.dist-info" / "METADATA"
+    metadata.write_text(metadata.read_text() + "Requires-Dist: torch>=2\nRequires-Dist: pretrain<12,>=9\n")
+    with pytest.raises(BackendError, match=r"\(pretrain-fake 1.0\) requires pretrain<12,>=9; this is pretrain 0"):
+        manager.load("fake")
+    metadata.write_text(metadata.read_text().replace(">=9", ">=0.0.1"))
+    with pytest.raises(BackendError, match="imported"):
+        manager.load("fake")
+
+
+def test_a_hook_of_a_later_pretrain_is_told_how_to_be_one(site):
+    first = failure(site, "@hookimpl\ndef pretrain_mixture_of_experts(request):\n    return None\n")[0]
+    assert first.endswith("This is contract 1.0: one of a later pretrain is marked @hookimpl(optionalhook=True).")
+
+
+@pytest.mark.parametrize(
+    ("answer", "fault"),
+    [
+        ("Offer(name='reference', build=len)", "a kernel called 'reference', which is what recipes call the core's"),
+        ("[Offer(name='a', build=len), Decline(name='a', reason='b')]", "two kernels called 'a'"),
+        ("Offer(name='a:b', build=len)", "the colon stands between distribution and kernel"),
+    ],
+)
+def test_a_name_that_a_recipe_could_not_use(site, answer, fault):
+    site.backend("fake", f"@hookimpl\ndef pretrain_norm():\n    return {answer}\n")
+    with pytest.raises(BackendError, match=f"answers pretrain_norm with .*{fault}"):
+        ask(manager.load("fake"), NORM)
+
+
+def test_a_kind_that_no_recipe_has(site):
+    from plugins.test_negotiation import ATTENTION
+
+    hook = "@hookimpl\ndef pretrain_attention():\n    return Offer(name='a', kind='flahs', build=len)\n"
+    site.backend("fake", hook)
+    with pytest.raises(BackendError, match=r"'a' of kind 'flahs', not one of: flash, triangle, softmax. Did you"):
+        ask(manager.load("fake"), ATTENTION)
