@@ -179,6 +179,15 @@ def test_a_target_is_stated_where_a_loss_is_known():
     assert [name for name, target in targets.items() if target and f"{name} {target:g} (" not in readme] == []
 
 
+def test_the_readme_says_on_how_many_tokens_a_recipe_trains(path):
+    row = next(line for line in (FOLDER.parent / "README.md").read_text().splitlines() if f"| [{path.stem}](" in line)
+    number, unit = row.split(" | ")[3].split()
+    recipe = load_recipe(path)
+    samples = recipe.train.train_samples or recipe.train.train_iters * recipe.train.global_batch_size
+    tokens = samples * recipe.model.seq_length
+    assert float(number) * {"k": 1e3, "M": 1e6, "G": 1e9}[unit] == pytest.approx(tokens, rel=5e-3)
+
+
 def test_rampup_grows_from_2_to_16_and_leaves_at_iteration_100():
     recipe = load_recipe(FOLDER / "tiny-rampup.yml")
     sizes = BatchSizes.of(recipe)

@@ -92,6 +92,22 @@ def test_the_file_may_stand_in_the_recipe(load):
     ]
 
 
+@pytest.mark.parametrize(
+    ("inline", "line"),
+    [
+        ("{1: 2}", "--set engine.deepspeed_config={1: 2}: 1: unknown key."),
+        ("{fp16: [1]}", "--set engine.deepspeed_config={fp16: [1]}: fp16: [1] is not an object with keys."),
+        (
+            "{zero_optimization: {stage: .nan}}",
+            "zero_optimization.stage: engine.zero.stage: nan is not a whole number.",
+        ),
+        ("3", "3 is neither the path of a DeepSpeed JSON file nor an object with its keys."),
+    ],
+)
+def test_what_is_no_such_file_is_refused_in_a_line(refused, inline, line):
+    assert line in refused("{}", f"engine.deepspeed_config={inline}")[0]
+
+
 def test_the_batch_ramp_goes_through_as_it_is(load):
     ramp = {"rampup_batch_size": "2 2 1_000", "train_samples": 10_000}
     recipe = load(TINY_RAMPUP, without=(*NO_BATCH, "train.train_iters"), train=ramp)

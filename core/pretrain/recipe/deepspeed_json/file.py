@@ -113,7 +113,7 @@ def _part(key: str) -> str:
 def _flat(data: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     values: dict[str, Any] = {}
     for key, value in data.items():
-        path = prefix + _part(key)
+        path = prefix + _part(str(key))  # YAML has keys that are no text
         values |= _flat(value, f"{path}.") if isinstance(value, dict) and value else {path: value}
     return values
 
