@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from pretrain.plugins.registration import HOOKS
+from pretrain.recipe import load_recipe
 from pretrain_ascend import plugin
 
 RECIPES = sorted((Path(__file__).parents[3] / "recipes").glob("*.yml"))
@@ -89,4 +90,6 @@ def test_on_every_chip_attention_norm_and_activation_have_a_kernel(seen, device)
     usual = [row for row in seen if row[1] == "" and row[2] == device]
     offered = {(row[0], row[3]) for row in usual if any(not reason for _, reason in row[-1])}
     wanted = {(str(path), operation) for path in RECIPES for operation in ("attention", "norm", "collectives")}
-    assert wanted - offered == set()
+    # A 910A multiplies fp32 in fp16: such a recipe is refused there before its kernels matter.
+    refused = {(str(path), "attention") for path in RECIPES if load_recipe(path).precision.dtype == "fp32"}
+    assert wanted - offered == (refused if device == "Ascend910A" else set())
