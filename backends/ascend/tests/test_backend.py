@@ -32,7 +32,7 @@ def machine(monkeypatch):
     """A machine whose torch_npu, CANN and NPUs can be chosen; all is there at first."""
     chosen = SimpleNamespace(inf_nan=True, calls=[])
 
-    def choose(*, version=VERSION, fault=None, cann=True, count=8, name="Ascend910B3", inf_nan=True):
+    def choose(*, version=VERSION, fault=None, cann=True, paired="", count=8, name="Ascend910B3", inf_nan=True):
         def import_torch_npu(module):
             if fault is not None:
                 raise fault
@@ -42,6 +42,8 @@ def machine(monkeypatch):
                 raise OSError(f"{library}: cannot open shared object file")
 
         monkeypatch.setattr(installed, "version", lambda: version)
+        monkeypatch.setattr(backend.releases, "cann", lambda: "8.5.0")
+        monkeypatch.setattr(backend.releases, "unpaired", lambda *_: paired)
         monkeypatch.setattr(installed, "import_module", import_torch_npu)
         monkeypatch.setattr(installed.importlib.util, "find_spec", lambda _: None)
         monkeypatch.setattr(ctypes, "CDLL", load)
@@ -72,7 +74,13 @@ def answer():
 
 
 def test_npus_are_counted(machine):
-    assert AscendBackend().availability() == Available(f"8 NPUs, torch_npu {VERSION}")
+    assert AscendBackend().availability() == Available(f"8 NPUs, torch_npu {VERSION}, CANN 8.5.0")
+
+
+def test_a_cann_that_huawei_pairs_with_other_releases_is_a_warning(machine):
+    machine.choose(paired="Huawei pairs ...")
+    detail = f"8 NPUs, torch_npu {VERSION}, CANN 8.5.0\nwarning: Huawei pairs ..."
+    assert AscendBackend().availability() == Available(detail)
 
 
 def test_torch_npu_is_not_installed(machine):
@@ -280,7 +288,7 @@ def test_the_environment_of_a_run_names_chip_and_libraries(machine):
         "device": "Ascend910B3",
         "family": "A2",
         "torch_npu": VERSION,
-        "cann": "not known",
+        "cann": "8.5.0",
         "overflow": "inf and nan",
         "peak_tflops_16_bits": "313, quoted by others; no datasheet was seen",
     }

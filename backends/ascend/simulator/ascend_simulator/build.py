@@ -46,6 +46,8 @@ def build() -> None:
     acl = [f"-I{npu}/include/third_party/acl/inc", f"-I{npu}/include"]
     aten = ["-std=c++20", f"-I{torch}/include", f"-I{torch}/include/torch/csrc/api/include", *acl, f"-L{torch}/lib"]
     runtime = [f"-L{LIBRARIES}", "-lascendcl"]
+    # Resolved when it is loaded, as what it needs in turn is: torch_npu is in the process by then.
+    own = [f"-L{npu}/lib", "-Wl,--no-as-needed", "-ltorch_npu", "-Wl,--allow-shlib-undefined"]
 
     library("ascendcl", sources("cann"), "-std=c++17", *acl, "-lpthread")
     library("hccl", sources("hccl"), "-std=c++17", *acl, *runtime)
@@ -54,10 +56,13 @@ def build() -> None:
         library(empty, [generated("empty", "")])
     # torch_npu looks some functions of the runtime up in this library itself, so it must depend on the runtime.
     library("acl_op_compiler", [generated("empty", "")], "-Wl,--no-as-needed", *runtime)
-    library("opapi", sources("opapi"), *aten, "-ltorch_cpu", "-lc10", *runtime)
+    library(
+        "opapi", [*sources("opapi"), SOURCES / "operators" / "overflow.cpp"], *aten, "-ltorch_cpu", "-lc10", *runtime
+    )
     # In one piece: torch's headers take longer than all that follows them.
     whole = "".join(f'#include "{path}"  // {checksum_of([path])}\n' for path in sources("operators"))
-    library("ascend_simulator", [generated("operators", whole)], *aten, "-ltorch", "-ltorch_cpu", "-lc10", *runtime)
+    options = [*aten, "-ltorch", "-ltorch_cpu", "-lc10", *runtime, *own]
+    library("ascend_simulator", [generated("operators", whole)], *options)
 
 
 def library(name: str, files: list[Path], *options: str) -> None:

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import sys
 import warnings
+from importlib.metadata import version
 
 from ascend_simulator.places import LIBRARIES
 
-RUNTIME = ("ascendcl", "ge_runner", "hccl", "graph", "acl_tdt_channel", "acl_op_compiler")
+RUNTIME = ("ascendcl", "ge_runner", "hccl", "graph", "acl_tdt_channel", "acl_op_compiler", "opapi")
 """In the order in which they need one another. Loaded by path and for everybody, they answer to their names."""
+
+
+AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
+
+CANN = {"2.9.0": "8.5.0"}
+NEWEST_CANN = "9.1.0"
+"""What Huawei's table (COMPATIBILITY.md of Ascend/pytorch) pairs with a release of torch_npu; its newest for others."""
 
 
 def before_torch_npu() -> None:
@@ -16,15 +26,30 @@ def before_torch_npu() -> None:
     if not (LIBRARIES / "libascend_simulator.so").is_file():
         message = "the simulated NPU is not built: call backends/ascend/environment"
         raise ImportError(message)
+    os.environ.setdefault("ASCEND_SIMULATOR_CANN", CANN.get(version("torch_npu"), NEWEST_CANN))
+    _import_torch()  # whose libraries the last one needs
     for name in RUNTIME:
         ctypes.CDLL(str(LIBRARIES / f"lib{name}.so"), ctypes.RTLD_GLOBAL)
+
+
+def _import_torch() -> None:
+    if "torch" in sys.modules:
+        return
+    given = os.environ.get(AUTOLOAD)
+    os.environ[AUTOLOAD] = "0"  # it would import torch_npu, which is being imported
+    try:
+        import torch  # noqa: F401
+    finally:
+        if given is None:
+            del os.environ[AUTOLOAD]
+        else:
+            os.environ[AUTOLOAD] = given
 
 
 def after_torch_npu() -> None:
     """Put the simulated kernels in the place of torch_npu's."""
     import torch
 
-    ctypes.CDLL(str(LIBRARIES / "libopapi.so"), ctypes.RTLD_GLOBAL)
     torch.ops.load_library(LIBRARIES / "libascend_simulator.so")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the kernels that are replaced

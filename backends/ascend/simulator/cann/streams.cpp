@@ -77,7 +77,7 @@ EXPORTED aclError aclrtGetStreamOverflowSwitch(aclrtStream, uint32_t* is_on) {
   *is_on = 1;
   return ACL_SUCCESS;
 }
-EXPORTED aclError aclrtLaunchHostFunc(aclrtStream stream, aclrtHostFunc function, void* arguments) {
+EXPORTED aclError aclrtLaunchHostFunc(aclrtStream stream, void (*function)(void*), void* arguments) {
   Stream::of(stream).submit([=] { function(arguments); });
   return ACL_SUCCESS;
 }

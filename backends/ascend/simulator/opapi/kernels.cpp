@@ -6,6 +6,8 @@
 #include <functional>
 #include <memory>
 
+#include "../operators/overflow.h"
+
 extern "C" int aclrtSynchronizeStream(void* stream);
 #define EXPORTED extern "C" __attribute__((visibility("default")))
 
@@ -44,6 +46,11 @@ at::Tensor view(const void* handle) {
 }
 const at::Scalar& number(const void* handle) { return *static_cast<const at::Scalar*>(handle); }
 const Numbers& numbers(const void* handle) { return *static_cast<const Numbers*>(handle); }
+
+void copy(const void* to, const void* from) {
+  view(to).copy_(view(from));
+  if (view(to).scalar_type() != view(from).scalar_type()) simulator::saturate(view(to));
+}
 
 int plan(Plan run, uint64_t* workspace, void** executor) {
   *workspace = 0;
@@ -98,12 +105,12 @@ EXPORTED int aclnnConstantPadNdGetWorkspaceSize(void* in, void* pad, void* value
 EXPORTED int aclnnConstantPadNd(void*, uint64_t, void* executor, void* stream) { return run(executor, stream); }
 
 EXPORTED int aclnnInplaceCopyGetWorkspaceSize(void* to, void* from, uint64_t* workspace, void** executor) {
-  return plan([=] { view(to).copy_(view(from)); }, workspace, executor);
+  return plan([=] { copy(to, from); }, workspace, executor);
 }
 EXPORTED int aclnnInplaceCopy(void*, uint64_t, void* executor, void* stream) { return run(executor, stream); }
 
 EXPORTED int aclnnCastGetWorkspaceSize(void* from, int, void* to, uint64_t* workspace, void** executor) {
-  return plan([=] { view(to).copy_(view(from)); }, workspace, executor);
+  return plan([=] { copy(to, from); }, workspace, executor);
 }
 EXPORTED int aclnnCast(void*, uint64_t, void* executor, void* stream) { return run(executor, stream); }
 

@@ -2,7 +2,9 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <acl/acl.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <torch_npu/csrc/core/npu/NPUStream.h>
 
 #include "host_view.h"
 #include "overflow.h"
@@ -17,8 +19,8 @@ constexpr auto kNpu = c10::DeviceType::PrivateUse1;
 
 void wait_for_stream() {
   if (!simulator_pending()) return;
-  const c10::impl::VirtualGuardImpl device(kNpu);
-  device.synchronizeStream(device.getStream(device.getDevice()));
+  const int error = aclrtSynchronizeStream(c10_npu::getCurrentNPUStream().stream());
+  TORCH_CHECK(!error, "the simulated NPU: ", aclGetRecentErrMsg());
 }
 
 Call::Call(const Signature& signature, const c10::OperatorHandle& op, torch::jit::Stack& stack)

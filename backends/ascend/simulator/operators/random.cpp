@@ -3,6 +3,11 @@
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 
+// Of torch_npu. Not all releases register it with torch's global context.
+namespace at_npu::detail {
+const at::Generator& getDefaultNPUGenerator(c10::DeviceIndex device);
+}
+
 namespace simulator {
 namespace {
 constexpr uint64_t kNumbersACall = 4;
@@ -41,7 +46,7 @@ class SavedState {  // of the CPU's generator; put back also after an exception
 
 void with_npu_numbers(const std::optional<at::Generator>& given, c10::Device device,
                       const std::function<void()>& call) {
-  const uint64_t seed = draw(given ? *given : at::globalContext().defaultGenerator(device));
+  const uint64_t seed = draw(given ? *given : at_npu::detail::getDefaultNPUGenerator(device.index()));
   at::Generator cpu = at::detail::getDefaultCPUGenerator();
   SavedState saved(cpu);
   {

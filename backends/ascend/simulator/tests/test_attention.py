@@ -179,7 +179,7 @@ FORBIDDEN = {
     "head_num 3": lambda q, k, v: FUSED(q, k, v, 3, "BNSD"),
     "input_layout 'SBND'": lambda q, k, v: FUSED(q, k, v, HEADS, "SBND"),
     "key torch.float16": lambda q, k, v: FUSED(q, k.half(), v, HEADS, "BNSD"),
-    "query is torch.float64": lambda q, k, v: FUSED(q.double(), k.double(), v.double(), HEADS, "BNSD"),
+    "query is torch.int32": lambda q, k, v: FUSED(q.int(), k.int(), v.int(), HEADS, "BNSD"),
     "keep_prob 0": lambda q, k, v: FUSED(q, k, v, HEADS, "BNSD", keep_prob=0.0),
     "keep_prob 1.5": lambda q, k, v: FUSED(q, k, v, HEADS, "BNSD", keep_prob=1.5),
     "and 3 of keys": lambda q, k, v: FUSED(q, *2 * [q[:, :3]], HEADS, "BNSD"),

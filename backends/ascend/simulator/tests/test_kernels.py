@@ -1,5 +1,7 @@
 """Every simulated kernel against float64, forward and backward, and against torch_npu's own meta kernels."""
 
+from importlib.metadata import version
+
 import pytest
 import torch
 
@@ -39,7 +41,11 @@ def test_results_and_gradients_are_those_in_float64(npu, name, dtype):
 def test_shapes_and_dtypes_are_those_of_torch_npu_s_meta_kernels(npu, name):
     case = CASES[name]
     tensors = [*inputs(case, torch.float16), *case.constants]
-    declared, found = (case.call(*(tensor.to(device) for tensor in tensors)) for device in ("meta", npu))
+    try:
+        declared = case.call(*(tensor.to("meta") for tensor in tensors))
+    except NotImplementedError as error:
+        pytest.skip(f"torch_npu {version('torch_npu')}: {str(error)[:80]}")
+    found = case.call(*(tensor.to(npu) for tensor in tensors))
     declared, found = ([result] if isinstance(result, torch.Tensor) else result for result in (declared, found))
     describe = [(tuple(result.shape), result.dtype) for result in declared]
     assert [(tuple(result.shape), result.dtype) for result in found] == describe

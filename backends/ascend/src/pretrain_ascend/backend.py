@@ -11,7 +11,7 @@ import torch
 from pretrain.errors import BackendError
 from pretrain.plugins.backend import Available, Backend, PointToPoint, Unavailable
 from pretrain.plugins.named import NamedDevice
-from pretrain_ascend import devices, environment, installed
+from pretrain_ascend import devices, environment, installed, releases
 from pretrain_ascend.devices import Family, Source
 from pretrain_ascend.environment import VISIBLE
 from pretrain_ascend.overflow import FloatStatus
@@ -44,7 +44,10 @@ class AscendBackend(Backend):
             return Unavailable(*lack)
         count = self.device_count()
         if count:
-            return Available(f"{count} NPUs, {installed.provider()}")
+            cann = releases.cann()
+            detail = f"{count} NPUs, {installed.provider()}, CANN {cann or 'of an unknown version'}"
+            warning = releases.unpaired(cann, installed.version())
+            return Available(f"{detail}\nwarning: {warning}" if warning else detail)
         visible = os.environ.get(VISIBLE)
         if visible is not None:
             return Unavailable(f"{VISIBLE} is '{visible}', which shows no device", "Unset or correct it.")
@@ -128,7 +131,7 @@ class AscendBackend(Backend):
             "device": self.device_name(),
             "family": "not known" if device is None else str(device.family),
             "torch_npu": installed.version(),
-            "cann": os.environ.get("ASCEND_HOME_PATH", "not known"),
+            "cann": releases.cann() or "not known",
             "overflow": "inf and nan" if self.overflow() is None else "saturation",
         }
         if device is not None and device.peak is not None:

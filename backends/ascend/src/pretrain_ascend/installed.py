@@ -66,5 +66,5 @@ def _failure() -> tuple[str, str] | None:
             )
         cause = " ".join(f"{type(error).__name__}: {error}".split())
         fault = f"torch_npu {version()} is installed, but its import failed: {cause[:300]}"
-        return fault, "Its release notes say which CANN it needs."
+        return fault, "docs/ascend.md has Huawei's table of the CANN that each release needs."
     return None

@@ -32,7 +32,7 @@ def forward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, int, int, int]:
     """Return context, softmax_max, softmax_sum, nothing, seed, offset and the size of the dropout mask."""
     given = _named(rest, options)
-    require(not given["seed"] and not given["offset"], NAME, "seed or offset, which is not simulated")
+    require(not given.get("seed") and not given.get("offset"), NAME, "seed or offset, which is not simulated")
     seed, offset = random.draw() if given["keep_prob"] < 1 else (0, 0)
     problem = problem_of(query, key, value, head_num, input_layout, pse, given, seed, offset)
     contexts, largest, total, dropped = [], [], [], 0

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 NAME = "npu_fusion_attention"
 LARGEST_HEAD, MOST_HEADS = 768, 256
+# Older releases have not all of these.
 NOT_SIMULATED = ("padding_mask", "prefix", "sink", "dropout_mask")
 
 
@@ -123,9 +124,9 @@ def _check(query: Tensor, key: Tensor, value: Tensor, given: dict[str, Any]) -> 
     require_one_dtype(NAME, query=query, key=key, value=value)
     require(query.dim() == key.dim() == value.dim(), NAME, "query, key and value of different dimensions")
     require(0 < given["keep_prob"] <= 1, NAME, f"keep_prob {given['keep_prob']}; only above 0, up to 1")
-    require(not given["softmax_layout"], NAME, "softmax_layout, which is not simulated")
+    require(not given.get("softmax_layout"), NAME, "softmax_layout, which is not simulated")
     for name in NOT_SIMULATED:
-        require(given[name] is None, NAME, f"{name}, which is not simulated")
+        require(given.get(name) is None, NAME, f"{name}, which is not simulated")
 
 
 def _check_sizes(q: Tensor, k: Tensor, v: Tensor, heads: int) -> None:
