@@ -1,5 +1,5 @@
 # Every target makes .venv first if it is missing or out of date; ./bootstrap says how.
-.PHONY: quickstart test test-all test-core test-ascend test-ascend-2.9.0 lint bench wheels test-device venv
+.PHONY: quickstart test test-all test-core test-ascend test-ascend-older lint bench wheels test-device venv
 PY := .venv/bin
 SIMULATED := backends/ascend/tests/test_conformance.py backends/ascend/tests/test_simulated_*.py
 PYTEST := OMP_NUM_THREADS=1 $(PY)/python -m pytest
@@ -10,7 +10,7 @@ quickstart: venv
 test: test-core test-ascend
 
 # What takes longer to install than CI can bear, too.
-test-all: test test-ascend-2.9.0
+test-all: test test-ascend-older
 
 # Two workers; tests that start several ranks share one of them, and so do not compete for the cores.
 test-core: venv
@@ -23,7 +23,7 @@ test-ascend: venv
 		backends/ascend/simulator/tests $(wildcard $(SIMULATED))
 
 # The same under the release that Huawei pairs with CANN 8.5.0; installs several GB.
-test-ascend-2.9.0: venv
+test-ascend-older: venv
 	backends/ascend/environment 2.9.0
 	OMP_NUM_THREADS=1 .venv-ascend-2.9.0/bin/python -m pytest --numprocesses 2 --dist loadgroup \
 		backends/ascend/simulator/tests $(wildcard $(SIMULATED))

@@ -48,6 +48,8 @@ def start() -> None:
     """Set what an installed CANN would have set, and wait for torch_npu's import."""
     os.environ.setdefault("ASCEND_HOME_PATH", str(TOOLKIT))
     os.environ.setdefault("ASCEND_OPP_PATH", str(TOOLKIT / "opp"))
+    if "PYTORCH_ALLOC_CONF" not in os.environ:  # which torch_npu refuses beside the other
+        os.environ.setdefault("PYTORCH_NPU_ALLOC_CONF", "expandable_segments:False")  # virtual memory is not simulated
     # Queued, HCCL's calls would be handed over by a thread of torch_npu's while kernels run on the caller's.
     os.environ["TASK_QUEUE_ENABLE"] = "0"
     sys.meta_path.insert(0, Finder)
