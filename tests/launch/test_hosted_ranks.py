@@ -181,7 +181,7 @@ def test_a_host_that_does_not_see_the_run_directory_says_so_once(tmp_path):
 
 def test_the_launcher_does_not_see_what_is_true_of_one_host_alone(board, tmp_path, monkeypatch):
     """DeepSpeed would hand it on: HCCL_IF_IP begins with HCCL."""
-    monkeypatch.setenv("HCCL_IF_IP", "10.0.0.1")
+    monkeypatch.setenv("HCCL_IF_IP", "node1")
     monkeypatch.setenv("HCCL_BUFFSIZE", "120")
     program = f"import os; open({str(tmp_path / 'seen')!r}, 'w').write(' '.join(os.environ))"
     with HostedRanks([sys.executable, "-c", program], board, 2, own_variables=("HCCL_IF_IP",)) as ranks:
