@@ -43,3 +43,15 @@ def test_the_norm_is_a_tensor_on_the_device(device):
     tensors = [torch.full((3, 5), 2.0, device=device), torch.ones(4096, device=device)]
     assert norm(tensors).device.type == device.type
     assert norm(tensors).item() == pytest.approx((15 * 4 + 4096) ** 0.5, rel=1e-6)
+
+
+def test_on_a_gpu_the_norm_of_all_tensors_is_one_list_operation(monkeypatch):
+    norm = optimizer.answers(OptimizerRequest(device_type="cuda", dtype=torch.float32))[0].build({}).gradient_norm
+    tensors = [torch.arange(30.0).view(3, 10), torch.full((5000,), 0.25), torch.tensor(2.0).bfloat16()]
+    expected = torch.cat([tensor.double().flatten() for tensor in tensors]).norm().item()
+    calls, foreach = [], torch._foreach_norm
+    monkeypatch.setattr(torch, "_foreach_norm", lambda *given, **more: calls.append(given) or foreach(*given, **more))
+    monkeypatch.setattr(torch, "cat", None)
+    total = norm(tensors)
+    assert (total.dtype, total.shape, len(calls)) == (torch.float32, (), 1)
+    assert total.item() == pytest.approx(expected, rel=1e-6)

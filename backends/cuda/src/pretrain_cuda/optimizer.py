@@ -11,17 +11,19 @@ from pretrain.plugins.offer import Decline, Offer
 from pretrain.plugins.signatures import OptimizerKernels
 from pretrain.reference.adam import FusedAdam, gradient_norm
 from pretrain_cuda import installed
+from pretrain_cuda.gradient_norm import foreach_norm
 
 if TYPE_CHECKING:
     from pretrain.plugins.offer import Answer
     from pretrain.plugins.requests import OptimizerRequest
+    from pretrain.plugins.signatures import GradientNormFn
 
 EXTENSION = "amp_C"
 
 
 def answers(request: OptimizerRequest) -> Answer:
     """Return torch's fused Adam, then apex's: both update all weights in one launch, and torch's is always there."""
-    kernels = OptimizerKernels(adam=FusedAdam, gradient_norm=gradient_norm(request.device_type))
+    kernels = OptimizerKernels(adam=FusedAdam, gradient_norm=_norm(request))
     torch_adam = Offer(name="fused", build=lambda _: kernels, provider=f"torch {torch.__version__}")
     missing = [module for module in (EXTENSION, "apex.optimizers") if not installed.has(module)]
     if missing:
@@ -32,4 +34,8 @@ def answers(request: OptimizerRequest) -> Answer:
 
 def _apex(request: OptimizerRequest) -> OptimizerKernels:
     adam: type[Any] = import_module("apex.optimizers").FusedAdam
-    return OptimizerKernels(adam=adam, gradient_norm=gradient_norm(request.device_type))
+    return OptimizerKernels(adam=adam, gradient_norm=_norm(request))
+
+
+def _norm(request: OptimizerRequest) -> GradientNormFn:
+    return foreach_norm if request.device_type == "cuda" else gradient_norm(request.device_type)
