@@ -32,9 +32,13 @@ def train(recipe: Recipe, *, backend_name: str, run_dir: Path, resume: bool, wor
     require_module(plugins)
     megatron.install(plugins.backend)
     from pretrain.training.assembly import assemble  # noqa: PLC0415  imports megatron.core: after the bridge
+    from pretrain.training.determinism import deterministic  # noqa: PLC0415
     from pretrain.training.run_files import conclude  # noqa: PLC0415
 
-    with assemble(recipe, plugins, run_dir, world, resume=resume, started=started) as training:
+    with (
+        deterministic(is_wanted=recipe.train.deterministic_mode),
+        assemble(recipe, plugins, run_dir, world, resume=resume, started=started) as training,
+    ):
         reason = training.run()
         if world.rank == 0:
             conclude(training.journal, run_dir, reason, training.progress.iteration)
