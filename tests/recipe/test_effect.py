@@ -48,6 +48,7 @@ SWITCHED_OFF = {
     "data.cache_path": ["data.index=native"],
     "evaluation.iters": ["evaluation.interval=0"],
     "evaluation.target_loss": ["evaluation.interval=0"],
+    "train.manual_gc_interval": ["train.manual_gc=false"],
     "logging.tensorboard_queue_size": ["logging.tensorboard=false"],
 }
 """What makes a key idle that has an effect in the smallest recipe."""

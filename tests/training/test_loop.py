@@ -95,6 +95,7 @@ def training(make, tmp_path):
             ),
             saving=Saving(CheckpointFolder(tmp_path, recipe.checkpoint.keep), rank=0),
             stopping=SimpleNamespace(reason=lambda: next(reasons, ""), settle=lambda: None),
+            garbage=SimpleNamespace(after=lambda iteration: None, collect=lambda: None),
             journal=Log(),
             timers=PhaseTimers(),
             interval=Interval(torch.device("cpu")),
@@ -203,6 +204,19 @@ def test_a_finished_training_is_no_exit(training, every):
     run = training("train.train_iters=4", f"train.exit_interval={every}", progress=Progress(2, 16))
     assert run.run() == ""
     assert run.journal.events[-3:] == ["valid 4", "test 4", "the model continues def main"]
+
+
+def test_garbage_is_collected_after_steps_evaluations_and_checkpoints(training):
+    overrides = ("train.train_iters=2", "evaluation.interval=1", "checkpoint.save_interval=1", "logging.log_interval=9")
+    run = training(*overrides)
+    events = run.journal.events
+    run.garbage.after = lambda iteration: events.append(f"after {iteration}")
+    run.garbage.collect = lambda: events.append("collect")
+    run.run()
+    assert events == [
+        "checkpoint 1", "collect", "valid 1", "collect", "after 1", "train 2", "after 2",
+        "checkpoint 2", "collect", "valid 2", "collect", "test 2", "collect", "the model continues def main",
+    ]  # fmt: skip
 
 
 def test_a_resumed_run_does_what_is_left(training):

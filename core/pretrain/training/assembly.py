@@ -23,6 +23,7 @@ from pretrain.plugins.readiness import require_compilation, require_dtype, requi
 from pretrain.training import run_files
 from pretrain.training.batch_sizes import BatchSizes, total_iterations
 from pretrain.training.continuation import continue_prompt
+from pretrain.training.garbage import Garbage
 from pretrain.training.interval import Interval
 from pretrain.training.journal import Journal
 from pretrain.training.loop import Training
@@ -64,12 +65,10 @@ def assemble(
         engine, kernels = build_engine(recipe, plugins, tokenizer.vocab_size, device, partial(_tell, world.rank))
         reading = Reading.of(recipe, tokenizer, layout, engine, pin_memory=plugins.backend.pinned_memory())
         progress, remark, reading = _start(recipe, engine, reading, run_dir, resume=resume)
-        iterations = total_iterations(recipe)
         with (
-            Journal(
-                recipe, run_dir, rank=world.rank, total_iterations=iterations, progress=progress, resumed=resume
-            ) as journal,
+            _journal(recipe, run_dir, world.rank, progress, resumed=resume) as journal,
             Stopping(recipe) as stopping,
+            Garbage(recipe.train.manual_gc_interval, is_manual=recipe.train.manual_gc) as garbage,
             naming_kernels(kernels),
         ):
             devices = _devices(plugins, device)
@@ -80,7 +79,7 @@ def assemble(
             training = Training(
                 recipe=recipe,
                 layout=layout,
-                total_iterations=iterations,
+                total_iterations=total_iterations(recipe),
                 sizes=BatchSizes.of(recipe),
                 progress=progress,
                 engine=engine,
@@ -88,6 +87,7 @@ def assemble(
                 evaluation=reading.evaluation(),
                 saving=_saving(recipe, run_dir, world.rank, progress, resumed=resume and bool(remark)),
                 stopping=stopping,
+                garbage=garbage,
                 journal=journal,
                 timers=timers,
                 interval=Interval(device),
@@ -107,12 +107,16 @@ def assemble(
 
 def _device(recipe: Recipe, plugins: Plugins, world: World) -> torch.device:
     """Return this rank's device, which must know the recipe's dtype and for which layers compile if they are to."""
-    torch.use_deterministic_algorithms(recipe.train.deterministic_mode)
     device = take_device(plugins, world.local_rank)
     require_dtype(plugins, compute_dtype(recipe))
     require_compilation(plugins, recipe)
     require_overlap(plugins, recipe)
     return device
+
+
+def _journal(recipe: Recipe, run_dir: Path, rank: int, progress: Progress, *, resumed: bool) -> Journal:
+    total = total_iterations(recipe)
+    return Journal(recipe, run_dir, rank=rank, total_iterations=total, progress=progress, resumed=resumed)
 
 
 def _start(

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pretrain.recipe.layout import Layout
     from pretrain.training.batch_sizes import BatchSizes
     from pretrain.training.evaluation import Evaluation, Split
+    from pretrain.training.garbage import Garbage
     from pretrain.training.interval import Interval
     from pretrain.training.journal import Journal
     from pretrain.training.progress import Progress
@@ -50,6 +51,7 @@ class Training:
         evaluation: held-out loss; None if switched off.
         saving: writes checkpoints; None if switched off.
         stopping: reasons to leave early.
+        garbage: collects Python's between steps.
         journal: where records go.
         timers: phase timers.
         interval: what is added up for the next record.
@@ -69,6 +71,7 @@ class Training:
     evaluation: Evaluation | None
     saving: Saving | None
     stopping: Stopping
+    garbage: Garbage
     journal: Journal
     timers: PhaseTimers
     interval: Interval
@@ -119,6 +122,7 @@ class Training:
             self._save()
         if not is_last and not hurry and self._is_due(self.recipe.evaluation.interval):
             self._evaluate("valid")
+        self.garbage.after(self.progress.iteration)
         return reason
 
     def _exit_interval(self, *, is_last: bool) -> str:
@@ -174,7 +178,7 @@ class Training:
         with self.timers.phase("evaluation"):
             record = self.evaluation.run(split, self.progress.iteration)
         self.journal.evaluation(record, self.progress.consumed_samples)
-        self.interval.go_on()
+        self._go_on()
         return record
 
     def _save(self) -> None:
@@ -187,6 +191,10 @@ class Training:
                 raise TrainingError(self._not_finite())
             saved = self.saving.save(self.engine, self.progress)
         self.journal.note(f"checkpoint: {saved}")
+        self._go_on()
+
+    def _go_on(self) -> None:
+        self.garbage.collect()
         self.interval.go_on()
 
     def _check_loss_scale(self) -> None:

@@ -153,6 +153,7 @@ RULES = (
         ("checkpoint.save",),
         lambda r: r.checkpoint.save is not False,
     ),
+    Rule(("train.manual_gc_interval",), "train.manual_gc: true", ("train.manual_gc",), lambda r: r.train.manual_gc),
     Rule(
         ("checkpoint.finetune",),
         "checkpoint.load",

@@ -42,6 +42,12 @@ class TrainSection(Section):
     deterministic_mode: Bool = Field(
         default=False, description="Only kernels that give the same bits every time; refused where there is none."
     )
+    manual_gc: Bool = Field(
+        default=True,
+        description="Whether Python's garbage is collected between steps alone, on all ranks at the same time, so that "
+        "no rank waits for another's collector.",
+    )
+    manual_gc_interval: Int = Field(default=50, gt=0, description="Iterations between two such collections.")
     exit_interval: Int | None = Field(
         default=None, gt=0, description="Save and leave at a multiple of so many iterations."
     )

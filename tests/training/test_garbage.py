@@ -1,0 +1,70 @@
+"""Python's garbage is collected after the steps for which it is due, and as before when the training is over."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+
+from pretrain.training.garbage import Garbage
+
+
+class Knot:
+    """Garbage that only the collector finds."""
+
+    def __init__(self):
+        self.itself = self
+
+
+@pytest.fixture(autouse=True)
+def collector():
+    assert gc.isenabled()
+    before = gc.get_freeze_count()
+    yield
+    assert gc.isenabled()
+    assert gc.get_freeze_count() <= before
+
+
+def test_garbage_goes_after_the_iterations_of_the_interval():
+    with Garbage(3, is_manual=True) as garbage:
+        assert not gc.isenabled()
+        gone = weakref.ref(Knot())
+        for iteration in (1, 2):
+            garbage.after(iteration)
+            assert gone() is not None
+        garbage.after(3)
+        assert gone() is None
+
+
+def test_the_collector_works_again_after_an_error():
+    with pytest.raises(RuntimeError, match="broken"), Garbage(1, is_manual=True):
+        raise RuntimeError("broken")
+
+
+def test_what_was_there_before_is_left_out_until_the_end():
+    knot = Knot()
+    there = weakref.ref(knot)
+    with Garbage(1, is_manual=True) as garbage:
+        del knot
+        garbage.collect()
+        assert there() is not None
+    gc.collect()
+    assert there() is None
+
+
+def test_the_collector_may_be_left_alone(monkeypatch):
+    with Garbage(1, is_manual=False) as garbage:
+        assert gc.isenabled()
+        monkeypatch.setattr(gc, "collect", pytest.fail)
+        garbage.after(1)
+
+
+def test_a_collector_that_was_off_stays_off():
+    gc.disable()
+    try:
+        with Garbage(1, is_manual=True):
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
