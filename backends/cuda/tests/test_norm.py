@@ -45,10 +45,31 @@ def test_weight_gradients_are_summed_over_all_tiles_of_all_programs(device, monk
 
 
 @pytest.mark.parametrize("kind", ["LayerNorm", "RMSNorm"])
-def test_a_long_row_is_taken_in_one_pass(device, kind):
+def test_a_long_row_is_taken_in_one_pass_forward_and_in_turns_backward(device, kind):
     request = examples.norm(torch.bfloat16, kind, hidden=16400)
     kernel = answer("triton", request).build({})
     assert_agrees(kernel, oracle(request), inputs(2, 16400, kind, torch.bfloat16), device)
+
+
+@pytest.mark.parametrize("kind", ["LayerNorm", "RMSNorm"])
+@pytest.mark.parametrize("hidden", [120, 130])
+@pytest.mark.parametrize("rows", [1, 7, 8, 9, 50])
+def test_long_rows_have_the_gradients_of_short_ones(device, monkeypatch, kind, hidden, rows):
+    """In turns of 32 columns; the weights' in three chunks of four rows and tiles of 64 columns."""
+    monkeypatch.setattr("pretrain_cuda.norm_triton.LONGEST", 64)
+    for name, value in (("BLOCK", 32), ("TILE_ROWS", 4), ("TILE_COLUMNS", 64), ("CHUNKS", 3)):
+        monkeypatch.setattr(f"pretrain_cuda.norm_long.{name}", value)
+    request = examples.norm(kind=kind, hidden=hidden)
+    kernel = answer("triton", request).build({})
+    assert_agrees(kernel, oracle(request), inputs(rows, hidden, kind), device)
+
+
+def test_a_long_layer_norm_without_bias(device, monkeypatch):
+    monkeypatch.setattr("pretrain_cuda.norm_triton.LONGEST", 64)
+    request = examples.norm(hidden=100)
+    given = inputs(5, 100)
+    del given["bias"]
+    assert_agrees(answer("triton", request).build({}), oracle(request), given, device)
 
 
 def test_no_rows_give_no_rows_and_zero_gradients(device):
@@ -79,7 +100,7 @@ NOT_BUILT = "is not installed; apex (github.com/NVIDIA/apex) brings it when it i
         ("apex", MIXED, "weights in torch.float32 for torch.bfloat16; only both in one dtype"),
         ("apex", examples.norm(torch.float64), "dtype torch.float64; only float32, float16, bfloat16"),
         ("apex", examples.norm(kind="RMSNorm"), f"fused_layer_norm_cuda {NOT_BUILT} --cuda_ext"),
-        ("triton", examples.norm(hidden=65537), "hidden size 65537; at most 65536"),
+        ("triton", examples.norm(hidden=32769), "hidden size 32769; at most 32768"),
         ("triton", examples.norm(torch.float64), "dtype torch.float64; only float32, float16, bfloat16"),
         ("torch", MIXED, "weights in torch.float32 for torch.bfloat16; only both in one dtype"),
     ],

@@ -1,4 +1,4 @@
-"""Layer norm and RMS norm in Triton: a row is read once, forward and backward."""
+"""Layer norm and RMS norm in Triton: a row is read once forward, and backward where it is not longer than LONGEST."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import triton.language as tl
 from torch.autograd.function import once_differentiable
 
 from pretrain.reference.norm import refuse_bias
+from pretrain_cuda import norm_long
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 PROGRAMS = 256
 """Programs of the backward pass, about two on each multiprocessor: each adds up the weight gradient of its rows, and
 their sums are added afterwards, always in the same order."""
+
+LONGEST = 8192
+"""Entries of a row that stays in registers in the backward pass, with its share of the weights' gradients."""
 
 TILE = 4096
 """Entries of short rows that one program holds at a time: enough loads under way to keep the memory busy."""
@@ -73,31 +77,76 @@ class _Norm(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, mean, rstd = ctx.saved_tensors
-        grad_x = torch.empty_like(x)
-        columns, rows = weight.numel(), mean.numel()
-        tile_rows, block, warps = _shape(columns)
         has_bias = ctx.bias_dtype is not None
-        programs = min(PROGRAMS, triton.cdiv(rows, tile_rows))
-        sums = torch.empty(1 + has_bias, programs, columns, dtype=torch.float32, device=x.device)
-        if rows:
-            _backward[programs,](
-                x,
-                weight,
-                grads[0].contiguous(),
-                mean,
-                rstd,
-                grad_x,
-                sums,
-                rows,
-                columns,
-                centred=ctx.centred,
-                has_bias=has_bias,
-                tile_rows=tile_rows,
-                block=block,
-                num_warps=warps,
-            )
+        way = _backward_short if weight.numel() <= LONGEST else _backward_long
+        grad_x, sums = way(x, weight, grads[0].contiguous(), mean, rstd, centred=ctx.centred, has_bias=has_bias)
         whole = sums.sum(dim=1)
         return grad_x, whole[0].to(weight.dtype), whole[1].to(ctx.bias_dtype) if has_bias else None, None, None
+
+
+def _backward_short(
+    x: Tensor, weight: Tensor, grad_y: Tensor, mean: Tensor, rstd: Tensor, *, centred: bool, has_bias: bool
+) -> tuple[Tensor, Tensor]:
+    """Return the input's gradient and partial sums of the weights' [1 or 2, programs, h]."""
+    grad_x, columns, rows = torch.empty_like(x), weight.numel(), mean.numel()
+    tile_rows, block, warps = _shape(columns)
+    programs = min(PROGRAMS, triton.cdiv(rows, tile_rows))
+    sums = torch.empty(1 + has_bias, programs, columns, dtype=torch.float32, device=x.device)
+    if rows:
+        _backward[programs,](
+            x,
+            weight,
+            grad_y,
+            mean,
+            rstd,
+            grad_x,
+            sums,
+            rows,
+            columns,
+            centred=centred,
+            has_bias=has_bias,
+            tile_rows=tile_rows,
+            block=block,
+            num_warps=warps,
+        )
+    return grad_x, sums
+
+
+def _backward_long(
+    x: Tensor, weight: Tensor, grad_y: Tensor, mean: Tensor, rstd: Tensor, *, centred: bool, has_bias: bool
+) -> tuple[Tensor, Tensor]:
+    """Do the same by two kernels."""
+    grad_x, columns, rows = torch.empty_like(x), weight.numel(), mean.numel()
+    chunks = min(norm_long.CHUNKS, triton.cdiv(rows, norm_long.TILE_ROWS))
+    sums = torch.empty(1 + has_bias, chunks, columns, dtype=torch.float32, device=x.device)
+    if rows:
+        norm_long.backward_row[rows,](
+            x,
+            weight,
+            grad_y,
+            mean,
+            rstd,
+            grad_x,
+            columns,
+            centred=centred,
+            block=norm_long.BLOCK,
+            num_warps=norm_long.WARPS,
+        )
+        norm_long.backward_columns[triton.cdiv(columns, norm_long.TILE_COLUMNS), chunks](
+            x,
+            grad_y,
+            mean,
+            rstd,
+            sums,
+            rows,
+            columns,
+            centred=centred,
+            has_bias=has_bias,
+            tile_rows=norm_long.TILE_ROWS,
+            tile_columns=norm_long.TILE_COLUMNS,
+            num_warps=norm_long.TILE_WARPS,
+        )
+    return grad_x, sums
 
 
 def _shape(columns: int) -> tuple[int, int, int]:

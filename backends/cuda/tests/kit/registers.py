@@ -1,0 +1,85 @@
+"""Compiles the Triton kernels for GPUs that are not here, and says how many registers and spilled bytes each needs.
+
+    python -m kit.registers [--write] [--only TEXT] [CAPABILITY ...]      in backends/cuda/tests; 80 90 100
+
+prints it as JSON, or with --write makes registers.json of it: what is asked and the kernel -> capability -> registers
+and bytes of local memory of a thread, threads of a program. Nothing is launched. The numbers are those of the ptxas
+that Triton brings, for one version of Triton.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import tempfile
+from pathlib import Path
+
+import triton
+from triton.runtime.jit import JITFunction
+
+from kit.offline import AbsentDevice
+
+TABLE = Path(__file__).parents[1] / "registers.json"
+CAPABILITIES = (80, 90, 100)
+
+
+def measure(capabilities: list[int], only: str = "") -> dict[str, dict[str, list[int]]]:
+    """Return the table's rows whose names contain `only`."""
+    from kit.register_calls import CALLS
+
+    found: dict[str, dict[str, list[int]]] = {}
+    run = JITFunction.run
+    for capability in capabilities:
+        triton.runtime.driver.set_active(AbsentDevice(capability))
+        for operation, calls in CALLS.items():
+            for asked, call in calls():
+                name = f"{operation}: {asked}"
+                if only not in name:
+                    continue
+
+                def compile_only(self, *args, grid, warmup, name=name, capability=capability, **kwargs):
+                    kernel = run(self, *args, grid=grid, warmup=True, **kwargs)
+                    row = found.setdefault(f"{name}: {self.fn.__name__}", {})
+                    row[str(capability)] = resources(kernel)
+                    return kernel
+
+                JITFunction.run = compile_only
+                try:
+                    call()
+                finally:
+                    JITFunction.run = run
+    return found
+
+
+def resources(kernel) -> list[int]:
+    """Return registers and bytes of local memory of a thread, and the threads of a program."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as cubin:
+        cubin.write(kernel.asm["cubin"])
+        cubin.flush()
+        program = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+        command = [program, "--dump-resource-usage", cubin.name]
+        usage = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    registers, stack, local = (int(re.search(rf"{what}:(\d+)", usage)[1]) for what in ("REG", "STACK", "LOCAL"))
+    return [registers, stack + local, 32 * kernel.metadata.num_warps]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--only", default="")
+    parser.add_argument("capabilities", type=int, nargs="*", default=CAPABILITIES)
+    asked = parser.parse_args()
+    rows = measure(asked.capabilities, asked.only)
+    if not asked.write:
+        print(json.dumps(rows))
+        return
+    lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(row)}" for name, row in sorted(rows.items()))
+    TABLE.write_text(f'{{\n "triton": "{triton.__version__}",\n "kernels": {{\n{lines}\n }}\n}}\n')
+
+
+if __name__ == "__main__":
+    os.environ.pop("TRITON_INTERPRET", None)
+    main()

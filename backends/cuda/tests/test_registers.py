@@ -1,0 +1,80 @@
+"""No Triton kernel spills registers at any shape that it accepts: registers.json says how many each needs.
+
+The table is what ptxas says for compute capabilities 8.0, 9.0 and 10.0; `python -m kit.registers --write` makes it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from kit.register_calls import CALLS
+from kit.registers import CAPABILITIES, TABLE
+from pretrain.plugins.offer import Decline, Offer
+from pretrain.testing import examples
+from pretrain_cuda import norm
+
+REGISTERS = 65536
+"""Of a multiprocessor, on every architecture from 8.0 on."""
+
+TABLED = json.loads(TABLE.read_text())
+ROWS = TABLED["kernels"]
+
+
+def compiled(folder, *arguments):
+    variables = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, "-m", "kit.registers", *arguments],
+        env=variables | {"TRITON_CACHE_DIR": str(folder)},
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("capability", [str(capability) for capability in CAPABILITIES])
+def test_nothing_is_spilled_and_a_program_fits(capability):
+    assert [name for name, row in ROWS.items() if row[capability][1]] == []
+    assert [name for name, row in ROWS.items() if row[capability][0] * row[capability][2] > REGISTERS] == []
+
+
+def test_all_that_is_accepted_is_in_the_table():
+    tabled = {name.rpartition(": ")[0] for name in ROWS}
+    assert tabled == {f"{operation}: {asked}" for operation, calls in CALLS.items() for asked, _ in calls()}
+
+
+def test_the_longest_rows_of_a_norm_are_in_the_table():
+    """What is longer is declined."""
+    longest = max(int(name.split("hidden ")[1].partition(":")[0]) for name in ROWS if name.startswith("norm"))
+    offers = {size: norm.answers(examples.norm(hidden=size))[2] for size in (longest, longest + 1)}
+    assert isinstance(offers[longest], Offer)
+    assert isinstance(offers[longest + 1], Decline)
+
+
+needs_its_triton = pytest.mark.skipif(
+    version("triton") != TABLED["triton"], reason=f"the table is of Triton {TABLED['triton']}; here is another"
+)
+
+
+@needs_its_triton
+def test_the_norm_of_gpt3_is_as_the_table_says(tmp_path):
+    found = compiled(tmp_path, "--only", "norm: LayerNorm, bf16, hidden 12288", "90")
+    assert len(found) == 3
+    assert found == {name: {"90": ROWS[name]["90"]} for name in found}
+
+
+@pytest.mark.slow
+@needs_its_triton
+@pytest.mark.parametrize("capability", [str(capability) for capability in CAPABILITIES])
+def test_every_kernel_is_as_the_table_says(tmp_path, capability):
+    found = compiled(tmp_path, capability)
+    assert found == {name: {capability: row[capability]} for name, row in ROWS.items()}
