@@ -11,7 +11,7 @@ import torch
 from pretrain.errors import BackendError
 from pretrain.plugins.backend import Available, Unavailable
 from pretrain.recipe import make_recipe
-from pretrain_cuda import driver
+from pretrain_cuda import driver, environment
 from pretrain_cuda.backend import CudaBackend
 
 A100 = "NVIDIA A100-SXM4-80GB"
@@ -94,12 +94,18 @@ def test_one_hardware_queue_where_tensor_parallelism_needs_it(machine, tensor, c
 def test_without_nvidia_smi_one_queue_is_the_safe_choice(machine):
     machine(cards=())
     recipe = make_recipe(RECIPE, ["parallel.tensor_model_parallel_size=2"])
-    assert CudaBackend().prepare(recipe) == {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+    assert CudaBackend().prepare(recipe)["CUDA_DEVICE_MAX_CONNECTIONS"] == "1"
 
 
 def test_determinism_needs_cublas_to_know_before_the_context(machine):
     recipe = make_recipe(RECIPE, ["train.deterministic_mode=true"])
-    assert CudaBackend().prepare(recipe) == {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+    assert CudaBackend().prepare(recipe)["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+
+
+def test_a_run_sets_no_more_than_it_needs(machine, monkeypatch):
+    for name in (*environment.ALLOCATOR, "TRITON_CACHE_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    assert set(CudaBackend().prepare(make_recipe(RECIPE))) == {"PYTORCH_ALLOC_CONF", "TRITON_CACHE_DIR"}
 
 
 class TestNamed:
@@ -132,6 +138,9 @@ class TestNamed:
         ("NVIDIA H100 PCIe", torch.float16, 756),
         ("NVIDIA H100 80GB HBM3", torch.bfloat16, 989.4),
         ("NVIDIA H200", torch.bfloat16, 989.4),
+        ("NVIDIA B200", torch.bfloat16, 2250),
+        ("NVIDIA GB200", torch.bfloat16, 2500),
+        ("NVIDIA GB200", torch.float32, 80),
         ("Tesla V100-SXM2-16GB", torch.float16, 125),
         ("Tesla V100-SXM2-16GB", torch.bfloat16, None),
         (A100, torch.float64, None),

@@ -10,7 +10,7 @@ import torch
 from pretrain.errors import BackendError
 from pretrain.plugins.backend import Available, Backend, PointToPoint, Unavailable
 from pretrain.plugins.named import NamedDevice
-from pretrain_cuda import devices, driver
+from pretrain_cuda import devices, driver, environment
 from pretrain_cuda.devices import AMPERE, BLACKWELL
 
 if TYPE_CHECKING:
@@ -57,10 +57,12 @@ class CudaBackend(Backend):
     def prepare(self, recipe: Recipe) -> Mapping[str, str]:
         """Let collectives start before the kernels queued behind them, and make cuBLAS repeatable if that is asked.
 
+        The rest is in `environment`.
+
         With one hardware queue the all-reduce of an input gradient starts before the weight gradient that hides it;
         Megatron-LM (training/arguments.py 927) requires that up to Hopper, and Blackwell does not need it.
         """
-        variables = {}
+        variables = environment.variables(os.environ)
         if recipe.parallel.tensor_model_parallel_size > 1 and not _newer_than_hopper():
             variables["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
         if recipe.train.deterministic_mode:

@@ -10,8 +10,9 @@ if TYPE_CHECKING:
     from pretrain.plugins.offer import Answer
     from pretrain.plugins.requests import CollectivesRequest
 
-HIGH_PRIORITY = frozenset({"tp", "tp-cp", "tp-dp", "tp-dp-cp"})
-"""Groups whose collectives a computation waits for: those of tensor parallelism, by megatron-core's names."""
+HIGH_PRIORITY = frozenset({"tp", "tp_cp", "tp_dp", "tp_dp_cp"})
+"""Groups whose collectives a computation waits for: those of tensor parallelism, by the names that megatron-core 0.16.1
+asks options for (parallel_state.py, initialize_model_parallel)."""
 
 
 def answers(request: CollectivesRequest) -> Answer:

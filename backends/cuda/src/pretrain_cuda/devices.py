@@ -55,7 +55,9 @@ TABLE = (
     Device(r"H100|H800|GH200", HOPPER, 989.4 * TERA, 67 * TERA),
     Device(r"H200 NVL", HOPPER, 835 * TERA, 60 * TERA),
     Device(r"H200", HOPPER, 989.4 * TERA, 67 * TERA),
-    Device(r"GB200|B200", BLACKWELL, 2250 * TERA, 75 * TERA),
+    # Per GPU of NVIDIA's GB200 NVL72, 360 PFLOPS with sparsity for 72 of them; of its HGX B200, 36 for 8.
+    Device(r"GB200", BLACKWELL, 2500 * TERA, 80 * TERA),
+    Device(r"B200", BLACKWELL, 2250 * TERA, 75 * TERA),
 )
 
 
