@@ -2,24 +2,26 @@
 
     python -m benchmarks.gpu_train [--rounds 10] [--micro-batch-size 16] [--micro-batches 4] [--keep]
 
-Sequence 1024, bf16, no dropout, gradients clipped to 1, AdamW. Each system lives in a process of its own on the same
-GPU and takes a step when it is told, in turn; the ratios are taken round by round. The GPU must hold all of them:
-choose a smaller micro batch where it does not. compiled_layers: pretrain with kernels.compile: layer. compiled:
-systems/compiled.py. megatron: GPTModel with the local spec.
+Sequence 1024, bf16, no dropout, gradients clipped to 1, AdamW. The systems come one after the other, each in a process
+of its own, so that each has the GPU's memory to itself; one that runs out of it is said to have. compiled_layers:
+pretrain with kernels.compile: layer. compiled: systems/compiled.py. megatron: GPTModel with Transformer Engine's spec.
+Where that is not installed megatron-core has only its local spec, which stores the scores and takes torch's AdamW
+parameter by parameter: it is run, and named for what it is, but no ratio is made of it.
 
 Utilisation is model FLOPs (pretrain/observe/flops.py: attention as the full square, no recompute) over the datasheet's.
+The exit code is 1 if a system failed otherwise, or pretrain did.
 """
 
 from __future__ import annotations
 
 import statistics
+import sys
 from typing import TYPE_CHECKING
 
 import torch
 
-from benchmarks import gpu
+from benchmarks import alone, gpu
 from benchmarks.setting import Setting
-from benchmarks.train_step import compare
 from pretrain.observe.flops import flops_per_sequence
 
 if TYPE_CHECKING:
@@ -41,11 +43,14 @@ def main() -> None:
     plugins = gpu.plugins(tiny=arguments.tiny)
     setting = setting_of(arguments, plugins)
     systems = arguments.systems.split(",")
-    compared = compare(systems, setting, arguments.rounds)
+    found = alone.measure(systems, setting, arguments.rounds)
     peak = plugins.backend.peak_flops(torch.bfloat16)
-    for name in systems:
-        compared[name]["utilisation"] = utilisation(setting, compared[name]["seconds"], peak)
-    gpu.report("gpu_train", arguments, plugins, {**described(setting, plugins), "peak_flops": peak, **compared})
+    for system in found.values():
+        if "seconds" in system:
+            system["utilisation"] = utilisation(setting, system["seconds"], peak)
+    measured = {**described(setting, plugins), "peak_flops": peak, **found, **alone.ratios(found, systems[0])}
+    gpu.report("gpu_train", arguments, plugins, measured)
+    sys.exit(int("seconds" not in found[systems[0]] or any("failed" in system for system in found.values())))
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

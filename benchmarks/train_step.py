@@ -11,12 +11,14 @@ local spec and the optimizer that megatron-core has as installed, on the CPU thr
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import statistics
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import IO
 
 from benchmarks import machine
 from benchmarks.setting import GPT2_124M, Setting
@@ -71,34 +73,50 @@ def compare(systems: list[str], setting: Setting, rounds: int) -> dict[str, obje
     return result
 
 
-class Worker:
-    """A system in a process of its own."""
+class Died(SystemExit):
+    """A system ended before its answer."""
 
-    def __init__(self, name: str, setting: Setting) -> None:
+
+class Worker:
+    """A system in a process of its own.
+
+    Attributes:
+        about: what it says of itself, known after its first step.
+    """
+
+    def __init__(self, name: str, setting: Setting, errors: IO[str] | None = None) -> None:
         command = [sys.executable, "-m", f"benchmarks.systems.{name}", setting.to_json()]
         root = Path(__file__).parent.parent
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=root)
+        self.about: dict[str, object] = {}
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=root
+        )
 
     def step(self) -> tuple[float, float]:
-        self.process.stdin.write("step\n")
-        self.process.stdin.flush()
+        try:
+            self.process.stdin.write("step\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            raise Died(f"{self.process.args} died") from None
         line = self.process.stdout.readline()
         if not line:
-            raise SystemExit(f"{self.process.args} died")
+            raise Died(f"{self.process.args} died")
         answer = json.loads(line)
+        self.about = answer["about"]
         return answer["seconds"], answer["loss"]
 
     def close(self) -> None:
-        self.process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
         self.process.wait()
 
 
-def serve(step) -> None:
-    """Take a step for every line on standard input; `step` returns the loss."""
+def serve(step, about: dict[str, object] | None = None) -> None:
+    """Take a step for every line on standard input; `step` returns the loss. `about` is what to know of the system."""
     for _ in sys.stdin:
         start = time.perf_counter()
         loss = step()
-        print(json.dumps({"seconds": time.perf_counter() - start, "loss": loss}), flush=True)
+        print(json.dumps({"seconds": time.perf_counter() - start, "loss": loss, "about": about or {}}), flush=True)
 
 
 if __name__ == "__main__":

@@ -41,6 +41,9 @@ def test_it_runs(run, benchmark):
         assert all(
             0 < result[name]["last_loss"] < 10 for name in ("pretrain", "compiled_layers", "compiled", "megatron")
         )
+        assert result["speed over compiled"] > 0
+        assert result["megatron"]["spec"] == "local"
+        assert result["speed over megatron"].startswith("none: ")
 
 
 def test_what_tiny_sizes_give_is_not_kept(run):
