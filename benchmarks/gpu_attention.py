@@ -7,7 +7,8 @@ turns; a sample is the mean of ten passes in a row. "softmax" is the reference's
 run on this GPU gets. Of n x n blocks the triangle computes (n + 1) / 2n: its time over that of the square, round by
 round, stands beside that number.
 
-Memory is what one pass adds at its peak. TFLOP/s count the products that a causal mask leaves, forward and backward.
+Memory is what one pass adds at its peak. TFLOP/s count what a causal mask leaves of seven products, as the
+FlashAttention papers do: two forward, and five backward, of which one computes the scores again.
 """
 
 from __future__ import annotations
@@ -144,9 +145,12 @@ def synchronize(device) -> None:
 
 
 def flops(request) -> float:
-    """Return those of two products forward and four backward, over half of the weights."""
+    """Return those of two products forward and five backward over the weights on and below the diagonal.
+
+    Dao, FlashAttention-2, arXiv 2307.08691, section 4.1: 4 s^2 d h forward, 2.5 times that backward, half of it causal.
+    """
     weights = request.micro_batch_size * request.heads * request.seq_length * (request.seq_length + 1) / 2
-    return 6 * 2 * weights * request.head_size
+    return 7 * 2 * weights * request.head_size
 
 
 if __name__ == "__main__":

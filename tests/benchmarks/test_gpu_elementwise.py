@@ -19,5 +19,6 @@ def test_it_measures_every_kernel_of_every_operation(run):
         ways = kernels["reference reference"]
         assert set(ways) == {"forward", "forward and backward"}
         assert all(way["milliseconds"][0] > 0 for way in ways.values())
+        assert {way["measured"] for way in ways.values()} == {"launched one by one: cpu has no graphs"}
         assert all(way["of_the_copy"]["median"] == way["of_the_copy"]["all"][0] for way in ways.values())
     assert measured["norm, RMSNorm"]["cpu torch"] == {"declined": "kind RMSNorm; only LayerNorm"}
