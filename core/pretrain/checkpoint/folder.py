@@ -120,7 +120,7 @@ class CheckpointFolder:
         return final
 
     def _publish(self, unfinished: Path, final: Path, iteration: int) -> None:
-        _flush(unfinished)
+        _flush(*unfinished.iterdir(), unfinished)
         if final.exists():  # saved before, by a run that was started again from an older one
             final.rename(self.path / f"{_UNFINISHED}replaced-{iteration:07d}")
         unfinished.rename(final)
@@ -157,10 +157,13 @@ def _tracked(number: str) -> str:
     return f"{line}xxh3 {digest_of(line.encode())}\n"
 
 
-def _flush(path: Path) -> None:
-    """Have the file, or the folder with its files, on the disk before anything relies on it."""
-    for entry in [*path.iterdir(), path] if path.is_dir() else [path]:
-        descriptor = os.open(entry, os.O_RDONLY)
+def _flush(*paths: Path) -> None:
+    """Have files and folders on the disk before anything relies on them.
+
+    Of the folder of checkpoints only itself: opening and closing the lock in it (launch/run_lock.py) would end that.
+    """
+    for path in paths:
+        descriptor = os.open(path, os.O_RDONLY)
         try:
             os.fsync(descriptor)
         finally:

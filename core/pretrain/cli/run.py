@@ -61,6 +61,9 @@ def _count(_: click.Context, __: click.Parameter, value: str | None) -> int | No
 @click.option("--run-dir", type=click.Path(path_type=Path), metavar="DIR", help="Default: runs/RECIPE-DATE-TIME.")
 @click.option("--resume", is_flag=True, help="Continue the run of --run-dir from its last checkpoint.")
 @click.option(
+    "--auto-resume", is_flag=True, help="Continue the run of --run-dir if there is one, else start it: for scripts."
+)
+@click.option(
     "--dry-run", is_flag=True, help="Show the complete recipe and its layout, look at its files; start nothing."
 )
 def command(
@@ -76,6 +79,7 @@ def command(
     launcher: str | None,
     run_dir: Path | None,
     resume: bool,
+    auto_resume: bool,
     dry_run: bool,
 ) -> int:
     """Train RECIPE, a YAML file.
@@ -103,10 +107,11 @@ def command(
     if dry_run:
         from pretrain.launch.description import describe  # noqa: PLC0415
         from pretrain.launch.inputs import require_inputs  # noqa: PLC0415
-        from pretrain.launch.run_directory import check_run_dir  # noqa: PLC0415
+        from pretrain.launch.run_directory import check_run_dir, holds_run  # noqa: PLC0415
 
         click.echo(describe(plan))
-        check_run_dir(run_dir, resume=resume)
+        resume = (run_dir is not None and holds_run(run_dir)) if auto_resume else resume
+        check_run_dir(run_dir, resume=resume, auto=auto_resume)
         require_inputs(plan.recipe, checkpoint=not resume)
         return 0
     if plan.notice:
@@ -116,7 +121,8 @@ def command(
         overrides=overrides,
         backend=backend,
         run_dir=None if run_dir is None else str(run_dir),
-        resume=resume,
+        resume=resume and not auto_resume,
+        auto_resume=auto_resume,
     )
     if world is not None:
         job.run(world)

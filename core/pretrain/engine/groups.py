@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import random
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
+from torch.distributed.rendezvous import rendezvous
 
 from pretrain.engine import swap_folders
 
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
 def join_world(backend: Backend, rank: int, world_size: int, timeout_minutes: int) -> None:
     """Join the default process group of the backend's kind; a world of one needs no address."""
-    store = dist.HashStore() if world_size == 1 else None  # type: ignore[attr-defined]  # torch's stub lacks it
+    store = dist.HashStore() if world_size == 1 else _store_of_restart()  # type: ignore[attr-defined]  # torch's stub lacks it
     dist.init_process_group(
         backend.process_group,
         init_method=None if store else "env://",
@@ -30,6 +32,19 @@ def join_world(backend: Backend, rank: int, world_size: int, timeout_minutes: in
         world_size=world_size,
         timeout=timedelta(minutes=timeout_minutes),
     )
+
+
+def _store_of_restart() -> Any:
+    """Return a store without what the ranks of before a restart have left in it; None for torch's own.
+
+    torchrun starts the ranks anew beside the same store (with --max-restarts, and no --rdzv-backend), in which they
+    would find each other's addresses of before.
+    """
+    restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    if restarts == "0":
+        return None
+    store, _, _ = next(iter(rendezvous("env://")))
+    return dist.PrefixStore(f"restart {restarts}", store)  # type: ignore[attr-defined]
 
 
 def make_parallel_groups(recipe: Recipe) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -64,4 +65,5 @@ def _store() -> Store:
     from torch.distributed.rendezvous import rendezvous  # noqa: PLC0415
 
     store, _, _ = next(iter(rendezvous("env://")))
-    return PrefixStore("pretrain", store)
+    # torchrun's restarts find what was decided before in the same store.
+    return PrefixStore(f"pretrain {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)

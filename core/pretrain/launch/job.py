@@ -6,11 +6,12 @@ import dataclasses
 import importlib
 import json
 import os
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from pretrain.launch.preparation import prepare_together
+from pretrain.launch.preparation import Prepared, prepare_together
 
 if TYPE_CHECKING:
     from pretrain.launch.world import World
@@ -37,6 +38,7 @@ class Job:
         backend: value of `--backend`.
         run_dir: the run directory; None for a new one below runs/.
         resume: continue the run of `run_dir`.
+        auto_resume: continue it if there is one, else start it.
         prepared: the launcher has called `prepare_run` already; otherwise rank 0 does.
         train: "module:function" of a `TrainFn`.
     """
@@ -46,6 +48,7 @@ class Job:
     backend: str
     run_dir: str | None
     resume: bool = False
+    auto_resume: bool = False
     prepared: bool = False
     train: str = TRAIN
 
@@ -68,10 +71,14 @@ class Job:
 
         os.environ.update(world.environment())
         recipe = load_recipe(self.recipe, self.overrides)
-        given = Path(self.run_dir) if self.run_dir else None
-        run_dir = given if given and self.prepared else prepare_together(recipe, given, world, resume=self.resume)
-        train = self._entry()
-        train(recipe, backend_name=self.backend, run_dir=run_dir, resume=self.resume, world=world)
+        with ExitStack() as lock:
+            if self.run_dir and self.prepared:
+                prepared = Prepared(Path(self.run_dir), self.resume)
+            else:
+                given = Path(self.run_dir) if self.run_dir else None
+                prepared = prepare_together(recipe, given, world, lock, resume=self.resume, auto=self.auto_resume)
+            train = self._entry()
+            train(recipe, backend_name=self.backend, run_dir=prepared.run_dir, resume=prepared.resume, world=world)
 
     def _entry(self) -> TrainFn:
         module, _, function = self.train.partition(":")

@@ -2,45 +2,102 @@
 
 from __future__ import annotations
 
+import json
+import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pretrain.errors import RunError
 from pretrain.launch.agreement import first_rank_decides
 from pretrain.launch.inputs import require_inputs
-from pretrain.launch.run_directory import check_run_dir, new_run_dir
+from pretrain.launch.run_directory import check_run_dir, holds_run, new_run_dir
+from pretrain.launch.run_lock import held
 
 if TYPE_CHECKING:
+    from contextlib import ExitStack
+
     from pretrain.launch.world import World
     from pretrain.recipe import Recipe
 
 
-def prepare_run(recipe: Recipe, run_dir: Path | None, *, resume: bool) -> Path:
-    """Return the run directory, with the corpus of `data.corpus` built. Called in one process only.
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Where a run is, and whether it is one that is continued."""
+
+    run_dir: Path
+    resume: bool
+
+
+def prepare_run(recipe: Recipe, run_dir: Path | None, lock: ExitStack, *, resume: bool, auto: bool) -> Prepared:
+    """Settle where the run is, with the corpus of `data.corpus` built. Called in one process only, which lives longer.
 
     Args:
         recipe: of the run.
         run_dir: as given; None for a new one below runs/.
+        lock: holds the run's directory, and its folder of checkpoints, against other runs.
         resume: whether `run_dir` must hold a run, instead of none.
+        auto: whether it may hold one or none; then what is there decides.
 
     Raises:
-        RunError: the directory holds a run and must not, or the other way round.
+        RunError: the directory holds a run and must not, or the other way round, or another process trains there.
+        CheckpointError: the folder of the checkpoints is another run's.
         DataError: the corpus cannot be built, or a tokenizer or token file is missing or damaged.
     """
-    check_run_dir(run_dir, resume=resume)
+    if auto or _is_restarted(run_dir):
+        resume = run_dir is not None and holds_run(run_dir)
+    check_run_dir(run_dir, resume=resume, auto=auto)
+    if run_dir is not None:
+        lock.enter_context(held(run_dir))
+    _take_checkpoints(recipe, run_dir, lock, resume=resume)
     if recipe.data.corpus is not None:
         from pretrain.data.corpus import prepare_corpus  # noqa: PLC0415  most recipes have their data
 
         prepare_corpus(recipe)
     else:
         require_inputs(recipe, checkpoint=False)  # many ranks would start only to find that one is missing
-    return run_dir or new_run_dir(Path(recipe.source).stem)
+    return Prepared(run_dir or new_run_dir(Path(recipe.source).stem), resume)
 
 
-def prepare_together(recipe: Recipe, run_dir: Path | None, world: World, *, resume: bool) -> Path:
+def prepare_together(
+    recipe: Recipe, run_dir: Path | None, world: World, lock: ExitStack, *, resume: bool, auto: bool
+) -> Prepared:
     """Do on rank 0 what `prepare_run` does and return its result on every rank; the nodes share their files.
 
     Raises:
         PretrainError: on rank 0, as `prepare_run`.
         SystemExit: on the other ranks, if rank 0 failed.
     """
-    return Path(first_rank_decides(lambda: str(prepare_run(recipe, run_dir, resume=resume).absolute()), world))
+
+    def decide() -> str:
+        prepared = prepare_run(recipe, run_dir, lock, resume=resume, auto=auto)
+        return json.dumps([str(prepared.run_dir.absolute()), prepared.resume])
+
+    agreed_dir, agreed_resume = json.loads(first_rank_decides(decide, world))
+    return Prepared(Path(agreed_dir), agreed_resume)
+
+
+def _take_checkpoints(recipe: Recipe, run_dir: Path | None, lock: ExitStack, *, resume: bool) -> None:
+    """Hold the folder of the checkpoints where it is not the run directory's, after a look at whose they are."""
+    from pretrain.checkpoint.owner import require_own  # noqa: PLC0415  --help needs none of it
+
+    require_own(recipe, run_dir, resume=resume)
+    if isinstance(recipe.checkpoint.save, str):
+        folder = Path(recipe.checkpoint.save)
+        if run_dir is None or run_dir.absolute() not in folder.absolute().parents:
+            lock.enter_context(held(folder))
+
+
+def _is_restarted(run_dir: Path | None) -> bool:
+    """Say whether torchrun has started the ranks anew after a failure: it does that with the same command.
+
+    Raises:
+        RunError: it may do so, and no restart would find the run.
+    """
+    if run_dir is None and os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0":
+        msg = (
+            "torchrun --max-restarts starts this command again after a failure: the run must be found again.\n"
+            "Pass --run-dir DIR; a restart then goes on from the last checkpoint there."
+        )
+        raise RunError(msg)
+    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"

@@ -13,8 +13,19 @@ RUNS = Path("runs")
 _OF_A_RUN = ("recipe.yml", "metrics.jsonl", "checkpoints")
 
 
-def check_run_dir(run_dir: Path | None, *, resume: bool) -> None:
+def holds_run(run_dir: Path) -> bool:
+    """Say whether a run has begun in the directory."""
+    return any((run_dir / name).exists() for name in _OF_A_RUN)
+
+
+def check_run_dir(run_dir: Path | None, *, resume: bool, auto: bool = False) -> None:
     """Pass when the directory may be used: it holds a run if that is resumed, and none otherwise.
+
+    Args:
+        run_dir: as given; None for a new one.
+        resume: whether it must hold a run.
+        auto: whether that was decided by what is there; then a run that was ended before its first file was complete
+            will do, and the directory must be given.
 
     Raises:
         RunError: it does not; with what to do.
@@ -23,8 +34,9 @@ def check_run_dir(run_dir: Path | None, *, resume: bool) -> None:
         msg = "--run-dir: an empty path, or the working directory itself.\nName a folder for the run."
         raise RunError(msg)
     if run_dir is None:
-        if resume:
-            msg = f"--resume needs the run to continue: pass --run-dir DIR.{_latest()}"
+        if resume or auto:
+            option = "--auto-resume" if auto else "--resume"
+            msg = f"{option} needs the run to continue: pass --run-dir DIR.{_latest()}"
             raise RunError(msg)
         return
     if run_dir.exists() and not run_dir.is_dir():
@@ -32,13 +44,16 @@ def check_run_dir(run_dir: Path | None, *, resume: bool) -> None:
         raise RunError(msg)
     _check_writable(run_dir)
     held = [name for name in _OF_A_RUN if (run_dir / name).exists()]
-    if resume and "recipe.yml" not in held:
-        msg = f"--run-dir {run_dir} holds no run to resume (no recipe.yml).\nLeave out --resume to start one there."
+    if resume and "recipe.yml" not in held and not auto:
+        msg = (
+            f"--run-dir {run_dir} holds no run to resume (no recipe.yml).\n"
+            "Leave out --resume to start one there; --auto-resume does the one or the other."
+        )
         raise RunError(msg)
     if held and not resume:
         msg = (
             f"--run-dir {run_dir} already holds a run ({', '.join(held)}).\n"
-            "Pass --resume to continue it, or another --run-dir to start a new one."
+            "Pass --resume to continue it (--auto-resume in a script that starts again), or another --run-dir."
         )
         raise RunError(msg)
 

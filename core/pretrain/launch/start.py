@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,17 +37,18 @@ def start(plan: Plan, job: Job) -> Failure | None:
         return _start_with_others(plan, job)
     if plan.hosted is not None:
         plan.hosted.require()
-    given = Path(job.run_dir) if job.run_dir else None
-    run_dir = prepare_run(plan.recipe, given, resume=job.resume)
-    try:
-        prepared = dataclasses.replace(job, run_dir=str(run_dir), prepared=True)
-        if plan.hosted is not None:
-            return _start_hosted(plan.hosted, prepared)
-        return run_ranks(prepared, node_worlds([plan.nproc], 0, LOCALHOST, free_port()))
-    finally:
-        if given is None:
-            with suppress(OSError):  # Nothing was written there: leave no empty folder behind.
-                run_dir.rmdir()
+    with ExitStack() as lock:
+        given = Path(job.run_dir) if job.run_dir else None
+        prepared = prepare_run(plan.recipe, given, lock, resume=job.resume, auto=job.auto_resume)
+        try:
+            known = dataclasses.replace(job, run_dir=str(prepared.run_dir), resume=prepared.resume, prepared=True)
+            if plan.hosted is not None:
+                return _start_hosted(plan.hosted, known)
+            return run_ranks(known, node_worlds([plan.nproc], 0, LOCALHOST, free_port()))
+        finally:
+            if given is None:
+                with suppress(OSError):  # Nothing was written there: leave no empty folder behind.
+                    prepared.run_dir.rmdir()
 
 
 def run_ranks(job: Job, worlds: Sequence[World], meeting: Meeting | None = None) -> Failure | None:

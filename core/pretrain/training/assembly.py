@@ -10,6 +10,7 @@ import click
 import torch
 import torch.distributed as dist
 
+from pretrain.checkpoint.owner import claim
 from pretrain.data.tokenizers.load import load_tokenizer
 from pretrain.engine import groups
 from pretrain.engine.build import build_engine
@@ -85,7 +86,7 @@ def assemble(
                 engine=engine,
                 batches=reading.training(progress.consumed_samples, timers),
                 evaluation=reading.evaluation(),
-                saving=_saving(recipe, run_dir, world.rank, progress, resumed=resume and bool(remark)),
+                saving=_saving(recipe, run_dir, world.rank, progress, resumed=resume),
                 stopping=stopping,
                 garbage=garbage,
                 journal=journal,
@@ -133,7 +134,7 @@ def _saving(recipe: Recipe, run_dir: Path, rank: int, progress: Progress, *, res
         return None
     saving = Saving(folder_of(recipe, run_dir), rank)
     if rank == 0:
-        saving.folder.require_writable()
+        claim(recipe, run_dir, resume=resumed)
     if resumed and progress.iteration:
         saving.mark_loaded(progress)
     return saving

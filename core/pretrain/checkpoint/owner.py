@@ -1,0 +1,101 @@
+"""Which run a folder of checkpoints belongs to: no other one saves there, and so none removes what it has saved.
+
+A run has an identity, in `.run_id` of its directory, and writes it into `owner.json` of the folder that it saves into.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pretrain.checkpoint.folder import LATEST, CheckpointFolder
+from pretrain.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from pretrain.recipe import Recipe
+
+ID = ".run_id"
+OWNER = "owner.json"
+
+
+def require_own(recipe: Recipe, run_dir: Path | None, *, resume: bool) -> None:
+    """Pass when the run may save where its recipe says.
+
+    It may where nothing is, where it has saved itself, and where it goes on with what is there: `checkpoint.load` is
+    the same folder, and it is no finetuning.
+
+    Args:
+        recipe: of the run.
+        run_dir: its directory; None for a new one.
+        resume: whether the run of `run_dir` is continued.
+
+    Raises:
+        CheckpointError: the folder is another run's.
+    """
+    checkpoint = recipe.checkpoint
+    folder = _saves_into(recipe, run_dir)
+    if folder is None or (run_dir is not None and folder.path.absolute().parent == run_dir.absolute()):
+        return  # not saved at all, or inside the run's own directory, which may be a copy
+    owner = _owner(folder.path)
+    if not owner and not folder.iterations() and not (folder.path / LATEST).exists():
+        return
+    if owner and run_dir is not None and owner.get("run") == _identity(run_dir):
+        return
+    if not owner and resume:  # a run of before folders had owners
+        return
+    goes_on = checkpoint.load is not None and Path(checkpoint.load).resolve() == folder.path.resolve()
+    if goes_on and not checkpoint.finetune:
+        return
+    whose = f" ({owner['run_dir']})" if owner.get("run_dir") else ""
+    there = ", ".join(map(str, folder.iterations())) or "none yet"
+    msg = (
+        f"checkpoint.save: {folder.path} has the checkpoints of another run{whose}: {there}.\n"
+        f"Name another folder; or go on with them: checkpoint.load={folder.path} as well, or --resume of that run."
+    )
+    raise CheckpointError(msg)
+
+
+def claim(recipe: Recipe, run_dir: Path, *, resume: bool) -> None:
+    """Write the run into the folder that it saves into; called by one rank, before the first save.
+
+    Raises:
+        CheckpointError: the folder has become another run's, or cannot be written.
+    """
+    folder = _saves_into(recipe, run_dir)
+    if folder is None:
+        return
+    require_own(recipe, run_dir, resume=resume)
+    folder.require_writable()
+    identity = _identity(run_dir) or uuid.uuid4().hex
+    try:
+        (run_dir / ID).write_text(f"{identity}\n")
+        temporary = folder.path / f".{OWNER}.new"
+        temporary.write_text(json.dumps({"run": identity, "run_dir": str(run_dir.absolute())}) + "\n")
+        temporary.replace(folder.path / OWNER)
+    except OSError as error:
+        msg = f"{folder.path} cannot be written: {error}\nMake room, or let checkpoint.save name another folder."
+        raise CheckpointError(msg) from error
+
+
+def _saves_into(recipe: Recipe, run_dir: Path | None) -> CheckpointFolder | None:
+    """Return where the run saves: RUN/checkpoints, or the folder of `checkpoint.save`; None where it does not."""
+    save = recipe.checkpoint.save
+    path = Path(save) if isinstance(save, str) else run_dir / "checkpoints" if save and run_dir else None
+    return None if path is None else CheckpointFolder(path, recipe.checkpoint.keep)
+
+
+def _identity(run_dir: Path) -> str | None:
+    with suppress(OSError):
+        return (run_dir / ID).read_text().strip() or None
+    return None
+
+
+def _owner(folder: Path) -> dict[str, Any]:
+    with suppress(OSError, ValueError):
+        owner = json.loads((folder / OWNER).read_text())
+        if isinstance(owner, dict):
+            return owner
+    return {}

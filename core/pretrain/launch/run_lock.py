@@ -1,0 +1,163 @@
+"""A folder that one run writes into: another one that wants it is refused, wherever it runs.
+
+A POSIX lock (`fcntl.lockf`) on `.lock` in the folder is the system's own word: it ends with the process, however that
+ends, is not inherited by processes that it starts, and reaches other nodes where the file system's locks do (NFS, GPFS,
+Lustre mounted with `flock`). Where they do not, a beat in the file shows that its process lives: a lock that a process
+of another machine has left is watched for a while, and one whose beat stands still is taken over. So a run that was
+killed blocks no start after it, and one on the same machine not for a moment.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import socket
+import threading
+import time
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pretrain.errors import RunError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+FILE = ".lock"
+BEAT = 5.0
+"""Seconds between two beats."""
+PATIENCE = 30.0
+"""Seconds for which a lock of another machine must stand still until it counts as left behind."""
+_TAKEN = (errno.EACCES, errno.EAGAIN)
+
+
+@contextmanager
+def held(folder: Path, tell: Callable[[str], object] = click.echo) -> Iterator[None]:
+    """Hold the folder, which is made, for as long as the context lasts or this process lives.
+
+    Args:
+        folder: of a run, or of its checkpoints.
+        tell: is given a line where there is something to wait for.
+
+    Raises:
+        RunError: another run holds it; or it cannot be written.
+    """
+    is_new = not folder.exists()
+    descriptor = _open(folder)
+    try:
+        before = _read(folder)
+        is_certain = _lock(descriptor, folder)
+        if before and not (is_certain and before.get("machine") == _machine()):
+            with suppress(OSError):
+                fcntl.lockf(descriptor, fcntl.LOCK_UN)  # reading the file would end it
+            _watch(folder, before, tell)
+            _lock(descriptor, folder)
+        end = threading.Event()
+        record = {"machine": _machine(), "host": socket.gethostname(), "process": os.getpid(), "since": _now()}
+        _write(descriptor, {**record, "beat": 0})
+        beating = threading.Thread(target=_beat, args=(descriptor, record, end), daemon=True, name="run-lock")
+        beating.start()
+        try:
+            yield
+        finally:
+            end.set()
+            beating.join()
+            with suppress(OSError):
+                os.ftruncate(descriptor, 0)  # nobody has to watch it
+    finally:
+        os.close(descriptor)
+        if is_new and os.listdir(folder) == [FILE]:  # noqa: PTH208  nothing came of the run: leave nothing behind
+            with suppress(OSError):
+                (folder / FILE).unlink()
+                folder.rmdir()
+
+
+def _open(folder: Path) -> int:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return os.open(folder / FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        msg = f"{folder} cannot be written: {error.strerror}.\nName another folder."
+        raise RunError(msg) from error
+
+
+def _lock(descriptor: int, folder: Path) -> bool:
+    """Take the system's lock; return whether this file system has any."""
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in _TAKEN:
+            raise _in_use(folder, _read(folder)) from error
+        return False
+    return True
+
+
+def _watch(folder: Path, before: dict[str, Any], tell: Callable[[str], object]) -> None:
+    """Return when the lock has stood still for long enough.
+
+    Raises:
+        RunError: its process lives.
+    """
+    tell(
+        f"{folder}: process {before.get('process')} on {before.get('host')} has not said that it has ended; "
+        f"looking for {PATIENCE:.0f} s whether it still runs"
+    )
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        time.sleep(min(1.0, PATIENCE / 10))
+        now = _read(folder)
+        if not now:
+            return
+        if now != before:
+            raise _in_use(folder, now)
+
+
+def _in_use(folder: Path, record: dict[str, Any]) -> RunError:
+    by = f" by process {record.get('process')} on {record.get('host')}, since {record.get('since')}" if record else ""
+    return RunError(
+        f"{folder} is in use{by}.\n"
+        "Wait for that run's end, or stop it (Ctrl-C or SIGTERM: it saves and leaves), or name another folder."
+    )
+
+
+def _beat(descriptor: int, record: dict[str, Any], end: threading.Event) -> None:
+    number = 0
+    while not end.wait(BEAT):
+        number += 1
+        with suppress(OSError):  # a full disk ends the training where it saves, not here
+            _write(descriptor, {**record, "beat": number})
+
+
+def _write(descriptor: int, record: dict[str, Any]) -> None:
+    """Write through the descriptor that holds the lock: closing another one of the file would end it."""
+    text = json.dumps(record).encode()
+    os.pwrite(descriptor, text, 0)
+    os.ftruncate(descriptor, len(text))
+    os.fsync(descriptor)
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    """Return what the holder says of itself, nothing where there is none; opened anew, for NFS to look anew.
+
+    Not to be called by the holder: a POSIX lock ends when its process closes any descriptor of the file.
+    """
+    try:
+        record = json.loads((folder / FILE).read_text())
+    except (OSError, ValueError):
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+def _machine() -> str:
+    """Return what tells this machine from others, and from itself before it was started anew."""
+    with suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return socket.gethostname()
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S")

@@ -1,0 +1,130 @@
+"""No run saves where another one has: it could only replace and remove what that has saved."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from pretrain.checkpoint.folder import CheckpointFolder
+from pretrain.checkpoint.owner import OWNER, claim, require_own
+from pretrain.errors import CheckpointError
+from pretrain.recipe import make_recipe
+from recipe.smallest import SMALLEST
+
+
+@pytest.fixture
+def shared(tmp_path):
+    """A folder that recipes name."""
+    return tmp_path / "shared"
+
+
+@pytest.fixture
+def recipe(shared):
+    """Make a recipe that saves there."""
+    return lambda *overrides: make_recipe(SMALLEST, (f"checkpoint.save={shared}", *overrides))
+
+
+def run(tmp_path, name):
+    (tmp_path / name).mkdir()
+    return tmp_path / name
+
+
+def train(recipe, run_dir, *iterations, resume=False):
+    """Do what a run does to the folder that it saves into."""
+    require_own(recipe, run_dir, resume=resume)
+    claim(recipe, run_dir, resume=resume)
+    folder = CheckpointFolder(type(run_dir)(recipe.checkpoint.save), recipe.checkpoint.keep)
+    for iteration in iterations:
+        folder.save(iteration, lambda directory: None, is_main=True, barrier=lambda: None)
+
+
+def refused(recipe, run_dir, *, resume=False):
+    with pytest.raises(CheckpointError) as caught:
+        require_own(recipe, run_dir, resume=resume)
+    first, second = str(caught.value).splitlines()
+    assert second.startswith("Name another folder; or go on with them: checkpoint.load=")
+    return first
+
+
+def test_another_runs_folder_is_refused_and_says_whose_it_is(recipe, shared, tmp_path):
+    train(recipe(), run(tmp_path, "first"), 10, 20)
+    refusal = f"checkpoint.save: {shared} has the checkpoints of another run ({tmp_path / 'first'}): 10, 20."
+    assert refused(recipe(), None) == refusal
+    assert refused(recipe("checkpoint.keep=1"), run(tmp_path, "second")) == refusal
+
+
+def test_so_is_that_of_a_run_that_has_saved_nothing_yet(recipe, tmp_path):
+    train(recipe(), run(tmp_path, "first"))
+    assert refused(recipe(), run(tmp_path, "second")).endswith("/first): none yet.")
+
+
+def test_so_is_the_run_directory_of_another(tmp_path):
+    first, plain = run(tmp_path, "first"), make_recipe(SMALLEST)
+    claim(plain, first, resume=False)
+    assert refused(make_recipe(SMALLEST, [f"checkpoint.save={first / 'checkpoints'}"]), run(tmp_path, "second"))
+
+
+def test_so_are_checkpoints_of_nobody_knows_whom(recipe, shared, tmp_path):
+    CheckpointFolder(shared).save(10, lambda directory: None, is_main=True, barrier=lambda: None)
+    assert refused(recipe(), run(tmp_path, "second")) == (
+        f"checkpoint.save: {shared} has the checkpoints of another run: 10."
+    )
+
+
+def test_a_run_goes_on_in_its_own(recipe, tmp_path):
+    first = run(tmp_path, "first")
+    train(recipe(), first, 10)
+    train(recipe(), first, 20, resume=True)
+    moved = first.rename(tmp_path / "moved")
+    train(recipe(), moved, 30, resume=True)
+
+
+def test_a_run_of_before_folders_had_owners_goes_on(recipe, shared, tmp_path):
+    CheckpointFolder(shared).save(10, lambda directory: None, is_main=True, barrier=lambda: None)
+    train(recipe(), run(tmp_path, "old"), 20, resume=True)
+    assert refused(recipe(), run(tmp_path, "second"))
+
+
+def test_a_run_that_goes_on_with_what_is_there_takes_it_over(recipe, shared, tmp_path):
+    first = run(tmp_path, "first")
+    train(recipe(), first, 10)
+    both = recipe(f"checkpoint.load={shared}")
+    train(both, run(tmp_path, "second"), 20)
+    train(both, run(tmp_path, "third"), 30)
+    assert "(" + str(tmp_path / "third") + ")" in refused(recipe(), first, resume=True)  # it would lose the others'
+
+
+def test_finetuning_saves_elsewhere(recipe, shared, tmp_path):
+    train(recipe(), run(tmp_path, "first"), 10)
+    assert refused(recipe(f"checkpoint.load={shared}", "checkpoint.finetune=true"), run(tmp_path, "second"))
+
+
+def test_a_copy_of_a_run_is_a_run(tmp_path):
+    first, recipe = run(tmp_path, "first"), make_recipe(SMALLEST)
+    claim(recipe, first, resume=False)
+    copy = shutil.copytree(first, tmp_path / "copy")
+    require_own(recipe, copy, resume=True)
+
+
+def test_a_run_that_saves_nothing_may_be_anywhere(recipe, shared, tmp_path):
+    train(recipe(), run(tmp_path, "first"), 10)
+    require_own(recipe("checkpoint.save=false"), tmp_path, resume=False)
+    claim(recipe("checkpoint.save=false"), tmp_path, resume=False)
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["first", "shared"]
+
+
+def test_a_folder_that_became_another_runs_meanwhile_is_refused(recipe, tmp_path):
+    second = run(tmp_path, "second")
+    require_own(recipe(), second, resume=False)
+    train(recipe(), run(tmp_path, "first"), 10)
+    with pytest.raises(CheckpointError, match="another run"):
+        claim(recipe(), second, resume=False)
+
+
+def test_an_owner_that_cannot_be_read_is_another_run(recipe, shared, tmp_path):
+    first = run(tmp_path, "first")
+    train(recipe(), first, 10)
+    (shared / OWNER).write_text("{")
+    assert refused(recipe(), run(tmp_path, "second"))
+    require_own(recipe(), first, resume=True)

@@ -1,0 +1,11 @@
+"""A process that holds a folder until its input ends: `python -m launch.lock_holder FOLDER`; says "held"."""
+
+import sys
+from pathlib import Path
+
+from pretrain.launch import run_lock
+
+run_lock.BEAT = 0.05
+with run_lock.held(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()

@@ -1,0 +1,74 @@
+"""Where a run is, and whether it is one that is continued; one command that a scheduler starts again and again."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+import pytest
+
+from pretrain.errors import CheckpointError, RunError
+from pretrain.launch import preparation
+from pretrain.launch.preparation import Prepared, prepare_run
+from pretrain.recipe import make_recipe
+from recipe.smallest import SMALLEST
+
+
+@pytest.fixture(autouse=True)
+def no_inputs(monkeypatch):
+    """Look at no token files."""
+    monkeypatch.setattr(preparation, "require_inputs", lambda *_, **__: None)
+    for name in ("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def prepare(run_dir, *overrides, resume=False, auto=False):
+    with ExitStack() as lock:
+        return prepare_run(make_recipe(SMALLEST, overrides), run_dir, lock, resume=resume, auto=auto)
+
+
+def begin(run_dir):
+    run_dir.mkdir()
+    (run_dir / "recipe.yml").touch()
+    return run_dir
+
+
+def test_auto_resume_starts_a_run_where_there_is_none_and_continues_it_later(tmp_path):
+    run_dir = tmp_path / "run"
+    assert prepare(run_dir, auto=True) == Prepared(run_dir, resume=False)
+    begin(run_dir)
+    assert prepare(run_dir, auto=True) == Prepared(run_dir, resume=True)
+
+
+def test_auto_resume_continues_a_run_that_ended_before_its_recipe_was_written(tmp_path):
+    (tmp_path / "metrics.jsonl").touch()
+    assert prepare(tmp_path, auto=True).resume
+
+
+def test_auto_resume_needs_a_place(tmp_path):
+    with pytest.raises(RunError, match="--auto-resume needs the run to continue: pass --run-dir DIR"):
+        prepare(None, auto=True)
+
+
+def test_a_restart_by_torchrun_continues(tmp_path, monkeypatch):
+    run_dir = begin(tmp_path / "run")
+    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "1")
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "0")
+    with pytest.raises(RunError, match="already holds a run"):
+        prepare(run_dir)
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    assert prepare(run_dir) == Prepared(run_dir, resume=True)
+    assert prepare(tmp_path / "other") == Prepared(tmp_path / "other", resume=False)  # it had not begun
+
+
+def test_a_run_that_torchrun_may_restart_must_be_found_again(monkeypatch):
+    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "3")
+    with pytest.raises(RunError, match=r"the run must be found again\.\nPass --run-dir DIR"):
+        prepare(None)
+
+
+def test_another_runs_folder_of_checkpoints_is_refused_before_anything_is_made(tmp_path):
+    (tmp_path / "other" / "iter_0000010").mkdir(parents=True)
+    with pytest.raises(CheckpointError, match="another run: 10"):
+        prepare(tmp_path / "run", f"checkpoint.save={tmp_path / 'other'}")
+    assert not (tmp_path / "run").exists()
+    assert [entry.name for entry in (tmp_path / "other").iterdir()] == ["iter_0000010"]

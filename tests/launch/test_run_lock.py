@@ -1,0 +1,137 @@
+"""A folder is one run's: another is refused while it lives, and is not kept waiting after it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pretrain.errors import RunError
+from pretrain.launch import run_lock
+from pretrain.launch.run_lock import FILE, held
+
+HERE = Path(__file__).parent
+ELSEWHERE = {"machine": "another", "host": "node7", "process": 12, "since": "2026-01-01 00:00:00", "beat": 3}
+
+
+@pytest.fixture
+def holder(tmp_path):
+    """A process that holds the folder; ended in the end."""
+    environment = {**os.environ, "PYTHONPATH": str(HERE.parent)}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "launch.lock_holder", str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment,
+        text=True,
+    )
+    assert process.stdout.readline() == "held\n"
+    yield process
+    process.kill()
+    process.communicate()
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """Wait for a fraction of a second instead of half a minute."""
+    monkeypatch.setattr(run_lock, "PATIENCE", 0.5)
+
+
+def never(text):
+    pytest.fail(f"there is nothing to wait for: {text}")
+
+
+def record(folder):
+    return json.loads((folder / FILE).read_text())
+
+
+def test_a_folder_that_is_held_is_refused_and_says_by_whom(holder, tmp_path):
+    before = record(tmp_path)
+    with pytest.raises(RunError) as caught, held(tmp_path, never):
+        pass
+    first, second = str(caught.value).splitlines()
+    assert first == f"{tmp_path} is in use by process {holder.pid} on {before['host']}, since {before['since']}."
+    assert second.startswith("Wait for that run's end, or stop it")
+    with pytest.raises(RunError), held(tmp_path, never):  # the first refusal has not ended it
+        pass
+
+
+def test_it_is_free_when_its_run_has_ended(holder, tmp_path):
+    holder.communicate("")
+    assert (tmp_path / FILE).read_text() == ""
+    with held(tmp_path, never):
+        assert record(tmp_path)["process"] == os.getpid()
+    assert (tmp_path / FILE).read_text() == ""
+
+
+def test_it_is_free_at_once_when_its_run_was_killed(holder, tmp_path):
+    holder.kill()
+    holder.wait()
+    assert record(tmp_path)["process"] == holder.pid
+    with held(tmp_path, never):
+        assert record(tmp_path)["process"] == os.getpid()
+
+
+def test_a_run_that_was_killed_on_another_machine_is_watched_for_a_while(tmp_path, impatient):
+    (tmp_path / FILE).write_text(json.dumps(ELSEWHERE))
+    said = []
+    with held(tmp_path, said.append):
+        assert record(tmp_path)["process"] == os.getpid()
+    (line,) = said
+    assert line.startswith(f"{tmp_path}: process 12 on node7 has not said that it has ended; looking for ")
+
+
+def test_a_run_that_lives_on_another_machine_is_refused(holder, tmp_path, impatient, monkeypatch):
+    """Where locks reach no other machine its beat tells."""
+    monkeypatch.setattr(run_lock.fcntl, "lockf", lambda *_: None)
+    monkeypatch.setattr(run_lock, "_machine", lambda: "another")
+    with pytest.raises(RunError, match=f"in use by process {holder.pid} on "), held(tmp_path, lambda _: None):
+        pass
+    assert record(tmp_path)["process"] == holder.pid
+
+
+def test_without_locks_the_beat_decides_on_one_machine_too(holder, tmp_path, impatient, monkeypatch):
+    def unsupported(*_):
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(run_lock.fcntl, "lockf", unsupported)
+    with pytest.raises(RunError, match="in use"), held(tmp_path, lambda _: None):
+        pass
+    holder.kill()
+    holder.wait()
+    with held(tmp_path, lambda _: None):
+        assert record(tmp_path)["process"] == os.getpid()
+
+
+def test_the_holder_shows_that_it_lives(holder, tmp_path):
+    deadline, first = time.monotonic() + 60, record(tmp_path)["beat"]
+    while record(tmp_path)["beat"] == first:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[1]", "\x00" * 100])
+def test_whatever_is_in_the_file_blocks_nobody(tmp_path, content):
+    (tmp_path / FILE).write_text(content)
+    with held(tmp_path, never):
+        pass
+
+
+def test_of_a_run_that_came_to_nothing_nothing_is_left(tmp_path):
+    with held(tmp_path / "new"):
+        pass
+    assert not (tmp_path / "new").exists()
+    with held(tmp_path / "new"):
+        (tmp_path / "new" / "recipe.yml").touch()
+    assert (tmp_path / "new" / "recipe.yml").exists()
+
+
+def test_a_folder_that_cannot_be_made_is_an_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match=r"cannot be written: .*\nName another"), held(tmp_path / "file", never):
+        pass
