@@ -105,14 +105,7 @@ def command(
         nodes = Nodes(count=nnodes or 1, rendezvous=rdzv, rank=node_rank)
         plan = make_plan(recipe, overrides, backend, nodes=nodes, nproc=nproc, world=world, needs_device=not dry_run)
     if dry_run:
-        from pretrain.launch.description import describe  # noqa: PLC0415
-        from pretrain.launch.inputs import require_inputs  # noqa: PLC0415
-        from pretrain.launch.run_directory import check_run_dir, holds_run  # noqa: PLC0415
-
-        click.echo(describe(plan))
-        resume = (run_dir is not None and holds_run(run_dir)) if auto_resume else resume
-        check_run_dir(run_dir, resume=resume, auto=auto_resume)
-        require_inputs(plan.recipe, checkpoint=not resume)
+        _show(plan, run_dir, resume=resume, auto=auto_resume)
         return 0
     if plan.notice:
         click.echo(plan.notice)
@@ -128,6 +121,19 @@ def command(
         job.run(world)
         return 0
     return _start(plan, job)
+
+
+def _show(plan: Plan, run_dir: Path | None, *, resume: bool, auto: bool) -> None:
+    """Show what a run would be, and look at what it needs."""
+    from pretrain.launch.description import describe  # noqa: PLC0415
+    from pretrain.launch.inputs import require_inputs  # noqa: PLC0415
+    from pretrain.launch.run_directory import check_run_dir, holds_run  # noqa: PLC0415
+
+    click.echo(describe(plan))
+    if auto:
+        resume = run_dir is not None and holds_run(run_dir)
+    check_run_dir(run_dir, resume=resume, auto=auto)
+    require_inputs(plan.recipe, checkpoint=not resume)
 
 
 def _hosted(hostfile: Path | None, launcher: str | None, *, counted: bool) -> Hosted | None:
