@@ -1,7 +1,8 @@
 # Every target makes .venv first if it is missing or out of date; ./bootstrap says how.
-.PHONY: quickstart test test-all test-core test-ascend test-ascend-older lint bench wheels test-device venv
+.PHONY: quickstart test test-all test-core test-cuda test-ascend test-ascend-older lint bench wheels test-device venv
 PY := .venv/bin
 SIMULATED := backends/ascend/tests/test_conformance.py backends/ascend/tests/test_simulated_*.py
+SELECTED := not full
 PYTEST := OMP_NUM_THREADS=1 $(PY)/python -m pytest
 
 quickstart: venv
@@ -9,12 +10,17 @@ quickstart: venv
 
 test: test-core test-ascend
 
-# What takes longer to install than CI can bear, too.
+# And what takes longer than CI can bear: the tests marked full, and an installation.
+test-all: SELECTED :=
 test-all: test test-ascend-older
 
 # Two workers; tests that start several ranks share one of them, and so do not compete for the cores.
 test-core: venv
-	$(PYTEST) --numprocesses 2 --dist loadgroup
+	$(PYTEST) --numprocesses 2 --dist loadgroup -m "$(SELECTED)"
+
+# Of test-core those on fake GPUs alone: ranks of large CUDA jobs, untranslated, on torch's CPU build (docs/fake-gpu.md).
+test-cuda: venv
+	$(PYTEST) -m "$(SELECTED)" backends/cuda/tests/test_fake_gpu.py backends/cuda/tests/test_fake_ranks.py
 
 # The ascend backend under the real torch_npu, on a simulated NPU: in processes of its own, since torch_npu changes torch.
 test-ascend: venv

@@ -10,6 +10,7 @@ if not torch.cuda.is_available():
 
 # Triton is imported here, whole: an import that fails in the midst of a test (a process may hold no more files) would
 # leave a part of it behind, with which every later test fails.
+from fake_gpu.server import Server
 from kit import language
 
 
@@ -30,3 +31,11 @@ def whole_language():
     """Every test begins with the language as Triton wrote it, whatever ran before in this process."""
     language.restore()
     assert language.copies() == [], "a test before this one has imported triton.language a second time"
+
+
+@pytest.fixture(scope="session")
+def fake_gpus(tmp_path_factory):
+    """A process whose ranks run on fake GPUs."""
+    server = Server(tmp_path_factory.mktemp("triton"))
+    yield server
+    server.close()

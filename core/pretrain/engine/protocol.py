@@ -113,6 +113,7 @@ class Engine(Protocol):
         """Take one optimizer step over `num_microbatches` micro-batches of this rank.
 
         No host synchronization, but for fp16, whose overflow decides whether there is an update, and for counted zeros.
+        DeepSpeed synchronizes by itself: 6 or 7 times a step under ZeRO, per parameter at stage 0 (docs/fake-gpu.md).
 
         Args:
             batches: gives at least that many; None where `reads_data` is False.

@@ -61,7 +61,8 @@ def rows_per_block(keys: int) -> int:
 def _numbers(request: SoftmaxRequest) -> str:
     if request.dtype not in (torch.float16, torch.bfloat16):
         return f"dtype {request.dtype}; only float16, bfloat16"
-    rounded = torch.tensor(request.scale, dtype=request.dtype).item()
+    # On the host, though a model is built under its device: reading a device's value would wait for it.
+    rounded = torch.tensor(request.scale, dtype=request.dtype, device="cpu").item()
     if rounded != request.scale:
         return (
             f"scale {request.scale}; the forward pass would round it to {rounded} ({request.dtype}), "

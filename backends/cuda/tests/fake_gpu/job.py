@@ -1,0 +1,72 @@
+"""One job: the engine of a recipe as one rank of a world, some steps of it, and what they were."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from fake_gpu import modules, mutants, stand_ins, world
+from fake_gpu.launches import Launches
+from fake_gpu.observer import Observer
+from pretrain.engine.build import build_engine
+from pretrain.plugins.manager import load
+from pretrain.recipe import load_recipe
+
+RECIPES = Path(__file__).parents[4] / "recipes"
+STEPS = 2
+
+# Constants are made on the host and then moved, as they are where no device is at hand.
+FakeTensorMode.avoid_device_init = property(lambda self: True)
+
+
+def run(job: dict) -> dict:
+    """Build, step and evaluate; this process is that rank from then on.
+
+    Args:
+        job: `recipe`, a file of recipes/; `set`, its overrides; `rank`, `world`, `micro_batches`; `product`, see
+            `stand_ins`; `compile`, whether every different launch is compiled; `mutant`, see `mutants`.
+    """
+    product = stand_ins.choose(job.get("product", "a100"))
+    recipe = load_recipe(RECIPES / job["recipe"], tuple(job.get("set", ())))
+    plugins = load("cuda")
+    os.environ.update(plugins.backend.prepare(recipe))
+    torch.use_deterministic_algorithms(recipe.train.deterministic_mode)
+    world.join(job["rank"], job["world"])
+    if recipe.engine.name == "deepspeed":
+        modules.agree_on_everything()
+    launches, observer, started = Launches(product, compiles=job.get("compile", False)), Observer(), time.process_time()
+    with FakeTensorMode(allow_non_fake_inputs=True), observer:
+        mutants.apply(job.get("mutant"))
+        engine, kernels = build_engine(recipe, plugins, job["vocab_size"], plugins.backend.device(0), lambda line: None)
+        built = observer.take() | {"launches": launches.take()}
+        steps = []
+        for _ in range(STEPS):
+            step = engine.train_step(_batches(job, recipe, engine), job["micro_batches"])
+            engine.advance_schedule(recipe.train.global_batch_size)
+            steps.append(observer.take() | {"launches": launches.take(), "skipped": step.skipped})
+        engine.evaluate(_batches(job, recipe, engine), job["micro_batches"])
+        evaluation = observer.take() | {"launches": launches.take()}
+    return {
+        "kernels": {row.operation: row.kernel for row in kernels.table.rows},
+        "build": built,
+        "steps": steps,
+        "evaluation": evaluation,
+        "faults": observer.faults,
+        "seconds": time.process_time() - started,
+    }
+
+
+def _batches(job, recipe, engine):
+    return (micro_batch(recipe) for _ in range(job["micro_batches"])) if engine.reads_data else None
+
+
+def micro_batch(recipe) -> dict:
+    """Return a micro-batch on the host, as pretrain.data.batches makes it."""
+    shape = b, s = recipe.train.micro_batch_size, recipe.model.seq_length
+    ids = {key: torch.zeros(shape, dtype=torch.int64) for key in ("tokens", "labels", "position_ids")}
+    mask = torch.zeros(b, 1, s, s, dtype=torch.bool) if recipe.data.reset_attention_mask else None
+    return ids | {"loss_mask": torch.ones(shape), "attention_mask": mask}

@@ -1,0 +1,47 @@
+"""The process that runs jobs for the tests, started when the first is asked for."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+
+class Server:
+    """Answers one job after the other."""
+
+    def __init__(self, cache: Path) -> None:
+        """Start; `cache` is where Triton keeps what it compiles."""
+        variables = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "fake_gpu.rank"],
+            cwd=Path(__file__).parents[1],
+            env=variables | {"OMP_NUM_THREADS": "1", "TRITON_CACHE_DIR": str(cache)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._read("ready")
+        self._answers: dict[str, dict] = {}
+
+    def run(self, job: dict) -> dict:
+        """Return what `fake_gpu.job.run` does, or the error; the same job is run once."""
+        question = json.dumps(job)
+        if question not in self._answers:
+            self._process.stdin.write(question + "\n")
+            self._process.stdin.flush()
+            self._answers[question] = json.loads(self._read("an answer"))
+        return self._answers[question]
+
+    def close(self) -> None:
+        """End it."""
+        self._process.stdin.close()
+        self._process.wait(timeout=60)
+
+    def _read(self, what: str) -> str:
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the process of the fake GPUs ended instead of giving {what}")
+        return line
