@@ -6,7 +6,6 @@ import ctypes
 import os
 import sys
 import warnings
-from importlib.metadata import version
 
 from ascend_simulator.places import LIBRARIES
 
@@ -16,17 +15,12 @@ RUNTIME = ("ascendcl", "ge_runner", "hccl", "graph", "acl_tdt_channel", "acl_op_
 
 AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 
-CANN = {"2.9.0": "8.5.0"}
-NEWEST_CANN = "9.1.0"
-"""What Huawei's table (COMPATIBILITY.md of Ascend/pytorch) pairs with a release of torch_npu; its newest for others."""
-
 
 def before_torch_npu() -> None:
     """Load what torch_npu's own libraries are linked with."""
     if not (LIBRARIES / "libascend_simulator.so").is_file():
         message = "the simulated NPU is not built: call backends/ascend/environment"
         raise ImportError(message)
-    os.environ.setdefault("ASCEND_SIMULATOR_CANN", CANN.get(version("torch_npu"), NEWEST_CANN))
     _import_torch()  # whose libraries the last one needs
     for name in RUNTIME:
         ctypes.CDLL(str(LIBRARIES / f"lib{name}.so"), ctypes.RTLD_GLOBAL)
