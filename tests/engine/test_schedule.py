@@ -9,6 +9,7 @@ import pytest
 
 from engine.tiny import DATA
 from pretrain.engine.schedule import build_schedule, restore_schedule, schedule_steps
+from pretrain.errors import CheckpointError
 from pretrain.recipe import make_recipe
 
 BATCH = 8
@@ -126,12 +127,27 @@ class TestRestored:
         assert rate == pytest.approx(1e-3 * 10 / 16)
         assert notices == []
 
-    def test_the_checkpoint_wins_and_says_so(self, saved):
-        rate, notices = self.restore(saved, "lr_decay_style=cosine", "lr_warmup_iters=4")
+    @pytest.mark.parametrize(
+        ("override", "named"),
+        [
+            ("lr_decay_iters=15", "the decay in samples 120 (checkpoint: 160)"),
+            ("min_lr=1e-5", "schedule.min_lr 1e-05 (checkpoint: 0.0)"),
+        ],
+    )
+    def test_other_values_are_an_error_where_nobody_wins(self, saved, override, named):
+        with pytest.raises(CheckpointError) as caught:
+            self.restore(saved, "lr_decay_style=linear", "lr_warmup_iters=4", override)
+        first, second = str(caught.value).splitlines()
+        assert first.startswith(f"the schedule is not the checkpoint's: {named}. ")
+        assert "schedule.override_opt_param_scheduler: true" in second
+        assert "schedule.use_checkpoint_opt_param_scheduler: true" in second
+
+    def test_the_checkpoint_wins_if_the_recipe_says_so(self, saved):
+        overrides = ("lr_decay_style=cosine", "lr_warmup_iters=4", "use_checkpoint_opt_param_scheduler=true")
+        rate, notices = self.restore(saved, *overrides)
         assert rate == pytest.approx(1e-3 * 10 / 16)
         assert notices == [
             "schedule.lr_decay_style: using the checkpoint's linear, not the recipe's cosine",
-            "schedule.override_opt_param_scheduler: true would take the recipe's values",
         ]
 
     def test_the_recipe_wins_if_it_says_so(self, saved):

@@ -71,6 +71,14 @@ def test_a_resumed_run_drops_what_it_will_do_again(journal, tmp_path, train_reco
     assert [line["iteration"] for line in lines(tmp_path)] == [10]
 
 
+def test_a_finished_run_that_is_started_again_writes_its_evaluations_once(journal, tmp_path):
+    for attempt in range(3):
+        with journal(progress=Progress(iteration=100 * bool(attempt)), resumed=bool(attempt)) as told:
+            for split in ("valid", "test"):
+                told.evaluation(EvalRecord.of(split, 100, 2.0), consumed_samples=800)
+    assert [(line["split"], line["iteration"]) for line in lines(tmp_path)] == [("valid", 100), ("test", 100)]
+
+
 def test_closing_twice_is_no_error(journal):
     told = journal()
     told.close()

@@ -11,7 +11,7 @@ from pretrain.errors import RunError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pretrain.observe.records import Record
+    from pretrain.observe.records import EvalRecord, Record
 
 FILE = "metrics.jsonl"
 
@@ -33,11 +33,16 @@ class MetricsWriter:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists():
             _repair(path, resume_at)
+        self._evaluations = _evaluations(path)
         self._file = path.open("ab", buffering=0)
 
     def write(self, record: Record) -> None:
         """Append one line, with null for what is not finite."""
         self._file.write(json.dumps(record.to_json(), allow_nan=False).encode() + b"\n")
+
+    def has_evaluation(self, record: EvalRecord) -> bool:
+        """Say whether the file had an evaluation of this split at this iteration when it was opened."""
+        return (record.split, record.iteration) in self._evaluations
 
     def close(self) -> None:
         """Close the file; may be called twice."""
@@ -62,6 +67,12 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         msg = f"{path}: cannot be read ({exc.strerror}).\nA run writes it when it logs its first iteration."
         raise RunError(msg) from exc
     return [json.loads(line) for line in _complete(path, lines)]
+
+
+def _evaluations(path: Path) -> set[tuple[str, int]]:
+    """Return split and iteration of the evaluations that a file has."""
+    records = read_metrics(path) if path.exists() else []
+    return {(record.get("split", ""), record["iteration"]) for record in records if record.get("kind") == "eval"}
 
 
 def _complete(path: Path, lines: list[bytes]) -> list[bytes]:

@@ -50,8 +50,10 @@ class Journal:
             self._tensorboard.train(record)
 
     def evaluation(self, record: EvalRecord, consumed_samples: int) -> None:
-        """Tell of an evaluation."""
+        """Tell of an evaluation; in the files once, also where a finished run is started again."""
         self._console.evaluation(record)
+        if self._metrics and self._metrics.has_evaluation(record):
+            return
         if self._metrics:
             self._metrics.write(record)
         if self._tensorboard:

@@ -20,6 +20,10 @@ def problems(recipe: Recipe) -> Iterator[Problem]:
     warmups = ("lr_warmup_iters", "lr_warmup_samples", "lr_warmup_fraction")
     for key in [key for key in warmups if getattr(schedule, key) is not None][1:]:
         yield Problem(f"schedule.{key}", "this gives the warm-up a second time; choose one key.")
+    if schedule.override_opt_param_scheduler and schedule.use_checkpoint_opt_param_scheduler:
+        yield Problem(
+            "schedule.use_checkpoint_opt_param_scheduler", "not with override_opt_param_scheduler: choose who wins."
+        )
     train = recipe.train
     if (train.train_iters is None) != (train.train_samples is None):
         unit, other = ("iters", "samples") if train.train_samples is None else ("samples", "iters")

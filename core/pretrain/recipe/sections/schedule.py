@@ -46,5 +46,9 @@ class ScheduleSection(Section):
         default=None, gt=0, description="Length of the last part of WSD in samples."
     )
     override_opt_param_scheduler: Bool = Field(
-        default=False, description="Whether these values win over those of a loaded checkpoint."
+        default=False, description="Whether these values win over other ones of a loaded checkpoint."
+    )
+    use_checkpoint_opt_param_scheduler: Bool = Field(
+        default=False,
+        description="Whether a loaded checkpoint's values win over these. Without either, other ones are an error.",
     )
