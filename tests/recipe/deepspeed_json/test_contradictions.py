@@ -120,6 +120,13 @@ def test_without_deepspeed_the_file_is_not_read(load, smallest, tmp_path):
     assert load("no JSON", "engine.name=megatron") == make_recipe(SMALLEST)
 
 
+def test_without_deepspeed_an_object_is_not_read_either(smallest):
+    smallest["engine"] = {"deepspeed_config": {"zero_optimization": {"stage": 1}}}
+    with pytest.raises(RecipeError, match=r"engine.deepspeed_config: no effect here; it needs engine.name: deepspeed"):
+        make_recipe(smallest)
+    assert make_recipe(smallest, ["engine.name=megatron"]) == make_recipe(SMALLEST)
+
+
 def test_another_file_or_none_may_be_named_by_an_override(load, tmp_path):
     (tmp_path / "other.json").write_text('{"zero_optimization": {"stage": 2}}')
     assert load(STAGE_1, "engine.deepspeed_config=other.json").engine.zero.stage == 2

@@ -56,4 +56,4 @@ def _given(recipe: Recipe, path: str) -> Any:
 def _is_off(value: Any) -> bool:
     if isinstance(value, Section):
         return all(_is_off(getattr(value, key)) for key in value.model_fields_set)
-    return value is None or value in _OFF
+    return value is None or (not isinstance(value, dict) and value in _OFF)
