@@ -334,6 +334,14 @@ def test_flags_of_other_programs_are_answered_all_at_once(call):
     ]
 
 
+def test_the_recipe_behind_the_flags_is_no_value_of_theirs(capsys):
+    with pytest.raises(SystemExit):
+        main(["run", "--lr", "1e-4", "--save-interval", "5", "tiny.yml"])
+    err = capsys.readouterr().err
+    assert "--lr: here it is --set optimizer.lr=1e-4." in err.splitlines()
+    assert "--save-interval: here it is --set checkpoint.save_interval=5." in err.splitlines()
+
+
 def test_several_nodes_need_a_meeting_point(call):
     assert "--rdzv HOST:PORT" in call("--nnodes", "2")[2]
     assert "no effect on one node" in call("--rdzv", "a:1")[2]

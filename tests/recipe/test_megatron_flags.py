@@ -93,14 +93,46 @@ def test_the_answers_to_a_published_command_make_its_recipe():
         ("--finetune", [], "here it is --set checkpoint.finetune=true."),
         ("--optimizer", ["adam"], "here it is --set optimizer.name=adamw (which Megatron calls adam; there is no"),
         ("--rdzv_endpoint", ["a:1"], "here it is --rdzv HOST:PORT."),
+        ("--pos-emb", ["rotary"], "here it is --set model.position_embedding_type=rope."),
+        ("--norm", ["rmsnorm"], "here it is --set model.normalization=RMSNorm."),
+        ("--data-path", ["a", "b"], "--set 'data.blend=[{weight: WEIGHT, path: a}, {weight: WEIGHT, path: b}]'."),
+        ("--data-path", ["a"], "here it is --set data.path=a."),
     ],
 )
 def test_an_answer_is_what_to_write(flag, values, answer):
     assert answer in flag_of_run(flag, values)
 
 
-def test_what_nobody_knows_has_none():
-    assert flag_of_run("--no-such-flag") == ""
+@pytest.mark.parametrize(
+    ("flag", "value", "answer"),
+    [
+        ("--train-tokens", "300_000_000_000", "train.train_samples=SAMPLES (tokens / model.seq_length)"),
+        ("--lr-warmup-tokens", "3_000_000", "schedule.lr_warmup_samples=SAMPLES (tokens"),
+        ("--num-layers-per-virtual-pipeline-stage", "2", "virtual_pipeline_model_parallel_size=CHUNKS (layers of a"),
+        ("--pipeline-model-parallel-layout", "Et*3|t*2L", "parallel.pipeline_layers=LAYERS (of every stage"),
+    ],
+)
+def test_a_value_that_counts_something_else_is_not_copied(flag, value, answer):
+    given = flag_of_run(flag, [value])
+    assert answer in given
+    assert value not in given
+
+
+def test_an_activation_is_the_one_that_the_program_computes():
+    """Megatron's fused_bias_gelu computes the tanh approximation whatever the activation is called."""
+    assert "--set model.activation=gelu_tanh" in flag_of_run("--bias-gelu-fusion")
+    assert "--set model.activation=gelu " in flag_of_run("--no-bias-gelu-fusion")
+
+
+def test_leaving_out_the_generators_does_not_leave_out_the_optimizer():
+    assert "finetune" not in flag_of_run("--no-load-rng")
+    assert "counted from 0" in flag_of_run("--no-load-optim")
+
+
+@pytest.mark.parametrize("flag", ["--no-such-flag", "--device", "--compile", "--name", "--file", "--interval"])
+def test_what_nobody_knows_has_none(flag):
+    """A key's name of one word says nothing of another program's flag: --device is no place of offload."""
+    assert flag_of_run(flag) == ""
 
 
 @pytest.mark.parametrize(
@@ -116,3 +148,19 @@ def test_what_nobody_knows_has_none():
 )
 def test_a_recipe_is_answered_likewise(key, answer, refusal):
     assert f": {key}: {answer}" in refusal(f"{key}={{}}")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "answer"),
+    [
+        ("pos_emb", "rotary", "It is written model.position_embedding_type: rope."),
+        ("norm_epsilon", "1e-6", "It is written model.layernorm_epsilon."),
+        ("gpt_j_residual", "true", "It is written model.parallel_residual: true."),
+        ("gpt_j_residual", "false", "It is written model.parallel_residual: false."),
+        ("disable_bias_linear", "false", "It is written model.add_bias_linear: true."),
+        ("checkpoint-activations", "false", "It is false: leave it out."),
+        ("master_port", "6000", "It is no part of a recipe: give pretrain --rdzv HOST:PORT."),
+    ],
+)
+def test_a_key_is_answered_by_its_value(key, value, answer, refusal):
+    assert f": {key}: unknown key. {answer}" in refusal(f"{key}={value}")

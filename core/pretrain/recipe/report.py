@@ -65,7 +65,7 @@ def _problem(detail: ErrorDetails) -> Problem:
 
 def _text(path: str, kind: str, given: Any, context: dict[str, Any], message: str) -> str:
     if kind == "extra_forbidden":
-        return f"unknown key.{of_deepspeed(path) or key_of_recipe(path) or _nearest(path)}"
+        return f"unknown key.{of_deepspeed(path) or key_of_recipe(path, given) or _nearest(path)}"
     if kind == "missing":
         return f"required. {keys_of_recipe()[_without_index(path)]}"
     if kind == "literal_error":

@@ -10,7 +10,7 @@ from pretrain.recipe.megatron.here import BUILD_OPTIONS, HERE, OPTIONS, Here
 from pretrain.recipe.megatron.not_needed import BUILD_NOT_NEEDED, NOT_NEEDED
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 
 def flag_of_run(flag: str, values: Sequence[str] = ()) -> str:
@@ -29,7 +29,7 @@ def flag_of_run(flag: str, values: Sequence[str] = ()) -> str:
     if found is None:
         return ""
     note = f" ({found.note})" if found.note else ""
-    return f"here it is --set {shlex.quote(_setting(found.key, values))}{note}."
+    return f"here it is --set {shlex.quote(_setting(found, values))}{note}."
 
 
 def flag_of_build(flag: str) -> str:
@@ -40,36 +40,68 @@ def flag_of_build(flag: str) -> str:
     return f"not needed: {BUILD_NOT_NEEDED[name]}" if name in BUILD_NOT_NEEDED else ""
 
 
-def key_of_recipe(path: str) -> str:
-    """Return what an unknown key of a recipe, "data.data_impl", is here; empty if it is not known either."""
+def key_of_recipe(path: str, given: object) -> str:
+    """Return what an unknown key of a recipe, "data.data_impl", is here; empty if it is not known either.
+
+    Args:
+        path: the key.
+        given: its value.
+    """
     key = path.rpartition(".")[2]
     name = _name(key)
     if name in NOT_NEEDED:
         return f" It is not needed: {NOT_NEEDED[name]}"
+    if name in OPTIONS:
+        return f" It is no part of a recipe: give pretrain {OPTIONS[name]}."
     found = HERE.get(name) or (_same_name(name) if name != key else None)
     if found is None:
         return ""
+    key, equals, value = found.key.partition("=")
+    if given is False and equals:  # the opposite of the switch, where the key has one
+        opposite = {"true": "false", "false": "true"}.get(value)
+        return f" It is written {key}: {opposite}." if opposite else " It is false: leave it out."
     note = f" ({found.note})" if found.note else ""
-    return f" It is written {found.key.replace('=', ': ')}{note}."
+    value = value or found.values.get(str(given), "")
+    return f" It is written {key}{': ' * bool(value)}{value}{note}."
 
 
 def _name(flag: str) -> str:
     return flag.lstrip("-").replace("-", "_").lower()
 
 
+_ONE_WORD = {"activation", "finetune", "hysteresis", "load", "lr", "normalization", "save", "seed", "split"}
+"""Flags of one word that are the same as a key; other words, such as --device, mean something else elsewhere."""
+
+
 def _same_name(name: str) -> Here | None:
     """Return the key, no section, of the same name."""
+    if "_" not in name and name not in _ONE_WORD:
+        return None
     known = keys_of_recipe()
     sections = {path.rpartition(".")[0] for path in known}
     same = [path for path in known if path.rpartition(".")[2] == name and path not in sections]
     return Here(same[0]) if same else None
 
 
-def _setting(key: str, values: Sequence[str]) -> str:
+def _setting(found: Here, values: Sequence[str]) -> str:
     """Return "section.key=value" with the values given; a flag without a value is a switch."""
-    if "=" in key:
-        return key
-    if key == "data.path" and len(values) > 1:  # weight, path, weight, path, ...
-        parts = (f"{{weight: {weight}, path: {path}}}" for weight, path in zip(values[::2], values[1::2], strict=False))
-        return f"data.blend=[{', '.join(parts)}]"
-    return f"{key}={' '.join(values) or 'true'}"
+    if "=" in found.key:
+        return found.key
+    if found.key == "data.path" and len(values) > 1:
+        return f"data.blend=[{', '.join(_parts(values))}]"
+    return f"{found.key}={' '.join(found.values.get(value, value) for value in values) or 'true'}"
+
+
+def _parts(values: Sequence[str]) -> Iterator[str]:
+    """Yield the parts of a blend: weight, path, weight, path, ...; or paths alone, whose weights are to be written."""
+    weights, paths = (values[::2], values[1::2]) if _is_number(values[0]) else (["WEIGHT"] * len(values), values)
+    for weight, path in zip(weights, paths, strict=False):
+        yield f"{{weight: {weight}, path: {path}}}"
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

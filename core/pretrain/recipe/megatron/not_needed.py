@@ -15,7 +15,7 @@ NOT_NEEDED = {
     "mmap_warmup": "the operating system reads ahead.",
     "vocab_size": "the tokenizer's files say it.",
     "vocab_extra_ids": "a GPT needs none.",
-    "dataloader_type": "samples always come in the order of Megatron's single.",
+    "dataloader_type": "samples come in the order of Megatron's single, or of data.index; there is no cyclic.",
     # devices and collectives
     "distributed_backend": "the device's plugin says which collectives it has: --backend.",
     "ddp_impl": "there is one kind of data parallelism, with contiguous buffers; engine.name chooses who splits what.",
@@ -35,8 +35,6 @@ NOT_NEEDED = {
             "no_masked_softmax_fusion",
             "scaled_masked_softmax_fusion",
             "scaled_upper_triang_masked_softmax_fusion",
-            "bias_gelu_fusion",
-            "no_bias_gelu_fusion",
             "bias_swiglu_fusion",
             "no_bias_swiglu_fusion",
             "bias_dropout_fusion",
@@ -52,6 +50,7 @@ NOT_NEEDED = {
         ),
         _FUSION,
     ),
+    "group_query_attention": "model.num_query_groups alone switches it on.",
     "use_cpu_initialization": "weights start with the same values however they are laid out.",
     "use_mcore_models": _MCORE,
     "use_legacy_models": _MCORE,
@@ -60,6 +59,7 @@ NOT_NEEDED = {
     # checkpoints
     "no_save_optim": _COMPLETE,
     "no_save_rng": _COMPLETE,
+    "no_load_rng": "generators are restored where the ranks are laid out as in the checkpoint, else seeded anew.",
     "ckpt_format": "checkpoints are sharded, and any layout reads them.",
     "dist_ckpt_format": "checkpoints are sharded, and any layout reads them.",
     "use_dist_ckpt": "checkpoints are sharded, and any layout reads them.",

@@ -27,7 +27,9 @@ class ModelSection(Section):
     num_attention_heads: Int = Field(gt=0, description="Number of query heads of one layer.")
     seq_length: Int = Field(gt=0, description="Length of a training sequence in tokens.")
     activation: Literal["gelu", "gelu_tanh", "swiglu"] = Field(
-        default="gelu", description="Activation of the MLP: gelu (exact), gelu_tanh (its tanh approximation) or swiglu."
+        default="gelu",
+        description="Activation of the MLP: gelu (exact), gelu_tanh (its tanh approximation, which Megatron-LM's and "
+        "GPT-NeoX's fused bias and gelu computes) or swiglu.",
     )
     ffn_hidden_size: Int = Field(
         gt=0,
