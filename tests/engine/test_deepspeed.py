@@ -202,10 +202,8 @@ def test_clipping_bounds_the_update_but_not_the_reported_norm(stage, clip):
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_no_step_waits_for_the_device_by_itself(stage, dtype, monkeypatch):
     waits = []
-    sums = "false" if dtype == "bf16" and stage == 0 else "true"
-    with tiny.engine_of(
-        tiny.tiny(*SMALL, *STAGE[stage], f"precision.dtype={dtype}", f"precision.grad_reduce_in_fp32={sums}")
-    ) as engine:
+    sums = ("precision.grad_reduce_in_fp32=false",) if dtype == "bf16" and stage == 0 else ()
+    with tiny.engine_of(tiny.tiny(*SMALL, *STAGE[stage], f"precision.dtype={dtype}", *sums)) as engine:
         accelerator = importlib.import_module("deepspeed.accelerator").get_accelerator()
         monkeypatch.setattr(accelerator, "synchronize", lambda *_: waits.append("synchronize"), raising=False)
         tiny.train(engine, 0, 4)
