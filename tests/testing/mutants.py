@@ -10,7 +10,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from pretrain.cpu.backend import CpuBackend
 from pretrain.plugins import hookimpl
-from pretrain.plugins.backend import Memory
+from pretrain.plugins.backend import Memory, PointToPoint
 from pretrain.plugins.offer import Offer
 from pretrain.plugins.requests import Mask
 from pretrain.plugins.signatures import OptimizerKernels
@@ -185,6 +185,9 @@ class SilentBackend(CpuBackend):
 
     name = "silent"
     process_group = "fake"
+
+    def point_to_point(self):
+        return PointToPoint(batched=True)
 
     def device(self, local_rank):
         from torch.testing._internal.distributed import fake_pg  # registers "fake"

@@ -44,10 +44,10 @@ class Recorder:
             self.passed.append(name)
 
 
-def run_kit(mutant, expression):
+def run_kit(backend, expression):
     recorder = Recorder()
     arguments = ["--pyargs", "pretrain.testing.suite", "-c", os.devnull, "-p", "no:cacheprovider", "-q", "--tb=no"]
-    code = pytest.main([*arguments, "-k", expression], plugins=[Chosen(f"testing.mutants:{mutant}"), recorder])
+    code = pytest.main([*arguments, "-k", expression], plugins=[Chosen(backend), recorder])
     assert code == pytest.ExitCode.TESTS_FAILED
     return recorder
 
@@ -55,7 +55,7 @@ def run_kit(mutant, expression):
 @pytest.fixture(scope="module")
 def wrong():
     """The kit against a backend with one or two wrong kernels for each operation; the reference's are left out."""
-    return run_kit("WRONG", "not reference")
+    return run_kit("testing.mutants:WRONG", "not reference and not TestCoverage and not s2112 and not q2112")
 
 
 @pytest.mark.parametrize(("mutant", "test"), CAUGHT.items(), ids=CAUGHT)
@@ -74,7 +74,67 @@ def test_what_is_right_about_a_wrong_kernel_passes(wrong):
     assert any("mutant-does_not_wait" in name for name in wrong.passed)
 
 
+CORNERS = {
+    "only_in_bf16": ("TestAttention::test_agrees_with_float64", "d16-s33 and bf16"),
+    "only_with_heads_of_128": ("TestAttention::test_agrees_with_float64", "d128-s160"),
+    "only_over_2048": ("TestAttention::test_agrees_with_float64", "d64-s2112"),
+    "only_when_not_contiguous": ("TestAttention::test_takes_the_parts_of_one_projection", "not s2112 and causal"),
+    "only_under_dropout": ("TestAttention::test_dropout", "s96"),
+    "only_all_at_once": ("TestAttention::test_dropout", "s2112"),
+    "own_scale": ("TestAttention::test_scales_as_it_is_asked", ""),
+    "drops_other_weights_backward": ("TestAttention::test_dropout", "s96"),
+    "drops_the_same_in_every_head": ("TestAttention::test_dropout", "s96"),
+    "first_mask_for_all": ("TestAttention::test_keeps_documents_apart", ""),
+    "drifts_in_bf16": ("TestSoftmax::test_repeats_when_deterministic", ""),
+    "ignores_the_gradient_of_scale": ("TestSoftmax::test_scales_as_it_is_asked", ""),
+    "writes_its_input": ("TestNorm::test_agrees_with_float64", "h48"),
+    "looks_at_a_value": ("TestNorm::test_agrees_with_float64", "h48"),
+    "own_epsilon": ("TestNorm::test_adds_epsilon", ""),
+    "takes_nothing": ("TestCoverage::test_takes_a_request", ""),
+    "forgets_its_seed": ("TestRandom::test_recomputation_drops_the_same", ""),
+    "unscaled_in_fp16": ("TestBiasDropoutAdd::test_dropout", "h64"),
+    "reads_its_output": ("TestBiasDropoutAdd::test_backward_needs_no_output", ""),
+    "sums_ranks_in_fp32_alone": ("TestLinear::test_two_ranks", ""),
+    "norm_in_16_bits": ("TestOptimizer::test_gradient_norm_of_16_bits", ""),
+    "norm_on_the_host": ("TestOptimizer::test_gradient_norm", ""),
+}
+"""Mutant -> the test that must fail, and which of its cases are enough to run."""
+
+
+@pytest.fixture(scope="module")
+def corners():
+    """The kit against kernels that are wrong in one corner, each in the test that must find it."""
+    chosen = [
+        " and ".join([f"corners-{name}", test.replace("::", " and "), *([f"({words})"] if words else [])])
+        for name, (test, words) in CORNERS.items()
+    ]
+    rest = ["(TestCoverage and is_not_here)", "(TestCollectives and corners and batched)"]
+    return run_kit("testing.corners:CORNER", " or ".join([*(f"({each})" for each in chosen), *rest]))
+
+
+@pytest.mark.parametrize(("mutant", "test"), [(name, test) for name, (test, _) in CORNERS.items()], ids=CORNERS)
+def test_a_kernel_that_is_wrong_in_one_corner_is_caught(corners, mutant, test):
+    failed = [name for name in corners.failed if name.startswith(test) and f"corners-{mutant}" in name]
+    assert failed, f"{test} passes for {mutant}"
+
+
+def test_messages_that_keep_their_order_pass(corners):
+    assert {"sync", "async"} == {
+        name.rpartition("-")[2].rstrip("]") for name in corners.passed if "batched_send_recv" in name
+    }
+
+
+def test_a_kernel_that_is_not_on_this_machine_is_no_failure(corners):
+    assert not [name for name in [*corners.failed, *corners.passed] if "is_not_here" in name]
+
+
 def test_collectives_that_send_nothing_are_caught():
-    silent = run_kit("SILENT", "TestCollectives and not reference")
-    names = {name.partition("silent-silent-")[2].rstrip("]") for name in silent.failed}
-    assert {"all_reduce-sync", "all_reduce-async", "all_gather-sync", "send_recv-async"} <= names
+    silent = run_kit("testing.mutants:SILENT", "TestCollectives and not reference")
+    names = {name.partition("silent-silent-fp32-")[2].rstrip("]") for name in silent.failed}
+    assert {
+        "all_reduce-sync",
+        "all_reduce-async",
+        "all_gather-sync",
+        "send_recv-async",
+        "batched_send_recv-sync",
+    } <= names

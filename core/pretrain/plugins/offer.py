@@ -44,6 +44,18 @@ class Decline:
     kind: str = ""
 
 
+class Absent(str):
+    """A reason to decline whatever is asked on this machine: a library is missing, or the device is of another kind.
+
+        Decline(name="apex", reason=Absent("apex is not installed; pip install ..."))
+
+    Users read it as any other reason. The conformance kit lists such a kernel as not here; one that declines all of its
+    requests without ever saying so fails it.
+    """
+
+    __slots__ = ()
+
+
 def offer_unless(
     reason: str, *, name: str, build: Callable[[Mapping[str, Any]], Any], kind: str = "", provider: str = ""
 ) -> Offer | Decline:

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import pytest
 import torch
 
-from pretrain.testing import examples
-from pretrain.testing.comparison import assert_agrees, random
-from pretrain.testing.examples import DTYPES
+from pretrain.testing.cases import Case, cases, judged
+from pretrain.testing.comparison import assert_agrees, assert_repeats, random
+from pretrain.testing.examples import DTYPES, activation
 from pretrain.testing.subject import oracle
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
+    from pretrain.plugins.requests import ActivationRequest
     from pretrain.testing.subject import Kernel, Subject
+
+KINDS = ["gelu", "gelu_tanh", "swiglu"]
+TOKENS = {48: (1, 1), 33: (7, 2), 64: (33, 2), 4096: (3, 1), 24576: (2, 1)}
+"""Features -> sequence and micro batch: odd ones, tensors that are not contiguous (33), and those of the models."""
+SMALL = (48, 33, 64)
 
 
 class TestActivation:
@@ -21,25 +29,39 @@ class TestActivation:
 
     operations = ("activation",)
 
-    @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-    @pytest.mark.parametrize("has_bias", [True, False], ids=["bias", "no bias"])
-    @pytest.mark.parametrize("kind", ["gelu", "gelu_tanh", "swiglu"])
-    @pytest.mark.parametrize("shape", [(1, 1, 48), (7, 2, 33), (33, 2, 64)], ids=str)
-    def test_agrees_with_float64(
-        self,
-        subject: Subject,
-        kernel: Kernel,
-        shape: tuple[int, ...],
-        kind: str,
-        has_bias: bool,
-        dtype: torch.dtype,
-    ) -> None:
+    @judged(
+        [
+            *cases(
+                *(
+                    activation(dtype, kind, features=features, has_bias=has_bias)
+                    for features in SMALL
+                    for kind in KINDS
+                    for has_bias in (True, False)
+                    for dtype in DTYPES
+                )
+            ),
+            *(
+                Case(tuple(activation(dtype, kind, features=features) for dtype in DTYPES[1:] + DTYPES[:1]), True)
+                for features in (4096, 24576)
+                for kind in KINDS
+            ),
+        ]
+    )
+    def test_agrees_with_float64(self, subject: Subject, kernel: Kernel, asked: ActivationRequest) -> None:
         """Forward and backward, from -10 to 10; the two forms of GELU differ by 5e-4 and are told apart in fp32."""
-        request = examples.activation(dtype, kind, features=shape[-1], has_bias=has_bias)
-        kernels = subject.build(kernel, request), oracle(request)
-        width = shape[-1] * 2 if kind == "swiglu" else shape[-1]
-        inputs = {"x": random(*shape[:-1], width, dtype=dtype) * 2}
-        inputs["x"].view(-1)[:2] = torch.tensor([-10.0, 10.0])
-        if has_bias:
-            inputs["bias"] = random(width, dtype=dtype, seed=1)
-        assert_agrees(*kernels, inputs, subject.device, is_strided=shape[0] == 33)
+        kernels = subject.build(kernel, asked), oracle(asked)
+        assert_agrees(*kernels, _inputs(asked), subject.device, is_strided=asked.features == 64)
+
+    @judged(
+        Case(tuple(replace(activation(dtype, features=n), deterministic=True) for n in (64, 4096))) for dtype in DTYPES
+    )
+    def test_repeats_when_deterministic(self, subject: Subject, kernel: Kernel, asked: ActivationRequest) -> None:
+        """The same bits on every call."""
+        assert_repeats(subject.build(kernel, asked), _inputs(asked), subject.device)
+
+
+def _inputs(asked: ActivationRequest) -> dict[str, Tensor]:
+    width = asked.features * 2 if asked.kind == "swiglu" else asked.features
+    x = random(*TOKENS[asked.features], width, dtype=asked.dtype) * 2
+    x.view(-1)[:2] = torch.tensor([-10.0, 10.0])
+    return {"x": x} | ({"bias": random(width, dtype=asked.dtype, seed=1)} if asked.has_bias else {})

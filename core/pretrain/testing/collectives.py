@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pretrain.testing import examples
+from pretrain.testing.cases import Case, judged
 from pretrain.testing.ranks import Ranks
 
 if TYPE_CHECKING:
+    from pretrain.plugins.requests import CollectivesRequest
     from pretrain.testing.subject import Kernel, Subject
 
-OPERATIONS = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "send_recv"]
+OPERATIONS = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "send_recv", "batched_send_recv"]
 
 
 class TestCollectives:
@@ -22,7 +24,12 @@ class TestCollectives:
 
     @pytest.mark.parametrize("way", ["sync", "async"])
     @pytest.mark.parametrize("operation", OPERATIONS)
-    def test_two_ranks(self, subject: Subject, kernel: Kernel, operation: str, way: str) -> None:
+    @judged([Case((examples.collectives(),))])
+    def test_two_ranks(
+        self, subject: Subject, kernel: Kernel, asked: CollectivesRequest, operation: str, way: str
+    ) -> None:
         """The result is right: after the call, or after the wait that belongs to it."""
-        subject.build(kernel, examples.collectives(subject.plugins.backend.process_group))
+        if operation.startswith("batched") and not subject.plugins.backend.point_to_point().batched:
+            pytest.skip(f"{subject.plugins.label} says that it sends messages one by one (point_to_point)")
+        assert subject.takes(kernel, asked)
         Ranks.of(subject).require(f"{operation} {way}", kernel)

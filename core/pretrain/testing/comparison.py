@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import torch
 
+from pretrain.testing.synchronization import NoSynchronization
 from pretrain.testing.tolerance import assert_near
 
 if TYPE_CHECKING:
@@ -14,6 +16,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     Function = Callable[..., Tensor]
+
+OVERWRITABLE = frozenset({"logits"})
+"""Inputs whose memory a kernel may use: `CrossEntropyFn` says so of its own, and no other signature does."""
 
 
 def random(*shape: int, dtype: torch.dtype, seed: int = 0) -> Tensor:
@@ -32,15 +37,44 @@ def forward_backward(
     inputs: Mapping[str, Tensor],
     place: Callable[[Tensor], Tensor],
     grad_output: Tensor | None = None,
+    *,
+    is_watched: bool = True,
 ) -> dict[str, Tensor]:
-    """Return the output and the gradient of every input, for one random gradient of the output."""
+    """Return the output and the gradient of every input, for one random gradient of the output.
+
+    Args:
+        function: called with the inputs by name.
+        inputs: all are differentiated by.
+        place: puts a tensor onto the device, with the strides that it is to have there.
+        grad_output: random where None.
+        is_watched: whether it is an error to make the host wait. The watch changes the way of torch.distributed's
+            calls, which a process group in Python does not survive.
+
+    Raises:
+        AssertionError: the function overwrote an input, or the gradient of its output, or made the host wait.
+    """
     leaves = {name: place(x).detach().requires_grad_() for name, x in inputs.items()}
-    output = function(**{name: leaf.clone() for name, leaf in leaves.items()})  # kernels may overwrite their inputs
+    given = {name: leaf.clone() for name, leaf in leaves.items()}
+    watch = NoSynchronization if is_watched else nullcontext
+    with watch():
+        output = function(**given)
     if grad_output is None:
         grad_output = random(*output.shape, dtype=output.dtype, seed=7)
-    kept = output.detach().clone()
-    grads = torch.autograd.grad(output, list(leaves.values()), place(grad_output).to(output.dtype))
+    kept, placed = output.detach().clone(), place(grad_output).to(output.dtype)
+    with watch():
+        grads = torch.autograd.grad(output, list(leaves.values()), placed)
+    _assert_left_alone(given, leaves)
+    _assert_left_alone({"gradient of the output": placed}, {"gradient of the output": place(grad_output)})
     return {"output": kept} | {f"gradient of {name}": grad for name, grad in zip(leaves, grads, strict=True)}
+
+
+def _assert_left_alone(given: Mapping[str, Tensor], before: Mapping[str, Tensor]) -> None:
+    written = [name for name, x in given.items() if name not in OVERWRITABLE and not _is_same(x, before[name])]
+    assert not written, f"overwritten by the kernel: {', '.join(written)}; only logits may be"
+
+
+def _is_same(x: Tensor, before: Tensor) -> bool:
+    return torch.allclose(x, before.to(x.dtype), rtol=0, atol=0, equal_nan=True)
 
 
 def assert_agrees(
@@ -82,7 +116,15 @@ def assert_agrees(
 
 
 def assert_repeats(function: Function, inputs: Mapping[str, Tensor], device: torch.device) -> None:
-    """Fail unless two calls give the same bits, forward and backward."""
-    first, second = (forward_backward(function, inputs, lambda x: x.to(device)) for _ in range(2))
+    """Fail unless two calls give the same bits, forward and backward, under torch's deterministic algorithms.
+
+    A training that is to be deterministic asks torch for them too, and kernels that call torch's may rely on it.
+    """
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    try:
+        first, second = (forward_backward(function, inputs, lambda x: x.to(device)) for _ in range(2))
+    finally:
+        torch.use_deterministic_algorithms(before)
     different = [name for name, value in first.items() if not torch.equal(value, second[name])]
     assert not different, f"two calls differ in {', '.join(different)}, though the request is deterministic"

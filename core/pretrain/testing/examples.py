@@ -1,8 +1,6 @@
-"""A few requests for each operation, from which a plugin's kernels become known."""
+"""Requests to judge kernels with: small, odd sizes where nothing else is said."""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -20,11 +18,8 @@ from pretrain.plugins.requests import (
     SoftmaxRequest,
 )
 
-if TYPE_CHECKING:
-    from pretrain.plugins.requests import Request
-
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-"""In which kernels are tested, where the device supports them."""
+"""In which kernels are judged, where the device supports them."""
 
 
 def softmax(
@@ -33,14 +28,15 @@ def softmax(
     *,
     queries: int = 33,
     keys: int = 33,
+    heads: int = 4,
     scale: float = 1.0,
     deterministic: bool = False,
 ) -> SoftmaxRequest:
-    """Return a request; 4 heads."""
+    """Return a request."""
     return SoftmaxRequest(
         device_type="cpu",
         dtype=dtype,
-        heads=4,
+        heads=heads,
         queries=queries,
         keys=keys,
         mask=mask,
@@ -57,11 +53,14 @@ def attention(
     heads: int = 4,
     groups: int | None = None,
     size: int = 16,
+    batch: int = 2,
+    block: int = 16,
     dropout: float = 0.0,
+    scale: float | None = None,
     divisor: float = 1.0,
     deterministic: bool = False,
 ) -> AttentionRequest:
-    """Return a request; micro batch of 2, blocks of 16 rows."""
+    """Return a request; scores are scaled by size**-0.5 where nothing else is said."""
     return AttentionRequest(
         device_type="cpu",
         dtype=dtype,
@@ -69,12 +68,12 @@ def attention(
         query_groups=groups or heads,
         head_size=size,
         seq_length=length,
-        micro_batch_size=2,
+        micro_batch_size=batch,
         mask=mask,
         dropout=dropout,
-        scale=size**-0.5,
+        scale=size**-0.5 if scale is None else scale,
         score_divisor=divisor,
-        block_size=16,
+        block_size=block,
         deterministic=deterministic,
     )
 
@@ -84,25 +83,28 @@ def norm(
     kind: str = "LayerNorm",
     *,
     hidden: int = 48,
+    epsilon: float = 1e-5,
     weight_dtype: torch.dtype | None = None,
     deterministic: bool = False,
 ) -> NormRequest:
-    """Return a request; epsilon 1e-5, weights in the dtype of the input."""
+    """Return a request; weights in the dtype of the input where nothing else is said."""
     return NormRequest(
         device_type="cpu",
         dtype=dtype,
         kind=kind,
         hidden_size=hidden,
-        epsilon=1e-5,
+        epsilon=epsilon,
         weight_dtype=weight_dtype or dtype,
         deterministic=deterministic,
     )
 
 
-def rotary(dtype: torch.dtype = torch.float32, *, rotary_size: int = 16, length: int = 33) -> RotaryRequest:
-    """Return a request; 4 heads of 16."""
+def rotary(
+    dtype: torch.dtype = torch.float32, *, rotary_size: int = 16, size: int = 16, length: int = 33, heads: int = 4
+) -> RotaryRequest:
+    """Return a request."""
     return RotaryRequest(
-        device_type="cpu", dtype=dtype, heads=4, head_size=16, rotary_size=rotary_size, seq_length=length
+        device_type="cpu", dtype=dtype, heads=heads, head_size=size, rotary_size=rotary_size, seq_length=length
     )
 
 
@@ -166,18 +168,3 @@ def optimizer(name: str = "adamw") -> OptimizerRequest:
 def collectives(process_group: str = "gloo") -> CollectivesRequest:
     """Return a request."""
     return CollectivesRequest(device_type="cpu", dtype=torch.float32, process_group=process_group, timeout_minutes=1)
-
-
-EXAMPLES: dict[str, list[Request]] = {
-    "softmax": [softmax(dtype, mask) for dtype in DTYPES for mask in Mask],
-    "attention": [attention(dtype, mask, dropout=p) for dtype in DTYPES for mask in Mask for p in (0.0, 0.1)],
-    "norm": [norm(dtype, kind) for dtype in DTYPES for kind in ("LayerNorm", "RMSNorm")],
-    "rotary": [rotary(dtype) for dtype in DTYPES],
-    "activation": [activation(dtype, kind) for dtype in DTYPES for kind in ("gelu", "gelu_tanh", "swiglu")],
-    "bias_dropout_add": [bias_dropout_add(dtype, dropout=p) for dtype in DTYPES for p in (0.0, 0.1)],
-    "cross_entropy": [cross_entropy(dtype, tensor_parallel_size=t) for dtype in DTYPES for t in (1, 2)],
-    "linear": [linear(dtype, tensor_parallel_size=t) for dtype in DTYPES for t in (1, 2)],
-    "optimizer": [optimizer("adam"), optimizer("adamw")],
-    "collectives": [collectives()],
-}
-"""Operation -> requests."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import pytest
 import torch
 
-from pretrain.testing import examples
+from pretrain.testing.cases import Case, cases, judged
 from pretrain.testing.comparison import assert_agrees, assert_repeats, random
-from pretrain.testing.examples import DTYPES
+from pretrain.testing.examples import DTYPES, linear
 from pretrain.testing.ranks import Ranks
 from pretrain.testing.subject import oracle
 from pretrain.testing.tolerance import assert_near
@@ -17,7 +17,12 @@ from pretrain.testing.tolerance import assert_near
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from pretrain.plugins.requests import LinearRequest
     from pretrain.testing.subject import Kernel, Subject
+
+
+TOKENS = [(1, 1), (7, 2), (33, 3)]
+BOTH = (False, True)
 
 
 class TestLinear:
@@ -25,52 +30,56 @@ class TestLinear:
 
     operations = ("linear",)
 
-    @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-    @pytest.mark.parametrize("has_bias", [True, False], ids=["bias", "no bias"])
-    @pytest.mark.parametrize("tokens", [(1, 1), (7, 2), (33, 3)], ids=str)
-    def test_agrees_with_float64(
-        self, subject: Subject, kernel: Kernel, tokens: tuple[int, int], has_bias: bool, dtype: torch.dtype
-    ) -> None:
-        """Forward and backward on one rank: input, weight and bias."""
-        request = examples.linear(dtype)
-        kernels = subject.build(kernel, request), oracle(request)
-        assert_agrees(*kernels, _inputs(tokens, dtype, has_bias), subject.device, is_strided=tokens[0] == 33)
+    @judged(cases(*(linear(dtype) for dtype in DTYPES)))
+    def test_agrees_with_float64(self, subject: Subject, kernel: Kernel, asked: LinearRequest) -> None:
+        """Forward and backward on one rank: input, weight and bias; few tokens and many, contiguous and not."""
+        kernels = subject.build(kernel, asked), oracle(asked)
+        for tokens in TOKENS:
+            for has_bias in (True, False):
+                inputs = _inputs(tokens, asked.dtype, has_bias)
+                assert_agrees(*kernels, inputs, subject.device, is_strided=tokens[0] == 33)
 
-    @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-    @pytest.mark.parametrize("is_fp32", [True, False], ids=["into fp32", "into the same dtype"])
-    def test_adds_to_main_grad(self, subject: Subject, kernel: Kernel, is_fp32: bool, dtype: torch.dtype) -> None:
+    @judged(cases(*(linear(dtype, main_grad_dtype=main) for dtype in DTYPES for main in {torch.float32, dtype})))
+    def test_adds_to_main_grad(self, subject: Subject, kernel: Kernel, asked: LinearRequest) -> None:
         """Two micro-batches add up in `main_grad`, once each; the data-parallel hook is told so."""
-        main_dtype = torch.float32 if is_fp32 else dtype
-        built = subject.build(kernel, examples.linear(dtype, main_grad_dtype=main_dtype))
-        inputs = {name: x.to(subject.device) for name, x in _inputs((7, 2), dtype, True).items()}
+        built = subject.build(kernel, asked)
+        inputs = {name: x.to(subject.device) for name, x in _inputs((7, 2), asked.dtype, True).items()}
         weight: Any = torch.nn.Parameter(inputs.pop("weight"))
-        weight.main_grad = torch.ones_like(weight, dtype=main_dtype)
+        weight.main_grad = torch.ones_like(weight, dtype=asked.main_grad_dtype)
         for _ in range(2):
             _backward_as_data_parallel_does(built, weight, inputs)
         rows = inputs["x"].cpu().double().flatten(0, 1).sum(0)
         expected = 1 + 2 * rows.expand(weight.shape)
-        assert_near(weight.main_grad, expected, dtype, "main_grad after two micro-batches")
+        assert_near(weight.main_grad, expected, asked.dtype, "main_grad after two micro-batches")
 
-    def test_returns_the_gradient_of_a_shared_weight(self, subject: Subject, kernel: Kernel) -> None:
+    @judged(cases(*(linear(dtype, main_grad_dtype=torch.float32) for dtype in DTYPES)))
+    def test_returns_the_gradient_of_a_shared_weight(
+        self, subject: Subject, kernel: Kernel, asked: LinearRequest
+    ) -> None:
         """A weight that is also the embedding (`zero_out_wgrad`) gets each of its two gradients once."""
-        built = subject.build(kernel, examples.linear(main_grad_dtype=torch.float32))
-        weight: Any = torch.nn.Parameter(random(6, 5, dtype=torch.float32).to(subject.device))
-        weight.main_grad = torch.zeros_like(weight)
+        built = subject.build(kernel, asked)
+        weight: Any = torch.nn.Parameter(random(6, 5, dtype=asked.dtype).to(subject.device))
+        weight.main_grad = torch.zeros_like(weight, dtype=torch.float32)
         weight.zero_out_wgrad = True
         tokens = torch.arange(6, device=subject.device).view(6, 1)
         _backward_as_data_parallel_does(built, weight, {}, lambda: torch.nn.functional.embedding(tokens, weight))
         doubled = weight.detach().cpu().double()
         expected = doubled.sum(0).expand(6, 5) + doubled.sum(0)
-        assert_near(weight.main_grad, expected, torch.float32, "main_grad of a shared weight")
+        assert_near(weight.main_grad, expected, asked.dtype, "main_grad of a shared weight")
 
-    def test_repeats_when_deterministic(self, subject: Subject, kernel: Kernel) -> None:
+    @judged(
+        Case(tuple(replace(linear(dtype, main_grad_dtype=main), deterministic=True) for main in (None, torch.float32)))
+        for dtype in DTYPES
+    )
+    def test_repeats_when_deterministic(self, subject: Subject, kernel: Kernel, asked: LinearRequest) -> None:
         """The same bits on every call."""
-        built = subject.build(kernel, examples.linear())
-        assert_repeats(built, _inputs((33, 3), torch.float32, True), subject.device)
+        built = subject.build(kernel, asked)
+        assert_repeats(built, _inputs((33, 3), asked.dtype, True), subject.device)
 
-    @pytest.mark.parametrize("way", ["all_reduce", "sequence_parallel"])
-    def test_two_ranks(self, subject: Subject, kernel: Kernel, way: str) -> None:
+    @judged(Case(tuple(linear(dtype, tensor_parallel_size=2, sequence_parallel=sp) for dtype in DTYPES)) for sp in BOTH)
+    def test_two_ranks(self, subject: Subject, kernel: Kernel, asked: LinearRequest) -> None:
         """The input's gradient is summed over ranks; nothing is read before its communication was waited for."""
+        way = "sequence_parallel" if asked.sequence_parallel else "all_reduce"
         Ranks.of(subject).require(f"linear {way}", kernel)
 
 
@@ -80,12 +89,12 @@ def _inputs(tokens: tuple[int, int], dtype: torch.dtype, has_bias: bool) -> dict
 
 
 def _backward_as_data_parallel_does(
-    linear: Any, weight: Any, inputs: dict[str, Tensor], make_input: Any = None
+    kernel: Any, weight: Any, inputs: dict[str, Tensor], make_input: Any = None
 ) -> None:
     """megatron-core 0.16.1, distributed/distributed_data_parallel.py 430-445."""
     weight.grad_added_to_main_grad = False
     x = make_input() if make_input else inputs["x"].clone().requires_grad_()
-    linear(x, weight, inputs.get("bias")).sum().backward()
+    kernel(x, weight, inputs.get("bias")).sum().backward()
     if weight.grad is not None and (not weight.grad_added_to_main_grad or getattr(weight, "zero_out_wgrad", False)):
         weight.main_grad.add_(weight.grad)
     weight.grad = None

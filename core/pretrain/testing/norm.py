@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import pytest
 import torch
 
-from pretrain.testing import examples
+from pretrain.testing.cases import Case, cases, judged
 from pretrain.testing.comparison import assert_agrees, assert_repeats, random
-from pretrain.testing.examples import DTYPES
+from pretrain.testing.examples import DTYPES, norm
 from pretrain.testing.subject import oracle
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from torch import Tensor
 
+    from pretrain.plugins.requests import NormRequest
     from pretrain.testing.subject import Kernel, Subject
 
-KINDS = ["LayerNorm", "RMSNorm"]
-SHAPES = [(1, 1, 48), (7, 2, 48), (33, 3, 100), (5, 1, 1023)]
+KINDS = ("LayerNorm", "RMSNorm")
+HALF = (torch.bfloat16, torch.float16)
+TOKENS = {48: (7, 2), 100: (33, 3), 1023: (5, 1), 768: (3, 2), 1024: (2, 1), 6144: (3, 1), 12288: (3, 1)}
+"""Hidden size -> sequence and micro batch: odd ones, tensors that are not contiguous (100), and those of the models."""
+
+EPSILONS = (1e-5, 1e-2, 1e-6)
+
+
+def _any(dtypes: Iterable[torch.dtype] = DTYPES, **asked: Any) -> list[Case]:
+    """Return a case for every kind and dtype, of the first hidden size that the kernel takes."""
+    return [
+        Case(tuple(norm(dtype, kind, hidden=hidden, **asked) for hidden in TOKENS))
+        for kind in KINDS
+        for dtype in dtypes
+    ]
 
 
 class TestNorm:
@@ -26,53 +41,47 @@ class TestNorm:
 
     operations = ("norm",)
 
-    @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-    @pytest.mark.parametrize("kind", KINDS)
-    @pytest.mark.parametrize("shape", SHAPES, ids=str)
-    def test_agrees_with_float64(
-        self, subject: Subject, kernel: Kernel, shape: tuple[int, ...], kind: str, dtype: torch.dtype
-    ) -> None:
-        """Forward and backward: input, weight and bias."""
-        request = examples.norm(dtype, kind, hidden=shape[-1])
-        kernels = subject.build(kernel, request), oracle(request)
-        assert_agrees(*kernels, _inputs(shape, kind, dtype), subject.device, is_strided=shape[0] == 33)
+    @judged(cases(*(norm(dtype, kind, hidden=hidden) for hidden in TOKENS for kind in KINDS for dtype in DTYPES)))
+    def test_agrees_with_float64(self, subject: Subject, kernel: Kernel, asked: NormRequest) -> None:
+        """Forward and backward: input, weight and bias; of one token too."""
+        kernels, inputs = (subject.build(kernel, asked), oracle(asked)), _inputs(asked)
+        assert_agrees(*kernels, inputs, subject.device, is_strided=asked.hidden_size == 100)
+        assert_agrees(*kernels, inputs | {"x": inputs["x"][:1, :1]}, subject.device)
 
-    @pytest.mark.parametrize("kind", KINDS)
-    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-    def test_takes_weights_in_fp32(self, subject: Subject, kernel: Kernel, dtype: torch.dtype, kind: str) -> None:
+    @judged(_any(HALF, weight_dtype=torch.float32))
+    def test_takes_weights_in_fp32(self, subject: Subject, kernel: Kernel, asked: NormRequest) -> None:
         """The output has the dtype of the input."""
-        request = examples.norm(dtype, kind, weight_dtype=torch.float32)
-        kernels = subject.build(kernel, request), oracle(request)
-        inputs = _inputs((7, 2, 48), kind, dtype)
+        kernels, inputs = (subject.build(kernel, asked), oracle(asked)), _inputs(asked)
         assert_agrees(*kernels, {name: x if name == "x" else x.float() for name, x in inputs.items()}, subject.device)
 
-    @pytest.mark.parametrize("kind", KINDS)
-    def test_adds_epsilon(self, subject: Subject, kernel: Kernel, kind: str) -> None:
-        """Rows whose variance is smaller than epsilon, and a row of zeros."""
-        request = examples.norm(kind=kind)
-        kernels = subject.build(kernel, request), oracle(request)
-        inputs = _inputs((7, 2, 48), kind, torch.float32)
-        inputs["x"] = inputs["x"] * 1e-3
-        inputs["x"][0] = 0
-        assert_agrees(*kernels, inputs, subject.device)
+    @judged(case for epsilon in EPSILONS for case in _any(epsilon=epsilon))
+    def test_adds_epsilon(self, subject: Subject, kernel: Kernel, asked: NormRequest) -> None:
+        """The one that is asked for: rows whose variance is of its size or smaller, and a row of zeros."""
+        kernels, inputs = (subject.build(kernel, asked), oracle(asked)), _inputs(asked)
+        small = inputs["x"] * asked.epsilon**0.5
+        small[0] = 0
+        for factor in (1.0, 0.25):
+            assert_agrees(*kernels, inputs | {"x": small * factor}, subject.device)
 
-    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-    @pytest.mark.parametrize("kind", KINDS)
-    def test_accumulates_16_bits_in_fp32(self, subject: Subject, kernel: Kernel, kind: str, dtype: torch.dtype) -> None:
+    @judged(
+        Case(tuple(norm(dtype, kind, hidden=hidden) for hidden in (1024, 768, 6144, 48)))
+        for kind in KINDS
+        for dtype in HALF
+    )
+    def test_accumulates_16_bits_in_fp32(self, subject: Subject, kernel: Kernel, asked: NormRequest) -> None:
         """Rows whose squares overflow fp16."""
-        request = examples.norm(dtype, kind, hidden=1024)
-        kernels = subject.build(kernel, request), oracle(request)
-        inputs = _inputs((2, 1, 1024), kind, dtype)
+        kernels, inputs = (subject.build(kernel, asked), oracle(asked)), _inputs(asked)
         inputs["x"] = inputs["x"] * 256 + 32
         assert_agrees(*kernels, inputs, subject.device)
 
-    @pytest.mark.parametrize("kind", KINDS)
-    def test_repeats_when_deterministic(self, subject: Subject, kernel: Kernel, kind: str) -> None:
+    @judged(_any(deterministic=True))
+    def test_repeats_when_deterministic(self, subject: Subject, kernel: Kernel, asked: NormRequest) -> None:
         """The same bits on every call."""
-        built = subject.build(kernel, examples.norm(kind=kind, deterministic=True))
-        assert_repeats(built, _inputs((33, 3, 48), kind, torch.float32), subject.device)
+        inputs = _inputs(asked) | {"x": random(33, 3, asked.hidden_size, dtype=asked.dtype)}
+        assert_repeats(subject.build(kernel, asked), inputs, subject.device)
 
 
-def _inputs(shape: tuple[int, ...], kind: str, dtype: torch.dtype) -> dict[str, Tensor]:
-    inputs = {"x": random(*shape, dtype=dtype), "weight": random(shape[-1], dtype=dtype, seed=1) + 1}
-    return inputs | ({"bias": random(shape[-1], dtype=dtype, seed=2)} if kind == "LayerNorm" else {})
+def _inputs(asked: NormRequest) -> dict[str, Tensor]:
+    size, dtype = asked.hidden_size, asked.dtype
+    inputs = {"x": random(*TOKENS[size], size, dtype=dtype), "weight": random(size, dtype=dtype, seed=1) + 1}
+    return inputs | ({"bias": random(size, dtype=dtype, seed=2)} if asked.kind == "LayerNorm" else {})

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import pytest
 import torch
 
-from pretrain.testing import examples
+from pretrain.testing.cases import Case, judged
 from pretrain.testing.comparison import random
+from pretrain.testing.examples import DTYPES, optimizer
+from pretrain.testing.synchronization import NoSynchronization
 from pretrain.testing.tolerance import assert_near
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from pretrain.plugins.requests import OptimizerRequest
+    from pretrain.plugins.signatures import GradientNormFn
     from pretrain.testing.subject import Kernel, Subject
 
 SHAPES = [(3, 5), (7,), (33, 17), (1,)]
 SETTINGS: dict[str, Any] = {"lr": 1e-2, "betas": (0.8, 0.95), "eps": 1e-6, "weight_decay": 0.1}
+
+
+NAMES = [Case((optimizer(name),)) for name in ("adam", "adamw")]
+ANY = [Case((optimizer("adamw"), optimizer("adam")))]
 
 
 class TestOptimizer:
@@ -25,32 +32,34 @@ class TestOptimizer:
 
     operations = ("optimizer",)
 
-    @pytest.mark.parametrize("name", ["adam", "adamw"])
-    def test_agrees_with_float64(self, subject: Subject, kernel: Kernel, name: str) -> None:
+    @judged(NAMES)
+    def test_agrees_with_float64(self, subject: Subject, kernel: Kernel, asked: OptimizerRequest) -> None:
         """Five steps of many tensors; a parameter without a gradient stays as it is."""
-        adam = subject.build(kernel, examples.optimizer(name)).adam
+        name, adam = asked.name, subject.build(kernel, asked).adam
         parameters = [*_parameters(subject), torch.nn.Parameter(torch.ones(3, device=subject.device))]
-        optimizer = adam(parameters, **SETTINGS, adam_w_mode=name == "adamw")
+        stepping = adam(parameters, **SETTINGS, adam_w_mode=name == "adamw")
         for step in range(1, 6):
-            _step(optimizer, parameters[:-1], step)
+            _step(stepping, parameters[:-1], step)
         for number, parameter in enumerate(parameters[:-1]):
             expected = _expected(number, 5, is_decoupled=name == "adamw")
             assert_near(parameter, expected, torch.float32, f"parameter {number}")
         assert torch.equal(parameters[-1], torch.ones_like(parameters[-1])), "a parameter without gradient changed"
 
-    def test_is_shaped_like_apex(self, subject: Subject, kernel: Kernel) -> None:
+    @judged(ANY)
+    def test_is_shaped_like_apex(self, subject: Subject, kernel: Kernel, asked: OptimizerRequest) -> None:
         """`step` is a number in the parameter group, the state exp_avg and exp_avg_sq and nothing else."""
-        adam = subject.build(kernel, examples.optimizer()).adam
+        adam = subject.build(kernel, asked).adam
         parameters = _parameters(subject)
-        optimizer = adam([{"params": parameters[:2]}, {"params": parameters[2:]}], **SETTINGS)
+        stepping = adam([{"params": parameters[:2]}, {"params": parameters[2:]}], **SETTINGS)
         for step in (1, 2):
-            _step(optimizer, parameters, step)
-        assert [group["step"] for group in optimizer.param_groups] == [2, 2]
-        assert {name for state in optimizer.state.values() for name in state} == {"exp_avg", "exp_avg_sq"}
+            _step(stepping, parameters, step)
+        assert [group["step"] for group in stepping.param_groups] == [2, 2]
+        assert {name for state in stepping.state.values() for name in state} == {"exp_avg", "exp_avg_sq"}
 
-    def test_continues_from_a_checkpoint(self, subject: Subject, kernel: Kernel) -> None:
+    @judged(ANY)
+    def test_continues_from_a_checkpoint(self, subject: Subject, kernel: Kernel, asked: OptimizerRequest) -> None:
         """Two steps, saved and loaded into a new optimizer, and two more are four steps, bit for bit."""
-        adam = subject.build(kernel, examples.optimizer()).adam
+        adam = subject.build(kernel, asked).adam
         straight, parameters = _parameters(subject), _parameters(subject)
         whole, first = adam(straight, **SETTINGS), adam(parameters, **SETTINGS)
         for step in range(1, 5):
@@ -64,16 +73,35 @@ class TestOptimizer:
         for ours, theirs in zip(parameters, straight, strict=True):
             assert torch.equal(ours, theirs), "a resumed run differs from an uninterrupted one"
 
-    def test_gradient_norm(self, subject: Subject, kernel: Kernel) -> None:
+    @judged(ANY)
+    def test_gradient_norm(self, subject: Subject, kernel: Kernel, asked: OptimizerRequest) -> None:
         """fp32 scalar on the device; of many tensors, of a long one, of none."""
-        norm = subject.build(kernel, examples.optimizer()).gradient_norm
-        tensors = [random(*shape, dtype=torch.float32) for shape in [*SHAPES, (3_000_000,)]]
-        expected = torch.cat([tensor.double().flatten() for tensor in tensors]).norm()
-        result = norm([tensor.to(subject.device) for tensor in tensors])
-        assert (result.dtype, result.shape, result.device.type) == (torch.float32, (), subject.device.type)
-        assert_near(result, expected, torch.float32, "gradient norm")
+        norm = subject.build(kernel, asked).gradient_norm
+        self._check_norm(subject, norm, [random(*shape, dtype=torch.float32) for shape in [*SHAPES, (3_000_000,)]])
         nothing = norm([])
         assert (nothing.item(), nothing.dtype, nothing.device.type) == (0.0, torch.float32, subject.device.type)
+
+    @judged(ANY)
+    def test_gradient_norm_of_16_bits(self, subject: Subject, kernel: Kernel, asked: OptimizerRequest) -> None:
+        """Summed up in fp32, within one tensor and over all of them: squares that overflow fp16, many small ones."""
+        norm = subject.build(kernel, asked).gradient_norm
+        for dtype in DTYPES[1:]:
+            if not subject.plugins.backend.supports(dtype):
+                continue
+            sizes = [1, 7, 4096, 100_003]
+            self._check_norm(subject, norm, [random(size, dtype=dtype) * 300 for size in sizes])
+            self._check_norm(subject, norm, [random(size, dtype=dtype) for size in sizes])
+            self._check_norm(subject, norm, [torch.ones(number % 5 + 1, dtype=dtype) for number in range(1000)])
+
+    def _check_norm(self, subject: Subject, norm: GradientNormFn, tensors: list[Tensor]) -> None:
+        expected = torch.cat([tensor.double().flatten() for tensor in tensors]).norm()
+        placed = [tensor.to(subject.device) for tensor in tensors]
+        with NoSynchronization():
+            result = norm(placed)
+        assert (result.dtype, result.shape, result.device.type) == (torch.float32, (), subject.device.type)
+        assert_near(result, expected, torch.float32, f"norm of tensors in {tensors[0].dtype}")
+        for before, after in zip(tensors, placed, strict=True):
+            assert torch.equal(before, after.cpu()), "the norm overwrote a tensor"
 
 
 def _parameters(subject: Subject) -> list[torch.nn.Parameter]:
@@ -88,10 +116,11 @@ def _gradient(number: int, step: int) -> Tensor:
     return random(*SHAPES[number], dtype=torch.float32, seed=100 * step + number)
 
 
-def _step(optimizer: Any, parameters: list[torch.nn.Parameter], step: int) -> None:
+def _step(stepping: Any, parameters: list[torch.nn.Parameter], step: int) -> None:
     for number, parameter in enumerate(parameters):
         parameter.grad = _gradient(number, step).to(parameter.device)
-    optimizer.step()
+    with NoSynchronization():
+        stepping.step()
 
 
 def _expected(number: int, steps: int, *, is_decoupled: bool) -> Tensor:

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import pytest
 import torch
 
-from pretrain.testing import examples
-from pretrain.testing.comparison import random as example
+from pretrain.testing.attention_cases import each
+from pretrain.testing.attention_inputs import inputs
+from pretrain.testing.bias_dropout_add import example_inputs
+from pretrain.testing.cases import cases, judged
+from pretrain.testing.examples import DTYPES, bias_dropout_add
+from pretrain.testing.generator import generator_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import Tensor
 
+    from pretrain.plugins.requests import Request
     from pretrain.testing.subject import Kernel, Subject
+
+CASES = [*each(dropout=0.5), *cases(*(bias_dropout_add(dtype, hidden=48, dropout=0.5) for dtype in DTYPES))]
 
 
 class TestRandom:
@@ -23,9 +29,10 @@ class TestRandom:
 
     operations = ("attention", "bias_dropout_add")
 
-    def test_a_restored_state_repeats_the_dropout(self, subject: Subject, kernel: Kernel) -> None:
+    @judged(CASES)
+    def test_a_restored_state_repeats_the_dropout(self, subject: Subject, kernel: Kernel, asked: Request) -> None:
         """A run that is resumed, or recomputes its activations, drops what it dropped before."""
-        draw, generator = _dropout(subject, kernel), _generator(subject)
+        draw, generator = _dropout(subject, kernel, asked), generator_of(subject)
         state = generator.get_rng_state()
         first, second = draw(), draw()
         assert not torch.equal(first, second), "two calls dropped the same: the generator does not advance"
@@ -34,9 +41,10 @@ class TestRandom:
         assert torch.equal(first, again[0]), "the first call dropped something else after the state was restored"
         assert torch.equal(second, again[1]), "the second call dropped something else after the state was restored"
 
-    def test_a_seed_repeats_the_dropout(self, subject: Subject, kernel: Kernel) -> None:
+    @judged(CASES)
+    def test_a_seed_repeats_the_dropout(self, subject: Subject, kernel: Kernel, asked: Request) -> None:
         """Equal seeds, equal dropout; other seeds, other dropout."""
-        draw, generator = _dropout(subject, kernel), _generator(subject)
+        draw, generator = _dropout(subject, kernel, asked), generator_of(subject)
         results = []
         for seed in (1, 1, 2):
             generator.manual_seed(seed)
@@ -44,9 +52,10 @@ class TestRandom:
         assert torch.equal(results[0], results[1]), "the same seed dropped something else"
         assert not torch.equal(results[0], results[2]), "another seed dropped the same"
 
-    def test_a_fork_leaves_the_generator_alone(self, subject: Subject, kernel: Kernel) -> None:
+    @judged(CASES)
+    def test_a_fork_leaves_the_generator_alone(self, subject: Subject, kernel: Kernel, asked: Request) -> None:
         """What is drawn from another state in between, as for each tensor-parallel rank, changes nothing outside."""
-        draw, generator = _dropout(subject, kernel), _generator(subject)
+        draw, generator = _dropout(subject, kernel, asked), generator_of(subject)
         start = generator.get_rng_state()
         expected = draw(), draw()
         generator.set_rng_state(start)
@@ -60,27 +69,24 @@ class TestRandom:
         assert torch.equal(second, expected[1]), "drawing inside a fork changed what is drawn outside"
         assert not torch.equal(inside, second), "the fork did not change what is drawn"
 
+    @judged(CASES)
+    def test_recomputation_drops_the_same(self, subject: Subject, kernel: Kernel, asked: Request) -> None:
+        """Activations that are recomputed: the first pass keeps no graph, the second one starts from the same state."""
+        draw, generator = _dropout(subject, kernel, asked), generator_of(subject)
+        state = generator.get_rng_state()
+        with torch.no_grad():
+            first = draw()
+        after = generator.get_rng_state()
+        generator.set_rng_state(state)
+        second = draw()
+        assert second.requires_grad, "the result of the second pass cannot be differentiated"
+        assert torch.equal(first, second), "without a graph it drops something else than with one"
+        assert torch.equal(generator.get_rng_state(), after), "without a graph it draws another number of times"
 
-def _dropout(subject: Subject, kernel: Kernel) -> Callable[[], Tensor]:
+
+def _dropout(subject: Subject, kernel: Kernel, asked: Any) -> Callable[[], Tensor]:
     """Return a call of the kernel whose result shows what was dropped."""
-    shapes: list[tuple[int, ...]]
-    if kernel.operation == "attention":
-        built = subject.build(kernel, examples.attention(dropout=0.5))
-        shapes = [(33, 2, 4, 16)] * 3
-    else:
-        built = subject.build(kernel, examples.bias_dropout_add(dropout=0.5))
-        shapes = [(33, 2, 48), (48,), (33, 2, 48)]
-    inputs = [example(*shape, dtype=torch.float32).to(subject.device) for shape in shapes]
-    return lambda: built(*inputs)
-
-
-def _generator(subject: Subject) -> Any:
-    """Return the module with get_rng_state, set_rng_state and manual_seed of the device."""
-    device_type = subject.plugins.backend.device_type
-    if device_type == "cpu":
-        return torch  # torch.cpu has none
-    module = torch.get_device_module(device_type)
-    missing = [name for name in ("get_rng_state", "set_rng_state", "manual_seed") if not hasattr(module, name)]
-    if missing:
-        pytest.fail(f"torch.{device_type} has no {', '.join(missing)}")
-    return module
+    built = subject.build(kernel, asked)
+    given = inputs(asked) if kernel.operation == "attention" else example_inputs(asked, (33, 2))
+    placed = {name: x.to(subject.device).requires_grad_() for name, x in given.items()}
+    return lambda: built(**placed)

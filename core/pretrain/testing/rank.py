@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
-from pretrain.plugins.offer import Decline
+from pretrain.plugins.offer import Offer
 
 if TYPE_CHECKING:
     import torch
@@ -40,13 +40,13 @@ class Rank:
         Raises:
             DeclinedError: it declines the request, or has nothing for it.
         """
-        for proposal in self.subject.proposals(request):
-            if kernel.made(proposal):
-                if isinstance(proposal.answer, Decline):
-                    raise DeclinedError(proposal.answer.reason)
-                return proposal.answer.build({})
-        msg = "not offered for such a request"
-        raise DeclinedError(msg)
+        if not self.subject.supports(request):
+            msg = f"the device has no {request.dtype}"
+            raise DeclinedError(msg)
+        answer = self.subject.answer(kernel, request)
+        if isinstance(answer, Offer):
+            return answer.build({})
+        raise DeclinedError("not offered for such a request" if answer is None else answer.reason)
 
 
 def everyone() -> dist.ProcessGroup:

@@ -10,8 +10,9 @@ import torch
 from pretrain.testing import examples
 from pretrain.testing.comparison import forward_backward, random
 from pretrain.testing.deferred import DeferredGroup
+from pretrain.testing.examples import DTYPES
 from pretrain.testing.rank import everyone
-from pretrain.testing.rank_collectives import COLLECTIVES, DTYPES, check_collective
+from pretrain.testing.rank_collectives import COLLECTIVES, check_collective
 from pretrain.testing.subject import oracle
 from pretrain.testing.tolerance import assert_near
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from torch.distributed import ProcessGroup
 
+    from pretrain.plugins.requests import Request
     from pretrain.testing.rank import Rank
     from pretrain.testing.subject import Kernel
 
@@ -29,18 +31,20 @@ if TYPE_CHECKING:
 OUT, IN = 8, 6
 
 
-def check_linear(rank: Rank, kernel: Kernel, *, is_split: bool, group_of: GroupOf) -> None:
+def check_linear(rank: Rank, kernel: Kernel, *, is_split: bool, dtype: torch.dtype, group_of: GroupOf) -> None:
     """Each rank holds half of the output's rows; with `is_split` also half of the sequence of the input."""
-    request = examples.linear(tensor_parallel_size=2, sequence_parallel=is_split)
+    request = examples.linear(dtype, tensor_parallel_size=2, sequence_parallel=is_split)
     linear = partial(rank.build(kernel, request), group=group_of())
-    x = random(4, 3, IN, dtype=torch.float32)
-    weights = [random(OUT, IN, dtype=torch.float32, seed=1 + number) for number in range(2)]
-    biases = [random(OUT, dtype=torch.float32, seed=3 + number) for number in range(2)]
-    grads = [random(4, 3, OUT, dtype=torch.float32, seed=5 + number) for number in range(2)]
+    x = random(4, 3, IN, dtype=dtype)
+    weights = [random(OUT, IN, dtype=dtype, seed=1 + number) for number in range(2)]
+    biases = [random(OUT, dtype=dtype, seed=3 + number) for number in range(2)]
+    grads = [random(4, 3, OUT, dtype=dtype, seed=5 + number) for number in range(2)]
     mine = slice(2 * rank.number, 2 * rank.number + 2) if is_split else slice(None)
     own, bias = weights[rank.number], biases[rank.number]
     inputs = {"x": x[mine], "weight": own, "bias": bias}
-    results = forward_backward(linear, inputs, lambda t: t.to(rank.device), grads[rank.number])
+    results = forward_backward(
+        linear, inputs, lambda t: t.to(rank.device), grads[rank.number], is_watched=group_of is everyone
+    )
     grad = grads[rank.number].double().flatten(0, 1)
     whole_grad = sum(g.double() @ w.double() for g, w in zip(grads, weights, strict=True))
     expected = {
@@ -50,7 +54,7 @@ def check_linear(rank: Rank, kernel: Kernel, *, is_split: bool, group_of: GroupO
         "gradient of bias": grad.sum(0),
     }
     for name, value in expected.items():
-        assert_near(results[name], value, torch.float32, name)
+        assert_near(results[name], value, dtype, name)
 
 
 def check_cross_entropy(rank: Rank, kernel: Kernel, *, dtype: torch.dtype, vocab_size: int, group_of: GroupOf) -> None:
@@ -73,6 +77,7 @@ def check_cross_entropy(rank: Rank, kernel: Kernel, *, dtype: torch.dtype, vocab
         {"logits": logits[..., mine]},
         lambda t: t.to(rank.device),
         grad_loss,
+        is_watched=group_of is everyone,
     )
     assert_near(results["output"], expected["output"], dtype, "loss")
     assert_near(results["gradient of logits"], expected["gradient of logits"][..., mine], dtype, "gradient of logits")
@@ -94,7 +99,9 @@ CHECKS: dict[str, dict[str, list[Part]]] = {
     },
     "linear": {
         f"linear {way}": [
-            partial(check_linear, is_split=way == "sequence_parallel", group_of=group_of) for group_of in GROUPS
+            partial(check_linear, is_split=way == "sequence_parallel", dtype=dtype, group_of=group_of)
+            for dtype in DTYPES
+            for group_of in GROUPS
         ]
         for way in ("all_reduce", "sequence_parallel")
     },
@@ -108,3 +115,14 @@ CHECKS: dict[str, dict[str, list[Part]]] = {
     },
 }
 """Operation -> name -> parts. A part communicates first and judges last: a rank that raises stays in step."""
+
+REQUESTS: dict[str, list[Request]] = {
+    "collectives": [examples.collectives()],
+    "linear": [
+        examples.linear(dtype, tensor_parallel_size=2, sequence_parallel=is_split)
+        for dtype in DTYPES
+        for is_split in (False, True)
+    ],
+    "cross_entropy": [examples.cross_entropy(dtype, tensor_parallel_size=2) for dtype in DTYPES],
+}
+"""Operation -> requests by which its kernels are found."""

@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from pretrain.testing.rank import Rank
     from pretrain.testing.subject import Kernel
 
-DTYPES = (torch.float32, torch.bfloat16)
 SIZE = 1000
 
 
 def check_collective(rank: Rank, kernel: Kernel, *, name: str, is_async: bool, dtype: torch.dtype) -> None:
     """Run a collective on a new group with the kernel's options; the async result is read after its wait."""
-    if not rank.subject.plugins.backend.supports(dtype):
+    backend = rank.subject.plugins.backend
+    if not backend.supports(dtype) or (name.startswith("batched") and not backend.point_to_point().batched):
         return
-    request = examples.collectives(rank.subject.plugins.backend.process_group)
+    request = examples.collectives(backend.process_group)
     group = dist.new_group(pg_options=rank.build(kernel, request)("tp"))
     actual, expected = COLLECTIVES[name](rank, group, dtype, is_async)
     dist.destroy_process_group(group)
@@ -86,11 +86,25 @@ def _send_recv(rank: Rank, group: ProcessGroup, dtype: torch.dtype, is_async: bo
     return received, _own(peer, dtype)
 
 
+def _batched_send_recv(rank: Rank, group: ProcessGroup, dtype: torch.dtype, is_async: bool) -> tuple[Tensor, Tensor]:
+    """Two messages each way at once, as an interleaved pipeline sends them: they arrive in the order of the calls."""
+    peer = 1 - rank.number
+    sent = [(_own(rank.number, dtype) + 50 * number).to(rank.device) for number in range(2)]
+    received = [torch.empty(SIZE, dtype=dtype, device=rank.device) for _ in range(2)]
+    sends = [dist.P2POp(dist.isend, tensor, peer, group) for tensor in sent]
+    receives = [dist.P2POp(dist.irecv, tensor, peer, group) for tensor in received]
+    works = dist.batch_isend_irecv([*sends, *receives] if is_async else [*receives, *sends])
+    for work in works:
+        work.wait()
+    return torch.cat(received), torch.cat([_own(peer, dtype) + 50 * number for number in range(2)])
+
+
 COLLECTIVES: dict[str, Callable[[Rank, ProcessGroup, torch.dtype, bool], tuple[Tensor, Tensor]]] = {
     "all_reduce": _all_reduce,
     "all_gather": _all_gather,
     "reduce_scatter": _reduce_scatter,
     "broadcast": _broadcast,
     "send_recv": _send_recv,
+    "batched_send_recv": _batched_send_recv,
 }
 """Name -> run it; returns what was received and what it should be."""

@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from pretrain.plugins.members import take_device
 from pretrain.testing.rank import DeclinedError, Rank
-from pretrain.testing.rank_checks import CHECKS
+from pretrain.testing.rank_checks import CHECKS, REQUESTS
 from pretrain.testing.subject import load_subject
 
 if TYPE_CHECKING:
@@ -30,12 +30,21 @@ def main(name: str, number: int, count: int, folder: str) -> None:
     )
     found: dict[str, str] = {}
     for operation, checks in CHECKS.items():
-        for kernel in subject.kernels(operation):
+        for kernel in subject.kernels(REQUESTS[operation]):
             for check, parts in checks.items():
                 outcomes = [_outcome(part, rank, kernel) for part in parts]
-                found[f"{check}, {kernel}"] = next(filter(None, outcomes), "")
+                found[f"{check}, {kernel}"] = _worst(outcomes)
                 Path(folder, f"{number}.json").write_text(json.dumps(found))
     dist.destroy_process_group()
+
+
+def _worst(outcomes: list[str]) -> str:
+    """Return the first failure; that the kernel declines only where it declined every part."""
+    declined = [outcome for outcome in outcomes if outcome.startswith("declines: ")]
+    failed = [outcome for outcome in outcomes if outcome and outcome not in declined]
+    if failed:
+        return failed[0]
+    return declined[0] if len(declined) == len(outcomes) else ""
 
 
 def _outcome(part: Part, rank: Rank, kernel: Kernel) -> str:

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-import pytest
 import torch
 
-from pretrain.testing import examples
-from pretrain.testing.comparison import assert_agrees, random
-from pretrain.testing.examples import DTYPES
+from pretrain.testing.cases import Case, cases, judged
+from pretrain.testing.comparison import assert_agrees, assert_repeats, random
+from pretrain.testing.examples import DTYPES, rotary
 from pretrain.testing.subject import oracle
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
 
+    from pretrain.plugins.requests import RotaryRequest
     from pretrain.testing.subject import Kernel, Subject
+
+SIZES = [(16, 16, 4), (8, 16, 4), (2, 16, 4), (64, 64, 2), (24, 96, 2), (128, 128, 2), (256, 256, 1)]
+"""Rotated dimensions, of how many, heads."""
+
+ANY = [{"rotary_size": turned, "size": size, "heads": heads} for turned, size, heads in (SIZES[1], SIZES[5])]
 
 
 class TestRotary:
@@ -23,31 +31,54 @@ class TestRotary:
 
     operations = ("rotary",)
 
-    @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-    @pytest.mark.parametrize("rotary_size", [16, 8, 2])
-    @pytest.mark.parametrize("length", [1, 7, 33])
-    def test_agrees_with_float64(
-        self, subject: Subject, kernel: Kernel, length: int, rotary_size: int, dtype: torch.dtype
-    ) -> None:
+    @judged(
+        [
+            *cases(
+                *(
+                    rotary(dtype, rotary_size=turned, size=size, heads=heads, length=length)
+                    for turned, size, heads in SIZES
+                    for length in (1, 7, 33)
+                    for dtype in DTYPES
+                )
+            ),
+            Case(tuple(rotary(dtype, rotary_size=128, size=128, heads=1, length=2112) for dtype in DTYPES), True),
+        ]
+    )
+    def test_agrees_with_float64(self, subject: Subject, kernel: Kernel, asked: RotaryRequest) -> None:
         """Forward and backward, of all dimensions and of the first ones only."""
-        request = examples.rotary(dtype, rotary_size=rotary_size, length=length)
-        built, expected = subject.build(kernel, request), oracle(request)
-        cos, sin = rotations(length, rotary_size)
-        assert_agrees(
-            lambda x: built(x, cos.to(subject.device), sin.to(subject.device)),
-            lambda x: expected(x, cos, sin),
-            {"x": random(length, 2, 4, 16, dtype=dtype)},
-            subject.device,
-            is_strided=length == 33,
-        )
+        built, expected, x = *_calls(subject, kernel, asked), _input(asked)
+        assert_agrees(built, expected, {"x": x}, subject.device, is_strided=asked.seq_length == 33)
 
-    def test_leaves_its_input_alone(self, subject: Subject, kernel: Kernel) -> None:
-        """The result is a new tensor: keys and queries may be views of one projection."""
-        built = subject.build(kernel, examples.rotary())
-        x = random(33, 2, 4, 16, dtype=torch.float32).to(subject.device)
-        before = x.clone()
-        built(x, *(table.to(subject.device) for table in rotations(33, 16)))
-        assert torch.equal(x, before), "the input was overwritten"
+    @judged(Case(tuple(rotary(dtype, **shape) for shape in ANY)) for dtype in DTYPES)
+    def test_takes_a_part_of_one_projection(self, subject: Subject, kernel: Kernel, asked: RotaryRequest) -> None:
+        """Keys or queries that are views of the projection of all three; keys of fewer heads than queries."""
+        built, expected = _calls(subject, kernel, asked)
+        size = asked.head_size
+        for heads in (asked.heads, 1):
+            projection = random(33, 2, heads, 3 * size, dtype=asked.dtype)
+            assert_agrees(
+                lambda projection: built(projection[..., size : 2 * size]),
+                lambda projection: expected(projection[..., size : 2 * size]),
+                {"projection": projection},
+                subject.device,
+            )
+
+    @judged(Case(tuple(replace(rotary(dtype, **shape), deterministic=True) for shape in ANY)) for dtype in DTYPES)
+    def test_repeats_when_deterministic(self, subject: Subject, kernel: Kernel, asked: RotaryRequest) -> None:
+        """The same bits on every call."""
+        assert_repeats(_calls(subject, kernel, asked)[0], {"x": _input(asked)}, subject.device)
+
+
+def _input(asked: RotaryRequest) -> Tensor:
+    batch = 1 if asked.seq_length > 2048 else 2
+    return random(asked.seq_length, batch, asked.heads, asked.head_size, dtype=asked.dtype)
+
+
+def _calls(subject: Subject, kernel: Kernel, asked: RotaryRequest) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    built, expected = subject.build(kernel, asked), oracle(asked)
+    cos, sin = rotations(asked.seq_length, asked.rotary_size)
+    placed = cos.to(subject.device), sin.to(subject.device)
+    return lambda x: built(x, *placed), lambda x: expected(x, cos, sin)
 
 
 def rotations(length: int, size: int) -> tuple[Tensor, Tensor]:

@@ -2,24 +2,46 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import pytest
 import torch
 
 from pretrain.plugins.requests import Mask
-from pretrain.testing import examples
+from pretrain.testing.cases import Case, cases, judged
 from pretrain.testing.comparison import assert_agrees, assert_repeats, forward_backward, random
-from pretrain.testing.examples import DTYPES
-from pretrain.testing.masks import example_mask, mask_with_empty_rows
+from pretrain.testing.examples import DTYPES, softmax
+from pretrain.testing.masks import documents, example_mask, mask_with_empty_rows
 from pretrain.testing.subject import oracle
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from pretrain.plugins.requests import SoftmaxRequest
     from pretrain.testing.subject import Kernel, Subject
 
-SHAPES = [(1, 1), (7, 7), (33, 33), (128, 128), (5, 9)]
+SHAPES = [(1, 1, 4), (7, 7, 4), (33, 33, 4), (128, 128, 4), (5, 9, 4), (96, 96, 8), (64, 256, 1), (288, 288, 1)]
+"""Queries, keys, heads."""
+
+ANY: list[dict[str, Any]] = [
+    {"queries": 33, "keys": 33},
+    {"queries": 64, "keys": 64, "heads": 8},
+    {"queries": 128, "keys": 128, "heads": 4},
+]
+"""Of which a kernel needs to take one: where the shape does not matter."""
+
+WIDE: dict[str, Any] = {"queries": 64, "keys": 2112, "heads": 1}
+SQUARE: dict[str, Any] = {"queries": 2112, "keys": 2112, "heads": 1}
+
+
+def _each(mask: Mask = Mask.CAUSAL, shapes: list[dict[str, Any]] = ANY, **asked: Any) -> list[Case]:
+    """Return a case for every dtype, of the first shape that the kernel takes."""
+    return [Case(tuple(softmax(dtype, mask, **shape, **asked) for shape in shapes)) for dtype in DTYPES]
+
+
+def _long(mask: Mask, shape: dict[str, Any], **asked: Any) -> Case:
+    """Return a case over 2048 keys."""
+    dtypes = (torch.bfloat16, torch.float16, torch.float32)
+    return Case(tuple(softmax(dtype, mask, **shape, **asked) for dtype in dtypes), is_costly=True)
 
 
 class TestSoftmax:
@@ -27,54 +49,80 @@ class TestSoftmax:
 
     operations = ("softmax",)
 
-    @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-    @pytest.mark.parametrize("mask", Mask, ids=str)
-    @pytest.mark.parametrize(("queries", "keys"), SHAPES)
-    def test_agrees_with_float64(
-        self, subject: Subject, kernel: Kernel, queries: int, keys: int, mask: Mask, dtype: torch.dtype
+    @judged(
+        [
+            *cases(
+                *(
+                    softmax(dtype, mask, queries=queries, keys=keys, heads=heads)
+                    for queries, keys, heads in SHAPES
+                    for mask in Mask
+                    for dtype in DTYPES
+                )
+            ),
+            *(_long(mask, WIDE) for mask in (Mask.CAUSAL, Mask.ARBITRARY)),
+            _long(Mask.CAUSAL, SQUARE),
+        ]
+    )
+    def test_agrees_with_float64(self, subject: Subject, kernel: Kernel, asked: SoftmaxRequest) -> None:
+        """Forward and backward, for every kind of mask; query i sees keys up to i + (keys - queries)."""
+        mask = example_mask(asked.mask, _batch(asked), asked.queries, asked.keys)
+        self._compare(subject, kernel, asked, mask, is_strided=asked.queries in (33, 96))
+
+    @judged(
+        case for scale in (0.125, 8.0) for mask in (Mask.CAUSAL, Mask.ARBITRARY) for case in _each(mask, scale=scale)
+    )
+    def test_scales_as_it_is_asked(self, subject: Subject, kernel: Kernel, asked: SoftmaxRequest) -> None:
+        """The scores are multiplied before the softmax, and the gradient after it."""
+        mask = example_mask(asked.mask, 2, asked.queries, asked.keys)
+        self._compare(subject, kernel, asked, mask)
+
+    @judged(_each(scale=4096.0))
+    def test_scales_16_bits_in_fp32(self, subject: Subject, kernel: Kernel, asked: SoftmaxRequest) -> None:
+        """Scores that would overflow or lose their digits when they are scaled in 16 bits."""
+        kernels = subject.build(kernel, asked), oracle(asked)
+        assert_agrees(*kernels, {"scores": _scores(asked) * 1e-3 + 20}, subject.device)
+
+    @judged(_each(Mask.ARBITRARY))
+    def test_keeps_documents_apart(self, subject: Subject, kernel: Kernel, asked: SoftmaxRequest) -> None:
+        """Several documents of other lengths in every row of the batch: none sees another."""
+        self._compare(subject, kernel, asked, documents(2, asked.queries))
+
+    @judged([*_each(Mask.KEY_PADDING), *_each(Mask.ARBITRARY)])
+    def test_queries_that_see_no_key_get_zeros(self, subject: Subject, kernel: Kernel, asked: SoftmaxRequest) -> None:
+        """Exactly zero: weights and gradients of fully masked rows, and all masked entries."""
+        built = subject.build(kernel, asked)
+        mask, _ = mask_with_empty_rows(asked.mask, 2, asked.queries, asked.keys)
+        placed = mask.to(subject.device)
+        results = forward_backward(
+            lambda scores: built(scores, placed), {"scores": _scores(asked)}, lambda x: x.to(subject.device)
+        )
+        for name, result in results.items():
+            masked = result.cpu()[mask.expand(result.shape)]
+            assert not masked.count_nonzero(), f"{name}: {masked.count_nonzero()} masked entries are not zero"
+
+    @judged(_each(deterministic=True))
+    def test_repeats_when_deterministic(self, subject: Subject, kernel: Kernel, asked: SoftmaxRequest) -> None:
+        """The same bits on every call."""
+        assert_repeats(subject.build(kernel, asked), {"scores": _scores(asked)}, subject.device)
+
+    def _compare(
+        self, subject: Subject, kernel: Kernel, asked: SoftmaxRequest, mask: Tensor | None, *, is_strided: bool = False
     ) -> None:
-        """Forward and backward, for every kind of mask."""
-        request = examples.softmax(dtype, mask, queries=queries, keys=keys)
-        built, expected = subject.build(kernel, request), oracle(request)
-        tensor = example_mask(mask, 2, queries, keys)
+        built, expected = subject.build(kernel, asked), oracle(asked)
+        placed = None if mask is None else mask.to(subject.device)
         assert_agrees(
-            lambda scores: built(scores, _on(subject.device, tensor)),
-            lambda scores: expected(scores, tensor),
-            {"scores": random(2, 4, queries, keys, dtype=dtype)},
+            lambda scores: built(scores, placed),
+            lambda scores: expected(scores, mask),
+            {"scores": _scores(asked)},
             subject.device,
-            is_strided=queries == 33,
+            is_strided=is_strided,
             floor=0.1,  # one key alone: the gradient is a difference of equal terms
         )
 
-    @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-    def test_scales_16_bits_in_fp32(self, subject: Subject, kernel: Kernel, dtype: torch.dtype) -> None:
-        """Scores that would overflow or lose their digits when they are scaled in 16 bits."""
-        request = examples.softmax(dtype, scale=4096.0)
-        built, expected = subject.build(kernel, request), oracle(request)
-        scores = {"scores": random(2, 4, 33, 33, dtype=dtype) * 1e-3 + 20}
-        assert_agrees(built, expected, scores, subject.device)
 
-    @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-    @pytest.mark.parametrize("mask", [Mask.KEY_PADDING, Mask.ARBITRARY], ids=str)
-    def test_queries_that_see_no_key_get_zeros(
-        self, subject: Subject, kernel: Kernel, mask: Mask, dtype: torch.dtype
-    ) -> None:
-        """Exactly zero: weights and gradients of fully masked rows, and all masked entries."""
-        built = subject.build(kernel, examples.softmax(dtype, mask))
-        tensor, _ = mask_with_empty_rows(mask, 2, 33, 33)
-        scores = {"scores": random(2, 4, 33, 33, dtype=dtype)}
-        results = forward_backward(
-            lambda scores: built(scores, tensor.to(subject.device)), scores, lambda x: x.to(subject.device)
-        )
-        for name, result in results.items():
-            masked = result.cpu()[tensor.expand(result.shape)]
-            assert not masked.count_nonzero(), f"{name}: {masked.count_nonzero()} masked entries are not zero"
-
-    def test_repeats_when_deterministic(self, subject: Subject, kernel: Kernel) -> None:
-        """The same bits on every call."""
-        built = subject.build(kernel, examples.softmax(deterministic=True))
-        assert_repeats(built, {"scores": random(2, 4, 33, 33, dtype=torch.float32)}, subject.device)
+def _batch(asked: SoftmaxRequest) -> int:
+    return 1 if asked.keys > 2048 else 2
 
 
-def _on(device: torch.device, mask: Tensor | None) -> Tensor | None:
-    return None if mask is None else mask.to(device)
+def _scores(asked: SoftmaxRequest) -> Tensor:
+    return random(_batch(asked), asked.heads, asked.queries, asked.keys, dtype=asked.dtype)

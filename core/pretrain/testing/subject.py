@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,10 +16,10 @@ from pretrain.plugins.discovery import Installed, Role
 from pretrain.plugins.loading import load_plugin
 from pretrain.plugins.members import take_device
 from pretrain.plugins.offer import Decline, Offer
-from pretrain.testing.examples import EXAMPLES
+from pretrain.plugins.requests import CollectivesRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from pretrain.plugins.answers import Proposal
     from pretrain.plugins.manager import Plugins
@@ -59,26 +59,52 @@ class Subject:
         """The first device; made the current one when it is asked for first."""
         return _first_device(self.name)
 
-    def kernels(self, operation: str) -> list[Kernel]:
-        """Return every kernel that a run could get for the operation: those of plugins, and the reference's."""
-        proposals = [proposal for request in EXAMPLES[operation] for proposal in self.proposals(request)]
-        names = [(proposal.plugin.installed.name, proposal.answer.name) for proposal in proposals]
-        return [Kernel(operation, plugin, name) for plugin, name in dict.fromkeys(names)]
+    def kernels(self, requests: Iterable[Request]) -> list[Kernel]:
+        """Return every kernel that a run could get for one of the requests: those of plugins, and the reference's."""
+        found = [
+            Kernel(request.operation, proposal.plugin.installed.name, proposal.answer.name)
+            for request in requests
+            for proposal in self.proposals(request)
+        ]
+        return list(dict.fromkeys(found))
+
+    def supports(self, request: Request) -> bool:
+        """Say whether the device has the request's dtype."""
+        return self.plugins.backend.supports(request.dtype)
+
+    def proposal(self, kernel: Kernel, request: Request) -> Proposal | None:
+        """Return what the kernel's plugin answers for it; None where it does not name it."""
+        return next((proposal for proposal in self.proposals(request) if kernel.made(proposal)), None)
+
+    def answer(self, kernel: Kernel, request: Request) -> Offer | Decline | None:
+        """Return the plugin's answer for the kernel; None where it does not name it."""
+        proposal = self.proposal(kernel, request)
+        return None if proposal is None else proposal.answer
+
+    def takes(self, kernel: Kernel, request: Request) -> bool:
+        """Say whether the kernel is offered for a request, and the device has its dtype."""
+        return self.supports(request) and isinstance(self.answer(kernel, request), Offer)
 
     def build(self, kernel: Kernel, request: Request) -> Any:
-        """Return the kernel's callable for a request; skip the test with the reason where it declines."""
-        if not self.plugins.backend.supports(request.dtype):
-            pytest.skip(f"{self.plugins.label} does not support {request.dtype}")
-        for proposal in self.proposals(request):
-            if kernel.made(proposal):
-                if isinstance(proposal.answer, Decline):
-                    pytest.skip(f"{kernel} declines: {proposal.answer.reason}")
-                return proposal.answer.build({})
-        pytest.skip(f"{kernel} is not offered for such a request")
+        """Return the kernel's callable for a request that it takes; fail where it declines."""
+        answer = self.answer(kernel, request)
+        if isinstance(answer, Offer):
+            return answer.build({})
+        reason = "it is not named" if answer is None else answer.reason
+        pytest.fail(f"{kernel} took this request when the tests were collected, and declines it now: {reason}")
 
     def proposals(self, request: Request) -> list[Proposal]:
-        """Ask every plugin; the request is put onto the device of the backend."""
-        return ask(self.plugins, replace(request, device_type=self.plugins.backend.device_type))
+        """Return what every plugin answers; the request is put onto the device of the backend."""
+        return _proposals(self.name, request)
+
+
+@cache
+def _proposals(name: str, request: Request) -> list[Proposal]:
+    plugins = load_subject(name).plugins
+    placed: dict[str, Any] = {"device_type": plugins.backend.device_type}
+    if isinstance(request, CollectivesRequest):
+        placed["process_group"] = plugins.backend.process_group
+    return ask(plugins, replace(request, **placed))
 
 
 @lru_cache

@@ -11,11 +11,15 @@ from pretrain.plugins.readiness import availability
 from pretrain.testing.activation import TestActivation
 from pretrain.testing.attention import TestAttention
 from pretrain.testing.bias_dropout_add import TestBiasDropoutAdd
+from pretrain.testing.cases import label
+from pretrain.testing.catalogue import CATALOGUE
 from pretrain.testing.collectives import TestCollectives
+from pretrain.testing.coverage import TestCoverage
 from pretrain.testing.cross_entropy import TestCrossEntropy
 from pretrain.testing.device_module import TestDeviceModule
 from pretrain.testing.linear import TestLinear
 from pretrain.testing.memory import TestMemory
+from pretrain.testing.negotiation import accepted, answers
 from pretrain.testing.norm import TestNorm
 from pretrain.testing.optimizer import TestOptimizer
 from pretrain.testing.random import TestRandom
@@ -25,15 +29,18 @@ from pretrain.testing.subject import load_subject
 from pretrain.testing.training import TestTraining
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from types import ModuleType
 
-    from pretrain.testing.subject import Subject
+    from pretrain.testing.cases import Case
+    from pretrain.testing.subject import Kernel, Subject
 
 __all__ = [
     "TestActivation",
     "TestAttention",
     "TestBiasDropoutAdd",
     "TestCollectives",
+    "TestCoverage",
     "TestCrossEntropy",
     "TestDeviceModule",
     "TestLinear",
@@ -61,15 +68,47 @@ class Chosen:
         """Called by pytest when it starts."""
         config.stash[_CHOSEN] = self._backend
 
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Called by pytest at the end: say which requests each kernel took, and why it declined the others."""
+        subject = load_subject(self._backend)
+        terminalreporter.section("requests of the kit")
+        for requests in CATALOGUE.values():
+            for kernel in subject.kernels(requests):
+                terminalreporter.write_line(answers(subject, kernel, requests).summary())
+
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run a test of the kit for every kernel of its operation."""
+    """Run a test of the kit for every kernel of its operation, and for every case that the kernel takes."""
     operations = getattr(metafunc.cls, "operations", ())
     if "kernel" not in metafunc.fixturenames or not operations:
         return
     subject = _subject(metafunc.config, metafunc.module)
-    kernels = [kernel for operation in operations for kernel in subject.kernels(operation)]
-    metafunc.parametrize("kernel", kernels, ids=str)
+    answer = availability(subject.plugins)
+    if isinstance(answer, Unavailable):
+        _skip(metafunc, f"{subject.plugins.label}: {answer.reason}")
+        return
+    assert subject.device  # a plugin may know more of its device once it is there
+    kernels = [kernel for operation in operations for kernel in subject.kernels(CATALOGUE[operation])]
+    if "asked" not in metafunc.fixturenames:
+        metafunc.parametrize("kernel", kernels, ids=[f"{kernel.operation}-{kernel}" for kernel in kernels])
+        return
+    takes_costly = getattr(metafunc.module, "COSTLY", True)
+    listed = [case for case in metafunc.function.cases if takes_costly or not case.is_costly]
+    pairs = [(kernel, request) for kernel in kernels for request in accepted(subject, kernel, _own(listed, kernel))]
+    if pairs:
+        metafunc.parametrize(("kernel", "asked"), pairs, ids=[f"{kernel}-{label(asked)}" for kernel, asked in pairs])
+    else:
+        _skip(metafunc, "no kernel takes any of the cases")
+
+
+def _own(listed: Iterable[Case], kernel: Kernel) -> list[Case]:
+    return [case for case in listed if case.candidates[0].operation == kernel.operation]
+
+
+def _skip(metafunc: pytest.Metafunc, reason: str) -> None:
+    names = [name for name in ("kernel", "asked") if name in metafunc.fixturenames]
+    nothing = pytest.param(*(None for _ in names), marks=pytest.mark.skip(reason=reason), id="nothing to judge")
+    metafunc.parametrize(names, [nothing])
 
 
 @pytest.fixture

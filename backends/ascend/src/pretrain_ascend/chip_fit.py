@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from pretrain.plugins.offer import Absent
 from pretrain_ascend import devices
 from pretrain_ascend.devices import Family
 
@@ -19,9 +20,9 @@ def unfit(request: Request, earliest: Family = Family.FIRST) -> str:
     """Return why no kernel of a chip from this family on serves the request, for chip or dtype; "" where one can."""
     family = devices.family_of(request.device_name)
     if family is None:
-        return f"{_nameless(request)}; only chips of known families"
+        return Absent(f"{_nameless(request)}; only chips of known families")
     if family < earliest:
-        return f"chip family {family}; only {earliest} and later"
+        return Absent(f"chip family {family}; only {earliest} and later")
     return dtype_unfit(request.dtype, family)
 
 

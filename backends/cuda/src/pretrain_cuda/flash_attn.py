@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from pretrain.plugins.offer import offer_unless
+from pretrain.plugins.offer import Absent, offer_unless
 from pretrain.plugins.requests import Mask
 from pretrain.reference.masks import check_given
 from pretrain_cuda import installed
@@ -64,7 +64,7 @@ class Library:
 
     def _missing(self) -> str:
         missing = [module for module in (self.module, self.extension) if not installed.has(module)]
-        return f"{missing[0]} is not installed: {self.remedy}" if missing else ""
+        return Absent(f"{missing[0]} is not installed: {self.remedy}" if missing else "")
 
     def _build(self, request: AttentionRequest) -> FlashAttention:
         return FlashAttention(request, import_module(self.module).flash_attn_func)
@@ -111,7 +111,7 @@ def _limits_2(request: AttentionRequest, architecture: Architecture) -> str:
 
 def _limits_3(request: AttentionRequest, architecture: Architecture) -> str:
     if architecture.major != 9:
-        return f"compute capability {architecture}; only 9.0"
+        return Absent(f"compute capability {architecture}; only 9.0")
     if request.deterministic and request.head_size > 192:
         return f"head size {request.head_size} and deterministic; its deterministic backward pass takes at most 192"
     return _no_dropout(request) or over_head_size(request, 256) or no_multiple_of(8, request)
@@ -119,7 +119,7 @@ def _limits_3(request: AttentionRequest, architecture: Architecture) -> str:
 
 def _limits_4(request: AttentionRequest, architecture: Architecture) -> str:
     if architecture.major not in (9, 10):
-        return f"compute capability {architecture}; only 9.0 and 10.x"
+        return Absent(f"compute capability {architecture}; only 9.0 and 10.x")
     if architecture.major == 10 and 128 < request.head_size < 256:
         return f"head size {request.head_size} on compute capability {architecture}; only up to 128, and 256"
     return _no_dropout(request) or over_head_size(request, 256) or no_multiple_of(8, request)

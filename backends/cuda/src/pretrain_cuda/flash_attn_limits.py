@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from pretrain.plugins.offer import Absent
 from pretrain.plugins.requests import Mask
 from pretrain_cuda.devices import AMPERE, architecture_of
 
@@ -33,13 +34,13 @@ def unfit(request: AttentionRequest, limits: Limits) -> str:
 def unknown(request: AttentionRequest) -> str:
     """Say that nothing can be said of the device."""
     if request.device_name:
-        return f"the compute capability of '{request.device_name}' is not known"
-    return "there is no device here, and none was named"
+        return Absent(f"the compute capability of '{request.device_name}' is not known")
+    return Absent("there is no device here, and none was named")
 
 
 def before_ampere(architecture: Architecture) -> str:
     """Return the reason of a kernel that needs Ampere's instructions."""
-    return f"compute capability {architecture}; only {AMPERE} and later" if architecture < AMPERE else ""
+    return Absent(f"compute capability {architecture}; only {AMPERE} and later" if architecture < AMPERE else "")
 
 
 def over_head_size(request: AttentionRequest, largest: int) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from pretrain.plugins.offer import offer_unless
+from pretrain.plugins.offer import Absent, offer_unless
 from pretrain.reference.linear import Linear
 from pretrain_cuda import installed
 
@@ -43,7 +43,7 @@ def _unfit(request: LinearRequest) -> str:
     if main is not torch.float32 and request.dtype not in _HALF:
         return f"main gradients in {main}; only fp32 and 16 bits"
     if not installed.has(EXTENSION):
-        return f"{EXTENSION} is not installed; apex brings it when it is built with --cuda_ext"
+        return Absent(f"{EXTENSION} is not installed; apex brings it when it is built with --cuda_ext")
     return ""
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from pretrain.plugins.offer import offer_unless
+from pretrain.plugins.offer import Absent, offer_unless
 from pretrain.reference.torch_norm import TorchNorm
 from pretrain_cuda import installed, triton_fit
 
@@ -87,4 +87,6 @@ def _missing(extension: str, flag: str) -> str:
     missing = [module for module in (extension, "apex") if not installed.has(module)]
     if not missing:
         return ""
-    return f"{missing[0]} is not installed; apex (github.com/NVIDIA/apex) brings it when it is built with {flag}"
+    return Absent(
+        f"{missing[0]} is not installed; apex (github.com/NVIDIA/apex) brings it when it is built with {flag}"
+    )

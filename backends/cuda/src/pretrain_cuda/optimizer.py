@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pretrain.plugins.offer import Decline, Offer
+from pretrain.plugins.offer import Absent, Decline, Offer
 from pretrain.plugins.signatures import OptimizerKernels
 from pretrain.reference.adam import FusedAdam, gradient_norm
 from pretrain_cuda import installed
@@ -27,7 +27,7 @@ def answers(request: OptimizerRequest) -> Answer:
     torch_adam = Offer(name="fused", build=lambda _: kernels, provider=f"torch {torch.__version__}")
     missing = [module for module in (EXTENSION, "apex.optimizers") if not installed.has(module)]
     if missing:
-        reason = f"{missing[0]} is not installed; apex brings it when it is built with --cpp_ext --cuda_ext"
+        reason = Absent(f"{missing[0]} is not installed; apex brings it when it is built with --cpp_ext --cuda_ext")
         return [torch_adam, Decline(name="apex", reason=reason)]
     return [torch_adam, Offer(name="apex", build=lambda _: _apex(request), provider=installed.version("apex"))]
 

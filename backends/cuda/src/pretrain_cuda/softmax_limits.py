@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from pretrain.plugins.offer import Absent
 from pretrain.plugins.requests import Mask
 from pretrain_cuda import installed
 
@@ -103,4 +104,6 @@ def _masked_score(request: SoftmaxRequest) -> str:
 def _missing(module: str) -> str:
     if installed.has(module):
         return ""
-    return f"{module} is not installed; apex (github.com/NVIDIA/apex) brings it when it is built with --cuda_ext"
+    return Absent(
+        f"{module} is not installed; apex (github.com/NVIDIA/apex) brings it when it is built with --cuda_ext"
+    )

@@ -11,7 +11,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from pretrain.plugins.offer import offer_unless
+from pretrain.plugins.offer import Absent, offer_unless
 from pretrain.plugins.requests import Mask
 from pretrain.reference.masks import check_given
 from pretrain_cuda import installed
@@ -32,7 +32,7 @@ def answer(request: AttentionRequest) -> Offer | Decline:
     """Return the kernel, or why it does not fit; whether it is installed is asked last."""
     reason = unfit(request, _limits)
     if not reason and not installed.has(MODULE):
-        reason = f"{MODULE} is not installed: pip install --no-build-isolation transformer_engine[pytorch]"
+        reason = Absent(f"{MODULE} is not installed: pip install --no-build-isolation transformer_engine[pytorch]")
     provider = installed.version("transformer_engine")
     return offer_unless(
         reason, name=NAME, kind="flash", build=lambda _: DotProductAttention(request), provider=provider

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from pretrain.plugins.offer import Absent
 from pretrain_cuda import devices, installed
 from pretrain_cuda.devices import AMPERE
 
@@ -21,9 +22,9 @@ def unfit(request: Request) -> str:
         return f"dtype {request.dtype}; only {', '.join(str(dtype).removeprefix('torch.') for dtype in DTYPES)}"
     architecture = devices.architecture_of(request.device_name)
     if architecture is not None and architecture < AMPERE:
-        return f"compute capability {architecture}; triton compiles for {AMPERE} and later"
+        return Absent(f"compute capability {architecture}; triton compiles for {AMPERE} and later")
     if not installed.has("triton"):
-        return "triton is not installed; pip install triton (torch for CUDA brings it on Linux)"
+        return Absent("triton is not installed; pip install triton (torch for CUDA brings it on Linux)")
     return ""
 
 

@@ -72,5 +72,10 @@ def _transformer_engine(request):
     return Offer(name="transformer_engine", build=lambda _: DotProductAttention(request))
 
 
+def _device() -> Backend:
+    """A function without the mark of a hook: an attribute that has it would be taken for one."""
+    return device_backend()
+
+
 transformer_engine_attention = Hooks(_transformer_engine)
-triangle, sdpa, flash_attn = Hooks(_triangle, device_backend), Hooks(_sdpa), Hooks(_flash_attn)
+triangle, sdpa, flash_attn = Hooks(_triangle, _device), Hooks(_sdpa), Hooks(_flash_attn)

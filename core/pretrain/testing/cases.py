@@ -1,0 +1,92 @@
+"""Requests that kernels are judged with, and which kernels take which of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from dataclasses import Field
+
+    from pretrain.plugins.requests import Request
+
+Test = TypeVar("Test", bound="Callable[..., None]")
+
+DTYPE_NAMES = {"torch.float32": "fp32", "torch.bfloat16": "bf16", "torch.float16": "fp16"}
+ABBREVIATIONS = {
+    "main_grad_dtype": "into ",
+    "head_size": "d",
+    "heads": "n",
+    "hidden_size": "h",
+    "keys": "k",
+    "kind": "",
+    "mask": "",
+    "micro_batch_size": "b",
+    "name": "",
+    "queries": "q",
+    "query_groups": "g",
+    "seq_length": "s",
+    "tensor_parallel_size": "t",
+    "weight_dtype": "weights ",
+}
+UNTOLD = frozenset({"device_type", "device_name", "dtype", "process_group", "timeout_minutes"})
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Requests of which a kernel is judged with the first that it takes.
+
+    Attributes:
+        candidates: the usual one first, then what kernels take that decline it.
+        is_costly: seconds on a CPU. There one candidate is enough; on a device each is a case of its own.
+    """
+
+    candidates: tuple[Request, ...]
+    is_costly: bool = False
+
+    def on(self, device_type: str) -> list[Case]:
+        """Return the cases that this one is on a device."""
+        if not self.is_costly or device_type == "cpu":
+            return [self]
+        return [Case((candidate,)) for candidate in self.candidates]
+
+
+def cases(*requests: Request) -> list[Case]:
+    """Return a case for each request."""
+    return [Case((request,)) for request in requests]
+
+
+def judged(listed: Iterable[Case]) -> Callable[[Test], Test]:
+    """Mark a test to be run for every kernel and every case that the kernel takes.
+
+    The test's arguments `kernel` and `asked` are the kernel and the request.
+    """
+
+    def mark(test: Test) -> Test:
+        test.cases = tuple(listed)  # type: ignore[attr-defined]
+        return test
+
+    return mark
+
+
+def cases_of(tests: object) -> list[Case]:
+    """Return all cases of a test class, or of one test."""
+    members = [tests, *(getattr(tests, name) for name in dir(tests) if name.startswith("test_"))]
+    return [case for member in members for case in getattr(member, "cases", ())]
+
+
+def label(request: Request) -> str:
+    """Return a request in a few words, as tests are named by it: "n4-g2-d16-s33-b2-causal-block_size 16-fp32"."""
+    told = [_told(field, getattr(request, field.name)) for field in fields(request) if field.name not in UNTOLD]
+    return "-".join([*filter(None, told), DTYPE_NAMES.get(str(request.dtype), str(request.dtype))])
+
+
+def _told(field: Field[Any], value: Any) -> str:
+    """Return what is said of one field; "" for one that is as it is by default, but for a mask."""
+    if field.name != "mask" and value == field.default:
+        return ""
+    if isinstance(value, bool):
+        return field.name if value else f"no {field.name.removeprefix('has_')}"
+    text = f"{value:.4g}" if isinstance(value, float) else DTYPE_NAMES.get(str(value), str(value))
+    return ABBREVIATIONS.get(field.name, f"{field.name} ") + text

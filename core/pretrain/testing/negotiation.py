@@ -1,0 +1,89 @@
+"""What the kernels of a backend take of the kit's cases, and what they decline."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pretrain.plugins.offer import Absent, Decline
+from pretrain.testing.cases import label
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pretrain.plugins.requests import Request
+    from pretrain.testing.cases import Case
+    from pretrain.testing.subject import Kernel, Subject
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What one kernel answers to many requests.
+
+    Attributes:
+        kernel: whose.
+        provider: the distribution, and the library that does the work.
+        taken: requests that it takes.
+        declined: request -> the reason; those for which its plugin did not name it at all are left out.
+    """
+
+    kernel: Kernel
+    provider: str
+    taken: tuple[Request, ...]
+    declined: dict[Request, str]
+
+    @property
+    def absent(self) -> str:
+        """Why the kernel is not on this machine; "" where it is, or where nobody says so."""
+        if self.taken:
+            return ""
+        return next((reason for reason in self.declined.values() if isinstance(reason, Absent)), "")
+
+    def summary(self) -> str:
+        """Return one line, and one for each reason with the number of requests that it declined."""
+        asked = len(self.taken) + len(self.declined)
+        lines = [
+            f"{self.kernel.operation} {self.kernel} ({self.provider}): takes {len(self.taken)} of {asked} requests"
+        ]
+        reasons = Counter(str(reason) for reason in self.declined.values())
+        lines += [f"    declines {count}: {reason}" for reason, count in reasons.most_common()]
+        return "\n".join(lines)
+
+    def fault(self) -> str:
+        """Return what to say of a kernel that no request fits."""
+        first = next(iter(self.declined), None)
+        example = "" if first is None else f"\nOne of the requests: {label(first)}"
+        return (
+            f"nothing was compared: no request of the kit fits the kernel.\n{self.summary()}{example}\n"
+            "Take one of them, or tell the kit's authors what it takes. A kernel that cannot be on this machine says "
+            "so by a reason that is `Absent` (pretrain.plugins.offer)."
+        )
+
+
+def answers(subject: Subject, kernel: Kernel, requests: Iterable[Request]) -> Answers:
+    """Ask for every request that the device has the dtype for."""
+    taken, declined, provider = [], {}, kernel.plugin
+    for request in dict.fromkeys(requests):
+        if not subject.supports(request):
+            continue
+        proposal = subject.proposal(kernel, request)
+        if proposal is None:
+            continue
+        if isinstance(proposal.answer, Decline):
+            declined[request] = proposal.answer.reason
+        else:
+            taken.append(request)
+        provider = proposal.provider
+    return Answers(kernel, provider, tuple(taken), declined)
+
+
+def accepted(subject: Subject, kernel: Kernel, listed: Iterable[Case]) -> list[Request]:
+    """Return, of every case, the first request that the kernel takes; cases of which it takes none are left out."""
+    device_type = subject.plugins.backend.device_type
+    requests = [
+        next((request for request in case.candidates if subject.takes(kernel, request)), None)
+        for whole in listed
+        for case in whole.on(device_type)
+    ]
+    return list(dict.fromkeys(request for request in requests if request is not None))
