@@ -56,6 +56,10 @@ def test_a_broken_kernel_plugin_stops_the_run_instead_of_vanishing(site):
             "class Half(FakeBackend):\n    device_type = None\n@hookimpl\ndef pretrain_backend():\n    return Half()\n",
             "Half.device_type must be a string",
         ),
+        (
+            "class Half(FakeBackend):\n    own_variables = 'ACME'\n@hookimpl\ndef pretrain_backend():\n    return Half()\n",
+            "Half.own_variables must be a tuple of strings",
+        ),
     ],
 )
 def test_a_plugin_without_a_proper_device_is_named(site, source, message):

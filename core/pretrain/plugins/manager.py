@@ -101,10 +101,7 @@ def _backend(manager: pluggy.PluginManager, plugin: Plugin) -> Backend:
         msg = f"{who}: pretrain_backend must return one pretrain.plugins.backend.Backend; it returns {given}."
         raise BackendError(msg)
     backend: Backend = answers[0]
-    for attribute in ("name", "device_type", "process_group"):
-        if not isinstance(getattr(backend, attribute, None), str):
-            msg = f"{who}: {type(backend).__name__}.{attribute} must be a string; see docs/writing-a-backend.md."
-            raise BackendError(msg)
+    _require_attributes(who, backend)
     if backend.name != plugin.installed.name:
         msg = (
             f"{who}: its entry point is '{plugin.installed.name}', its Backend.name '{backend.name}'; make them equal."
@@ -112,3 +109,19 @@ def _backend(manager: pluggy.PluginManager, plugin: Plugin) -> Backend:
         raise BackendError(msg)
     check_spelling(who, backend)
     return backend
+
+
+def _require_attributes(who: str, backend: Backend) -> None:
+    strings = dict.fromkeys(("name", "device_type", "process_group"), "a string")
+    tuples = dict.fromkeys(("exported_variables", "own_variables"), "a tuple of strings")
+    for attribute, allowed in (strings | tuples).items():
+        given = getattr(backend, attribute, None)
+        # A string in the place of a tuple would be taken for one of letters, with which most variables begin.
+        right = isinstance(given, str) if attribute in strings else _are_strings(given)
+        if not right:
+            msg = f"{who}: {type(backend).__name__}.{attribute} must be {allowed}; see docs/writing-a-backend.md."
+            raise BackendError(msg)
+
+
+def _are_strings(given: Any) -> bool:
+    return isinstance(given, tuple) and all(isinstance(part, str) and part for part in given)
