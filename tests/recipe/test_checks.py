@@ -47,6 +47,20 @@ SAMPLES = "train.train_samples=5000"
             "Give parallel.pipeline_layers, the layers of every stage, such as [5, 6, 6, 5].",
         ),
         (
+            [
+                "parallel={pipeline_model_parallel_size: 2, virtual_pipeline_model_parallel_size: 2}",
+                "model.num_layers=7",
+            ],
+            "Give parallel.pipeline_layers, the layers of every chunk, such as [2, 2, 2, 1].",
+        ),
+        (
+            [
+                "parallel={pipeline_model_parallel_size: 2, num_layers_in_first_pipeline_stage: 3}",
+                "parallel.num_layers_in_last_pipeline_stage=2",
+            ],
+            "parallel.num_layers_in_first_pipeline_stage: 3 and 2 are 5 layers, not model.num_layers 2.",
+        ),
+        (
             ["parallel={pipeline_model_parallel_size: 2, pipeline_layers: [1, 2]}"],
             "parallel.pipeline_layers: [1, 2] are 3 layers, not model.num_layers 2.",
         ),
@@ -80,6 +94,18 @@ SAMPLES = "train.train_samples=5000"
         (
             ["parallel.pipeline_model_parallel_size=2", "recompute={granularity: full, num_layers: 2}"],
             "recompute.num_layers: 2 is more than the 1 layers of one stage.",
+        ),
+        (
+            ["model.num_layers=3", "recompute={granularity: full, num_layers: 2}"],
+            "num_layers: 2 does not divide the 3 layers of a stage; recompute.method: block takes any number.",
+        ),
+        (
+            [
+                "model.num_layers=5",
+                "parallel={pipeline_model_parallel_size: 2, pipeline_layers: [2, 3]}",
+                "recompute={granularity: full, num_layers: 2}",
+            ],
+            "does not divide the 3 layers of a stage; recompute.method: block takes any number.",
         ),
         (
             ["train.calculate_per_token_loss=true", "precision={dtype: bf16, grad_reduce_in_fp32: false}"],

@@ -1,4 +1,4 @@
-"""How many layers each pipeline stage holds."""
+"""Numbers of layers of the pipeline stages."""
 
 from __future__ import annotations
 
@@ -70,7 +70,9 @@ def _stages(parallel: ParallelSection, num_layers: int) -> list[int]:
     others, left = parallel.pipeline_model_parallel_size - len(given), num_layers - sum(given)
     if not given:
         return _evenly(parallel, num_layers)
-    if left < others or (left % others if others else left):
+    if not others and left:
+        raise StagesError(FIRST, f"{first} and {last} are {sum(given)} layers, not model.num_layers {num_layers}.")
+    if left < others or (others and left % others):
         raise StagesError(
             FIRST if first is not None else LAST,
             f"{' and '.join(map(str, given))} of model.num_layers {num_layers} leave {left} for the other {others} "
@@ -85,10 +87,11 @@ def _evenly(parallel: ParallelSection, num_layers: int) -> list[int]:
     if num_layers % stages == 0:
         return [num_layers // stages] * stages
     text = f"{stages} does not divide model.num_layers {num_layers}."
-    if num_layers > stages:
+    pieces = stages * (parallel.virtual_pipeline_model_parallel_size or 1)
+    if num_layers > pieces:
         # The embedding and the loss are at the ends, which have the fewer layers.
-        order = sorted(range(stages), key=lambda stage: (abs(2 * stage - stages + 1), stage))
-        more = set(order[: num_layers % stages])
-        example = [num_layers // stages + (stage in more) for stage in range(stages)]
-        text += f" Give {LIST}, the layers of every stage, such as {example}."
+        order = sorted(range(pieces), key=lambda piece: (abs(2 * piece - pieces + 1), piece))
+        more = set(order[: num_layers % pieces])
+        example = [num_layers // pieces + (piece in more) for piece in range(pieces)]
+        text += f" Give {LIST}, the layers of every {'stage' if pieces == stages else 'chunk'}, such as {example}."
     raise StagesError(STAGES, text)

@@ -20,6 +20,17 @@ def problems(recipe: Recipe) -> Iterator[Problem]:
     except StagesError as error:
         yield Problem(error.path, error.text)
         return
-    recomputed = recipe.recompute.num_layers
-    if recipe.recompute.granularity == "full" and recomputed > max(layers):
-        yield Problem("recompute.num_layers", f"{recomputed} is more than the {max(layers)} layers of one stage.")
+    if recipe.recompute.granularity == "full":
+        yield from _recomputed(recipe, layers)
+
+
+def _recomputed(recipe: Recipe, layers: tuple[int, ...]) -> Iterator[Problem]:
+    """Yield why a chunk's layers are no groups: megatron-core's uniform method would go past the last of them."""
+    path, recomputed = "recompute.num_layers", recipe.recompute.num_layers
+    odd = next((number for number in layers if number % recomputed), None)
+    if recomputed > max(layers):
+        yield Problem(path, f"{recomputed} is more than the {max(layers)} layers of one stage.")
+    elif recipe.recompute.method == "uniform" and odd is not None:
+        yield Problem(
+            path, f"{recomputed} does not divide the {odd} layers of a stage; recompute.method: block takes any number."
+        )

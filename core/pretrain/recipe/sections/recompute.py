@@ -17,8 +17,8 @@ class RecomputeSection(Section):
     )
     method: Literal["uniform", "block"] = Field(
         default="uniform",
-        description="For full: uniform keeps the input of every group of num_layers layers, block recomputes the first "
-        "num_layers layers of each stage.",
+        description="For full: uniform keeps the input of every group of num_layers layers, which divides those of a "
+        "stage; block recomputes the first num_layers layers of each stage.",
     )
     num_layers: Int = Field(default=1, gt=0, description="For full: see method.")
     distribute_saved_activations: Bool = Field(
