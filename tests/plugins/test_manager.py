@@ -57,7 +57,7 @@ def test_a_broken_kernel_plugin_stops_the_run_instead_of_vanishing(site):
             "Half.device_type must be a string",
         ),
         (
-            "class Half(FakeBackend):\n    own_variables = 'ACME'\n@hookimpl\ndef pretrain_backend():\n    return Half()\n",
+            "class Half(FakeBackend): own_variables = 'A'\n@hookimpl\ndef pretrain_backend():\n    return Half()\n",
             "Half.own_variables must be a tuple of strings",
         ),
     ],
