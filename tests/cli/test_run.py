@@ -178,7 +178,7 @@ def test_a_dry_run_looks_at_the_files_and_names_all_that_are_missing(call):
         "3 inputs are missing or damaged; paths are relative to the working directory.",
         "tokenizer file absent.json cannot be read: No such file or directory.",
         "token file nothing.idx is missing.",
-        "checkpoint.load: nowhere holds no checkpoint.",
+        "checkpoint.load: nowhere holds no checkpoint (latest_checkpointed_iteration.txt is missing).",
     ]
 
 

@@ -19,10 +19,10 @@ from torch.distributed.checkpoint.api import CheckpointException
 from pretrain.bridge import checkpoint as bridge_checkpoint
 from pretrain.checkpoint import checksums
 from pretrain.checkpoint.digest import Recorder
-from pretrain.checkpoint.foreign import foreign_checkpoint
+from pretrain.checkpoint.start import require_complete
 from pretrain.engine import generators
 from pretrain.engine.agreement import first_problem
-from pretrain.engine.checkpoint_index import INDEX, check_index
+from pretrain.engine.checkpoint_index import check_index
 from pretrain.engine.identity import differences, identity, require_same
 from pretrain.engine.protocol import Loaded
 from pretrain.engine.schedule import restore_schedule
@@ -114,7 +114,7 @@ def read_common(directory: Path) -> dict[str, Any]:
     Raises:
         CheckpointError: the folder is no checkpoint, incomplete, damaged or of a later format.
     """
-    _require_complete(directory)
+    require_complete(directory)
     try:
         common: dict[str, Any] = dist_checkpointing.load_common_state_dict(str(directory))
     except _FAULTS as exc:
@@ -136,15 +136,6 @@ def _read(directory: Path, request: dict[str, Any]) -> dict[str, Any]:
     except (*_FAULTS, CheckpointException) as exc:
         raise _damaged(directory, exc) from exc
     return loaded
-
-
-def _require_complete(directory: Path) -> None:
-    missing = [name for name in ("metadata.json", "common.pt", INDEX) if not (directory / name).is_file()]
-    if missing:
-        foreign = foreign_checkpoint(directory)
-        what = f"is {foreign}" if foreign else f"is not a complete checkpoint: {', '.join(missing)} is missing"
-        msg = f"{directory} {what}.\nChoose another."
-        raise CheckpointError(msg)
 
 
 def _of_first_rank(common: dict[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pretrain.errors import CheckpointError, DataError, PretrainError
+from pretrain.errors import DataError, PretrainError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -59,21 +59,9 @@ def _looks(recipe: Recipe, *, checkpoint: bool) -> Iterator[Callable[[], object]
 
 
 def _require_checkpoint(load: str, save: bool | str) -> None:
-    """Pass when there is one, or when the run itself fills the folder and has not yet been started."""
-    from pretrain.checkpoint.folder import CheckpointFolder  # noqa: PLC0415  most runs start anew
-    from pretrain.checkpoint.foreign import foreign_checkpoint  # noqa: PLC0415
+    from pretrain.checkpoint.start import require_start  # noqa: PLC0415  most runs start anew
 
-    folder = CheckpointFolder(Path(load))
-    if folder.latest() is not None:
-        return
-    foreign = foreign_checkpoint(folder.path)
-    own = isinstance(save, str) and Path(save).absolute() == folder.path.absolute()
-    if foreign or not own:
-        msg = (
-            f"checkpoint.load: {folder.path} holds {foreign or 'no checkpoint'}.\n"
-            "Name the folder that holds iter_* folders, such as RUN/checkpoints."
-        )
-        raise CheckpointError(msg)
+    require_start(Path(load), Path(save) if isinstance(save, str) else None)
 
 
 def _problem(look: Callable[[], object]) -> PretrainError | None:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import torch.distributed as dist
 
 from pretrain.checkpoint.folder import LATEST, CheckpointFolder
-from pretrain.checkpoint.foreign import foreign_checkpoint
+from pretrain.checkpoint.start import is_to_be_filled, nothing_to_load
 from pretrain.engine.storage import damage
-from pretrain.errors import CheckpointError, DamageError
+from pretrain.errors import DamageError
 from pretrain.training.progress import Progress
 
 if TYPE_CHECKING:
@@ -77,9 +77,9 @@ def start_from(recipe: Recipe, engine: Engine, run_dir: Path, *, resume: bool) -
     finetune = recipe.checkpoint.finetune
     loaded = _load_latest(given, engine, weights_only=finetune)
     if loaded is None:
-        if given.path.absolute() == own.path.absolute() and not foreign_checkpoint(given.path):
+        if is_to_be_filled(given.path, own.path):
             return Progress(), f"{given.path}: {_FRESH}"  # one folder for both: filled by a run that is started again
-        raise _nothing_to_load(given.path)
+        raise nothing_to_load(given.path)
     progress = Progress() if finetune else Progress.from_mapping(loaded[1].progress)
     return progress, _remark("weights" if finetune else "continued", *loaded)
 
@@ -106,21 +106,6 @@ def _newest_sound(folder: CheckpointFolder) -> str:
                 "and start again."
             )
     return f"No checkpoint in {folder.path} is sound: bring a copy, or start a new run."
-
-
-def _nothing_to_load(path: Path) -> CheckpointError:
-    foreign, inside = foreign_checkpoint(path), path / "checkpoints"
-    if foreign:
-        what = f"checkpoint.load: {path} holds {foreign}."
-    else:
-        what = f"checkpoint.load: {path} holds no checkpoint ({LATEST} is missing)."
-    if (inside / LATEST).is_file():
-        todo = f"Did you mean {inside}?"
-    elif path.name.startswith("iter_") and (path.parent / LATEST).is_file():
-        todo = f"Name the folder around it, {path.parent}; the checkpoint that its {LATEST} names is taken."
-    else:
-        todo = "Name the folder that holds iter_* folders, such as RUN/checkpoints."
-    return CheckpointError(f"{what}\n{todo}")
 
 
 def _remark(how: str, directory: Path, loaded: Loaded) -> str:

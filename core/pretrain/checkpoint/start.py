@@ -1,0 +1,73 @@
+"""Checkpoints that a run is told to start from, looked at before anything of them is read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pretrain.checkpoint.folder import LATEST, CheckpointFolder
+from pretrain.checkpoint.foreign import foreign_checkpoint
+from pretrain.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_FILES = ("metadata.json", "common.pt", ".metadata")
+"""Without these megatron-core reads no sharded checkpoint; .metadata is torch's index."""
+
+
+def require_start(path: Path, own: Path | None) -> None:
+    """Pass when `checkpoint.load` has a checkpoint that looks complete, or when the run itself is to fill the folder.
+
+    Args:
+        path: `checkpoint.load`.
+        own: the folder in which the run saves, if it is known and not in the run directory.
+
+    Raises:
+        CheckpointError: it has none, or another program's, or one of which files are missing.
+    """
+    folder = CheckpointFolder(path)
+    latest = folder.latest()
+    if latest is not None:
+        require_complete(folder.directory(latest))
+    elif not is_to_be_filled(path, own):
+        raise nothing_to_load(path)
+
+
+def is_to_be_filled(path: Path, own: Path | None) -> bool:
+    """Say whether a folder without a checkpoint is the one of the run, which starts anew then and fills it."""
+    return own is not None and path.absolute() == own.absolute() and not foreign_checkpoint(path)
+
+
+def require_complete(directory: Path) -> None:
+    """Pass when the folder of one checkpoint has the files without which nothing of it can be read.
+
+    Raises:
+        CheckpointError: it has not, or it is another program's.
+    """
+    missing = [name for name in _FILES if not (directory / name).is_file()]
+    if missing:
+        foreign = foreign_checkpoint(directory)
+        if foreign:
+            msg = f"{directory} is {foreign}.\nName the folder of a run of pretrain, such as RUN/checkpoints."
+        else:
+            msg = (
+                f"{directory} is not a complete checkpoint: {', '.join(missing)} is missing.\n"
+                f"Name another folder, or write another iteration into {directory.parent / LATEST}."
+            )
+        raise CheckpointError(msg)
+
+
+def nothing_to_load(path: Path) -> CheckpointError:
+    """Return the error that `checkpoint.load` names a folder without checkpoints, with the one that was meant."""
+    foreign, inside = foreign_checkpoint(path), path / "checkpoints"
+    if foreign:
+        what = f"checkpoint.load: {path} holds {foreign}."
+    else:
+        what = f"checkpoint.load: {path} holds no checkpoint ({LATEST} is missing)."
+    if (inside / LATEST).is_file():
+        todo = f"Did you mean {inside}?"
+    elif not foreign and path.name.startswith("iter_") and (path.parent / LATEST).is_file():
+        todo = f"Name the folder around it, {path.parent}; the checkpoint that its {LATEST} names is taken."
+    else:
+        todo = "Name the folder that holds iter_* folders, such as RUN/checkpoints."
+    return CheckpointError(f"{what}\n{todo}")
