@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from pretrain.launch.world import World
     from pretrain.plugins.manager import Plugins
     from pretrain.recipe import Recipe
+    from pretrain.recipe.layout import Layout
     from pretrain.training.progress import Progress
 
 
@@ -64,8 +65,7 @@ def assemble(
     groups.join_world(plugins.backend, world.rank, world.world_size, recipe.parallel.distributed_timeout_minutes)
     try:
         engine, kernels = build_engine(recipe, plugins, tokenizer.vocab_size, device, partial(_tell, world.rank))
-        reading = Reading.of(recipe, tokenizer, layout, engine, pin_memory=plugins.backend.pinned_memory())
-        progress, remark, reading = _start(recipe, engine, reading, run_dir, resume=resume)
+        reading, progress, remark = _start(recipe, plugins, tokenizer, layout, engine, run_dir, resume=resume)
         with (
             _journal(recipe, run_dir, world.rank, progress, resumed=resume) as journal,
             Stopping(recipe) as stopping,
@@ -121,12 +121,20 @@ def _journal(recipe: Recipe, run_dir: Path, rank: int, progress: Progress, *, re
 
 
 def _start(
-    recipe: Recipe, engine: Engine, reading: Reading, run_dir: Path, *, resume: bool
-) -> tuple[Progress, str, Reading]:
-    """Return how far the training is, what to say of it, and what is read from there on."""
+    recipe: Recipe,
+    plugins: Plugins,
+    tokenizer: Tokenizer,
+    layout: Layout,
+    engine: Engine,
+    run_dir: Path,
+    *,
+    resume: bool,
+) -> tuple[Reading, Progress, str]:
+    """Return what is read, how far the training is, and what to say of it."""
     progress, remark = start_from(recipe, engine, run_dir, resume=resume)
+    reading = Reading.of(recipe, tokenizer, layout, engine, progress, pin_memory=plugins.backend.pinned_memory())
     reading, notices = reading.go_on(progress)
-    return progress, "\n".join(filter(None, (remark, *notices))), reading
+    return reading, progress, "\n".join(filter(None, (remark, *notices)))
 
 
 def _saving(recipe: Recipe, run_dir: Path, rank: int, progress: Progress, *, resumed: bool) -> Saving | None:

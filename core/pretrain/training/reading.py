@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pretrain.data.batches import MicroBatches
 from pretrain.data.datasets import build_datasets
 from pretrain.data.native.samples import NativeSamples
+from pretrain.data.order import order_of, require_same_order
 from pretrain.data.samples import samples_needed
 from pretrain.engine import groups
 from pretrain.training.batch_sizes import total_iterations
@@ -37,6 +38,7 @@ class Reading:
         engine: tells whether this rank reads data at all.
         pin_memory: whether batches are read into page-locked memory, from which a device copies while it computes.
         datasets: None for a split that is not used, and on ranks that read none.
+        needed: training samples that all parts of the run read together.
     """
 
     recipe: Recipe
@@ -45,11 +47,25 @@ class Reading:
     engine: Engine
     pin_memory: bool
     datasets: Datasets
+    needed: int
 
     @classmethod
-    def of(cls, recipe: Recipe, tokenizer: Tokenizer, layout: Layout, engine: Engine, *, pin_memory: bool) -> Reading:
-        """Build the datasets; all ranks call it together."""
+    def of(
+        cls,
+        recipe: Recipe,
+        tokenizer: Tokenizer,
+        layout: Layout,
+        engine: Engine,
+        progress: Progress,
+        *,
+        pin_memory: bool,
+    ) -> Reading:
+        """Build the datasets of what has been read and what is left; all ranks call it together."""
         needed = samples_needed(recipe, total_iterations(recipe))
+        if recipe.train.train_samples is None:  # parts of before may have had a larger batch
+            left = total_iterations(recipe) - progress.iteration
+            at_least = progress.consumed_samples + left * recipe.train.global_batch_size
+            needed = replace(needed, train=max(needed.train, at_least))
         datasets = build_datasets(recipe, tokenizer, needed, on_this_rank=engine.reads_data)
         return cls(
             recipe=recipe,
@@ -58,6 +74,7 @@ class Reading:
             engine=engine,
             pin_memory=pin_memory,
             datasets=datasets,
+            needed=needed.train,
         )
 
     def go_on(self, progress: Progress) -> tuple[Reading, list[str]]:
@@ -65,7 +82,13 @@ class Reading:
         train = self.datasets.train
         if not isinstance(train, NativeSamples):
             progress.blend = None
+            if train is not None:
+                ours = order_of(train, self.needed)
+                if progress.order is not None and progress.consumed_samples:
+                    require_same_order(progress.order, ours)
+                progress.order = ours
             return self, []
+        progress.order = None
         train = train.go_on(progress.consumed_samples, progress.blend)
         is_new = train.phase.begin == progress.consumed_samples > 0
         progress.blend = train.blend()
