@@ -10,6 +10,7 @@ import yaml
 
 from pretrain.recipe import load_recipe, make_recipe
 from pretrain.training.batch_sizes import BatchSizes, total_iterations
+from pretrain.training.progress import Progress
 from recipe.deepspeed_json.test_seeds import GPT2_345M, TINY_RAMPUP
 
 FOLDER = Path(__file__).parents[2] / "recipes"
@@ -193,6 +194,6 @@ def test_rampup_grows_from_2_to_16_and_leaves_at_iteration_100():
     sizes = BatchSizes.of(recipe)
     assert [sizes.at(sizes.samples(done)) for done in (0, 71, 72, 100)] == [2, 2, 4, 4]
     assert [sizes.at(samples) for samples in (999, 1000, 1001)] == [14, 16, 16]
-    assert (recipe.train.exit_interval, total_iterations(recipe)) == (100, 748)
+    assert (recipe.train.exit_interval, total_iterations(recipe, Progress())) == (100, 748)
     assert recipe.padded_vocab_size(50257) == 50432
     assert recipe.layout(2).num_microbatches(2) == 2

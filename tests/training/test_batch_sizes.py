@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from megatron.core.num_microbatches_calculator import RampupBatchsizeNumMicroBatchesCalculator
 
-from pretrain.training.batch_sizes import BatchSizes, total_iterations
+from pretrain.training.batch_sizes import BatchSizes, total_iterations, total_samples
+from pretrain.training.progress import Progress
 
 
 @st.composite
@@ -53,11 +55,54 @@ def test_a_constant_batch():
     assert (sizes.at(0), sizes.at(10**9), sizes.iterations(81), sizes.samples(10)) == (8, 8, 10, 80)
 
 
+BY_SAMPLES = ("train.train_iters=null", "train.train_samples=805")
+
+
 def test_the_length_of_a_training(make):
-    assert total_iterations(make()) == 100
-    by_samples = ("train.train_iters=null", "train.train_samples=805")
-    assert total_iterations(make(*by_samples)) == 100
-    rampup = make(*by_samples, "train.rampup_batch_size=[2, 2, 30]")
+    assert total_iterations(make(), Progress()) == 100
+    assert total_iterations(make(*BY_SAMPLES), Progress()) == 100
+    rampup = make(*BY_SAMPLES, "train.rampup_batch_size=[2, 2, 30]")
     sizes = BatchSizes.of(rampup)
     assert (sizes.final, sizes.rampup) == (8, (2, 2, 30))
-    assert total_iterations(rampup) == sizes.iterations(805) > 100
+    assert total_iterations(rampup, Progress()) == sizes.iterations(805) > 100
+
+
+@pytest.mark.parametrize(
+    ("batch", "overrides", "total"),
+    [
+        (4, BY_SAMPLES, 60 + (805 - 480) // 4),
+        (16, BY_SAMPLES, 60 + (805 - 480) // 16),
+        (8, (*BY_SAMPLES, "train.train_samples=400"), 60),  # shortened to less than was read
+        (4, (), 100),
+        (16, (), 100),
+    ],
+)
+def test_with_another_batch_the_length_counts_from_what_was_read(make, batch, overrides, total):
+    """A batch of 8 was read for 60 iterations."""
+    recipe = make(f"train.global_batch_size={batch}", *overrides)
+    progress = Progress(iteration=60, consumed_samples=480)
+    assert total_iterations(recipe, progress) == total
+    assert total_samples(recipe, progress) >= 480 + (total - 60) * batch
+
+
+@given(before=growing() | st.integers(1, 50).map(BatchSizes), after=growing(), steps=st.integers(0, 99))
+def test_the_steps_after_a_change_of_batch_are_the_most_that_the_samples_left_fill(before, after, steps):
+    consumed, samples = before.samples(steps), before.samples(steps) + 500
+    for _ in range(after.iterations(samples, consumed)):
+        consumed += after.at(consumed)
+    assert consumed <= samples < consumed + after.at(consumed)
+
+
+def test_the_samples_of_a_training(make):
+    assert total_samples(make(), Progress()) == 800
+    assert total_samples(make(*BY_SAMPLES), Progress()) == 805
+    rampup = make(*BY_SAMPLES, "train.rampup_batch_size=[2, 2, 30]")
+    assert total_samples(rampup, Progress(10, 40)) == 805  # as at the start
+
+
+def test_a_training_that_became_shorter_keeps_its_index(make):
+    progress = Progress(iteration=60, consumed_samples=480, order={"samples": 800, "digest": ""})
+    assert total_samples(make("train.train_iters=70"), progress) == 800
+    assert total_samples(make("train.global_batch_size=4"), progress) == 800
+    assert total_samples(make("train.global_batch_size=16"), progress) == 480 + 40 * 16
+    assert total_samples(make(*BY_SAMPLES, "train.train_samples=500"), progress) == 800

@@ -81,13 +81,13 @@ def training(make, tmp_path):
 
     def build(*overrides, engine=None, said=(), progress=None, layout=None):
         recipe = make(*overrides)
-        reasons = iter(said)
+        reasons, done = iter(said), progress or Progress()
         return Training(
             recipe=recipe,
             layout=recipe.layout(1),
-            total_iterations=total_iterations(recipe),
+            total_iterations=total_iterations(recipe, done),
             sizes=BatchSizes.of(recipe),
-            progress=progress or Progress(),
+            progress=done,
             engine=engine or FakeEngine(),
             batches=iter(()),
             evaluation=SimpleNamespace(

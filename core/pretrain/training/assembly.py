@@ -80,7 +80,7 @@ def assemble(
             training = Training(
                 recipe=recipe,
                 layout=layout,
-                total_iterations=total_iterations(recipe),
+                total_iterations=total_iterations(recipe, progress),
                 sizes=BatchSizes.of(recipe),
                 progress=progress,
                 engine=engine,
@@ -116,7 +116,7 @@ def _device(recipe: Recipe, plugins: Plugins, world: World) -> torch.device:
 
 
 def _journal(recipe: Recipe, run_dir: Path, rank: int, progress: Progress, *, resumed: bool) -> Journal:
-    total = total_iterations(recipe)
+    total = total_iterations(recipe, progress)
     return Journal(recipe, run_dir, rank=rank, total_iterations=total, progress=progress, resumed=resumed)
 
 

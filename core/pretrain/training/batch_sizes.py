@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pretrain.recipe import Recipe
+    from pretrain.training.progress import Progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +37,15 @@ class BatchSizes:
         samples_per_increment = samples / ((self.final - start) / increment)
         return min(start + int(consumed_samples / samples_per_increment) * increment, self.final)
 
-    def iterations(self, samples: int) -> int:
-        """Return the number of steps that `samples` make; a rest that does not fill a batch is left out."""
-        consumed = iterations = 0
+    def iterations(self, samples: int, consumed: int = 0) -> int:
+        """Return the number of steps from `consumed` to `samples`; a rest that does not fill a batch is left out."""
+        iterations = 0
         while self.at(consumed) != self.final:
             if consumed + self.at(consumed) > samples:
                 return iterations
             consumed += self.at(consumed)
             iterations += 1
-        return iterations + (samples - consumed) // self.final
+        return iterations + max(0, samples - consumed) // self.final
 
     def samples(self, iterations: int) -> int:
         """Return the samples that so many steps from the start consume."""
@@ -56,8 +57,23 @@ class BatchSizes:
         return consumed
 
 
-def total_iterations(recipe: Recipe) -> int:
-    """Return the length of the training in iterations."""
+def total_iterations(recipe: Recipe, progress: Progress) -> int:
+    """Return the length of the training in iterations.
+
+    Where it is given in samples, iterations that were taken count as taken, though their batch may have been another.
+    """
     if recipe.train.train_iters is not None:
         return recipe.train.train_iters
-    return BatchSizes.of(recipe).iterations(recipe.train.train_samples or 0)
+    left = BatchSizes.of(recipe).iterations(recipe.train.train_samples or 0, progress.consumed_samples)
+    return progress.iteration + left
+
+
+def total_samples(recipe: Recipe, progress: Progress) -> int:
+    """Return the samples for which the training's index is made: at least what was read and what is left to read.
+
+    A training that became shorter keeps the index of before, because beyond one epoch a shorter one has another order.
+    """
+    left = total_iterations(recipe, progress) - progress.iteration
+    needed = recipe.train.train_samples or progress.consumed_samples + left * recipe.train.global_batch_size
+    before = progress.order["samples"] if progress.order else 0
+    return max(needed, progress.consumed_samples, int(before))

@@ -11,7 +11,7 @@ from pretrain.data.native.samples import NativeSamples
 from pretrain.data.order import order_of, require_same_order
 from pretrain.data.samples import samples_needed
 from pretrain.engine import groups
-from pretrain.training.batch_sizes import total_iterations
+from pretrain.training.batch_sizes import total_iterations, total_samples
 from pretrain.training.evaluation import Evaluation
 
 if TYPE_CHECKING:
@@ -61,11 +61,9 @@ class Reading:
         pin_memory: bool,
     ) -> Reading:
         """Build the datasets of what has been read and what is left; all ranks call it together."""
-        needed = samples_needed(recipe, total_iterations(recipe))
-        if recipe.train.train_samples is None:  # parts of before may have had a larger batch
-            left = total_iterations(recipe) - progress.iteration
-            at_least = progress.consumed_samples + left * recipe.train.global_batch_size
-            needed = replace(needed, train=max(needed.train, at_least))
+        needed = replace(
+            samples_needed(recipe, total_iterations(recipe, progress)), train=total_samples(recipe, progress)
+        )
         datasets = build_datasets(recipe, tokenizer, needed, on_this_rank=engine.reads_data)
         return cls(
             recipe=recipe,
