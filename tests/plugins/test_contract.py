@@ -84,10 +84,11 @@ def test_a_contract_is_two_numbers(site, given):
     assert "its CONTRACT is" in failure(site, f"CONTRACT = {given}")[0]
 
 
-def test_a_distribution_that_requires_another_pretrain_is_refused_before_its_import(site):
+@pytest.mark.parametrize("dependency", ["pretrain<12,>=9", "pretrain[data]<12,>=9", "pretrain (<12,>=9)"])
+def test_a_distribution_that_requires_another_pretrain_is_refused_before_its_import(site, dependency):
     site.backend("fake", "raise RuntimeError('imported')")
     metadata = site.folder / "pretrain_fake-1.0.dist-info" / "METADATA"
-    metadata.write_text(metadata.read_text() + "Requires-Dist: torch>=2\nRequires-Dist: pretrain<12,>=9\n")
+    metadata.write_text(metadata.read_text() + f"Requires-Dist: torch>=2\nRequires-Dist: {dependency}\n")
     with pytest.raises(BackendError, match=r"\(pretrain-fake 1.0\) requires pretrain<12,>=9; this is pretrain 0"):
         manager.load("fake")
     metadata.write_text(metadata.read_text().replace(">=9", ">=0.0.1"))

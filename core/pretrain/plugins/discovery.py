@@ -1,4 +1,4 @@
-"""Which plugins are installed. Reading entry points imports none of them."""
+"""Installed plugins. Reading entry points imports none of them."""
 
 from __future__ import annotations
 
@@ -18,9 +18,12 @@ if TYPE_CHECKING:
 FIRST_PARTY = ("ascend", "cuda")
 """Backends of this repository with a distribution of their own: `pretrain-<name>`, in `backends/<name>`."""
 
+_REQUIREMENT = re.compile(r"pretrain\s*(?:\[[^]]*\])?\s*\(?([<>=!~][^;()]*)\)?", re.IGNORECASE)
+"""A distribution's dependency on pretrain, with extras or without, but without a condition."""
+
 
 class Role(StrEnum):
-    """What a plugin was loaded for; the word that messages call it by."""
+    """Purpose that a plugin was loaded for; the word that messages call it by."""
 
     KERNELS = "plugin"
     BACKEND = "backend"
@@ -156,12 +159,12 @@ def _describe(entry: EntryPoint, role: Role) -> Installed:
 
 
 def _versions_of_pretrain(entry: EntryPoint) -> str:
-    """Return the version specifiers of a distribution's dependency on pretrain without a condition or an extra."""
+    """Return the version specifiers of a distribution's dependency on pretrain, if that has no condition."""
     try:
         requirements = (entry.dist.requires if entry.dist else None) or ()
     except (FileNotFoundError, KeyError):
         return ""
-    found = [re.fullmatch(r"pretrain\s*\(?([<>=!~][^;()]*)\)?", line.strip(), re.IGNORECASE) for line in requirements]
+    found = [_REQUIREMENT.fullmatch(line.strip()) for line in requirements]
     return ",".join(match[1].strip() for match in found if match)
 
 
