@@ -1,4 +1,4 @@
-"""What stands for a name that torch's module of a device lacks; `pretrain.plugins.device_module` is the list."""
+"""Substitutes for names that torch's module of a device lacks; `pretrain.plugins.device_module` is the list."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose kernel raised: found out afterwards from the traceback, so that a call of a kernel costs nothing more."""
+"""Names of kernels that raised, found afterwards in the traceback, so that a call of a kernel costs nothing more."""
 
 from __future__ import annotations
 

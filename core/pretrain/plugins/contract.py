@@ -1,4 +1,4 @@
-"""Which version of the contract a plugin was written for.
+"""Version of the contract that a plugin was written for.
 
 `pretrain.plugins.CONTRACT` is (major, minor). A new hook, member or request field raises the minor number; whatever a
 plugin of before would do wrongly raises the major one. A plugin says `CONTRACT = (1, 0)` beside its hooks, or nothing,

@@ -1,4 +1,4 @@
-"""What pretrain and torch ask of torch's module of a device (`torch.npu`, `torch.xpu`, a vendor's own): one list.
+"""Names that pretrain and torch use of torch's module of a device (`torch.npu`, `torch.xpu`, a vendor's own): one list.
 
 A vendor's library registers the module (`torch._register_device_module`). The section of docs/hooks.md about it is
 generated from here, the conformance kit tests every entry, and `pretrain.bridge.substitutes` stands in for what may be

@@ -1,4 +1,4 @@
-"""What a backend's members answer, checked once: a wrong answer is an error that names the distribution.
+"""Answers of a backend's members, checked once: a wrong one is an error that names the distribution.
 
 Hooks are checked where they are called (`manager`, `answers`), `availability` and `compilation` in `readiness`. Here
 are the others: `take_device` asks each as soon as the device is the current one, before anything is built on it.

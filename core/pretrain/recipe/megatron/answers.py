@@ -1,4 +1,4 @@
-"""What to do with a flag or a key of another program: what it is called here, or why nothing needs it."""
+"""Answers to a flag or a key of another program: its name here, or why nothing needs it."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Here(NamedTuple):
-    """What a flag is called here.
+    """Name of a flag here.
 
     Attributes:
         key: "section.key"; "section.key=value" for a flag without a value, or whose value is another one here. A value
