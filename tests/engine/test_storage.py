@@ -172,12 +172,28 @@ def test_what_all_ranks_agree_on_can_be_read_alone(saved):
     [
         ("model.num_layers=4", "model.num_layers 2 (recipe: 4)"),
         ("model.hidden_size=128", "model.hidden_size 64 (recipe: 128)"),
+        ("model.layernorm_epsilon=1e-6", "model.layernorm_epsilon 1e-05 (recipe: 1e-06)"),
         ("model.activation=gelu_tanh", "model.activation gelu (recipe: gelu_tanh)"),
         ("model.untie_embeddings_and_output_weights=true", "untie_embeddings_and_output_weights False (recipe: True)"),
     ],
 )
 def test_another_model_is_refused(saved, override, named, weights_only):
     assert named in refusal(saved, override, weights_only=weights_only)
+
+
+@pytest.mark.parametrize(
+    ("override", "notice"),
+    [
+        ("optimizer.name=adam", "optimizer.name: adam from here on; it was adamw"),
+        ("optimizer.adam_beta1=0.8", "optimizer.adam_beta1: 0.8 from here on; it was 0.9"),
+        ("optimizer.adam_beta2=0.95", "optimizer.adam_beta2: 0.95 from here on; it was 0.999"),
+        ("optimizer.clip_grad=0.5", "optimizer.clip_grad: 0.5 from here on; it was 1.0"),
+        ("data.eod_mask_loss=true", "data.eod_mask_loss: True from here on; it was False"),
+    ],
+)
+def test_another_setting_of_the_training_is_told_and_taken(saved, override, notice):
+    with tiny.engine_of(tiny.tiny(*SMALL, override)) as engine:
+        assert engine.load(saved, weights_only=False).notices == [notice]
 
 
 def test_another_tokenizer_is_refused(saved, monkeypatch):
