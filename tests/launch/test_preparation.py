@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from contextlib import ExitStack
 
 import pytest
@@ -72,3 +74,45 @@ def test_another_runs_folder_of_checkpoints_is_refused_before_anything_is_made(t
         prepare(tmp_path / "run", f"checkpoint.save={tmp_path / 'other'}")
     assert not (tmp_path / "run").exists()
     assert [entry.name for entry in (tmp_path / "other").iterdir()] == ["iter_0000010"]
+
+
+@pytest.fixture
+def other_process():
+    """Say what another process would meet: to this one its own POSIX locks are free."""
+    program = (
+        "import sys\nfrom pathlib import Path\nfrom pretrain.launch.run_lock import held\n"
+        "with held(Path(sys.argv[1])): pass"
+    )
+
+    def enters(folder):
+        done = subprocess.run([sys.executable, "-c", program, folder], capture_output=True, text=True, check=False)
+        assert done.returncode == 0 or "is in use" in done.stderr
+        return done.returncode == 0
+
+    return enters
+
+
+def test_a_new_run_directory_is_held_too_and_not_left_behind_empty(tmp_path, monkeypatch, other_process):
+    monkeypatch.chdir(tmp_path)
+    with ExitStack() as lock:
+        run_dir = prepare_run(make_recipe(SMALLEST), None, lock, resume=False, auto=False).run_dir
+        assert not other_process(run_dir)
+    assert not run_dir.exists()
+    with ExitStack() as lock:
+        run_dir = prepare_run(make_recipe(SMALLEST), None, lock, resume=False, auto=False).run_dir
+        (run_dir / "recipe.yml").touch()
+    assert other_process(run_dir)
+
+
+def test_who_saves_into_another_runs_directory_holds_that(tmp_path, other_process):
+    """The run that saves there by default holds its directory alone, and so meets the other one."""
+    first, folder = begin(tmp_path / "first"), tmp_path / "first" / "checkpoints"
+    (folder / "iter_0000010").mkdir(parents=True)
+    both = make_recipe(SMALLEST, [f"checkpoint.save={folder}", f"checkpoint.load={folder}"])
+    with ExitStack() as lock:
+        prepare_run(make_recipe(SMALLEST), first, lock, resume=True, auto=False)
+    with ExitStack() as lock:
+        prepare_run(both, tmp_path / "second", lock, resume=False, auto=False)
+        assert not other_process(first)
+        assert not other_process(folder)
+    assert other_process(first)

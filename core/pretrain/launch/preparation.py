@@ -12,6 +12,7 @@ from pretrain.errors import RunError
 from pretrain.launch.agreement import first_rank_decides
 from pretrain.launch.inputs import require_inputs
 from pretrain.launch.run_directory import check_run_dir, holds_run, new_run_dir
+from pretrain.launch.run_lock import FILE as LOCK
 from pretrain.launch.run_lock import held
 
 if TYPE_CHECKING:
@@ -56,7 +57,10 @@ def prepare_run(recipe: Recipe, run_dir: Path | None, lock: ExitStack, *, resume
         prepare_corpus(recipe)
     else:
         require_inputs(recipe, checkpoint=False)  # many ranks would start only to find that one is missing
-    return Prepared(run_dir or new_run_dir(Path(recipe.source).stem), resume)
+    if run_dir is None:
+        run_dir = new_run_dir(Path(recipe.source).stem)
+        lock.enter_context(held(run_dir, just_made=True))
+    return Prepared(run_dir, resume)
 
 
 def prepare_together(
@@ -86,6 +90,9 @@ def _take_checkpoints(recipe: Recipe, run_dir: Path | None, lock: ExitStack, *, 
         folder = Path(recipe.checkpoint.save)
         if run_dir is None or run_dir.absolute() not in folder.absolute().parents:
             lock.enter_context(held(folder))
+            around = folder.resolve().parent
+            if (around / LOCK).exists():  # the directory of a run that saves there by default, and may live
+                lock.enter_context(held(around))
 
 
 def _is_restarted(run_dir: Path | None) -> bool:

@@ -36,17 +36,18 @@ _TAKEN = (errno.EACCES, errno.EAGAIN)
 
 
 @contextmanager
-def held(folder: Path, tell: Callable[[str], object] = click.echo) -> Iterator[None]:
+def held(folder: Path, tell: Callable[[str], object] = click.echo, *, just_made: bool = False) -> Iterator[None]:
     """Hold the folder, which is made, for as long as the context lasts or this process lives.
 
     Args:
         folder: of a run, or of its checkpoints.
         tell: is given a line where there is something to wait for.
+        just_made: the caller has made it for this run; as one that is made here, it is removed if it stays empty.
 
     Raises:
         RunError: another run holds it; or it cannot be written.
     """
-    is_new = not folder.exists()
+    is_new = just_made or not folder.exists()
     descriptor = _open(folder)
     try:
         before = _read(folder)

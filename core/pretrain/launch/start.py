@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,15 +40,10 @@ def start(plan: Plan, job: Job) -> Failure | None:
     with ExitStack() as lock:
         given = Path(job.run_dir) if job.run_dir else None
         prepared = prepare_run(plan.recipe, given, lock, resume=job.resume, auto=job.auto_resume)
-        try:
-            known = dataclasses.replace(job, run_dir=str(prepared.run_dir), resume=prepared.resume, prepared=True)
-            if plan.hosted is not None:
-                return _start_hosted(plan.hosted, known)
-            return run_ranks(known, node_worlds([plan.nproc], 0, LOCALHOST, free_port()))
-        finally:
-            if given is None:
-                with suppress(OSError):  # Nothing was written there: leave no empty folder behind.
-                    prepared.run_dir.rmdir()
+        known = dataclasses.replace(job, run_dir=str(prepared.run_dir), resume=prepared.resume, prepared=True)
+        if plan.hosted is not None:
+            return _start_hosted(plan.hosted, known)
+        return run_ranks(known, node_worlds([plan.nproc], 0, LOCALHOST, free_port()))
 
 
 def run_ranks(job: Job, worlds: Sequence[World], meeting: Meeting | None = None) -> Failure | None:
