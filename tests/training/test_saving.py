@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from pretrain.checkpoint import checksums
 from pretrain.checkpoint.folder import LATEST
@@ -133,6 +134,28 @@ def test_where_none_is_sound_it_says_so(make, tmp_path, engine):
     (tmp_path / "checkpoints" / "iter_0000010" / "progress").unlink()
     with pytest.raises(DamageError, match=r"progress is missing\.\nNo checkpoint in .* is sound: bring a copy, or"):
         start_from(make(), engine, tmp_path, resume=True)
+
+
+def test_one_of_before_there_were_checksums_is_offered_where_none_else_is_sound(make, tmp_path, engine):
+    save(make(), tmp_path, 10, 20, 30)
+    folder = tmp_path / "checkpoints"
+    for iteration, kind in ((10, 2), (20, 3)):
+        directory = folder / f"iter_{iteration:07d}"
+        (directory / checksums.FILE).unlink()
+        torch.save({"format": kind}, directory / "common.pt")
+        (directory / "metadata.json").write_text('{"sharded_backend": "torch_dist"}')
+        (directory / ".metadata").touch()
+    (folder / "iter_0000030" / "progress").unlink()
+    with pytest.raises(DamageError, match=r"\n.* Iteration 10 is from before .*: write 10 into "):
+        start_from(make(), engine, tmp_path, resume=True)
+
+
+def test_a_resumed_run_does_not_begin_anew_over_its_checkpoints(make, tmp_path, engine):
+    save(make(), tmp_path, 10, 20)
+    (tmp_path / "checkpoints" / LATEST).unlink()
+    with pytest.raises(CheckpointError, match=rf"has checkpoints, 10, 20, but no {LATEST}\.\nWrite the number"):
+        start_from(make(), engine, tmp_path, resume=True)
+    assert start_from(make(), engine, tmp_path, resume=False) == (Progress(), "")
 
 
 def test_one_folder_to_load_from_and_to_save_into_may_be_empty_at_first(make, tmp_path, engine):

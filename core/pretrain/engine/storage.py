@@ -108,6 +108,14 @@ def damage(directory: Path) -> str | None:
     return first_problem(checksums.damage_in_share(directory, dist.get_rank(), dist.get_world_size()))
 
 
+def is_of_before_checksums(directory: Path) -> bool:
+    """Say whether a checkpoint has no checksums because there were none when it was written; for one rank alone too."""
+    try:
+        return not (directory / checksums.FILE).exists() and read_common(directory)["format"] == _WITHOUT_CHECKSUMS
+    except CheckpointError:
+        return False
+
+
 def read_common(directory: Path) -> dict[str, Any]:
     """Return what all ranks agree on: format, progress, schedule, model, layout.
 

@@ -10,8 +10,8 @@ import torch.distributed as dist
 
 from pretrain.checkpoint.folder import LATEST, CheckpointFolder
 from pretrain.checkpoint.start import is_to_be_filled, nothing_to_load
-from pretrain.engine.storage import damage
-from pretrain.errors import DamageError
+from pretrain.engine.storage import damage, is_of_before_checksums
+from pretrain.errors import CheckpointError, DamageError
 from pretrain.training.progress import Progress
 
 if TYPE_CHECKING:
@@ -66,11 +66,14 @@ def start_from(recipe: Recipe, engine: Engine, run_dir: Path, *, resume: bool) -
 
     Raises:
         DamageError: the checkpoint is not what was written; with the newest that is.
-        CheckpointError: `checkpoint.load` has no checkpoint, or one that does not fit.
+        CheckpointError: `checkpoint.load` has no checkpoint, or one that does not fit; or the run has checkpoints, and
+            nothing says which is its latest.
     """
     own = folder_of(recipe, run_dir)
     if resume and (loaded := _load_latest(own, engine)):
         return Progress.from_mapping(loaded[1].progress), _remark("resumed", *loaded)
+    if resume and own.iterations():
+        raise _nameless(own)
     if recipe.checkpoint.load is None:
         return Progress(), _FRESH if resume else ""
     given = CheckpointFolder(type(run_dir)(recipe.checkpoint.load))
@@ -105,7 +108,22 @@ def _newest_sound(folder: CheckpointFolder) -> str:
                 f"The newest sound checkpoint is iteration {iteration}: write {iteration} into {folder.path / LATEST}, "
                 "and start again."
             )
+    earlier = [each for each in folder.iterations() if is_of_before_checksums(folder.directory(each))]
+    if earlier:
+        return (
+            f"No checkpoint with checksums is sound. Iteration {earlier[-1]} is from before there were any and may be: "
+            f"write {earlier[-1]} into {folder.path / LATEST}, and start again."
+        )
     return f"No checkpoint in {folder.path} is sound: bring a copy, or start a new run."
+
+
+def _nameless(own: CheckpointFolder) -> CheckpointError:
+    """Return the error of a run that would begin anew over its own checkpoints, and drop its metrics."""
+    there = ", ".join(map(str, own.iterations()))
+    return CheckpointError(
+        f"{own.path} has checkpoints, {there}, but no {LATEST}.\n"
+        "Write the number of the one to go on from into a file of that name; or start a new run."
+    )
 
 
 def _remark(how: str, directory: Path, loaded: Loaded) -> str:
