@@ -103,7 +103,7 @@ def test_determinism_needs_cublas_to_know_before_the_context(machine):
 
 
 def test_a_run_sets_no_more_than_it_needs(machine, monkeypatch):
-    for name in (*environment.ALLOCATOR, "TRITON_CACHE_DIR"):
+    for name in (*environment.ALLOCATOR, *environment.CACHE):
         monkeypatch.delenv(name, raising=False)
     assert set(CudaBackend().prepare(make_recipe(RECIPE))) == {"PYTORCH_ALLOC_CONF", "TRITON_CACHE_DIR"}
 

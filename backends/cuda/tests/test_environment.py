@@ -26,8 +26,9 @@ def test_an_allocator_that_the_user_has_set_stays_under_either_name(name):
     assert set(environment.variables({name: "max_split_size_mb:512"})) == {"TRITON_CACHE_DIR"}
 
 
-def test_a_folder_that_the_user_has_set_stays():
-    assert "TRITON_CACHE_DIR" not in environment.variables({"TRITON_CACHE_DIR": "elsewhere"})
+@pytest.mark.parametrize("name", ["TRITON_CACHE_DIR", "TRITON_HOME"])
+def test_a_folder_that_the_user_has_set_stays_under_either_name(name):
+    assert "TRITON_CACHE_DIR" not in environment.variables({name: "elsewhere"})
 
 
 def test_a_folder_that_others_can_write_to_is_not_taken(temporary):

@@ -14,13 +14,16 @@ if TYPE_CHECKING:
 ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 """torch's own setting, from 2.9 on for every device, and its older name: one of the two decides."""
 
+CACHE = ("TRITON_CACHE_DIR", "TRITON_HOME")
+"""Triton's own settings: the folder itself, and the one in which it makes .triton/cache; the first one decides."""
+
 
 def variables(given: Mapping[str, str]) -> dict[str, str]:
     """Return what is set where the user has not set it, for the environment as it is."""
     found = {}
     if not any(name in given for name in ALLOCATOR):
         found[ALLOCATOR[0]] = "expandable_segments:True"
-    if "TRITON_CACHE_DIR" not in given and (folder := own_folder(Path(tempfile.gettempdir()))):
+    if not any(name in given for name in CACHE) and (folder := own_folder(Path(tempfile.gettempdir()))):
         found["TRITON_CACHE_DIR"] = str(folder)
     return found
 
