@@ -72,10 +72,16 @@ class CornerKernels:
         def looks_at_a_value(x, weight, bias=None):
             return kernel(x, weight, bias) * (1.0 if x.abs().max().item() >= 0 else 0.0)
 
+        def wrong_when_deterministic(x, weight, bias=None):
+            return kernel(x, weight, bias) * 1.1
+
         return [
             offer("writes_its_input", writes_its_input),
             offer("looks_at_a_value", looks_at_a_value),
             offer("own_epsilon", NORMS[request.kind](replace(request, epsilon=1e-5))),
+            offer("wrong_when_deterministic", wrong_when_deterministic)
+            if request.deterministic
+            else Decline(name="wrong_when_deterministic", reason="not deterministic; only that"),
             Decline(name="takes_nothing", reason=f"hidden size {request.hidden_size}; only 11"),
             Decline(name="is_not_here", reason=Absent("libnorm is not installed; pip install libnorm")),
         ]
@@ -122,6 +128,10 @@ class CornerKernels:
 
         norms = {"norm_in_16_bits": in_16_bits, "norm_on_the_host": with_host}
         return [offer(name, OptimizerKernels(adam=ForeachAdam, gradient_norm=norm)) for name, norm in norms.items()]
+
+    @hookimpl
+    def pretrain_rotary(self, request):
+        return []
 
     @hookimpl
     def pretrain_collectives(self, request):

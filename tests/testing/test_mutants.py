@@ -90,6 +90,7 @@ CORNERS = {
     "writes_its_input": ("TestNorm::test_agrees_with_float64", "h48"),
     "looks_at_a_value": ("TestNorm::test_agrees_with_float64", "h48"),
     "own_epsilon": ("TestNorm::test_adds_epsilon", ""),
+    "wrong_when_deterministic": ("TestNorm::test_repeats_when_deterministic", ""),
     "takes_nothing": ("TestCoverage::test_takes_a_request", ""),
     "forgets_its_seed": ("TestRandom::test_recomputation_drops_the_same", ""),
     "unscaled_in_fp16": ("TestBiasDropoutAdd::test_dropout", "h64"),
@@ -109,6 +110,7 @@ def corners():
         for name, (test, words) in CORNERS.items()
     ]
     rest = ["(TestCoverage and is_not_here)", "(TestCollectives and corners and batched)"]
+    rest += ["(test_names_a_kernel and (rotary or norm))"]
     return run_kit("testing.corners:CORNER", " or ".join([*(f"({each})" for each in chosen), *rest]))
 
 
@@ -116,6 +118,11 @@ def corners():
 def test_a_kernel_that_is_wrong_in_one_corner_is_caught(corners, mutant, test):
     failed = [name for name in corners.failed if name.startswith(test) and f"corners-{mutant}" in name]
     assert failed, f"{test} passes for {mutant}"
+
+
+def test_a_hook_that_names_no_kernel_is_caught(corners):
+    assert "TestCoverage::test_names_a_kernel[rotary]" in corners.failed
+    assert "TestCoverage::test_names_a_kernel[norm]" in corners.passed
 
 
 def test_messages_that_keep_their_order_pass(corners):

@@ -43,7 +43,8 @@ def test_bias_gradients_are_summed_over_all_tiles_of_all_programs(device, monkey
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_same_bits_on_every_call(device, kind):
-    assert_repeats(build(examples.activation(kind=kind)), inputs(kind, 33, 48), device)
+    request = examples.activation(kind=kind)
+    assert_repeats(build(request), oracle(request), inputs(kind, 33, 48), device)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -56,8 +56,8 @@ class TestActivation:
         Case(tuple(replace(activation(dtype, features=n), deterministic=True) for n in (64, 4096))) for dtype in DTYPES
     )
     def test_repeats_when_deterministic(self, subject: Subject, kernel: Kernel, asked: ActivationRequest) -> None:
-        """The same bits on every call."""
-        assert_repeats(subject.build(kernel, asked), _inputs(asked), subject.device)
+        """The same bits on every call, and the right ones."""
+        assert_repeats(subject.build(kernel, asked), oracle(asked), _inputs(asked), subject.device)
 
 
 def _inputs(asked: ActivationRequest) -> dict[str, Tensor]:

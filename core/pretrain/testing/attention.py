@@ -95,5 +95,5 @@ class TestAttention(AttentionDropout):
 
     @judged([*each(deterministic=True), long(mask=Mask.CAUSAL, deterministic=True)])
     def test_repeats_when_deterministic(self, subject: Subject, kernel: Kernel, asked: AttentionRequest) -> None:
-        """The same bits on every call."""
-        assert_repeats(subject.build(kernel, asked), inputs(asked), subject.device)
+        """The same bits on every call, and the right ones."""
+        assert_repeats(subject.build(kernel, asked), oracle(asked), inputs(asked), subject.device, floor=1.0)

@@ -90,9 +90,10 @@ class TestBiasDropoutAdd:
         for p in (0.0, 0.5)
     )
     def test_repeats_when_deterministic(self, subject: Subject, kernel: Kernel, asked: BiasDropoutAddRequest) -> None:
-        """The same bits on every call that drops nothing."""
+        """The same bits on every call that drops nothing, and the right ones."""
         built = partial(subject.build(kernel, asked), training=False)
-        assert_repeats(built, example_inputs(asked), subject.device)
+        expected = partial(oracle(asked), training=False)
+        assert_repeats(built, expected, example_inputs(asked), subject.device)
 
     @judged(cases(*(bias_dropout_add(dtype, hidden=64, dropout=p) for dtype in DTYPES for p in (0.0, 0.5))))
     def test_backward_needs_no_output(self, subject: Subject, kernel: Kernel, asked: BiasDropoutAddRequest) -> None:

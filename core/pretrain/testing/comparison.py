@@ -115,15 +115,25 @@ def assert_agrees(
     return actual
 
 
-def assert_repeats(function: Function, inputs: Mapping[str, Tensor], device: torch.device) -> None:
+def assert_repeats(
+    function: Function,
+    oracle: Function,
+    inputs: Mapping[str, Tensor],
+    device: torch.device,
+    *,
+    output_dtype: torch.dtype | None = None,
+    floor: float = 0.0,
+) -> None:
     """Fail unless two calls give the same bits, forward and backward, under torch's deterministic algorithms.
 
-    A training that is to be deterministic asks torch for them too, and kernels that call torch's may rely on it.
+    A training that is to be deterministic asks torch for them too, and kernels that call torch's may rely on it. The
+    bits are compared with the oracle's as well: a kernel that takes deterministic requests alone is judged here alone.
     """
     before = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(True)
     try:
-        first, second = (forward_backward(function, inputs, lambda x: x.to(device)) for _ in range(2))
+        first = assert_agrees(function, oracle, inputs, device, output_dtype=output_dtype, floor=floor)
+        second = forward_backward(function, inputs, lambda x: x.to(device))
     finally:
         torch.use_deterministic_algorithms(before)
     different = [name for name, value in first.items() if not torch.equal(value, second[name])]

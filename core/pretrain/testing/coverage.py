@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pretrain.plugins.discovery import Role
 from pretrain.testing.catalogue import CATALOGUE
 from pretrain.testing.negotiation import answers
 
@@ -24,3 +25,17 @@ class TestCoverage:
         if found.absent:
             pytest.skip(f"not on this machine: {found.absent}")
         assert found.taken, found.fault()
+
+    @pytest.mark.parametrize("operation", CATALOGUE)
+    def test_names_a_kernel(self, subject: Subject, operation: str) -> None:
+        """A hook of the backend that answers None or an empty list to everything has no kernel to be judged."""
+        own = [member for member in subject.plugins.members if member.installed.role is Role.BACKEND]
+        for plugin in own:
+            if not hasattr(plugin.hooks, f"pretrain_{operation}"):
+                continue
+            requests = CATALOGUE[operation]
+            named = any(kernel.plugin == plugin.installed.name for kernel in subject.kernels(requests))
+            assert named, (
+                f"pretrain_{operation} of {plugin.installed.label} names no kernel for any request: nothing was "
+                "compared.\nAnswer Decline(name, reason) where a kernel does not fit, or leave the hook out."
+            )

@@ -60,11 +60,17 @@ class TestCrossEntropy:
 
     @judged(Case((replace(cross_entropy(dtype), deterministic=True),)) for dtype in DTYPES)
     def test_repeats_when_deterministic(self, subject: Subject, kernel: Kernel, asked: CrossEntropyRequest) -> None:
-        """The same bits on every call."""
-        built = subject.build(kernel, asked)
-        target = _target((7, 2), asked.vocab_size).to(subject.device)
-        logits = {"logits": random(7, 2, 64, dtype=asked.dtype)}
-        assert_repeats(lambda logits: built(logits, target), logits, subject.device)
+        """The same bits on every call, and the right ones."""
+        built, expected = subject.build(kernel, asked), oracle(asked)
+        target = _target((7, 2), asked.vocab_size)
+        placed = target.to(subject.device)
+        assert_repeats(
+            lambda logits: built(logits, placed),
+            lambda logits: expected(logits, target),
+            {"logits": random(7, 2, 64, dtype=asked.dtype)},
+            subject.device,
+            output_dtype=torch.float32,
+        )
 
     @judged([Case(tuple(cross_entropy(dtype, tensor_parallel_size=2) for dtype in DTYPES))])
     def test_two_ranks(self, subject: Subject, kernel: Kernel, asked: CrossEntropyRequest) -> None:

@@ -76,9 +76,9 @@ class TestLinear:
         for dtype in DTYPES
     )
     def test_repeats_when_deterministic(self, subject: Subject, kernel: Kernel, asked: LinearRequest) -> None:
-        """The same bits on every call."""
-        built = subject.build(kernel, asked)
-        assert_repeats(built, _inputs((33, 3), asked.dtype, True), subject.device)
+        """The same bits on every call, and the right ones."""
+        kernels = subject.build(kernel, asked), oracle(asked)
+        assert_repeats(*kernels, _inputs((33, 3), asked.dtype, True), subject.device)
 
     @judged(Case(tuple(linear(dtype, tensor_parallel_size=2, sequence_parallel=sp) for dtype in DTYPES)) for sp in BOTH)
     def test_two_ranks(self, subject: Subject, kernel: Kernel, asked: LinearRequest) -> None:

@@ -76,9 +76,9 @@ class TestNorm:
 
     @judged(_any(deterministic=True))
     def test_repeats_when_deterministic(self, subject: Subject, kernel: Kernel, asked: NormRequest) -> None:
-        """The same bits on every call."""
+        """The same bits on every call, and the right ones."""
         inputs = _inputs(asked) | {"x": random(33, 3, asked.hidden_size, dtype=asked.dtype)}
-        assert_repeats(subject.build(kernel, asked), inputs, subject.device)
+        assert_repeats(subject.build(kernel, asked), oracle(asked), inputs, subject.device)
 
 
 def _inputs(asked: NormRequest) -> dict[str, Tensor]:

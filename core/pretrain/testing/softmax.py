@@ -102,8 +102,8 @@ class TestSoftmax:
 
     @judged(_each(deterministic=True))
     def test_repeats_when_deterministic(self, subject: Subject, kernel: Kernel, asked: SoftmaxRequest) -> None:
-        """The same bits on every call."""
-        assert_repeats(subject.build(kernel, asked), {"scores": _scores(asked)}, subject.device)
+        """The same bits on every call, and the right ones."""
+        assert_repeats(subject.build(kernel, asked), oracle(asked), {"scores": _scores(asked)}, subject.device)
 
     def _compare(
         self, subject: Subject, kernel: Kernel, asked: SoftmaxRequest, mask: Tensor | None, *, is_strided: bool = False
