@@ -158,6 +158,12 @@ def test_a_resumed_run_does_not_begin_anew_over_its_checkpoints(make, tmp_path, 
     assert start_from(make(), engine, tmp_path, resume=False) == (Progress(), "")
 
 
+def test_a_run_that_ended_before_its_first_checkpoint_was_named_takes_it(make, tmp_path, engine):
+    save(make(), tmp_path, 10)
+    (tmp_path / "checkpoints" / LATEST).unlink()
+    assert start_from(make(), engine, tmp_path, resume=True)[0].iteration == 10
+
+
 def test_one_folder_to_load_from_and_to_save_into_may_be_empty_at_first(make, tmp_path, engine):
     """As scripts for Megatron-LM have it that are started again and again."""
     recipe = make(f"checkpoint.load={tmp_path / 'both'}", f"checkpoint.save={tmp_path / 'both'}")

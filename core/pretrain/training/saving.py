@@ -15,6 +15,7 @@ from pretrain.errors import CheckpointError, DamageError
 from pretrain.training.progress import Progress
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from pretrain.engine.protocol import Engine, Loaded
@@ -70,10 +71,8 @@ def start_from(recipe: Recipe, engine: Engine, run_dir: Path, *, resume: bool) -
             nothing says which is its latest.
     """
     own = folder_of(recipe, run_dir)
-    if resume and (loaded := _load_latest(own, engine)):
+    if resume and (loaded := _load_latest(own, engine, latest=_own_latest)):
         return Progress.from_mapping(loaded[1].progress), _remark("resumed", *loaded)
-    if resume and own.iterations():
-        raise _nameless(own)
     if recipe.checkpoint.load is None:
         return Progress(), _FRESH if resume else ""
     given = CheckpointFolder(type(run_dir)(recipe.checkpoint.load))
@@ -87,13 +86,19 @@ def start_from(recipe: Recipe, engine: Engine, run_dir: Path, *, resume: bool) -
     return progress, _remark("weights" if finetune else "continued", *loaded)
 
 
-def _load_latest(folder: CheckpointFolder, engine: Engine, *, weights_only: bool = False) -> tuple[Path, Loaded] | None:
+def _load_latest(
+    folder: CheckpointFolder,
+    engine: Engine,
+    *,
+    weights_only: bool = False,
+    latest: Callable[[CheckpointFolder], int | None] = CheckpointFolder.latest,
+) -> tuple[Path, Loaded] | None:
     """Load the folder's latest checkpoint; return it with what came of it, or None where there is none."""
     try:
-        latest = folder.latest()
-        if latest is None:
+        iteration = latest(folder)
+        if iteration is None:
             return None
-        directory = folder.directory(latest)
+        directory = folder.directory(iteration)
         return directory, engine.load(directory, weights_only=weights_only)
     except DamageError as error:  # every rank has it
         msg = f"{error}\n{_newest_sound(folder)}"
@@ -117,13 +122,21 @@ def _newest_sound(folder: CheckpointFolder) -> str:
     return f"No checkpoint in {folder.path} is sound: bring a copy, or start a new run."
 
 
-def _nameless(own: CheckpointFolder) -> CheckpointError:
-    """Return the error of a run that would begin anew over its own checkpoints, and drop its metrics."""
-    there = ", ".join(map(str, own.iterations()))
-    return CheckpointError(
-        f"{own.path} has checkpoints, {there}, but no {LATEST}.\n"
+def _own_latest(own: CheckpointFolder) -> int | None:
+    """Return the latest checkpoint of a resumed run, which must not begin anew over those it has.
+
+    One alone needs no name: the run ended just before its first was named, and every iter_* folder is complete.
+    """
+    latest, there = own.latest(), own.iterations()
+    if latest is not None or not there:
+        return latest
+    if len(there) == 1:
+        return there[0]
+    msg = (
+        f"{own.path} has checkpoints, {', '.join(map(str, there))}, but no {LATEST}.\n"
         "Write the number of the one to go on from into a file of that name; or start a new run."
     )
+    raise CheckpointError(msg)
 
 
 def _remark(how: str, directory: Path, loaded: Loaded) -> str:
