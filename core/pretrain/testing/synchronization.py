@@ -25,6 +25,8 @@ WAITS = frozenset(
 )
 """Operators whose result, or its size, the host must know before it can go on."""
 
+INDEXED_WRITES = frozenset({aten.index_put, aten.index_put_})
+
 
 class NoSynchronization(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """While it is entered, an operator that makes the host wait for the device raises AssertionError.
@@ -56,5 +58,11 @@ def _reads_back(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> boo
 
 
 def _counts_a_mask(func: Any, args: tuple[Any, ...]) -> bool:
-    """Say whether a tensor is indexed by a mask: the size of the result is in the mask's values."""
-    return func.overloadpacket is aten.index and any(x is not None and x.dtype is torch.bool for x in args[1])
+    """Say whether a tensor is indexed by a mask: how many entries are read or written is in the mask's values.
+
+    One value for all of them is no such case: torch fills by the mask then.
+    """
+    if func.overloadpacket in INDEXED_WRITES and args[2].numel() == 1:
+        return False
+    reads_or_writes = func.overloadpacket is aten.index or func.overloadpacket in INDEXED_WRITES
+    return reads_or_writes and any(x is not None and x.dtype is torch.bool for x in args[1])
