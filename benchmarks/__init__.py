@@ -1,1 +1,1 @@
-"""What the performance claims are measured with; results are kept as JSON in results/."""
+"""Measurements behind the performance claims; results are kept as JSON in results/."""

@@ -1,4 +1,4 @@
-"""Whether a step waits for its data: the loader's share of a training, and how fast it is when nothing else is done.
+"""Waiting of a step for its data: the loader's share of a training, and how fast it is when nothing else is done.
 
     python -m benchmarks.data_loading [--tokens 500000000] [--micro-batches 400] [--keep]
 

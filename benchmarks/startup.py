@@ -1,4 +1,4 @@
-"""How long a user waits: `pretrain --help`, a recipe error, and the first step of the quickstart.
+"""Seconds that a user waits: `pretrain --help`, a recipe error, and the first step of the quickstart.
 
     python -m benchmarks.startup [--rounds 5] [--keep]
 

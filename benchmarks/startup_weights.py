@@ -1,4 +1,4 @@
-"""How long a rank of a large job waits for its weights: modules made, then starting values set.
+"""Seconds that a rank of a large job waits for its weights: modules made, then starting values set.
 
     python -m benchmarks.startup_weights [--layers 12] [--keep]
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _COLLECTIVES = ("all", "reduce", "broadcast", "gather", "scatter")
-"""How the methods begin that communicate, whatever a version of torch calls them (with or without an underscore)."""
+"""Beginnings of methods that communicate, whatever a version of torch calls them (with or without an underscore)."""
 
 
 class DeferredGroup(dist.ProcessGroup):
@@ -55,7 +55,7 @@ class _Deferred(dist.Work):
         return True
 
     def is_completed(self) -> bool:
-        """Whether it was waited for."""
+        """Say whether it was waited for."""
         return self._communicate is None
 
 

@@ -1,4 +1,4 @@
-"""What the kernels of a backend take of the kit's cases, and what they decline."""
+"""Answers of a backend's kernels: what they take of the kit's cases, and what they decline."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What one kernel answers to many requests.
+    """Answers of one kernel to many requests.
 
     Attributes:
         kernel: whose.

@@ -1,4 +1,4 @@
-"""What is checked on two ranks: each check raises where something is wrong."""
+"""Checks on two ranks: each raises where something is wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each of the two ranks runs."""
+"""Program of each of the two ranks."""
 
 from __future__ import annotations
 

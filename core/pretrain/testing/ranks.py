@@ -29,7 +29,7 @@ SECONDS = 900
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """What two ranks found out.
+    """Findings of two ranks.
 
     Attributes:
         failures: for each rank, "check, kernel" -> what was wrong, "" where nothing was.

@@ -38,7 +38,7 @@ class Kernel:
         return f"{self.plugin}-{self.name}"
 
     def made(self, proposal: Proposal) -> bool:
-        """Whether a proposal is one of this kernel."""
+        """Say whether a proposal is one of this kernel."""
         return (proposal.plugin.installed.name, proposal.answer.name) == (self.plugin, self.name)
 
 

@@ -1,4 +1,4 @@
-"""How near is near enough."""
+"""Tolerances of each dtype."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """What a training computed.
+    """Results of a training.
 
     Attributes:
         losses: iteration -> loss.

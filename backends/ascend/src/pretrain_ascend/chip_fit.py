@@ -1,4 +1,4 @@
-"""What kernels need of the chip, whatever they compute: one wording for each reason."""
+"""Needs that kernels have of the chip, whatever they compute: one wording for each reason."""
 
 from __future__ import annotations
 

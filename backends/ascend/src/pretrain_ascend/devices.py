@@ -26,7 +26,7 @@ class Family(IntEnum):
 
 
 class Source(StrEnum):
-    """How sure a figure is."""
+    """Source of a figure: how sure it is."""
 
     VENDOR = "Huawei's own figure"
     SECONDARY = "quoted by others; no datasheet was seen"

@@ -1,4 +1,4 @@
-"""What the ascend backend answers. Each operation has a file of its own, which is imported when it is asked for.
+"""Hooks of the ascend backend. Each operation has a file of its own, which is imported when it is asked for.
 
 Two operations are left to the reference. bias_dropout_add: CANN has no kernel for it, and torch_npu's dropout is fused
 already. linear: the reference issues the all-reduce of the input's gradient before the product of the weight's, and

@@ -30,7 +30,7 @@ BLACKWELL = Architecture(10, 0)
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """What a datasheet says of one product.
+    """Figures of one product, from its datasheet.
 
     Attributes:
         name: pattern of the name as the driver gives it.

@@ -1,4 +1,4 @@
-"""What NVIDIA's driver says, without opening a device context: the launcher asks, in a process that uses no device."""
+"""Answers of NVIDIA's driver, without opening a device context: the launcher asks, in a process that uses no device."""
 
 from __future__ import annotations
 

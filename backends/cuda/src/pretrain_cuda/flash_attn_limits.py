@@ -1,4 +1,4 @@
-"""What the flash kernels of all libraries check in their own ways: one wording for each reason."""
+"""Limits that the flash kernels of all libraries check in their own ways: one wording for each reason."""
 
 from __future__ import annotations
 

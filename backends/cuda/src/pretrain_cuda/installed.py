@@ -1,4 +1,4 @@
-"""Which libraries are here, without importing them: a module may be there while its package's wrappers are gone."""
+"""Libraries that are here, without importing them: a module may be there while its package's wrappers are gone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the cuda backend answers. Each operation has a file of its own, which is imported when it is asked for."""
+"""Hooks of the cuda backend. Each operation has a file of its own, which is imported when it is asked for."""
 
 from __future__ import annotations
 

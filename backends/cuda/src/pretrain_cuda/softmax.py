@@ -1,4 +1,4 @@
-"""Which softmax kernels there are for a request."""
+"""Softmax kernels for a request."""
 
 from __future__ import annotations
 

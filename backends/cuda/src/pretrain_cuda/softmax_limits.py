@@ -1,4 +1,4 @@
-"""What the softmax extensions of apex can do, which Megatron-LM once built under the same names.
+"""Limits of the softmax extensions of apex, which Megatron-LM once built under the same names.
 
 Read from apex csrc/megatron at commit 6424da3b (2026-07); none was run. All exponentiate in fp32. Older ones take fewer
 keys and assert it, so that such a run stops at its first step.

@@ -27,7 +27,7 @@ STEPS = 1 << 16
 
 
 class Dropping:
-    """What is dropped: the probability rounded to a multiple of 2^-16, at least one.
+    """Rate of dropping: the probability rounded to a multiple of 2^-16, at least one.
 
     Attributes:
         threshold: 16 bits below it drop a weight.

@@ -1,4 +1,4 @@
-"""What every Triton kernel of this backend needs, whatever it computes."""
+"""Needs of every Triton kernel of this backend, whatever it computes."""
 
 from __future__ import annotations
 
