@@ -121,6 +121,36 @@ def test_a_damaged_checkpoint_ends_the_start_with_the_newest_sound_one(make, tmp
     assert start_from(make(), engine, tmp_path, resume=True)[0].iteration == 10
 
 
+def test_a_checkpoint_of_an_abandoned_part_is_offered_last(make, tmp_path, engine):
+    save(make(), tmp_path, 10, 20, 30)
+    folder = tmp_path / "checkpoints"
+    (folder / LATEST).write_text("10")
+    save(make(), tmp_path, 15)
+    (folder / "iter_0000015" / "progress").write_text("something else")
+    with pytest.raises(DamageError, match="The newest sound checkpoint is iteration 10: "):
+        start_from(make(), engine, tmp_path, resume=True)
+    (folder / "iter_0000010" / "progress").write_text("something else")
+    with pytest.raises(DamageError, match="The newest sound checkpoint is iteration 30: "):
+        start_from(make(), engine, tmp_path, resume=True)
+
+
+def test_all_ranks_do_what_the_first_one_sees(make, tmp_path, engine, monkeypatch):
+    """On a shared file system the others may not see a new file yet, and would wait in another collective."""
+    save(make(), tmp_path, 10)
+    sent = []
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda: 1)
+
+    def broadcast(objects):  # from rank 0, which sees no checkpoint
+        sent.append(list(objects))
+        objects[:] = [None, None]
+
+    monkeypatch.setattr(torch.distributed, "broadcast_object_list", broadcast)
+    progress, remark = start_from(make(), engine, tmp_path, resume=True)
+    assert (progress.iteration, engine.loaded) == (0, [])
+    assert "no checkpoint yet" in remark
+    assert sent == [[None, None]]
+
+
 def test_so_does_a_damaged_name(make, tmp_path, engine):
     save(make(), tmp_path, 10, 20)
     tracker = tmp_path / "checkpoints" / LATEST
@@ -164,11 +194,13 @@ def test_a_run_that_ended_before_its_first_checkpoint_was_named_takes_it(make, t
     assert start_from(make(), engine, tmp_path, resume=True)[0].iteration == 10
 
 
-def test_one_folder_to_load_from_and_to_save_into_may_be_empty_at_first(make, tmp_path, engine):
+@pytest.mark.parametrize("load", ["both", "link"])
+def test_one_folder_to_load_from_and_to_save_into_may_be_empty_at_first(make, tmp_path, engine, load):
     """As scripts for Megatron-LM have it that are started again and again."""
-    recipe = make(f"checkpoint.load={tmp_path / 'both'}", f"checkpoint.save={tmp_path / 'both'}")
+    (tmp_path / "link").symlink_to(tmp_path / "both")
+    recipe = make(f"checkpoint.load={tmp_path / load}", f"checkpoint.save={tmp_path / 'both'}")
     progress, remark = start_from(recipe, engine, tmp_path / "first", resume=False)
-    assert (progress, remark) == (Progress(), f"{tmp_path / 'both'}: no checkpoint yet: started from the beginning")
+    assert (progress, remark) == (Progress(), f"{tmp_path / load}: no checkpoint yet: started from the beginning")
     save(recipe, tmp_path / "first", 10)
     assert start_from(recipe, engine, tmp_path / "second", resume=False)[0].iteration == 10
 

@@ -1,4 +1,4 @@
-"""Which run a folder of checkpoints belongs to: no other one saves there, and so none removes what it has saved.
+"""The run that a folder of checkpoints belongs to: no other one saves there, and so none removes what it has saved.
 
 A run has an identity, in `.run_id` of its directory, and writes it into `owner.json` of the folder that it saves into.
 """
@@ -71,13 +71,19 @@ def claim(recipe: Recipe, run_dir: Path, *, resume: bool) -> None:
     folder.require_writable()
     identity = _identity(run_dir) or uuid.uuid4().hex
     try:
-        (run_dir / ID).write_text(f"{identity}\n")
-        temporary = folder.path / f".{OWNER}.new"
-        temporary.write_text(json.dumps({"run": identity, "run_dir": str(run_dir.absolute())}) + "\n")
-        temporary.replace(folder.path / OWNER)
+        _replace(run_dir / ID, f"{identity}\n")
+        owner = {"run": identity, "run_dir": str(run_dir.absolute())}
+        _replace(folder.path / OWNER, json.dumps(owner) + "\n")
     except OSError as error:
         msg = f"{folder.path} cannot be written: {error}\nMake room, or let checkpoint.save name another folder."
         raise CheckpointError(msg) from error
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file that is there with all of its text or as it was before."""
+    temporary = path.with_name(f".{path.name.lstrip('.')}.new")
+    temporary.write_text(text)
+    temporary.replace(path)
 
 
 def _saves_into(recipe: Recipe, run_dir: Path | None) -> CheckpointFolder | None:

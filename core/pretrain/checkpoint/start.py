@@ -35,7 +35,7 @@ def require_start(path: Path, own: Path | None) -> None:
 
 def is_to_be_filled(path: Path, own: Path | None) -> bool:
     """Say whether a folder without a checkpoint is the one of the run, which starts anew then and fills it."""
-    return own is not None and path.absolute() == own.absolute() and not foreign_checkpoint(path)
+    return own is not None and path.resolve() == own.resolve() and not foreign_checkpoint(path)
 
 
 def require_complete(directory: Path) -> None:

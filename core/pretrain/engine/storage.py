@@ -21,7 +21,7 @@ from pretrain.checkpoint import checksums
 from pretrain.checkpoint.digest import Recorder
 from pretrain.checkpoint.start import require_complete
 from pretrain.engine import generators
-from pretrain.engine.agreement import first_problem
+from pretrain.engine.agreement import first_problem, of_first_rank
 from pretrain.engine.checkpoint_index import check_index
 from pretrain.engine.identity import differences, identity, require_same
 from pretrain.engine.protocol import Loaded
@@ -82,7 +82,7 @@ def load(engine: Engine, directory: Path, *, weights_only: bool) -> Loaded:
         DamageError: a file is not what was written.
         CheckpointError: the folder is incomplete, or holds another model or optimizer.
     """
-    has_checksums = (directory / checksums.FILE).is_file()
+    has_checksums = of_first_rank((directory / checksums.FILE).is_file)
     if has_checksums and (problem := damage(directory)):
         raise DamageError(problem)
     common = read_common(directory)

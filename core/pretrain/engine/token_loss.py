@@ -46,7 +46,7 @@ def count_tokens(batches: Sequence[Batch], device: torch.device) -> Tensor:
     """Return the tokens that count in the micro-batches of all replicas, int64 scalar, at least 1; collective."""
     masks = [batch["loss_mask"] for batch in batches]
     count = sum(int(mask.sum().item()) for mask in masks if mask is not None)  # on the host, where batches are
-    tokens = torch.tensor(count, device=device)
+    tokens = torch.full((), count, dtype=torch.int64, device=device)  # a copy from the host would wait for the device
     dist.all_reduce(tokens, group=parallel_state.get_data_parallel_group())
     return tokens.clamp(min=1)
 

@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from pretrain.checkpoint.folder import LATEST, CheckpointFolder
 from pretrain.checkpoint.start import is_to_be_filled, nothing_to_load
+from pretrain.engine.agreement import of_first_rank
 from pretrain.engine.storage import damage, is_of_before_checksums
 from pretrain.errors import CheckpointError, DamageError
 from pretrain.training.progress import Progress
@@ -94,26 +95,31 @@ def _load_latest(
     latest: Callable[[CheckpointFolder], int | None] = CheckpointFolder.latest,
 ) -> tuple[Path, Loaded] | None:
     """Load the folder's latest checkpoint; return it with what came of it, or None where there is none."""
+    iteration = None
     try:
-        iteration = latest(folder)
+        iteration = of_first_rank(partial(latest, folder))
         if iteration is None:
             return None
         directory = folder.directory(iteration)
         return directory, engine.load(directory, weights_only=weights_only)
     except DamageError as error:  # every rank has it
-        msg = f"{error}\n{_newest_sound(folder)}"
+        msg = f"{error}\n{_newest_sound(folder, iteration)}"
         raise DamageError(msg) from error
 
 
-def _newest_sound(folder: CheckpointFolder) -> str:
-    """Return what to do where a checkpoint is damaged; all ranks call it together."""
-    for iteration in reversed(folder.iterations()):
+def _newest_sound(folder: CheckpointFolder, damaged: int | None) -> str:
+    """Return what to do where a checkpoint, or the name of the latest (None), is damaged; all ranks call it together.
+
+    Those after the damaged one come last: they are of a part that was abandoned for an earlier start.
+    """
+    there = of_first_rank(folder.iterations)
+    for iteration in sorted(there, key=lambda each: (damaged is None or each <= damaged, each), reverse=True):
         if damage(folder.directory(iteration)) is None:
             return (
                 f"The newest sound checkpoint is iteration {iteration}: write {iteration} into {folder.path / LATEST}, "
                 "and start again."
             )
-    earlier = [each for each in folder.iterations() if is_of_before_checksums(folder.directory(each))]
+    earlier = of_first_rank(lambda: [each for each in there if is_of_before_checksums(folder.directory(each))])
     if earlier:
         return (
             f"No checkpoint with checksums is sound. Iteration {earlier[-1]} is from before there were any and may be: "
