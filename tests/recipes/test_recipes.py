@@ -184,7 +184,8 @@ def test_the_readme_says_on_how_many_tokens_a_recipe_trains(path):
     row = next(line for line in (FOLDER.parent / "README.md").read_text().splitlines() if f"| [{path.stem}](" in line)
     number, unit = row.split(" | ")[3].split()
     recipe = load_recipe(path)
-    iterations = min(total_iterations(recipe), recipe.train.exit_interval or total_iterations(recipe))
+    length = total_iterations(recipe, Progress())
+    iterations = min(length, recipe.train.exit_interval or length)
     tokens = BatchSizes.of(recipe).samples(iterations) * recipe.model.seq_length
     assert float(number) * {"k": 1e3, "M": 1e6, "G": 1e9}[unit] == pytest.approx(tokens, rel=5e-3)
 

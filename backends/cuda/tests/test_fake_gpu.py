@@ -43,6 +43,7 @@ WAITS = {
     "bool": "item in ",
     "cpu": "copy between host and device in ",
     "from the host": "copy between host and device in ",
+    "write by a mask": "write by a mask in ",
     "synchronize": "synchronize in ",
     "stream": "Stream.synchronize in ",
     "event": "Event.synchronize in ",

@@ -54,6 +54,11 @@ def _all_reduce(x) -> None:
     dist.all_reduce(x.detach().clone(), group=parallel_state.get_tensor_model_parallel_group())
 
 
+def _write_by_mask(x) -> None:
+    x = x.detach().clone()
+    x[x > 0] = x.new_ones(7)
+
+
 def _hoard(x, kept=[]) -> None:  # noqa: B006
     kept.append(x.detach().repeat(64, *[1] * (x.dim() - 1)))
 
@@ -74,6 +79,7 @@ MUTANTS = {
     "cpu": lambda: _call(lambda x: x.cpu()),
     "from the host": lambda: _call(lambda x: torch.tensor(1.0, device=x.device)),
     "nonzero": lambda: _call(lambda x: x[x > 0]),
+    "write by a mask": lambda: _call(_write_by_mask),
     "synchronize": lambda: _call(lambda _x: torch.cuda.synchronize()),
     "stream": lambda: _call(lambda _x: torch.cuda.current_stream().synchronize()),
     "event": lambda: _call(lambda _x: torch.cuda.Event().synchronize()),

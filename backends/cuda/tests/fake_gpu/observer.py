@@ -52,6 +52,8 @@ class Observer(TorchDispatchMode):
             return self._read(function, args[0])
         if name.removeprefix("aten::") in UNKNOWN_SHAPE and any(map(_on_device, args)):
             waits.note(name.removeprefix("aten::"))
+        if _writes_by_mask(name, args):
+            waits.note("write by a mask")
         if _crosses(name, args, kwargs):
             waits.note("copy between host and device")
         out = function(*args, **kwargs)
@@ -115,6 +117,13 @@ def _on_device(value) -> bool:
 
 def _bytes(value) -> int:
     return sum(tensor.numel() * tensor.itemsize for tensor in tree_iter(value) if isinstance(tensor, torch.Tensor))
+
+
+def _writes_by_mask(name: str, args) -> bool:
+    """Say whether as many values are written as a mask has entries, which torch counts on the host; one is filled."""
+    if name not in {"aten::index_put", "aten::index_put_"} or args[2].numel() == 1:
+        return False
+    return any(_on_device(index) and index.dtype is torch.bool for index in args[1])
 
 
 def _crosses(name: str, args, kwargs) -> bool:
