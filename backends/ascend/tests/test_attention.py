@@ -14,7 +14,7 @@ from pretrain.testing import examples
 from pretrain.testing.comparison import assert_agrees, random
 from pretrain.testing.masks import example_mask, mask_with_empty_rows
 from pretrain.testing.subject import oracle
-from pretrain_ascend import attention, masks
+from pretrain_ascend import attention, masks, sdpa
 from pretrain_ascend.fusion_attention import FusionAttention
 
 A2, A3, FIRST, A5 = "Ascend910B3", "Ascend910_9391", "Ascend910A", "Ascend950DT"
@@ -166,3 +166,19 @@ def test_more_keys_than_queries_under_a_causal_mask_are_an_error():
     given = inputs(on(A2))
     with pytest.raises(ValueError, match="8 queries and 64 keys under a causal mask; only equally many"):
         FusionAttention(on(A2))(given["query"][:8], given["key"], given["value"])
+
+
+def test_sdpa_gives_one_row_of_the_mask_to_each_query(monkeypatch):
+    """torch_npu 2.9.0 hands [b, 1, 1, s] on to CANN's kernel, which refuses it."""
+    given = []
+    monkeypatch.setattr(
+        sdpa.F, "scaled_dot_product_attention", lambda q, *_, attn_mask, **__: given.append(attn_mask) or q
+    )
+    request = on(A2, mask=Mask.KEY_PADDING)
+    query, key, value = inputs(request).values()
+    mask = torch.zeros(query.shape[1], 1, 1, key.shape[0], dtype=torch.bool)
+    mask[0, ..., -3:] = True
+    sdpa.Sdpa(request)(query, key, value, mask)
+    (keep,) = given
+    assert keep.shape == (query.shape[1], 1, query.shape[0], key.shape[0])
+    assert torch.equal(keep, ~mask.expand_as(keep))

@@ -34,8 +34,9 @@ class Sdpa:
         """Return the context [s, b, n * d] for query [s, b, n, d], key and value [s, b, g, d]."""
         check_causal(self.mask, query, key, mask)
         empty = seen = None
-        if mask is not None:
-            seen, empty = masks.without_empty_rows(mask)
+        if mask is not None:  # torch_npu 2.9.0 hands it on as it is, and CANN's kernel takes no row for all queries
+            queries, batch, heads, _ = query.shape
+            seen, empty = masks.without_empty_rows(masks.expanded(mask, batch, heads, queries, key.shape[0]))
         q, k, v = (x.permute(1, 2, 0, 3).contiguous() for x in (query, key, value))  # [b, n, s, d]
         context = F.scaled_dot_product_attention(
             q,
