@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,8 +11,8 @@ import torch.distributed as dist
 
 from bridge import zero
 from pretrain.cpu.backend import CpuBackend
+from rank_programs import run_ranks
 
-TESTS = Path(__file__).parents[1]
 REDUCTIONS = ("all_reduce", "reduce", "reduce_scatter", "reduce_scatter_tensor")
 NORMS = {
     **{f"ZeRO-{stage} {dtype}": zero.Case(stage, dtype) for stage in (2, 3) for dtype in ("fp32", "fp16")},
@@ -28,15 +26,7 @@ LAYOUTS = {f"ZeRO-{stage}": zero.Case(stage) for stage in (1, 3)}
 
 def run(folder):
     """Start both ranks and return what each wrote."""
-    environment = {**os.environ, "PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-W", "ignore", "-m", "bridge.deepspeed_ranks", str(folder)]
-    ranks = [subprocess.Popen([*command, str(rank)], env=environment) for rank in (0, 1)]
-    try:
-        codes = [rank.wait(timeout=1200) for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    assert codes == [0, 0]
+    run_ranks("bridge.deepspeed_ranks", folder, "{rank}", folder=folder, world_size=2)
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in (0, 1)]
 
 

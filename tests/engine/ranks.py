@@ -7,33 +7,19 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 from pretrain.launch.world import free_port
-
-HERE = Path(__file__).parent
+from rank_programs import run_ranks
 
 
 def run(name: str, world_size: int, folder: Path, program: str = "engine.ranks") -> dict[str, object]:
     """Start the ranks of `layouts.NAME` and return what rank 0 wrote."""
-    common = {
-        **os.environ,
-        "PYTHONPATH": str(HERE.parent),
-        "OMP_NUM_THREADS": "1",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
-        "WORLD_SIZE": str(world_size),
-    }
-    command = [sys.executable, "-m", program, name, str(folder)]
-    ranks = [subprocess.Popen(command, env={**common, "RANK": str(rank)}) for rank in range(world_size)]
-    try:
-        codes = [rank.wait(timeout=1800) for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    assert codes == [0] * world_size
+    world = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(world_size)}
+    run_ranks(
+        program, name, folder, folder=folder, world_size=world_size, variables=lambda rank: {**world, "RANK": str(rank)}
+    )
     return json.loads((folder / f"{name}.json").read_text())
 
 
