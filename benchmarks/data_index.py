@@ -23,8 +23,8 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import machine
-from pretrain.data.token_file import bin_path, idx_path
-from pretrain.data.token_writer import HEADER, MAGIC, VERSION
+from pretrain.data.token_files.reading import bin_path, idx_path
+from pretrain.data.token_files.writing import HEADER, MAGIC, VERSION
 
 SEQ_LENGTH = 1024
 SYSTEMS = ("megatron-core", "index: megatron", "index: native")

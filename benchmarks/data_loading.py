@@ -30,7 +30,7 @@ from benchmarks import machine
 from benchmarks.data_index import make_up, recipe_for
 
 if TYPE_CHECKING:
-    from pretrain.data.batches import MicroBatches
+    from pretrain.data.samples.batches import MicroBatches
 
 ROOT = Path(__file__).parent.parent
 DOCUMENT_TOKENS = 492
@@ -113,9 +113,9 @@ def loader(prefix: Path, index: str, workers: int, samples: int, seq_length: int
     from pretrain.cpu.backend import CpuBackend
 
     megatron.install(CpuBackend())
-    from pretrain.data.batches import MicroBatches
-    from pretrain.data.datasets import build_datasets
-    from pretrain.data.samples import Samples
+    from pretrain.data.samples.batches import MicroBatches
+    from pretrain.data.samples.counts import Samples
+    from pretrain.data.samples.datasets import build_datasets
     from pretrain.data.tokenizers import load_tokenizer
     from pretrain.recipe import make_recipe
 

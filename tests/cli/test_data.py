@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from pretrain.cli.main import commands, main
-from pretrain.data.reading import read_chunks
+from pretrain.data.corpus.sources.reading import read_chunks
 from pretrain.data.tokenizers.training import train_tokenizer
 
 
@@ -175,7 +175,7 @@ class TestProgress:
     def test_a_log_tells_of_a_build_that_goes_on_and_not_of_one_that_begins_anew(
         self, pretrain, corpus, monkeypatch, options, continued
     ):
-        monkeypatch.setattr("pretrain.data.build.read_chunks", partial(read_chunks, chunk_bytes=50))
+        monkeypatch.setattr("pretrain.data.corpus.build.read_chunks", partial(read_chunks, chunk_bytes=50))
         with corpus.open("a") as stream:
             stream.write("oops\n")
         assert build(pretrain, corpus, "--tokenizer-type", "bytes")[0] == 2

@@ -13,7 +13,7 @@ import pytest
 
 from plugins.fake_site import reference, site
 from pretrain.cli.main import main
-from pretrain.data.build import build_tokens
+from pretrain.data.corpus.build import build_tokens
 from pretrain.errors import DataError
 from pretrain.launch.failure import Failure
 from pretrain.recipe import load_recipe
@@ -113,10 +113,10 @@ def test_a_training_that_fails_at_once_leaves_no_empty_directory(call, trainings
 
 
 def test_the_corpus_is_built_before_the_training_and_only_where_the_recipe_has_one(call, trainings, monkeypatch):
-    from pretrain.data import corpus
+    from pretrain.data.corpus import recipe_corpus
 
     built = []
-    monkeypatch.setattr(corpus, "prepare_corpus", lambda recipe: built.append(len(trainings.calls)))
+    monkeypatch.setattr(recipe_corpus, "prepare_corpus", lambda recipe: built.append(len(trainings.calls)))
     call()
     assert built == []
     assert call("--set", "data.corpus={source: python_stdlib}")[0] == 0
@@ -124,12 +124,12 @@ def test_the_corpus_is_built_before_the_training_and_only_where_the_recipe_has_o
 
 
 def test_a_corpus_that_cannot_be_built_starts_nothing(call, trainings, monkeypatch, workplace):
-    from pretrain.data import corpus
+    from pretrain.data.corpus import recipe_corpus
 
     def fail(recipe):
         raise DataError("no source text")
 
-    monkeypatch.setattr(corpus, "prepare_corpus", fail)
+    monkeypatch.setattr(recipe_corpus, "prepare_corpus", fail)
     assert call("--set", "data.corpus={source: python_stdlib}") == (2, "", "no source text\n")
     assert trainings.calls == []
     assert not (workplace / "runs").exists()

@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 import pytest
 
-from pretrain.data.build import build_tokens
+from pretrain.data.corpus.build import build_tokens
 from pretrain.launch.job import Job
 from pretrain.recipe import load_recipe
 

@@ -102,8 +102,8 @@ def inspect(*, prefix: Path, samples: int | None, all_ids: bool, repair: bool, *
             "Give --tokenizer-file, --vocab-file and --merge-file, or --tokenizer-type bytes."
         )
         raise DataError(msg)
-    from pretrain.data.inspection import inspect_tokens  # noqa: PLC0415  numpy is slow to import for --help
-    from pretrain.data.repair import repair_lengths  # noqa: PLC0415
+    from pretrain.data.token_files.inspection import inspect_tokens  # noqa: PLC0415  numpy is slow to import for --help
+    from pretrain.data.token_files.repair import repair_lengths  # noqa: PLC0415
     from pretrain.data.tokenizers import load_tokenizer  # noqa: PLC0415
 
     name = _without_suffix(prefix)
@@ -120,7 +120,7 @@ def inspect(*, prefix: Path, samples: int | None, all_ids: bool, repair: bool, *
 @click.option("--force", is_flag=True, help="Replace existing files.")
 def merge(*, prefixes: tuple[Path, ...], output_prefix: Path, force: bool) -> None:
     """Join token files of one tokenizer into one pair, in the order given."""
-    from pretrain.data.merging import merge_tokens  # noqa: PLC0415  numpy is slow to import for --help
+    from pretrain.data.corpus.merging import merge_tokens  # noqa: PLC0415  numpy is slow to import for --help
 
     built = merge_tokens([Path(_without_suffix(prefix)) for prefix in prefixes], output_prefix, force=force)
     click.echo(f"{output_prefix}: {built.documents:,} documents, {built.tokens:,} tokens")

@@ -9,16 +9,16 @@ import click
 
 from pretrain.cli.data_progress import shown_progress
 from pretrain.cores import available_cores
-from pretrain.data.build import build_tokens
-from pretrain.data.cleaning import Cleaning
-from pretrain.data.sharding import Shard
-from pretrain.data.unfinished import folder_of
+from pretrain.data.corpus.build import build_tokens
+from pretrain.data.corpus.cleaning import Cleaning
+from pretrain.data.corpus.sharding import Shard
+from pretrain.data.corpus.unfinished import folder_of
 from pretrain.errors import DataError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pretrain.data.build import Built
+    from pretrain.data.corpus.build import Built
     from pretrain.data.tokenizers.files import NamesTokenizer
 
 

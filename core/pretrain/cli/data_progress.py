@@ -12,7 +12,7 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pretrain.data.build import Progress
+    from pretrain.data.corpus.build import Progress
 
 _LINE_EVERY = 30.0
 """Seconds between two lines in a log."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pretrain.recipe import Recipe
 
 Batch = Mapping[str, Tensor | None]
-"""One micro-batch: see pretrain.data.batches."""
+"""One micro-batch: see pretrain.data.samples.batches."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

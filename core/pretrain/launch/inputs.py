@@ -37,7 +37,7 @@ def built_inputs(recipe: Recipe) -> str:
     """Return what is not there yet because the run builds it; empty if nothing is."""
     if recipe.data.corpus is None or recipe.data.path is None:
         return ""
-    from pretrain.data.corpus import is_complete  # noqa: PLC0415  few recipes build their corpus
+    from pretrain.data.corpus.recipe_corpus import is_complete  # noqa: PLC0415  few recipes build their corpus
 
     if is_complete(recipe.data.path, recipe.tokenizer):
         return ""
@@ -47,7 +47,7 @@ def built_inputs(recipe: Recipe) -> str:
 
 def _looks(recipe: Recipe, *, checkpoint: bool) -> Iterator[Callable[[], object]]:
     """Yield what opens each input, and raises if it cannot."""
-    from pretrain.data.token_file import TokenFile  # noqa: PLC0415  --help needs none of them
+    from pretrain.data.token_files.reading import TokenFile  # noqa: PLC0415  --help needs none of them
     from pretrain.data.tokenizers import load_tokenizer  # noqa: PLC0415
 
     if not built_inputs(recipe):

@@ -52,7 +52,7 @@ def prepare_run(recipe: Recipe, run_dir: Path | None, lock: ExitStack, *, resume
         lock.enter_context(held(run_dir))
     _take_checkpoints(recipe, run_dir, lock, resume=resume)
     if recipe.data.corpus is not None:
-        from pretrain.data.corpus import prepare_corpus  # noqa: PLC0415  most recipes have their data
+        from pretrain.data.corpus.recipe_corpus import prepare_corpus  # noqa: PLC0415  most recipes have their data
 
         prepare_corpus(recipe)
     else:

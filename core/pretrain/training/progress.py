@@ -18,9 +18,9 @@ class Progress:
         iteration: optimizer steps, skipped ones included.
         consumed_samples: sequences trained on; the position in the data.
         skipped_iterations: steps without an update, because of an fp16 overflow.
-        blend: which token files are read since when, where `data.index` is native (pretrain.data.native.phase); with
-            `consumed_samples` it says how many samples of each have been read.
-        order: number and order of the samples, where `data.index` is megatron (pretrain.data.order).
+        blend: which token files are read since when, where `data.index` is native (pretrain.data.samples.native.phase);
+            with `consumed_samples` it says how many samples of each have been read.
+        order: number and order of the samples, where `data.index` is megatron (pretrain.data.samples.order).
     """
 
     iteration: int = 0

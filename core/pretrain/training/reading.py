@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from pretrain.data.batches import MicroBatches
-from pretrain.data.datasets import build_datasets
-from pretrain.data.native.samples import NativeSamples
-from pretrain.data.order import order_of, require_same_order
-from pretrain.data.samples import samples_needed
+from pretrain.data.samples.batches import MicroBatches
+from pretrain.data.samples.counts import samples_needed
+from pretrain.data.samples.datasets import build_datasets
+from pretrain.data.samples.native.split import NativeSamples
+from pretrain.data.samples.order import order_of, require_same_order
 from pretrain.engine import groups
 from pretrain.training.batch_sizes import total_iterations, total_samples
 from pretrain.training.evaluation import Evaluation
@@ -17,7 +17,7 @@ from pretrain.training.evaluation import Evaluation
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pretrain.data.datasets import Datasets
+    from pretrain.data.samples.datasets import Datasets
     from pretrain.data.tokenizers.tokenizer import Tokenizer
     from pretrain.engine.protocol import Batch, Engine
     from pretrain.observe.timers import PhaseTimers

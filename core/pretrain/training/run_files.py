@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from pretrain.data.entropy import unigram_entropy
+from pretrain.data.token_files.entropy import unigram_entropy
 from pretrain.observe.environment import describe_environment, write_environment
 from pretrain.observe.flops import parameter_count
 from pretrain.observe.metrics import FILE as METRICS

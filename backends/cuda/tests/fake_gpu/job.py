@@ -65,7 +65,7 @@ def _batches(job, recipe, engine):
 
 
 def micro_batch(recipe) -> dict:
-    """Return a micro-batch on the host, as pretrain.data.batches makes it."""
+    """Return a micro-batch on the host, as pretrain.data.samples.batches makes it."""
     shape = b, s = recipe.train.micro_batch_size, recipe.model.seq_length
     ids = {key: torch.zeros(shape, dtype=torch.int64) for key in ("tokens", "labels", "position_ids")}
     mask = torch.zeros(b, 1, s, s, dtype=torch.bool) if recipe.data.reset_attention_mask else None

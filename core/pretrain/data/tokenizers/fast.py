@@ -1,7 +1,7 @@
 """Byte-pair encodings by gigatoken, for tokenizers that it knows.
 
 It is a young library, so what it gives is compared with the reference, the `tokenizers` library: see
-`pretrain.data.reference_sample`.
+`pretrain.data.corpus.encoding_check`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 import orjson
 from gigatoken.gigatoken_rs import BPETokenizer, BytesSource, PadTruncate, load_hf_json
 
-from pretrain.data.tokenizers.agreement import agrees
+from pretrain.data.tokenizers.fast_features import agrees
 from pretrain.data.tokenizers.files import END_TOKENS, GPT2_END_TOKENS, LARGEST_VOCAB, fingerprint_of, is_panic
 
 if TYPE_CHECKING:

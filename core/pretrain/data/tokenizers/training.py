@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from pretrain.data.replacing import refuse_existing, replacing
+from pretrain.atomic_files import refuse_existing, replacing
 from pretrain.data.tokenizers.files import LARGEST_VOCAB
 from pretrain.data.tokenizers.tokenizer import END_OF_DOCUMENT
 from pretrain.errors import DataError

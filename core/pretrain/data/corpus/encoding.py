@@ -1,0 +1,161 @@
+"""From a chunk to token ids: read, clean, encode. This is what a worker does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from pretrain.data.corpus.cleaning import NO_CLEANING, clean, digests_of
+from pretrain.data.corpus.compared_texts import parts_of, samples_of
+from pretrain.data.corpus.sources.documents import read_documents, where
+from pretrain.data.token_files.writing import Encoded, token_dtype
+from pretrain.data.tokenizers.files import is_panic
+from pretrain.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    from pretrain.data.corpus.chunks import Chunk
+    from pretrain.data.corpus.cleaning import Cleaning
+    from pretrain.data.corpus.compared_texts import Part, Sample
+    from pretrain.data.corpus.sources.documents import Faults
+    from pretrain.data.tokenizers import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """How documents become ids.
+
+    Attributes:
+        json_key: the key, or of a table the column, that holds the text.
+        append_eod: end every document with the tokenizer's end-of-document token.
+        skip_faults: leave out and count what is no document, instead of stopping.
+        cleaning: what is done before.
+    """
+
+    json_key: str = "text"
+    append_eod: bool = False
+    skip_faults: bool = False
+    cleaning: Cleaning = NO_CLEANING
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedChunk:
+    """What a chunk became.
+
+    Attributes:
+        encoded: the documents.
+        faults: what was no document.
+        short: documents that were left out because they are short.
+        digests: of each document, if duplicates are to be found.
+        texts: how many, empty ones left out.
+        samples: for the comparison with the reference.
+    """
+
+    encoded: Encoded
+    faults: Faults
+    short: int
+    digests: list[bytes]
+    texts: int
+    samples: list[Sample]
+
+
+class Prepared(NamedTuple):
+    """The documents of a chunk before they are encoded.
+
+    Attributes:
+        documents: each as its sentences.
+        texts: all sentences, one after the other.
+        parts: of `texts`, for the comparison with the reference.
+        faults: what was no document.
+        short: documents that were left out because they are short.
+    """
+
+    documents: list[list[str]]
+    texts: list[str]
+    parts: list[Part]
+    faults: Faults
+    short: int
+
+
+def encode_chunk(tokenizer: Tokenizer, chunk: Chunk, encoding: Encoding) -> EncodedChunk:
+    """Return the tokens of a chunk; sentences without a token are left out, documents without one are not.
+
+    Raises:
+        DataError: something is no document, unless that is skipped, or the tokenizer's library fails.
+    """
+    prepared = prepare(tokenizer, chunk, encoding)
+    return assemble(tokenizer, prepared, ids_of(tokenizer, prepared, chunk), encoding)
+
+
+def prepare(tokenizer: Tokenizer, chunk: Chunk, encoding: Encoding) -> Prepared:
+    """Read and clean the documents of a chunk.
+
+    Raises:
+        DataError: something is no document, unless that is skipped.
+    """
+    found = read_documents(chunk, encoding.json_key, skip=encoding.skip_faults)
+    documents = clean(found.texts, encoding.cleaning)
+    texts = list(chain.from_iterable(documents))
+    short = len(found.texts) - len(documents)
+    return Prepared(documents, texts, parts_of(tokenizer.added_tokens, texts), found.faults, short)
+
+
+def ids_of(tokenizer: Tokenizer, prepared: Prepared, chunk: Chunk) -> Sequence[Any]:
+    """Encode the texts of a chunk, then their parts.
+
+    Raises:
+        DataError: the tokenizer's library panics.
+    """
+    try:
+        return tokenizer.encode_batch([*prepared.texts, *(part.text for part in prepared.parts)])
+    except BaseException as exc:
+        if not is_panic(exc):
+            raise
+        msg = (
+            f"{where(chunk)} or a later line: the tokenizer's library failed: {exc}.\n"
+            "Pass --encoder tokenizers, or leave out the document that does this."
+        )
+        raise DataError(msg) from exc
+
+
+def assemble(tokenizer: Tokenizer, prepared: Prepared, ids: Sequence[Any], encoding: Encoding) -> EncodedChunk:
+    """Return the tokens of a chunk whose texts and parts are encoded as `ids`."""
+    documents, texts, parts, faults, short = prepared
+    eod = tokenizer.eod if encoding.append_eod else None
+    return EncodedChunk(
+        _assembled(documents, ids, eod, token_dtype(tokenizer.vocab_size)),
+        faults,
+        short,
+        digests_of(documents) if encoding.cleaning.drop_duplicates else [],
+        sum(map(bool, texts)),
+        samples_of(parts, ids[: len(texts)], ids[len(texts) :]),
+    )
+
+
+def _assembled(
+    documents: Sequence[Sequence[str]], ids: Sequence[Any], eod: int | None, dtype: np.dtype[Any]
+) -> Encoded:
+    remaining = iter(ids)
+    end = [] if eod is None else [np.array([eod], dtype)]
+    parts: list[Any] = []
+    lengths: list[int] = []
+    sequences = np.zeros(len(documents), np.int64)
+    for number, document in enumerate(documents):
+        kept = [sentence for sentence in (next(remaining) for _ in document) if len(sentence)]
+        if kept:
+            parts += kept + end
+            lengths += map(len, kept)
+            lengths[-1] += len(end)
+            sequences[number] = len(kept)
+    return Encoded(_joined(parts, dtype), np.array(lengths, "<i4"), sequences)
+
+
+def _joined(parts: list[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    # The vocabulary's size has chosen a dtype that holds every id.
+    return np.concatenate(parts, dtype=dtype, casting="unsafe") if parts else np.zeros(0, dtype)

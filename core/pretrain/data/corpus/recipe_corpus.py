@@ -1,0 +1,118 @@
+"""The corpus that a recipe can build by itself: text, tokenizer and token files, without a network."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pretrain.atomic_files import replacing
+from pretrain.cores import available_cores
+from pretrain.data.corpus.build import build_tokens
+from pretrain.data.corpus.sources.documents import read_texts
+from pretrain.data.corpus.stdlib import stdlib_documents
+from pretrain.data.token_files.reading import bin_path, idx_path
+from pretrain.data.tokenizers.training import train_tokenizer
+from pretrain.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pretrain.recipe import Recipe
+    from pretrain.recipe.sections.tokenizer import TokenizerSection
+
+
+def _print(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def prepare_corpus(recipe: Recipe, *, workers: int | None = None, say: Callable[[str], None] = _print) -> None:
+    """Build what `data.path` names, and the tokenizer, if the recipe has `data.corpus` and they are absent.
+
+    Three files come to be, each complete or not at all: `<data.path>.jsonl`, one document a line; `tokenizer.file`,
+    trained on it; `<data.path>.bin` and `.idx`. Two runs that start together build once: the second waits. Call it in
+    one process of a run, before the datasets are built; it needs neither torch nor a device.
+
+    Args:
+        recipe: its sections `data` and `tokenizer` are read.
+        workers: processes that encode; one per core, at most 8, if None.
+        say: called with each line that tells what is done.
+
+    Raises:
+        DataError: there is no source text, the tokenizer's size is not given, or a file cannot be written.
+    """
+    corpus, prefix, tokenizer = recipe.data.corpus, recipe.data.path, recipe.tokenizer
+    if corpus is None or prefix is None or is_complete(prefix, tokenizer):
+        return
+    with _lock(Path(f"{prefix}.lock")):
+        if not is_complete(prefix, tokenizer):
+            text = Path(f"{prefix}.jsonl")
+            _collect(text, corpus.max_bytes, say)
+            _train(text, tokenizer, say)
+            _encode(
+                text,
+                Path(prefix),
+                tokenizer,
+                workers or min(8, available_cores()),
+                say,
+            )
+
+
+def is_complete(prefix: str, tokenizer: TokenizerSection) -> bool:
+    """Return whether the token file and the tokenizer are there, so that nothing is left to build."""
+    trained = tokenizer.type != "huggingface" or (tokenizer.file is not None and Path(tokenizer.file).is_file())
+    return trained and idx_path(prefix).is_file() and bin_path(prefix).is_file()
+
+
+def _collect(output: Path, max_bytes: int | None, say: Callable[[str], None]) -> None:
+    documents = size = 0
+    begin = time.monotonic()
+    with replacing(output) as stream:
+        for text in stdlib_documents(max_bytes=max_bytes):
+            stream.write(json.dumps({"text": text}, ensure_ascii=False).encode() + b"\n")
+            documents += 1
+            size += len(text.encode())
+    version = ".".join(map(str, sys.version_info[:3]))
+    say(
+        f"corpus: source text of the Python {version} standard library, {documents:,} documents, "
+        f"{size / 1e6:.1f} MB -> {output} ({time.monotonic() - begin:.1f} s)"
+    )
+
+
+def _train(text: Path, tokenizer: TokenizerSection, say: Callable[[str], None]) -> None:
+    if tokenizer.type != "huggingface" or (tokenizer.file is not None and Path(tokenizer.file).is_file()):
+        return
+    if tokenizer.file is None or tokenizer.vocab_size is None:
+        msg = "tokenizer.file does not exist and cannot be trained: the recipe needs tokenizer.file and vocab_size."
+        raise DataError(msg)
+    begin = time.monotonic()
+    size = train_tokenizer(read_texts([text], "text"), tokenizer.vocab_size, Path(tokenizer.file))
+    say(f"tokenizer: byte-level BPE, {size:,} tokens -> {tokenizer.file} ({time.monotonic() - begin:.1f} s)")
+
+
+def _encode(text: Path, prefix: Path, tokenizer: TokenizerSection, workers: int, say: Callable[[str], None]) -> None:
+    begin = time.monotonic()
+    built = build_tokens([text], prefix, tokenizer, append_eod=True, workers=workers, force=True)
+    say(
+        f"token file: {built.documents:,} documents, {built.tokens:,} tokens -> {bin_path(prefix)} "
+        f"({time.monotonic() - begin:.1f} s)"
+    )
+
+
+@contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    """Hold an exclusive lock on a file; the system gives it back when the process ends, however that happens."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        stream = path.open("wb")
+    except OSError as exc:
+        msg = f"{path} cannot be written: {exc.strerror or exc}.\ndata.path of the recipe says where the corpus goes."
+        raise DataError(msg) from exc
+    with stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        yield

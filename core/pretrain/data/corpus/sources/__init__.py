@@ -1,0 +1,1 @@
+"""Sources of text: files, patterns, archives, tables and folders."""

@@ -1,0 +1,107 @@
+"""Reading sources a chunk at a time, from any place on."""
+
+from __future__ import annotations
+
+from typing import IO, TYPE_CHECKING
+
+from pretrain.data.corpus.chunks import CHUNK_BYTES, LONGEST_DOCUMENT, START, TOO_LONG, Chunk, Place
+from pretrain.data.corpus.sources.packing import unpacked
+from pretrain.data.corpus.sources.tables import read_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator, Sequence
+
+    from pretrain.data.corpus.sources.inputs import Source
+
+
+def read_chunks(
+    sources: Sequence[Source], key: str, start: Place = START, *, chunk_bytes: int = CHUNK_BYTES
+) -> Generator[Chunk]:
+    """Yield the content of the sources in order from `start` on, two mebibytes or one document at a time.
+
+    Args:
+        sources: what is read.
+        key: the column of a table.
+        start: where to begin.
+        chunk_bytes: how much to read at a time.
+
+    Raises:
+        DataError: a file cannot be read or unpacked, or a table has no such column.
+    """
+    for number in range(start.source, len(sources)):
+        source, place = sources[number], start if number == start.source else Place(number)
+        if source.kind == "lines":
+            yield from _lines(source, place, chunk_bytes)
+        elif source.kind == "text":
+            yield from _text(source, number)
+        else:
+            yield from read_rows(source, key, place, chunk_bytes)
+
+
+def _text(source: Source, number: int) -> Iterator[Chunk]:
+    with unpacked(source.path) as (stream, _):
+        content = stream.read(LONGEST_DOCUMENT + 1)
+    fault = TOO_LONG if len(content) > LONGEST_DOCUMENT else None
+    content = b"" if fault else content
+    yield Chunk(source.path, 1, content, source.size, "text", 0, Place(number + 1), number, fault)
+
+
+def _lines(source: Source, place: Place, chunk_bytes: int) -> Iterator[Chunk]:
+    with unpacked(source.path) as (stream, raw):
+        offset, line = _find(stream, source, place)
+        end = None if source.packed else source.end
+        while end is None or offset < end:
+            content = stream.read(chunk_bytes if end is None else min(chunk_bytes, end - offset))
+            if not content:
+                break
+            for part, size, fault in _whole_lines(stream, content):
+                begin, first, offset = offset, line, offset + size
+                line += part.count(b"\n") + bool(fault) if line else 0
+                following = Place(place.source, offset, line)
+                yield Chunk(source.path, first, part, raw.tell(), "lines", begin, following, place.source, fault)
+
+
+def _find(stream: IO[bytes], source: Source, place: Place) -> tuple[int, int]:
+    """Go to `place`, or to the first line that the source's part holds; return offset and line number."""
+    if place.offset:
+        _skip(stream, place.offset, seekable=not source.packed)
+        return place.offset, place.line
+    if not source.begin:
+        return 0, int(source.packed)
+    stream.seek(source.begin - 1)  # a line may begin exactly at `begin`: its predecessor's end tells
+    return source.begin - 1 + _rest_of_line(stream), 0
+
+
+def _skip(stream: IO[bytes], count: int, *, seekable: bool) -> None:
+    if seekable:
+        stream.seek(count)
+        return
+    while count and (passed := len(stream.read(min(count, CHUNK_BYTES)))):
+        count -= passed
+
+
+def _whole_lines(stream: IO[bytes], content: bytes) -> Iterator[tuple[bytes, int, str | None]]:
+    """Complete the last line of `content`; yield lines, their bytes, and None or what is wrong with them."""
+    begin = content.rfind(b"\n") + 1
+    if begin == len(content):
+        yield content, len(content), None
+        return
+    rest = stream.readline(LONGEST_DOCUMENT - len(content) + begin)
+    if rest.endswith(b"\n") or len(content) - begin + len(rest) < LONGEST_DOCUMENT:
+        yield content + rest, len(content) + len(rest), None
+        return
+    if begin:
+        yield content[:begin], begin, None
+    size = len(content) - begin + len(rest)
+    del content, rest  # not kept while the line is passed over
+    yield b"", size + _rest_of_line(stream), TOO_LONG
+
+
+def _rest_of_line(stream: IO[bytes]) -> int:
+    """Pass over the rest of a line and return its bytes."""
+    size = 0
+    while part := stream.readline(CHUNK_BYTES):
+        size += len(part)
+        if part.endswith(b"\n"):
+            break
+    return size

@@ -1,0 +1,1 @@
+"""Samples of a training: datasets over token files, blends of them, and micro-batches."""

@@ -1,0 +1,189 @@
+"""megatron-core's datasets, with an index cache that survives rebuilt data, killed runs and worker processes.
+
+megatron-core names a cache file by a hash of settings and of the data's path, not of the data: token files built anew
+under the same name would be read with the old index. Here the hash covers the files. A cache file that a killed run
+left half-written is made again. And what is sent to a data worker is the path of the cache, not its content.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from contextlib import suppress
+from operator import itemgetter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from megatron.core.datasets.blended_dataset import BlendedDataset
+from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
+from megatron.core.datasets.gpt_dataset import GPTDataset
+from megatron.core.datasets.utils import Split
+from torch import distributed
+
+from pretrain.atomic_files import partial_of
+from pretrain.data.samples.blending import blending_indices
+from pretrain.data.samples.megatron_index import MegatronOrder
+from pretrain.data.token_files.reading import TokenFile, split_range
+from pretrain.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_INDICES = ("document_index", "sample_index", "shuffle_index")
+_BLEND_INDICES = ("dataset_index", "dataset_sample_index")
+_ABANDONED_AFTER = 86_400.0
+"""Seconds since the last write: far more than clocks of two machines differ by, or a disk keeps a writer waiting."""
+
+
+class CachedGPTDataset(GPTDataset):  # type: ignore[misc]
+    """Samples of one pair of token files."""
+
+    def _build_document_sample_shuffle_indices(self) -> Any:
+        self.unique_identifiers["data"] = TokenFile.open(self.dataset_path).identity()
+        self.unique_description = json.dumps(
+            self.unique_identifiers, indent=4, default=lambda described: described.unique_identifiers
+        )
+        self.unique_description_hash = hashlib.md5(self.unique_description.encode(), usedforsecurity=False).hexdigest()
+        files = _cache_files(self, self.index_split, _INDICES)
+        return _mapped(files, self._build, super()._build_document_sample_shuffle_indices)
+
+    def _build(self, files: list[Path]) -> None:
+        order = MegatronOrder(
+            lengths=self.dataset.sequence_lengths,
+            documents=self.indices,
+            num_samples=self.num_samples,
+            seq_length=self.config.sequence_length,
+            seed=self.config.random_seed,
+        )
+        _write(files, map(itemgetter(1), order.arrays()), self.unique_description)
+
+    def __getstate__(self) -> dict[str, Any]:
+        files = _cache_files(self, self.index_split, _INDICES)
+        unset = dict.fromkeys(
+            (*_INDICES, "indices", "cached_attention_mask", "cached_loss_mask", "cached_position_ids")
+        )
+        # GPTDataset maps the files at the first sample it is asked for if the indices are None.
+        return self.__dict__ | unset | _lazy_paths(files, _INDICES) | {"masks_and_position_ids_are_cached": False}
+
+
+class CachedBlendedDataset(BlendedDataset):  # type: ignore[misc]
+    """A weighted mixture of `CachedGPTDataset`s."""
+
+    def _build_indices(self) -> Any:
+        """Save whole files; blended_dataset.py:203 writes into those that another run may have mapped."""
+        files = _cache_files(self, self.split, _BLEND_INDICES)
+        return _mapped(files, self._build, lambda: tuple(np.load(file, mmap_mode="r") for file in files[:-1]))
+
+    def _build(self, files: list[Path]) -> None:
+        _write(files, iter(blending_indices(self.weights, self.size)), self.unique_description)
+
+    def __getstate__(self) -> dict[str, Any]:
+        files = _cache_files(self, self.split, _BLEND_INDICES)
+        return self.__dict__ | dict.fromkeys(_BLEND_INDICES) | _lazy_paths(files, _BLEND_INDICES)
+
+
+class CachedDatasetBuilder(BlendedMegatronDatasetBuilder):  # type: ignore[misc]
+    """megatron-core's builder, with our kind of blend, and splits that are ranges."""
+
+    def _build_megatron_dataset_splits(
+        self, dataset_path: str, split: Any, sizes: list[int], synchronize_ranks: bool = True
+    ) -> Any:
+        """Build the datasets of one pair of token files; megatron-core lists the number of every document."""
+        if distributed.is_initialized() and not self.is_built_on_rank():
+            return super()._build_megatron_dataset_splits(dataset_path, split, sizes, synchronize_ranks)
+        low_level = self.cls.build_low_level_dataset(dataset_path, self.config)
+        number = self.cls.numel_low_level_dataset(low_level)
+        return [
+            self.build_generic_dataset(
+                self.cls,
+                self.is_built_on_rank,
+                synchronize_ranks,
+                low_level,
+                dataset_path,
+                split_range(bounds, number),
+                size,
+                name,
+                self.config,
+            )
+            if bounds is not None
+            else None
+            for bounds, size, name in zip(split, sizes, Split, strict=True)
+        ]
+
+    @staticmethod
+    def build_generic_dataset(cls: Any, *args: Any) -> Any:  # noqa: PLW0211  megatron-core's signature
+        """Build one dataset on the ranks that need it, rank 0 before the others."""
+        wanted = CachedBlendedDataset if cls is BlendedDataset else cls
+        return BlendedMegatronDatasetBuilder.build_generic_dataset(wanted, *args)
+
+
+def _is_first() -> bool:
+    return not distributed.is_initialized() or bool(distributed.get_rank() == 0)
+
+
+def _save(file: Path, array: Any) -> None:
+    """Write without waiting for the disk: a file that an outage cuts off is made again."""
+    _remove_abandoned(file)
+    partial = partial_of(file).with_suffix(".npy")
+    try:
+        np.save(partial, array)
+        partial.replace(file)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _remove_abandoned(file: Path) -> None:
+    """Remove what killed runs have left of `file`; what is younger may belong to a run that is writing it now."""
+    for left in file.parent.glob(f".{file.name}.*.npy"):
+        with suppress(FileNotFoundError):  # two runs may remove it
+            if time.time() - left.stat().st_mtime > _ABANDONED_AFTER:
+                left.unlink()
+
+
+def _cache_files(dataset: Any, split: Any, names: tuple[str, ...]) -> list[Path]:
+    """Return the paths that megatron-core gives the cache of a dataset, the description last."""
+    begin = f"{dataset.unique_description_hash}-{type(dataset).__name__}-{split.name}"
+    folder = Path(dataset.config.path_to_cache)
+    return [*(folder / f"{begin}-{name}.npy" for name in names), folder / f"{begin}-description.txt"]
+
+
+def _lazy_paths(files: list[Path], names: tuple[str, ...]) -> dict[str, str]:
+    """Return the attributes under which megatron-core looks for indices that are not loaded yet."""
+    return {f"path_to_{name}": str(file) for name, file in zip(names, files, strict=False)}
+
+
+def _write(files: list[Path], arrays: Iterator[Any], description: str) -> None:
+    """Save arrays as they are made, and the description after them."""
+    *paths, last = files
+    last.parent.mkdir(parents=True, exist_ok=True)
+    for file in paths:  # zip would hold an array while the next one is made
+        _save(file, next(arrays))
+    last.write_text(description)
+
+
+def _mapped(files: list[Path], build: Callable[[list[Path]], None], read: Callable[[], Any]) -> Any:
+    """Have rank 0 build what is missing, and map the files; those that are damaged are made again."""
+
+    def made() -> Any:
+        if _is_first() and not all(file.is_file() for file in files):
+            build(files)
+        return read()
+
+    try:
+        return made()
+    except (ValueError, EOFError):  # what numpy raises for a file that is cut off
+        if not _is_first():
+            raise
+        for file in files:
+            file.unlink(missing_ok=True)
+        return made()
+    except FileNotFoundError as exc:
+        if _is_first():
+            raise
+        msg = (
+            f"rank 0 has written the sample indices to {files[0].parent}, which this machine does not see.\n"
+            "Set data.cache_path to a folder that all machines see, or data.index: native, which needs none."
+        )
+        raise DataError(msg) from exc

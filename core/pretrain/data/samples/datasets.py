@@ -1,0 +1,121 @@
+"""A recipe's token files as datasets of samples: megatron-core's GPTDataset and its blends, or the native ones.
+
+Importing this imports megatron.core: install the bridge first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from megatron.core.datasets.gpt_dataset import GPTDatasetConfig
+
+from pretrain.data.samples.blending import blend_surplus
+from pretrain.data.samples.cached_datasets import CachedDatasetBuilder, CachedGPTDataset
+from pretrain.data.samples.checks import check_token_files
+from pretrain.data.samples.native.datasets import native_samples
+from pretrain.errors import DataError
+
+if TYPE_CHECKING:
+    from pretrain.data.samples.counts import Samples
+    from pretrain.data.tokenizers import Tokenizer
+    from pretrain.recipe import Recipe
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Datasets:
+    """Map-style torch datasets; None for a split that is not used, and on ranks that read no data.
+
+    With `data.index: native` every rank has them, because a checkpoint keeps what was read of which file.
+
+    A sample is a dict of `tokens` and `labels` [seq_length] int64, `loss_mask` [seq_length] float32, `position_ids`
+    [seq_length] int64, and with `data.reset_attention_mask` also `attention_mask` [1, seq_length, seq_length] bool,
+    True where a token must not look.
+    """
+
+    train: Any | None
+    valid: Any | None
+    test: Any | None
+
+
+@dataclass(frozen=True, slots=True)
+class _TokenizerFacts:
+    """What GPTDataset wants to know about a tokenizer; small, because it is sent to every data worker."""
+
+    vocab_size: int
+    eod: int
+    unique_identifiers: dict[str, str]
+
+
+def build_datasets(recipe: Recipe, tokenizer: Tokenizer, samples: Samples, *, on_this_rank: bool = True) -> Datasets:
+    """Check the token files of `data.path` or `data.blend`, and build the datasets of every split that is needed.
+
+    Where torch.distributed is initialised every rank must call this: with `data.index: megatron` rank 0 builds the
+    index cache, then the others map it; with `native` none waits. The order of the samples depends on the data,
+    `train.seed`, `model.seq_length`, the split and the number of samples only, and is Megatron-LM's; with `native` it
+    does not depend on their number either.
+
+    Args:
+        recipe: its sections `data`, `model.seq_length` and `train.seed` are read.
+        tokenizer: the one the data was made with.
+        samples: how many are read from each split.
+        on_this_rank: whether this rank reads data; True on rank 0.
+
+    Raises:
+        DataError: a token file is missing, damaged, made with another tokenizer, or too small for its split; or the
+            index cache cannot be written, or not be seen by another machine than that of rank 0.
+    """
+    parts = _parts(recipe)
+    if recipe.data.index == "native":
+        train, valid, test = native_samples(recipe, tokenizer, parts, samples, check=on_this_rank)
+        return Datasets(train=train, valid=valid, test=test)
+    config = _config(recipe, tokenizer, parts, samples)
+    needed = (samples.train, samples.valid, samples.test)
+    seq_length = recipe.model.seq_length
+    for path, _ in parts if on_this_rank else ():
+        check_token_files(path, tokenizer, config.split_matrix, needed, seq_length)
+    if on_this_rank:
+        config.mid_level_dataset_surplus = blend_surplus(parts, config.split_matrix, needed, seq_length)
+    builder = CachedDatasetBuilder(CachedGPTDataset, list(needed), lambda: on_this_rank, config)
+    try:
+        train, valid, test = builder.build()
+    except DataError:
+        raise
+    except Exception as exc:  # megatron-core raises an OSError as it is, or a bare Exception from it
+        cause = exc if isinstance(exc, OSError) else exc.__cause__
+        if not isinstance(cause, OSError):
+            raise
+        msg = f"the sample indices cannot be written to {config.path_to_cache}: {cause}.\nSet data.cache_path."
+        raise DataError(msg) from exc
+    return Datasets(train=train, valid=valid, test=test)
+
+
+def _parts(recipe: Recipe) -> list[tuple[str, float]]:
+    """Return (path, weight) of every token file."""
+    if recipe.data.path is not None:
+        return [(recipe.data.path, 1.0)]
+    return [(part.path, part.weight) for part in recipe.data.blend or ()]
+
+
+def _config(recipe: Recipe, tokenizer: Tokenizer, parts: list[tuple[str, float]], samples: Samples) -> Any:
+    data = recipe.data
+    paths, weights = [path for path, _ in parts], [weight for _, weight in parts]
+    facts = _TokenizerFacts(tokenizer.vocab_size, tokenizer.eod, {"fingerprint": tokenizer.fingerprint})
+    config = GPTDatasetConfig(
+        random_seed=recipe.train.seed,
+        sequence_length=recipe.model.seq_length,
+        blend=(paths, weights if len(parts) > 1 else None),
+        split=data.split,
+        path_to_cache=data.cache_path or str(Path(paths[0]).parent / "cache"),
+        tokenizer=facts,
+        reset_position_ids=data.reset_position_ids,
+        reset_attention_mask=data.reset_attention_mask,
+        eod_mask_loss=data.eod_mask_loss,
+        create_attention_mask=data.reset_attention_mask,
+    )
+    # Building a split without a document never ends (gpt_dataset.py, _get_num_epochs), even if nobody reads it.
+    for number, needed in enumerate((samples.train, samples.valid, samples.test)):
+        if not needed:
+            config.split_matrix[number] = None
+    return config

@@ -1,0 +1,58 @@
+"""The datasets of `data.index: native`."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from pretrain.data.samples.checks import check_token_files
+from pretrain.data.samples.native.masks_and_positions import SampleForm
+from pretrain.data.samples.native.split import NativeSamples
+from pretrain.data.samples.native.windows import Windows
+from pretrain.data.token_files.reading import TokenFile
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pretrain.data.samples.counts import Samples
+    from pretrain.data.tokenizers import Tokenizer
+    from pretrain.recipe import Recipe
+
+
+def native_samples(
+    recipe: Recipe, tokenizer: Tokenizer, parts: Sequence[tuple[str, float]], samples: Samples, *, check: bool
+) -> list[NativeSamples | None]:
+    """Return the samples of training, validation and test; None for a split of none.
+
+    Nothing but a bounded part of each file is read, and no rank waits for another.
+
+    Args:
+        recipe: its sections `data`, `model.seq_length` and `train.seed` are read.
+        tokenizer: the one the data was made with.
+        parts: path and weight of every token file.
+        samples: how many are read from each split.
+        check: whether ids, tokenizer and splits are looked at; ranks that read no samples leave that to the others.
+
+    Raises:
+        DataError: a token file is missing, damaged, made with another tokenizer, or too small for its split.
+    """
+    seq_length, seed, data = recipe.model.seq_length, recipe.train.seed, recipe.data
+    ends = list(accumulate(data.shares))
+    bounds = list(zip([0.0, *ends], ends, strict=False))
+    needed = (samples.train, samples.valid, samples.test)
+    for path, _ in parts if check else ():
+        check_token_files(path, tokenizer, bounds, needed, seq_length)
+    form = SampleForm(
+        eod=tokenizer.eod,
+        eod_mask_loss=data.eod_mask_loss,
+        reset_position_ids=data.reset_position_ids,
+        reset_attention_mask=data.reset_attention_mask,
+    )
+    opened = [(TokenFile.open(path), weight) for path, weight in parts]
+    files = [(file, file.identity(), weight) for file, weight in opened]
+
+    def split(share: tuple[float, float], length: int) -> NativeSamples:
+        windows = [(Windows(file, name, share, seq_length, seed), weight) for file, name, weight in files]
+        return NativeSamples.of(windows, form, length)
+
+    return [split(share, length) if length else None for share, length in zip(bounds, needed, strict=True)]

@@ -1,0 +1,1 @@
+"""Megatron's token files (.bin and .idx): reading, writing, inspection and repair."""

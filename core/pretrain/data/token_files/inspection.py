@@ -1,0 +1,107 @@
+"""What is inside token files, as text for the terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pretrain.data.token_files.fingerprint import check_fingerprint
+from pretrain.data.token_files.reading import TokenFile, bin_path, idx_path
+from pretrain.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy.typing as npt
+
+    from pretrain.data.tokenizers import Tokenizer
+
+SAMPLED_TOKENS = 1 << 20
+_PERCENTILES = (0, 25, 50, 75, 99, 100)
+_SHOWN_TOKENS = 64
+_LOOKED_AT_ENDS = 100_000
+_BAR = 40
+
+
+def check_ids(tokens: TokenFile, vocab_size: int, *, most: int = SAMPLED_TOKENS) -> None:
+    """Look through up to `most` ids spread over the file for one that the vocabulary does not have.
+
+    Raises:
+        DataError: there is one.
+    """
+    for window in tokens.windows(most):
+        low, high = (int(window.min()), int(window.max())) if window.size else (0, 0)
+        if low < 0 or high >= vocab_size:
+            msg = (
+                f"{bin_path(tokens.prefix)} holds token id {low if low < 0 else high}, but the tokenizer has only "
+                f"{vocab_size} tokens.\nName the tokenizer the data was made with, or build the data again."
+            )
+            raise DataError(msg)
+
+
+def inspect_tokens(
+    prefix: str, tokenizer: Tokenizer | None = None, *, samples: int = 1, all_ids: bool = False
+) -> Iterator[str]:
+    """Check the whole index and yield lines that describe the files.
+
+    Args:
+        prefix: path without .bin and .idx.
+        tokenizer: with it ids and ends of documents are looked at, too, and text is shown.
+        samples: documents whose beginning is shown, spread over the file.
+        all_ids: look at every id, not at a million of them.
+
+    Raises:
+        DataError: the files are damaged, or were made with another tokenizer.
+    """
+    tokens = TokenFile.open(prefix)
+    tokens.check_order()
+    if tokenizer is not None:
+        check_fingerprint(prefix, tokenizer)
+        check_ids(tokens, tokenizer.vocab_size, most=tokens.tokens.size if all_ids else SAMPLED_TOKENS)
+    lengths = tokens.document_lengths()
+    yield f"documents   {tokens.documents:,} ({int((lengths == 0).sum()):,} empty)"
+    yield f"sequences   {tokens.lengths.size:,}"
+    yield f"tokens      {tokens.tokens.size:,} as {tokens.tokens.dtype.name}"
+    size = bin_path(prefix).stat().st_size
+    yield f"files       {bin_path(prefix)} {size:,} bytes, {idx_path(prefix)} {idx_path(prefix).stat().st_size:,} bytes"
+    if lengths.size:
+        values = np.percentile(lengths, _PERCENTILES, method="nearest")
+        names = ("shortest", "25 %", "median", "75 %", "99 %", "longest")
+        shown = ", ".join(f"{name} {value:,}" for name, value in zip(names, values.tolist(), strict=True))
+        yield f"lengths     {shown}; mean {lengths.mean():,.1f} tokens a document"
+        yield from _histogram(lengths)
+    yield "integrity   sizes and offsets agree"
+    if tokenizer is not None:
+        yield from _text(tokens, lengths, tokenizer, samples, all_ids=all_ids)
+
+
+def _histogram(lengths: npt.NDArray[np.int64]) -> Iterator[str]:
+    """Yield a line for each power of two: how many documents have fewer tokens than the next one."""
+    bins = np.bincount(np.frexp(lengths.astype(np.float64))[1])  # 0: empty, 1: one token, 2: two or three, ...
+    first = int(np.flatnonzero(bins)[0])
+    for exponent, count in enumerate(bins.tolist()[first:], first):
+        low, high = (1 << exponent) >> 1, (1 << exponent) - 1
+        name = f"{low:,}" if low >= high else f"{low:,} to {high:,}"
+        yield f"{name:>27} tokens {count:>13,} {'#' * -(-count * _BAR // int(bins.max()))}".rstrip()
+
+
+def _text(
+    tokens: TokenFile, lengths: npt.NDArray[np.int64], tokenizer: Tokenizer, samples: int, *, all_ids: bool
+) -> Iterator[str]:
+    looked_at = tokens.tokens.size if all_ids else min(tokens.tokens.size, SAMPLED_TOKENS)
+    yield f"ids         {looked_at:,} looked at, all below {tokenizer.vocab_size:,}"
+    ends = np.cumsum(lengths)
+    filled = np.flatnonzero(lengths)
+    some = filled[_spread(filled.size, _LOOKED_AT_ENDS)]
+    ended = int((tokens.tokens[ends[some] - 1] == tokenizer.eod).sum())
+    yield f"ends        {ended:,} of {some.size:,} documents end in the end-of-document token {tokenizer.eod}"
+    for number in filled[_spread(filled.size, samples)].tolist():
+        begin = int(ends[number] - lengths[number])
+        shown = tokens.tokens[begin : min(begin + _SHOWN_TOKENS, int(ends[number]))]
+        yield f"document {number:,} begins with {tokenizer.decode(shown.tolist())!r}"
+
+
+def _spread(size: int, most: int) -> npt.NDArray[Any]:
+    """Return up to `most` places among `size`, from the first to the last."""
+    return np.unique(np.linspace(0, max(size - 1, 0), min(size, most), dtype=np.int64))

@@ -1,0 +1,218 @@
+"""Reading Megatron's token files, and finding what is wrong with them; the layout is in `writing`."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from pretrain.data.token_files.writing import DTYPE_CODES, HEADER, MAGIC, VERSION
+from pretrain.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy.typing as npt
+
+_WINDOWS = 64
+_PROBES = 1024
+_END_BYTES = 1 << 20
+_PARTS = 64
+_PART_BYTES = 1 << 14
+
+
+@dataclass(frozen=True, slots=True)
+class TokenFile:
+    """A pair of files, mapped into memory.
+
+    Attributes:
+        prefix: path without .bin and .idx.
+        tokens: all ids, [tokens].
+        lengths: tokens of each sequence, [sequences] int32.
+        offsets: where each sequence begins in .bin, [sequences] int64, in bytes.
+        document_ends: the sequence at which each document ends, [documents + 1] int64, beginning with 0.
+    """
+
+    prefix: Path
+    tokens: npt.NDArray[Any]
+    lengths: npt.NDArray[np.int32]
+    offsets: npt.NDArray[np.int64]
+    document_ends: npt.NDArray[np.int64]
+
+    @classmethod
+    def open(cls, prefix: str | Path) -> Self:
+        """Map the files and compare their sizes; of the index a bounded part is read, however many sequences it has.
+
+        Raises:
+            DataError: a file is missing, truncated, of another format, or does not belong to the other.
+        """
+        found = cls.open_unchecked(prefix)
+        _check_bin_size(bin_path(prefix), idx_path(prefix), found.lengths, found.offsets, found.tokens.dtype)
+        return found
+
+    @classmethod
+    def open_unchecked(cls, prefix: str | Path) -> Self:
+        """Map the files without asking whether they belong together.
+
+        Raises:
+            DataError: a file is missing, or the index is truncated or of another format.
+        """
+        idx, bin_ = idx_path(prefix), bin_path(prefix)
+        for path in (idx, bin_):
+            if not path.is_file():
+                msg = f"token file {path} is missing.\nBuild it: pretrain data build INPUT.jsonl --output-prefix ..."
+                raise DataError(msg)
+        dtype, sequences, documents = _read_header(idx)
+        content = np.memmap(idx, mode="r", dtype=np.uint8)
+        where = HEADER.size
+        lengths = content[where : (where := where + 4 * sequences)].view("<i4")
+        offsets = content[where : (where := where + 8 * sequences)].view("<i8")
+        ends = content[where : where + 8 * documents].view("<i8")
+        _check_counts(idx, lengths, ends)
+        count = bin_.stat().st_size // dtype.itemsize
+        tokens = np.memmap(bin_, mode="r", dtype=dtype, shape=(count,)) if count else np.zeros(0, dtype)
+        return cls(Path(prefix), tokens, lengths, offsets, ends)
+
+    @property
+    def documents(self) -> int:
+        """Number of documents, those without a token included."""
+        return self.document_ends.size - 1
+
+    def tokens_before(self, sequence: int) -> int:
+        """Return how many tokens lie before a sequence, or for the number of sequences, how many there are."""
+        return (
+            self.tokens.size if sequence == self.lengths.size else int(self.offsets[sequence]) // self.tokens.itemsize
+        )
+
+    def tokens_in(self, sequences: range) -> int:
+        """Return how many tokens neighbouring sequences have."""
+        return self.tokens_before(sequences.stop) - self.tokens_before(sequences.start)
+
+    def document_lengths(self) -> npt.NDArray[np.int64]:
+        """Return the tokens of each document, [documents] int64."""
+        before = np.concatenate([[0], np.cumsum(self.lengths, dtype=np.int64)])
+        return np.diff(before[self.document_ends])
+
+    def windows(self, max_tokens: int) -> Iterator[npt.NDArray[Any]]:
+        """Yield parts of the ids spread evenly over the file, at most `max_tokens` in all; everything if it fits."""
+        if self.tokens.size <= max_tokens:
+            yield self.tokens
+            return
+        length = max(1, max_tokens // _WINDOWS)
+        for begin in np.linspace(0, self.tokens.size - length, max_tokens // length, dtype=np.int64):
+            yield self.tokens[begin : begin + length]
+
+    def check_order(self) -> None:
+        """Read the whole index: offsets must follow from the lengths, and documents must not run backwards.
+
+        Raises:
+            DataError: they do not.
+        """
+        if self.lengths.size and self.lengths.min() < 0:
+            msg = f"{idx_path(self.prefix)} is damaged: sequence {int(self.lengths.argmin())} has a negative length."
+            raise DataError(msg)
+        begins = np.cumsum(self.lengths, dtype=np.int64) - self.lengths
+        wrong = np.flatnonzero(begins * self.tokens.itemsize != self.offsets)
+        if wrong.size:
+            first = int(wrong[0])
+            msg = f"{idx_path(self.prefix)} is damaged: sequence {first} cannot begin at byte {self.offsets[first]}."
+            raise DataError(msg)
+        if np.any(np.diff(self.document_ends) < 0):
+            msg = f"{idx_path(self.prefix)} is damaged: a document ends before it begins."
+            raise DataError(msg)
+
+    def identity(self) -> str:
+        """Return a hash that tells files apart by what they hold; no times or paths, so that a copy has the same.
+
+        Of .idx and of .bin it sees the size, the first and the last MiB, and between them 64 parts of 16 KiB, spread
+        evenly: 3 MiB of each at most, and all of a file of 2 MiB. So files that were built anew from other text are
+        told apart, and so are those in which documents of other lengths were exchanged, if more than a 63rd of .bin
+        lies between them. What is not seen is a change that leaves both sizes as they are and lies between two parts.
+        """
+        digest = hashlib.sha256()
+        for path in (idx_path(self.prefix), bin_path(self.prefix)):
+            size = path.stat().st_size
+            digest.update(str(size).encode())
+            with path.open("rb") as stream:  # a new mapping of so large a file can cost seconds
+                for begin, end in _seen(size):
+                    stream.seek(begin)
+                    digest.update(stream.read(end - begin))
+        return digest.hexdigest()
+
+
+def bin_path(prefix: str | Path) -> Path:
+    """Return the path of the ids."""
+    return Path(f"{prefix}.bin")
+
+
+def idx_path(prefix: str | Path) -> Path:
+    """Return the path of the index."""
+    return Path(f"{prefix}.idx")
+
+
+def split_range(bounds: tuple[float, float], sequences: int) -> range:
+    """Return the sequences of a split, cut as megatron-core cuts it.
+
+    Source: datasets/blended_megatron_dataset_builder.py of 0.16.1, _build_megatron_dataset_splits.
+
+    Args:
+        bounds: begin and end of the split as a share of all.
+        sequences: how many there are.
+    """
+    return range(*(round(share * sequences) for share in bounds))
+
+
+def _seen(size: int) -> list[tuple[int, int]]:
+    """Return (begin, end) of what is hashed of so many bytes."""
+    if size <= 2 * _END_BYTES:
+        return [(0, size)]
+    begins = np.linspace(_END_BYTES, max(_END_BYTES, size - _END_BYTES - _PART_BYTES), _PARTS, dtype=np.int64).tolist()
+    return [(0, _END_BYTES), *((begin, begin + _PART_BYTES) for begin in begins), (size - _END_BYTES, size)]
+
+
+def _read_header(idx: Path) -> tuple[np.dtype[Any], int, int]:
+    size = idx.stat().st_size
+    with idx.open("rb") as stream:
+        content = stream.read(HEADER.size)
+    if not content.startswith(MAGIC[: len(content)]) or not content:
+        msg = f"{idx} is not an index of Megatron's format (it does not begin with MMIDIDX).\nBuild the data again."
+        raise DataError(msg)
+    if len(content) < HEADER.size:
+        msg = f"{idx} is truncated: {size} bytes, less than its header of {HEADER.size}.\nBuild the data again."
+        raise DataError(msg)
+    _, version, code, sequences, documents = HEADER.unpack(content)
+    if version != VERSION or code not in DTYPE_CODES:
+        msg = f"{idx} has version {version} and token dtype code {code}; known are version {VERSION} and codes 1-5, 8."
+        raise DataError(msg)
+    promised = HEADER.size + 12 * sequences + 8 * documents
+    if size not in {promised, promised + sequences}:  # one more byte a sequence: the modes of multimodal data
+        msg = f"{idx} is truncated or damaged: {size} bytes, its header promises {promised}.\nBuild the data again."
+        raise DataError(msg)
+    return DTYPE_CODES[code], sequences, documents
+
+
+def _check_counts(idx: Path, lengths: npt.NDArray[np.int32], ends: npt.NDArray[np.int64]) -> None:
+    probes = np.linspace(0, lengths.size - 1, min(lengths.size, _PROBES), dtype=np.int64)
+    if not ends.size or ends[0] != 0 or ends[-1] != lengths.size or np.any(lengths[probes] < 0):
+        msg = f"{idx} is damaged: its documents do not end at sequence {lengths.size}.\nBuild the data again."
+        raise DataError(msg)
+
+
+def _check_bin_size(
+    bin_: Path, idx: Path, lengths: npt.NDArray[np.int32], offsets: npt.NDArray[np.int64], dtype: np.dtype[Any]
+) -> None:
+    size = bin_.stat().st_size
+    promised = int(offsets[-1]) + int(lengths[-1]) * dtype.itemsize if lengths.size else 0
+    if size < promised:
+        msg = f"{bin_} is truncated: {size} bytes, {idx.name} promises {promised}.\nCopy or build the data again."
+        raise DataError(msg)
+    if size > promised:
+        msg = (
+            f"{bin_} has {size} bytes, {idx.name} promises {promised}: every document but the first would be misread.\n"
+            "Data of Megatron-DeepSpeed's preprocess_data.py --append-eod is like this.\n"
+            "Build it again, or mend the index: pretrain data inspect --repair."
+        )
+        raise DataError(msg)

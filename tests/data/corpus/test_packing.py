@@ -1,0 +1,24 @@
+"""What is unpacked is what was packed, of any size."""
+
+import bz2
+import gzip
+import lzma
+
+import pytest
+import zstandard
+
+from pretrain.data.corpus.sources.packing import unpacked
+
+PACKED = {".gz": gzip.compress, ".xz": lzma.compress, ".bz2": bz2.compress, ".zst": zstandard.compress}
+MEBIBYTE = 1 << 20
+"""As much is unpacked at once: the end of the file may be known only at the next call."""
+
+
+@pytest.mark.parametrize("suffix", PACKED)
+@pytest.mark.parametrize("size", [0, 1, MEBIBYTE - 1, MEBIBYTE, MEBIBYTE + 1, 3 * MEBIBYTE])
+@pytest.mark.parametrize("frames", [1, 2])
+def test_files_that_become_much_larger(tmp_path, suffix, size, frames):
+    path = tmp_path / f"file{suffix}"
+    path.write_bytes(PACKED[suffix](b"a" * size) * frames)
+    with unpacked(path) as (stream, _):
+        assert stream.read() == b"a" * size * frames

@@ -1,0 +1,82 @@
+"""Datasets of several ranks: who waits for whom, and where the index cache must be seen."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from torch import distributed
+
+from pretrain.data.samples.counts import samples_needed
+from pretrain.data.tokenizers import load_tokenizer
+from pretrain.errors import DataError
+
+COLLECTIVES = {"barrier", "monitored_barrier", "broadcast", "broadcast_object_list", "all_reduce", "reduce", "gather"}
+COLLECTIVES |= {"all_gather", "all_gather_object", "all_gather_into_tensor", "gather_object", "scatter", "all_to_all"}
+COLLECTIVES |= {"scatter_object_list", "reduce_scatter", "reduce_scatter_tensor", "send", "recv", "isend", "irecv"}
+
+pytestmark = pytest.mark.usefixtures("bridged")
+
+
+def built(recipe):
+    from pretrain.data.samples.datasets import build_datasets
+
+    return build_datasets(recipe, load_tokenizer(recipe.tokenizer), samples_needed(recipe, 100))
+
+
+class WaitingError(Exception):
+    """A rank has called for the others."""
+
+
+class TestOneRankOfTwo:
+    """This process stands for a rank whose other does not answer."""
+
+    @pytest.fixture(autouse=True)
+    def _rank_1(self, monkeypatch):
+        def wait(*_, **__):
+            raise WaitingError
+
+        assert not distributed.is_initialized()
+        for name in COLLECTIVES:
+            monkeypatch.setattr(distributed, name, wait)
+        monkeypatch.setattr(distributed, "is_initialized", lambda: True)
+        monkeypatch.setattr(distributed, "get_rank", lambda *_: 1)
+        monkeypatch.setattr(distributed, "get_world_size", lambda *_: 2)
+
+    @pytest.fixture(params=["one file", "a blend"])
+    def recipe(self, request, small_recipe, token_files):
+        parts = json.dumps([{"weight": weight, "path": str(token_files)} for weight in (1, 2)])
+        blend = ["data.path=null", f"data.blend={parts}"] if request.param == "a blend" else []
+        return lambda *overrides: small_recipe(*blend, *overrides)
+
+    def test_with_the_native_index_it_waits_for_nobody(self, recipe):
+        assert len(built(recipe("data.index=native")).train) == 800
+        with pytest.raises(WaitingError):
+            built(recipe("data.index=megatron"))
+
+    def test_a_cache_that_only_rank_0_sees_is_named(self, recipe, monkeypatch, tmp_path):
+        monkeypatch.setattr(distributed, "barrier", lambda *_: None)
+        with pytest.raises(DataError) as caught:
+            built(recipe(f"data.cache_path={tmp_path}/local"))
+        message = str(caught.value)
+        assert len(message.splitlines()) == 2
+        assert f"rank 0 has written the sample indices to {tmp_path}/local, which this machine does not see" in message
+        assert "data.index: native" in message
+
+
+@pytest.mark.ranks
+def test_two_ranks_get_the_same_samples_from_one_cache(tmp_path, token_files):
+    program = Path(__file__).with_name("dataset_rank.py")
+    command = [sys.executable, str(program), str(tmp_path / "store"), str(token_files)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(program.parents[2])}
+    ranks = [
+        subprocess.Popen([*command, str(rank)], env=environment, stdout=subprocess.PIPE, text=True) for rank in range(2)
+    ]
+    outputs = [rank.communicate(timeout=120)[0] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0]
+    assert outputs[0] == outputs[1]
+    (*_, of_one), (*_, of_blend) = json.loads(outputs[0])
+    assert len(of_one) == len(of_blend) == 10
+    assert of_one != of_blend

@@ -1,0 +1,278 @@
+"""A recipe's datasets: Megatron's samples, checked before they are built, with a cache that can be trusted."""
+
+import json
+import os
+import pickle
+
+import numpy as np
+import pytest
+import torch
+
+from data.example_corpus import DOCUMENTS, write_jsonl
+from pretrain.data.corpus.build import build_tokens
+from pretrain.data.samples.counts import Samples, samples_needed
+from pretrain.data.token_files.fingerprint import fingerprint_path
+from pretrain.data.token_files.reading import TokenFile, bin_path, idx_path
+from pretrain.data.tokenizers import load_tokenizer
+from pretrain.errors import DataError
+
+EOD = 256
+SEQ_LENGTH = 32
+
+pytestmark = pytest.mark.usefixtures("bridged")
+
+
+def built(recipe, samples=None):
+    from pretrain.data.samples.datasets import build_datasets
+
+    return build_datasets(recipe, load_tokenizer(recipe.tokenizer), samples or samples_needed(recipe, 100))
+
+
+def error(recipe, samples=None):
+    with pytest.raises(DataError) as caught:
+        built(recipe, samples)
+    assert len(str(caught.value).splitlines()) <= 3
+    return str(caught.value)
+
+
+class TestSamples:
+    def test_are_megatrons(self, small_recipe, token_files, tmp_path):
+        """The same arguments given to megatron-core itself."""
+        from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
+        from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
+
+        from pretrain.data.samples.datasets import _TokenizerFacts
+
+        recipe = small_recipe()
+        config = GPTDatasetConfig(
+            random_seed=recipe.train.seed,
+            sequence_length=SEQ_LENGTH,
+            blend=([str(token_files)], None),
+            split=recipe.data.split,
+            path_to_cache=str(tmp_path / "megatrons_cache"),
+            tokenizer=_TokenizerFacts(257, EOD, {}),
+            reset_position_ids=False,
+            reset_attention_mask=False,
+            eod_mask_loss=False,
+            create_attention_mask=False,
+        )
+        theirs = BlendedMegatronDatasetBuilder(GPTDataset, [800, 24, 8], lambda: True, config).build()
+        ours = built(recipe, Samples(train=800, valid=24, test=8))
+        for their_split, our_split in zip(theirs, (ours.train, ours.valid, ours.test), strict=True):
+            assert len(their_split) == len(our_split)
+            for index in range(0, len(their_split), 37):
+                for key, value in their_split[index].items():
+                    assert torch.equal(value, our_split[index][key])
+
+    def test_labels_are_the_tokens_that_follow(self, small_recipe):
+        sample = built(small_recipe()).train[5]
+        assert torch.equal(sample["labels"][:-1], sample["tokens"][1:])
+        assert sample["position_ids"].tolist() == list(range(SEQ_LENGTH))
+        assert sample["loss_mask"].tolist() == [1.0] * SEQ_LENGTH
+        assert "attention_mask" not in sample
+
+    def test_one_epoch_holds_every_token_once(self, small_recipe, token_files):
+        datasets = built(small_recipe("data.split=1,0,0", "evaluation.interval=0"), Samples(train=1))
+        counts = np.bincount(np.concatenate([datasets.train[i]["tokens"] for i in range(len(datasets.train))]))
+        assert len(datasets.train) == (TokenFile.open(token_files).tokens.size - 1) // SEQ_LENGTH
+        difference = np.bincount(TokenFile.open(token_files).tokens) - counts
+        assert difference.min() >= 0
+        assert difference.sum() <= SEQ_LENGTH
+
+    def test_splits_share_no_document(self, tmp_path, small_recipe, bytes_section):
+        """Document i is the letter i, many times."""
+        letters = "abcdefghij"
+        corpus = write_jsonl(tmp_path / "letters.jsonl", [letter * 200 for letter in letters])
+        build_tokens([corpus], tmp_path / "letters", bytes_section)
+        datasets = built(small_recipe(f"data.path={tmp_path / 'letters'}", "data.split=70,20,10"))
+        seen = [
+            {chr(token) for index in range(len(split)) for token in split[index]["tokens"].tolist()}
+            for split in (datasets.train, datasets.valid, datasets.test)
+        ]
+        assert seen == [set("abcdefg"), set("hi"), set("j")]
+
+    def test_a_split_that_nobody_reads_is_not_built(self, small_recipe):
+        datasets = built(small_recipe("evaluation.interval=0"))
+        assert (datasets.valid, datasets.test) == (None, None)
+
+    def test_a_split_without_documents_is_no_error_if_nobody_reads_it(self, tmp_path, small_recipe, bytes_section):
+        """megatron-core would look for its first token for ever."""
+        build_tokens([write_jsonl(tmp_path / "few.jsonl", DOCUMENTS[5:9])], tmp_path / "few", bytes_section)
+        datasets = built(small_recipe(f"data.path={tmp_path / 'few'}", "evaluation.interval=0"))
+        assert len(datasets.train) >= 800
+
+
+class TestMasks:
+    def sample(self, recipe):
+        """The first sample that has an end of document in its middle, and the places of the ends."""
+        dataset = built(recipe).train
+        for index in range(len(dataset)):
+            sample = dataset[index]
+            ends = (sample["tokens"] == EOD).nonzero().flatten().tolist()
+            if ends and 3 < ends[0] < SEQ_LENGTH - 4:
+                return sample, ends
+        pytest.fail("no sample has an end of document in its middle")
+
+    def test_eod_mask_loss_leaves_out_the_end_tokens(self, small_recipe):
+        sample, ends = self.sample(small_recipe("data.eod_mask_loss=true"))
+        assert (sample["loss_mask"] == 0).nonzero().flatten().tolist() == ends
+
+    def test_reset_position_ids_begins_again_after_each_document(self, small_recipe):
+        sample, ends = self.sample(small_recipe("data.reset_position_ids=true"))
+        position, expected = 0, []
+        for place in range(SEQ_LENGTH):
+            expected.append(position)
+            position = 0 if place in ends else position + 1
+        assert sample["position_ids"].tolist() == expected
+
+    def test_reset_attention_mask_hides_other_documents_and_the_future(self, small_recipe):
+        sample, ends = self.sample(small_recipe("data.reset_attention_mask=true"))
+        document = [sum(end < place for end in ends) for place in range(SEQ_LENGTH)]
+        hidden = [
+            [key > query or document[key] != document[query] for key in range(SEQ_LENGTH)]
+            for query in range(SEQ_LENGTH)
+        ]
+        assert sample["attention_mask"].dtype == torch.bool
+        assert sample["attention_mask"].tolist() == [hidden]
+
+
+class TestBlend:
+    @pytest.fixture
+    def blend(self, tmp_path, small_recipe, bytes_section):
+        """A recipe that mixes files of a single letter each."""
+
+        def make(weights, *overrides, documents=40):
+            parts = []
+            for letter, weight in weights.items():
+                prefix = tmp_path / letter
+                if not bin_path(prefix).exists():
+                    corpus = write_jsonl(tmp_path / f"{letter}.jsonl", [letter * 50] * documents)
+                    build_tokens([corpus], prefix, bytes_section)
+                parts.append({"weight": weight, "path": str(prefix)})
+            return small_recipe("data.path=null", f"data.blend={json.dumps(parts)}", *overrides)
+
+        return make
+
+    def letters(self, dataset, number):
+        return [chr(int(dataset[index]["tokens"][0])) for index in range(number)]
+
+    def test_samples_follow_the_weights_from_the_beginning_on(self, blend):
+        letters = self.letters(built(blend({"a": 0.35, "b": 0.65})).train, 800)
+        for number in (20, 100, 800):
+            assert letters[:number].count("a") == pytest.approx(0.35 * number, abs=1.01)
+
+    def test_weights_need_not_sum_to_one(self, blend):
+        letters = self.letters(built(blend({"a": 7, "b": 13})).train, 100)
+        assert letters.count("a") == 35
+
+    def test_every_split_is_mixed(self, blend):
+        datasets = built(blend({"a": 1, "b": 1}, "data.split=80,10,10"))
+        assert set(self.letters(datasets.valid, 8)) == set(self.letters(datasets.test, 8)) == {"a", "b"}
+
+    def test_a_blend_of_one_is_that_file(self, blend, small_recipe, tmp_path):
+        mixed = built(blend({"a": 3}))
+        assert type(mixed.train).__name__ == type(built(small_recipe()).train).__name__
+
+    def test_few_samples_of_a_heavy_part_do_not_run_dry(self, blend):
+        """megatron-core's own margin is too small here: it raises an IndexError."""
+        weights = {"a": 0.9} | dict.fromkeys("bcdefghijk", 0.01)
+        datasets = built(blend(weights, documents=4), Samples(train=20))
+        assert self.letters(datasets.train, 20).count("a") >= 17
+
+    def test_every_part_is_checked(self, blend):
+        recipe = blend({"a": 1, "b": 1})
+        bin_path(recipe.data.blend[1].path).unlink()
+        assert "b.bin is missing" in error(recipe)
+
+
+class TestChecks:
+    def test_missing_files_are_named_with_the_command(self, small_recipe, token_files):
+        idx_path(token_files).unlink()
+        assert "corpus.idx is missing" in error(small_recipe())
+
+    def test_truncated_files_are_named_with_both_sizes(self, small_recipe, token_files):
+        size = bin_path(token_files).stat().st_size
+        os.truncate(bin_path(token_files), size - 10)
+        assert f"corpus.bin is truncated: {size - 10} bytes, corpus.idx promises {size}" in error(small_recipe())
+
+    def test_another_tokenizer_is_named(self, small_recipe, token_files):
+        fingerprint_path(token_files).write_text('{"fingerprint": "x", "vocab_size": 50257, "eod": 50256}')
+        assert "made with another tokenizer (50257 tokens) than the recipe's (257 tokens)" in error(small_recipe())
+
+    def test_ids_that_the_tokenizer_does_not_have_are_found_without_a_note(self, small_recipe, token_files):
+        fingerprint_path(token_files).unlink()
+        tokens = np.fromfile(bin_path(token_files), "<u2")
+        tokens[100] = 999
+        tokens.tofile(bin_path(token_files))
+        assert "token id 999, but the tokenizer has only 257 tokens" in error(small_recipe())
+
+    def test_a_split_without_documents_is_named(self, tmp_path, small_recipe, bytes_section):
+        build_tokens([write_jsonl(tmp_path / "few.jsonl", DOCUMENTS[5:9])], tmp_path / "few", bytes_section)
+        message = error(small_recipe(f"data.path={tmp_path / 'few'}"))
+        assert "split 'valid' has 0 of 4 documents with 0 tokens" in message
+
+    def test_less_text_than_a_sample_is_named(self, tmp_path, small_recipe, bytes_section):
+        build_tokens([write_jsonl(tmp_path / "few.jsonl", ["x" * SEQ_LENGTH])], tmp_path / "few", bytes_section)
+        message = error(small_recipe(f"data.path={tmp_path / 'few'}", "data.split=1,0,0", "evaluation.interval=0"))
+        assert f"with {SEQ_LENGTH} tokens, fewer than one sample of {SEQ_LENGTH} + 1" in message
+
+    def test_a_sample_and_a_label_are_enough(self, tmp_path, small_recipe, bytes_section):
+        build_tokens([write_jsonl(tmp_path / "few.jsonl", ["x" * (SEQ_LENGTH + 1)])], tmp_path / "few", bytes_section)
+        assert built(small_recipe(f"data.path={tmp_path / 'few'}", "data.split=1,0,0", "evaluation.interval=0")).train
+
+    def test_a_cache_that_cannot_be_written_is_named(self, tmp_path, small_recipe):
+        (tmp_path / "file").write_text("")
+        message = error(small_recipe(f"data.cache_path={tmp_path / 'file'}"))
+        assert f"cannot be written to {tmp_path / 'file'}" in message
+        assert "data.cache_path" in message
+
+
+class TestCache:
+    def files(self, token_files):
+        return sorted((token_files.parent / "cache").iterdir())
+
+    def tokens(self, datasets):
+        return [datasets.train[index]["tokens"].tolist() for index in range(20)]
+
+    def test_lies_beside_the_token_files(self, small_recipe, token_files):
+        built(small_recipe("evaluation.interval=0"))
+        names = {path.name.partition("-")[2] for path in self.files(token_files)}
+        kinds = ("description.txt", "document_index.npy", "sample_index.npy", "shuffle_index.npy")
+        assert names == {f"CachedGPTDataset-train-{kind}" for kind in kinds}
+
+    def test_or_where_the_recipe_says(self, tmp_path, small_recipe, token_files):
+        built(small_recipe(f"data.cache_path={tmp_path / 'elsewhere'}"))
+        assert not (token_files.parent / "cache").exists()
+        assert len(list((tmp_path / "elsewhere").iterdir())) == 12
+
+    def test_is_used_again(self, small_recipe, token_files):
+        first = built(small_recipe())
+        before = {path: path.stat().st_mtime_ns for path in self.files(token_files)}
+        again = built(small_recipe())
+        assert {path: path.stat().st_mtime_ns for path in self.files(token_files)} == before
+        assert self.tokens(again) == self.tokens(first)
+
+    def test_is_not_used_for_data_built_anew(self, tmp_path, small_recipe, token_files, bytes_section):
+        built(small_recipe(), Samples(train=1))
+        fewer = write_jsonl(tmp_path / "fewer.jsonl", DOCUMENTS[:100])
+        build_tokens([fewer], token_files, bytes_section, append_eod=True, force=True)
+        datasets = built(small_recipe(), Samples(train=1))
+        tokens = int(TokenFile.open(token_files).lengths[:90].sum())
+        assert len(datasets.train) == (tokens - 1) // SEQ_LENGTH
+
+    @pytest.mark.parametrize("kept", [0, 60, -8])
+    def test_is_made_again_if_a_killed_run_left_half_of_it(self, small_recipe, token_files, kept):
+        expected = self.tokens(built(small_recipe()))
+        for path in self.files(token_files):
+            if path.name.endswith("train-shuffle_index.npy"):
+                path.write_bytes(path.read_bytes()[:kept])
+        assert self.tokens(built(small_recipe())) == expected
+
+    @pytest.mark.parametrize("blended", [False, True])
+    def test_a_dataset_is_sent_without_its_indices(self, small_recipe, token_files, blended):
+        parts = json.dumps([{"weight": weight, "path": str(token_files)} for weight in (1, 2)])
+        recipe = small_recipe("data.path=null", f"data.blend={parts}") if blended else small_recipe()
+        datasets = built(recipe, Samples(train=20_000))
+        sent = pickle.dumps(datasets.train)
+        assert self.tokens(type(datasets)(train=pickle.loads(sent), valid=None, test=None)) == self.tokens(datasets)
+        assert len(sent) < 10_000
