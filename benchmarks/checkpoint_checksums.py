@@ -72,6 +72,8 @@ def timed(do) -> float:
 def measure(engine, folder: Path, rounds: int) -> dict[str, object]:
     """Return seconds of saving and loading, and the share of the checksums in a save."""
     saved: dict[str, list[float]] = {"with": [], "without": []}
+    from pretrain.checkpoint import storage
+
     spent, loads, checks = [], [], []
     for number in range(rounds + 1):  # the first warms up
         kinds = [("without", without_checksums), ("with", watched)]
@@ -81,14 +83,14 @@ def measure(engine, folder: Path, rounds: int) -> dict[str, object]:
             directory.mkdir()
             os.sync()
             with hindrance() as clock:
-                seconds = timed(lambda: engine.save(directory, PROGRESS))  # noqa: B023
+                seconds = timed(lambda: storage.save(engine, directory, PROGRESS))  # noqa: B023
             if number:
                 saved[kind].append(seconds)
                 if kind == "with":
                     spent.append(clock.seconds)
         if number:
             checks.append(timed(lambda: check(folder / "with")))
-            loads.append(timed(lambda: engine.load(folder / "with", weights_only=False)))
+            loads.append(timed(lambda: storage.load(engine, folder / "with", weights_only=False)))
     return {
         "bytes": sum(entry.stat().st_size for entry in (folder / "with").iterdir()),
         "seconds_of_saving": {kind: spread(values) for kind, values in saved.items()},
@@ -100,7 +102,7 @@ def measure(engine, folder: Path, rounds: int) -> dict[str, object]:
 
 
 def check(directory: Path) -> None:
-    from pretrain.engine.storage import damage
+    from pretrain.checkpoint.storage import damage
 
     if problem := damage(directory):
         raise SystemExit(problem)
@@ -143,7 +145,7 @@ def watched():
 @contextmanager
 def without_checksums():
     """Save as megatron-core does by itself."""
-    from pretrain.engine import storage
+    from pretrain.checkpoint import storage
 
     with (
         patch.object(storage, "Recorder", lambda: SimpleNamespace(open=open, files={})),

@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from engine.tiny import DATA
-from pretrain.engine.schedule import build_schedule, restore_schedule, schedule_steps
+from pretrain.checkpoint.schedule import restore_schedule
+from pretrain.engine.schedule import build_schedule, schedule_steps
 from pretrain.errors import CheckpointError
 from pretrain.recipe import make_recipe
 

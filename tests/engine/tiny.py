@@ -12,6 +12,7 @@ import torch.distributed as dist
 from megatron.core import parallel_state
 
 from engine.layouts import ITERATIONS, SAVED_AT
+from pretrain.checkpoint import storage
 from pretrain.engine import groups
 from pretrain.engine.build import build_engine
 from pretrain.plugins.manager import load
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from engine.layouts import Case
-    from pretrain.engine.megatron import MegatronEngine
+    from pretrain.engine.megatron.engine import MegatronEngine
     from pretrain.engine.protocol import Step
     from pretrain.recipe import Recipe
 
@@ -126,7 +127,7 @@ def run(case: Case, folder: Path) -> dict[str, object]:
     """Train a case in this world; `folder` is where checkpoints are."""
     with engine_of(tiny(*case.model, *case.layout)) as engine:
         if case.loads:
-            assert engine.load(folder / case.loads, weights_only=False).progress["iteration"] == SAVED_AT
+            assert storage.load(engine, folder / case.loads, weights_only=False).progress["iteration"] == SAVED_AT
             curve = []
         else:
             curve = train(engine, 0, SAVED_AT)
@@ -151,7 +152,7 @@ def save(engine: MegatronEngine, directory: Path, iteration: int) -> None:
     if dist.get_rank():
         progress["blend"] = None  # as ranks that read no data know less
     with _no_warnings_of("megatron.core.dist_checkpointing"):
-        engine.save(directory, progress)
+        storage.save(engine, directory, progress)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from pretrain.checkpoint import storage
 from pretrain.checkpoint.folder import CheckpointFolder
 from pretrain.engine.protocol import Step
 from pretrain.errors import TrainingError
@@ -51,6 +52,13 @@ class FakeEngine:
 
     def save(self, directory, progress):
         (directory / "progress").write_text(str(progress["iteration"]))
+
+
+@pytest.fixture(autouse=True)
+def files_of_fake_engines(monkeypatch):
+    """Let the storage write and read what a FakeEngine has."""
+    monkeypatch.setattr(storage, "save", lambda engine, directory, progress: engine.save(directory, progress))
+    monkeypatch.setattr(storage, "load", lambda engine, directory, **options: engine.load(directory, **options))
 
 
 class Log:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pretrain.checkpoint import checksums
+from pretrain.checkpoint import checksums, storage
+from pretrain.checkpoint.contents import Loaded
 from pretrain.checkpoint.folder import LATEST
-from pretrain.engine.protocol import Loaded
-from pretrain.engine.storage import damage
+from pretrain.checkpoint.storage import damage
 from pretrain.errors import CheckpointError, DamageError
 from pretrain.training.progress import Progress
 from pretrain.training.saving import Saving, folder_of, start_from
@@ -33,6 +33,13 @@ class FakeEngine:
         self.loaded.append((directory.name, weights_only))
         progress = {"iteration": int(directory.name[5:]), "consumed_samples": 80, "skipped_iterations": 1}
         return Loaded(progress=progress, notices=self.notices)
+
+
+@pytest.fixture(autouse=True)
+def files_of_fake_engines(monkeypatch):
+    """Let the storage write and read what a FakeEngine has."""
+    monkeypatch.setattr(storage, "save", lambda engine, directory, progress: engine.save(directory, progress))
+    monkeypatch.setattr(storage, "load", lambda engine, directory, **options: engine.load(directory, **options))
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pretrain.bridge import checkpoint as bridge_checkpoint
 from pretrain.bridge import groups as bridge_groups
 from pretrain.engine import groups
-from pretrain.engine.megatron import MegatronEngine
+from pretrain.engine.megatron.engine import MegatronEngine
 from pretrain.engine.parts import Parts
 from pretrain.errors import KernelError
 from pretrain.model.build import build
@@ -67,7 +67,7 @@ def build_engine(
 
 def _engine(parts: Parts) -> Engine:
     if parts.recipe.engine.name == "deepspeed":
-        from pretrain.engine.deepspeed import DeepSpeedEngine  # noqa: PLC0415  the megatron engine runs without it
+        from pretrain.engine.deepspeed.engine import DeepSpeedEngine  # noqa: PLC0415  the megatron engine runs without it
 
         return DeepSpeedEngine(parts)
     return MegatronEngine(parts)

@@ -14,7 +14,7 @@ from megatron.core import parallel_state
 from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
 from torch.distributed.rendezvous import rendezvous
 
-from pretrain.engine import swap_folders
+from pretrain.engine.deepspeed.offload import swap_folders
 
 if TYPE_CHECKING:
     from pretrain.plugins.backend import Backend

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor
 
+from pretrain.checkpoint.contents import Saved
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
+    from collections.abc import Iterator, Sequence
 
-    from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
-
-    from pretrain.engine.counters import Counters
     from pretrain.observe.timers import PhaseTimers
-    from pretrain.recipe import Recipe
 
 Batch = Mapping[str, Tensor | None]
 """One micro-batch: see pretrain.data.samples.batches."""
@@ -41,61 +38,11 @@ class Step:
     num_zeros_in_grad: float | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Loaded:
-    """What came of loading a checkpoint.
-
-    Attributes:
-        progress: what `Engine.save` was given.
-        notices: what the user should know, such as values of the checkpoint that win over the recipe's.
-    """
-
-    progress: Mapping[str, Any]
-    notices: Sequence[str] = ()
-
-
-class EngineState(Protocol):
-    """What an engine has in a checkpoint: megatron-core's sharded tensors, named alike by every engine.
-
-    Weights are called as megatron-core calls them, Adam's moments `optimizer.state.exp_avg.WEIGHT` and
-    `optimizer.state.exp_avg_sq.WEIGHT`, main weights `optimizer.state.fp32_param.WEIGHT`; in fp32 there are none.
-    """
-
-    def sharded(self) -> dict[str, Any]:
-        """Return what this rank has to save; all ranks call it together."""
-        ...
-
-    def counters(self) -> Counters:
-        """Return the steps taken and the loss scale."""
-        ...
-
-    def load(self, read: Callable[[dict[str, Any]], dict[str, Any]], counters: Counters | None) -> None:
-        """Take over a checkpoint; all ranks call it together.
-
-        Args:
-            read: reads what is asked for into a structure of the same shape; all ranks call it together.
-            counters: of the checkpoint; None: only the weights are read, and the optimizer starts from them.
-        """
-        ...
-
-
-class Engine(Protocol):
+class Engine(Saved, Protocol):
     """A model with its optimizer and learning-rate schedule, distributed over the ranks.
 
-    Attributes:
-        recipe: what is trained.
-        vocab_size: entries of the tokenizer, before padding.
-        schedule: the learning-rate schedule.
+    `pretrain.checkpoint.storage` saves and loads its `state`.
     """
-
-    recipe: Recipe
-    vocab_size: int
-    schedule: OptimizerParamScheduler
-
-    @property
-    def state(self) -> EngineState:
-        """What a checkpoint holds of it."""
-        ...
 
     @property
     def learning_rate(self) -> float:
@@ -148,16 +95,4 @@ class Engine(Protocol):
 
     def parameters_norm(self) -> Tensor:
         """Return the Euclidean norm of all parameters, fp32 scalar, equal on all ranks."""
-        ...
-
-    def save(self, directory: Path, progress: Mapping[str, Any]) -> None:
-        """Write everything that a resumed run needs into an empty folder; all ranks call it together."""
-        ...
-
-    def load(self, directory: Path, *, weights_only: bool) -> Loaded:
-        """Read what `save` wrote, at any layout.
-
-        Raises:
-            CheckpointError: the folder holds another model, or is damaged.
-        """
         ...

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 
+from pretrain.checkpoint import storage
 from pretrain.checkpoint.folder import LATEST, CheckpointFolder
 from pretrain.checkpoint.start import is_to_be_filled, nothing_to_load
-from pretrain.engine.agreement import of_first_rank
-from pretrain.engine.storage import damage, is_of_before_checksums
+from pretrain.collective_errors import of_first_rank
 from pretrain.errors import CheckpointError, DamageError
 from pretrain.training.progress import Progress
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from pretrain.engine.protocol import Engine, Loaded
+    from pretrain.checkpoint.contents import Loaded, Saved
     from pretrain.recipe import Recipe
 
 _FRESH = "no checkpoint yet: started from the beginning"
@@ -42,9 +42,9 @@ class Saving:
         """Say whether this iteration has been saved, or is what was loaded."""
         return self._saved == progress.iteration
 
-    def save(self, engine: Engine, progress: Progress) -> Path:
+    def save(self, engine: Saved, progress: Progress) -> Path:
         """Write a checkpoint and return its folder; all ranks together."""
-        write = partial(engine.save, progress=progress.to_mapping())
+        write = partial(storage.save, engine, progress=progress.to_mapping())
         saved = self.folder.save(progress.iteration, write, is_main=self.rank == 0, barrier=dist.barrier)
         self._saved = progress.iteration
         return saved
@@ -61,7 +61,7 @@ def folder_of(recipe: Recipe, run_dir: Path) -> CheckpointFolder:
     return CheckpointFolder(path, recipe.checkpoint.keep)
 
 
-def start_from(recipe: Recipe, engine: Engine, run_dir: Path, *, resume: bool) -> tuple[Progress, str]:
+def start_from(recipe: Recipe, engine: Saved, run_dir: Path, *, resume: bool) -> tuple[Progress, str]:
     """Load what the run starts from and return how far it is, with a remark for the journal.
 
     A resumed run takes its own latest checkpoint; without one, and for a new run, `checkpoint.load` counts.
@@ -89,7 +89,7 @@ def start_from(recipe: Recipe, engine: Engine, run_dir: Path, *, resume: bool) -
 
 def _load_latest(
     folder: CheckpointFolder,
-    engine: Engine,
+    engine: Saved,
     *,
     weights_only: bool = False,
     latest: Callable[[CheckpointFolder], int | None] = CheckpointFolder.latest,
@@ -101,7 +101,7 @@ def _load_latest(
         if iteration is None:
             return None
         directory = folder.directory(iteration)
-        return directory, engine.load(directory, weights_only=weights_only)
+        return directory, storage.load(engine, directory, weights_only=weights_only)
     except DamageError as error:  # every rank has it
         msg = f"{error}\n{_newest_sound(folder, iteration)}"
         raise DamageError(msg) from error
@@ -114,12 +114,12 @@ def _newest_sound(folder: CheckpointFolder, damaged: int | None) -> str:
     """
     there = of_first_rank(folder.iterations)
     for iteration in sorted(there, key=lambda each: (damaged is None or each <= damaged, each), reverse=True):
-        if damage(folder.directory(iteration)) is None:
+        if storage.damage(folder.directory(iteration)) is None:
             return (
                 f"The newest sound checkpoint is iteration {iteration}: write {iteration} into {folder.path / LATEST}, "
                 "and start again."
             )
-    earlier = of_first_rank(lambda: [each for each in there if is_of_before_checksums(folder.directory(each))])
+    earlier = of_first_rank(lambda: [each for each in there if storage.is_of_before_checksums(folder.directory(each))])
     if earlier:
         return (
             f"No checkpoint with checksums is sound. Iteration {earlier[-1]} is from before there were any and may be: "

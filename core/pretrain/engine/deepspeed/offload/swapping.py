@@ -8,9 +8,9 @@ import torch
 import torch.distributed as dist
 
 from pretrain.bridge.zero_files import SubGroups, is_in_file
-from pretrain.engine import swap_folders
-from pretrain.engine.async_io import require_async_io
-from pretrain.engine.locked_memory import can_lock
+from pretrain.engine.deepspeed.offload import swap_folders
+from pretrain.engine.deepspeed.offload.async_io import require_async_io
+from pretrain.engine.deepspeed.offload.locked_memory import can_lock
 from pretrain.errors import PretrainError, RecipeError
 from pretrain.model.requests import compute_dtype
 

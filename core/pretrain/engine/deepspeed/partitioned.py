@@ -10,7 +10,7 @@ from megatron.core import parallel_state
 
 from pretrain.bridge import mpu
 from pretrain.bridge.zero_files import read_in_turn
-from pretrain.engine.deepspeed_config import deepspeed_config
+from pretrain.engine.deepspeed.config import deepspeed_config
 from pretrain.errors import RecipeError
 
 if TYPE_CHECKING:

@@ -11,10 +11,12 @@ from functools import cache
 
 import pytest
 
-from engine import emulated_async_io, tiny
+from engine import tiny
 from engine.comparison import assert_close
+from engine.deepspeed import emulated_async_io
 from engine.layouts import ACCUMULATED, BF16, RECOMPUTE, STAGE
 from pretrain.bridge import deepspeed as bridge
+from pretrain.checkpoint import storage
 from pretrain.cpu.backend import CpuBackend
 
 OPTIMIZER = "engine.zero.offload_optimizer"
@@ -139,7 +141,7 @@ def test_a_run_that_stopped_goes_on_bit_for_bit(case, dtype, in_files, tmp_path)
     with tiny.engine_of(recipe) as engine:
         tiny.train(engine, 7, 9)  # another state, which loading replaces
         tiny.held_out_loss(engine)  # weights are read ahead
-        assert engine.load(tmp_path / "saved", weights_only=False).notices == []
+        assert storage.load(engine, tmp_path / "saved", weights_only=False).notices == []
         assert tiny.train(engine, 3, 6) == uninterrupted
         assert engine.parameters_norm().item() == expected
 
@@ -152,7 +154,7 @@ def test_a_run_may_stop_before_its_first_step(case, in_files, tmp_path):
         uninterrupted = tiny.train(engine, 0, 2)
     with tiny.engine_of(recipe) as engine:
         tiny.train(engine, 5, 8)
-        engine.load(tmp_path / "saved", weights_only=False)
+        storage.load(engine, tmp_path / "saved", weights_only=False)
         assert tiny.train(engine, 0, 2) == uninterrupted
 
 
@@ -167,7 +169,7 @@ def test_a_run_goes_on_without_files_and_a_run_without_them_in_files(there, in_f
             curve = tiny.train(engine, 0, 3)
             tiny.save(engine, tmp_path / f"saved {number}", 3)
         with tiny.engine_of(tiny.tiny(*after)) as engine:
-            engine.load(tmp_path / f"saved {number}", weights_only=False)
+            storage.load(engine, tmp_path / f"saved {number}", weights_only=False)
             curve += tiny.train(engine, 3, 6)
         assert_close(curve, uninterrupted(), 1e-5)
 
@@ -178,7 +180,7 @@ def test_weights_alone_start_a_new_run(in_files, tmp_path):
         tiny.save(engine, tmp_path / "saved", 3)
         weights = engine.parameters_norm().item()
     with tiny.engine_of(tiny.tiny(*in_files(*BOTH))) as engine:
-        engine.load(tmp_path / "saved", weights_only=True)
+        storage.load(engine, tmp_path / "saved", weights_only=True)
         assert engine.parameters_norm().item() == pytest.approx(weights, rel=1e-6)
         tiny.train(engine, 0, 1)  # at a rate of zero: main weights that were not loaded would show now
         assert engine.parameters_norm().item() == pytest.approx(weights, rel=1e-6)

@@ -15,26 +15,27 @@ from pretrain.bridge import deepspeed as bridge_deepspeed
 from pretrain.bridge import mpu, zero_scale
 from pretrain.bridge.deepspeed_overflow import watch_overflow
 from pretrain.bridge.optimizer import clip_by_norm
-from pretrain.engine import storage, swapping, token_loss
-from pretrain.engine.counted_adam import counted
-from pretrain.engine.deepspeed_config import deepspeed_config
-from pretrain.engine.deepspeed_state import DeepSpeedState
+from pretrain.bridge.zero_weights import own_part
+from pretrain.checkpoint.deepspeed_state import DeepSpeedState
+from pretrain.engine import token_loss
+from pretrain.engine.deepspeed.config import deepspeed_config
+from pretrain.engine.deepspeed.counted_adam import counted
+from pretrain.engine.deepspeed.host_adam import host_adam
+from pretrain.engine.deepspeed.offload import swapping
+from pretrain.engine.deepspeed.parameter_groups import parameter_groups
+from pretrain.engine.deepspeed.partitioned import splitting
 from pretrain.engine.forward import forward_logits, forward_loss, prompt_batch
-from pretrain.engine.host_adam import host_adam
-from pretrain.engine.parameter_groups import own_part, parameter_groups
-from pretrain.engine.partitioned import splitting
 from pretrain.engine.protocol import Step
 from pretrain.engine.schedule import build_schedule
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
     from contextlib import AbstractContextManager
-    from pathlib import Path
 
     from torch import Tensor
 
     from pretrain.engine.parts import Parts
-    from pretrain.engine.protocol import Batch, Loaded
+    from pretrain.engine.protocol import Batch
     from pretrain.model.gpt import GPT
     from pretrain.observe.timers import PhaseTimers
 
@@ -180,14 +181,6 @@ class DeepSpeedEngine:
             dist.all_reduce(squared, group=parallel_state.get_data_parallel_group())
         dist.all_reduce(squared, group=parallel_state.get_tensor_model_parallel_group())
         return squared.sqrt()
-
-    def save(self, directory: Path, progress: Mapping[str, Any]) -> None:
-        """Write everything that a resumed run needs."""
-        storage.save(self, directory, progress)
-
-    def load(self, directory: Path, *, weights_only: bool) -> Loaded:
-        """Read what `save` of this or the megatron engine wrote."""
-        return storage.load(self, directory, weights_only=weights_only)
 
     def _let_go(self) -> None:
         """Release weights that stay gathered for a backward pass, which does not come: they hold buffers of files."""

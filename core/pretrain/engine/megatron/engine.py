@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,21 +15,21 @@ from megatron.core.tensor_parallel import param_is_not_tensor_parallel_duplicate
 from megatron.core.transformer.module import param_is_not_shared
 
 from pretrain.bridge import optimizer as bridge_optimizer
-from pretrain.engine import setup, storage, token_loss
+from pretrain.checkpoint.megatron_state import MegatronState
+from pretrain.engine import token_loss
 from pretrain.engine.forward import forward_logits, forward_loss, prompt_batch
-from pretrain.engine.megatron_state import MegatronState
+from pretrain.engine.megatron import data_parallel
 from pretrain.engine.protocol import Step
 from pretrain.engine.schedule import build_schedule
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
     from contextlib import AbstractContextManager
-    from pathlib import Path
 
     from torch import Tensor
 
     from pretrain.engine.parts import Parts
-    from pretrain.engine.protocol import Batch, Loaded
+    from pretrain.engine.protocol import Batch
     from pretrain.observe.timers import PhaseTimers
     from pretrain.recipe import Recipe
 
@@ -45,13 +45,17 @@ class MegatronEngine:
         self._norm = parts.kernels.optimizer.gradient_norm
         self._overflow = parts.overflow
         bridge_optimizer.install(parts.kernels.optimizer, self._overflow)
-        self.chunks = setup.distribute(recipe, parts.chunks())
-        self.optimizer = setup.build_optimizer(recipe, self.chunks)
+        self.chunks = data_parallel.distribute(recipe, parts.chunks())
+        self.optimizer = data_parallel.build_optimizer(recipe, self.chunks)
         self._config = self.chunks[0].config
         self._per_token = token_loss.PerTokenGradients() if recipe.train.calculate_per_token_loss else None
-        setup.connect(self._config, recipe, self.chunks, self.optimizer, self._per_token or finalize_model_grads)
+        data_parallel.connect(
+            self._config, recipe, self.chunks, self.optimizer, self._per_token or finalize_model_grads
+        )
         self.schedule = build_schedule(recipe, self.optimizer)
-        self.state = MegatronState(self.chunks, self.optimizer, is_fp32=recipe.precision.dtype == "fp32")
+        self.state = MegatronState(
+            self.chunks, self.optimizer, self._gathered, is_fp32=recipe.precision.dtype == "fp32"
+        )
         self._forward_backward = get_forward_backward_func()
         self._reads = [_chunk_reads(recipe, chunk) for chunk in self.chunks]
 
@@ -101,35 +105,33 @@ class MegatronEngine:
     @torch.no_grad()
     def evaluate(self, batches: Iterator[Batch] | None, num_microbatches: int, iters: int = 1) -> Tensor:
         """Return the mean loss over all ranks' tokens."""
-        self._gather_parameters()
-        for chunk in self.chunks:
-            chunk.eval()
-        reports = [
-            report
-            for _ in range(iters)
-            for report in self._run(forward_loss, batches, num_microbatches, forward_only=True)
-        ]
-        self._resume_gathering()
+        with self._gathered():
+            for chunk in self.chunks:
+                chunk.eval()
+            reports = [
+                report
+                for _ in range(iters)
+                for report in self._run(forward_loss, batches, num_microbatches, forward_only=True)
+            ]
         return token_loss.mean_over_ranks(reports, self._device)
 
     @torch.no_grad()
     def next_token_logits(self, tokens: Sequence[int]) -> Tensor:
         """Return the logits of the token after `tokens`."""
-        self._gather_parameters()
-        for chunk in self.chunks:
-            chunk.eval()
         batch, position = prompt_batch(self.recipe, tokens)
         # The interleaved schedule takes micro-batches by the number of stages.
         repeats = self.recipe.parallel.pipeline_model_parallel_size if len(self.chunks) > 1 else 1
-        outputs = self._run(
-            partial(forward_logits, position),
-            iter([batch] * repeats),
-            repeats,
-            forward_only=True,
-            collect_non_loss_data=True,
-            samples=1,
-        )
-        self._resume_gathering()
+        with self._gathered():
+            for chunk in self.chunks:
+                chunk.eval()
+            outputs = self._run(
+                partial(forward_logits, position),
+                iter([batch] * repeats),
+                repeats,
+                forward_only=True,
+                collect_non_loss_data=True,
+                samples=1,
+            )
         logits = torch.zeros(self.recipe.padded_vocab_size(self.vocab_size), device=self._device)
         if outputs:
             logits.copy_(outputs[0])
@@ -141,27 +143,16 @@ class MegatronEngine:
 
     def parameters_norm(self) -> Tensor:
         """Return the norm over parameters that this rank alone holds, summed over the model-parallel ranks."""
-        self._gather_parameters()
-        counted = [
-            parameter.detach()
-            for chunk in self.chunks
-            for parameter in chunk.parameters()
-            if param_is_not_shared(parameter) and param_is_not_tensor_parallel_duplicate(parameter)
-        ]
-        squared = self._norm(counted).square()
+        with self._gathered():
+            counted = [
+                parameter.detach()
+                for chunk in self.chunks
+                for parameter in chunk.parameters()
+                if param_is_not_shared(parameter) and param_is_not_tensor_parallel_duplicate(parameter)
+            ]
+            squared = self._norm(counted).square()
         dist.all_reduce(squared, group=parallel_state.get_model_parallel_group())
-        self._resume_gathering()
         return squared.sqrt()
-
-    def save(self, directory: Path, progress: Mapping[str, Any]) -> None:
-        """Write everything that a resumed run needs."""
-        self._gather_parameters()
-        storage.save(self, directory, progress)
-        self._resume_gathering()
-
-    def load(self, directory: Path, *, weights_only: bool) -> Loaded:
-        """Read what `save` wrote."""
-        return storage.load(self, directory, weights_only=weights_only)
 
     def _loss(self, reports: list[Tensor]) -> Tensor:
         """Return what this rank tells of the loss that the step has minimized."""
@@ -197,16 +188,15 @@ class MegatronEngine:
         shared = [] if batches is None else [next(batches) for _ in range(num_microbatches)]
         return [iter(shared) if reads else None for reads in self._reads]
 
-    def _gather_parameters(self) -> None:
+    @contextmanager
+    def _gathered(self) -> Iterator[None]:
         """Finish the parameter gather that would otherwise overlap the next training forward pass."""
-        if self.recipe.parallel.overlap_param_gather:
-            for chunk in self.chunks:
-                chunk.disable_forward_pre_hook()
-
-    def _resume_gathering(self) -> None:
-        if self.recipe.parallel.overlap_param_gather:
-            for chunk in self.chunks:
-                chunk.enable_forward_pre_hook()
+        overlaps = self.recipe.parallel.overlap_param_gather
+        for chunk in self.chunks if overlaps else ():
+            chunk.disable_forward_pre_hook()
+        yield
+        for chunk in self.chunks if overlaps else ():
+            chunk.enable_forward_pre_hook()
 
     def _as_tensor(self, norm: Tensor | float) -> Tensor:
         return norm if isinstance(norm, torch.Tensor) else torch.tensor(float(norm), device=self._device)

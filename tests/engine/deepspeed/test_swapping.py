@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from engine import tiny
-from pretrain.engine import locked_memory, swapping
+from pretrain.engine.deepspeed.offload import locked_memory, swapping
 from pretrain.errors import RecipeError
 
 OPTIMIZER = "engine.zero.offload_optimizer"

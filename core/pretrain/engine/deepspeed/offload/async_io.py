@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pretrain.engine.agreement import first_problem
-from pretrain.engine.extension import Extension, load_extension
+from pretrain.collective_errors import first_problem
+from pretrain.engine.deepspeed.extension import Extension, load_extension
 from pretrain.errors import BackendError
 
 if TYPE_CHECKING:

@@ -17,14 +17,14 @@ from megatron.core import parallel_state
 from megatron.core.dist_checkpointing.optimizer import make_sharded_optimizer_tensor
 
 from pretrain.bridge.zero_state import MAIN, MOMENTS, zero_state
-from pretrain.engine.megatron_state import PREFIX, sharding_metadata
-from pretrain.engine.parameter_groups import full_shape
+from pretrain.bridge.zero_weights import full_shape
+from pretrain.checkpoint.megatron_state import PREFIX, sharding_metadata
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from pretrain.bridge.zero_scale import DynamicLossScale
-    from pretrain.engine.counters import Counters
+    from pretrain.checkpoint.contents import Counters
     from pretrain.model.gpt import GPT
 
 BATCH = 1 << 28
@@ -32,7 +32,7 @@ BATCH = 1 << 28
 
 
 class DeepSpeedState:
-    """See `pretrain.engine.protocol.EngineState`."""
+    """See `pretrain.checkpoint.contents.EngineState`."""
 
     def __init__(
         self, model: GPT, optimizer: Any, adam: Any, scale: DynamicLossScale | None, *, stage: int, is_fp32: bool

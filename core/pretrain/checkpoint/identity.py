@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from pretrain.engine.protocol import Engine
+    from pretrain.checkpoint.contents import Saved
     from pretrain.recipe import Recipe
 
 _STRUCTURE = (
@@ -36,7 +36,7 @@ _NOTED_LATER = {"model.layernorm_epsilon"}
 """What the first checkpoints of this format do not say."""
 
 
-def identity(engine: Engine) -> dict[str, Any]:
+def identity(engine: Saved) -> dict[str, Any]:
     """Return what a checkpoint holds of the model's structure, the optimizer's settings and the order of samples."""
     recipe = engine.recipe
     return {
@@ -47,7 +47,7 @@ def identity(engine: Engine) -> dict[str, Any]:
     }
 
 
-def require_same(engine: Engine, directory: Path, saved: Mapping[str, Any], *, weights_only: bool) -> None:
+def require_same(engine: Saved, directory: Path, saved: Mapping[str, Any], *, weights_only: bool) -> None:
     """Pass when a checkpoint is one of this model, and unless its weights alone are read, of this precision.
 
     Raises:
@@ -66,7 +66,7 @@ def require_same(engine: Engine, directory: Path, saved: Mapping[str, Any], *, w
         raise CheckpointError(msg)
 
 
-def differences(engine: Engine, saved: Mapping[str, Any]) -> list[str]:
+def differences(engine: Saved, saved: Mapping[str, Any]) -> list[str]:
     """Return what the user is told of settings that the checkpoint's run had otherwise; the recipe's count."""
     ours = identity(engine)
     before = {"data.index": "megatron"} | saved["samples"]  # once there was no other

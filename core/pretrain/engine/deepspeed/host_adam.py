@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from pretrain.engine.agreement import first_problem
-from pretrain.engine.counted_adam import counted
-from pretrain.engine.extension import CPU_ADAM, load_extension
+from pretrain.collective_errors import first_problem
+from pretrain.engine.deepspeed.counted_adam import counted
+from pretrain.engine.deepspeed.extension import CPU_ADAM, load_extension
 from pretrain.errors import KernelError
 from pretrain.reference.adam import FusedAdam
 

@@ -17,23 +17,22 @@ from megatron.core.dist_checkpointing.core import CheckpointingException
 from torch.distributed.checkpoint.api import CheckpointException
 
 from pretrain.bridge import checkpoint as bridge_checkpoint
-from pretrain.checkpoint import checksums
+from pretrain.checkpoint import checksums, generators
+from pretrain.checkpoint.contents import Loaded
 from pretrain.checkpoint.digest import Recorder
+from pretrain.checkpoint.identity import differences, identity, require_same
+from pretrain.checkpoint.index import check_index
+from pretrain.checkpoint.schedule import restore_schedule
 from pretrain.checkpoint.start import require_complete
-from pretrain.engine import generators
-from pretrain.engine.agreement import first_problem, of_first_rank
-from pretrain.engine.checkpoint_index import check_index
-from pretrain.engine.identity import differences, identity, require_same
-from pretrain.engine.protocol import Loaded
-from pretrain.engine.schedule import restore_schedule
+from pretrain.collective_errors import first_problem, of_first_rank
 from pretrain.errors import CheckpointError, DamageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from pretrain.checkpoint.contents import Saved
     from pretrain.checkpoint.digest import FileDigest
-    from pretrain.engine.protocol import Engine
 
 FORMAT = 3
 """Raised when a reader of before would misunderstand what is written."""
@@ -47,7 +46,7 @@ _LONGEST = 200
 """Characters of a library's message that are shown: some list every tensor."""
 
 
-def save(engine: Engine, directory: Path, progress: Mapping[str, Any]) -> None:
+def save(engine: Saved, directory: Path, progress: Mapping[str, Any]) -> None:
     """Write the engine's state into an empty folder; all ranks together.
 
     Raises:
@@ -75,7 +74,7 @@ def save(engine: Engine, directory: Path, progress: Mapping[str, Any]) -> None:
         raise CheckpointError(msg) from exc
 
 
-def load(engine: Engine, directory: Path, *, weights_only: bool) -> Loaded:
+def load(engine: Saved, directory: Path, *, weights_only: bool) -> Loaded:
     """Read the folder into the engine.
 
     Raises:

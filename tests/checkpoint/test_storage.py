@@ -11,10 +11,9 @@ import torch
 
 from engine import tiny
 from engine.layouts import STAGE
-from pretrain.checkpoint import checksums
+from pretrain.checkpoint import checksums, generators, storage
 from pretrain.checkpoint.digest import file_digest
-from pretrain.engine import generators
-from pretrain.engine.storage import read_common
+from pretrain.checkpoint.storage import read_common
 from pretrain.errors import CheckpointError, DamageError
 
 SMALL = ("model.num_layers=2",)
@@ -42,7 +41,7 @@ def damaged(saved, tmp_path):
 def refusal(directory, *overrides, weights_only=False):
     """Return the message with which a checkpoint is refused; to one of damage, what to do is added by the caller."""
     with tiny.engine_of(tiny.tiny(*SMALL, *overrides)) as engine, pytest.raises(CheckpointError) as caught:
-        engine.load(directory, weights_only=weights_only)
+        storage.load(engine, directory, weights_only=weights_only)
     message = str(caught.value)
     assert str(directory) in message
     assert message.count("\n") + isinstance(caught.value, DamageError) == 1
@@ -71,7 +70,7 @@ def test_a_run_that_stopped_goes_on_bit_for_bit(overrides, tmp_path):
         expected = (engine.loss_scale, engine.learning_rate, engine.parameters_norm().item())
     with tiny.engine_of(recipe) as engine:
         torch.rand(7)  # generators are elsewhere
-        loaded = engine.load(tmp_path / "saved", weights_only=False)
+        loaded = storage.load(engine, tmp_path / "saved", weights_only=False)
         assert loaded.progress == {"iteration": 3, "consumed_samples": 24, "skipped_iterations": 0}
         assert loaded.notices == []
         assert tiny.train(engine, 3, 6) == uninterrupted
@@ -89,7 +88,7 @@ def test_a_run_that_stopped_before_its_first_update_goes_on_bit_for_bit(override
         uninterrupted = [told(engine, iteration) for iteration in range(2, 22)]
     assert {skipped for _, _, skipped, *_ in uninterrupted} == {True, False}
     with tiny.engine_of(recipe) as engine:
-        assert engine.load(tmp_path / "saved", weights_only=False).notices == []
+        assert storage.load(engine, tmp_path / "saved", weights_only=False).notices == []
         assert [told(engine, iteration) for iteration in range(2, 22)] == uninterrupted
 
 
@@ -110,7 +109,7 @@ def test_a_checkpoint_of_another_kind_of_device_goes_on_with_generators_of_this_
         monkeypatch.undo()
         torch.rand(7)
         before = torch.get_rng_state()
-        loaded = engine.load(tmp_path / "saved", weights_only=False)
+        loaded = storage.load(engine, tmp_path / "saved", weights_only=False)
         assert torch.equal(torch.get_rng_state(), before)
     notice = "the layout or the device is another one: random generators start anew from train.seed"
     assert loaded.notices == [notice]
@@ -123,7 +122,7 @@ def test_a_checkpoint_from_before_devices_were_noted_is_one_of_this_device(tmp_p
         monkeypatch.setattr(generators, "layout", lambda: older)
         tiny.save(engine, tmp_path / "saved", 1)
         monkeypatch.undo()
-        assert engine.load(tmp_path / "saved", weights_only=False).notices == []
+        assert storage.load(engine, tmp_path / "saved", weights_only=False).notices == []
 
 
 def test_saving_does_not_disturb_the_training(tmp_path):
@@ -140,19 +139,19 @@ def test_saving_does_not_disturb_the_training(tmp_path):
 
 def test_an_engine_may_load_twice(saved):
     with tiny.engine_of(tiny.tiny(*SMALL)) as engine:
-        engine.load(saved, weights_only=False)
+        storage.load(engine, saved, weights_only=False)
         once = tiny.train(engine, 3, 5)
-        engine.load(saved, weights_only=False)
+        storage.load(engine, saved, weights_only=False)
         assert tiny.train(engine, 3, 5) == once
 
 
 @pytest.mark.parametrize("overrides", [(), ZERO1, ("precision.dtype=bf16",)], ids=["same", "zero1", "bf16"])
 def test_weights_alone_start_a_new_run(saved, overrides):
     with tiny.engine_of(tiny.tiny(*SMALL)) as engine:
-        engine.load(saved, weights_only=False)
+        storage.load(engine, saved, weights_only=False)
         weights = engine.parameters_norm().item()
     with tiny.engine_of(tiny.tiny(*SMALL, *overrides)) as engine:
-        engine.load(saved, weights_only=True)
+        storage.load(engine, saved, weights_only=True)
         assert engine.parameters_norm().item() == pytest.approx(weights, rel=1e-3 if overrides else 0)
         assert engine.learning_rate == 0.0  # the warm-up begins
         tiny.train(engine, 0, 1)  # at a rate of zero: main weights that were not loaded would show now
@@ -193,7 +192,7 @@ def test_another_model_is_refused(saved, override, named, weights_only):
 )
 def test_another_setting_of_the_training_is_told_and_taken(saved, override, notice):
     with tiny.engine_of(tiny.tiny(*SMALL, override)) as engine:
-        assert engine.load(saved, weights_only=False).notices == [notice]
+        assert storage.load(engine, saved, weights_only=False).notices == [notice]
 
 
 def test_another_tokenizer_is_refused(saved, monkeypatch):
@@ -261,7 +260,7 @@ def earlier(damaged):
 
 def test_a_checkpoint_without_checksums_is_read_with_a_notice(earlier):
     with tiny.engine_of(tiny.tiny(*SMALL)) as engine:
-        (notice,) = engine.load(earlier, weights_only=False).notices
+        (notice,) = storage.load(engine, earlier, weights_only=False).notices
     assert notice == f"{earlier} is from before checkpoints had checksums: damage would not show"
 
 

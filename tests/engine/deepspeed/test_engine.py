@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from engine import tiny
 from engine.layouts import ACCUMULATED, OFFLOAD, OFFLOAD_ALL, STAGE
+from pretrain.checkpoint import storage
 from pretrain.errors import CheckpointError
 from pretrain.model import weights
 
@@ -84,7 +85,7 @@ def goes_on(recipe, directory):
         expected = engine.loss_scale, engine.learning_rate, engine.parameters_norm().item()
     with tiny.engine_of(recipe) as engine:
         torch.rand(7)  # generators are elsewhere
-        assert engine.load(directory, weights_only=False).notices == []
+        assert storage.load(engine, directory, weights_only=False).notices == []
         assert tiny.train(engine, 3, 6) == uninterrupted
         assert (engine.loss_scale, engine.learning_rate, engine.parameters_norm().item()) == expected
 
@@ -97,7 +98,7 @@ def test_a_run_may_stop_before_its_first_step(stage, tmp_path):
         uninterrupted = tiny.train(engine, 0, 2)
     with tiny.engine_of(recipe) as engine:
         tiny.train(engine, 5, 8)  # another state, which loading replaces
-        engine.load(tmp_path / "saved", weights_only=False)
+        storage.load(engine, tmp_path / "saved", weights_only=False)
         assert tiny.train(engine, 0, 2) == uninterrupted
 
 
@@ -108,7 +109,7 @@ def test_weights_alone_start_a_new_run(stage, tmp_path):
         tiny.save(engine, tmp_path / "saved", 3)
         weights = engine.parameters_norm().item()
     with tiny.engine_of(tiny.tiny(*SMALL, *STAGE[stage])) as engine:
-        engine.load(tmp_path / "saved", weights_only=True)
+        storage.load(engine, tmp_path / "saved", weights_only=True)
         assert engine.parameters_norm().item() == pytest.approx(weights, rel=1e-6)
         tiny.train(engine, 0, 1)  # at a rate of zero: main weights that were not loaded would show now
         assert engine.parameters_norm().item() == pytest.approx(weights, rel=1e-6)
@@ -119,7 +120,7 @@ def test_another_model_is_refused(tmp_path):
     with tiny.engine_of(tiny.tiny(*SMALL, *STAGE[3])) as engine:
         tiny.save(engine, tmp_path / "saved", 0)
     with tiny.engine_of(tiny.tiny(*STAGE[3])) as engine, pytest.raises(CheckpointError, match="num_layers 2"):
-        engine.load(tmp_path / "saved", weights_only=False)
+        storage.load(engine, tmp_path / "saved", weights_only=False)
 
 
 @EVERY_STAGE
@@ -177,7 +178,7 @@ def test_padding_of_the_vocabulary_stays_zero(stage, tmp_path):
         tiny.train(engine, 0, 3)
         tiny.save(engine, tmp_path / "saved", 3)
     with tiny.engine_of(tiny.tiny(*SMALL)) as engine:
-        engine.load(tmp_path / "saved", weights_only=False)
+        storage.load(engine, tmp_path / "saved", weights_only=False)
         embedding = dict(engine.chunks[0].module.named_parameters())["embedding.word_embeddings.weight"]
         assert embedding[: tiny.VOCAB_SIZE].abs().min(dim=1).values.max() > 0
         assert not embedding[tiny.VOCAB_SIZE :].any()

@@ -12,11 +12,12 @@ from megatron.core.optimizer.grad_scaler import DynamicGradScaler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
     from megatron.core.optimizer import MegatronOptimizer
 
     from pretrain.bridge.zero_scale import LossScaler
-    from pretrain.engine.counters import Counters
+    from pretrain.checkpoint.contents import Counters
 
 PREFIX = "optimizer.state"
 """What the keys of optimizer state start with."""
@@ -26,20 +27,35 @@ _MAIN_OF_DISTRIBUTED = f"{PREFIX}.param."
 
 
 class MegatronState:
-    """The state of the model chunks and their optimizer; see `pretrain.engine.protocol.EngineState`.
+    """The state of the model chunks and their optimizer; see `pretrain.checkpoint.contents.EngineState`.
 
     megatron-core's optimizers each have a structure of their own around the same tensors. The checkpoint holds the
     tensors alone, under one name each, so that any of them, and any other engine, reads what another one wrote.
     """
 
-    def __init__(self, chunks: list[Any], optimizer: MegatronOptimizer, *, is_fp32: bool) -> None:
-        """Look at the unwrapped chunks and the optimizer, which has main weights of its own unless all is fp32."""
+    def __init__(
+        self,
+        chunks: list[Any],
+        optimizer: MegatronOptimizer,
+        gathered: Callable[[], AbstractContextManager[None]],
+        *,
+        is_fp32: bool,
+    ) -> None:
+        """Look at the unwrapped chunks and the optimizer, which has main weights of its own unless all is fp32.
+
+        In a block of `gathered` every rank has the weights of the last step.
+        """
+        self._gathered = gathered
         self._chunks = [_inner(chunk) for chunk in chunks]
         self._optimizer = optimizer
         self._is_fp32 = is_fp32
 
     def sharded(self) -> dict[str, Any]:
         """Return this rank's weights and optimizer state for saving."""
+        with self._gathered():
+            return self._sharded()
+
+    def _sharded(self) -> dict[str, Any]:
         self._allocate()
         models = self._models()
         optimizer = self._optimizer.sharded_state_dict(models, is_loading=False, metadata=sharding_metadata())

@@ -1,0 +1,54 @@
+"""The learning-rate schedule of a checkpoint, and the one of the recipe that goes on from it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pretrain.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
+
+    from pretrain.recipe import Recipe
+
+_NAMES = {
+    "max_lr": "optimizer.lr",
+    "min_lr": "schedule.min_lr",
+    "lr_warmup_steps": "the warm-up in samples",
+    "lr_decay_steps": "the decay in samples",
+    "lr_decay_style": "schedule.lr_decay_style",
+    "end_wd": "optimizer.weight_decay",
+}
+
+
+def restore_schedule(schedule: OptimizerParamScheduler, saved: dict[str, Any], recipe: Recipe) -> list[str]:
+    """Load a saved schedule, and return what is told of values that the recipe has otherwise.
+
+    As in megatron-core they must be the same, unless the recipe says which win.
+
+    Raises:
+        CheckpointError: they differ, and the recipe does not say it.
+    """
+    ours, override = schedule.state_dict(), recipe.schedule.override_opt_param_scheduler
+    differing = {name: (ours[key], saved[key]) for key, name in _NAMES.items() if ours[key] != saved[key]}
+    if differing and not override and not recipe.schedule.use_checkpoint_opt_param_scheduler:
+        raise _undecided(differing)
+    schedule.num_steps = 0  # the saved ones are added
+    schedule.load_state_dict(saved)
+    for group in schedule.optimizer.param_groups:
+        group |= {"max_lr": schedule.max_lr, "min_lr": schedule.min_lr}  # megatron-core's groups have their own
+    schedule.step(increment=0)
+    if override:
+        return [
+            f"{name}: using the recipe's {our}, not the checkpoint's {its}" for name, (our, its) in differing.items()
+        ]
+    return [f"{name}: using the checkpoint's {its}, not the recipe's {our}" for name, (our, its) in differing.items()]
+
+
+def _undecided(differing: dict[str, tuple[Any, Any]]) -> CheckpointError:
+    pairs = ", ".join(f"{name} {our} (checkpoint: {its})" for name, (our, its) in differing.items())
+    return CheckpointError(
+        f"the schedule is not the checkpoint's: {pairs}. Without lr_decay_* it is as long as the training.\n"
+        "Give the values of before, or say which win: schedule.override_opt_param_scheduler: true, the recipe's, or "
+        "schedule.use_checkpoint_opt_param_scheduler: true, the checkpoint's (a longer training ends at min_lr)."
+    )
