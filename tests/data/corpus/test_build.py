@@ -10,11 +10,11 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from pretrain.data.corpus.recipe_corpus.sources import reading
 
 from data.example_corpus import DOCUMENTS, write_jsonl
+from pretrain.data.corpus import build
 from pretrain.data.corpus.build import build_tokens
-from pretrain.data.corpus.recipe_corpus import build
+from pretrain.data.corpus.sources import reading
 from pretrain.data.token_files.fingerprint import check_fingerprint, fingerprint_path
 from pretrain.data.token_files.reading import TokenFile, bin_path, idx_path
 from pretrain.data.tokenizers import load_tokenizer

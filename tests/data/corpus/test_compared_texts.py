@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from data.corpus.sampled_texts import samples_by
 from data.example_corpus import DOCUMENTS, write_jsonl
+from pretrain.data.corpus import compared_texts
 from pretrain.data.corpus.build import build_tokens
 from pretrain.data.corpus.compared_texts import parts_of
-from pretrain.data.corpus.recipe_corpus import compared_texts
 from pretrain.data.tokenizers import fast
 from pretrain.data.tokenizers.bytes import ByteTokenizer
 from pretrain.data.tokenizers.training import train_tokenizer

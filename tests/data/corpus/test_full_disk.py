@@ -6,11 +6,11 @@ import os
 from functools import partial
 
 import pytest
-from pretrain.data.corpus.recipe_corpus.sources import reading
 
 from data.example_corpus import DOCUMENTS, write_jsonl
+from pretrain.data.corpus import build, growing_files, unfinished
 from pretrain.data.corpus.build import build_tokens
-from pretrain.data.corpus.recipe_corpus import build, growing_files, unfinished
+from pretrain.data.corpus.sources import reading
 from pretrain.data.corpus.unfinished import STATE, folder_of
 from pretrain.data.token_files import writing
 from pretrain.data.token_files.reading import bin_path, idx_path

@@ -14,12 +14,12 @@ from functools import partial
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pretrain.data.corpus.recipe_corpus.sources import reading
 
 from data.example_corpus import DOCUMENTS, write_jsonl
+from pretrain.data.corpus import build, growing_files, unfinished
 from pretrain.data.corpus.build import build_tokens
 from pretrain.data.corpus.cleaning import Cleaning
-from pretrain.data.corpus.recipe_corpus import build, growing_files, unfinished
+from pretrain.data.corpus.sources import reading
 from pretrain.data.corpus.unfinished import STATE, folder_of
 from pretrain.data.token_files.reading import bin_path, idx_path
 from pretrain.data.tokenizers.training import train_tokenizer

@@ -11,10 +11,10 @@ import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
-from pretrain.data.corpus.recipe_corpus.sources import documents, reading
 
+from pretrain.data.corpus import chunks
 from pretrain.data.corpus.build import build_tokens
-from pretrain.data.corpus.recipe_corpus import chunks
+from pretrain.data.corpus.sources import documents, reading
 from pretrain.data.corpus.unfinished import folder_of
 from pretrain.data.token_files.reading import TokenFile
 from pretrain.errors import DataError

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from data.example_corpus import DOCUMENTS, write_jsonl
+from pretrain.data.corpus import merging
 from pretrain.data.corpus.build import build_tokens
 from pretrain.data.corpus.cleaning import Cleaning
 from pretrain.data.corpus.merging import merge_tokens
-from pretrain.data.corpus.recipe_corpus import merging
 from pretrain.data.corpus.sharding import Shard
 from pretrain.data.token_files.fingerprint import fingerprint_path
 from pretrain.data.token_files.reading import TokenFile, bin_path, idx_path
