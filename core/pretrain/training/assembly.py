@@ -26,9 +26,9 @@ from pretrain.training.batch_sizes import BatchSizes, total_iterations
 from pretrain.training.continuation import continue_prompt
 from pretrain.training.garbage import Garbage
 from pretrain.training.interval import Interval
-from pretrain.training.journal import Journal
+from pretrain.training.run_logger import Journal
 from pretrain.training.loop import Training
-from pretrain.training.reading import Reading
+from pretrain.training.training_data import Reading
 from pretrain.training.saving import Saving, folder_of, start_from
 from pretrain.training.stopping import Stopping
 

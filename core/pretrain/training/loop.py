@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pretrain.training.evaluation import Evaluation, Split
     from pretrain.training.garbage import Garbage
     from pretrain.training.interval import Interval
-    from pretrain.training.journal import Journal
+    from pretrain.training.run_logger import Journal
     from pretrain.training.progress import Progress
     from pretrain.training.saving import Saving
     from pretrain.training.stopping import Stopping

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pretrain.plugins.table import KernelTable
     from pretrain.recipe import Recipe
     from pretrain.recipe.layout import Layout
-    from pretrain.training.journal import Journal
+    from pretrain.training.run_logger import Journal
 
 RECIPE = "recipe.yml"
 REPORT = "report.html"

@@ -8,7 +8,7 @@ import pytest
 
 from observe.conftest import train_record
 from pretrain.observe.records import EvalRecord
-from pretrain.training.journal import Journal
+from pretrain.training.run_logger import Journal
 from pretrain.training.progress import Progress
 
 __all__ = ["train_record"]
