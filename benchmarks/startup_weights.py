@@ -23,10 +23,9 @@ from pretrain.cpu.backend import CpuBackend
 megatron.install(CpuBackend())
 
 from pretrain.engine import groups  # noqa: E402  after the bridge
+from pretrain.engine.kernels import negotiate_collectives, negotiate_kernels  # noqa: E402
 from pretrain.model import build as model_build  # noqa: E402
-from pretrain.model.requests import kernel_requests  # noqa: E402
 from pretrain.plugins.manager import load  # noqa: E402
-from pretrain.plugins.negotiation import negotiate  # noqa: E402
 from pretrain.recipe import load_recipe  # noqa: E402
 
 VOCABULARY = 6400
@@ -59,8 +58,10 @@ def measure(layers: int) -> dict[str, object]:
     recipe = load_recipe("recipes/gpt3.yml", (*RANK_0, f"model.num_layers={layers}"))
     plugins = load("cpu")
     groups.join_world(plugins.backend, 0, 1, timeout_minutes=1)
-    groups.make_parallel_groups(recipe)
-    kernels = negotiate(plugins, kernel_requests(recipe, "cpu", VOCABULARY), {}, "allow")
+    collectives = negotiate_collectives(recipe, plugins)
+    groups.make_parallel_groups(recipe, collectives.collectives)
+    groups.seed(recipe.train.seed)
+    kernels = negotiate_kernels(recipe, plugins, VOCABULARY, collectives)
     spent = {}
     set_weights = model_build.initialize
 

@@ -65,7 +65,7 @@ def test_the_clock_stands_still_in_a_pause(monkeypatch):
     now[0] += 2  # training
     interval.pause()
     now[0] += 50  # evaluation
-    interval.go_on()
+    interval.resume()
     now[0] += 3  # training
     interval.take()
     assert interval.seconds == 5

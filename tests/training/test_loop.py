@@ -16,9 +16,10 @@ from pretrain.errors import TrainingError
 from pretrain.observe.records import EvalRecord
 from pretrain.observe.throughput import Speedometer
 from pretrain.observe.timers import PhaseTimers
-from pretrain.training.batch_sizes import BatchSizes, total_iterations
+from pretrain.training.batch_sizes import BatchSizes, Length, total_iterations
 from pretrain.training.interval import Interval
 from pretrain.training.loop import Training
+from pretrain.training.meter import Meter
 from pretrain.training.progress import Progress
 from pretrain.training.saving import Saving
 from pretrain.training.target import verdict
@@ -62,7 +63,7 @@ def files_of_fake_engines(monkeypatch):
 
 
 class Log:
-    """A journal that keeps what it is told, in order."""
+    """A logger that keeps what it is told, in order."""
 
     def __init__(self):
         self.records = []
@@ -87,14 +88,23 @@ class Log:
 def training(make, tmp_path):
     """Make a training of the smallest recipe; `said` are the reasons to stop after each iteration."""
 
-    def build(*overrides, engine=None, said=(), progress=None, layout=None):
+    def build(*overrides, engine=None, said=(), progress=None):
         recipe = make(*overrides)
         reasons, done = iter(said), progress or Progress()
+        meter = Meter(
+            recipe=recipe,
+            logger=Log(),
+            timers=PhaseTimers(),
+            interval=Interval(torch.device("cpu")),
+            speedometer=Speedometer(seq_length=32, flops_per_sequence=1e6, world_size=1, peak_flops=None),
+            device=torch.device("cpu"),
+            memory_peak=lambda: 123,
+        )
         return Training(
             recipe=recipe,
-            layout=recipe.layout(1),
-            total_iterations=total_iterations(recipe, done),
-            sizes=BatchSizes.of(recipe),
+            length=Length(
+                iterations=total_iterations(recipe, done), sizes=BatchSizes.of(recipe), layout=recipe.layout(1)
+            ),
             progress=done,
             engine=engine or FakeEngine(),
             batches=iter(()),
@@ -104,12 +114,7 @@ def training(make, tmp_path):
             saving=Saving(CheckpointFolder(tmp_path, recipe.checkpoint.keep), rank=0),
             stopping=SimpleNamespace(reason=lambda: next(reasons, ""), settle=lambda: None),
             garbage=SimpleNamespace(after=lambda iteration: None, collect=lambda: None),
-            journal=Log(),
-            timers=PhaseTimers(),
-            interval=Interval(torch.device("cpu")),
-            speedometer=Speedometer(seq_length=32, flops_per_sequence=1e6, world_size=1, peak_flops=None),
-            device=torch.device("cpu"),
-            memory_peak=lambda: 123,
+            meter=meter,
             continuation=lambda: "def main",
         )
 
@@ -121,7 +126,7 @@ def test_logs_evaluations_and_checkpoints_come_at_their_intervals_and_at_the_end
         "train.train_iters=5", "logging.log_interval=2", "evaluation.interval=3", "checkpoint.save_interval=4"
     )
     assert run.run() == ""
-    assert run.journal.events == [
+    assert run.meter.logger.events == [
         "train 2", "valid 3", "train 4", "checkpoint 4", "train 5", "checkpoint 5", "valid 5", "test 5",
         "the model continues def main",
     ]  # fmt: skip
@@ -132,7 +137,7 @@ def test_nothing_comes_twice_at_the_end(training):
         "train.train_iters=4", "logging.log_interval=2", "evaluation.interval=2", "checkpoint.save_interval=2"
     )
     run.run()
-    assert run.journal.events == [
+    assert run.meter.logger.events == [
         "train 2", "checkpoint 2", "valid 2", "train 4", "checkpoint 4", "valid 4", "test 4",
         "the model continues def main",
     ]  # fmt: skip
@@ -143,10 +148,10 @@ def test_at_the_end_a_run_says_whether_its_target_was_reached(training, target, 
     run = training("train.train_iters=4", "evaluation.interval=2", f"evaluation.target_loss={target}")
     run.run()
     told = f"target {word} loss {target:g}"  # as `Log` shortens it
-    assert [event for event in run.journal.events if event.startswith("target")] == [told]
+    assert [event for event in run.meter.logger.events if event.startswith("target")] == [told]
     stopped = training("train.train_iters=4", "evaluation.target_loss=3", said=["", "SIGTERM"])
     stopped.run()
-    assert not any(event.startswith("target") for event in stopped.journal.events)
+    assert not any(event.startswith("target") for event in stopped.meter.logger.events)
 
 
 def test_a_loss_that_is_no_number_reaches_no_target():
@@ -158,7 +163,7 @@ def test_a_loss_that_is_no_number_reaches_no_target():
 def test_a_record_tells_of_its_interval(training):
     run = training("train.train_iters=4", "logging.log_interval=2", "logging.log_params_norm=true")
     run.run()
-    record = run.journal.records[-1]
+    record = run.meter.logger.records[-1]
     assert record.lm_loss == pytest.approx(4.65)  # of iterations 3 and 4
     assert (record.iteration, record.consumed_samples, record.consumed_tokens) == (4, 32, 32 * 32)
     assert (record.global_batch_size, record.learning_rate, record.grad_norm) == (8, 24, 1.5)
@@ -168,14 +173,14 @@ def test_a_record_tells_of_its_interval(training):
 def test_a_reason_to_stop_is_followed_by_a_record_and_a_checkpoint_but_no_evaluation(training):
     run = training("train.train_iters=9", "logging.log_interval=5", "evaluation.interval=3", said=["", "", "SIGTERM"])
     assert run.run() == "SIGTERM"
-    assert run.journal.events == ["train 3", "checkpoint 3"]
+    assert run.meter.logger.events == ["train 3", "checkpoint 3"]
 
 
 def test_exit_interval(training):
     run = training("train.train_iters=9", "train.exit_interval=4", "logging.log_interval=9")
     assert run.run() == "train.exit_interval 4"
     assert run.progress.iteration == 4
-    assert run.journal.events == ["train 4", "checkpoint 4"]
+    assert run.meter.logger.events == ["train 4", "checkpoint 4"]
 
 
 @pytest.mark.parametrize("dies_at", [2, 4])
@@ -198,26 +203,26 @@ def test_a_run_that_was_killed_in_the_last_evaluation_evaluates_when_it_is_resum
     run = training("train.train_iters=4", progress=Progress(iteration=4, consumed_samples=32))
     run.saving.mark_loaded(run.progress)
     assert run.run() == ""
-    assert run.journal.events == ["valid 4", "test 4", "the model continues def main"]
+    assert run.meter.logger.events == ["valid 4", "test 4", "the model continues def main"]
 
 
 def test_an_exit_interval_saves_before_it_evaluates(training):
     run = training("train.train_iters=9", "train.exit_interval=4", "evaluation.interval=2", "logging.log_interval=9")
     run.run()
-    assert run.journal.events == ["valid 2", "train 4", "checkpoint 4", "valid 4"]
+    assert run.meter.logger.events == ["valid 2", "train 4", "checkpoint 4", "valid 4"]
 
 
 @pytest.mark.parametrize("every", [2, 4])
 def test_a_finished_training_is_no_exit(training, every):
     run = training("train.train_iters=4", f"train.exit_interval={every}", progress=Progress(2, 16))
     assert run.run() == ""
-    assert run.journal.events[-3:] == ["valid 4", "test 4", "the model continues def main"]
+    assert run.meter.logger.events[-3:] == ["valid 4", "test 4", "the model continues def main"]
 
 
 def test_garbage_is_collected_after_steps_evaluations_and_checkpoints(training):
     overrides = ("train.train_iters=2", "evaluation.interval=1", "checkpoint.save_interval=1", "logging.log_interval=9")
     run = training(*overrides)
-    events = run.journal.events
+    events = run.meter.logger.events
     run.garbage.after = lambda iteration: events.append(f"after {iteration}")
     run.garbage.collect = lambda: events.append("collect")
     run.run()
@@ -257,7 +262,7 @@ def test_a_skipped_step_is_counted_and_leaves_the_schedule(training):
     engine = FakeEngine(skips={2})
     run = training("train.train_iters=3", "logging.log_interval=3", "precision.dtype=fp16", engine=engine)
     run.run()
-    (record,) = run.journal.records
+    (record,) = run.meter.logger.records
     assert (record.skipped_iterations, record.loss_scale, record.lm_loss) == (1, 1024.0, pytest.approx(4.8))
     assert run.progress == Progress(iteration=3, consumed_samples=24, skipped_iterations=1)
     assert engine.learning_rate == 16
@@ -290,7 +295,7 @@ def test_fp16_goes_on_with_a_smaller_scale(training):
         engine=FakeEngine(breaks_at=2, skips={2}),
     )
     assert replace(run, saving=None).run() == ""
-    assert [record.lm_loss for record in run.journal.records] == [pytest.approx(4.9), None]
+    assert [record.lm_loss for record in run.meter.logger.records] == [pytest.approx(4.9), None]
 
 
 @pytest.mark.parametrize(("scale", "ends"), [(1.0, True), (2.0, False)], ids=["smallest", "not the smallest"])

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 from pretrain.plugins.table import KernelTable
 from pretrain.recipe import make_recipe
-from pretrain.training.run_files import introduce
+from pretrain.training.run_files import log_header
 from recipe.smallest import SMALLEST
 
 
@@ -16,7 +16,7 @@ def test_how_a_deepspeed_file_was_understood_is_said(tmp_path):
     engine = {"name": "deepspeed", "deepspeed_config": str(tmp_path / "ds.json")}
     recipe = make_recipe({**SMALLEST, "data": blend, "engine": engine})
     said = []
-    introduce(
+    log_header(
         SimpleNamespace(note=said.append),
         recipe,
         KernelTable(backend="cpu", provider="pretrain", rows=()),

@@ -8,18 +8,18 @@ import pytest
 
 from observe.conftest import train_record
 from pretrain.observe.records import EvalRecord
-from pretrain.training.run_logger import Journal
 from pretrain.training.progress import Progress
+from pretrain.training.run_logger import RunLogger
 
 __all__ = ["train_record"]
 
 
 @pytest.fixture
-def journal(make, tmp_path):
-    """Open a journal of the run in `tmp_path`."""
+def logger(make, tmp_path):
+    """Open the logger of the run in `tmp_path`."""
 
-    def open_journal(rank=0, progress=None, *, resumed=False, overrides=()):
-        return Journal(
+    def open_logger(rank=0, progress=None, *, resumed=False, overrides=()):
+        return RunLogger(
             make(*overrides),
             tmp_path,
             rank=rank,
@@ -28,58 +28,58 @@ def journal(make, tmp_path):
             resumed=resumed,
         )
 
-    return open_journal
+    return open_logger
 
 
 def lines(run_dir):
     return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_rank_0_tells_everything(journal, tmp_path, train_record, capsys):
-    with journal() as told:
-        told.train(train_record(10))
-        told.evaluation(EvalRecord.of("valid", 10, 2.0), consumed_samples=80)
-        told.note("a remark")
+def test_rank_0_writes_to_every_output(logger, tmp_path, train_record, capsys):
+    with logger() as opened:
+        opened.train(train_record(10))
+        opened.evaluation(EvalRecord.of("valid", 10, 2.0), consumed_samples=80)
+        opened.note("a remark")
     assert [line["kind"] for line in lines(tmp_path)] == ["train", "eval"]
     printed = "".join(capsys.readouterr())
     assert "a remark" in printed
     assert any((tmp_path / "tensorboard").iterdir())
 
 
-def test_other_ranks_are_silent(journal, tmp_path, train_record, capfd):
-    with journal(rank=1) as told:
-        told.train(train_record(10))
-        told.evaluation(EvalRecord.of("valid", 10, 2.0), consumed_samples=80)
-        told.timers({}, 10)
-        told.note("a remark")
+def test_other_ranks_are_silent(logger, tmp_path, train_record, capfd):
+    with logger(rank=1) as opened:
+        opened.train(train_record(10))
+        opened.evaluation(EvalRecord.of("valid", 10, 2.0), consumed_samples=80)
+        opened.timers({}, 10)
+        opened.note("a remark")
     assert list(tmp_path.iterdir()) == []
     assert "".join(capfd.readouterr()) == ""
 
 
-def test_tensorboard_may_be_switched_off(journal, tmp_path):
-    with journal(overrides=["logging.tensorboard=false"]):
+def test_tensorboard_may_be_switched_off(logger, tmp_path):
+    with logger(overrides=["logging.tensorboard=false"]):
         pass
     assert not (tmp_path / "tensorboard").exists()
 
 
-def test_a_resumed_run_drops_what_it_will_do_again(journal, tmp_path, train_record):
-    with journal() as told:
-        told.train(train_record(10))
-        told.evaluation(EvalRecord.of("valid", 20, 2.0), consumed_samples=800)
-    with journal(progress=Progress(iteration=10), resumed=True):
+def test_a_resumed_run_drops_what_it_will_do_again(logger, tmp_path, train_record):
+    with logger() as opened:
+        opened.train(train_record(10))
+        opened.evaluation(EvalRecord.of("valid", 20, 2.0), consumed_samples=800)
+    with logger(progress=Progress(iteration=10), resumed=True):
         pass
     assert [line["iteration"] for line in lines(tmp_path)] == [10]
 
 
-def test_a_finished_run_that_is_started_again_writes_its_evaluations_once(journal, tmp_path):
+def test_a_finished_run_that_is_started_again_writes_its_evaluations_once(logger, tmp_path):
     for attempt in range(3):
-        with journal(progress=Progress(iteration=100 * bool(attempt)), resumed=bool(attempt)) as told:
+        with logger(progress=Progress(iteration=100 * bool(attempt)), resumed=bool(attempt)) as opened:
             for split in ("valid", "test"):
-                told.evaluation(EvalRecord.of(split, 100, 2.0), consumed_samples=800)
+                opened.evaluation(EvalRecord.of(split, 100, 2.0), consumed_samples=800)
     assert [(line["split"], line["iteration"]) for line in lines(tmp_path)] == [("valid", 100), ("test", 100)]
 
 
-def test_closing_twice_is_no_error(journal):
-    told = journal()
-    told.close()
-    told.close()
+def test_closing_twice_is_no_error(logger):
+    opened = logger()
+    opened.close()
+    opened.close()

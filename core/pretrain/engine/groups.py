@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +15,31 @@ from megatron.core import parallel_state
 from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
 from torch.distributed.rendezvous import rendezvous
 
+from pretrain.bridge import groups as bridge_groups
 from pretrain.engine.deepspeed.offload import swap_folders
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pretrain.plugins.backend import Backend
+    from pretrain.plugins.signatures import ProcessGroupOptionsFn
     from pretrain.recipe import Recipe
+
+
+@contextmanager
+def joined(backend: Backend, rank: int, world_size: int, timeout_minutes: int) -> Iterator[None]:
+    """Join the default process group for a block, and leave all groups after it.
+
+    After an error only a world of one is left: with more ranks, tearing down would wait for those that have died.
+    """
+    join_world(backend, rank, world_size, timeout_minutes)
+    try:
+        yield
+    except BaseException:
+        if world_size == 1:
+            leave()
+        raise
+    leave()
 
 
 def join_world(backend: Backend, rank: int, world_size: int, timeout_minutes: int) -> None:
@@ -47,8 +68,9 @@ def _store_of_restart() -> Any:
     return dist.PrefixStore(f"restart {restarts}", store)  # type: ignore[attr-defined]
 
 
-def make_parallel_groups(recipe: Recipe) -> None:
-    """Divide the world into tensor, pipeline and data parallel groups, and seed this rank's generators."""
+def make_parallel_groups(recipe: Recipe, options: ProcessGroupOptionsFn) -> None:
+    """Divide the world into tensor, pipeline and data parallel groups, each with the options of its name."""
+    bridge_groups.install(options)
     parallel = recipe.parallel
     parallel_state.initialize_model_parallel(
         tensor_model_parallel_size=parallel.tensor_model_parallel_size,
@@ -56,11 +78,10 @@ def make_parallel_groups(recipe: Recipe) -> None:
         virtual_pipeline_model_parallel_size=parallel.virtual_pipeline_model_parallel_size,
         distributed_timeout_minutes=parallel.distributed_timeout_minutes,
     )
-    seed(recipe.train.seed)
 
 
 def data_parallel_rank() -> int:
-    """Return which of the replicas of the model this rank has a part of."""
+    """Return this rank's place among those that hold the same part of the model."""
     rank: int = parallel_state.get_data_parallel_rank()
     return rank
 

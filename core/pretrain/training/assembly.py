@@ -1,4 +1,4 @@
-"""Everything a training is made of, built in the order in which it depends on each other."""
+"""Construction of a training, part by part in the order of their dependencies."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ from pretrain.plugins.blame import naming_kernels
 from pretrain.plugins.members import take_device
 from pretrain.plugins.readiness import require_compilation, require_dtype, require_overlap
 from pretrain.training import run_files
-from pretrain.training.batch_sizes import BatchSizes, total_iterations
+from pretrain.training.batch_sizes import BatchSizes, Length, total_iterations
 from pretrain.training.continuation import continue_prompt
 from pretrain.training.garbage import Garbage
 from pretrain.training.interval import Interval
-from pretrain.training.run_logger import Journal
 from pretrain.training.loop import Training
-from pretrain.training.training_data import Reading
+from pretrain.training.meter import Meter
+from pretrain.training.run_logger import RunLogger
 from pretrain.training.saving import Saving, folder_of, start_from
 from pretrain.training.stopping import Stopping
+from pretrain.training.training_data import TrainingData
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -62,48 +63,43 @@ def assemble(
     layout = recipe.layout(world.world_size)
     device = _device(recipe, plugins, world)
     tokenizer = load_tokenizer(recipe.tokenizer)
-    groups.join_world(plugins.backend, world.rank, world.world_size, recipe.parallel.distributed_timeout_minutes)
-    try:
+    timeout_minutes = recipe.parallel.distributed_timeout_minutes
+    with groups.joined(plugins.backend, world.rank, world.world_size, timeout_minutes):
         engine, kernels = build_engine(recipe, plugins, tokenizer.vocab_size, device, partial(_tell, world.rank))
-        reading, progress, remark = _start(recipe, plugins, tokenizer, layout, engine, run_dir, resume=resume)
+        data, progress, remark = _start(recipe, plugins, tokenizer, layout, engine, run_dir, resume=resume)
+        length = Length(iterations=total_iterations(recipe, progress), sizes=BatchSizes.of(recipe), layout=layout)
         with (
-            _journal(recipe, run_dir, world.rank, progress, resumed=resume) as journal,
+            RunLogger(
+                recipe,
+                run_dir,
+                rank=world.rank,
+                total_iterations=length.iterations,
+                progress=progress,
+                resumed=resume,
+            ) as logger,
             Stopping(recipe) as stopping,
             Garbage(recipe.train.manual_gc_interval, is_manual=recipe.train.manual_gc) as garbage,
             naming_kernels(kernels),
         ):
             devices = _devices(plugins, device)
-            timers = PhaseTimers(synchronize=partial(_synchronize, device) if recipe.logging.log_timers else None)
             if world.rank == 0:
                 run_files.write(recipe, plugins, kernels.table, layout, run_dir, devices=devices, started=started)
-                run_files.introduce(journal, recipe, kernels.table, layout, tokenizer, run_dir, remark)
-            training = Training(
+                run_files.log_header(logger, recipe, kernels.table, layout, tokenizer, run_dir, remark)
+            meter = _meter(recipe, plugins, tokenizer, world, device, logger)
+            yield Training(
                 recipe=recipe,
-                layout=layout,
-                total_iterations=total_iterations(recipe, progress),
-                sizes=BatchSizes.of(recipe),
+                length=length,
                 progress=progress,
                 engine=engine,
-                batches=reading.training(progress.consumed_samples, timers),
-                evaluation=reading.evaluation(),
+                batches=data.training(progress.consumed_samples, meter.timers),
+                evaluation=data.evaluation(),
                 saving=_saving(recipe, run_dir, world.rank, progress, resumed=resume),
                 stopping=stopping,
                 garbage=garbage,
-                journal=journal,
-                timers=timers,
-                interval=Interval(device),
-                speedometer=_speedometer(recipe, plugins, tokenizer, world.world_size),
-                device=device,
-                memory_peak=lambda: plugins.backend.memory().peak,
+                meter=meter,
                 continuation=_continuation(recipe, engine, tokenizer),
             )
-            yield training
         engine.close()
-    except BaseException:
-        if world.world_size == 1:  # with more ranks, tearing down would wait for those that have died
-            groups.leave()
-        raise
-    groups.leave()
 
 
 def _device(recipe: Recipe, plugins: Plugins, world: World) -> torch.device:
@@ -115,11 +111,6 @@ def _device(recipe: Recipe, plugins: Plugins, world: World) -> torch.device:
     return device
 
 
-def _journal(recipe: Recipe, run_dir: Path, rank: int, progress: Progress, *, resumed: bool) -> Journal:
-    total = total_iterations(recipe, progress)
-    return Journal(recipe, run_dir, rank=rank, total_iterations=total, progress=progress, resumed=resumed)
-
-
 def _start(
     recipe: Recipe,
     plugins: Plugins,
@@ -129,12 +120,12 @@ def _start(
     run_dir: Path,
     *,
     resume: bool,
-) -> tuple[Reading, Progress, str]:
-    """Return what is read, how far the training is, and what to say of it."""
+) -> tuple[TrainingData, Progress, str]:
+    """Return the data, the progress that the training starts from, and a remark for the user."""
     progress, remark = start_from(recipe, engine, run_dir, resume=resume)
-    reading = Reading.of(recipe, tokenizer, layout, engine, progress, pin_memory=plugins.backend.pinned_memory())
-    reading, notices = reading.go_on(progress)
-    return reading, progress, "\n".join(filter(None, (remark, *notices)))
+    data = TrainingData.of(recipe, tokenizer, layout, engine, progress, pin_memory=plugins.backend.pinned_memory())
+    data, notices = data.resume(progress)
+    return data, progress, "\n".join(filter(None, (remark, *notices)))
 
 
 def _saving(recipe: Recipe, run_dir: Path, rank: int, progress: Progress, *, resumed: bool) -> Saving | None:
@@ -148,12 +139,22 @@ def _saving(recipe: Recipe, run_dir: Path, rank: int, progress: Progress, *, res
     return saving
 
 
-def _speedometer(recipe: Recipe, plugins: Plugins, tokenizer: Tokenizer, world_size: int) -> Speedometer:
-    return Speedometer(
-        seq_length=recipe.model.seq_length,
-        flops_per_sequence=flops_per_sequence(recipe.model, recipe.padded_vocab_size(tokenizer.vocab_size)),
-        world_size=world_size,
-        peak_flops=plugins.backend.peak_flops(compute_dtype(recipe)),
+def _meter(
+    recipe: Recipe, plugins: Plugins, tokenizer: Tokenizer, world: World, device: torch.device, logger: RunLogger
+) -> Meter:
+    return Meter(
+        recipe=recipe,
+        logger=logger,
+        timers=PhaseTimers(synchronize=partial(_synchronize, device) if recipe.logging.log_timers else None),
+        interval=Interval(device),
+        speedometer=Speedometer(
+            seq_length=recipe.model.seq_length,
+            flops_per_sequence=flops_per_sequence(recipe.model, recipe.padded_vocab_size(tokenizer.vocab_size)),
+            world_size=world.world_size,
+            peak_flops=plugins.backend.peak_flops(compute_dtype(recipe)),
+        ),
+        device=device,
+        memory_peak=lambda: plugins.backend.memory().peak,
     )
 
 
@@ -174,7 +175,7 @@ def _devices(plugins: Plugins, device: torch.device) -> list[str]:
 
 
 def _tell(rank: int, text: str) -> None:
-    """Show a line before the journal is open."""
+    """Show a line before the logger is open."""
     if rank == 0:
         click.echo(text)
 

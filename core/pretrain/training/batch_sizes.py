@@ -1,4 +1,4 @@
-"""The global batch over the training: constant, or growing with the samples consumed."""
+"""Length of a training, and its global batch: constant, or growing with the samples consumed."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pretrain.recipe import Recipe
+    from pretrain.recipe.layout import Layout
     from pretrain.training.progress import Progress
 
 
@@ -55,6 +56,25 @@ class BatchSizes:
                 return consumed + (iterations - done) * self.final
             consumed += self.at(consumed)
         return consumed
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Length:
+    """Iterations of a training, and the batch of each.
+
+    Attributes:
+        iterations: after which the training ends, those before a resume included.
+        sizes: the global batch by consumed samples.
+        layout: sizes of the parallel groups.
+    """
+
+    iterations: int
+    sizes: BatchSizes
+    layout: Layout
+
+    def batch(self, progress: Progress) -> int:
+        """Return the global batch of the next step, samples."""
+        return self.sizes.at(progress.consumed_samples)
 
 
 def total_iterations(recipe: Recipe, progress: Progress) -> int:

@@ -1,4 +1,4 @@
-"""What is added up between two logged lines, on the device and without waiting for it."""
+"""Sums between two logged lines, kept on the device without waiting for it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Totals:
-    """What an interval came to, equal on all ranks.
+    """Result of an interval, equal on all ranks.
 
     Attributes:
         lm_loss: mean over the iterations that were not skipped and whose loss was finite; None if there was none.
@@ -42,7 +42,7 @@ class Interval:
         self.samples = 0
         self.skipped_iterations = 0
         self.seconds = 0.0
-        self.go_on()
+        self.resume()
 
     def add(self, step: Step, samples: int) -> None:
         """Count a step; does not wait for the device."""
@@ -60,12 +60,12 @@ class Interval:
         self.seconds += now - self._started
         self._started = now
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Start the clock again."""
         self._started = time.perf_counter()
 
     def take(self) -> Totals:
-        """Wait for the device, and return what all ranks have added up; collective. The clock is stopped."""
+        """Stop the clock, wait for the device, and return the sums over all ranks; all ranks call it together."""
         sums = self._sums.clone()
         dist.all_reduce(sums)
         not_finite = self._sums[2:].clone()

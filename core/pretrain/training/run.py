@@ -33,7 +33,7 @@ def train(recipe: Recipe, *, backend_name: str, run_dir: Path, resume: bool, wor
     megatron.install(plugins.backend)
     from pretrain.training.assembly import assemble  # noqa: PLC0415  imports megatron.core: after the bridge
     from pretrain.training.determinism import deterministic  # noqa: PLC0415
-    from pretrain.training.run_files import conclude  # noqa: PLC0415
+    from pretrain.training.run_files import finish  # noqa: PLC0415
 
     with (
         deterministic(is_wanted=recipe.train.deterministic_mode),
@@ -41,4 +41,4 @@ def train(recipe: Recipe, *, backend_name: str, run_dir: Path, resume: bool, wor
     ):
         reason = training.run()
         if world.rank == 0:
-            conclude(training.journal, run_dir, reason, training.progress.iteration)
+            finish(training.meter.logger, run_dir, reason, training.progress.iteration)

@@ -1,10 +1,11 @@
-"""The files that describe a run, and what rank 0 says of it at the start and at the end."""
+"""Files that describe a run, and the lines that rank 0 logs at its start and end."""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import TYPE_CHECKING
 
+from pretrain.atomic_files import replacing
 from pretrain.data.token_files.entropy import unigram_entropy
 from pretrain.observe.environment import describe_environment, write_environment
 from pretrain.observe.flops import parameter_count
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from pretrain.plugins.table import KernelTable
     from pretrain.recipe import Recipe
     from pretrain.recipe.layout import Layout
-    from pretrain.training.run_logger import Journal
+    from pretrain.training.run_logger import RunLogger
 
 RECIPE = "recipe.yml"
 REPORT = "report.html"
@@ -39,9 +40,8 @@ def write(
 ) -> None:
     """Write the resolved recipe and environment.json."""
     run_dir.mkdir(parents=True, exist_ok=True)
-    temporary = run_dir / f".{RECIPE}.new"
-    temporary.write_text(recipe.dump())
-    temporary.replace(run_dir / RECIPE)
+    with replacing(run_dir / RECIPE) as stream:
+        stream.write(recipe.dump().encode())
     environment = describe_environment(
         backend=plugins.backend,
         provider=plugins.provider,
@@ -53,8 +53,8 @@ def write(
     write_environment(run_dir, environment)
 
 
-def introduce(
-    journal: Journal,
+def log_header(
+    logger: RunLogger,
     recipe: Recipe,
     table: KernelTable,
     layout: Layout,
@@ -62,27 +62,27 @@ def introduce(
     run_dir: Path,
     remark: str,
 ) -> None:
-    """Say what is trained, how it is laid out, and with which kernels."""
+    """Log the model, its layout over the ranks, and the kernels."""
     parameters = parameter_count(recipe.model, recipe.padded_vocab_size(tokenizer.vocab_size))
-    journal.note(f"run directory: {run_dir}")
-    journal.note(render(table))
-    journal.note(
+    logger.note(f"run directory: {run_dir}")
+    logger.note(render(table))
+    logger.note(
         f"{parameters / 1e6:,.1f} M parameters, {recipe.precision.dtype}; {layout.world_size} ranks: "
         f"tensor {layout.tensor_model_parallel_size} x pipeline {layout.pipeline_model_parallel_size} x "
         f"data {layout.data_parallel_size}"
     )
     if recipe.data.path is not None:
         entropy = unigram_entropy(recipe.data.path, tokenizer.vocab_size)
-        journal.note(f"unigram entropy of the corpus: {entropy:.3f} nats per token; a model that learns gets below it")
+        logger.note(f"unigram entropy of the corpus: {entropy:.3f} nats per token; a model that learns gets below it")
     for notice in (*recipe.notices, remark):
         if notice:
-            journal.note(notice)
+            logger.note(notice)
 
 
-def conclude(journal: Journal, run_dir: Path, reason: str, iteration: int) -> None:
-    """Write the report and say where everything is."""
+def finish(logger: RunLogger, run_dir: Path, reason: str, iteration: int) -> None:
+    """Write the report and log the run directory."""
     if (run_dir / METRICS).stat().st_size:  # a run that had nothing left to do has nothing to report
         write_report([run_dir], run_dir / REPORT)
-    journal.note(f"left after iteration {iteration}: {reason}" if reason else f"done: {iteration} iterations")
+    logger.note(f"left after iteration {iteration}: {reason}" if reason else f"done: {iteration} iterations")
     files = sorted(entry.name for entry in run_dir.iterdir() if not entry.name.startswith("."))
-    journal.note(f"run directory: {run_dir} ({', '.join(files)})")
+    logger.note(f"run directory: {run_dir} ({', '.join(files)})")

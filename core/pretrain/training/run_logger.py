@@ -1,4 +1,4 @@
-"""Everything a run tells the outside: console, metrics.jsonl, TensorBoard. Rank 0 writes, the others are silent."""
+"""Output of a run: console, metrics.jsonl and TensorBoard. Rank 0 writes, the others are silent."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from pretrain.training.progress import Progress
 
 
-class Journal:
-    """Sends each record to all of them."""
+class RunLogger:
+    """Sends each record to every output."""
 
     def __init__(
         self, recipe: Recipe, run_dir: Path, *, rank: int, total_iterations: int, progress: Progress, resumed: bool
@@ -42,7 +42,7 @@ class Journal:
             )
 
     def train(self, record: TrainRecord) -> None:
-        """Tell of a logged interval."""
+        """Log the record of an interval."""
         self._console.train(record)
         if self._metrics:
             self._metrics.write(record)
@@ -50,7 +50,7 @@ class Journal:
             self._tensorboard.train(record)
 
     def evaluation(self, record: EvalRecord, consumed_samples: int) -> None:
-        """Tell of an evaluation; in the files once, also where a finished run is started again."""
+        """Log an evaluation; in the files once, also where a finished run is started again."""
         self._console.evaluation(record)
         if self._metrics and self._metrics.has_evaluation(record):
             return
@@ -60,7 +60,7 @@ class Journal:
             self._tensorboard.evaluation(record, consumed_samples)
 
     def timers(self, spreads: Mapping[str, Spread], iteration: int) -> None:
-        """Tell how long phases took on the fastest and the slowest rank."""
+        """Log the time of each phase on the fastest and the slowest rank."""
         self._console.note(timers_line(spreads))
         if self._tensorboard:
             self._tensorboard.timers(spreads, iteration)

@@ -62,7 +62,7 @@ def folder_of(recipe: Recipe, run_dir: Path) -> CheckpointFolder:
 
 
 def start_from(recipe: Recipe, engine: Saved, run_dir: Path, *, resume: bool) -> tuple[Progress, str]:
-    """Load what the run starts from and return how far it is, with a remark for the journal.
+    """Load what the run starts from and return how far it is, with a remark for the user.
 
     A resumed run takes its own latest checkpoint; without one, and for a new run, `checkpoint.load` counts.
 

@@ -1,4 +1,4 @@
-"""What this rank reads: training micro-batches from a position on, and held-out ones from the start."""
+"""Micro-batches of this rank: training ones from a position on, held-out ones from the start."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Reading:
+class TrainingData:
     """The datasets of a run, as one rank reads them.
 
     Attributes:
         recipe: what is trained.
         layout: sizes of the parallel groups.
-        replica: this rank's data-parallel rank.
+        data_parallel_rank: of this rank.
         engine: tells whether this rank reads data at all.
         pin_memory: whether batches are read into page-locked memory, from which a device copies while it computes.
         datasets: None for a split that is not used, and on ranks that read none.
@@ -43,7 +43,7 @@ class Reading:
 
     recipe: Recipe
     layout: Layout
-    replica: int
+    data_parallel_rank: int
     engine: Engine
     pin_memory: bool
     datasets: Datasets
@@ -59,7 +59,7 @@ class Reading:
         progress: Progress,
         *,
         pin_memory: bool,
-    ) -> Reading:
+    ) -> TrainingData:
         """Build the datasets of what has been read and what is left; all ranks call it together."""
         needed = replace(
             samples_needed(recipe, total_iterations(recipe, progress)), train=total_samples(recipe, progress)
@@ -68,14 +68,14 @@ class Reading:
         return cls(
             recipe=recipe,
             layout=layout,
-            replica=groups.data_parallel_rank(),
+            data_parallel_rank=groups.data_parallel_rank(),
             engine=engine,
             pin_memory=pin_memory,
             datasets=datasets,
             needed=needed.train,
         )
 
-    def go_on(self, progress: Progress) -> tuple[Reading, list[str]]:
+    def resume(self, progress: Progress) -> tuple[TrainingData, list[str]]:
         """Return what is read from `progress` on, whose blend is brought up to date, and what changed in words."""
         train = self.datasets.train
         if not isinstance(train, NativeSamples):
@@ -126,7 +126,7 @@ class Reading:
         return MicroBatches(
             dataset,
             micro_batch_size=self.recipe.train.micro_batch_size,
-            data_parallel_rank=self.replica,
+            data_parallel_rank=self.data_parallel_rank,
             data_parallel_size=self.layout.data_parallel_size,
             pin_memory=self.pin_memory,
             **{"num_workers": self.recipe.data.num_workers, **options},

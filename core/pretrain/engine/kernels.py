@@ -1,0 +1,58 @@
+"""Negotiation of a run's kernels, in the two steps that the process groups divide."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pretrain.errors import KernelError
+from pretrain.model.requests import attention_requests, collectives_request, kernel_requests
+from pretrain.plugins.agreement import check_same_on_all_ranks
+from pretrain.plugins.negotiation import negotiate
+
+if TYPE_CHECKING:
+    from pretrain.plugins.kernels import Kernels
+    from pretrain.plugins.manager import Plugins
+    from pretrain.plugins.signatures import AttentionFn
+    from pretrain.recipe import Recipe
+
+
+def negotiate_collectives(recipe: Recipe, plugins: Plugins) -> Kernels:
+    """Choose the options of the process groups, which have to be known before the groups are made."""
+    backend = plugins.backend
+    request = collectives_request(recipe, backend.device_type, backend.process_group)
+    return negotiate(plugins, [request], recipe.kernels.chosen(), recipe.kernels.fallback)
+
+
+def negotiate_kernels(recipe: Recipe, plugins: Plugins, vocab_size: int, collectives: Kernels) -> Kernels:
+    """Choose all other kernels, and compare them over all ranks, which call it together.
+
+    Raises:
+        KernelError: an operation has no allowed kernel, or ranks differ in their kernels.
+    """
+    backend = plugins.backend
+    requests = kernel_requests(recipe, backend.device_type, vocab_size, backend.device_name())
+    chosen = recipe.kernels.chosen()
+    kernels = negotiate(plugins, requests, chosen, recipe.kernels.fallback, earlier=collectives)
+    check_same_on_all_ranks(kernels.table)
+    return kernels
+
+
+def attention_of_layer(recipe: Recipe, plugins: Plugins, kernels: Kernels, layer_number: int) -> AttentionFn:
+    """Return a layer's attention kernel; layers differ only where their scores are scaled differently."""
+    if not recipe.model.apply_query_key_layer_scaling:
+        return kernels.attention
+    requests = attention_requests(
+        recipe, plugins.backend.device_type, plugins.backend.device_name(), layer_number=layer_number
+    )
+    chosen = {"attention": recipe.kernels.attention, "softmax": recipe.kernels.softmax}
+    layer = negotiate(plugins, requests, chosen, recipe.kernels.fallback)
+    first = {row.operation: row.kernel for row in kernels.table.rows}
+    for row in layer.table.rows:
+        if row.kernel != first[row.operation]:
+            msg = (
+                f"{row.operation} would be kernel '{first[row.operation]}' in layer 1 and '{row.kernel}' in layer "
+                f"{layer_number}.\nName one that serves all layers: kernels.{row.operation}, or leave out "
+                "model.apply_query_key_layer_scaling."
+            )
+            raise KernelError(msg)
+    return layer.attention
