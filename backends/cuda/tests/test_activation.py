@@ -35,8 +35,8 @@ def inputs(kind, rows, features, dtype=torch.float32):
 @pytest.mark.parametrize("rows", [7, 8, 9, 20])
 def test_bias_gradients_are_summed_over_all_tiles_of_all_programs(device, monkeypatch, kind, rows):
     """Programs of two tiles of eight rows and sixteen columns; the last ones are cut off."""
-    monkeypatch.setattr("pretrain_cuda.activation_triton.STEPS", 2)
-    monkeypatch.setattr("pretrain_cuda.activation_triton.TILE_COLUMNS", 16)
+    monkeypatch.setattr("pretrain_cuda.kernels.triton.activation.STEPS", 2)
+    monkeypatch.setattr("pretrain_cuda.kernels.triton.activation.TILE_COLUMNS", 16)
     request = examples.activation(kind=kind, features=37)
     assert_agrees(build(request), oracle(request), inputs(kind, rows, 37), device)
 

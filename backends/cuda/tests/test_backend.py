@@ -11,7 +11,7 @@ import torch
 from pretrain.errors import BackendError
 from pretrain.plugins.backend import Available, Unavailable
 from pretrain.recipe import make_recipe
-from pretrain_cuda import driver, environment
+from pretrain_cuda import environment, software
 from pretrain_cuda.backend import CudaBackend
 
 A100 = "NVIDIA A100-SXM4-80GB"
@@ -31,8 +31,8 @@ def machine(monkeypatch):
     def choose(*, cuda="13.0", count=2, has_driver=True, cards=((A100, "580.65"),) * 2):
         monkeypatch.setattr(torch.version, "cuda", cuda)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
-        monkeypatch.setattr(driver, "is_there", lambda: has_driver)
-        monkeypatch.setattr(driver, "cards", lambda: tuple(driver.Card(*card) for card in cards))
+        monkeypatch.setattr(software, "has_driver", lambda: has_driver)
+        monkeypatch.setattr(software, "cards", lambda: tuple(software.Card(*card) for card in cards))
 
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     choose()
@@ -164,18 +164,18 @@ class TestDriver:
             program.chmod(0o755)
 
         monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-        driver.cards.cache_clear()
+        software.cards.cache_clear()
         yield install
-        driver.cards.cache_clear()
+        software.cards.cache_clear()
 
     def test_names_and_driver_are_read(self, smi):
         smi("echo 'NVIDIA H200, 570.86.15'; echo 'NVIDIA H200, 570.86.15'")
-        assert driver.cards() == (driver.Card("NVIDIA H200", "570.86.15"),) * 2
+        assert software.cards() == (software.Card("NVIDIA H200", "570.86.15"),) * 2
 
     @pytest.mark.parametrize("script", ["exit 9", "echo NVIDIA-SMI has failed", "true"])
     def test_a_program_that_fails_names_nothing(self, smi, script):
         smi(script)
-        assert driver.cards() == ()
+        assert software.cards() == ()
 
 
 def test_asking_opens_no_device(machine):

@@ -22,7 +22,7 @@ def build(**settings):
 @pytest.fixture
 def small_tiles(monkeypatch):
     """Tiles of 8 rows and 16 columns, two of them one after the other in a program of the backward pass."""
-    module = "pretrain_cuda.bias_dropout_add_triton"
+    module = "pretrain_cuda.kernels.triton.bias_dropout_add"
     build()  # imports it
     for name, value in {"QUARTER": 2, "COLUMNS": 16, "STEPS": 2}.items():
         monkeypatch.setattr(f"{module}.{name}", value)

@@ -22,7 +22,7 @@ def build(**settings):
 @pytest.fixture
 def small_blocks(monkeypatch):
     build()  # imports it
-    monkeypatch.setattr("pretrain_cuda.cross_entropy_triton.BLOCK", 16)
+    monkeypatch.setattr("pretrain_cuda.kernels.triton.cross_entropy.BLOCK", 16)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)

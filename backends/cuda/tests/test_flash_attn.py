@@ -16,7 +16,7 @@ from pretrain.testing.comparison import assert_agrees, random, strided
 from pretrain.testing.subject import oracle
 from pretrain.testing.suite import TestAttention, pytest_generate_tests, subject  # noqa: F401
 from pretrain_cuda.devices import Architecture
-from pretrain_cuda.flash_attn import FLASH_2, FLASH_3, FLASH_4
+from pretrain_cuda.kernels.flash_attn import FLASH_2, FLASH_3, FLASH_4
 
 BACKEND = "kit.attentions:flash_attn"
 
@@ -192,7 +192,7 @@ def test_large_heads_with_dropout_have_no_backward_kernel_on_small_cards(
 ):
     """It would launch nothing there, and leave the gradients as they were allocated."""
     install(*FILES)
-    monkeypatch.setattr("pretrain_cuda.flash_attn_limits.architecture_of", lambda _: Architecture(*capability))
+    monkeypatch.setattr("pretrain_cuda.kernels.flash_limits.architecture_of", lambda _: Architecture(*capability))
     answer = FLASH_2.answer(on("some", size=size, dropout=dropout))
     assert isinstance(answer, Decline) is bool(declines)
     if declines:

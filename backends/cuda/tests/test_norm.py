@@ -37,8 +37,8 @@ def inputs(rows, hidden, kind="LayerNorm", dtype=torch.float32):
 @pytest.mark.parametrize("rows", [1, 11, 12, 13, 40])
 def test_weight_gradients_are_summed_over_all_tiles_of_all_programs(device, monkeypatch, kind, rows):
     """Three programs of four rows at a time; some have one tile more than others."""
-    monkeypatch.setattr("pretrain_cuda.norm_triton.PROGRAMS", 3)
-    monkeypatch.setattr("pretrain_cuda.norm_triton.TILE", 256)
+    monkeypatch.setattr("pretrain_cuda.kernels.triton.norm.PROGRAMS", 3)
+    monkeypatch.setattr("pretrain_cuda.kernels.triton.norm.TILE", 256)
     request = examples.norm(kind=kind, hidden=50)
     kernel = answer("triton", request).build({})
     assert_agrees(kernel, oracle(request), inputs(rows, 50, kind), device)
@@ -56,16 +56,16 @@ def test_a_long_row_is_taken_in_one_pass_forward_and_in_turns_backward(device, k
 @pytest.mark.parametrize("rows", [1, 7, 8, 9, 50])
 def test_long_rows_have_the_gradients_of_short_ones(device, monkeypatch, kind, hidden, rows):
     """In turns of 32 columns; the weights' in three chunks of four rows and tiles of 64 columns."""
-    monkeypatch.setattr("pretrain_cuda.norm_triton.LONGEST", 64)
+    monkeypatch.setattr("pretrain_cuda.kernels.triton.norm.LONGEST", 64)
     for name, value in (("BLOCK", 32), ("TILE_ROWS", 4), ("TILE_COLUMNS", 64), ("CHUNKS", 3)):
-        monkeypatch.setattr(f"pretrain_cuda.norm_long.{name}", value)
+        monkeypatch.setattr(f"pretrain_cuda.kernels.triton.norm_long.{name}", value)
     request = examples.norm(kind=kind, hidden=hidden)
     kernel = answer("triton", request).build({})
     assert_agrees(kernel, oracle(request), inputs(rows, hidden, kind), device)
 
 
 def test_a_long_layer_norm_without_bias(device, monkeypatch):
-    monkeypatch.setattr("pretrain_cuda.norm_triton.LONGEST", 64)
+    monkeypatch.setattr("pretrain_cuda.kernels.triton.norm.LONGEST", 64)
     request = examples.norm(hidden=100)
     given = inputs(5, 100)
     del given["bias"]

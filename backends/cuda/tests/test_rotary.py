@@ -30,7 +30,7 @@ def compare(device, x, cos, sin, of=lambda x: x):
 def test_any_number_of_heads_and_any_size(device, monkeypatch, heads, size, turned, dtype):
     """Four heads or fewer at a time, the last ones cut off; halves and rests that are no powers of two."""
     rotary.answers(examples.rotary()).build({})
-    monkeypatch.setattr("pretrain_cuda.rotary_triton.TILE", 16)
+    monkeypatch.setattr("pretrain_cuda.kernels.triton.rotary.TILE", 16)
     compare(device, random(3, 2, heads, size, dtype=dtype), *rotations(3, turned))
 
 

@@ -19,9 +19,9 @@ from pretrain.testing.comparison import assert_agrees, forward_backward, random
 from pretrain.testing.masks import mask_with_empty_rows
 from pretrain.testing.subject import oracle
 from pretrain.testing.suite import TestAttention, pytest_generate_tests, subject  # noqa: F401
-from pretrain_cuda import sdpa
 from pretrain_cuda.devices import Architecture
-from pretrain_cuda.sdpa import Sdpa
+from pretrain_cuda.kernels import sdpa
+from pretrain_cuda.kernels.sdpa import Sdpa
 
 BACKEND = "kit.attentions:sdpa"
 
@@ -53,7 +53,7 @@ def allowed(monkeypatch):
         with torch.nn.attention.sdpa_kernel(SDPBackend.MATH):
             yield
 
-    monkeypatch.setattr("pretrain_cuda.sdpa.sdpa_kernel", record)
+    monkeypatch.setattr("pretrain_cuda.kernels.sdpa.sdpa_kernel", record)
     return found
 
 
@@ -98,7 +98,7 @@ def test_what_torch_makes_of_a_query_without_keys_does_not_matter(monkeypatch, m
         scores = (query @ key.transpose(-1, -2) * scale).masked_fill(~attn_mask, least)
         return torch.softmax(scores, dim=-1) @ value
 
-    monkeypatch.setattr("pretrain_cuda.sdpa.F.scaled_dot_product_attention", attend)
+    monkeypatch.setattr("pretrain_cuda.kernels.sdpa.F.scaled_dot_product_attention", attend)
     request = examples.attention(mask=mask)
     tensor, _ = mask_with_empty_rows(mask, 2, 33, 33)
     kernel, expected = Sdpa(request, SDPBackend.MATH), oracle(request)
@@ -119,7 +119,7 @@ def test_the_heads_of_one_projection_are_not_copied(monkeypatch):
     seen = []
     attend = torch.nn.functional.scaled_dot_product_attention
     monkeypatch.setattr(
-        "pretrain_cuda.sdpa.F.scaled_dot_product_attention",
+        "pretrain_cuda.kernels.sdpa.F.scaled_dot_product_attention",
         lambda *args, **kwargs: seen.extend(x.data_ptr() for x in args) or attend(*args, **kwargs),
     )
     Sdpa(examples.attention(), SDPBackend.FLASH_ATTENTION)(*parts)
@@ -195,7 +195,7 @@ def test_it_declines_with_what_does_not_fit(make, asked, reason):
     ],
 )
 def test_large_heads_need_shared_memory_backward(monkeypatch, size, dropout, capability, declines):
-    monkeypatch.setattr("pretrain_cuda.flash_attn_limits.architecture_of", lambda _: Architecture(*capability))
+    monkeypatch.setattr("pretrain_cuda.kernels.flash_limits.architecture_of", lambda _: Architecture(*capability))
     declined = sdpa.flash(on("some", size=size, dropout=dropout))
     assert isinstance(declined, Decline) is bool(declines)
     if declines:

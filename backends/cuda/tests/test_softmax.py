@@ -14,7 +14,8 @@ from pretrain.testing.comparison import assert_agrees, forward_backward, random
 from pretrain.testing.masks import example_mask
 from pretrain.testing.subject import oracle
 from pretrain.testing.suite import TestSoftmax, pytest_generate_tests, subject  # noqa: F401
-from pretrain_cuda import softmax, softmax_triton
+from pretrain_cuda import softmax
+from pretrain_cuda.kernels.triton import softmax as softmax_triton
 
 BACKEND = "kit.interpreted"
 COSTLY = False  # rows of 2112 keys take the interpreter minutes; test_conformance.py has them on a GPU

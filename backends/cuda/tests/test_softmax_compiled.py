@@ -62,7 +62,7 @@ def test_nothing_is_spilled_and_at_least_one_program_fits(compiled):
 
 
 def test_short_rows_leave_room_for_ten_programs(compiled):
-    """What the tiles were chosen by: FORWARD and BACKWARD of softmax_triton."""
+    """What the tiles were chosen by: FORWARD and BACKWARD of kernels.triton.softmax."""
     short = [kernel for kernel in compiled if kernel["threads"] == 128 and kernel["dtype"] == "torch.bfloat16"]
     assert short
     assert [kernel for kernel in short if 10 * kernel["registers"] * 128 > REGISTERS] == []
@@ -99,7 +99,7 @@ def compile_all(capability: int) -> None:
     from triton.runtime.jit import JITFunction
 
     from kit.offline import AbsentDevice
-    from pretrain_cuda.softmax_triton import Softmax
+    from pretrain_cuda.kernels.triton.softmax import Softmax
 
     triton.runtime.driver.set_active(AbsentDevice(capability))
     cubin = Path(os.environ["TRITON_CACHE_DIR"]) / "described.cubin"

@@ -18,8 +18,9 @@ from pretrain.testing import examples
 from pretrain.testing.comparison import assert_agrees, forward_backward, random
 from pretrain.testing.masks import example_mask, mask_with_empty_rows
 from pretrain.testing.subject import oracle
-from pretrain_cuda import softmax, softmax_limits
-from pretrain_cuda.softmax_extension import Softmax
+from pretrain_cuda import softmax
+from pretrain_cuda.kernels import apex_softmax_limits
+from pretrain_cuda.kernels.apex_softmax import Softmax
 
 BF16, FP16 = torch.bfloat16, torch.float16
 SMALL = 0.125
@@ -282,11 +283,11 @@ def test_the_generic_one_declines_by_its_own_rules(request_, reason):
 def test_the_module_that_is_missing_is_named(monkeypatch, mask):
     monkeypatch.setattr("pretrain_cuda.installed.has", lambda name: False)
     request = asked(FP16, mask, scale=SMALL)
-    assert answer("apex", request).reason == softmax_limits.MODULES[mask] + ROW
+    assert answer("apex", request).reason == apex_softmax_limits.MODULES[mask] + ROW
     if mask in (Mask.KEY_PADDING, Mask.ARBITRARY):
         assert answer("apex_generic", request).reason == "generic_scaled_masked_softmax_cuda" + ROW
 
 
 @pytest.mark.parametrize("keys", [1, 2, 3, 16, 31, 32, 33, 128, 129, 2048, 16384])
 def test_rows_of_a_block(keys):
-    assert softmax_limits.rows_per_block(keys) == rows_per_block(keys)
+    assert apex_softmax_limits.rows_per_block(keys) == rows_per_block(keys)

@@ -15,7 +15,8 @@ from pretrain.testing import examples
 from pretrain.testing.comparison import assert_agrees, random
 from pretrain.testing.subject import oracle
 from pretrain.testing.suite import TestAttention, pytest_generate_tests, subject  # noqa: F401
-from pretrain_cuda import attention, transformer_engine
+from pretrain_cuda import attention
+from pretrain_cuda.kernels import transformer_engine
 
 BACKEND = "kit.attentions:transformer_engine_attention"
 

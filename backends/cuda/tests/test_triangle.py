@@ -59,7 +59,7 @@ def test_the_block_size_changes_no_result(device, block_size):
 
 @pytest.mark.parametrize("dtype", examples.DTYPES, ids=str)
 def test_long_rows_are_gone_through_in_turns(device, monkeypatch, dtype):
-    monkeypatch.setattr("pretrain_cuda.triangle_triton.LONGEST", 32)
+    monkeypatch.setattr("pretrain_cuda.kernels.triton.triangle_softmax.LONGEST", 32)
     request = replace(examples.attention(dtype, length=70, heads=2), block_size=30)
     assert_agrees(answer(request).build({}), oracle(request), inputs(70, 2, heads=2, dtype=dtype), device)
 
@@ -90,7 +90,7 @@ def below_diagonal(length):
 @pytest.mark.parametrize("longest", [4096, 16])
 def test_dropped_weights_are_dropped_backward_too(device, monkeypatch, longest):
     """Against float64 with the same weights kept: the gradients of query and key too."""
-    monkeypatch.setattr("pretrain_cuda.triangle_triton.LONGEST", longest)
+    monkeypatch.setattr("pretrain_cuda.kernels.triton.triangle_softmax.LONGEST", longest)
     request = replace(examples.attention(length=40, heads=2, size=40, dropout=0.25), block_size=15)
     kernel = answer(request).build({})
     expected = causal_with(kept(kernel, 40, device, heads=2), 0.25, request.scale)
@@ -105,7 +105,7 @@ def test_dropped_weights_are_dropped_backward_too(device, monkeypatch, longest):
 @pytest.mark.parametrize("longest", [4096, 16])
 def test_every_weight_is_dropped_on_its_own(device, monkeypatch, longest):
     """The rate is right over all; no two rows of 30 keys keep the same ones, and no turn repeats the one before."""
-    monkeypatch.setattr("pretrain_cuda.triangle_triton.LONGEST", longest)
+    monkeypatch.setattr("pretrain_cuda.kernels.triton.triangle_softmax.LONGEST", longest)
     length = 64
     kernel = answer(replace(examples.attention(length=length, size=length, dropout=0.3), block_size=20)).build({})
     keeps = kept(kernel, length, device)
@@ -129,7 +129,7 @@ def test_what_is_dropped_comes_from_the_devices_default_generator(device):
 
 @pytest.mark.parametrize("probability", [1e-7, 0.1, 1 / 3, 0.9, 1 - 2**-15])
 def test_dropping_keeps_the_expectation(probability):
-    from pretrain_cuda.triangle_triton import Dropping
+    from pretrain_cuda.kernels.triton.triangle_softmax import Dropping
 
     dropping = Dropping(probability)
     rounded = dropping.threshold / 2**16
@@ -179,7 +179,7 @@ def test_a_second_backward_finds_the_weights_unchanged(device):
 
 
 def test_without_gradients_a_strip_is_gone_before_the_next(device, monkeypatch):
-    from pretrain_cuda import triangle
+    from pretrain_cuda.kernels import triangle
 
     strips, softmax = [], triangle.softmax_
 

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from pretrain.plugins.offer import offer_unless
-from pretrain_cuda import triton_fit
+from pretrain_cuda.kernels import triton_requirements
 
 if TYPE_CHECKING:
     from pretrain.plugins.offer import Decline, Offer
@@ -21,9 +21,9 @@ NAME = "triton"
 
 def answers(request: ActivationRequest) -> Offer | Decline:
     """Return the one kernel, or why it does not fit."""
-    reason = triton_fit.unfit(request)
-    return offer_unless(reason, name=NAME, build=lambda _: _build(request), provider=triton_fit.provider())
+    reason = triton_requirements.unfit(request)
+    return offer_unless(reason, name=NAME, build=lambda _: _build(request), provider=triton_requirements.provider())
 
 
 def _build(request: ActivationRequest) -> Any:
-    return import_module("pretrain_cuda.activation_triton").Activation(request)
+    return import_module("pretrain_cuda.kernels.triton.activation").Activation(request)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from pretrain.plugins.offer import offer_unless
 from pretrain.plugins.requests import Mask
-from pretrain_cuda import sdpa, transformer_engine, triton_fit
 from pretrain_cuda.devices import BLACKWELL, HOPPER, architecture_of
-from pretrain_cuda.flash_attn import FLASH_2, FLASH_3, FLASH_4
+from pretrain_cuda.kernels import sdpa, transformer_engine, triton_requirements
+from pretrain_cuda.kernels.flash_attn import FLASH_2, FLASH_3, FLASH_4
 
 if TYPE_CHECKING:
     from pretrain.plugins.offer import Decline, Offer
@@ -43,14 +43,14 @@ def _last(request: AttentionRequest) -> list[Offer | Decline]:
 
 
 def _triangle(request: AttentionRequest) -> Offer | Decline:
-    reason = triton_fit.unfit(request)
+    reason = triton_requirements.unfit(request)
     if request.mask is not Mask.CAUSAL:
         reason = f"mask {request.mask}; only {Mask.CAUSAL}"
     elif not 0 <= request.dropout < LARGEST_DROPOUT:
         reason = f"dropout {request.dropout}; only below {LARGEST_DROPOUT}"
 
     def build(_: object) -> Any:
-        return import_module("pretrain_cuda.triangle").Triangle(request)  # imports triton
+        return import_module("pretrain_cuda.kernels.triangle").Triangle(request)  # imports triton
 
-    provider = triton_fit.provider()
+    provider = triton_requirements.provider()
     return offer_unless(reason, name="triangle_triton", kind="triangle", build=build, provider=provider)

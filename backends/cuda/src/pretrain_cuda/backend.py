@@ -10,7 +10,7 @@ import torch
 from pretrain.errors import BackendError
 from pretrain.plugins.backend import Available, Backend, PointToPoint, Unavailable
 from pretrain.plugins.named import NamedDevice
-from pretrain_cuda import devices, driver, environment
+from pretrain_cuda import devices, environment, software
 from pretrain_cuda.devices import AMPERE, BLACKWELL
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class CudaBackend(Backend):
         count = torch.cuda.device_count()  # by NVML: no context is opened
         if count:
             return Available(_described(count))
-        if not driver.is_there():
+        if not software.has_driver():
             return Unavailable(
                 "there is no NVIDIA driver (libcuda.so.1)", "Install it, or start the container with --gpus all."
             )
@@ -110,7 +110,7 @@ class CudaBackend(Backend):
         return {
             "device": self.device_name(),
             "compute_capability": str(devices.architecture_of("")),
-            "driver": driver.cards()[0].driver if driver.cards() else "not known",
+            "driver": software.cards()[0].driver if software.cards() else "not known",
             "cuda": str(torch.version.cuda),
             "cudnn": str(torch.backends.cudnn.version()),  # type: ignore[no-untyped-call]
             "nccl": ".".join(str(part) for part in torch.cuda.nccl.version()),  # type: ignore[no-untyped-call]
@@ -126,7 +126,7 @@ class _Named(NamedDevice, CudaBackend):
 
 def _described(count: int) -> str:
     """Say how many GPUs of which name; nvidia-smi lists all of the machine, so mixed ones are left unnamed."""
-    cards = driver.cards()
+    cards = software.cards()
     names = {card.name for card in cards}
     if len(names) != 1:
         return f"{count} GPUs"
@@ -134,7 +134,7 @@ def _described(count: int) -> str:
 
 
 def _newer_than_hopper() -> bool:
-    found = [devices.find(card.name) for card in driver.cards()]
+    found = [devices.find(card.name) for card in software.cards()]
     return bool(found) and all(device is not None and device.architecture >= BLACKWELL for device in found)
 
 

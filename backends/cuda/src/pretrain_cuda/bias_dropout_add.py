@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from pretrain.plugins.offer import offer_unless
-from pretrain_cuda import triton_fit
+from pretrain_cuda.kernels import triton_requirements
 
 if TYPE_CHECKING:
     from pretrain.plugins.offer import Decline, Offer
@@ -20,11 +20,11 @@ NAME = "triton"
 
 def answers(request: BiasDropoutAddRequest) -> Offer | Decline:
     """Return the one kernel, or why it does not fit."""
-    reason = triton_fit.unfit(request)
+    reason = triton_requirements.unfit(request)
     if not 0 <= request.dropout < 1:
         reason = f"dropout {request.dropout}; only from 0 to below 1"
-    return offer_unless(reason, name=NAME, build=lambda _: _build(request), provider=triton_fit.provider())
+    return offer_unless(reason, name=NAME, build=lambda _: _build(request), provider=triton_requirements.provider())
 
 
 def _build(request: BiasDropoutAddRequest) -> Any:
-    return import_module("pretrain_cuda.bias_dropout_add_triton").BiasDropoutAdd(request)
+    return import_module("pretrain_cuda.kernels.triton.bias_dropout_add").BiasDropoutAdd(request)

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from pretrain.plugins.offer import offer_unless
-from pretrain_cuda import triton_fit
+from pretrain_cuda.kernels import triton_requirements
 
 if TYPE_CHECKING:
     from pretrain.plugins.offer import Decline, Offer
@@ -20,11 +20,11 @@ NAME = "triton"
 
 def answers(request: CrossEntropyRequest) -> Offer | Decline:
     """Return the one kernel, or why it does not fit."""
-    reason = triton_fit.unfit(request)
+    reason = triton_requirements.unfit(request)
     if not request.in_fp32:
         reason = reason or "in_fp32 False (precision.fp16_lm_cross_entropy); only True"
-    return offer_unless(reason, name=NAME, build=lambda _: _build(request), provider=triton_fit.provider())
+    return offer_unless(reason, name=NAME, build=lambda _: _build(request), provider=triton_requirements.provider())
 
 
 def _build(request: CrossEntropyRequest) -> Any:
-    return import_module("pretrain_cuda.cross_entropy_triton").CrossEntropy(request)
+    return import_module("pretrain_cuda.kernels.triton.cross_entropy").CrossEntropy(request)

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from pretrain.plugins.offer import Absent, offer_unless
 from pretrain.reference.torch_norm import TorchNorm
-from pretrain_cuda import installed, triton_fit
+from pretrain_cuda import installed
+from pretrain_cuda.kernels import triton_requirements
 
 if TYPE_CHECKING:
     from pretrain.plugins.offer import Decline, Offer
@@ -32,9 +33,9 @@ LONGEST_ROW = 32768
 def answers(request: NormRequest) -> list[Offer | Decline]:
     """Return the kernels for a request, the best one first."""
     return [
-        _answer(request, "apex_fast", _apex_fast(request), "apex", "norm_apex.FastLayerNorm"),
-        _answer(request, "apex", _apex(request), "apex", "norm_apex.FusedNorm"),
-        _answer(request, "triton", _triton(request), "triton", "norm_triton.Norm"),
+        _answer(request, "apex_fast", _apex_fast(request), "apex", "apex_norm.FastLayerNorm"),
+        _answer(request, "apex", _apex(request), "apex", "apex_norm.FusedNorm"),
+        _answer(request, "triton", _triton(request), "triton", "triton.norm.Norm"),
         offer_unless(
             _one_dtype(request), name="torch", build=lambda _: TorchNorm(request), provider=installed.version("torch")
         ),
@@ -42,10 +43,10 @@ def answers(request: NormRequest) -> list[Offer | Decline]:
 
 
 def _answer(request: NormRequest, name: str, reason: str, library: str, kernel: str) -> Offer | Decline:
-    module, _, attribute = kernel.partition(".")
+    module, _, attribute = kernel.rpartition(".")
 
     def build(_: object) -> Any:
-        return getattr(import_module(f"pretrain_cuda.{module}"), attribute)(request)
+        return getattr(import_module(f"pretrain_cuda.kernels.{module}"), attribute)(request)
 
     return offer_unless(reason, name=name, build=build, provider=installed.version(library))
 
@@ -66,12 +67,12 @@ def _apex(request: NormRequest) -> str:
 def _triton(request: NormRequest) -> str:
     if request.hidden_size > LONGEST_ROW:
         return f"hidden size {request.hidden_size}; at most {LONGEST_ROW}"
-    return triton_fit.unfit(request)
+    return triton_requirements.unfit(request)
 
 
 def _one_dtype(request: NormRequest) -> str:
     """Say why a library's kernel does not fit: with mixed dtypes apex returns the weight's, and torch raises."""
-    if request.dtype not in triton_fit.DTYPES:
+    if request.dtype not in triton_requirements.DTYPES:
         return f"dtype {request.dtype}; only float32, float16, bfloat16"
     if request.weight_dtype != request.dtype:
         return f"weights in {request.weight_dtype} for {request.dtype}; only both in one dtype"

@@ -11,7 +11,7 @@ from pretrain.plugins.offer import Absent, Decline, Offer
 from pretrain.plugins.signatures import OptimizerKernels
 from pretrain.reference.adam import FusedAdam, gradient_norm
 from pretrain_cuda import installed
-from pretrain_cuda.gradient_norm import foreach_norm
+from pretrain_cuda.kernels.gradient_norm import foreach_norm
 
 if TYPE_CHECKING:
     from pretrain.plugins.offer import Answer

@@ -6,7 +6,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
 from pretrain.plugins.offer import offer_unless
-from pretrain_cuda import installed, softmax_limits, triton_fit
+from pretrain_cuda import installed
+from pretrain_cuda.kernels import apex_softmax_limits, triton_requirements
 
 if TYPE_CHECKING:
     from pretrain.plugins.offer import Decline, Offer
@@ -22,20 +23,22 @@ def answers(request: SoftmaxRequest) -> list[Offer | Decline]:
     """
     return [
         _triton(request),
-        _extension(request, "apex", softmax_limits.apex(request), softmax_limits.MODULES[request.mask]),
-        _extension(request, "apex_generic", softmax_limits.apex_generic(request), softmax_limits.GENERIC),
+        _extension(request, "apex", apex_softmax_limits.apex(request), apex_softmax_limits.MODULES[request.mask]),
+        _extension(request, "apex_generic", apex_softmax_limits.apex_generic(request), apex_softmax_limits.GENERIC),
     ]
 
 
 def _triton(request: SoftmaxRequest) -> Offer | Decline:
     def build(_: object) -> SoftmaxFn:
-        return cast("SoftmaxFn", import_module("pretrain_cuda.softmax_triton").Softmax(request))
+        return cast("SoftmaxFn", import_module("pretrain_cuda.kernels.triton.softmax").Softmax(request))
 
-    return offer_unless(triton_fit.unfit(request), name="triton", build=build, provider=triton_fit.provider())
+    return offer_unless(
+        triton_requirements.unfit(request), name="triton", build=build, provider=triton_requirements.provider()
+    )
 
 
 def _extension(request: SoftmaxRequest, name: str, reason: str, module: str) -> Offer | Decline:
     def build(_: object) -> SoftmaxFn:
-        return cast("SoftmaxFn", import_module("pretrain_cuda.softmax_extension").Softmax(request, module))
+        return cast("SoftmaxFn", import_module("pretrain_cuda.kernels.apex_softmax").Softmax(request, module))
 
     return offer_unless(reason, name=name, build=build, provider=installed.version("apex"))

@@ -27,13 +27,13 @@ class _Altered:
 
 
 def _launch(alter) -> None:
-    from pretrain_cuda import bias_dropout_add_triton as module
+    from pretrain_cuda.kernels.triton import bias_dropout_add as module
 
     module._forward = _Altered(module._forward, alter)
 
 
 def _call(before) -> None:
-    from pretrain_cuda.bias_dropout_add_triton import BiasDropoutAdd
+    from pretrain_cuda.kernels.triton.bias_dropout_add import BiasDropoutAdd
 
     call = BiasDropoutAdd.__call__
 

@@ -17,9 +17,9 @@ from pretrain.plugins import hookimpl
 from pretrain.plugins.offer import Decline, Offer
 from pretrain.plugins.requests import Mask
 from pretrain_cuda.attention import answers
-from pretrain_cuda.flash_attn import FlashAttention
-from pretrain_cuda.sdpa import Sdpa
-from pretrain_cuda.transformer_engine import DotProductAttention
+from pretrain_cuda.kernels.flash_attn import FlashAttention
+from pretrain_cuda.kernels.sdpa import Sdpa
+from pretrain_cuda.kernels.transformer_engine import DotProductAttention
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,7 +14,7 @@ import triton
 from triton.runtime.jit import JITFunction
 
 from kit.offline import AbsentDevice
-from pretrain_cuda.triangle_triton import Dropping, softmax_, softmax_backward_
+from pretrain_cuda.kernels.triton.triangle_softmax import Dropping, softmax_, softmax_backward_
 
 
 def loads(capability: int) -> dict[str, tuple[int, int]]:

@@ -11,14 +11,14 @@ import torch
 
 from pretrain.plugins.requests import Mask
 from pretrain.testing import examples
-from pretrain_cuda.activation_triton import Activation
-from pretrain_cuda.bias_dropout_add_triton import BiasDropoutAdd
-from pretrain_cuda.cross_entropy_triton import CrossEntropy
+from pretrain_cuda.kernels.triton.activation import Activation
+from pretrain_cuda.kernels.triton.bias_dropout_add import BiasDropoutAdd
+from pretrain_cuda.kernels.triton.cross_entropy import CrossEntropy
+from pretrain_cuda.kernels.triton.norm import Norm
+from pretrain_cuda.kernels.triton.rotary import rotate
+from pretrain_cuda.kernels.triton.softmax import Softmax
+from pretrain_cuda.kernels.triton.triangle_softmax import Dropping, softmax_, softmax_backward_
 from pretrain_cuda.norm import LONGEST_ROW
-from pretrain_cuda.norm_triton import Norm
-from pretrain_cuda.rotary_triton import rotate
-from pretrain_cuda.softmax_triton import Softmax
-from pretrain_cuda.triangle_triton import Dropping, softmax_, softmax_backward_
 
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 """fp16 is read, computed and written as bf16 is."""

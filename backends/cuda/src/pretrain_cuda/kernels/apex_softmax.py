@@ -9,7 +9,7 @@ import torch
 
 from pretrain.plugins.requests import Mask
 from pretrain.reference.masks import check_given
-from pretrain_cuda.softmax_limits import GENERIC
+from pretrain_cuda.kernels.apex_softmax_limits import GENERIC
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Softmax:
-    """A `SoftmaxFn` for what `softmax_limits` lets through."""
+    """A `SoftmaxFn` for what `apex_softmax_limits` lets through."""
 
     def __init__(self, request: SoftmaxRequest, module: str) -> None:
         self.mask, self.scale = request.mask, request.scale

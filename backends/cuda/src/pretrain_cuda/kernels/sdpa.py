@@ -18,7 +18,7 @@ from pretrain.plugins.requests import Mask
 from pretrain.reference.attention import to_context
 from pretrain.reference.masks import check_given
 from pretrain_cuda.devices import AMPERE, architecture_of
-from pretrain_cuda.flash_attn_limits import (
+from pretrain_cuda.kernels.flash_limits import (
     HALF,
     before_ampere,
     has_little_shared_memory,

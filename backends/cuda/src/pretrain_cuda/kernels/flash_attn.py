@@ -15,7 +15,7 @@ from pretrain.plugins.offer import Absent, offer_unless
 from pretrain.plugins.requests import Mask
 from pretrain.reference.masks import check_given
 from pretrain_cuda import installed
-from pretrain_cuda.flash_attn_limits import (
+from pretrain_cuda.kernels.flash_limits import (
     before_ampere,
     has_little_shared_memory,
     no_multiple_of,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pretrain.plugins.offer import Decline, Offer
     from pretrain.plugins.requests import AttentionRequest
     from pretrain_cuda.devices import Architecture
-    from pretrain_cuda.flash_attn_limits import Limits
+    from pretrain_cuda.kernels.flash_limits import Limits
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

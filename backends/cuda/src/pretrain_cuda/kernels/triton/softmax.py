@@ -10,8 +10,8 @@ from torch.autograd.function import once_differentiable
 
 from pretrain.plugins.requests import Mask
 from pretrain.reference.masks import check_given
-from pretrain_cuda.softmax_long import backward_long, forward_long
-from pretrain_cuda.softmax_tile import backward_tile, forward_tile
+from pretrain_cuda.kernels.triton.softmax_long import backward_long, forward_long
+from pretrain_cuda.kernels.triton.softmax_tile import backward_tile, forward_tile
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -1,4 +1,4 @@
-"""Answers of NVIDIA's driver, without opening a device context: the launcher asks, in a process that uses no device."""
+"""Software that an NVIDIA GPU needs: its driver. No device context is opened, since the launcher asks too."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Card:
     driver: str
 
 
-def is_there() -> bool:
+def has_driver() -> bool:
     """Say whether the driver's library can be loaded."""
     try:
         ctypes.CDLL("libcuda.so.1")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from pretrain_cuda.softmax_tile import LOG2_E, finite, is_read, offset, scaled, share, shared_gradient
+from pretrain_cuda.kernels.triton.softmax_tile import LOG2_E, finite, is_read, offset, scaled, share, shared_gradient
 
 
 @triton.jit  # type: ignore[untyped-decorator]  # triton has no types

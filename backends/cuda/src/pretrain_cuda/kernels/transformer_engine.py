@@ -15,7 +15,7 @@ from pretrain.plugins.offer import Absent, offer_unless
 from pretrain.plugins.requests import Mask
 from pretrain.reference.masks import check_given
 from pretrain_cuda import installed
-from pretrain_cuda.flash_attn_limits import before_ampere, no_multiple_of, over_head_size, unfit
+from pretrain_cuda.kernels.flash_limits import before_ampere, no_multiple_of, over_head_size, unfit
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -10,7 +10,7 @@ import triton.language as tl
 from torch.autograd.function import once_differentiable
 
 from pretrain.reference.norm import refuse_bias
-from pretrain_cuda import norm_long
+from pretrain_cuda.kernels.triton import norm_long
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -53,7 +53,7 @@ def backward_row(
     centred: tl.constexpr,
     block: tl.constexpr,
 ) -> None:
-    """Write the gradient of one row: see norm_triton for the formula."""
+    """Write the gradient of one row: see norm for the formula."""
     row = tl.program_id(0).to(tl.int64)
     x += row * columns
     grad_y += row * columns

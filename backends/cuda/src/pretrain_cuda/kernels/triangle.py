@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 
 from pretrain.reference.attention import by_group, scaled_product
 from pretrain.reference.precision import wide
-from pretrain_cuda.triangle_triton import Dropping, softmax_, softmax_backward_
+from pretrain_cuda.kernels.triton.triangle_softmax import Dropping, softmax_, softmax_backward_
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,0 +1,1 @@
+"""Kernels written in Triton; every module here except this one imports triton."""
