@@ -9,7 +9,8 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-RESULTS = Path(__file__).parent / "results"
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
 _DISTRIBUTIONS = (
     *("torch", "megatron-core", "transformers", "tokenizers", "numpy", "deepspeed", "pretrain"),
     *("gigatoken", "orjson", "xxhash", "zstandard"),

@@ -10,8 +10,9 @@ import sys
 from pathlib import Path
 
 BENCHMARKS = (
-    *("train_step", "bridge_cost", "startup", "startup_weights", "cpu_kernels", "zero_step", "zero_memory"),
-    *("data_index", "data_build", "data_loading", "checkpoint_checksums"),
+    *("training.train_step", "training.bridge_cost", "training.startup", "training.startup_weights"),
+    *("training.cpu_kernels", "zero.zero_step", "zero.zero_memory"),
+    *("data.data_index", "data.data_build", "data.data_loading", "training.checkpoint_checksums"),
 )
 
 ROOT = Path(__file__).parent.parent
@@ -19,4 +20,4 @@ ROOT = Path(__file__).parent.parent
 for name in BENCHMARKS:
     print(f"== {name}", flush=True)
     subprocess.run([sys.executable, "-m", f"benchmarks.{name}", "--keep"], cwd=ROOT, check=True)
-subprocess.run([sys.executable, "-m", "benchmarks.zero_tables"], cwd=ROOT, check=True)
+subprocess.run([sys.executable, "-m", "benchmarks.zero.zero_tables"], cwd=ROOT, check=True)

@@ -50,7 +50,7 @@ def _pytest(*arguments: str) -> tuple[str, ...]:
 
 
 def _benchmark(name: str, *arguments: str) -> tuple[str, ...]:
-    return ("-m", f"benchmarks.{name}", "--keep", *arguments)
+    return ("-m", f"benchmarks.gpu.{name}", "--keep", *arguments)
 
 
 STAGES = {
@@ -74,7 +74,7 @@ STAGES = {
 }
 """Stage -> arguments of Python."""
 
-HAS_DEVICE = ("-c", "from benchmarks import gpu; gpu.plugins(tiny=False)")
+HAS_DEVICE = ("-c", "from benchmarks.gpu import command; command.plugins(tiny=False)")
 
 
 class Ended(NamedTuple):

@@ -83,7 +83,7 @@ def test_a_stage_that_is_not_there_is_named_with_those_that_are(call, capfd):
 
 def test_every_benchmark_and_every_test_file_has_its_stage():
     words = [word for arguments in stages.STAGES.values() for word in arguments]
-    benchmarks = {f"benchmarks.{path.stem}" for path in (ROOT / "benchmarks").glob("gpu_*.py")}
+    benchmarks = {f"benchmarks.gpu.{path.stem}" for path in (ROOT / "benchmarks/gpu").glob("gpu_*.py")}
     assert benchmarks == {word for word in words if word.startswith("benchmarks.")}
     named = {word.removeprefix("--ignore=") for word in words if word.endswith(".py")}
     assert [path for path in named if not (ROOT / path).is_file()] == []

@@ -2,7 +2,7 @@
 
 XXH3 with 128 bits (https://github.com/Cyan4973/xxHash): no defence against somebody who means harm, but several times
 as fast as zlib's CRC-32 and ten times as fast as SHA-256. It takes 3 % of the time that writing to a local disk takes
-(benchmarks/checkpoint_checksums.py).
+(benchmarks/training/checkpoint_checksums.py).
 """
 
 from __future__ import annotations

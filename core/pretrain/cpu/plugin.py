@@ -1,7 +1,7 @@
 """The cpu backend as a plugin. What it does not offer is fast enough as the reference has it.
 
-benchmarks/cpu_kernels.py compares them. Left out: compiled activations, which cost seconds at the first step and are no
-faster than torch's eager GELU.
+benchmarks/training/cpu_kernels.py compares them. Left out: compiled activations, which cost seconds at the first step
+and are no faster than torch's eager GELU.
 """
 
 from __future__ import annotations

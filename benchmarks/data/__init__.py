@@ -1,0 +1,1 @@
+"""Building token files, the order of the samples, and loading them."""

@@ -1,0 +1,1 @@
+"""Kernels and training steps on one GPU."""

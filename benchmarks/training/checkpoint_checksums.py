@@ -1,0 +1,176 @@
+"""What checksums cost: a checkpoint of GPT-2 124M with Adam's moments, fp32, saved with them and without, and loaded.
+
+    python -m benchmarks.training.checkpoint_checksums [--rounds 10] [--keep]
+
+One process, one thread; rounds with and without take turns. `seconds_of_checksums` is what digesting takes while the
+files are written, with reading the small files again and writing checksums.txt; `share_of_saving` is that of a save
+without it. The page cache lets whole saves vary by more than that. Other digests are timed over bytes in memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import shutil
+import statistics
+import tempfile
+import time
+import zlib
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import patch
+
+import torch
+import xxhash
+
+from benchmarks import machine
+from benchmarks.training.setting import GPT2_124M, Setting
+
+PROGRESS = {"iteration": 1, "consumed_samples": 1, "skipped_iterations": 0}
+BLOCK = bytes(1 << 26)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--layers", type=int, default=GPT2_124M["layers"])
+    parser.add_argument("--folder", type=Path, help="where to save; default: a temporary folder")
+    parser.add_argument("--keep", action="store_true", help="write results/checkpoint_checksums.json")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    with built(arguments.layers) as engine, tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
+        result = {**machine.describe(threads=1), "shape": {**GPT2_124M, "layers": arguments.layers}}
+        result |= measure(engine, Path(folder), arguments.rounds)
+    result["gigabytes_per_second"] = {name: round(speed(digest), 2) for name, digest in DIGESTS.items()}
+    print(json.dumps(result, indent=1))
+    if arguments.keep:
+        machine.keep("checkpoint_checksums", result)
+
+
+DIGESTS = {
+    "xxh3_128": xxhash.xxh3_128_digest,
+    "crc32": zlib.crc32,
+    "sha256": lambda data: hashlib.sha256(data).digest(),
+    "blake2b": lambda data: hashlib.blake2b(data).digest(),
+}
+
+
+def speed(digest) -> float:
+    """Return the best of five, in 10^9 bytes per second."""
+    return len(BLOCK) / min(timed(lambda: digest(BLOCK)) for _ in range(5)) / 1e9
+
+
+def timed(do) -> float:
+    start = time.perf_counter()
+    do()
+    return time.perf_counter() - start
+
+
+def measure(engine, folder: Path, rounds: int) -> dict[str, object]:
+    """Return seconds of saving and loading, and the share of the checksums in a save."""
+    saved: dict[str, list[float]] = {"with": [], "without": []}
+    from pretrain.checkpoint import storage
+
+    spent, loads, checks = [], [], []
+    for number in range(rounds + 1):  # the first warms up
+        kinds = [("without", without_checksums), ("with", watched)]
+        for kind, hindrance in kinds if number % 2 else reversed(kinds):
+            directory = folder / kind
+            shutil.rmtree(directory, ignore_errors=True)
+            directory.mkdir()
+            os.sync()
+            with hindrance() as clock:
+                seconds = timed(lambda: storage.save(engine, directory, PROGRESS))  # noqa: B023
+            if number:
+                saved[kind].append(seconds)
+                if kind == "with":
+                    spent.append(clock.seconds)
+        if number:
+            checks.append(timed(lambda: check(folder / "with")))
+            loads.append(timed(lambda: storage.load(engine, folder / "with", weights_only=False)))
+    return {
+        "bytes": sum(entry.stat().st_size for entry in (folder / "with").iterdir()),
+        "seconds_of_saving": {kind: spread(values) for kind, values in saved.items()},
+        "seconds_of_checksums": spread(spent),
+        "share_of_saving": spread([each / (all_ - each) for each, all_ in zip(spent, saved["with"], strict=True)]),
+        "seconds_of_loading": spread(loads),
+        "of_which_checking": spread(checks),
+    }
+
+
+def check(directory: Path) -> None:
+    from pretrain.checkpoint.storage import damage
+
+    if problem := damage(directory):
+        raise SystemExit(problem)
+
+
+def spread(values: list[float]) -> dict[str, object]:
+    return {"median": round(statistics.median(values), 4), "all": [round(value, 4) for value in values]}
+
+
+@contextmanager
+def watched():
+    """Measure what checksums take."""
+    from pretrain.checkpoint import checksums, digest
+
+    clock = SimpleNamespace(seconds=0.0)
+    write, write_checksums = digest.DigestingFile.write, checksums.write
+
+    def update(state, data):
+        start = time.perf_counter()
+        state.update(data)
+        clock.seconds += time.perf_counter() - start
+
+    def write_and_watch(self, data):
+        real, self._state = self._state, SimpleNamespace(update=lambda data: update(real, data))
+        try:
+            return write(self, data)
+        finally:
+            self._state = real
+
+    def write_checksums_and_watch(*arguments):
+        clock.seconds += timed(lambda: write_checksums(*arguments))
+
+    with (
+        patch.object(digest.DigestingFile, "write", write_and_watch),
+        patch.object(checksums, "write", write_checksums_and_watch),
+    ):
+        yield clock
+
+
+@contextmanager
+def without_checksums():
+    """Save as megatron-core does by itself."""
+    from pretrain.checkpoint import storage
+
+    with (
+        patch.object(storage, "Recorder", lambda: SimpleNamespace(open=open, files={})),
+        patch.object(storage, "_write_checksums", lambda *_: None),
+    ):
+        yield None
+
+
+@contextmanager
+def built(layers: int):
+    """Build the engine of GPT-2 124M, with moments."""
+    from pretrain.bridge import megatron
+    from pretrain.plugins.manager import load
+
+    setting = Setting("fp32", threads=1, shape=tuple({**GPT2_124M, "layers": layers}.items()))
+    plugins = load("cpu")
+    megatron.install(plugins.backend)
+    from pretrain.engine import groups
+    from pretrain.engine.build import build_engine
+
+    groups.join_world(plugins.backend, 0, 1, 10)
+    engine, _ = build_engine(setting.recipe(), plugins, setting["vocab"], plugins.backend.device(0), tell=print)
+    yield engine
+    groups.leave()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,42 @@
+"""This project: the engine as a recipe builds it."""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+
+from benchmarks.training.setting import Setting
+from benchmarks.training.train_step import serve
+from pretrain.bridge import megatron
+from pretrain.plugins.manager import load
+
+setting = Setting.given()
+choices = dict(choice.split("=") for choice in sys.argv[2:])
+recipe = setting.recipe(**choices)
+plugins = load(setting.backend)
+megatron.install(plugins.backend)
+
+from pretrain.engine import groups  # noqa: E402  after the bridge
+from pretrain.engine.build import build_engine  # noqa: E402
+
+device = plugins.backend.device(0)
+groups.join_world(plugins.backend, 0, 1, 10)
+engine, _ = build_engine(recipe, plugins, setting["vocab"], device, tell=print)
+batches = [
+    {
+        "tokens": tokens[:, :-1],
+        "labels": tokens[:, 1:].contiguous(),
+        "loss_mask": torch.ones(tokens[:, 1:].shape, device=device),
+        "position_ids": torch.arange(setting["seq"], device=device).expand(setting.micro_batch_size, -1),
+        "attention_mask": None,
+    }
+    for tokens in (batch.to(device) for batch in setting.batches())
+]
+
+
+def step() -> float:
+    return engine.train_step(iter(batches), len(batches)).loss.item()
+
+
+serve(step)
