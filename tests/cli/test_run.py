@@ -15,7 +15,7 @@ from plugins.fake_site import reference, site
 from pretrain.cli.main import main
 from pretrain.data.corpus.build import build_tokens
 from pretrain.errors import DataError
-from pretrain.launch.failure import Failure
+from pretrain.launch.processes.failure import Failure
 from pretrain.recipe import load_recipe
 
 __all__ = ["reference", "site"]

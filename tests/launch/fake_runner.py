@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 
-from pretrain.launch.lineage import die_with
+from pretrain.launch.processes.parent_exit import die_with
 from pretrain.launch.world import LOCALHOST, free_port
 
 die_with(os.getppid())  # a test that has failed kills the launcher

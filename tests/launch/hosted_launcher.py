@@ -8,8 +8,8 @@ from pathlib import Path
 from pretrain.launch.board import Board, Task
 from pretrain.launch.hosted_ranks import HostedRanks
 from pretrain.launch.job import Job
-from pretrain.launch.launchers import PDSH, RANK
-from pretrain.launch.supervision import supervise
+from pretrain.launch.nodes.launchers import PDSH, RANK
+from pretrain.launch.processes.supervision import supervise
 
 job, world_size = Job.from_json(sys.argv[1]), sys.argv[2]
 variables = json.loads(os.environ.get("HOSTED_VARIABLES", "{}"))

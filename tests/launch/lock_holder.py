@@ -3,9 +3,9 @@
 import sys
 from pathlib import Path
 
-from pretrain.launch import run_lock
+from pretrain.launch.run_directory import lock
 
-run_lock.BEAT = 0.05
-with run_lock.held(Path(sys.argv[1])):
+lock.BEAT = 0.05
+with lock.held(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()

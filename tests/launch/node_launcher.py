@@ -3,7 +3,7 @@
 import sys
 
 from pretrain.launch.job import Job
-from pretrain.launch.nodes import Nodes
+from pretrain.launch.nodes.nodes import Nodes
 from pretrain.launch.plan import Plan
 from pretrain.launch.start import start
 from pretrain.recipe import load_recipe

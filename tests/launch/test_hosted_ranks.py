@@ -13,11 +13,11 @@ import pytest
 from launch.rank_processes import alive, pids_of_ranks, wait_for
 from pretrain.launch import hosted_ranks
 from pretrain.launch.board import Board, Task
-from pretrain.launch.failure import CRASH, USER_ERROR, Failure
 from pretrain.launch.hosted_ranks import HostedRanks
-from pretrain.launch.hostfile import read_hostfile
-from pretrain.launch.launchers import PDSH, RANK, Hosted
-from pretrain.launch.supervision import supervise
+from pretrain.launch.nodes.hostfile import read_hostfile
+from pretrain.launch.nodes.launchers import PDSH, RANK, Hosted
+from pretrain.launch.processes.failure import CRASH, USER_ERROR, Failure
+from pretrain.launch.processes.supervision import supervise
 
 hosted = pytest.mark.parametrize("launcher", ["hosted_launcher.py"], indirect=True)
 

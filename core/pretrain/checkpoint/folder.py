@@ -160,7 +160,8 @@ def _tracked(number: str) -> str:
 def _flush(*paths: Path) -> None:
     """Have files and folders on the disk before anything relies on them.
 
-    Of the folder of checkpoints only itself: opening and closing the lock in it (launch/run_lock.py) would end that.
+    Of the folder of checkpoints only itself: opening and closing the lock in it would end that
+    (launch/run_directory/lock.py).
     """
     for path in paths:
         descriptor = os.open(path, os.O_RDONLY)

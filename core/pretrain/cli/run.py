@@ -9,10 +9,10 @@ import click
 
 from pretrain.cli.foreign_flags import RunCommand
 from pretrain.errors import LaunchError, PretrainError
-from pretrain.launch.hostfile import read_hostfile
-from pretrain.launch.launchers import LAUNCHERS, Hosted
-from pretrain.launch.nodes import Nodes
-from pretrain.launch.ranks import current_world
+from pretrain.launch.nodes.hostfile import read_hostfile
+from pretrain.launch.nodes.launchers import LAUNCHERS, Hosted
+from pretrain.launch.nodes.nodes import Nodes
+from pretrain.launch.schedulers.detection import current_world
 
 if TYPE_CHECKING:
     from pretrain.launch.job import Job
@@ -127,7 +127,7 @@ def _show(plan: Plan, run_dir: Path | None, *, resume: bool, auto: bool) -> None
     """Show what a run would be, and look at what it needs."""
     from pretrain.launch.description import describe  # noqa: PLC0415
     from pretrain.launch.inputs import require_inputs  # noqa: PLC0415
-    from pretrain.launch.run_directory import check_run_dir, holds_run  # noqa: PLC0415
+    from pretrain.launch.run_directory.directory import check_run_dir, holds_run  # noqa: PLC0415
 
     click.echo(describe(plan))
     if auto:

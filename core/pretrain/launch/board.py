@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pretrain.errors import LaunchError
-from pretrain.launch.failure import Failure
 from pretrain.launch.job import Job
+from pretrain.launch.processes.failure import Failure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

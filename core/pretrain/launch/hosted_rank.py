@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 from pretrain.errors import PretrainError
 from pretrain.launch.board import END, Board
-from pretrain.launch.launchers import PDSH, SLURM
-from pretrain.launch.lineage import die_with
-from pretrain.launch.rank import train
-from pretrain.launch.ranks import current_world
-from pretrain.launch.variables import usual
+from pretrain.launch.nodes.launchers import PDSH, SLURM
+from pretrain.launch.processes.default_variables import default_variables
+from pretrain.launch.processes.parent_exit import die_with
+from pretrain.launch.processes.rank import train
+from pretrain.launch.schedulers.detection import current_world
 from pretrain.launch.world import LOCALHOST, free_port, node_worlds
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def main() -> None:
     if task.launcher == PDSH:
         die_with(os.getppid())  # Not under mpirun and srun: their daemons may start ranks from a thread that ends.
     # srun has set the threads if it was asked for cores, and binds the rank to its own.
-    usually = {} if task.launcher == SLURM else usual(world.local_world_size)
+    usually = {} if task.launcher == SLURM else default_variables(world.local_world_size)
     os.environ.update({**usually, **task.variables, **os.environ})
     try:
         # Before the training looks at signals they end it; and whether the launcher heeds them is its own question.

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from pretrain.launch.board import END, Board, Task
-from pretrain.launch.failure import USER_ERROR, Failure
-from pretrain.launch.supervision import supervise
+from pretrain.launch.processes.failure import USER_ERROR, Failure
+from pretrain.launch.processes.supervision import supervise
 from pretrain.observe.environment import COMMAND
 from pretrain.plugins.discovery import find_backend
 from pretrain.plugins.manager import load_alone
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pretrain.launch.job import Job
-    from pretrain.launch.launchers import Hosted
+    from pretrain.launch.nodes.launchers import Hosted
 
 _PERIOD = 1.0
 _CONSEQUENCE = 10.0

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from pretrain.launch.preparation import Prepared, prepare_together
+from pretrain.launch.run_directory.preparation import Prepared, prepare_together
 
 if TYPE_CHECKING:
     from pretrain.launch.world import World

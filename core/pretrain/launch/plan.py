@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pretrain.errors import BackendError, RecipeError
-from pretrain.launch.nodes import Nodes
+from pretrain.launch.nodes.nodes import Nodes
 from pretrain.plugins.discovery import find_backend
 from pretrain.recipe import load_recipe
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pretrain.launch.launchers import Hosted
+    from pretrain.launch.nodes.launchers import Hosted
     from pretrain.launch.world import World
     from pretrain.plugins.discovery import Installed
     from pretrain.plugins.manager import Plugins

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pretrain.errors import LaunchError, PretrainError
 from pretrain.launch.board import Board
-from pretrain.launch.failure import Failure
+from pretrain.launch.processes.failure import Failure
 from pretrain.plugins.discovery import find_backend
 from pretrain.plugins.manager import load_alone
 

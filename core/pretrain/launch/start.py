@@ -7,19 +7,19 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pretrain.launch.preparation import prepare_run
-from pretrain.launch.processes import Processes
-from pretrain.launch.supervision import supervise
+from pretrain.launch.processes.children import Processes
+from pretrain.launch.processes.supervision import supervise
+from pretrain.launch.run_directory.preparation import prepare_run
 from pretrain.launch.world import LOCALHOST, free_port, node_worlds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pretrain.launch.failure import Failure
     from pretrain.launch.job import Job
-    from pretrain.launch.launchers import Hosted
-    from pretrain.launch.meeting import Meeting
+    from pretrain.launch.nodes.launchers import Hosted
+    from pretrain.launch.nodes.rendezvous import Meeting
     from pretrain.launch.plan import Plan
+    from pretrain.launch.processes.failure import Failure
     from pretrain.launch.world import World
 
 
@@ -61,7 +61,7 @@ def run_ranks(job: Job, worlds: Sequence[World], meeting: Meeting | None = None)
 
 def _start_with_others(plan: Plan, job: Job) -> Failure | None:
     """Start the ranks of one of several nodes; rank 0 will prepare the run."""
-    from pretrain.launch.meeting import Meeting  # noqa: PLC0415  one node needs no torch to start its ranks
+    from pretrain.launch.nodes.rendezvous import Meeting  # noqa: PLC0415  one node needs no torch to start its ranks
 
     meeting = Meeting(plan.nodes)
     try:

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from pretrain.errors import LaunchError
-from pretrain.launch.failure import Failure
-from pretrain.launch.nodes import Nodes
+from pretrain.launch.nodes.nodes import Nodes
+from pretrain.launch.processes.failure import Failure
 from pretrain.launch.world import free_port
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_a_meeting_point_may_be_an_ipv6_address():
 
 def meet(ranks, sizes):
     """Let nodes meet and return their seats and the places of their ranks, in the order of `ranks`."""
-    from pretrain.launch.meeting import Meeting
+    from pretrain.launch.nodes.rendezvous import Meeting
 
     endpoint = f"127.0.0.1:{free_port()}"
 
@@ -67,7 +67,7 @@ def test_nodes_without_numbers_are_counted_as_they_come():
 
 
 def test_a_node_number_is_taken_once():
-    from pretrain.launch.meeting import Meeting
+    from pretrain.launch.nodes.rendezvous import Meeting
 
     nodes = Nodes(count=2, rendezvous=f"127.0.0.1:{free_port()}", rank=0)
     held = Meeting(nodes)

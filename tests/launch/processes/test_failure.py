@@ -3,7 +3,7 @@ import signal
 import pytest
 
 from pretrain.errors import BackendError
-from pretrain.launch.failure import CRASH, USER_ERROR, Failure, root_cause
+from pretrain.launch.processes.failure import CRASH, USER_ERROR, Failure, root_cause
 
 
 def failure(rank, when, text="died", **more):

@@ -6,8 +6,11 @@ import sys
 
 from pretrain.launch.world import LOCALHOST, free_port, node_worlds
 
-RANK = "import sys; from pretrain.launch.job import Job; from pretrain.launch.ranks import current_world\n"
-RANK += "Job.from_json(sys.argv[1]).run(current_world())"
+RANK = """import sys
+from pretrain.launch.job import Job
+from pretrain.launch.schedulers.detection import current_world
+Job.from_json(sys.argv[1]).run(current_world())
+"""
 
 
 def start_as_torchrun_does(job, cwd):

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from pretrain.launch.failure import Failure
-from pretrain.launch.rank import FAILURE_FILE, PARENT
-from pretrain.launch.variables import usual
+from pretrain.launch.processes.default_variables import default_variables
+from pretrain.launch.processes.failure import Failure
+from pretrain.launch.processes.rank import FAILURE_FILE, PARENT
 from pretrain.observe.environment import COMMAND
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class Processes:
         failure_file = Path(self._folder.name) / f"{world.rank}.json"
         process = subprocess.Popen(
             # -P: a file in the working directory must not hide a module of the same name.
-            [sys.executable, "-P", "-m", "pretrain.launch.rank", self._job.to_json()],
+            [sys.executable, "-P", "-m", "pretrain.launch.processes.rank", self._job.to_json()],
             env=_environment(world) | {PARENT: str(os.getpid()), FAILURE_FILE: str(failure_file)},
             stdin=subprocess.DEVNULL,
             # A session of its own: Ctrl-C on the terminal reaches the launcher only, which passes it on once.
@@ -94,4 +94,9 @@ class Processes:
 
 def _environment(world: World) -> dict[str, str]:
     """Return a rank's variables; what the user has set stays."""
-    return {**usual(world.local_world_size), **os.environ, **world.environment(), COMMAND: shlex.join(sys.argv)}
+    return {
+        **default_variables(world.local_world_size),
+        **os.environ,
+        **world.environment(),
+        COMMAND: shlex.join(sys.argv),
+    }

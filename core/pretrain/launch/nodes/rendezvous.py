@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined]
 
 from pretrain.errors import LaunchError
-from pretrain.launch.failure import Failure
+from pretrain.launch.processes.failure import Failure
 from pretrain.launch.world import free_port, node_worlds
 
 if TYPE_CHECKING:
-    from pretrain.launch.nodes import Nodes
+    from pretrain.launch.nodes.nodes import Nodes
     from pretrain.launch.world import World
 
 _ARRIVAL = timedelta(minutes=15)

@@ -1,7 +1,7 @@
 import pytest
 
 from pretrain.errors import RunError
-from pretrain.launch.run_directory import check_run_dir, new_run_dir
+from pretrain.launch.run_directory.directory import check_run_dir, new_run_dir
 
 
 def test_a_new_run_may_use_a_directory_that_is_absent_or_empty(tmp_path):

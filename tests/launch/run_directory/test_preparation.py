@@ -9,8 +9,8 @@ from contextlib import ExitStack
 import pytest
 
 from pretrain.errors import CheckpointError, RunError
-from pretrain.launch import preparation
-from pretrain.launch.preparation import Prepared, prepare_run
+from pretrain.launch.run_directory import preparation
+from pretrain.launch.run_directory.preparation import Prepared, prepare_run
 from pretrain.recipe import make_recipe
 from recipe.smallest import SMALLEST
 
@@ -80,7 +80,7 @@ def test_another_runs_folder_of_checkpoints_is_refused_before_anything_is_made(t
 def other_process():
     """Say what another process would meet: to this one its own POSIX locks are free."""
     program = (
-        "import sys\nfrom pathlib import Path\nfrom pretrain.launch.run_lock import held\n"
+        "import sys\nfrom pathlib import Path\nfrom pretrain.launch.run_directory.lock import held\n"
         "with held(Path(sys.argv[1])): pass"
     )
 

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from pretrain.errors import LaunchError
-from pretrain.launch.variables import number
+from pretrain.launch.schedulers.integer_variable import integer_variable
 from pretrain.launch.world import World, port_of
 
 if TYPE_CHECKING:
@@ -25,17 +25,17 @@ def current_world(environ: Mapping[str, str]) -> World | None:
     if "SLURM_STEP_ID" not in environ or "SLURM_PROCID" not in environ:
         return None
     tasks = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in environ else "SLURM_NTASKS"
-    if number(environ, tasks, 1) == 1:
+    if integer_variable(environ, tasks, 1) == 1:
         return None
-    node = number(environ, "SLURM_NODEID")
+    node = integer_variable(environ, "SLURM_NODEID")
     return World(
-        rank=number(environ, "SLURM_PROCID"),
-        world_size=number(environ, tasks),
-        local_rank=number(environ, "SLURM_LOCALID"),
+        rank=integer_variable(environ, "SLURM_PROCID"),
+        world_size=integer_variable(environ, tasks),
+        local_rank=integer_variable(environ, "SLURM_LOCALID"),
         local_world_size=_tasks_of_node(environ, node),
         node_rank=node,
         master_addr=environ.get("MASTER_ADDR") or first_host(_nodelist(environ)),
-        master_port=number(environ, "MASTER_PORT", port_of(number(environ, "SLURM_JOB_ID"))),
+        master_port=integer_variable(environ, "MASTER_PORT", port_of(integer_variable(environ, "SLURM_JOB_ID"))),
     )
 
 

@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from pretrain.launch.failure import root_cause
+from pretrain.launch.processes.failure import root_cause
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType
 
-    from pretrain.launch.failure import Failure
+    from pretrain.launch.processes.failure import Failure
 
 _PERIOD = 0.05
 _GRACE = 1.0

@@ -1,4 +1,4 @@
-"""One rank as a process of its own: `python -m pretrain.launch.rank JOB`. Only the launcher calls it."""
+"""One rank as a process of its own: `python -m pretrain.launch.processes.rank JOB`. Only the launcher calls it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from pretrain.launch.failure import Failure
 from pretrain.launch.job import Job
-from pretrain.launch.lineage import die_with
-from pretrain.launch.ranks import current_world
+from pretrain.launch.processes.failure import Failure
+from pretrain.launch.processes.parent_exit import die_with
+from pretrain.launch.schedulers.detection import current_world
 
 if TYPE_CHECKING:
     from pretrain.launch.world import World
@@ -25,7 +25,7 @@ def main() -> None:
     die_with(int(os.environ[PARENT]))
     world = current_world()
     if world is None:
-        msg = "pretrain.launch.rank is started by pretrain itself; run `pretrain RECIPE` instead"
+        msg = "pretrain.launch.processes.rank is started by pretrain itself; run `pretrain RECIPE` instead"
         raise SystemExit(msg)
     train(Job.from_json(sys.argv[1]), world, Path(os.environ[FAILURE_FILE]))
 

@@ -1,7 +1,7 @@
 import pytest
 
 from pretrain.errors import LaunchError
-from pretrain.launch.ranks import current_world
+from pretrain.launch.schedulers.detection import current_world
 from pretrain.launch.world import World
 
 TORCHRUN = {

@@ -6,7 +6,7 @@ import zlib
 from typing import TYPE_CHECKING
 
 from pretrain.errors import LaunchError
-from pretrain.launch.variables import number
+from pretrain.launch.schedulers.integer_variable import integer_variable
 from pretrain.launch.world import LOCALHOST, World, port_of
 
 if TYPE_CHECKING:
@@ -21,10 +21,13 @@ def current_world(environ: Mapping[str, str]) -> World | None:
     Raises:
         LaunchError: MASTER_ADDR is missing, or a variable cannot be read.
     """
-    if "OMPI_COMM_WORLD_RANK" not in environ or number(environ, "OMPI_COMM_WORLD_SIZE") == 1:
+    if "OMPI_COMM_WORLD_RANK" not in environ or integer_variable(environ, "OMPI_COMM_WORLD_SIZE") == 1:
         return None
-    rank, world_size = number(environ, "OMPI_COMM_WORLD_RANK"), number(environ, "OMPI_COMM_WORLD_SIZE")
-    local_world_size = number(environ, "OMPI_COMM_WORLD_LOCAL_SIZE")
+    rank, world_size = (
+        integer_variable(environ, "OMPI_COMM_WORLD_RANK"),
+        integer_variable(environ, "OMPI_COMM_WORLD_SIZE"),
+    )
+    local_world_size = integer_variable(environ, "OMPI_COMM_WORLD_LOCAL_SIZE")
     master_addr = environ.get("MASTER_ADDR") or (LOCALHOST if local_world_size == world_size else "")
     if not master_addr:
         msg = (
@@ -36,10 +39,12 @@ def current_world(environ: Mapping[str, str]) -> World | None:
     return World(
         rank=rank,
         world_size=world_size,
-        local_rank=number(environ, "OMPI_COMM_WORLD_LOCAL_RANK"),
+        local_rank=integer_variable(environ, "OMPI_COMM_WORLD_LOCAL_RANK"),
         local_world_size=local_world_size,
         node_rank=rank // local_world_size,  # OMPI_COMM_WORLD_NODE_RANK is the rank within the node
         master_addr=master_addr,
         # The name of the job differs between jobs and is the same on all hosts.
-        master_port=number(environ, "MASTER_PORT", port_of(zlib.crc32(environ.get("PMIX_NAMESPACE", "").encode()))),
+        master_port=integer_variable(
+            environ, "MASTER_PORT", port_of(zlib.crc32(environ.get("PMIX_NAMESPACE", "").encode()))
+        ),
     )

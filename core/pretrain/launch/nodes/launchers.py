@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pretrain.errors import LaunchError
-from pretrain.launch.variables import number
+from pretrain.launch.schedulers.integer_variable import integer_variable
 from pretrain.launch.world import LOCALHOST, port_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pretrain.launch.hostfile import Hosts
+    from pretrain.launch.nodes.hostfile import Hosts
 
 PDSH, OPENMPI, SLURM = "pdsh", "openmpi", "slurm"
 LAUNCHERS = (PDSH, OPENMPI, SLURM)
@@ -32,7 +32,7 @@ _REMEDY = {
     OPENMPI: "Install Open MPI (Debian, Ubuntu: the package openmpi-bin)",
     SLURM: "Call it on a machine of the Slurm cluster",
 }
-RANK = Path(__file__).with_name("hosted_rank.py")
+RANK = Path(__file__).parents[1] / "hosted_rank.py"
 """The script that DeepSpeed starts as each rank."""
 _PLAIN = re.compile(r"[\w@+=:,./-]+")
 
@@ -117,7 +117,7 @@ class Hosted:
             environ: MASTER_ADDR and MASTER_PORT count, if the user has set them.
         """
         address = environ.get("MASTER_ADDR") or ("" if self.launcher == PDSH else self._first_host())
-        return address, number(environ, "MASTER_PORT", port_of(os.getpid()))
+        return address, integer_variable(environ, "MASTER_PORT", port_of(os.getpid()))
 
     def _first_host(self) -> str:
         """Return the host of rank 0 as the others can reach it."""

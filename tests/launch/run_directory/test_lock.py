@@ -12,17 +12,17 @@ from pathlib import Path
 import pytest
 
 from pretrain.errors import RunError
-from pretrain.launch import run_lock
-from pretrain.launch.run_lock import FILE, held
+from pretrain.launch.run_directory import lock
+from pretrain.launch.run_directory.lock import FILE, held
 
-HERE = Path(__file__).parent
+TESTS = Path(__file__).parents[2]
 ELSEWHERE = {"machine": "another", "host": "node7", "process": 12, "since": "2026-01-01 00:00:00", "beat": 3}
 
 
 @pytest.fixture
 def holder(tmp_path):
     """A process that holds the folder; ended in the end."""
-    environment = {**os.environ, "PYTHONPATH": str(HERE.parent)}
+    environment = {**os.environ, "PYTHONPATH": str(TESTS)}
     process = subprocess.Popen(
         [sys.executable, "-m", "launch.lock_holder", str(tmp_path)],
         stdin=subprocess.PIPE,
@@ -39,7 +39,7 @@ def holder(tmp_path):
 @pytest.fixture
 def impatient(monkeypatch):
     """Wait for a fraction of a second instead of half a minute."""
-    monkeypatch.setattr(run_lock, "PATIENCE", 0.5)
+    monkeypatch.setattr(lock, "PATIENCE", 0.5)
 
 
 def never(text):
@@ -88,8 +88,8 @@ def test_a_run_that_was_killed_on_another_machine_is_watched_for_a_while(tmp_pat
 
 def test_a_run_that_lives_on_another_machine_is_refused(holder, tmp_path, impatient, monkeypatch):
     """Where locks reach no other machine its beat tells."""
-    monkeypatch.setattr(run_lock.fcntl, "lockf", lambda *_: None)
-    monkeypatch.setattr(run_lock, "_machine", lambda: "another")
+    monkeypatch.setattr(lock.fcntl, "lockf", lambda *_: None)
+    monkeypatch.setattr(lock, "_machine", lambda: "another")
     with pytest.raises(RunError, match=f"in use by process {holder.pid} on "), held(tmp_path, lambda _: None):
         pass
     assert record(tmp_path)["process"] == holder.pid
@@ -99,7 +99,7 @@ def test_without_locks_the_beat_decides_on_one_machine_too(holder, tmp_path, imp
     def unsupported(*_):
         raise OSError(38, "Function not implemented")
 
-    monkeypatch.setattr(run_lock.fcntl, "lockf", unsupported)
+    monkeypatch.setattr(lock.fcntl, "lockf", unsupported)
     with pytest.raises(RunError, match="in use"), held(tmp_path, lambda _: None):
         pass
     holder.kill()

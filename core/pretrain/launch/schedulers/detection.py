@@ -6,8 +6,8 @@ import os
 from typing import TYPE_CHECKING
 
 from pretrain.errors import LaunchError
-from pretrain.launch import openmpi, slurm
-from pretrain.launch.variables import number
+from pretrain.launch.schedulers import openmpi, slurm
+from pretrain.launch.schedulers.integer_variable import integer_variable
 from pretrain.launch.world import World
 
 if TYPE_CHECKING:
@@ -41,14 +41,16 @@ def _torchrun(environ: Mapping[str, str]) -> World:
         )
         raise LaunchError(msg)
     # LOCAL_SIZE and CROSS_RANK are DeepSpeed's words (deepspeed/launcher/launch.py).
-    rank = number(environ, "RANK")
-    local_world_size = number(environ, "LOCAL_WORLD_SIZE", number(environ, "LOCAL_SIZE", 1))
+    rank = integer_variable(environ, "RANK")
+    local_world_size = integer_variable(environ, "LOCAL_WORLD_SIZE", integer_variable(environ, "LOCAL_SIZE", 1))
     return World(
         rank=rank,
-        world_size=number(environ, "WORLD_SIZE"),
-        local_rank=number(environ, "LOCAL_RANK"),
+        world_size=integer_variable(environ, "WORLD_SIZE"),
+        local_rank=integer_variable(environ, "LOCAL_RANK"),
         local_world_size=local_world_size,
-        node_rank=number(environ, "GROUP_RANK", number(environ, "CROSS_RANK", rank // local_world_size)),
+        node_rank=integer_variable(
+            environ, "GROUP_RANK", integer_variable(environ, "CROSS_RANK", rank // local_world_size)
+        ),
         master_addr=environ["MASTER_ADDR"],
-        master_port=number(environ, "MASTER_PORT"),
+        master_port=integer_variable(environ, "MASTER_PORT"),
     )

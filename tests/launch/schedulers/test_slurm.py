@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pretrain.errors import LaunchError
-from pretrain.launch.slurm import first_host, hosts
+from pretrain.launch.schedulers.slurm import first_host, hosts
 
 PLAIN = st.from_regex(r"[a-z][a-z0-9-]{0,6}(\.[a-z]{1,3})?", fullmatch=True)
 INDEX = st.integers(0, 120)

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pretrain.errors import RunError
-from pretrain.launch.agreement import first_rank_decides
 from pretrain.launch.inputs import require_inputs
-from pretrain.launch.run_directory import check_run_dir, holds_run, new_run_dir
-from pretrain.launch.run_lock import FILE as LOCK
-from pretrain.launch.run_lock import held
+from pretrain.launch.run_directory.directory import check_run_dir, holds_run, new_run_dir
+from pretrain.launch.run_directory.lock import FILE as LOCK
+from pretrain.launch.run_directory.lock import held
+from pretrain.launch.run_directory.rank_0_decision import first_rank_decides
 
 if TYPE_CHECKING:
     from contextlib import ExitStack

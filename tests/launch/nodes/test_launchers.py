@@ -13,16 +13,16 @@ import pytest
 from launch.rank_processes import alive, pids_of_ranks
 from plugins.fake_site import site
 from pretrain.errors import LaunchError
-from pretrain.launch.failure import CRASH, USER_ERROR
 from pretrain.launch.hosted_ranks import run_hosted
-from pretrain.launch.hostfile import read_hostfile
-from pretrain.launch.launchers import LAUNCHERS, RANK, Hosted
+from pretrain.launch.nodes.hostfile import read_hostfile
+from pretrain.launch.nodes.launchers import LAUNCHERS, RANK, Hosted
+from pretrain.launch.processes.failure import CRASH, USER_ERROR
 from pretrain.launch.runner import accelerator
 from pretrain.launch.world import free_port
 
 __all__ = ["site"]
 
-FAKES = Path(__file__).with_name("fake_launchers.py")
+FAKES = Path(__file__).parents[1] / "fake_launchers.py"
 
 
 @pytest.fixture

@@ -1,0 +1,1 @@
+"""The rank processes of one node: start, supervision, failure and end."""

@@ -1,0 +1,1 @@
+"""The run directory: its checks, its lock, and its preparation before the ranks train."""
