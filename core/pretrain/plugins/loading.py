@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pretrain.errors import BackendError
 from pretrain.plugins import CONTRACT
 from pretrain.plugins.backend import Backend
-from pretrain.plugins.contract import contract_of, require_core
+from pretrain.plugins.compatibility import contract_of, require_core
 from pretrain.plugins.discovery import Role
 
 if TYPE_CHECKING:
