@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 from benchmarks import machine
 from pretrain.errors import BackendError
 from pretrain.model.requests import kernel_requests
-from pretrain.plugins import manager
-from pretrain.plugins.choosing import choose
-from pretrain.plugins.readiness import require_device
+from pretrain.plugins.host import manager
+from pretrain.plugins.host.readiness import require_device
+from pretrain.plugins.negotiation.choosing import choose
 
 if TYPE_CHECKING:
-    from pretrain.plugins.manager import Plugins
+    from pretrain.plugins.host.manager import Plugins
     from pretrain.recipe import Recipe
 
 

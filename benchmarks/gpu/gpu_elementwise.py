@@ -23,7 +23,7 @@ import torch
 
 from benchmarks.gpu import command
 from benchmarks.gpu.device_time import timer
-from pretrain.plugins.answers import ask
+from pretrain.plugins.negotiation.proposals import ask
 from pretrain.plugins.offer import Decline
 from pretrain.testing import examples
 

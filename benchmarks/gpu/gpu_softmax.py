@@ -20,7 +20,7 @@ from dataclasses import replace
 import torch
 
 from benchmarks.gpu import command
-from pretrain.plugins.answers import ask
+from pretrain.plugins.negotiation.proposals import ask
 from pretrain.plugins.offer import Decline
 from pretrain.plugins.requests import Mask
 from pretrain.testing import examples

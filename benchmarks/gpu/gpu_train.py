@@ -28,7 +28,7 @@ from pretrain.observe.flops import flops_per_sequence
 if TYPE_CHECKING:
     import argparse
 
-    from pretrain.plugins.manager import Plugins
+    from pretrain.plugins.host.manager import Plugins
 
 SYSTEMS = ("pretrain", "compiled_layers", "compiled", "megatron")
 GPT2_345M = {"layers": 24, "hidden": 1024, "heads": 16, "seq": 1024, "vocab": 50257}

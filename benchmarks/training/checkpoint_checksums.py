@@ -158,7 +158,7 @@ def without_checksums():
 def built(layers: int):
     """Build the engine of GPT-2 124M, with moments."""
     from pretrain.bridge import megatron
-    from pretrain.plugins.manager import load
+    from pretrain.plugins.host.manager import load
 
     setting = Setting("fp32", threads=1, shape=tuple({**GPT2_124M, "layers": layers}.items()))
     plugins = load("cpu")

@@ -19,7 +19,7 @@ import time
 import torch
 
 from pretrain.bridge import megatron
-from pretrain.plugins.manager import load
+from pretrain.plugins.host.manager import load
 from pretrain.recipe import make_recipe
 
 PLUGINS = load("cpu")

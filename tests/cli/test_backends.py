@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from plugins.fake_site import reference, site
 from pretrain.cli.backends import command
-from pretrain.plugins import discovery
+from pretrain.plugins.host import discovery
 
 __all__ = ["reference", "site"]
 
@@ -96,7 +96,7 @@ def test_lines_fit_into_a_hundred_columns(site):
 
 def test_the_list_of_an_empty_installation_needs_no_torch():
     check = (
-        "import sys\nfrom pretrain.cli.backends import command\nfrom pretrain.plugins import discovery\n"
+        "import sys\nfrom pretrain.cli.backends import command\nfrom pretrain.plugins.host import discovery\n"
         "discovery.installed_backends = list\n"
         "command([], standalone_mode=False)\nassert 'torch' not in sys.modules\n"
     )

@@ -15,7 +15,7 @@ from engine.layouts import ITERATIONS, SAVED_AT
 from pretrain.checkpoint import storage
 from pretrain.engine import groups
 from pretrain.engine.build import build_engine
-from pretrain.plugins.manager import load
+from pretrain.plugins.host.manager import load
 from pretrain.recipe import make_recipe
 
 if TYPE_CHECKING:

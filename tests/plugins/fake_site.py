@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pretrain.plugins import discovery
+from pretrain.plugins.host import discovery
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,10 +9,11 @@ from typing import ClassVar
 import pytest
 import torch
 
-from plugins.test_negotiation import NORM
+from plugins.negotiation.test_negotiation import NORM
 from pretrain.errors import BackendError
-from pretrain.plugins import CONTRACT, manager, requests
-from pretrain.plugins.answers import ask
+from pretrain.plugins import CONTRACT, requests
+from pretrain.plugins.host import manager
+from pretrain.plugins.negotiation.proposals import ask
 from pretrain.plugins.offer import Offer
 from pretrain.plugins.requests import Request
 
@@ -58,7 +59,7 @@ def test_a_new_field_at_its_default_means_what_was_before(site):
 
 
 def test_a_kernel_that_knows_the_field_answers_for_itself(site, monkeypatch):
-    monkeypatch.setattr("pretrain.plugins.compatibility.CONTRACT", (1, 1))
+    monkeypatch.setattr("pretrain.plugins.host.compatibility.CONTRACT", (1, 1))
     assert isinstance(answer_of(site, norm("CONTRACT = (1, 1)"), later(zero_centered=True)), Offer)
 
 
@@ -116,7 +117,7 @@ def test_a_name_that_a_recipe_could_not_use(site, answer, fault):
 
 
 def test_a_kind_that_no_recipe_has(site):
-    from plugins.test_negotiation import ATTENTION
+    from plugins.negotiation.test_negotiation import ATTENTION
 
     hook = "@hookimpl\ndef pretrain_attention():\n    return Offer(name='a', kind='flahs', build=len)\n"
     site.backend("fake", hook)

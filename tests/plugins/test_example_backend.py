@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from pretrain.plugins import manager
-from pretrain.plugins.negotiation import negotiate
-from pretrain.plugins.readiness import require_device
+from pretrain.plugins.host import manager
+from pretrain.plugins.host.readiness import require_device
+from pretrain.plugins.negotiation.building import negotiate
 from pretrain.plugins.requests import NormRequest
 
 DOCS = Path(__file__).parents[2] / "docs"

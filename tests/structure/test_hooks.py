@@ -1,14 +1,14 @@
 """Every kernel hook has a reference implementation and a class of the conformance kit.
 
 So no device needs to bring a kernel to train, and none that it brings goes untested. That every hook is documented with
-its exact signature is tested in tests/plugins/test_documentation.py.
+its exact signature is tested in tests/docs/test_hooks_page.py.
 """
 
 from __future__ import annotations
 
 import pytest
 
-from pretrain.plugins.registration import HOOKS
+from pretrain.plugins.host.registration import HOOKS
 from pretrain.reference import plugin
 from pretrain.testing import suite
 

@@ -104,5 +104,5 @@ def test_a_wrong_recipe_is_reported_before_anything_heavy_is_imported():
 
 
 def test_listing_what_is_installed_imports_no_plugin():
-    program = "from pretrain.plugins.discovery import installed_backends; installed_backends()"
+    program = "from pretrain.plugins.host.discovery import installed_backends; installed_backends()"
     assert imported_after(program) == "[]"

@@ -8,8 +8,8 @@ from __future__ import annotations
 import pytest
 
 from pretrain.model.requests import collectives_request, kernel_requests
-from pretrain.plugins import manager
-from pretrain.plugins.choosing import choose
+from pretrain.plugins.host import manager
+from pretrain.plugins.negotiation.choosing import choose
 from pretrain.recipe import load_recipe
 from structure.documents import arguments_of_pretrain, called, command_lines, text_of
 from structure.sources import ROOT

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from pretrain.plugins.table import KernelTable
+from pretrain.plugins.negotiation.kernel_table import KernelTable
 from pretrain.recipe import make_recipe
 from pretrain.training.run_files import log_header
 from recipe.smallest import SMALLEST

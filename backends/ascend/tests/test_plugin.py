@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pretrain.plugins.registration import HOOKS
+from pretrain.plugins.host.registration import HOOKS
 from pretrain.recipe import load_recipe
 from pretrain_ascend import plugin
 
@@ -27,8 +27,8 @@ import json, sys
 sys.modules["torch_npu"] = None  # its import is an error
 
 from pretrain.model.requests import collectives_request, kernel_requests
-from pretrain.plugins import manager
-from pretrain.plugins.answers import ask
+from pretrain.plugins.host import manager
+from pretrain.plugins.negotiation.proposals import ask
 from pretrain.plugins.offer import Decline
 from pretrain.recipe import load_recipe
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pretrain.plugins.registration import HOOKS
+from pretrain.plugins.host.registration import HOOKS
 from pretrain_cuda import plugin
 
 RECIPES = sorted((Path(__file__).parents[3] / "recipes").glob("*.yml"))
@@ -70,8 +70,8 @@ sys.meta_path.insert(0, Guard())
 
 from pretrain.errors import RecipeError
 from pretrain.model.requests import collectives_request, kernel_requests
-from pretrain.plugins import manager
-from pretrain.plugins.answers import ask
+from pretrain.plugins.host import manager
+from pretrain.plugins.negotiation.proposals import ask
 from pretrain.plugins.offer import Decline
 from pretrain.recipe import load_recipe
 

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from benchmarks.training.setting import Setting
 from benchmarks.training.train_step import serve
 from pretrain.bridge import megatron as bridge
-from pretrain.plugins.manager import load
+from pretrain.plugins.host.manager import load
 from pretrain_cuda import installed
 
 setting = Setting.given()

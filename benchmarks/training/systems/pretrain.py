@@ -9,7 +9,7 @@ import torch
 from benchmarks.training.setting import Setting
 from benchmarks.training.train_step import serve
 from pretrain.bridge import megatron
-from pretrain.plugins.manager import load
+from pretrain.plugins.host.manager import load
 
 setting = Setting.given()
 choices = dict(choice.split("=") for choice in sys.argv[2:])

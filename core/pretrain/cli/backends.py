@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 import click
 
 from pretrain.errors import BackendError
-from pretrain.plugins import discovery
+from pretrain.observe.columns import columns, indented
 from pretrain.plugins.backend import Available
-from pretrain.plugins.columns import columns, indented
-from pretrain.plugins.loading import load_plugin
-from pretrain.plugins.manager import load_alone
-from pretrain.plugins.readiness import availability
-from pretrain.plugins.registration import register
+from pretrain.plugins.host import discovery
+from pretrain.plugins.host.importing import load_plugin
+from pretrain.plugins.host.manager import load_alone
+from pretrain.plugins.host.readiness import availability
+from pretrain.plugins.host.registration import register
 
 if TYPE_CHECKING:
-    from pretrain.plugins.discovery import Installed
+    from pretrain.plugins.host.discovery import Installed
 
 
 @click.command(name="backends")

@@ -28,7 +28,7 @@ def command(backend: str, expression: str, kernels_only: bool, verbose: bool) ->
     # Only this command needs torch and pytest.
     import pytest  # noqa: PLC0415
 
-    from pretrain.plugins.readiness import require_device  # noqa: PLC0415
+    from pretrain.plugins.host.readiness import require_device  # noqa: PLC0415
     from pretrain.testing.subject import load_subject  # noqa: PLC0415
     from pretrain.testing.suite import Chosen  # noqa: PLC0415
 

@@ -10,7 +10,7 @@ import click
 from pretrain.errors import BackendError, KernelError
 
 if TYPE_CHECKING:
-    from pretrain.plugins.manager import Plugins
+    from pretrain.plugins.host.manager import Plugins
     from pretrain.recipe import Recipe
 
 GPT2_VOCAB_SIZE = 50257
@@ -29,8 +29,8 @@ def command(recipe: Path, backend: str, device: str | None, overrides: tuple[str
     one that --device names ("NVIDIA A100-SXM4-80GB").
     """
     # A mistake in the recipe is reported before torch is imported.
-    from pretrain.plugins.manager import load  # noqa: PLC0415
-    from pretrain.plugins.members import named  # noqa: PLC0415
+    from pretrain.plugins.host.manager import load  # noqa: PLC0415
+    from pretrain.plugins.host.members import named  # noqa: PLC0415
     from pretrain.recipe import load_recipe  # noqa: PLC0415
 
     loaded = load_recipe(recipe, overrides)
@@ -52,7 +52,7 @@ def _show_device(plugins: Plugins, recipe: Recipe) -> bool:
     """Print whether the device is there and fit for precision and compiled layers; return whether it is there."""
     from pretrain.model.requests import compute_dtype  # noqa: PLC0415
     from pretrain.plugins.backend import Unavailable  # noqa: PLC0415
-    from pretrain.plugins.readiness import availability, require_compilation, require_dtype  # noqa: PLC0415
+    from pretrain.plugins.host.readiness import availability, require_compilation, require_dtype  # noqa: PLC0415
 
     answer = availability(plugins)
     if isinstance(answer, Unavailable):
@@ -86,9 +86,9 @@ def _show_vocab_size(recipe: Recipe) -> int:
 
 def _table(plugins: Plugins, recipe: Recipe, vocab_size: int, device_name: str) -> str:
     from pretrain.model.requests import collectives_request, kernel_requests  # noqa: PLC0415
-    from pretrain.plugins.choosing import choose  # noqa: PLC0415
-    from pretrain.plugins.negotiation import table_of  # noqa: PLC0415
-    from pretrain.plugins.table_text import render  # noqa: PLC0415
+    from pretrain.observe.kernel_table_text import render  # noqa: PLC0415
+    from pretrain.plugins.negotiation.building import table_of  # noqa: PLC0415
+    from pretrain.plugins.negotiation.choosing import choose  # noqa: PLC0415
 
     device = plugins.backend.device_type
     collectives = collectives_request(recipe, device, plugins.backend.process_group)

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     import torch
 
     from pretrain.engine.protocol import Engine
-    from pretrain.plugins.kernels import Kernels
-    from pretrain.plugins.manager import Plugins
+    from pretrain.plugins.host.manager import Plugins
+    from pretrain.plugins.negotiation.kernels import Kernels
     from pretrain.recipe import Recipe
 
 

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from pretrain.errors import KernelError
 from pretrain.model.requests import attention_requests, collectives_request, kernel_requests
-from pretrain.plugins.agreement import check_same_on_all_ranks
-from pretrain.plugins.negotiation import negotiate
+from pretrain.plugins.negotiation.building import negotiate
+from pretrain.plugins.negotiation.kernel_agreement import check_same_on_all_ranks
 
 if TYPE_CHECKING:
-    from pretrain.plugins.kernels import Kernels
-    from pretrain.plugins.manager import Plugins
+    from pretrain.plugins.host.manager import Plugins
+    from pretrain.plugins.negotiation.kernels import Kernels
     from pretrain.plugins.signatures import AttentionFn
     from pretrain.recipe import Recipe
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from pretrain.model.gpt import GPT
     from pretrain.plugins.backend import Backend, Overflow
-    from pretrain.plugins.kernels import Kernels
+    from pretrain.plugins.negotiation.kernels import Kernels
     from pretrain.recipe import Recipe
 
 

@@ -17,8 +17,8 @@ from pretrain.launch.board import END, Board, Task
 from pretrain.launch.processes.failure import USER_ERROR, Failure
 from pretrain.launch.processes.supervision import supervise
 from pretrain.observe.environment import COMMAND
-from pretrain.plugins.discovery import find_backend
-from pretrain.plugins.manager import load_alone
+from pretrain.plugins.host.discovery import find_backend
+from pretrain.plugins.host.manager import load_alone
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pretrain.errors import BackendError, RecipeError
 from pretrain.launch.nodes.nodes import Nodes
-from pretrain.plugins.discovery import find_backend
+from pretrain.plugins.host.discovery import find_backend
 from pretrain.recipe import load_recipe
 
 if TYPE_CHECKING:
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from pretrain.launch.nodes.launchers import Hosted
     from pretrain.launch.world import World
-    from pretrain.plugins.discovery import Installed
-    from pretrain.plugins.manager import Plugins
+    from pretrain.plugins.host.discovery import Installed
+    from pretrain.plugins.host.manager import Plugins
     from pretrain.recipe import Recipe
 
 
@@ -71,7 +71,7 @@ def make_plan(
         RecipeError: the recipe is wrong, or the ranks do not fit it.
         BackendError: the backend is missing, broken or without a device.
     """
-    from pretrain.plugins.members import device_count  # noqa: PLC0415  slow, as `_device`
+    from pretrain.plugins.host.members import device_count  # noqa: PLC0415  slow, as `_device`
 
     recipe = load_recipe(path, overrides)
     if nproc and nodes.count == 1:
@@ -143,8 +143,8 @@ def make_hosted_plan(path: Path, overrides: tuple[str, ...], backend_name: str, 
 
 def _device(backend: Installed, *, needs_device: bool) -> tuple[Plugins, str]:
     """Import the backend, which is slow, only after the recipe has been read; return it, and why it has no device."""
-    from pretrain.plugins.manager import load_alone  # noqa: PLC0415
-    from pretrain.plugins.readiness import require_device  # noqa: PLC0415
+    from pretrain.plugins.host.manager import load_alone  # noqa: PLC0415
+    from pretrain.plugins.host.readiness import require_device  # noqa: PLC0415
 
     plugins = load_alone(backend)
     try:

@@ -15,8 +15,8 @@ from pathlib import Path
 from pretrain.errors import LaunchError, PretrainError
 from pretrain.launch.board import Board
 from pretrain.launch.processes.failure import Failure
-from pretrain.plugins.discovery import find_backend
-from pretrain.plugins.manager import load_alone
+from pretrain.plugins.host.discovery import find_backend
+from pretrain.plugins.host.manager import load_alone
 
 _ACCELERATOR = "DS_ACCELERATOR"
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from pretrain.plugins.backend import PointToPoint
-    from pretrain.plugins.kernels import Kernels
+    from pretrain.plugins.negotiation.kernels import Kernels
     from pretrain.plugins.signatures import AttentionFn
     from pretrain.recipe import Recipe
 

@@ -15,7 +15,7 @@ from pretrain.model.rope import Rotations
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pretrain.plugins.kernels import Kernels
+    from pretrain.plugins.negotiation.kernels import Kernels
     from pretrain.plugins.signatures import LinearFn
     from pretrain.recipe import Recipe
 

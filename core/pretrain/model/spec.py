@@ -20,7 +20,7 @@ from pretrain.model.norm import Norm
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pretrain.plugins.kernels import Kernels
+    from pretrain.plugins.negotiation.kernels import Kernels
     from pretrain.plugins.signatures import AttentionFn
     from pretrain.recipe import Recipe
 

@@ -3,7 +3,7 @@
 `pretrain.plugins.CONTRACT` is (major, minor). A new hook, member or request field raises the minor number; whatever a
 plugin of before would do wrongly raises the major one. A plugin says `CONTRACT = (1, 0)` beside its hooks, or nothing,
 which is the first of this major number. Its distribution may say it too, as a dependency: `pretrain>=1.2`.
-`pretrain.plugins.compatibility` refuses a plugin of another contract.
+`pretrain.plugins.host.compatibility` refuses a plugin of another contract.
 
 A request field that is added later has a default that means what was so before, and the version that added it:
 `field(default=..., metadata={"since": (1, 1)})`. Where it is anything else, the core declines in the name of kernels

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pretrain.plugins.discovery import Role
+from pretrain.plugins.host.discovery import Role
 from pretrain.testing.catalogue import CATALOGUE
 from pretrain.testing.negotiation import answers
 

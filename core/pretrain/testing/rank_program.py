@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 
-from pretrain.plugins.members import take_device
+from pretrain.plugins.host.members import take_device
 from pretrain.testing.rank import DeclinedError, Rank
 from pretrain.testing.rank_checks import CHECKS, REQUESTS
 from pretrain.testing.subject import load_subject

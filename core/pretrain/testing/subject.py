@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from pretrain.plugins import discovery, manager
-from pretrain.plugins.answers import ask
-from pretrain.plugins.discovery import Installed, Role
-from pretrain.plugins.loading import load_plugin
-from pretrain.plugins.members import take_device
+from pretrain.plugins.host import discovery, manager
+from pretrain.plugins.host.discovery import Installed, Role
+from pretrain.plugins.host.importing import load_plugin
+from pretrain.plugins.host.members import take_device
+from pretrain.plugins.negotiation.proposals import ask
 from pretrain.plugins.offer import Decline, Offer
 from pretrain.plugins.requests import CollectivesRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from pretrain.plugins.answers import Proposal
-    from pretrain.plugins.manager import Plugins
+    from pretrain.plugins.host.manager import Plugins
+    from pretrain.plugins.negotiation.proposals import Proposal
     from pretrain.plugins.requests import Request
 
 

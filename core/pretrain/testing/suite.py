@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pretrain.plugins.backend import Unavailable
-from pretrain.plugins.readiness import availability
+from pretrain.plugins.host.readiness import availability
 from pretrain.testing.activation import TestActivation
 from pretrain.testing.attention import TestAttention
 from pretrain.testing.bias_dropout_add import TestBiasDropoutAdd

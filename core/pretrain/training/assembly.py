@@ -18,9 +18,9 @@ from pretrain.model.requests import compute_dtype
 from pretrain.observe.flops import flops_per_sequence
 from pretrain.observe.throughput import Speedometer
 from pretrain.observe.timers import PhaseTimers
-from pretrain.plugins.blame import naming_kernels
-from pretrain.plugins.members import take_device
-from pretrain.plugins.readiness import require_compilation, require_dtype, require_overlap
+from pretrain.plugins.host.members import take_device
+from pretrain.plugins.host.readiness import require_compilation, require_dtype, require_overlap
+from pretrain.plugins.negotiation.kernel_errors import naming_kernels
 from pretrain.training import run_files
 from pretrain.training.batch_sizes import BatchSizes, Length, total_iterations
 from pretrain.training.continuation import continue_prompt
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pretrain.data.tokenizers.tokenizer import Tokenizer
     from pretrain.engine.protocol import Engine
     from pretrain.launch.world import World
-    from pretrain.plugins.manager import Plugins
+    from pretrain.plugins.host.manager import Plugins
     from pretrain.recipe import Recipe
     from pretrain.recipe.layout import Layout
     from pretrain.training.progress import Progress

@@ -20,9 +20,9 @@ def train(recipe: Recipe, *, backend_name: str, run_dir: Path, resume: bool, wor
         PretrainError: whatever the user can mend, before the first step where possible.
     """
     from pretrain.bridge import megatron  # noqa: PLC0415  nothing here is imported before it is needed
-    from pretrain.plugins.manager import load  # noqa: PLC0415
-    from pretrain.plugins.members import environment, require_module  # noqa: PLC0415
-    from pretrain.plugins.readiness import require_device  # noqa: PLC0415
+    from pretrain.plugins.host.manager import load  # noqa: PLC0415
+    from pretrain.plugins.host.members import environment, require_module  # noqa: PLC0415
+    from pretrain.plugins.host.readiness import require_device  # noqa: PLC0415
 
     started = time.time()
     plugins = load(backend_name)

@@ -9,17 +9,17 @@ from pretrain.atomic_files import replacing
 from pretrain.data.token_files.entropy import unigram_entropy
 from pretrain.observe.environment import describe_environment, write_environment
 from pretrain.observe.flops import parameter_count
+from pretrain.observe.kernel_table_text import render
 from pretrain.observe.metrics import FILE as METRICS
 from pretrain.observe.report.page import write_report
-from pretrain.plugins.table_text import render
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
     from pretrain.data.tokenizers.tokenizer import Tokenizer
-    from pretrain.plugins.manager import Plugins
-    from pretrain.plugins.table import KernelTable
+    from pretrain.plugins.host.manager import Plugins
+    from pretrain.plugins.negotiation.kernel_table import KernelTable
     from pretrain.recipe import Recipe
     from pretrain.recipe.layout import Layout
     from pretrain.training.run_logger import RunLogger

@@ -10,7 +10,7 @@ import torch
 
 from pretrain.errors import BackendError
 from pretrain.plugins.backend import Available, Backend, PointToPoint, Unavailable
-from pretrain.plugins.named import NamedDevice
+from pretrain.plugins.named_device import NamedDevice
 from pretrain_ascend import devices, environment, installed, releases
 from pretrain_ascend.devices import Family, Source
 from pretrain_ascend.environment import VISIBLE

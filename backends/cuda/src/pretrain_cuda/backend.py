@@ -9,7 +9,7 @@ import torch
 
 from pretrain.errors import BackendError
 from pretrain.plugins.backend import Available, Backend, PointToPoint, Unavailable
-from pretrain.plugins.named import NamedDevice
+from pretrain.plugins.named_device import NamedDevice
 from pretrain_cuda import devices, environment, software
 from pretrain_cuda.devices import AMPERE, BLACKWELL
 

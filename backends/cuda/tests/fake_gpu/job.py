@@ -13,7 +13,7 @@ from fake_gpu import modules, mutants, stand_ins, world
 from fake_gpu.launches import Launches
 from fake_gpu.observer import Observer
 from pretrain.engine.build import build_engine
-from pretrain.plugins.manager import load
+from pretrain.plugins.host.manager import load
 from pretrain.recipe import load_recipe
 
 RECIPES = Path(__file__).parents[4] / "recipes"

@@ -46,7 +46,7 @@ def _import_once() -> None:
     torch.autograd.set_multithreading_enabled(False)  # its threads would not be in the modes
     attention.install()
     from pretrain.bridge import megatron
-    from pretrain.plugins.manager import load
+    from pretrain.plugins.host.manager import load
 
     megatron.install(load("cuda").backend)
     modules.install()

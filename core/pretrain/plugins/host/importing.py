@@ -1,0 +1,82 @@
+"""Importing one plugin, and saying precisely why that failed."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint
+from typing import TYPE_CHECKING, Any
+
+from pretrain.errors import BackendError
+from pretrain.plugins import CONTRACT
+from pretrain.plugins.backend import Backend
+from pretrain.plugins.host.compatibility import contract_of, require_core
+from pretrain.plugins.host.discovery import Role
+
+if TYPE_CHECKING:
+    from pretrain.plugins.host.discovery import Installed
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Plugin:
+    """An imported plugin.
+
+    Attributes:
+        installed: where it comes from.
+        hooks: the module (or object) whose functions carry the `hookimpl` mark.
+        contract: version of the contract that it was written for.
+    """
+
+    installed: Installed
+    hooks: Any
+    contract: tuple[int, int] = CONTRACT
+
+
+def load_plugin(installed: Installed) -> Plugin:
+    """Import a plugin.
+
+    Raises:
+        BackendError: the import failed, or the plugin is for another pretrain, or the entry point names something that
+            cannot have hooks; names the provider, the cause and what to do.
+    """
+    require_core(installed)
+    entry = EntryPoint(name=installed.name, value=installed.target, group="")
+    try:
+        hooks = entry.load()
+        if inspect.isclass(hooks) and not issubclass(hooks, Backend):
+            hooks = hooks()  # whose methods are the hooks
+    except (Exception, SystemExit) as exc:  # whatever a stranger's module does at import is named as its doing
+        msg = f"{installed.label} failed to import: {cause(exc)}\n{_remedy(installed, exc)}"
+        raise BackendError(msg) from exc
+    if inspect.isclass(hooks) or inspect.isroutine(hooks):
+        what = "the class" if inspect.isclass(hooks) else "the function"
+        msg = (
+            f"{installed.label}: its entry point '{installed.target}' names {what} {hooks.__name__}, without hooks.\n"
+            "It names the module whose functions carry @hookimpl; of these pretrain_backend returns the device."
+        )
+        raise BackendError(msg)
+    return Plugin(installed=installed, hooks=hooks, contract=contract_of(installed, hooks))
+
+
+def cause(exc: BaseException) -> str:
+    """Return an exception as one line of at most 200 characters."""
+    lines = [line.strip() for line in str(exc).splitlines() if line.strip()]
+    text = f"{type(exc).__name__}: {lines[0]}" if lines else type(exc).__name__
+    return text if len(text) <= 200 else f"{text[:197]}..."
+
+
+def _remedy(installed: Installed, exc: BaseException) -> str:
+    missing = exc.name if isinstance(exc, ModuleNotFoundError) else None
+    distribution = installed.distribution or "<its distribution>"
+    if missing and f"{installed.target.partition(':')[0]}.".startswith(f"{missing}."):
+        first = f"Its own files are gone: pip install --force-reinstall {distribution}"
+    elif missing:
+        first = f"Install '{missing}' into this environment"
+    else:
+        first = "PRETRAIN_TRACEBACK=1 shows where"
+    otherwise = {
+        Role.BACKEND: ", or pass another --backend (`pretrain backends` lists them).",
+        Role.KERNELS: f", or remove the plugin: pip uninstall {distribution}",
+        Role.REFERENCE: "",
+    }
+    return first + otherwise[installed.role]

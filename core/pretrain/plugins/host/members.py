@@ -1,0 +1,177 @@
+"""Answers of a backend's members, checked once: a wrong one is an error that names the distribution.
+
+Hooks are checked where they are called (`manager`, `answers`), `availability` and `compilation` in `readiness`. Here
+are the others: `take_device` asks each as soon as the device is the current one, before anything is built on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from pretrain.errors import BackendError
+from pretrain.plugins.backend import Backend, Memory, PointToPoint
+from pretrain.plugins.host.importing import cause
+
+if TYPE_CHECKING:
+    import torch
+
+    from pretrain.plugins.host.manager import Plugins
+    from pretrain.recipe import Recipe
+
+Check = Callable[[Any], bool]
+
+
+def take_device(plugins: Plugins, local_rank: int) -> torch.device:
+    """Make the device of this rank the current one and return it, after every member was asked once.
+
+    Raises:
+        BackendError: a member raised, or answered with something else than its contract says.
+    """
+    import torch  # noqa: PLC0415  a launcher imports this module too, and does without torch
+
+    backend = plugins.backend
+    kind = backend.device_type
+    device: torch.device = ask(
+        plugins, "device", f"a torch.device of type '{kind}'", lambda answer: _is_device(answer, kind), local_rank
+    )
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        ask(plugins, "supports", "True or False", _is_bool, dtype)
+        ask(plugins, "peak_flops", "a number above 0, or None", _is_rate, dtype)
+    ask(plugins, "supports_reduction", "True or False", _is_bool, torch.float32)
+    ask(plugins, "memory", "a Memory of bytes or None", _is_memory)
+    ask(plugins, "pinned_memory", "True or False", _is_bool)
+    ask(plugins, "point_to_point", "a PointToPoint", lambda answer: isinstance(answer, PointToPoint))
+    ask(plugins, "overflow", "an object with clear() and read(), or None", _is_overflow)
+    ask(plugins, "device_name", "a string", lambda answer: isinstance(answer, str))
+    ask(plugins, "describe", "a mapping of strings to strings", _is_text)
+    require_process_group(plugins)
+    return device
+
+
+def device_count(plugins: Plugins) -> int | None:
+    """Return `Backend.device_count`.
+
+    Raises:
+        BackendError: as `take_device`.
+    """
+    count: int | None = ask(plugins, "device_count", "a number from 0, or None", _is_count)
+    return count
+
+
+def environment(plugins: Plugins, recipe: Recipe) -> Mapping[str, str]:
+    """Return the environment variables of `Backend.prepare`.
+
+    Raises:
+        BackendError: as `take_device`.
+    """
+    variables: Mapping[str, str] = ask(plugins, "prepare", "a mapping of strings to strings", _is_text, recipe)
+    return variables
+
+
+def named(plugins: Plugins, device_name: str) -> Plugins:
+    """Return the plugins with the backend as it would answer on a device of that name: `Backend.named`.
+
+    Raises:
+        BackendError: as `take_device`; or the backend knows no such device.
+    """
+    backend = ask(plugins, "named", "a Backend", lambda answer: isinstance(answer, Backend), device_name)
+    return replace(plugins, backend=backend)
+
+
+def require_module(plugins: Plugins) -> Any:
+    """Return torch's module of the device, which `availability` has made known where torch does not know it itself.
+
+    Raises:
+        BackendError: torch knows no such device, or has no module for it.
+    """
+    import torch  # noqa: PLC0415
+
+    try:
+        return torch.get_device_module(plugins.backend.device_type)
+    except RuntimeError as exc:
+        msg = (
+            f"{plugins.label}: torch {torch.__version__} knows no device '{plugins.backend.device_type}', which is its "
+            f"Backend.device_type: {cause(exc)}\nThe library that registers a device with torch is imported in "
+            "availability(); see docs/writing-a-backend.md."
+        )
+        raise BackendError(msg) from exc
+
+
+def require_process_group(plugins: Plugins) -> None:
+    """Pass when torch.distributed knows `Backend.process_group`: a name, or "cpu:gloo,<device>:<name>".
+
+    Raises:
+        BackendError: it does not; with the names that it knows.
+    """
+    import torch.distributed as dist  # noqa: PLC0415
+
+    given = plugins.backend.process_group
+    names = [part.rpartition(":")[2].strip().lower() for part in given.split(",")]
+    unknown = [name for name in names if name not in dist.Backend.backend_list]
+    if unknown:
+        known = ", ".join(name for name in dist.Backend.backend_list if name != "undefined")
+        msg = (
+            f"{plugins.label}: torch.distributed knows no '{unknown[0]}', which its Backend.process_group '{given}' "
+            f"names. Known: {known}.\ntorch.distributed.Backend.register_backend makes one known; availability() or "
+            "device() import the library that calls it."
+        )
+        raise BackendError(msg)
+
+
+def ask(plugins: Plugins, member: str, allowed: str, is_right: Check, *arguments: object) -> Any:
+    """Return a member's answer.
+
+    Raises:
+        BackendError: it raised, or `is_right` says that the answer is not what is `allowed`.
+    """
+    call = f"{type(plugins.backend).__name__}.{member}({', '.join(map(_shown, arguments))})"
+    try:
+        answer = getattr(plugins.backend, member)(*arguments)
+    except BackendError:
+        raise
+    except Exception as exc:
+        msg = f"{plugins.label}: {call} raised {cause(exc)}\nPRETRAIN_TRACEBACK=1 shows where."
+        raise BackendError(msg) from exc
+    if not is_right(answer):
+        msg = (
+            f"{plugins.label}: {call} returned {type(answer).__name__}: {answer!r:.80}\n"
+            f"Allowed: {allowed}. That is for its author to mend; docs/hooks.md has every member."
+        )
+        raise BackendError(msg)
+    return answer
+
+
+def _shown(argument: object) -> str:
+    return "recipe" if type(argument).__name__ == "Recipe" else str(argument)
+
+
+def _is_bool(answer: Any) -> bool:
+    return isinstance(answer, bool)
+
+
+def _is_count(answer: Any) -> bool:
+    return answer is None or (isinstance(answer, int) and not isinstance(answer, bool) and answer >= 0)
+
+
+def _is_rate(answer: Any) -> bool:
+    return answer is None or (isinstance(answer, int | float) and not isinstance(answer, bool) and answer > 0)
+
+
+def _is_memory(answer: Any) -> bool:
+    return isinstance(answer, Memory) and all(map(_is_count, (answer.allocated, answer.peak, answer.total)))
+
+
+def _is_text(answer: Any) -> bool:
+    return isinstance(answer, Mapping) and all(isinstance(part, str) for pair in answer.items() for part in pair)
+
+
+def _is_overflow(answer: Any) -> bool:
+    return answer is None or all(callable(getattr(answer, name, None)) for name in ("clear", "read"))
+
+
+def _is_device(answer: Any, device_type: str) -> bool:
+    import torch  # noqa: PLC0415
+
+    return isinstance(answer, torch.device) and answer.type == device_type

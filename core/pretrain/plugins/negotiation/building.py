@@ -1,0 +1,74 @@
+"""Choosing and building the kernels of a run: once, before the model is built."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from pretrain.errors import BackendError
+from pretrain.plugins.host.importing import cause
+from pretrain.plugins.negotiation.choosing import choose
+from pretrain.plugins.negotiation.kernel_table import KernelTable
+from pretrain.plugins.negotiation.kernels import Kernels
+from pretrain.plugins.signatures import OptimizerKernels
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from pretrain.plugins.host.manager import Plugins
+    from pretrain.plugins.negotiation.choosing import Choice
+    from pretrain.plugins.negotiation.kernel_table import Row
+    from pretrain.plugins.requests import Request
+
+
+def negotiate(
+    plugins: Plugins,
+    requests: Sequence[Request],
+    chosen: Mapping[str, str],
+    fallback: str,
+    *,
+    earlier: Kernels | None = None,
+) -> Kernels:
+    """Choose a kernel for every request and build it.
+
+    Args:
+        plugins: whom to ask.
+        requests: one for each operation that is needed now; other operations are not asked for.
+        chosen: operation -> "auto", a kernel's name, or a kind ("flash"); operations not in it are "auto".
+        fallback: "allow", or "forbid": then an operation that only the reference serves is an error, unless the
+            recipe names the reference kernel.
+        earlier: kernels negotiated before (collectives are needed before there are process groups); they are passed
+            to `Offer.build`, and are part of the result and of its table unless they are negotiated again.
+
+    Raises:
+        KernelError: no allowed kernel is left for an operation.
+        BackendError: a plugin broke the contract of the hooks.
+    """
+    choices = choose(plugins, requests, chosen, fallback)
+    built: dict[str, Any] = dict(earlier.built) if earlier else {}
+    for choice in choices:
+        built[choice.request.operation] = _build(choice, MappingProxyType(dict(built)))
+    rows = {row.operation: row for row in (earlier.table.rows if earlier else ())}
+    rows |= {choice.request.operation: choice.row for choice in choices}
+    return Kernels(table=table_of(plugins, rows.values()), built=MappingProxyType(built))
+
+
+def table_of(plugins: Plugins, rows: Iterable[Row]) -> KernelTable:
+    """Return the kernel table of rows, as `Choice.row` gives them."""
+    return KernelTable(backend=plugins.backend.name, provider=plugins.provider, rows=tuple(rows))
+
+
+def _build(choice: Choice, built: Mapping[str, Any]) -> Any:
+    operation = choice.request.operation
+    who = f"kernel {choice.taken.label} for {operation}"
+    try:
+        kernel = choice.offer.build(built)
+    except Exception as exc:
+        msg = f"{who} cannot be built: {cause(exc)}\nPRETRAIN_TRACEBACK=1 shows where."
+        raise BackendError(msg) from exc
+    expected = isinstance(kernel, OptimizerKernels) if operation == "optimizer" else callable(kernel)
+    if not expected:
+        wanted = "OptimizerKernels" if operation == "optimizer" else "something callable"
+        msg = f"{who}: its build returned {type(kernel).__name__}, not {wanted} (see docs/hooks.md)."
+        raise BackendError(msg)
+    return kernel

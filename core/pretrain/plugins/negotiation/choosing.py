@@ -1,0 +1,163 @@
+"""Which kernel each operation gets, and why not the others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pretrain.errors import KernelError, did_you_mean
+from pretrain.plugins.negotiation.kernel_table import PassedOver, Row
+from pretrain.plugins.negotiation.proposals import AUTO, ask
+from pretrain.plugins.offer import Decline, Offer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from pretrain.plugins.host.manager import Plugins
+    from pretrain.plugins.negotiation.proposals import Proposal
+    from pretrain.plugins.requests import Request
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Choice:
+    """The kernel that one operation gets.
+
+    Attributes:
+        request: what was asked.
+        taken: the proposal whose answer is `offer`.
+        offer: what will be built.
+        proposals: all that were made, the taken one among them.
+        wanted: what the recipe says: "auto", a kernel's name or a kind.
+    """
+
+    request: Request
+    taken: Proposal
+    offer: Offer
+    proposals: tuple[Proposal, ...]
+    wanted: str
+
+    @property
+    def row(self) -> Row:
+        """The line of the kernel table."""
+        return Row(
+            operation=self.request.operation,
+            kernel=self.offer.name,
+            kind=self.offer.kind,
+            provider=self.taken.provider,
+            request=self.request.to_json(),
+            passed_over=tuple(self._why_not(other) for other in self.proposals if other is not self.taken),
+        )
+
+    @property
+    def names_the_kernel(self) -> bool:
+        """Whether the recipe asks for this very kernel, not for any of its kind."""
+        return self.wanted in self.taken.names and self.wanted != self.offer.kind
+
+    def _why_not(self, other: Proposal) -> PassedOver:
+        if isinstance(other.answer, Decline):
+            why = f"declined: {other.answer.reason}"
+        elif not _fits(other, self.wanted):
+            why = f"offered, but the recipe names '{self.wanted}'"
+        elif other.is_reference and not self.taken.is_reference:
+            why = "offered, the reference comes last"
+        else:
+            why = "offered, comes later in the order"
+        return PassedOver(provider=other.provider, kernel=other.answer.name, kind=other.answer.kind, why=why)
+
+
+def choose(plugins: Plugins, requests: Sequence[Request], chosen: Mapping[str, str], fallback: str) -> list[Choice]:
+    """Choose without building: what `negotiate` takes, in the order in which it is built.
+
+    Raises:
+        KernelError: as `negotiate`.
+        BackendError: as `negotiate`.
+    """
+    operations = [request.operation for request in requests]
+    if len(set(operations)) != len(operations):
+        msg = f"several requests for one operation: {sorted(operations)}"
+        raise ValueError(msg)
+    # Attention comes first, because it decides whether a softmax kernel is needed; that is built before it.
+    ordered = sorted(requests, key=lambda request: request.operation != "attention")
+    choices: list[Choice] = []
+    for request in ordered:
+        wanted = chosen.get(request.operation, AUTO)
+        if request.operation != "softmax" or _needs_softmax(choices, wanted):
+            choices.append(_choose(request, ask(plugins, request), wanted))
+    choices.sort(key=lambda choice: choice.request.operation != "softmax")
+    if fallback == "forbid":
+        _refuse_reference(choices)
+    return choices
+
+
+def _needs_softmax(choices: list[Choice], wanted: str) -> bool:
+    """Say whether the chosen attention may be made of a softmax kernel.
+
+    Raises:
+        KernelError: it is not, and the recipe names a softmax kernel.
+    """
+    attention = next((choice.offer for choice in choices if choice.request.operation == "attention"), None)
+    if attention is None or attention.kind not in {"flash", "triangle"}:
+        return True
+    if wanted != AUTO:
+        msg = (
+            f"kernels.softmax: '{wanted}' has no effect: attention is '{attention.name}' ({attention.kind}), which has "
+            "a softmax of its own.\nDelete the key, or give kernels.attention: softmax."
+        )
+        raise KernelError(msg)
+    return False
+
+
+def _choose(request: Request, proposals: list[Proposal], wanted: str) -> Choice:
+    fitting = [proposal for proposal in proposals if _fits(proposal, wanted)]
+    for proposal in fitting:
+        if isinstance(proposal.answer, Offer):
+            return Choice(
+                request=request, taken=proposal, offer=proposal.answer, proposals=tuple(proposals), wanted=wanted
+            )
+    if wanted == AUTO:
+        msg = f"no kernel for {request.operation} on {request.device_type}.{_declines(proposals)}"
+        raise KernelError(msg)
+    there = _offered([proposal for proposal in proposals if isinstance(proposal.answer, Offer)])
+    if fitting:
+        msg = f"kernels.{request.operation}: '{wanted}' cannot serve this recipe.{_declines(fitting)}\n{there}"
+    else:
+        known = {word for proposal in proposals for word in proposal.names}
+        hint = did_you_mean(wanted, sorted(known | {AUTO}))
+        msg = f"kernels.{request.operation}: no plugin has a kernel or kind '{wanted}'.\n{there}{hint}"
+    raise KernelError(msg)
+
+
+def _fits(proposal: Proposal, wanted: str) -> bool:
+    return wanted == AUTO or wanted in proposal.names
+
+
+def _offered(offers: list[Proposal]) -> str:
+    plain = [offer.answer.name for offer in offers]
+    # A name that two distributions offer is told apart by the distribution.
+    names = [offer.names[plain.count(offer.answer.name) > 1] for offer in offers]
+    kinds = dict.fromkeys(offer.answer.kind for offer in offers if offer.answer.kind)
+    return f"Offered here: {', '.join(names) or 'nothing'}" + (f"; kinds: {', '.join(kinds)}." if kinds else ".")
+
+
+def _declines(proposals: Iterable[Proposal]) -> str:
+    lines = [
+        f"\n  {proposal.label} declines: {proposal.answer.reason}"
+        for proposal in proposals
+        if isinstance(proposal.answer, Decline)
+    ]
+    return "".join(lines)
+
+
+def _refuse_reference(choices: list[Choice]) -> None:
+    served = [choice for choice in choices if choice.taken.is_reference and not choice.names_the_kernel]
+    if not served:
+        return
+    lines = [
+        f"\n{choice.request.operation}:{_declines(choice.proposals) or ' no plugin offers it'}" for choice in served
+    ]
+    msg = (
+        f"kernels.fallback is 'forbid', but only the reference serves what follows.{''.join(lines)}\n"
+        "Set kernels.fallback=allow, or name the reference where you want it: "
+        f"kernels.{served[0].request.operation}=reference"
+    )
+    raise KernelError(msg)

@@ -1,0 +1,69 @@
+"""Names of kernels that raised, found afterwards in the traceback, so that a call of a kernel costs nothing more."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import traceback
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from pretrain.plugins.signatures import OptimizerKernels
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import CodeType
+
+    from pretrain.plugins.negotiation.kernels import Kernels
+
+_ENTRIES = ("__call__", "forward", "backward")
+
+
+@contextmanager
+def naming_kernels(kernels: Kernels) -> Iterator[None]:
+    """Add `add_note`'s note to an error that leaves the block."""
+    try:
+        yield
+    except BaseException as error:
+        add_note(error, kernels)
+        raise
+
+
+def add_note(error: BaseException, kernels: Kernels) -> None:
+    """Add a note with name and provider of the kernel in whose code an error was raised, if it was in one's.
+
+    A kernel's code is that of its callable; after that, for a backward pass that is a function of its own, whatever
+    lies in the same module as the callable. The pure-torch reference, and what is not written in Python, is not looked
+    for.
+    """
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][::-1]
+    codes = {row.operation: set(_codes(kernels.built[row.operation])) for row in kernels.table.rows}
+    modules = {row.operation: _module(kernels.built[row.operation]) for row in kernels.table.rows}
+    rows = [row for row in kernels.table.rows if not modules[row.operation].startswith("pretrain.reference")]
+    called = ([row for row in rows if frame.f_code in codes[row.operation]] for frame in frames)
+    beside = ([row for row in rows if frame.f_globals.get("__name__") == modules[row.operation]] for frame in frames)
+    for inside in filter(None, (*called, *beside)):
+        named = ", ".join(f"'{row.kernel}' for {row.operation} ({row.provider})" for row in inside)
+        error.add_note(f"Raised in {'the kernel' if len(inside) == 1 else 'one of the kernels'} {named}.")
+        return
+
+
+def _codes(kernel: Any) -> Iterator[CodeType]:
+    if isinstance(kernel, functools.partial):
+        yield from _codes(kernel.func)
+    elif isinstance(kernel, OptimizerKernels):
+        yield from _codes(kernel.gradient_norm)
+        methods = map(inspect.unwrap, filter(callable, vars(kernel.adam).values()))  # torch wraps `step`
+        yield from (method.__code__ for method in methods if hasattr(method, "__code__"))
+    elif hasattr(kernel, "__code__"):
+        yield kernel.__code__
+    else:
+        entries: Iterator[Any] = (getattr(type(kernel), name, None) for name in _ENTRIES)
+        yield from (entry.__code__ for entry in entries if hasattr(entry, "__code__"))
+
+
+def _module(kernel: Any) -> str:
+    if isinstance(kernel, OptimizerKernels):
+        kernel = kernel.adam
+    kernel = kernel.func if isinstance(kernel, functools.partial) else kernel
+    return str(getattr(kernel, "__module__", None) or type(kernel).__module__)

@@ -1,0 +1,110 @@
+"""docs/recipes.md and a JSON Schema for editors, generated from the sections of a recipe.
+
+Run `.venv/bin/python docs/generate/recipes_page.py` after changing a key.
+"""
+
+from __future__ import annotations
+
+import json
+import types
+import typing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pretrain.recipe.checks.effect import RULES
+from pretrain.recipe.keys import description, inner_section, walk
+from pretrain.recipe.recipe import Recipe
+from pretrain.recipe.section import Section
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pydantic.fields import FieldInfo
+
+DOCS = Path(__file__).parents[1]
+PAGE = "recipes.md"
+SCHEMA = "recipe.schema.json"
+
+_INTRODUCTION = """\
+# Recipes
+
+A recipe is one YAML file that describes one training run; it names no hardware. `pretrain RECIPE` trains it. This page
+is generated from the schema (`python docs/generate/recipes_page.py`), and so is
+[recipe.schema.json](recipe.schema.json), with which an editor completes and checks recipes: the first line of
+`recipes/quickstart.yml` shows how.
+
+- `--set section.key=value` changes a key for one run; the value is YAML or JSON. `--set 'section={key: value}'`
+  replaces a whole section, `--set section.key=null` unsets a key. null in a file counts as not given.
+- An unknown key is an error, and so is a key that would have no effect. A key of the file that an override leaves
+  without effect goes silently: `--set precision.dtype=fp32` drops the file's loss scale. An override of one of two
+  alternatives (`train_iters` and `train_samples`, `path` and `blend`, ...) replaces the file's other one.
+- `engine.deepspeed_config: ds_config.json` takes over what a DeepSpeed file says, as keys of the recipe. A value that
+  the recipe gives otherwise is an error, and so is a key that has no counterpart; `"auto"` counts as not given. A
+  deprecated key is understood, one that nothing would read is left out, and a notice says how.
+- Flags and keys of Megatron-LM, Megatron-DeepSpeed and GPT-NeoX are no keys, but the error says which key each is here.
+- Numbers may be written 1e-4, 2.0e8 or 1_000. Paths are relative to the working directory.
+- The complete recipe, every default written out, is saved as `recipe.yml` in the run directory; running that again is
+  the same run.
+"""
+
+
+def page() -> str:
+    """Return docs/recipes.md: one table for each section."""
+    parts = [_INTRODUCTION]
+    for name, field in Recipe.model_fields.items():
+        section = inner_section(field)
+        if section is not None:
+            parts += [f"## {name}\n\n{_text(section)}\n", _table(section, f"{name}.")]
+    return "\n".join(parts)
+
+
+def schema() -> str:
+    """Return the JSON Schema of a recipe."""
+    return json.dumps(Recipe.model_json_schema(), indent=2, allow_nan=False) + "\n"
+
+
+def _text(section: type[Section]) -> str:
+    return " ".join((section.__doc__ or "").split())
+
+
+def _table(section: type[Section], prefix: str) -> str:
+    lines = ["| key | values | default | meaning |", "|---|---|---|---|"]
+    lines += [_row(path, field, prefix) for path, field in walk(section, prefix)]
+    return "\n".join(lines) + "\n"
+
+
+def _row(path: str, field: FieldInfo, prefix: str) -> str:
+    needs = [f" Needs {rule.needs}." for rule in RULES if path in rule.keys]
+    values = _values(field).replace("|", "\\|")
+    return f"| `{path.removeprefix(prefix)}` | {values} | {_default(field)} | {description(field)}{''.join(needs)} |"
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "**required**"
+    if field.default_factory is not None or field.default is None or isinstance(field.default, Section):
+        return ""
+    return f"`{json.dumps(field.default)}`" if not isinstance(field.default, str) else f"`{field.default}`"
+
+
+def _values(field: FieldInfo) -> str:
+    return " or ".join(dict.fromkeys(_options(field.annotation)))
+
+
+def _options(annotation: Any) -> Iterator[str]:
+    origin = typing.get_origin(annotation)
+    if origin is typing.Literal:
+        yield ", ".join(f"`{value}`" for value in typing.get_args(annotation))
+    elif origin is tuple:
+        yield "list"
+    elif origin in {typing.Union, types.UnionType, typing.Annotated}:
+        for option in typing.get_args(annotation):
+            yield from _options(option)
+    elif isinstance(annotation, type) and annotation is not type(None):
+        names = {int: "integer", float: "number", bool: "true, false", str: "text"}
+        yield "keys below" if issubclass(annotation, Section) else names[annotation]
+
+
+if __name__ == "__main__":
+    (DOCS / PAGE).write_text(page(), encoding="utf-8")
+    (DOCS / SCHEMA).write_text(schema(), encoding="utf-8")

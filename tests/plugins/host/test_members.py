@@ -1,0 +1,120 @@
+"""What a backend's members answer is checked once, and a wrong answer names the distribution."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pretrain.errors import BackendError
+from pretrain.plugins.host import manager
+from pretrain.plugins.host.members import device_count, environment, named, require_module, take_device
+from pretrain.plugins.host.readiness import require_compilation
+from pretrain.recipe import make_recipe
+from recipe.smallest import SMALLEST
+
+pytestmark = pytest.mark.usefixtures("reference")
+
+
+def load(site, *members):
+    """Load a backend with members of its own: "name(arguments): expression" or "name = value"."""
+    lines = [f"def {member}" if "(" in member else member for member in members]
+    lines = [line.replace("): ", "): return ") for line in lines]
+    site.backend("fake", "\n".join(["class Own(FakeBackend):", *(f"    {line}" for line in lines), PLUGIN]))
+    return manager.load("fake")
+
+
+PLUGIN = """
+@hookimpl
+def pretrain_backend():
+    return Own()
+"""
+
+
+def test_a_right_backend_gives_its_device(site):
+    site.backend("fake")
+    assert take_device(manager.load("fake"), 0) == torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    ("member", "first", "second"),
+    [
+        ("device(self, local_rank): 'cpu'", "Own.device(0) returned str: 'cpu'", "a torch.device of type 'cpu'."),
+        ("device(self, local_rank): torch.device('meta')", "Own.device(0) returned device: device(type='meta')", ""),
+        ("device(self, local_rank): 1 / 0", "Own.device(0) raised ZeroDivisionError: division by zero", "TRACEBACK=1"),
+        ("memory(self, *, reset_peak=False): {'allocated': 1}", "Own.memory() returned dict", "a Memory of bytes"),
+        ("peak_flops(self, dtype): '1e12'", "Own.peak_flops(torch.float32) returned str: '1e12'", "a number above 0"),
+        ("supports(self, dtype): 'bf16'", "Own.supports(torch.float32) returned str: 'bf16'", "True or False"),
+        ("supports_reduction(self, dtype): None", "Own.supports_reduction(torch.float32) returned NoneType", "True"),
+        ("pinned_memory(self): 1", "Own.pinned_memory() returned int: 1", "True or False"),
+        ("point_to_point(self): False", "Own.point_to_point() returned bool", "a PointToPoint"),
+        ("overflow(self): True", "Own.overflow() returned bool", "an object with clear() and read(), or None"),
+        ("describe(self): 1 / 0", "Own.device_name() raised ZeroDivisionError", "PRETRAIN_TRACEBACK=1"),
+        ("describe(self): {'driver': 5}", "Own.describe() returned dict: {'driver': 5}", "strings to strings"),
+    ],
+)
+def test_a_wrong_answer_is_an_error_of_two_lines(site, member, first, second):
+    with pytest.raises(BackendError) as error:
+        take_device(load(site, member), 0)
+    lines = str(error.value).splitlines()
+    assert len(lines) == 2
+    assert lines[0].startswith(f"backend 'fake' (pretrain-fake 1.0): {first}")
+    assert second in lines[1]
+
+
+@pytest.mark.parametrize("answer", ["'two'", "True", "-1"])
+def test_a_wrong_number_of_devices(site, answer):
+    with pytest.raises(BackendError, match=r"Own.device_count\(\) returned .*\nAllowed: a number from 0, or None"):
+        device_count(load(site, f"device_count(self): {answer}"))
+
+
+def test_a_wrong_environment(site):
+    with pytest.raises(BackendError, match=r"Own.prepare\(recipe\) returned int: 7\nAllowed: a mapping of strings"):
+        environment(load(site, "prepare(self, recipe): 7"), make_recipe(SMALLEST))
+
+
+def test_a_wrong_answer_about_compilation(site):
+    compiled = make_recipe(SMALLEST, ("kernels.compile=layer", "model.hidden_dropout=0", "model.attention_dropout=0"))
+    with pytest.raises(BackendError, match=r"Own.compilation\(\) returned bool: True\nAllowed: Available or Unavail"):
+        require_compilation(load(site, "compilation(self): True"), compiled)
+
+
+def test_a_backend_without_names_of_devices_says_so_itself(site):
+    with pytest.raises(BackendError, match="knows no devices by name"):
+        named(load(site, "more = 1"), "Acme One")
+
+
+def test_a_device_that_torch_does_not_know(site):
+    with pytest.raises(BackendError) as error:
+        require_module(load(site, "device_type = 'acme'"))
+    first, second = str(error.value).splitlines()
+    assert first.startswith("backend 'fake' (pretrain-fake 1.0): torch ")
+    assert "knows no device 'acme', which is its Backend.device_type" in first
+    assert "imported in availability()" in second
+
+
+@pytest.mark.parametrize("given", ["acmecl", "cpu:gloo,cuda:acmecl"])
+def test_a_process_group_that_torch_does_not_know(site, given):
+    with pytest.raises(BackendError) as error:
+        take_device(load(site, f"process_group = '{given}'"), 0)
+    first, second = str(error.value).splitlines()
+    assert f"knows no 'acmecl', which its Backend.process_group '{given}' names. Known: gloo, nccl" in first
+    assert "register_backend" in second
+
+
+def test_a_process_group_for_each_device_is_known(site):
+    assert take_device(load(site, "process_group = 'cpu:gloo,cuda:nccl'"), 0)
+
+
+def test_a_misspelt_member_is_an_error_when_the_backend_is_loaded(site):
+    with pytest.raises(BackendError) as error:
+        load(site, "suports(self, dtype): False")
+    first, second = str(error.value).splitlines()
+    assert first == (
+        "backend 'fake' (pretrain-fake 1.0): Own.suports is no member of Backend, so that nothing calls it. "
+        "Did you mean 'supports'?"
+    )
+    assert "begins with an underscore" in second
+
+
+def test_names_of_a_backends_own_are_left_alone(site):
+    assert load(site, "driver = '1.2'", "_suports(self): 1", "wires(self): 10")

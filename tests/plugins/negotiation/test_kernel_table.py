@@ -1,0 +1,121 @@
+"""The kernel table: what was taken, from whom, and why not the others."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+import torch
+
+from pretrain.observe.kernel_table_text import render
+from pretrain.plugins.host import manager
+from pretrain.plugins.negotiation.building import negotiate
+from pretrain.plugins.requests import NormRequest
+
+pytestmark = pytest.mark.usefixtures("reference")
+
+NORM = NormRequest(
+    device_type="cpu",
+    dtype=torch.bfloat16,
+    kind="LayerNorm",
+    hidden_size=8,
+    epsilon=1e-5,
+    weight_dtype=torch.float32,
+)
+HOOK = """
+@hookimpl
+def pretrain_norm(request):
+    return [
+        Decline(name="tiny", kind="fused", reason="hidden_size 8, at most 4"),
+        Offer(name="fast", kind="fused", build=lambda built: print, provider="apex 0.1"),
+        Offer(name="slow", build=lambda built: print),
+    ]
+"""
+
+
+@pytest.fixture
+def table(site):
+    site.backend("fake", HOOK)
+    return negotiate(manager.load("fake"), [NORM], {}, "allow").table
+
+
+def test_a_row_names_kernel_kind_provider_and_request(table):
+    (row,) = table.rows
+    assert (row.operation, row.kernel, row.kind) == ("norm", "fast", "fused")
+    assert row.provider == "pretrain-fake 1.0 (apex 0.1)"
+    assert row.request["dtype"] == "bfloat16"
+
+
+def test_a_row_says_why_not_each_of_the_others(table):
+    reasons = {other.kernel: other.why for other in table.rows[0].passed_over}
+    assert reasons == {
+        "tiny": "declined: hidden_size 8, at most 4",
+        "slow": "offered, comes later in the order",
+        "reference": "offered, the reference comes last",
+    }
+
+
+def test_a_choice_of_the_recipe_is_the_reason_against_the_rest(site):
+    site.backend("fake", HOOK)
+    table = negotiate(manager.load("fake"), [NORM], {"norm": "slow"}, "allow").table
+    assert {other.kernel: other.why for other in table.rows[0].passed_over}["fast"] == (
+        "offered, but the recipe names 'slow'"
+    )
+
+
+def test_among_kernels_of_the_reference_the_order_is_the_reason(site, reference):
+    offers = "[Offer(name='better', build=lambda built: len), Offer(name='worse', build=lambda built: len)]"
+    site.module(reference.target, f"@hookimpl\ndef pretrain_norm():\n    return {offers}\n")
+    site.backend("fake")
+    (row,) = negotiate(manager.load("fake"), [NORM], {}, "allow").table.rows
+    assert row.kernel == "better"
+    assert [other.why for other in row.passed_over] == ["offered, comes later in the order"]
+
+
+def test_the_table_is_plain_json(table):
+    plain = table.to_json()
+    assert json.loads(json.dumps(plain)) == plain
+    assert plain["digest"] == table.digest()
+
+
+class TestDigest:
+    def test_it_is_the_same_for_the_same_decisions(self, table):
+        assert table.digest() == dataclasses.replace(table).digest()
+        assert len(table.digest()) == 64
+
+    def test_reasons_against_others_do_not_count(self, table):
+        (row,) = table.rows
+        alone = dataclasses.replace(table, rows=(dataclasses.replace(row, passed_over=()),))
+        assert alone.digest() == table.digest()
+
+    @pytest.mark.parametrize(
+        ("field", "value"),
+        [("kernel", "slow"), ("kind", ""), ("provider", "other 1"), ("request", {"dtype": "float32"})],
+    )
+    def test_everything_that_was_decided_counts(self, table, field, value):
+        (row,) = table.rows
+        changed = dataclasses.replace(table, rows=(dataclasses.replace(row, **{field: value}),))
+        assert changed.digest() != table.digest()
+
+
+class TestText:
+    def test_the_short_form_shows_decisions_and_declines(self, table):
+        assert render(table).splitlines() == [
+            f"kernels of backend 'fake' (pretrain-fake 1.0), {table.digest()[:12]}",
+            "operation  kernel  kind   provider",
+            "norm       fast    fused  pretrain-fake 1.0 (apex 0.1)",
+            "    not tiny (fused), pretrain-fake 1.0: declined: hidden_size 8, at most 4",
+        ]
+
+    def test_the_long_form_shows_the_request_and_every_reason(self, table):
+        text = render(table, everything=True)
+        assert "    asked: device_type cpu, dtype bfloat16, deterministic False, kind LayerNorm" in text
+        assert "    not slow, pretrain-fake 1.0: offered, comes later in the order" in text
+        assert "    not reference, pretrain 0: offered, the reference comes last" in text
+
+    def test_long_reasons_are_wrapped(self, table):
+        (row,) = table.rows
+        talkative = dataclasses.replace(row.passed_over[0], why="declined: " + "many words " * 40)
+        long = dataclasses.replace(table, rows=(dataclasses.replace(row, passed_over=(talkative,)),))
+        assert max(len(line) for line in render(long).splitlines()) <= 100
