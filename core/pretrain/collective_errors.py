@@ -1,4 +1,4 @@
-"""Agreement of all ranks, so that a rank that fails or sees other files leaves no other one waiting."""
+"""Agreement on an error across ranks, so that no rank waits for one that has failed."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ T = TypeVar("T")
 
 
 def first_problem(problem: str | None) -> str | None:
-    """Return the first rank's problem, so that all do the same; all ranks call it together."""
+    """Return the problem of the first rank that has one, on every rank; all ranks call it together."""
     problems = [problem] * dist.get_world_size()
     dist.all_gather_object(problems, problem)
     return next((each for each in problems if each is not None), None)
 
 
 def of_first_rank(ask: Callable[[], T]) -> T:
-    """Return what rank 0 is told, on every rank; all ranks call it together.
+    """Return rank 0's answer on every rank; all ranks call it together.
 
     A shared file system may show a file to one rank and not yet to another.
 

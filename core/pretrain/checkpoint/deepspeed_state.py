@@ -1,8 +1,8 @@
-"""What the DeepSpeed engine has in a checkpoint: the tensors that the megatron engine has, under the same names.
+"""State of the DeepSpeed engine in a checkpoint: the megatron engine's tensors, under the same names.
 
-ZeRO splits flat tensors, whose parts depend on the stage and the number of ranks. Every weight is made whole again, one
-at a time, and each data-parallel rank writes its share of them; so a checkpoint can be read at any stage, at any layout
-and by any engine.
+ZeRO splits flat tensors, whose parts depend on the stage and the number of ranks. Weights are gathered one at a
+time, and each data-parallel rank writes its share of them; so a checkpoint can be read at any stage, at any layout and
+by any engine.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ _BLOCK = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class FileDigest:
-    """What a file must be: its digest, hexadecimal, and its size in bytes."""
+    """Expected content of a file: its digest, hexadecimal, and its size in bytes."""
 
     digest: str
     size: int

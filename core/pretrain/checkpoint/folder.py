@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 LATEST = "latest_checkpointed_iteration.txt"
 _UNFINISHED = ".unfinished-"
 _LONGEST = 32
-"""Characters of what a user may have written into LATEST; with our second line it has more."""
+"""Longest user-written content of LATEST, in characters; with our second line it has more."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFolder:
-    """Where a run's checkpoints are; a crash at any moment leaves the previous one usable.
+    """Folder of a run's checkpoints; a crash at any moment leaves the previous one usable.
 
     A checkpoint is written under another name and renamed when it is complete; only then does LATEST name it, and only
-    then are older ones removed. What is removed is renamed before, so that every iter_* folder is complete.
+    then are older ones removed. A folder is renamed before its removal, so that every iter_* folder is complete.
 
     Attributes:
         path: the folder.
@@ -57,7 +57,7 @@ class CheckpointFolder:
             raise CheckpointError(msg) from exc
 
     def require_writable(self) -> None:
-        """Make the folder, so that a mistake shows before the training and not at its first checkpoint.
+        """Make the folder, so that a mistake is found before the training and not at its first checkpoint.
 
         Raises:
             CheckpointError: it cannot be made, or cannot be written.
@@ -75,8 +75,8 @@ class CheckpointFolder:
         """Return the iteration of the latest complete checkpoint, or None where there is none.
 
         Raises:
-            DamageError: LATEST is not what was written, nor an iteration that somebody wrote into it.
-            CheckpointError: LATEST names what is not there, or the folder is another program's.
+            DamageError: LATEST has neither the content that was written nor an iteration that a user wrote.
+            CheckpointError: LATEST names a missing folder, or the folder is another program's.
         """
         tracker = self.path / LATEST
         if not tracker.is_file():
@@ -140,7 +140,7 @@ class CheckpointFolder:
             shutil.rmtree(left)
 
     def _choice(self) -> str:
-        """Return what to do where LATEST names no checkpoint."""
+        """Return the advice for a LATEST that names no checkpoint."""
         there = ", ".join(map(str, self.iterations()))
         if there:
             return f"Write the number of one of these into it: {there}."
@@ -149,19 +149,19 @@ class CheckpointFolder:
 
 
 def _tracked(number: str) -> str:
-    """Return the content of LATEST: the iteration, as Megatron-LM writes it, and a line to notice damage by.
+    """Return the content of LATEST: the iteration, as Megatron-LM writes it, and a line that reveals damage.
 
-    The line may be absent: a user chooses another checkpoint by writing its number alone.
+    The line may be missing: a user chooses another checkpoint by writing its number alone.
     """
     line = f"{number}\n"
     return f"{line}xxh3 {digest_of(line.encode())}\n"
 
 
 def _flush(*paths: Path) -> None:
-    """Have files and folders on the disk before anything relies on them.
+    """Flush files and folders to the disk before anything relies on them.
 
-    Of the folder of checkpoints only itself: opening and closing the lock in it would end that
-    (launch/run_directory/lock.py).
+    Of the folder of checkpoints only the folder itself: opening and closing the run's lock in it
+    (launch/run_directory/lock.py) would release it.
     """
     for path in paths:
         descriptor = os.open(path, os.O_RDONLY)

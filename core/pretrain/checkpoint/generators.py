@@ -1,4 +1,4 @@
-"""Random generators of every rank in a checkpoint."""
+"""Random generator states of all ranks in a checkpoint."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from megatron.core.tensor_parallel.random import _get_cuda_rng_state, _set_cuda_
 
 
 def layout() -> dict[str, int | str]:
-    """Return under what generator states belong to ranks: sizes, and the kind of device, by its process group."""
+    """Return the layout that generator states depend on: sizes, and the kind of device by its process group."""
     return {
         "process_group": dist.get_backend(),
         "world_size": dist.get_world_size(),
@@ -30,9 +30,9 @@ def sharded_states() -> ShardedObject:
 
 
 def belong_here(saved: dict[str, int | str]) -> bool:
-    """Say whether the states of a checkpoint of that layout are for these ranks; if not they are seeded anew.
+    """Say whether states of that layout fit these ranks; if not, generators are seeded again.
 
-    Checkpoints of before the process group was noted are taken to be of this one.
+    Old checkpoints without a process group are taken to have this one.
     """
     ours = layout()
     return ours | saved == ours

@@ -1,4 +1,4 @@
-"""What a checkpoint is of: what must be as it was, and what the user is told of where it differs."""
+"""Identity of a checkpoint: settings that must not change, and notices about those that have."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ _STRUCTURE = (
     "embedding_layernorm",
 )
 _NOTED_LATER = {"model.layernorm_epsilon"}
-"""What the first checkpoints of this format do not say."""
+"""Settings that the first checkpoints of this format lack."""
 
 
 def identity(engine: Saved) -> dict[str, Any]:
-    """Return what a checkpoint holds of the model's structure, the optimizer's settings and the order of samples."""
+    """Return the model's structure, the optimizer's settings and the order of samples, as a checkpoint holds them."""
     recipe = engine.recipe
     return {
         "model": {name: getattr(recipe.model, name) for name in _STRUCTURE} | {"vocab_size": engine.vocab_size},
@@ -48,7 +48,7 @@ def identity(engine: Saved) -> dict[str, Any]:
 
 
 def require_same(engine: Saved, directory: Path, saved: Mapping[str, Any], *, weights_only: bool) -> None:
-    """Pass when a checkpoint is one of this model, and unless its weights alone are read, of this precision.
+    """Check that a checkpoint is of this model and, unless only its weights are read, of this precision.
 
     Raises:
         CheckpointError: it is not.
@@ -67,7 +67,7 @@ def require_same(engine: Saved, directory: Path, saved: Mapping[str, Any], *, we
 
 
 def differences(engine: Saved, saved: Mapping[str, Any]) -> list[str]:
-    """Return what the user is told of settings that the checkpoint's run had otherwise; the recipe's count."""
+    """Return a notice for each setting that differs from the checkpoint's; the recipe's value is used."""
     ours = identity(engine)
     before = {"data.index": "megatron"} | saved["samples"]  # once there was no other
     settings = saved.get("settings", {})
@@ -86,7 +86,7 @@ def differences(engine: Saved, saved: Mapping[str, Any]) -> list[str]:
 
 
 def _settings(recipe: Recipe) -> dict[str, Any]:
-    """Return what changes the training, not the model; the schedule has its own values in the checkpoint."""
+    """Return the settings of the training, not of the model; the schedule has its own values in the checkpoint."""
     optimizer = recipe.optimizer
     return {
         "optimizer.name": optimizer.name,
@@ -102,7 +102,7 @@ def _settings(recipe: Recipe) -> dict[str, Any]:
 
 
 def _samples(recipe: Recipe) -> dict[str, Any]:
-    """What the order of the samples depends on; of data, nothing where a native index knows what was read of it."""
+    """Return the settings that the order of samples depends on; no data with a native index, which tracks its own."""
     paths = recipe.data.path or [[part.path, part.weight] for part in recipe.data.blend or ()]
     return {
         "train.seed": recipe.train.seed,

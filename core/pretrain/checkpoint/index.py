@@ -1,4 +1,4 @@
-"""Looking at a sharded checkpoint's index before torch does: torch reads it with plain pickle, which may run code."""
+"""Check of a sharded checkpoint's index before torch reads it with plain pickle, which may run code."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _OTHERS = {("torch", "Size"), ("torch.serialization", "_get_layout"), ("collecti
 
 
 def check_index(directory: Path) -> None:
-    """Read the index, and refuse whatever is not the data of an index.
+    """Read the index; refuse anything that is not the data of an index.
 
     Raises:
         pickle.UnpicklingError: it is damaged, or holds something else.

@@ -1,4 +1,4 @@
-"""What the megatron engine has in a checkpoint, whichever of megatron-core's optimizers steps it."""
+"""State of the megatron engine in a checkpoint, the same for all of megatron-core's optimizers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pretrain.checkpoint.contents import Counters
 
 PREFIX = "optimizer.state"
-"""What the keys of optimizer state start with."""
+"""Prefix of the keys of optimizer state."""
 
 _MAIN = f"{PREFIX}.fp32_param."
 _MAIN_OF_DISTRIBUTED = f"{PREFIX}.param."
@@ -99,7 +99,7 @@ class MegatronState:
         self._optimizer.load_state_dict(_filled(structure, values, counters))
 
     def _allocate(self) -> None:
-        """Make the moments, zeros, where no step has been taken: fp16 may skip many at first, and be stopped then.
+        """Make the moments, zeros, before the first step: fp16 may skip many at first, and be stopped then.
 
         megatron-core makes them in the first step, or before it loads.
         """
@@ -116,7 +116,7 @@ class MegatronState:
     def _leave_out_main_weights(self, structure: Any) -> None:
         """Put the weights where the distributed optimizer expects main weights, which in fp32 are parts of them.
 
-        It numbers them as its buffers hold them: optimizer/distrib_optimizer.py 1475 and 2086.
+        It numbers them in the order of its buffers (DistributedOptimizer.sharded_param_state_fully_reshardable).
         """
         if "param_state" not in structure:
             return

@@ -1,4 +1,4 @@
-"""The run that a folder of checkpoints belongs to: no other one saves there, and so none removes what it has saved.
+"""Owner of a folder of checkpoints: the one run that may save there and remove older ones.
 
 A run has an identity, in `.run_id` of its directory, and writes it into `owner.json` of the folder that it saves into.
 """
@@ -22,10 +22,10 @@ OWNER = "owner.json"
 
 
 def require_own(recipe: Recipe, run_dir: Path | None, *, resume: bool) -> None:
-    """Pass when the run may save where its recipe says.
+    """Check that the run may save into the folder of its recipe.
 
-    It may where nothing is, where it has saved itself, and where it goes on with what is there: `checkpoint.load` is
-    the same folder, and it is no finetuning.
+    It may if the folder is empty, is its own, or is the one that it continues: `checkpoint.load` is the same folder,
+    without finetuning.
 
     Args:
         recipe: of the run.

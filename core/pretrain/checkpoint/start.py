@@ -1,4 +1,4 @@
-"""Checkpoints that a run is told to start from, looked at before anything of them is read."""
+"""Checks of the checkpoint that a run starts from, before anything of it is read."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _FILES = ("metadata.json", "common.pt", ".metadata")
-"""Without these megatron-core reads no sharded checkpoint; .metadata is torch's index."""
+"""Files that megatron-core needs to read a sharded checkpoint; .metadata is torch's index."""
 
 
 def require_start(path: Path, own: Path | None) -> None:
-    """Pass when `checkpoint.load` has a checkpoint that looks complete, or when the run itself is to fill the folder.
+    """Check that `checkpoint.load` has a checkpoint that looks complete, or is the folder that the run itself fills.
 
     Args:
         path: `checkpoint.load`.
@@ -34,12 +34,12 @@ def require_start(path: Path, own: Path | None) -> None:
 
 
 def is_to_be_filled(path: Path, own: Path | None) -> bool:
-    """Say whether a folder without a checkpoint is the one of the run, which starts anew then and fills it."""
+    """Say whether a folder without a checkpoint is the run's own, which then starts from the beginning."""
     return own is not None and path.resolve() == own.resolve() and not foreign_checkpoint(path)
 
 
 def require_complete(directory: Path) -> None:
-    """Pass when the folder of one checkpoint has the files without which nothing of it can be read.
+    """Check that the folder of one checkpoint has the files that reading needs.
 
     Raises:
         CheckpointError: it has not, or it is another program's.
@@ -58,7 +58,7 @@ def require_complete(directory: Path) -> None:
 
 
 def nothing_to_load(path: Path) -> CheckpointError:
-    """Return the error that `checkpoint.load` names a folder without checkpoints, with the one that was meant."""
+    """Return the error for a `checkpoint.load` without checkpoints, with a guess at the intended folder."""
     foreign, inside = foreign_checkpoint(path), path / "checkpoints"
     if foreign:
         what = f"checkpoint.load: {path} holds {foreign}."

@@ -1,8 +1,8 @@
 """A checkpoint: megatron-core's sharded format, readable at any layout and by any engine.
 
-common.pt holds what all ranks agree on: progress, schedule, the model's description, counters. Weights, optimizer state
-and generator states are sharded. Reading runs no code: objects are read with torch.load's weights_only,
-and the index, which torch unpickles, is looked at before.
+common.pt holds values that are the same on all ranks: progress, schedule, the model's description, counters.
+Weights, optimizer state and generator states are sharded. Reading runs no code: objects are read with torch.load's
+weights_only, and the index, which torch unpickles, is checked before.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ if TYPE_CHECKING:
     from pretrain.checkpoint.digest import FileDigest
 
 FORMAT = 3
-"""Raised when a reader of before would misunderstand what is written."""
+"""Version of the format; a new one when older readers would misread it."""
 
 _READABLE = (2, FORMAT)
 _WITHOUT_CHECKSUMS = 2
 _FAULTS = (CheckpointingException, OSError, RuntimeError, KeyError, ValueError, EOFError, pickle.UnpicklingError)
-"""What reading a damaged checkpoint raises."""
+"""Errors of reading a damaged checkpoint."""
 
 _LONGEST = 200
-"""Characters of a library's message that are shown: some list every tensor."""
+"""Longest part of a library's message that is shown, in characters; some list every tensor."""
 
 
 def save(engine: Saved, directory: Path, progress: Mapping[str, Any]) -> None:
@@ -78,7 +78,7 @@ def load(engine: Saved, directory: Path, *, weights_only: bool) -> Loaded:
     """Read the folder into the engine.
 
     Raises:
-        DamageError: a file is not what was written.
+        DamageError: the content of a file has changed.
         CheckpointError: the folder is incomplete, or holds another model or optimizer.
     """
     has_checksums = of_first_rank((directory / checksums.FILE).is_file)
@@ -103,12 +103,12 @@ def load(engine: Saved, directory: Path, *, weights_only: bool) -> Loaded:
 
 
 def damage(directory: Path) -> str | None:
-    """Return which file of a checkpoint is not what was written, or None; each rank reads its share, all together."""
+    """Return the damaged file of a checkpoint, or None; each rank reads its share, all together."""
     return first_problem(checksums.damage_in_share(directory, dist.get_rank(), dist.get_world_size()))
 
 
 def is_of_before_checksums(directory: Path) -> bool:
-    """Say whether a checkpoint has no checksums because there were none when it was written; for one rank alone too."""
+    """Say whether a checkpoint is older than checksums; may be called by one rank."""
     try:
         return not (directory / checksums.FILE).exists() and read_common(directory)["format"] == _WITHOUT_CHECKSUMS
     except CheckpointError:
@@ -116,7 +116,7 @@ def is_of_before_checksums(directory: Path) -> bool:
 
 
 def read_common(directory: Path) -> dict[str, Any]:
-    """Return what all ranks agree on: format, progress, schedule, model, layout.
+    """Return the part that is the same on all ranks: format, progress, schedule, model, layout.
 
     Raises:
         CheckpointError: the folder is no checkpoint, incomplete, damaged or of a later format.
@@ -146,14 +146,14 @@ def _read(directory: Path, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _of_first_rank(common: dict[str, Any]) -> dict[str, Any]:
-    """Return the first rank's, which is the one that is written; a rank that reads no data knows less."""
+    """Return the first rank's value, which is the one that is written; a rank that reads no data knows less."""
     agreed = [common]
     dist.broadcast_object_list(agreed)
     return agreed[0]
 
 
 def _write_checksums(directory: Path, ours: dict[str, FileDigest]) -> None:
-    """Write what every rank has digested while it wrote; the few small files that others wrote are read again."""
+    """Write the digests that each rank took while it wrote; the few small files written by libraries are read again."""
     of_all: list[dict[str, FileDigest]] | None = [ours] * dist.get_world_size() if dist.get_rank() == 0 else None
     dist.gather_object(ours, of_all)
     problem = None

@@ -1,1 +1,1 @@
-"""What steps the optimizer: the Engine protocol and the megatron engine."""
+"""Engines, which step the optimizer: their protocol, and one folder for each."""

@@ -1,4 +1,4 @@
-"""From a recipe and loaded plugins to an engine: process groups, random generators, kernels, model, optimizer."""
+"""Construction of an engine: process groups, random generators, kernels, model, optimizer."""
 
 from __future__ import annotations
 

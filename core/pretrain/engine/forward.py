@@ -1,4 +1,4 @@
-"""One forward pass over a micro-batch: what every engine does with a model chunk."""
+"""Forward pass of a model chunk over one micro-batch, for every engine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def forward_loss(
     batches: Iterator[Batch] | None, model: Any, *, device: torch.device
 ) -> tuple[Tensor, Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]]:
-    """Run the model on the next micro-batch; return its output and what turns that into a loss.
+    """Run the model on the next micro-batch; return its output and a function from that to the loss.
 
     megatron-core's schedules divide the loss by the tokens, or with `calculate_per_token_loss` leave it a sum.
     """
@@ -33,7 +33,7 @@ def forward_loss(
 def forward_logits(
     position: int, batches: Iterator[Batch] | None, model: Any, *, device: torch.device
 ) -> tuple[Tensor, Any]:
-    """Run the model without labels; return its output and what takes the logits of one position out of it."""
+    """Run the model without labels; return its output and a function from that to the logits of one position."""
     batch = _to(device, next(batches)) if batches is not None else {}
     output = model(
         batch.get("tokens"), batch.get("position_ids"), batch.get("attention_mask"), runtime_gather_output=True

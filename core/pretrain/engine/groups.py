@@ -56,10 +56,10 @@ def join_world(backend: Backend, rank: int, world_size: int, timeout_minutes: in
 
 
 def _store_of_restart() -> Any:
-    """Return a store without what the ranks of before a restart have left in it; None for torch's own.
+    """Return a store without the keys of the ranks before a restart; None for torch's own.
 
-    torchrun starts the ranks anew beside the same store (with --max-restarts, and no --rdzv-backend), in which they
-    would find each other's addresses of before.
+    torchrun restarts the ranks with the same store (--max-restarts without --rdzv-backend), which still holds the old
+    addresses.
     """
     restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     if restarts == "0":
@@ -89,12 +89,11 @@ def data_parallel_rank() -> int:
 def seed(value: int) -> None:
     """Seed every generator of this rank.
 
-    Ranks of one tensor-parallel group share the default generator (dropout of what they all hold) and differ in the
-    model-parallel one (dropout of what is split among them); stages and data-parallel ranks differ in both.
+    Ranks of one tensor-parallel group share the default generator (dropout of replicated activations) and differ in
+    the model-parallel one (dropout of split activations); stages and data-parallel ranks differ in both.
     """
     stage = parallel_state.get_pipeline_model_parallel_rank()
-    replica = parallel_state.get_data_parallel_rank()
-    value += 100 * stage + 10_007 * replica
+    value += 100 * stage + 10_007 * parallel_state.get_data_parallel_rank()
     random.seed(value)
     np.random.seed(value % 2**32)
     torch.manual_seed(value)
@@ -102,7 +101,7 @@ def seed(value: int) -> None:
 
 
 def leave() -> None:
-    """Tear the groups down, so that nothing is left for the next run of this process, and no files of ZeRO-3."""
+    """Destroy all groups and remove ZeRO-3's files, so that this process can start another run."""
     swap_folders.release()
     if parallel_state.model_parallel_is_initialized():
         parallel_state.destroy_model_parallel()

@@ -1,4 +1,4 @@
-"""What an engine is made of."""
+"""Parts of an engine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parts:
-    """What an engine is made of, in a world whose parallel groups exist.
+    """Parts of an engine, in a world whose parallel groups exist.
 
     Attributes:
         recipe: what is trained.

@@ -1,4 +1,4 @@
-"""What the training loop, evaluation and checkpoints know of an engine."""
+"""The engine as the training loop, evaluation and checkpoints know it."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from pretrain.observe.timers import PhaseTimers
 
 Batch = Mapping[str, Tensor | None]
-"""One micro-batch: see pretrain.data.samples.batches."""
+"""A micro-batch: see pretrain.data.samples.batches."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Step:
-    """What one optimizer step was. Tensors stay on the device until somebody logs them.
+    """Result of an optimizer step. Tensors stay on the device until they are logged.
 
     Attributes:
         loss: what the step minimizes, before it, fp32 scalar: its mean over the data-parallel ranks is the mean over
             micro-batches of their means over tokens, or the mean over tokens with `train.calculate_per_token_loss`.
             None where the rank is not on the last stage.
         grad_norm: before clipping, over the whole model, fp32 scalar; None when the step was skipped.
-        skipped: the gradients had an inf or nan, so weights and schedule stay (fp16 only).
+        skipped: the gradients had an inf or nan, so weights and schedule did not change (fp16 only).
         num_zeros_in_grad: None unless it is logged.
     """
 
@@ -86,11 +86,11 @@ class Engine(Saved, Protocol):
 
     @property
     def reads_data(self) -> bool:
-        """Whether this rank's pipeline stages need micro-batches."""
+        """True if this rank's pipeline stages need micro-batches."""
         ...
 
     def close(self) -> None:
-        """Let go of model and optimizer, so that another can be built in this process."""
+        """Release model and optimizer, so that another engine can be built in this process."""
         ...
 
     def parameters_norm(self) -> Tensor:

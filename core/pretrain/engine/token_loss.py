@@ -1,4 +1,4 @@
-"""Losses and gradients as means over tokens, however these are spread over micro-batches and ranks."""
+"""Losses and gradients as means over tokens of all micro-batches and ranks."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ def mean_over_ranks(reports: Sequence[Tensor], device: torch.device) -> Tensor:
 
 
 def mean_of_means(reports: Sequence[Tensor]) -> Tensor:
-    """Return the mean over micro-batches of their means over tokens: what is minimized by default, fp32 scalar."""
+    """Return the mean over micro-batches of their means over tokens, which is the default loss, fp32 scalar."""
     sums, tokens = torch.stack(tuple(reports)).unbind(dim=1)
     return (sums / tokens.clamp(min=1)).mean()
 
 
 def share_of_mean(reports: Sequence[Tensor], tokens: Tensor) -> Tensor:
-    """Return this replica's part of the mean over `tokens` of all replicas: the mean of the parts is that mean."""
-    replicas = parallel_state.get_data_parallel_world_size()
-    loss: Tensor = torch.stack(tuple(reports))[:, 0].sum() * (replicas / tokens)
+    """Return this data-parallel rank's part of the mean over all `tokens`; the mean of the parts is that mean."""
+    ranks = parallel_state.get_data_parallel_world_size()
+    loss: Tensor = torch.stack(tuple(reports))[:, 0].sum() * (ranks / tokens)
     return loss
 
 
 def count_tokens(batches: Sequence[Batch], device: torch.device) -> Tensor:
-    """Return the tokens that count in the micro-batches of all replicas, int64 scalar, at least 1; collective."""
+    """Return the unmasked tokens in the micro-batches of all data-parallel ranks, int64, at least 1; collective."""
     masks = [batch["loss_mask"] for batch in batches]
     count = sum(int(mask.sum().item()) for mask in masks if mask is not None)  # on the host, where batches are
     tokens = torch.full((), count, dtype=torch.int64, device=device)  # a copy from the host would wait for the device
@@ -52,7 +52,7 @@ def count_tokens(batches: Sequence[Batch], device: torch.device) -> Tensor:
 
 
 class PerTokenGradients:
-    """Divides a step's gradients by its tokens; megatron-core's `finalize_model_grads` asks the device for them."""
+    """Division of a step's gradients by its tokens; `finalize_model_grads` would synchronize with the device for it."""
 
     def __init__(self) -> None:
         self.tokens = torch.ones(())
@@ -62,7 +62,7 @@ class PerTokenGradients:
 
         Args:
             model: the wrapped chunks of this rank.
-            num_tokens: of this replica, on ranks of its last stage; 0 elsewhere.
+            num_tokens: of this data-parallel rank, on its last pipeline stage; 0 elsewhere.
             options: of `finalize_model_grads`.
         """
         finalize_model_grads(model, None, **options)

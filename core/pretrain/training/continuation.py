@@ -1,4 +1,4 @@
-"""A prompt continued by the model: a glance at what it has learned."""
+"""Continuation of a prompt by the model."""
 
 from __future__ import annotations
 

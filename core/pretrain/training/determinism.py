@@ -1,4 +1,4 @@
-"""The same bits every time: torch's switch, for as long as a training lasts."""
+"""Deterministic algorithms of torch for the duration of a training."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def deterministic(*, is_wanted: bool) -> Iterator[None]:
-    """Let torch take deterministic algorithms alone, or any; put back what was before.
+    """Allow only torch's deterministic algorithms, or any; restore the setting afterwards.
 
-    torch would also fill every tensor of torch.empty, which costs a pass over it: what reads memory that nobody has
-    written is a mistake, and would be one without this.
+    torch would also fill every tensor of torch.empty, which costs a pass over it; a read of uninitialized memory is a
+    mistake in any mode.
     """
     algorithms, warns = (
         torch.are_deterministic_algorithms_enabled(),

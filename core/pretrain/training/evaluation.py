@@ -20,7 +20,7 @@ class Evaluation:
     """Evaluates the same samples every time, so that the losses of one run can be compared.
 
     Attributes:
-        engine: what computes the loss.
+        engine: computes the loss.
         batches: makes a fresh iterator over a split's micro-batches of this rank; None where the rank reads no data.
         splits: those that hold samples.
         num_microbatches: of this rank in a global batch.

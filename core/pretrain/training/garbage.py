@@ -1,4 +1,4 @@
-"""Python's garbage collector between steps alone: in one, a rank that collects lets all others wait."""
+"""Garbage collection between steps; within one, a rank that collects makes all others wait."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Self
 class Garbage:
     """A context in which garbage is collected only when it is asked for, on all ranks after the same iterations.
 
-    As Megatron-LM's --manual-gc. What is there at the beginning, above all the modules that were imported, is left out
-    of collections (gc.freeze), which makes them short; it is looked at again afterwards.
+    Like Megatron-LM's --manual-gc. Objects that exist at the beginning, mostly imported modules, are left out of
+    collections (gc.freeze), which makes them short; afterwards they are collected again.
     """
 
     def __init__(self, interval: int, *, is_manual: bool) -> None:
@@ -18,7 +18,7 @@ class Garbage:
 
         Args:
             interval: iterations between two collections.
-            is_manual: False: leave the collector alone.
+            is_manual: False leaves Python's collector as it is.
         """
         self._interval, self._is_manual = interval, is_manual
         self._was_enabled = True
@@ -38,7 +38,7 @@ class Garbage:
                 gc.enable()
 
     def after(self, iteration: int) -> None:
-        """Collect if it is time; called after every iteration."""
+        """Collect every `interval` iterations; called after each."""
         if iteration % self._interval == 0:
             self.collect()
 

@@ -55,7 +55,7 @@ class Interval:
             self._sums += torch.stack((torch.where(finite, step.loss, 0.0), finite.float(), (~finite).float()))
 
     def pause(self) -> None:
-        """Stop the clock: evaluation and checkpoints are not the step's time."""
+        """Stop the clock, which leaves out evaluations and checkpoints."""
         now = time.perf_counter()
         self.seconds += now - self._started
         self._started = now

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """One training from where `progress` is to its end, or to the first reason to stop.
+    """Training from `progress` on, to its end or to the first reason to stop.
 
     Attributes:
         recipe: what is trained.
@@ -55,13 +55,13 @@ class Training:
     continuation: Callable[[], str] | None
 
     def run(self) -> str:
-        """Train; return why it ended before the last iteration, or an empty string when it did not."""
+        """Train; return the reason if it stopped before the last iteration, else an empty string."""
         reason = ""
         self.meter.interval.start()
         while self.progress.iteration < self.length.iterations and not reason:
             reason = self._iterate()
         self.stopping.settle()
-        self._save()  # before the evaluations, which may take long: who is killed there loses nothing
+        self._save()  # before the evaluations, which may take long: a run that is killed in them loses nothing
         if not reason:
             self._evaluate_at_the_end()
         if self.continuation is not None and not reason:
@@ -76,7 +76,7 @@ class Training:
                 self.meter.logger.note(verdict(target, record))
 
     def _iterate(self) -> str:
-        """Take one step and do what is due after it; return why to leave, or an empty string."""
+        """Take one step, then log, save and evaluate if due; return a reason to stop, or an empty string."""
         learning_rate, batch = self.engine.learning_rate, self.length.batch(self.progress)
         step = self._step(batch)
         is_last = self.progress.iteration == self.length.iterations
@@ -105,7 +105,7 @@ class Training:
         return step
 
     def _exit_interval(self, *, is_last: bool) -> str:
-        """Return that a part of the training ends here; one that is over has nothing left to leave."""
+        """Return the reason if a part of the training ends here; the last iteration has none."""
         every = self.recipe.train.exit_interval
         return f"train.exit_interval {every}" if self._is_due(every) and not is_last else ""
 

@@ -1,4 +1,4 @@
-"""How far a training is."""
+"""Progress of a training."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Progress:
         iteration: optimizer steps, skipped ones included.
         consumed_samples: sequences trained on; the position in the data.
         skipped_iterations: steps without an update, because of an fp16 overflow.
-        blend: which token files are read since when, where `data.index` is native (pretrain.data.samples.native.phase);
-            with `consumed_samples` it says how many samples of each have been read.
+        blend: token files and since when they are read, for `data.index: native` (see
+            pretrain.data.samples.native.phase); with `consumed_samples` it gives the samples read of each.
         order: number and order of the samples, where `data.index` is megatron (pretrain.data.samples.order).
     """
 
@@ -35,7 +35,7 @@ class Progress:
 
     @classmethod
     def from_mapping(cls, counters: Mapping[str, Any]) -> Progress:
-        """Read what `to_mapping` gave."""
+        """Return the progress of a mapping that `to_mapping` made."""
         names = ("iteration", "consumed_samples", "skipped_iterations")
         return cls(
             **{name: int(counters[name]) for name in names}, blend=counters.get("blend"), order=counters.get("order")

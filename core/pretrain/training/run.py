@@ -17,7 +17,7 @@ def train(recipe: Recipe, *, backend_name: str, run_dir: Path, resume: bool, wor
     """Train as one rank of `world`; called once per process.
 
     Raises:
-        PretrainError: whatever the user can mend, before the first step where possible.
+        PretrainError: a user error, before the first step where possible.
     """
     from pretrain.bridge import megatron  # noqa: PLC0415  nothing here is imported before it is needed
     from pretrain.plugins.host.manager import load  # noqa: PLC0415

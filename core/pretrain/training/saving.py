@@ -50,24 +50,24 @@ class Saving:
         return saved
 
     def mark_loaded(self, progress: Progress) -> None:
-        """Remember that this iteration's checkpoint is the one that was loaded."""
+        """Mark this iteration's checkpoint as the one that was loaded."""
         self._saved = progress.iteration
 
 
 def folder_of(recipe: Recipe, run_dir: Path) -> CheckpointFolder:
-    """Return where the run saves: RUN/checkpoints, or the folder that `checkpoint.save` names."""
+    """Return the folder of the run's checkpoints: RUN/checkpoints, or the one that `checkpoint.save` names."""
     save = recipe.checkpoint.save
     path = run_dir / "checkpoints" if isinstance(save, bool) else type(run_dir)(save)
     return CheckpointFolder(path, recipe.checkpoint.keep)
 
 
 def start_from(recipe: Recipe, engine: Saved, run_dir: Path, *, resume: bool) -> tuple[Progress, str]:
-    """Load what the run starts from and return how far it is, with a remark for the user.
+    """Load the checkpoint that the run starts from; return the progress and a remark for the user.
 
     A resumed run takes its own latest checkpoint; without one, and for a new run, `checkpoint.load` counts.
 
     Raises:
-        DamageError: the checkpoint is not what was written; with the newest that is.
+        DamageError: the checkpoint is damaged; the message names the newest sound one.
         CheckpointError: `checkpoint.load` has no checkpoint, or one that does not fit; or the run has checkpoints, and
             nothing says which is its latest.
     """
@@ -94,7 +94,7 @@ def _load_latest(
     weights_only: bool = False,
     latest: Callable[[CheckpointFolder], int | None] = CheckpointFolder.latest,
 ) -> tuple[Path, Loaded] | None:
-    """Load the folder's latest checkpoint; return it with what came of it, or None where there is none."""
+    """Load the folder's latest checkpoint; return its path and the result, or None if there is none."""
     iteration = None
     try:
         iteration = of_first_rank(partial(latest, folder))
@@ -108,7 +108,7 @@ def _load_latest(
 
 
 def _newest_sound(folder: CheckpointFolder, damaged: int | None) -> str:
-    """Return what to do where a checkpoint, or the name of the latest (None), is damaged; all ranks call it together.
+    """Return the advice after a damaged checkpoint, or damaged LATEST (None); all ranks call it together.
 
     Those after the damaged one come last: they are of a part that was abandoned for an earlier start.
     """

@@ -1,4 +1,4 @@
-"""Reasons to save and leave before the end, agreed on by all ranks."""
+"""Reasons to save and stop before the end, agreed on by all ranks."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ REASONS = (
     "SIGINT",
     "SIGTERM",
 )
-"""What a vote means; a higher one wins when ranks differ."""
+"""Reasons by vote; the highest vote of all ranks wins."""
 
 
 class Stopping:
-    """Watches signals, the clock and the kill-switch file; a context that puts the signal handlers back.
+    """Watch over signals, the clock and the kill-switch file; a context that restores the signal handlers.
 
     Ranks agree by a small all-reduce between hosts, started in one iteration and read in the next, so that no step
     waits for it. The loop therefore leaves one iteration after the first rank wants to.
@@ -39,7 +39,7 @@ class Stopping:
         train = recipe.train
         minutes = train.exit_duration_in_mins
         self._deadline = None if minutes is None else time.monotonic() + 60 * minutes
-        # One rank looks: a thousand that ask a shared file system in every step would be felt there.
+        # One rank looks: a thousand would load a shared file system with a request each step.
         looks = train.kill_switch_path is not None and dist.get_rank() == 0
         self._kill_switch = Path(train.kill_switch_path or "") if looks else None
         self._signal = 0
@@ -60,7 +60,7 @@ class Stopping:
             signal.signal(number, handler)
 
     def reason(self) -> str:
-        """Return why all ranks leave now, or an empty string; called once by every rank after every iteration."""
+        """Return why all ranks stop now, or an empty string; every rank calls it after every iteration."""
         if self._group is None:
             return REASONS[self._own_vote()]
         agreed = 0
@@ -72,7 +72,7 @@ class Stopping:
         return REASONS[agreed]
 
     def settle(self) -> None:
-        """Wait for the vote that is still under way, before groups are torn down."""
+        """Wait for the pending vote, before the groups are destroyed."""
         if self._pending is not None:
             self._pending.wait()
             self._pending = None
@@ -86,5 +86,5 @@ class Stopping:
 
     def _remember(self, number: int, _frame: FrameType | None) -> None:
         self._signal = number
-        # A second signal of the kind does what it always did: end the process.
+        # A second signal of the kind ends the process, as it does by default.
         signal.signal(number, self._handlers[number])

@@ -1,4 +1,4 @@
-"""The loss that a recipe promises, against the one that a run has reached."""
+"""Comparison of the validation loss with the recipe's target."""
 
 from __future__ import annotations
 

@@ -35,8 +35,8 @@ class TrainingData:
         recipe: what is trained.
         layout: sizes of the parallel groups.
         data_parallel_rank: of this rank.
-        engine: tells whether this rank reads data at all.
-        pin_memory: whether batches are read into page-locked memory, from which a device copies while it computes.
+        engine: says whether this rank reads data at all.
+        pin_memory: reads batches into page-locked memory, from which a device copies while it computes.
         datasets: None for a split that is not used, and on ranks that read none.
         needed: training samples that all parts of the run read together.
     """
@@ -60,7 +60,7 @@ class TrainingData:
         *,
         pin_memory: bool,
     ) -> TrainingData:
-        """Build the datasets of what has been read and what is left; all ranks call it together."""
+        """Build the datasets of the whole training; all ranks call it together."""
         needed = replace(
             samples_needed(recipe, total_iterations(recipe, progress)), train=total_samples(recipe, progress)
         )
@@ -76,7 +76,7 @@ class TrainingData:
         )
 
     def resume(self, progress: Progress) -> tuple[TrainingData, list[str]]:
-        """Return what is read from `progress` on, whose blend is brought up to date, and what changed in words."""
+        """Return the data from `progress` on, and notices of a changed blend; update the blend of `progress`."""
         train = self.datasets.train
         if not isinstance(train, NativeSamples):
             progress.blend = None

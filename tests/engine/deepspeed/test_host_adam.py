@@ -138,7 +138,7 @@ class TestWithout:
     def test_auto_takes_torchs_and_says_why(self, missing, problem, compiler, tmp_path):
         compiler()
         (tmp_path / "bin" / missing).unlink()
-        told = [f"torch's fused AdamW stands in for DeepSpeed's CPU Adam: {problem}"]
+        told = [f"torch's fused AdamW is used instead of DeepSpeed's CPU Adam: {problem}"]
         assert choose("auto") == ("FusedAdam", told)
 
 

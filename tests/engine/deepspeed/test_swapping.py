@@ -130,5 +130,5 @@ class Optimizer:
 )
 def test_the_user_is_told_when_nothing_is_in_files(model, optimizer, told):
     lines = []
-    swapping.tell_what_stays(tiny.tiny(*FILES), model, optimizer, lines.append)
+    swapping.report_in_memory(tiny.tiny(*FILES), model, optimizer, lines.append)
     assert lines == told

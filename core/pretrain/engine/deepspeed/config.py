@@ -10,18 +10,18 @@ if TYPE_CHECKING:
 
 
 def deepspeed_config(recipe: Recipe, data_parallel_size: int) -> dict[str, Any]:
-    """Return what `deepspeed.initialize` and `deepspeed.zero.Init` are given.
+    """Return the configuration for `deepspeed.initialize` and `deepspeed.zero.Init`.
 
     Args:
         recipe: what is trained.
-        data_parallel_size: replicas of the model. The engine changes the number of micro-batches at every step.
+        data_parallel_size: data-parallel ranks. The engine changes the number of micro-batches at every step.
     """
     train = recipe.train
     config: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": train.micro_batch_size,
         "gradient_accumulation_steps": train.global_batch_size // (train.micro_batch_size * data_parallel_size),
         # Without ZeRO the engine clips. DeepSpeed tells no norm in fp32; in bf16 it counts the first tensor-parallel
-        # rank alone, because it looks for the mark of split weights on their gradients (runtime/utils.py 575).
+        # rank alone, because get_norm_with_moe_layers looks for the mark of split weights on their gradients.
         "gradient_clipping": recipe.optimizer.clip_grad if recipe.engine.zero.stage > 0 else 0.0,
         "zero_optimization": _zero(recipe),
         # The optimizer is the negotiated one, or on the host the one that the recipe names.

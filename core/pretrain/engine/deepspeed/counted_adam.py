@@ -1,4 +1,4 @@
-"""Adam that counts optimizer steps, however many times DeepSpeed calls it for one."""
+"""Adam that counts optimizer steps, not DeepSpeed's calls."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ def counted(adam: type[torch.optim.Optimizer]) -> type[Any]:
     """Return a subclass of an Adam shaped like apex's whose groups all take the same step.
 
     apex's Adam counts its own calls in each group's `step`. ZeRO-3 calls it once for every sub-group of weights, with
-    the other groups empty (deepspeed/runtime/zero/stage3.py 1235), so its count would run away from the steps taken.
-    Whoever takes the steps sets `taken` after each.
+    the other groups empty (DeepSpeedZeroOptimizer_Stage3._optimizer_step), so its count would exceed the steps taken.
+    The engine sets `taken` after each step.
     """
 
     class CountedAdam(adam):  # type: ignore[misc, valid-type]

@@ -69,7 +69,7 @@ class DeepSpeedEngine:
             mpu=mpu,
             dist_init_required=False,
         )
-        swapping.tell_what_stays(recipe, self.model, self.optimizer, parts.tell)
+        swapping.report_in_memory(recipe, self.model, self.optimizer, parts.tell)
         self._scale = zero_scale.install(self.optimizer, recipe.precision)
         if self._overflow is not None:
             watch_overflow(self.optimizer, self._overflow)
@@ -125,7 +125,7 @@ class DeepSpeedEngine:
             loss, tokens, report = summed(output)
             if total is None:
                 loss = loss / tokens.clamp(min=1)
-            else:  # DeepSpeed takes the mean over micro-batches and replicas
+            else:  # DeepSpeed takes the mean over micro-batches and data-parallel ranks
                 loss = loss * (num_microbatches * parallel_state.get_data_parallel_world_size() / total)
             self._engine.backward(loss)
             reports.append(report)
@@ -155,7 +155,7 @@ class DeepSpeedEngine:
         for _ in range(iters * num_microbatches):
             output, summed = forward_loss(batches, self._engine, device=self._device)
             reports.append(summed(output)[2])
-            self._let_go()
+            self._release_gathered()
         return token_loss.mean_over_ranks(reports, self._device)
 
     @torch.no_grad()
@@ -165,11 +165,11 @@ class DeepSpeedEngine:
         batch, position = prompt_batch(self.recipe, tokens)
         output, at = forward_logits(position, iter([batch]), self._engine, device=self._device)
         logits: Tensor = at(output, non_loss_data=True)
-        self._let_go()
+        self._release_gathered()
         return logits[: self.vocab_size]
 
     def close(self) -> None:
-        """Take DeepSpeed's hooks off the weights, which else keep each other, the groups and their threads for ever."""
+        """Remove DeepSpeed's hooks from the weights; they would keep model, groups and their threads alive for ever."""
         self._engine.destroy()
         bridge_deepspeed.disconnect()
 
@@ -182,7 +182,7 @@ class DeepSpeedEngine:
         dist.all_reduce(squared, group=parallel_state.get_tensor_model_parallel_group())
         return squared.sqrt()
 
-    def _let_go(self) -> None:
+    def _release_gathered(self) -> None:
         """Release weights that stay gathered for a backward pass, which does not come: they hold buffers of files."""
         if self.recipe.engine.zero.offload_param.device == "nvme":
             self.optimizer.empty_partition_cache()

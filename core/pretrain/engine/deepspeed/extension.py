@@ -1,4 +1,4 @@
-"""Extensions of DeepSpeed are C++ that torch compiles at their first use, and keeps in a folder of the user."""
+"""Extensions of DeepSpeed: C++ that torch compiles at the first use and caches in a folder of the user."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Extension:
     Attributes:
         name: DeepSpeed's, and that of its folder.
         builder: class in deepspeed.ops.op_builder.
-        title: what the user is shown.
+        title: its name in messages.
         duration: of compiling, in words.
-        library: what its builder looks for whenever it is loaded, by compiling a test, and where that comes from.
+        library: a library that its builder looks for at every load, by compiling a test, and the packages that have it.
         first: another that its builder loads before it.
     """
 
@@ -43,16 +43,16 @@ CPU_ADAM = Extension(name="cpu_adam", builder="CPUAdamBuilder", title="CPU Adam"
 
 
 def load_extension(extension: Extension, tell: Callable[[str], None]) -> str | None:
-    """Load an extension on this rank, compiling it where that was never done; the bridge has imported DeepSpeed.
+    """Load an extension on this rank, compiled first if needed; the bridge has imported DeepSpeed.
 
-    One process compiles and the others wait for it, also those of other runs. It goes on where another was killed.
+    One process compiles; all others wait, those of other runs too. If it is killed, the next one compiles.
 
     Args:
-        extension: which.
-        tell: is given what the user should know: that something is compiled, and how long it took.
+        extension: to load.
+        tell: shows the user a line: that something is compiled, and its duration.
 
     Returns:
-        why the extension cannot be had; None if it is loaded.
+        the reason why the extension is not available; None if it is loaded.
     """
     name = extension.name
     builder = getattr(importlib.import_module("deepspeed.ops.op_builder"), extension.builder)()
@@ -74,7 +74,7 @@ def load_extension(extension: Extension, tell: Callable[[str], None]) -> str | N
 
 
 def _missing(extension: Extension, builder: Any, library: Path) -> str | None:
-    """Return what is not here and needed; what is compiled needs no compiler any more, but to look for its library."""
+    """Return what is missing; a compiled extension needs the compiler only to look for its library."""
     compiler = os.environ.get("CXX", "c++")  # get_cxx_compiler() of torch/utils/cpp_extension.py
     compiles = extension.library is not None or not library.exists()
     if compiles and not shutil.which((shlex.split(compiler) or [""])[0]):
@@ -99,10 +99,10 @@ def _compile(extension: Extension, builder: Any, library: Path, tell: Callable[[
 
 
 def _take(turn: Any, folder: Path) -> str:
-    """Wait until no other process compiles; return what it failed with, so that not every rank tries it again.
+    """Wait until no other process compiles; return its failure, so that not every rank tries again.
 
-    The system takes this lock from a process that is killed. torch's own is a file: it stays, and the next process
-    waits for it for ever (torch/utils/file_baton.py).
+    The system releases this lock when a process is killed. torch's own (FileBaton) is a file: it stays, and the next
+    process waits for ever.
     """
     try:
         fcntl.flock(turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -131,10 +131,10 @@ def _written(library: Path) -> float | None:
 
 @contextmanager
 def _environment(*, checks_compiler: bool) -> Iterator[None]:
-    """Let torch find the ninja that DeepSpeed installs beside this Python, whose environment may not be activated.
+    """Put the ninja that DeepSpeed installs beside this Python on PATH; its environment may not be activated.
 
-    It comes first: ninja begins anew where one of another version was at work. The compiler is asked for its version
-    only before it compiles.
+    It comes first, because ninja rebuilds everything after another version. The compiler's version is checked only
+    before it compiles.
     """
     before = {name: os.environ.get(name) for name in ("PATH", "TORCH_DONT_CHECK_COMPILER_ABI")}
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{before['PATH'] or ''}"

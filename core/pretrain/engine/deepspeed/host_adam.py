@@ -1,4 +1,4 @@
-"""Adam for an optimizer state that ZeRO keeps in the memory of the host."""
+"""Adam for an optimizer state in host memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def host_adam(recipe: Recipe, tell: Callable[[str], None]) -> type[Any]:
 
     Args:
         recipe: what is trained.
-        tell: is given what the user should know: that something is compiled, or that torch stands in.
+        tell: shows the user a line: that something is compiled, or that torch's Adam is used.
 
     Raises:
         KernelError: DeepSpeed's Adam is asked for and cannot be compiled on one of them.
@@ -39,7 +39,7 @@ def host_adam(recipe: Recipe, tell: Callable[[str], None]) -> type[Any]:
     if problem is None:
         return _deepspeed_adam()
     if wanted == "auto":
-        tell(f"torch's fused AdamW stands in for DeepSpeed's CPU Adam: {problem}")
+        tell(f"torch's fused AdamW is used instead of DeepSpeed's CPU Adam: {problem}")
         return counted(FusedAdam)
     msg = (
         f"{_KEY}: deepspeed is compiled at its first use, but {problem}.\n"
@@ -52,7 +52,7 @@ def _deepspeed_adam() -> type[Any]:
     adam: Any = importlib.import_module("deepspeed.ops.adam").DeepSpeedCPUAdam
 
     class HostAdam(adam):  # type: ignore[misc]
-        """DeepSpeed's, with the project's names and a count of steps that can be set."""
+        """DeepSpeedCPUAdam with apex's argument names and a step count that can be set."""
 
         def __init__(self, params: Any, *, adam_w_mode: bool, **options: Any) -> None:
             super().__init__(params, adamw_mode=adam_w_mode, **options)

@@ -1,4 +1,4 @@
-"""Building a model that ZeRO-3 splits over the ranks as it is made, so that no rank ever holds all of it."""
+"""Construction of a model that ZeRO-3 splits over the ranks weight by weight; no rank ever holds all of it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def splitting(recipe: Recipe, deepspeed: ModuleType) -> dict[str, Any]:
         data_parallel_group=parallel_state.get_data_parallel_group(),
         config_dict_or_path=deepspeed_config(recipe, parallel_state.get_data_parallel_world_size()),
         # No dtype: the configuration's is taken, where the argument is ignored on a device without fp16
-        # (deepspeed/runtime/zero/partition_parameters.py 409).
+        # (deepspeed.zero.Init).
         mpu=mpu,
     )
     return {"building": building, "whole": whole}
@@ -44,13 +44,13 @@ def _building(deepspeed: ModuleType, **options: Any) -> Iterator[None]:
     try:
         with init:
             yield
-    except RecipeError as error:  # megatron-core adds to it in which modules it was (transformer/spec_utils.py 126)
+    except RecipeError as error:  # megatron-core's build_module adds the names of modules
         raise RecipeError(str(error).partition(" when instantiating ")[0]) from None
 
 
 @contextmanager
 def whole(parameter: Any) -> Iterator[None]:
-    """Gather a split parameter on all ranks, and afterwards split what was written into it."""
+    """Gather a split parameter on all ranks, and split its new value afterwards."""
     parameter.all_gather()
     yield
     parameter.partition(has_been_updated=True)

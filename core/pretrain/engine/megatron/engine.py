@@ -72,7 +72,7 @@ class MegatronEngine:
 
     @property
     def reads_data(self) -> bool:
-        """Whether this rank's pipeline stages need micro-batches."""
+        """True if this rank's pipeline stages need micro-batches."""
         return any(self._reads)
 
     def train_step(
@@ -139,7 +139,7 @@ class MegatronEngine:
         return logits[: self.vocab_size]
 
     def close(self) -> None:
-        """Do nothing: Python's garbage collector finds all of it."""
+        """Release nothing: the garbage collector finds all of it."""
 
     def parameters_norm(self) -> Tensor:
         """Return the norm over parameters that this rank alone holds, summed over the model-parallel ranks."""
@@ -155,7 +155,7 @@ class MegatronEngine:
         return squared.sqrt()
 
     def _loss(self, reports: list[Tensor]) -> Tensor:
-        """Return what this rank tells of the loss that the step has minimized."""
+        """Return this rank's part of the loss that the step has minimized."""
         if self._per_token is None:
             return token_loss.mean_of_means(reports)
         return token_loss.share_of_mean(reports, self._per_token.tokens)
@@ -169,7 +169,7 @@ class MegatronEngine:
         samples: int | None = None,
         **options: bool,
     ) -> list[Tensor]:
-        """Run megatron-core's schedule; return what the last stage collected, an empty list elsewhere."""
+        """Run megatron-core's schedule; return the reports of the last stage, an empty list elsewhere."""
         outputs = self._forward_backward(
             forward_step_func=partial(forward, device=self._device),
             data_iterator=self._iterators(batches, num_microbatches),

@@ -1,4 +1,4 @@
-"""DeepSpeed's async_io, without which ZeRO-3 keeps nothing in files."""
+"""DeepSpeed's async_io, which ZeRO-3 needs to keep anything in files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ASYNC_IO = Extension(
     title="async_io",
     duration="some minutes",
     library="libaio (package libaio-dev of Debian and Ubuntu, libaio-devel of Red Hat, libaio of Arch)",
-    first=PIN_MEMORY,  # else it is compiled inside, and waited for in vain where a run was killed at it
+    first=PIN_MEMORY,  # else the builder compiles it, and waits for ever for the file lock of a run that was killed
 )
 
 
@@ -26,11 +26,11 @@ def require_async_io(key: str, tell: Callable[[str], None]) -> None:
     """Load DeepSpeed's async_io, or compile it; all ranks call it together, after the bridge has imported DeepSpeed.
 
     Args:
-        key: of the recipe, which asks for files.
-        tell: is given what the user should know: that something is compiled.
+        key: the recipe's key that asks for files.
+        tell: shows the user a line: that something is compiled.
 
     Raises:
-        BackendError: on all ranks, when one of them cannot have it.
+        BackendError: on all ranks, when one of them lacks it.
     """
     problem = first_problem(load_extension(ASYNC_IO, tell))
     if problem is not None:

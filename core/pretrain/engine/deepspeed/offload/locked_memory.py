@@ -1,4 +1,4 @@
-"""Memory that the system never moves to disk, of which a process may have little."""
+"""Locked memory (mlock), which is limited per process."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ _ON_FAULT = 1  # MLOCK_ONFAULT of <sys/mman.h>
 
 
 def can_lock(size: int) -> bool:
-    """Say whether this process may lock so many bytes more; none is touched, so that it takes no time.
+    """Say whether this process may lock `size` more bytes; no page is touched, so that it takes no time.
 
-    It is the system's own answer: there is a limit (`ulimit -l`), which does not hold for every user. Where the system
-    cannot be asked, the answer is yes.
+    The system decides: the limit (`ulimit -l`) does not apply to every user. A system without mlock2 is taken to
+    allow it.
     """
     lock = getattr(ctypes.CDLL(None), "mlock2", None)
     if lock is None or not size:

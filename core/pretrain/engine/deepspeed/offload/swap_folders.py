@@ -1,8 +1,7 @@
-"""The folders in which ZeRO-3 keeps a rank's files: `nvme_path`/zero_stage_3/*/rank0 for rank 0 of the world.
+"""Folders of a rank's ZeRO-3 files: `nvme_path`/zero_stage_3/*/rank0 for rank 0 of the world.
 
-DeepSpeed names them (runtime/swap_tensor/partitioned_param_swapper.py 88, optimizer_utils.py 174). It asks neither
-whether it can write there, nor whether another training does so, whose numbers it would read as its own; and what it
-has written it leaves.
+DeepSpeed names them (AsyncPartitionedParameterSwapper, OptimizerSwapper). It checks neither that it can write there,
+nor that no other training does so, whose values it would read as its own; and it does not remove its files.
 """
 
 from __future__ import annotations
@@ -22,20 +21,20 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _claimed: list[tuple[Path, int, int]] = []
-"""What this process has: folder, rank, and the open file whose lock says so to other processes."""
+"""Folders of this process: path, rank, and the open file whose lock keeps other processes out."""
 
 
 def claim(paths: Mapping[str, str], rank: int) -> None:
-    """Take this rank's folders until `release`, without what a run that was killed has left there.
+    """Claim this rank's folders until `release`; the files of a killed run are removed.
 
-    All ranks call it together. Folders of a training before, if this process had one, are released.
+    All ranks call it together. Folders of an earlier training of this process are released.
 
     Args:
         paths: `nvme_path` by its key in the recipe.
         rank: in the world.
 
     Raises:
-        RecipeError: on all ranks, when one of them cannot have a folder.
+        RecipeError: on all ranks, when one of them cannot use a folder.
     """
     release()
     problems = [_claim(key, Path(path), rank) for key, path in paths.items()]
@@ -58,7 +57,7 @@ def release() -> None:
 
 
 def _claim(key: str, path: Path, rank: int) -> str | None:
-    """Take one folder; return why it cannot be had."""
+    """Claim one folder; return the reason if it cannot be used."""
     folder = path / "zero_stage_3"
     if any(folder == claimed for claimed, *_ in _claimed):
         return None
@@ -68,7 +67,7 @@ def _claim(key: str, path: Path, rank: int) -> str | None:
         folder.mkdir(exist_ok=True)
         lock = _lock(folder / f"rank{rank}.lock")
     except OSError as error:
-        # The extension opens its files with O_DIRECT (csrc/aio/common/deepspeed_aio_common.cpp 269).
+        # The extension opens its files with O_DIRECT (open_file of deepspeed_aio_common.cpp).
         lacks_direct = error.errno == errno.EINVAL
         reason = "is on a file system without direct I/O" if lacks_direct else f"cannot be written: {error.strerror}"
         return f"{key}: {path} {reason}.\nGive a folder of a disk of this machine, in which this user may write."
@@ -80,7 +79,7 @@ def _claim(key: str, path: Path, rank: int) -> str | None:
 
 
 def _lock(path: Path) -> int | None:
-    """Return the open file, locked; None where another process has it. The system takes the lock from the dead."""
+    """Return the open file, locked; None if another process has it. The system releases the locks of dead processes."""
     file = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_DIRECT", 0), 0o600)
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -92,7 +91,7 @@ def _lock(path: Path) -> int | None:
         raise
     if is_there:
         return file
-    os.close(file)  # whoever had it has removed it since it was opened
+    os.close(file)  # its owner has removed it since it was opened
     return _lock(path)
 
 

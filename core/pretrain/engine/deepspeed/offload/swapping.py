@@ -1,4 +1,4 @@
-"""What ZeRO-3 needs so that the optimizer's state, or weights, can be in files: `device: nvme`."""
+"""Requirements of ZeRO-3 with optimizer state or weights in files (`device: nvme`)."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _PARAM = "engine.zero.offload_param"
 
 
 def prepare(recipe: Recipe, tell: Callable[[str], None]) -> None:
-    """Claim folders and load async_io, where files are asked for; all ranks call it together, before any of the model.
+    """Claim folders and load async_io if the recipe has `device: nvme`; all ranks call it together, before the model.
 
     Args:
         recipe: what is trained.
-        tell: is given what the user should know: that something is compiled.
+        tell: shows the user a line: that something is compiled.
 
     Raises:
         PretrainError: on all ranks, when one of them has no async_io or cannot use its folder; or on one that may not
@@ -77,14 +77,14 @@ def require_room(recipe: Recipe, groups: Sequence[dict[str, Any]]) -> None:
     _require_memory(_OPTIMIZER, zero.offload_optimizer.buffer_count * largest * torch.float32.itemsize)
 
 
-def tell_what_stays(recipe: Recipe, model: GPT, optimizer: Any, tell: Callable[[str], None]) -> None:
-    """Say so where nothing is in files although they are asked for: DeepSpeed does not.
+def report_in_memory(recipe: Recipe, model: GPT, optimizer: Any, tell: Callable[[str], None]) -> None:
+    """Tell the user if nothing is in files although the recipe asks for it; DeepSpeed does not.
 
     Args:
         recipe: what is trained.
         model: split.
-        optimizer: what `deepspeed.initialize` returned.
-        tell: is given what the user should know.
+        optimizer: as `deepspeed.initialize` returned it.
+        tell: shows the user a line.
     """
     zero = recipe.engine.zero
     if zero.offload_optimizer.device == "nvme":
@@ -99,7 +99,7 @@ def tell_what_stays(recipe: Recipe, model: GPT, optimizer: Any, tell: Callable[[
 
 
 def _sub_groups(parameters: Sequence[Any], size: int) -> list[int]:
-    """Return this rank's elements of each sub-group, as stage3.py 1207 (_create_fp16_sub_groups) makes them."""
+    """Return this rank's elements of each sub-group, as _create_fp16_sub_groups of stage 3 makes them."""
     sizes = [0]
     for parameter in parameters:
         if sizes[-1] >= size:
@@ -109,7 +109,7 @@ def _sub_groups(parameters: Sequence[Any], size: int) -> list[int]:
 
 
 def _require_memory(key: str, size: int) -> None:
-    """DeepSpeed locks its buffers in memory, and aborts the process where that fails (deepspeed_pin_tensor.cpp 48)."""
+    """Check that memory may be locked: DeepSpeed aborts the process otherwise (deepspeed_pin_tensor_t::alloc)."""
     if can_lock(size):
         return
     msg = (
