@@ -75,7 +75,7 @@ def measure(folder: Path, arguments: argparse.Namespace) -> dict[str, object]:
 
     def unpacking(path: Path) -> list[object]:
         program = (
-            "import sys; from pathlib import Path; from pretrain.data.corpus.sources.packing import unpacked\n"
+            "import sys; from pathlib import Path; from pretrain.data.corpus.sources.compression import unpacked\n"
             "with unpacked(Path(sys.argv[1])) as (stream, _):\n    while stream.read(1 << 20): pass"
         )
         return [sys.executable, "-c", program, path]

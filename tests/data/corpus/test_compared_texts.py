@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data.corpus.sampled_texts import samples_by
+from data.corpus.reference_comparisons import samples_by
 from data.example_corpus import DOCUMENTS, write_jsonl
 from pretrain.data.corpus import compared_texts
 from pretrain.data.corpus.build import build_tokens

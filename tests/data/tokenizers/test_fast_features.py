@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from data.corpus.sampled_texts import samples_by
+from data.corpus.reference_comparisons import samples_by
 from data.example_corpus import DOCUMENTS
 from pretrain.data.tokenizers import fast, load_encoder, load_tokenizer
 from pretrain.data.tokenizers.fast_features import SPLITS

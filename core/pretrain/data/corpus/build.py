@@ -19,7 +19,7 @@ from pretrain.data.corpus.sharding import corpus_digest
 from pretrain.data.corpus.sources.inputs import find_sources
 from pretrain.data.corpus.sources.reading import read_chunks
 from pretrain.data.corpus.unfinished import INDEX, NOTHING_COUNTED, TOKENS, folder_of, is_finished, unfinished
-from pretrain.data.reading_ahead import ahead
+from pretrain.data.prefetch import ahead
 from pretrain.data.token_files.fingerprint import fingerprint_path, write_fingerprint
 from pretrain.data.token_files.reading import bin_path, idx_path
 from pretrain.data.token_files.writing import token_dtype

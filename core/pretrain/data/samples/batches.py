@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from pretrain.data.orphans import leave_with_parent
-from pretrain.data.reading_ahead import Ahead
+from pretrain.data.prefetch import Ahead
 from pretrain.errors import DataError
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pretrain.data.corpus.sources.packing import OPENERS
+from pretrain.data.corpus.sources.compression import OPENERS
 from pretrain.data.corpus.sources.patterns import expand
 from pretrain.errors import DataError
 

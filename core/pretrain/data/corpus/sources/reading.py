@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import IO, TYPE_CHECKING
 
 from pretrain.data.corpus.chunks import CHUNK_BYTES, LONGEST_DOCUMENT, START, TOO_LONG, Chunk, Place
-from pretrain.data.corpus.sources.packing import unpacked
+from pretrain.data.corpus.sources.compression import unpacked
 from pretrain.data.corpus.sources.tables import read_rows
 
 if TYPE_CHECKING:

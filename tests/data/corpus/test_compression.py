@@ -7,7 +7,7 @@ import lzma
 import pytest
 import zstandard
 
-from pretrain.data.corpus.sources.packing import unpacked
+from pretrain.data.corpus.sources.compression import unpacked
 
 PACKED = {".gz": gzip.compress, ".xz": lzma.compress, ".bz2": bz2.compress, ".zst": zstandard.compress}
 MEBIBYTE = 1 << 20

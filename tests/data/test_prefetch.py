@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from pretrain.data.reading_ahead import Ahead, ahead
+from pretrain.data.prefetch import Ahead, ahead
 
 
 def numbers(count, seen):
