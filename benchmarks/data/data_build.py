@@ -63,7 +63,7 @@ def measure(folder: Path, arguments: argparse.Namespace) -> dict[str, object]:
     write_tokenizer(tokenizers, tokenizer)
     one = folder / "one.jsonl"
     one.write_text('{"text": "one line"}\n')
-    packed = pack(corpus)
+    compressed = pack(corpus)
     files = ["--vocab-file", tokenizers / "gpt2-vocab.json", "--merge-file", tokenizers / "gpt2-merges.txt"]
 
     def ours(path: Path) -> list[object]:
@@ -73,18 +73,19 @@ def measure(folder: Path, arguments: argparse.Namespace) -> dict[str, object]:
     def rival(name: str, *options: str) -> list[object]:
         return [sys.executable, "-m", f"benchmarks.data.{name}", corpus, tokenizer, folder / name, *options]
 
-    def unpacking(path: Path) -> list[object]:
+    def decompressing(path: Path) -> list[object]:
         program = (
-            "import sys; from pathlib import Path; from pretrain.data.corpus.sources.compression import unpacked\n"
-            "with unpacked(Path(sys.argv[1])) as (stream, _):\n    while stream.read(1 << 20): pass"
+            "import sys; from pathlib import Path\n"
+            "from pretrain.data.corpus.sources.compression import open_decompressed\n"
+            "with open_decompressed(Path(sys.argv[1])) as (stream, _):\n    while stream.read(1 << 20): pass"
         )
         return [sys.executable, "-c", program, path]
 
     commands = {
         "pretrain data build": ours(corpus),
         "gigatoken, whole file": rival("whole_file"),
-        **{f"pretrain data build, {path.suffix}": ours(path) for path in packed},
-        **{f"unpacking {path.suffix} alone": unpacking(path) for path in packed},
+        **{f"pretrain data build, {path.suffix}": ours(path) for path in compressed},
+        **{f"decompressing {path.suffix} alone": decompressing(path) for path in compressed},
         "one line": ours(one),
         "help": [BIN / "pretrain", "data", "build", "--help"],
     }
@@ -132,15 +133,15 @@ def write_tokenizer(folder: Path, output: Path) -> None:
 
 def pack(corpus: Path) -> list[Path]:
     content = corpus.read_bytes()
-    packed = {
+    compressed = {
         ".gz": lambda: gzip.compress(content, 6),
         ".xz": lambda: lzma.compress(content, preset=1),
         ".zst": lambda: zstandard.compress(content),
     }
-    for suffix, compress in packed.items():
+    for suffix, compress in compressed.items():
         if not Path(f"{corpus}{suffix}").exists():
             Path(f"{corpus}{suffix}").write_bytes(compress())
-    return [Path(f"{corpus}{suffix}") for suffix in packed]
+    return [Path(f"{corpus}{suffix}") for suffix in compressed]
 
 
 def run(command: list[object]) -> dict[str, float]:

@@ -18,7 +18,7 @@ megatron.install(CpuBackend())
 from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder  # noqa: E402
 from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig  # noqa: E402
 
-from pretrain.data.samples.counts import Samples  # noqa: E402
+from pretrain.data.samples.counts import SampleCounts  # noqa: E402
 from pretrain.data.samples.datasets import _TokenizerFacts, build_datasets  # noqa: E402
 from pretrain.data.tokenizers import load_tokenizer  # noqa: E402
 from pretrain.recipe import make_recipe  # noqa: E402
@@ -47,7 +47,7 @@ def main() -> None:
     data = {"cache_path": cache} if index == "megatron" else {}
     recipe = make_recipe(recipe_for(Path(prefix), index, SEQ_LENGTH, 1, samples, **data))
     tokenizer = load_tokenizer(recipe.tokenizer)
-    print(json.dumps(clocked(lambda: build_datasets(recipe, tokenizer, Samples(train=samples)).train)))
+    print(json.dumps(clocked(lambda: build_datasets(recipe, tokenizer, SampleCounts(train=samples)).train)))
 
 
 if __name__ == "__main__":

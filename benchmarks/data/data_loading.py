@@ -113,13 +113,13 @@ def loader(prefix: Path, index: str, workers: int, samples: int, seq_length: int
 
     megatron.install(CpuBackend())
     from pretrain.data.samples.batches import MicroBatches
-    from pretrain.data.samples.counts import Samples
+    from pretrain.data.samples.counts import SampleCounts
     from pretrain.data.samples.datasets import build_datasets
     from pretrain.data.tokenizers import load_tokenizer
     from pretrain.recipe import make_recipe
 
     recipe = make_recipe(recipe_for(prefix, index, seq_length, samples, number))
-    datasets = build_datasets(recipe, load_tokenizer(recipe.tokenizer), Samples(train=number * samples))
+    datasets = build_datasets(recipe, load_tokenizer(recipe.tokenizer), SampleCounts(train=number * samples))
     return MicroBatches(
         datasets.train,
         micro_batch_size=samples,

@@ -1,4 +1,4 @@
-"""Files that appear complete or not at all."""
+"""Write files that appear complete or not at all: a temporary file, then a rename. Everything here uses this one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Agreement on an error across ranks, so that no rank waits for one that has failed."""
+"""Agree on an error across ranks.
+
+A rank that fails, or that sees other files, would otherwise leave the others waiting in their next collective.
+"""
 
 from __future__ import annotations
 
@@ -15,28 +18,28 @@ T = TypeVar("T")
 
 
 def first_problem(problem: str | None) -> str | None:
-    """Return the problem of the first rank that has one, on every rank; all ranks call it together."""
+    """Return the problem of the lowest rank that has one, on every rank. All ranks call it together."""
     problems = [problem] * dist.get_world_size()
     dist.all_gather_object(problems, problem)
     return next((each for each in problems if each is not None), None)
 
 
 def of_first_rank(ask: Callable[[], T]) -> T:
-    """Return rank 0's answer on every rank; all ranks call it together.
+    """Return the result of `ask` on rank 0, on every rank. Collective: every rank calls it.
 
     A shared file system may show a file to one rank and not yet to another.
 
     Raises:
-        PretrainError: the one that rank 0 met, on every rank.
+        PretrainError: raised by `ask` on rank 0, then on every rank.
     """
-    told: list[Any] = [None, None]
+    outcome: list[Any] = [None, None]
     if dist.get_rank() == 0:
         try:
-            told[0] = ask()
+            outcome[0] = ask()
         except PretrainError as error:
-            told[1] = error
-    dist.broadcast_object_list(told)
-    answer, problem = told
+            outcome[1] = error
+    dist.broadcast_object_list(outcome)
+    answer, problem = outcome
     if problem is not None:
         raise problem
     found: T = answer

@@ -1,4 +1,4 @@
-"""How many cores this process may use."""
+"""Number of CPU cores that this process may use."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 
 def available_cores() -> int:
-    """Return the cores that the process is bound to (a container's or a Slurm step's), or all where none is told."""
+    """Return the number of cores that the process is bound to (by a container or a Slurm step), or of all cores."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

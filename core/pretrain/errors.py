@@ -1,4 +1,4 @@
-"""Errors that are the user's to mend: two or three lines, no traceback, exit code 2."""
+"""User errors: two or three lines, no traceback, exit code 2."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ if TYPE_CHECKING:
 
 
 class PretrainError(Exception):
-    """What was given, what is allowed, what to do; the command line prints it without a traceback."""
+    """Base of all user errors; the message says what was given, what is allowed and what to do.
+
+    The command line prints it without a traceback.
+    """
 
 
 class RecipeError(PretrainError):
@@ -38,7 +41,7 @@ class DamageError(CheckpointError):
 
 
 class TrainingError(PretrainError):
-    """A training that cannot go on, such as one whose loss is not finite any more."""
+    """A training that cannot continue, such as one with a loss that is no longer finite."""
 
 
 class LaunchError(PretrainError):
@@ -53,9 +56,9 @@ def did_you_mean(given: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     """Return " Did you mean 'x'?" for the known word nearest to the given one, or an empty string.
 
     Args:
-        given: what was written.
-        known: what could have been meant.
-        cutoff: how near a word must be, as difflib's ratio: 1 is equal.
+        given: the word that was written.
+        known: all valid words.
+        cutoff: least similarity, as difflib's ratio: 1 is equal.
     """
     near = difflib.get_close_matches(given, list(known), n=1, cutoff=cutoff)
     return f" Did you mean '{near[0]}'?" if near else ""

@@ -1,4 +1,4 @@
-"""The kinds of tokenizers, and what Megatron-LM and GPT-NeoX call them."""
+"""Tokenizer types, and their names in Megatron-LM and GPT-NeoX."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SAME: dict[str, TokenizerType] = {
     "hftokenizer": "huggingface",
     "huggingfacetokenizer": "huggingface",
 }
-"""Names of `--tokenizer-type` elsewhere, in small letters: the same tokens from the same files."""
+"""Names of `--tokenizer-type` in Megatron-LM and GPT-NeoX, lowercase: the same tokens from the same files."""
 
 _JSON = "Convert its model to a tokenizer.json of Hugging Face, and name that with huggingface."
 
@@ -28,14 +28,14 @@ _OTHER = {
     "charleveltokenizer": "bytes is of the same kind, but not of the same ids: encode the text anew with it.",
     "nulltokenizer": "It reads no text; bytes needs no files either.",
 }
-"""The other ones, and what there is instead."""
+"""Types that are not supported, and the replacement for each."""
 
 
 def tokenizer_type(name: str) -> TokenizerType:
-    """Return the kind of a name of this project, Megatron-LM's or GPT-NeoX's, in any case.
+    """Return the type for a name of this project, Megatron-LM's or GPT-NeoX's; upper and lower case are equal.
 
     Raises:
-        ValueError: there is none; the text says what is allowed, or what there is instead.
+        ValueError: the name is unknown; the message says what is allowed, or what to use instead.
     """
     lower = name.lower()
     for kind in TYPES:

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from pretrain.data.prefetch import Ahead, ahead
+from pretrain.data.prefetch import Prefetcher, prefetched
 
 
 def numbers(count, seen):
@@ -22,7 +22,7 @@ def numbers(count, seen):
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 10])
 def test_gives_everything_in_order(count):
     seen = []
-    assert list(ahead(numbers(count, seen))) == list(range(count))
+    assert list(prefetched(numbers(count, seen))) == list(range(count))
     assert seen == [*range(count), "closed"]
 
 
@@ -34,7 +34,7 @@ def test_the_next_ones_are_made_meanwhile_but_not_more():
             made.release()
             yield number
 
-    stream = ahead(items())
+    stream = prefetched(items())
     assert next(stream) == 0
     for _ in range(3):
         assert made.acquire(timeout=60)
@@ -47,7 +47,7 @@ def test_an_error_comes_in_its_place():
         yield 1
         raise OSError("the file is damaged")
 
-    stream = ahead(items())
+    stream = prefetched(items())
     assert next(stream) == 1
     with pytest.raises(OSError, match="damaged"):
         next(stream)
@@ -58,7 +58,7 @@ def test_nothing_comes_after_an_error_or_the_end():
         yield 1
         raise OSError("the file is damaged")
 
-    broken, short = Ahead(items()), Ahead(iter([1]))
+    broken, short = Prefetcher(items()), Prefetcher(iter([1]))
     assert (next(broken), next(short)) == (1, 1)
     with pytest.raises(OSError, match="damaged"):
         next(broken)
@@ -76,7 +76,7 @@ def test_an_error_keeps_nothing_alive(asked):
 
     held = Item()
     alive = weakref.ref(held)
-    stream = Ahead(map(lambda item, held=held: item, items("x")))
+    stream = Prefetcher(map(lambda item, held=held: item, items("x")))
     del held
     next(stream)
     stream.close()
@@ -101,21 +101,21 @@ def test_whoever_is_dropped_lets_go_of_what_is_read():
         finally:
             closed.set()
 
-    stream = Ahead(items())
+    stream = Prefetcher(items())
     next(stream)
     del stream
     assert closed.wait(60)
 
 
 def test_whoever_has_closed_waits_for_nothing():
-    stream = Ahead(iter(range(100)))
+    stream = Prefetcher(iter(range(100)))
     stream.close()
     assert len(list(stream)) <= 2  # what was made before
 
 
 def test_whoever_stops_closes_what_is_read():
     seen = []
-    stream = ahead(numbers(10, seen))
+    stream = prefetched(numbers(10, seen))
     next(stream)
     stream.close()
     assert seen[-1] == "closed"

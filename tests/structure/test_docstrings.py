@@ -1,4 +1,4 @@
-"""Docstrings, comments and names of code that is installed or run: standard terms, and nothing that goes out of date."""
+"""Docstrings, comments and names of code that is installed or run: the field's terms, nothing that goes out of date."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ DONE = (
     "core/pretrain/atomic_files.py",
     "core/pretrain/collective_errors.py",
     "core/pretrain/cores.py",
+    "core/pretrain/data/",
     "core/pretrain/errors.py",
     "core/pretrain/tokenizer_types.py",
 )
@@ -36,8 +37,8 @@ LINE_NUMBER = re.compile(r"\b[\w/]+\.(?:py|cpp|cu|cuh|h|hpp)(?::|,? (?:lines? )?
 """A place in another library's file: the next release moves it. The function's name stays."""
 
 RIDDLES = re.compile(
-    r"without[ _]a[ _]word|last[ _]words|hopeless|hurry|in 16 bits|leave[ _]with[ _]parent|die[ _]with|unfit|passed[ _]over"
-    r"|is no document|user's to mend|chip_fit",
+    r"without[ _]a[ _]word|last[ _]words|hopeless|hurry|in 16 bits|leave[ _]with[ _]parent|die[ _]with|unfit|chip_fit"
+    r"|passed[ _]over|is no document|user's to mend",
     re.IGNORECASE,
 )
 """Idiom of this repository's past, in place of the field's terms."""

@@ -1,4 +1,4 @@
-"""Worker processes that do not outlive the process that started them."""
+"""End worker processes together with the process that started them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import os
 import threading
 
 
-def leave_with_parent() -> None:
-    """Let this worker end when its parent does, even if that was killed; call it once in the worker.
+def exit_with_parent() -> None:
+    """Exit this worker when its parent ends, even if the parent was killed; call it once in the worker.
 
-    By itself a pool's worker would wait for its queue for ever, and a data loader's some seconds.
+    Otherwise a pool's worker would wait for its queue for ever, and a data loader's worker for some seconds.
     """
     threading.Thread(target=_wait, daemon=True).start()
 

@@ -1,4 +1,4 @@
-"""Reading while something else is done with what was read before."""
+"""Prefetch the items of an iterator in a thread."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_AHEAD = 2
-"""Items that wait at the most."""
+_MOST_WAITING = 2
+"""Largest number of prefetched items."""
 
 
-class Ahead(Generic[T]):
-    """An iterator over `items`, which are made in a thread of its own before they are asked for.
+class Prefetcher(Generic[T]):
+    """An iterator over `items` that makes them in its own thread, before they are requested.
 
     Raises:
-        Exception: what `items` raised, in its place; nothing comes after it.
+        Exception: the exception that `items` raised, at its position; the iteration ends there.
     """
 
     def __init__(self, items: Iterator[T]) -> None:
         self._made: SimpleQueue[T | _Raised] = SimpleQueue()
         self._places: SimpleQueue[None] = SimpleQueue()  # not a semaphore: a finalizer may interrupt one in release
-        for _ in range(_AHEAD):
+        for _ in range(_MOST_WAITING):
             self._places.put(None)
         stopped = Event()
-        # Given no reference to this object, so that the thread ends, and lets go of the items, with it. A daemon: one
-        # that reads when Python ends must not hold that up.
+        # The thread has no reference to this object, so it ends, and releases the items, together with it. It is a
+        # daemon, because a thread that still reads must not delay the exit of Python.
         self._thread = Thread(target=_make, args=(items, self._made, self._places, stopped), daemon=True)
         self._stop = weakref.finalize(self, _stop, self._places, stopped)
         self._thread.start()
@@ -45,20 +45,20 @@ class Ahead(Generic[T]):
             try:
                 raise made.exception
             finally:
-                del made  # or the exception would refer to itself, by this frame
+                del made  # otherwise the exception would refer to itself through this frame
         self._places.put(None)
         return made
 
     def close(self, timeout: float | None = None) -> None:
-        """Make no more items, and wait for the one that is being made, at most so many seconds."""
+        """Make no more items, and wait at most `timeout` seconds for the one that is being made."""
         self._stop()
-        if self._thread is not current_thread():  # where garbage may be collected, too
+        if self._thread is not current_thread():  # the garbage collector may call this there
             self._thread.join(timeout)
 
 
-def ahead(items: Generator[T]) -> Generator[T]:
-    """Yield `items`, made ahead; the generator is closed at the end."""
-    reader = Ahead(items)
+def prefetched(items: Generator[T]) -> Generator[T]:
+    """Yield `items`, prefetched; the generator is closed at the end."""
+    reader = Prefetcher(items)
     try:
         yield from reader
     finally:
@@ -77,7 +77,7 @@ def _make(items: Iterator[T], made: SimpleQueue[T | _Raised], places: SimpleQueu
             break
         try:
             made.put(next(items))
-        except BaseException as exc:  # noqa: BLE001  raised where the item is asked for
+        except BaseException as exc:  # noqa: BLE001  raised again where the item is requested
             # Without this frame, which refers to the exception's queue and to the items.
             made.put(_Raised(exc.with_traceback(exc.__traceback__.tb_next if exc.__traceback__ else None)))
             return

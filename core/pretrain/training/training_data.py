@@ -87,7 +87,7 @@ class TrainingData:
                 progress.order = ours
             return self, []
         progress.order = None
-        train = train.go_on(progress.consumed_samples, progress.blend)
+        train = train.resume(progress.consumed_samples, progress.blend)
         is_new = train.phase.begin == progress.consumed_samples > 0
         progress.blend = train.blend()
         notices = [f"the blend changes: {line}" for line in train.describe(progress.consumed_samples)]

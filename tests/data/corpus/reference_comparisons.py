@@ -1,9 +1,9 @@
 """Samples of texts as a build takes them."""
 
-from pretrain.data.corpus.compared_texts import parts_of, samples_of
+from pretrain.data.corpus.compared_texts import comparisons_of, parts_of
 
 
 def samples_by(tokenizer, texts):
     """Return what of `texts` is compared with the reference."""
     parts = parts_of(tokenizer.added_tokens, texts)
-    return samples_of(parts, tokenizer.encode_batch(texts), tokenizer.encode_batch([part.text for part in parts]))
+    return comparisons_of(parts, tokenizer.encode_batch(texts), tokenizer.encode_batch([part.text for part in parts]))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from data.example_corpus import write_jsonl
 from pretrain.data.corpus.build import build_tokens
-from pretrain.data.corpus.cleaning import Cleaning, SeenDocuments, digests_of, only
+from pretrain.data.corpus.cleaning import Cleaning, SeenDocuments, digests_of, select_documents
 from pretrain.data.token_files.reading import TokenFile
 from pretrain.data.token_files.writing import Encoded
 from pretrain.errors import DataError
@@ -75,7 +75,9 @@ def test_leaving_documents_out_keeps_the_others_whole(documents):
         tokens = np.array([token for sequence in flat for token in sequence], "<u2")
         return Encoded(tokens, np.array(list(map(len, flat)), "<i4"), np.array(list(map(len, chosen)), np.int64))
 
-    kept = only(encoded([document for document, _ in documents]), np.array([keep for _, keep in documents], bool))
+    kept = select_documents(
+        encoded([document for document, _ in documents]), np.array([keep for _, keep in documents], bool)
+    )
     expected = encoded([document for document, keep in documents if keep])
     for name in ("tokens", "lengths", "sequences"):
         assert getattr(kept, name).tolist() == getattr(expected, name).tolist()

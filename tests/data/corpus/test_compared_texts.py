@@ -126,7 +126,7 @@ def test_it_is_bounded(tmp_path, trained, monkeypatch):
     monkeypatch.setattr(compared_texts, "_LONGEST", 1 << 15)
     corpus = write_jsonl(tmp_path / "c.jsonl", ["word " * 100_000])
     monkeypatch.setattr(
-        "pretrain.data.corpus.encoding_check.ReferenceSample._check", lambda _, __, s: compared.append(s)
+        "pretrain.data.corpus.encoding_check.ReferenceComparison._check", lambda _, __, s: compared.append(s)
     )
     build_tokens([corpus], tmp_path / "p", trained)
     assert len(compared) == 3

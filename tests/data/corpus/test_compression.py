@@ -1,4 +1,4 @@
-"""What is unpacked is what was packed, of any size."""
+"""What is unpacked is what was compressed, of any size."""
 
 import bz2
 import gzip
@@ -7,7 +7,7 @@ import lzma
 import pytest
 import zstandard
 
-from pretrain.data.corpus.sources.compression import unpacked
+from pretrain.data.corpus.sources.compression import open_decompressed
 
 PACKED = {".gz": gzip.compress, ".xz": lzma.compress, ".bz2": bz2.compress, ".zst": zstandard.compress}
 MEBIBYTE = 1 << 20
@@ -20,5 +20,5 @@ MEBIBYTE = 1 << 20
 def test_files_that_become_much_larger(tmp_path, suffix, size, frames):
     path = tmp_path / f"file{suffix}"
     path.write_bytes(PACKED[suffix](b"a" * size) * frames)
-    with unpacked(path) as (stream, _):
+    with open_decompressed(path) as (stream, _):
         assert stream.read() == b"a" * size * frames

@@ -71,14 +71,14 @@ class TestPacked:
         assert [text for (text,) in documents_in(path)] == [str(n) for k in range(3) for n in range(k, 1500, 3)]
 
     def test_what_is_left_of_a_packed_byte_is_kept(self, tmp_path, suffix, pack):
-        """A few packed bytes become more than is asked for at once."""
+        """A few compressed bytes become more than is asked for at once."""
         path = tmp_path / f"a.jsonl{suffix}"
         path.write_bytes(pack(b'{"text": "%s"}\n' % (b"a" * 5_000_000)) * 2)
         assert documents_in(path, chunk_bytes=1000) == [["a" * 5_000_000]] * 2
 
     def test_a_file_that_is_cut_off_is_named(self, tmp_path, suffix, pack):
         whole = pack(b'{"text": "a"}\n' * 100)
-        assert f"a.jsonl{suffix} cannot be unpacked" in error_in(tmp_path / f"a.jsonl{suffix}", whole[:-12])
+        assert f"a.jsonl{suffix} cannot be decompressed" in error_in(tmp_path / f"a.jsonl{suffix}", whole[:-12])
 
     def test_a_file_that_is_not_packed_is_named(self, tmp_path, suffix, pack):
         assert f"a.jsonl{suffix} cannot be " in error_in(tmp_path / f"a.jsonl{suffix}", b'{"text": "a"}\n' * 9)

@@ -129,7 +129,7 @@ class TestNames:
             os.close(writing)
 
     def test_an_empty_folder_is_named(self, tmp_path):
-        with pytest.raises(DataError, match="no file is in there"):
+        with pytest.raises(DataError, match="no file found"):
             find_sources([tmp_path])
 
 
@@ -292,7 +292,7 @@ class TestShards:
         for path in (bin_path, idx_path):
             assert path(tmp_path / "merged").read_bytes() == path(tmp_path / "whole").read_bytes()
         for wrong in ([prefixes[0], *prefixes[2:]], prefixes[::-1], [*prefixes, tmp_path / "whole"]):
-            with pytest.raises(DataError, match="Shards are merged all of them, in order"):
+            with pytest.raises(DataError, match="Merge all shards, in order"):
                 merge_tokens(wrong, tmp_path / "wrong")
 
     def test_more_shards_than_documents(self, tmp_path, bytes_section):

@@ -100,14 +100,14 @@ def test_packed_files_too(tmp_path, inputs, whole, suffix):
     import zstandard
 
     pack = {".gz": gzip.compress, ".xz": lzma.compress, ".zst": zstandard.compress}[suffix]
-    packed = []
+    compressed = []
     for path in inputs:
-        packed.append(tmp_path / f"{path.name}{suffix}")
-        packed[-1].write_bytes(pack(path.read_bytes()))
+        compressed.append(tmp_path / f"{path.name}{suffix}")
+        compressed[-1].write_bytes(pack(path.read_bytes()))
     for chunks in (7, 9, 40):
         with pytest.raises(Crash):
-            stopped_after(chunks, packed, tmp_path / "p", SECTION, append_eod=True)
-    build_tokens(packed, tmp_path / "p", SECTION, append_eod=True)
+            stopped_after(chunks, compressed, tmp_path / "p", SECTION, append_eod=True)
+    build_tokens(compressed, tmp_path / "p", SECTION, append_eod=True)
     assert content(tmp_path / "p") == whole
 
 
@@ -145,7 +145,7 @@ class TestWhatWasCompared:
 
     def test_is_told_if_only_the_names_were_missing(self, tmp_path, inputs, section, whole, monkeypatch):
         with monkeypatch.context() as patch:
-            patch.setattr(build, "_take_names", lambda *_: (_ for _ in ()).throw(Crash))
+            patch.setattr(build, "_publish", lambda *_: (_ for _ in ()).throw(Crash))
             with pytest.raises(Crash):
                 build_tokens(inputs, tmp_path / "p", section)
         assert build_tokens(inputs, tmp_path / "p", section) == whole
@@ -307,7 +307,7 @@ def test_two_processes_do_not_build_the_same(tmp_path, inputs):
     folder_of(tmp_path / "p").mkdir()
     with (folder_of(tmp_path / "p") / "lock").open("wb") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
-        with pytest.raises(DataError, match="another process is at work"):
+        with pytest.raises(DataError, match="another process is building"):
             build_tokens(inputs, tmp_path / "p", SECTION)
 
 

@@ -143,16 +143,16 @@ def flipped(content, place):
     ],
 )
 class TestPackedFiles:
-    def check(self, folder, suffix, packed):
+    def check(self, folder, suffix, compressed):
         path = folder / f"c.jsonl{suffix}"
-        path.write_bytes(packed)
-        with pytest.raises(DataError, match="cannot be unpacked"):
+        path.write_bytes(compressed)
+        with pytest.raises(DataError, match="cannot be decompressed"):
             build_tokens([path], folder / "p", SECTION, skip_faults=True)
 
     def test_one_that_is_cut_anywhere(self, tmp_path, suffix, pack, magic):
-        packed = pack(b"".join(b'{"text": "%d"}\n' % number for number in range(200)))
-        for length in range(len(packed)):
-            self.check(tmp_path, suffix, packed[:length])
+        compressed = pack(b"".join(b'{"text": "%d"}\n' % number for number in range(200)))
+        for length in range(len(compressed)):
+            self.check(tmp_path, suffix, compressed[:length])
             assert not folder_of(tmp_path / "p").exists()
 
     def test_one_of_two_parts_whose_second_is_damaged_or_cut(self, tmp_path, suffix, pack, magic):

@@ -192,7 +192,7 @@ class TestShardsOfOneBuild:
         write_jsonl(tmp_path / "in" / "b.jsonl", DOCUMENTS)
         first = shard(0, [tmp_path / "in"])
         write_jsonl(tmp_path / "in" / "a.jsonl", DOCUMENTS)
-        with pytest.raises(DataError, match=r"shards of different builds.*\n.*then build all of them again"):
+        with pytest.raises(DataError, match=r"shards of different builds.*\n.*build all shards again"):
             merge_tokens([first, shard(1, [tmp_path / "in"])], tmp_path / "merged")
         assert not list(tmp_path.glob("*merged*"))
 

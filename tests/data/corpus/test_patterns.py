@@ -140,7 +140,7 @@ def test_what_is_named_is_read(folder):
 
 def test_a_pattern_that_finds_only_what_builds_have_written_says_so(folder, build):
     build(folder / "a.jsonl", folder / "out")
-    with pytest.raises(DataError, match="as a pattern it matches no file but what builds have written"):
+    with pytest.raises(DataError, match="as a pattern it matches only the output of builds"):
         names(folder / "out*")
 
 

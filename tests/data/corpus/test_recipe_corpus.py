@@ -116,7 +116,7 @@ def recipe(tmp_path):
 class TestPrepare:
     def test_builds_text_tokenizer_and_token_files_and_says_so(self, tmp_path, recipe):
         lines = []
-        prepare_corpus(recipe, workers=1, say=lines.append)
+        prepare_corpus(recipe, workers=1, log=lines.append)
         tokens, tokenizer = TokenFile.open(recipe.data.path), load_tokenizer(recipe.tokenizer)
         check_fingerprint(recipe.data.path, tokenizer)
         texts = list(stdlib_documents(max_bytes=200_000))
@@ -128,13 +128,13 @@ class TestPrepare:
         assert f"{tokens.tokens.size:,} tokens" in lines[2]
 
     def test_does_nothing_the_second_time(self, tmp_path, recipe):
-        prepare_corpus(recipe, workers=1, say=lambda _: None)
+        prepare_corpus(recipe, workers=1, log=lambda _: None)
         before = {path: path.stat().st_mtime_ns for path in (tmp_path / "q").iterdir()}
-        prepare_corpus(recipe, workers=1, say=pytest.fail)
+        prepare_corpus(recipe, workers=1, log=pytest.fail)
         assert {path: path.stat().st_mtime_ns for path in (tmp_path / "q").iterdir()} == before
 
     def test_does_nothing_without_a_corpus(self, tmp_path, small_recipe):
-        prepare_corpus(small_recipe(), say=pytest.fail)
+        prepare_corpus(small_recipe(), log=pytest.fail)
 
     @pytest.mark.parametrize("number", range(1, 10))  # text, tokenizer, index, four files, their state, the note
     def test_continues_after_ctrl_c_at_any_file(self, tmp_path, recipe, monkeypatch, number):
@@ -149,23 +149,23 @@ class TestPrepare:
         with monkeypatch.context() as patch:
             patch.setattr(os, "fsync", interrupt)
             with pytest.raises(KeyboardInterrupt):
-                prepare_corpus(recipe, workers=1, say=lambda _: None)
+                prepare_corpus(recipe, workers=1, log=lambda _: None)
         assert not list((tmp_path / "q").glob(".*.partial"))
-        prepare_corpus(recipe, workers=1, say=lambda _: None)
+        prepare_corpus(recipe, workers=1, log=lambda _: None)
         check_fingerprint(recipe.data.path, load_tokenizer(recipe.tokenizer))
         assert TokenFile.open(recipe.data.path).documents == len(list(stdlib_documents(max_bytes=200_000)))
         assert not list((tmp_path / "q").glob("*.partial"))
 
     def test_a_lost_tokenizer_is_trained_and_the_data_built_anew(self, recipe):
-        prepare_corpus(recipe, workers=1, say=lambda _: None)
+        prepare_corpus(recipe, workers=1, log=lambda _: None)
         Path(recipe.tokenizer.file).unlink()
-        prepare_corpus(recipe, workers=1, say=lambda _: None)
+        prepare_corpus(recipe, workers=1, log=lambda _: None)
         check_fingerprint(recipe.data.path, load_tokenizer(recipe.tokenizer))
 
     def test_bytes_need_no_training(self, recipe):
         plain = recipe.model_copy(update={"tokenizer": make_recipe(SMALLEST).tokenizer})
         lines = []
-        prepare_corpus(plain, workers=1, say=lines.append)
+        prepare_corpus(plain, workers=1, log=lines.append)
         assert [line.partition(":")[0] for line in lines] == ["corpus", "token file"]
 
     @pytest.mark.ranks

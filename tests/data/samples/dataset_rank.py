@@ -20,7 +20,7 @@ def main(store, prefix, rank):
 
 def build(data, rank):
     """Return the lengths and the first samples of the datasets."""
-    from pretrain.data.samples.counts import Samples
+    from pretrain.data.samples.counts import SampleCounts
     from pretrain.data.samples.datasets import build_datasets
     from pretrain.data.tokenizers import load_tokenizer
     from pretrain.recipe import make_recipe
@@ -28,12 +28,12 @@ def build(data, rank):
 
     recipe = make_recipe(SMALLEST | {"data": data | {"split": "90,8,2"}})
     tokenizer = load_tokenizer(recipe.tokenizer)
-    datasets = build_datasets(recipe, tokenizer, Samples(train=200, valid=20, test=20))
+    datasets = build_datasets(recipe, tokenizer, SampleCounts(train=200, valid=20, test=20))
     tokens = [datasets.train[index]["tokens"].tolist() for index in range(10)]
     sent = pickle.dumps(datasets.train)
     assert len(sent) < 10_000
     assert [pickle.loads(sent)[index]["tokens"].tolist() for index in range(10)] == tokens
-    small = build_datasets(recipe, tokenizer, Samples(train=100), on_this_rank=rank == 0)
+    small = build_datasets(recipe, tokenizer, SampleCounts(train=100), on_this_rank=rank == 0)
     assert (small.train is None) == (rank != 0)
     return [len(datasets.train), len(datasets.valid), len(datasets.test), tokens]
 

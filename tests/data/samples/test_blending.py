@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from data.example_corpus import DOCUMENTS, write_jsonl
 from pretrain.data.corpus.build import build_tokens
-from pretrain.data.samples.counts import Samples
+from pretrain.data.samples.counts import SampleCounts
 from pretrain.data.token_files.reading import TokenFile
 from pretrain.data.tokenizers import load_tokenizer
 from pretrain.recipe import make_recipe
@@ -39,7 +39,7 @@ def ours(files, weights, needed, folder):
 
     parts = [{"weight": weight, "path": path} for path, weight in zip(files, weights, strict=False)]
     recipe = make_recipe(SMALLEST | {"data": {"blend": parts, "split": SPLIT, "cache_path": str(folder)}})
-    samples = Samples(**dict(zip(SPLITS, needed, strict=True)))
+    samples = SampleCounts(**dict(zip(SPLITS, needed, strict=True)))
     datasets = build_datasets(recipe, load_tokenizer(recipe.tokenizer), samples)
     return [getattr(datasets, name) for name in SPLITS]
 

@@ -10,7 +10,7 @@ import torch
 
 from data.example_corpus import DOCUMENTS, write_jsonl
 from pretrain.data.corpus.build import build_tokens
-from pretrain.data.samples.counts import Samples, samples_needed
+from pretrain.data.samples.counts import SampleCounts, samples_needed
 from pretrain.data.token_files.fingerprint import fingerprint_path
 from pretrain.data.token_files.reading import TokenFile, bin_path, idx_path
 from pretrain.data.tokenizers import load_tokenizer
@@ -57,7 +57,7 @@ class TestSamples:
             create_attention_mask=False,
         )
         theirs = BlendedMegatronDatasetBuilder(GPTDataset, [800, 24, 8], lambda: True, config).build()
-        ours = built(recipe, Samples(train=800, valid=24, test=8))
+        ours = built(recipe, SampleCounts(train=800, valid=24, test=8))
         for their_split, our_split in zip(theirs, (ours.train, ours.valid, ours.test), strict=True):
             assert len(their_split) == len(our_split)
             for index in range(0, len(their_split), 37):
@@ -72,7 +72,7 @@ class TestSamples:
         assert "attention_mask" not in sample
 
     def test_one_epoch_holds_every_token_once(self, small_recipe, token_files):
-        datasets = built(small_recipe("data.split=1,0,0", "evaluation.interval=0"), Samples(train=1))
+        datasets = built(small_recipe("data.split=1,0,0", "evaluation.interval=0"), SampleCounts(train=1))
         counts = np.bincount(np.concatenate([datasets.train[i]["tokens"] for i in range(len(datasets.train))]))
         assert len(datasets.train) == (TokenFile.open(token_files).tokens.size - 1) // SEQ_LENGTH
         difference = np.bincount(TokenFile.open(token_files).tokens) - counts
@@ -176,7 +176,7 @@ class TestBlend:
     def test_few_samples_of_a_heavy_part_do_not_run_dry(self, blend):
         """megatron-core's own margin is too small here: it raises an IndexError."""
         weights = {"a": 0.9} | dict.fromkeys("bcdefghijk", 0.01)
-        datasets = built(blend(weights, documents=4), Samples(train=20))
+        datasets = built(blend(weights, documents=4), SampleCounts(train=20))
         assert self.letters(datasets.train, 20).count("a") >= 17
 
     def test_every_part_is_checked(self, blend):
@@ -253,10 +253,10 @@ class TestCache:
         assert self.tokens(again) == self.tokens(first)
 
     def test_is_not_used_for_data_built_anew(self, tmp_path, small_recipe, token_files, bytes_section):
-        built(small_recipe(), Samples(train=1))
+        built(small_recipe(), SampleCounts(train=1))
         fewer = write_jsonl(tmp_path / "fewer.jsonl", DOCUMENTS[:100])
         build_tokens([fewer], token_files, bytes_section, append_eod=True, force=True)
-        datasets = built(small_recipe(), Samples(train=1))
+        datasets = built(small_recipe(), SampleCounts(train=1))
         tokens = int(TokenFile.open(token_files).lengths[:90].sum())
         assert len(datasets.train) == (tokens - 1) // SEQ_LENGTH
 
@@ -272,7 +272,7 @@ class TestCache:
     def test_a_dataset_is_sent_without_its_indices(self, small_recipe, token_files, blended):
         parts = json.dumps([{"weight": weight, "path": str(token_files)} for weight in (1, 2)])
         recipe = small_recipe("data.path=null", f"data.blend={parts}") if blended else small_recipe()
-        datasets = built(recipe, Samples(train=20_000))
+        datasets = built(recipe, SampleCounts(train=20_000))
         sent = pickle.dumps(datasets.train)
         assert self.tokens(type(datasets)(train=pickle.loads(sent), valid=None, test=None)) == self.tokens(datasets)
         assert len(sent) < 10_000

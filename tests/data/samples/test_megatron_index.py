@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from pretrain.data.samples.counts import Samples
+from pretrain.data.samples.counts import SampleCounts
 from pretrain.data.tokenizers import load_tokenizer
 from pretrain.errors import DataError
 
@@ -84,18 +84,18 @@ class TestWriting:
 
         monkeypatch.setattr(np, "save", disk_full)
         with pytest.raises(DataError, match="cannot be written"):
-            built(recipe, Samples(train=8))
+            built(recipe, SampleCounts(train=8))
         assert list(folder.iterdir()) == []
 
     def test_what_a_killed_run_left_goes_after_a_day_and_not_while_it_may_be_written(self, recipe, folder):
-        built(recipe, Samples(train=8))
+        built(recipe, SampleCounts(train=8))
         index = next(folder.glob("*document_index.npy"))
         fresh, old = (index.with_name(f".{index.name}.{host}.7.npy") for host in ("other", "killed"))
         fresh.write_bytes(b"of a run that writes now")
         old.write_bytes(b"of a run that was killed")
         os.utime(old, (time.time() - 90_000,) * 2)
         index.unlink()
-        built(recipe, Samples(train=8))
+        built(recipe, SampleCounts(train=8))
         assert list(folder.glob(".*")) == [fresh]
 
     @pytest.mark.parametrize("blended", [False, True])
@@ -110,10 +110,10 @@ class TestWriting:
                 others.append(None)
                 with monkeypatch.context() as elsewhere:
                     elsewhere.setattr(os, "getpid", lambda: 7)
-                    others[0] = built(recipe, Samples(train=80)).train
+                    others[0] = built(recipe, SampleCounts(train=80)).train
 
         monkeypatch.setattr(np, "save", interrupted)
-        ours = built(recipe, Samples(train=80)).train
+        ours = built(recipe, SampleCounts(train=80)).train
         assert [ours[i]["tokens"].tolist() for i in range(80)] == [others[0][i]["tokens"].tolist() for i in range(80)]
         assert not list(folder.glob(".*"))
 
@@ -121,11 +121,11 @@ class TestWriting:
     def test_an_index_that_is_mapped_is_not_written_into(self, make, folder, blended):
         """A run that finds one file of it missing makes new ones: the old ones may be in use."""
         recipe = make(blended=blended)
-        built(recipe, Samples(train=80))
+        built(recipe, SampleCounts(train=80))
         with ExitStack() as kept:  # so that no inode is given again
             arrays = {file: os.fstat(kept.enter_context(file.open()).fileno()).st_ino for file in folder.glob("*.npy")}
             for description in folder.glob("*.txt"):
                 description.unlink()
-            built(recipe, Samples(train=80))
+            built(recipe, SampleCounts(train=80))
             assert len(arrays) == (8 if blended else 3)
             assert not any(file.stat().st_ino == inode for file, inode in arrays.items())

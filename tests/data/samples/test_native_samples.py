@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from data.example_corpus import write_jsonl
 from pretrain.data.corpus.build import build_tokens
-from pretrain.data.samples.counts import Samples
-from pretrain.data.samples.native.masks_and_positions import SampleForm
+from pretrain.data.samples.counts import SampleCounts
+from pretrain.data.samples.native.masks_and_positions import SampleFormat
 from pretrain.data.samples.native.phase import Phase
 from pretrain.data.samples.native.split import NativeSamples
 from pretrain.data.samples.native.windows import Windows
@@ -24,7 +24,7 @@ from pretrain.errors import DataError
 
 EOD = 256
 SEQ_LENGTH = 32
-FORM = SampleForm(eod=EOD, eod_mask_loss=False, reset_position_ids=False, reset_attention_mask=False)
+FORM = SampleFormat(eod=EOD, eod_mask_loss=False, reset_position_ids=False, reset_attention_mask=False)
 
 pytestmark = pytest.mark.usefixtures("bridged")
 
@@ -98,7 +98,7 @@ class TestForm:
 
         ids = np.arange(33, dtype=np.uint16)
         ids[ends] = EOD
-        sample = SampleForm(
+        sample = SampleFormat(
             eod=EOD,
             eod_mask_loss=eod_mask_loss,
             reset_position_ids=reset_position_ids,
@@ -122,7 +122,7 @@ class TestForm:
 class TestDatasets:
     def test_nothing_is_written(self, native, token_files):
         before = sorted(token_files.parent.iterdir())
-        datasets = built(native(), Samples(train=800, valid=24, test=8))
+        datasets = built(native(), SampleCounts(train=800, valid=24, test=8))
         assert [len(split) for split in (datasets.train, datasets.valid, datasets.test)] == [800, 24, 8]
         datasets.train[799]
         assert sorted(token_files.parent.iterdir()) == before
@@ -130,8 +130,8 @@ class TestDatasets:
     def test_splits_are_megatrons(self, native, small_recipe, files):
         """Each begins and ends where Megatron's does, however few of its samples are read."""
         parts = [f"data.path={files['C']}", "data.split=70,20,10"]
-        ours = built(native(*parts), Samples(train=20, valid=20, test=20))
-        theirs = built(small_recipe(*parts), Samples(train=20, valid=20, test=20))
+        ours = built(native(*parts), SampleCounts(train=20, valid=20, test=20))
+        theirs = built(small_recipe(*parts), SampleCounts(train=20, valid=20, test=20))
         file = TokenFile.open(files["C"])
         for our_split, their_split in zip(
             (ours.train, ours.valid, ours.test), (theirs.train, theirs.valid, theirs.test), strict=True
@@ -144,19 +144,19 @@ class TestDatasets:
     def test_what_tells_a_file_apart_is_read_once_for_all_splits(self, native, monkeypatch):
         read, identity = [], TokenFile.identity
         monkeypatch.setattr(TokenFile, "identity", lambda file: read.append(file) or identity(file))
-        built(native(), Samples(train=80, valid=8, test=8))
+        built(native(), SampleCounts(train=80, valid=8, test=8))
         assert len(read) == 1
 
     def test_a_split_of_no_samples_is_none(self, native):
-        datasets = built(native("evaluation.interval=0"), Samples(train=8))
+        datasets = built(native("evaluation.interval=0"), SampleCounts(train=8))
         assert (datasets.valid, datasets.test) == (None, None)
 
     def test_too_little_text_is_an_error(self, native, files):
         with pytest.raises(DataError, match="fewer than one sample"):
-            built(native(f"data.path={files['A']}", "model.seq_length=4000"), Samples(train=8))
+            built(native(f"data.path={files['A']}", "model.seq_length=4000"), SampleCounts(train=8))
 
     def test_what_is_sent_to_a_worker_is_small_and_reads_the_same(self, native):
-        dataset = built(native(), Samples(train=100)).train
+        dataset = built(native(), SampleCounts(train=100)).train
         dataset[3]
         sent = pickle.dumps(dataset)
         assert len(sent) < 3000
@@ -164,7 +164,7 @@ class TestDatasets:
             assert torch.equal(value, dataset[57][key])
 
     def test_a_longer_training_begins_with_the_samples_of_a_shorter_one(self, native):
-        short, long = (built(native(), Samples(train=number)).train for number in (50, 5000))
+        short, long = (built(native(), SampleCounts(train=number)).train for number in (50, 5000))
         assert all(torch.equal(short[i]["tokens"], long[i]["tokens"]) for i in range(50))
         with pytest.raises(IndexError):
             short[50]
@@ -188,9 +188,9 @@ class TestBlend:
 
     def test_the_same_blend_in_another_order_goes_on_unchanged(self, files):
         dataset = blend(files, {"A": 0.7, "B": 0.2, "C": 0.1})
-        resumed = blend(files, {"C": 1, "A": 7, "B": 2}).go_on(77, dataset.blend())
+        resumed = blend(files, {"C": 1, "A": 7, "B": 2}).resume(77, dataset.blend())
         assert resumed.phase.begin == 77  # 0.1 is not exactly a tenth
-        resumed = blend(files, {"C": 0.1, "A": 0.7, "B": 0.2}).go_on(77, dataset.blend())
+        resumed = blend(files, {"C": 0.1, "A": 0.7, "B": 0.2}).resume(77, dataset.blend())
         assert resumed.phase == dataset.phase
         assert all(torch.equal(resumed[i]["tokens"], dataset[i]["tokens"]) for i in range(77, 200))
 
@@ -209,7 +209,7 @@ class TestBlend:
         position, saved, read = 0, None, {letter: [] for letter in "ABC"}
         for samples, weights in plan:
             dataset = blend(files, weights)
-            dataset = dataset.go_on(position, saved) if saved else dataset
+            dataset = dataset.resume(position, saved) if saved else dataset
             letters = {
                 windows.identity: letter for letter, windows in ((w.prefix[-1], w) for w in dataset.parts.values())
             }
@@ -226,13 +226,13 @@ class TestBlend:
 
 
 def test_a_checkpoint_of_another_index_begins_the_counting(files):
-    dataset = blend(files, {"A": 1}).go_on(40, None)
+    dataset = blend(files, {"A": 1}).resume(40, None)
     assert (dataset.phase.begin, dataset.phase.read_before(50)) == (40, {next(iter(dataset.parts)): 10})
 
 
 def test_what_is_read_of_each_file_is_told(files):
     before = blend(files, {"A": 1, "B": 1})
-    dataset = blend(files, {"A": 1, "C": 3}).go_on(30, before.blend())
+    dataset = blend(files, {"A": 1, "C": 3}).resume(30, before.blend())
     a, c = dataset.describe(30)
     assert a.startswith(f"{files['A']}: weight 0.25, 15 samples read")
     assert c.startswith(f"{files['C']}: weight 0.75, 0 samples read")

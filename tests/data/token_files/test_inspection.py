@@ -35,7 +35,7 @@ def test_counts_lengths_and_the_beginning_are_told(lines):
     assert told["sequences"] == "5"
     assert told["tokens"] == "16 as uint16"
     assert told["lengths"] == "shortest 0, 25 % 2, median 3, 75 % 5, 99 % 6, longest 6; mean 3.2 tokens a document"
-    assert told["ids"] == "16 looked at, all below 257"
+    assert told["ids"] == "16 checked, all below 257"
     assert told["ends"] == "4 of 4 documents end in the end-of-document token 256"
     assert told["document 0 b"] == "egins with 'a<|endoftext|>'"
 

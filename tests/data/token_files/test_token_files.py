@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pretrain.data.token_files.reading import TokenFile, _seen, bin_path, idx_path
+from pretrain.data.token_files.reading import TokenFile, _hashed, bin_path, idx_path
 from pretrain.data.token_files.writing import DTYPE_CODES, Encoded, IndexPart, TokenWriter, token_dtype, write_index
 from pretrain.errors import DataError
 
@@ -215,7 +215,7 @@ class TestIdentityOfLargeFiles:
 
 @given(size=st.one_of(st.integers(0, 1 << 23), st.integers(0, 1 << 50)))
 def test_what_is_hashed_is_bounded_and_spread(size):
-    seen = _seen(size)
+    seen = _hashed(size)
     assert all(0 <= begin <= end <= size for begin, end in seen)
     assert sum(end - begin for begin, end in seen) <= 3 << 20
     unseen = [later - end for (_, end), (later, _) in itertools.pairwise(seen)]

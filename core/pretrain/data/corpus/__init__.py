@@ -1,1 +1,1 @@
-"""Text in, token files out."""
+"""Building token files from text."""

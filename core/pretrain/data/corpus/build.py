@@ -1,4 +1,4 @@
-"""A corpus to Megatron's token files, byte for byte as its preprocess_data.py writes them."""
+"""Build Megatron's token files from a corpus, byte for byte as its preprocess_data.py writes them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pretrain.atomic_files import refuse_existing
 from pretrain.data.corpus.chunks import CHUNK_BYTES, START
 from pretrain.data.corpus.cleaning import NO_CLEANING, text_fixer
 from pretrain.data.corpus.encoding import Encoding
-from pretrain.data.corpus.encoding_check import ReferenceSample
+from pretrain.data.corpus.encoding_check import ReferenceComparison
 from pretrain.data.corpus.encoding_pool import encoded_chunks
 from pretrain.data.corpus.growing_files import GrowingFiles
 from pretrain.data.corpus.sharding import corpus_digest
 from pretrain.data.corpus.sources.inputs import find_sources
 from pretrain.data.corpus.sources.reading import read_chunks
 from pretrain.data.corpus.unfinished import INDEX, NOTHING_COUNTED, TOKENS, folder_of, is_finished, unfinished
-from pretrain.data.prefetch import ahead
+from pretrain.data.prefetch import prefetched
 from pretrain.data.token_files.fingerprint import fingerprint_path, write_fingerprint
 from pretrain.data.token_files.reading import bin_path, idx_path
 from pretrain.data.token_files.writing import token_dtype
@@ -41,24 +41,24 @@ if TYPE_CHECKING:
     from pretrain.data.tokenizers.files import NamesTokenizer
 
 
-_UNPACKED = 10
-"""A packed byte becomes about so many, if many."""
+_DECOMPRESSED_RATIO = 10
+"""Upper estimate of the decompressed bytes per compressed byte."""
 _SMALL = 1 << 17
-"""Bytes that the `tokenizers` library encodes before gigatoken, which needs 0.1 s, has read GPT-2's vocabulary."""
+"""Corpus size in bytes below which `tokenizers` is faster: gigatoken needs 0.1 s to read GPT-2's vocabulary."""
 
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """What was built.
+    """Result of a build.
 
     Attributes:
-        documents: how many, empty ones included.
-        sequences: how many.
-        tokens: how many.
+        documents: number of documents, empty ones included.
+        sequences: number of sequences.
+        tokens: number of tokens.
         token_bytes: bytes of one token.
-        counts: what was left out.
-        compared: texts of which the reference tokenizer gave the same tokens; None if it made all of them.
-        texts: of how many that was, empty ones left out; None likewise.
+        counts: documents that were left out.
+        compared: number of texts for which the reference tokenizer gave the same tokens; None if it encoded all texts.
+        texts: number of non-empty texts; None likewise.
     """
 
     documents: int
@@ -71,13 +71,13 @@ class Built:
 
 
 class Progress(NamedTuple):
-    """How far a build is.
+    """Progress of a build.
 
     Attributes:
-        read: bytes on disk that are read.
-        total: those of all inputs.
+        read: bytes on disk read so far.
+        total: bytes on disk of all inputs.
         written: documents and tokens, those before an interruption included.
-        continued: whether an interrupted build goes on.
+        continued: True if this build continues an interrupted one.
     """
 
     read: int
@@ -104,23 +104,23 @@ def build_tokens(
     """Encode documents into `prefix`.bin and `prefix`.idx, in the order of the inputs.
 
     The bytes do not depend on `workers`, nor on interruptions: until they are complete the files grow in the folder
-    `prefix`.partial, and the same call goes on from there. Beside them a small file says with which tokenizer they were
-    made. As in Megatron, a document without a token has no sequence, but counts.
+    `prefix`.partial, and the same call continues from there. A small file beside them identifies the tokenizer. As in
+    Megatron, a document without a token has no sequence, but is counted.
 
     Args:
         inputs: files, folders and patterns, see `find_sources`.
         prefix: path without .bin and .idx.
-        section: which tokenizer.
+        section: the tokenizer's files.
         json_key: the key, or of a table the column, that holds the text: a string, or a list of strings, each of which
             becomes a sequence.
         append_eod: end every document with the tokenizer's end-of-document token.
-        skip_faults: leave out and count what is no document, instead of raising.
-        cleaning: what is done to the texts before.
+        skip_faults: leave out and count malformed lines, instead of raising.
+        cleaning: applied to the texts before they are encoded.
         shard: build only this part of the inputs.
         workers: threads or processes that encode; 1 encodes in this thread.
-        reference_only: encode everything by the `tokenizers` library, not only a sample; so is a small corpus.
+        reference_only: encode everything with the `tokenizers` library, not only a sample; a small corpus always is.
         force: replace existing files, and discard an interrupted build with other settings.
-        progress: called with each chunk that is written.
+        progress: called after each chunk that is written.
 
     Raises:
         DataError: an input, the tokenizer or an output file cannot be used, the output is in an input folder, or there
@@ -130,12 +130,12 @@ def build_tokens(
     if not is_finished(prefix):
         refuse_existing([idx_path(prefix), bin_path(prefix)], force=force)
     sources, corpus = _sources(inputs, folder_of(prefix), shard, encoding)
-    size = _unpacked_size(sources)
+    size = _decompressed_size(sources)
     encoder = load_encoder(section, reference_only=reference_only or size <= _SMALL)
     with unfinished(prefix, _settings(sources, encoding, encoder.tokenizer), force=force) as work:
         dtype = token_dtype(encoder.tokenizer.vocab_size)
         if not work.state.finished:
-            sample = ReferenceSample(encoder.reference) if encoder.reference else None
+            sample = ReferenceComparison(encoder.reference) if encoder.reference else None
             growing = GrowingFiles(work, sample, cleaning)
             busy = min(workers, 1 + size // CHUNK_BYTES)  # a process takes longer to start than a chunk to encode
             chunks = _chunks(sources, json_key, work.state.place, busy)
@@ -143,13 +143,13 @@ def build_tokens(
                 _write(stream, growing, sources, progress, continued=work.state.place != START)
             _check_not_empty(growing.written, inputs, shard)
             growing.finish(dtype)
-        _take_names(work, prefix, encoder.tokenizer, corpus)
+        _publish(work, prefix, encoder.tokenizer, corpus)
     return _built(work.state, dtype.itemsize)
 
 
 def _chunks(sources: Sequence[Source], json_key: str, begin: Place, workers: int) -> Generator[Chunk]:
     chunks = read_chunks(sources, json_key, begin)
-    return ahead(chunks) if workers > 1 and any(source.packed for source in sources) else chunks
+    return prefetched(chunks) if workers > 1 and any(source.compressed for source in sources) else chunks
 
 
 def _built(state: State, token_bytes: int) -> Built:
@@ -160,9 +160,9 @@ def _built(state: State, token_bytes: int) -> Built:
 def _sources(
     inputs: Sequence[Path], output: Path, shard: Shard | None, encoding: Encoding
 ) -> tuple[list[Source], str | None]:
-    """Return what is read, and for a shard what it is part of."""
+    """Return the sources, and for a shard the digest of the whole corpus."""
     if encoding.cleaning.fix_text:
-        text_fixer()  # missing: say so before anything is begun
+        text_fixer()  # raises early if ftfy is missing
     sources = find_sources(inputs, output=output)
     if shard is None:
         return sources, None
@@ -172,13 +172,13 @@ def _sources(
     return shard.of(sources), corpus_digest(sources, encoding.json_key, encoding.append_eod, encoding.cleaning)
 
 
-def _unpacked_size(sources: Sequence[Source]) -> int:
-    """Return about how many bytes of text there are."""
-    return sum((source.end - source.begin) * (_UNPACKED if source.packed else 1) for source in sources)
+def _decompressed_size(sources: Sequence[Source]) -> int:
+    """Return the approximate size of the text in bytes, after decompression."""
+    return sum((source.end - source.begin) * (_DECOMPRESSED_RATIO if source.compressed else 1) for source in sources)
 
 
 def _settings(sources: Sequence[Source], encoding: Encoding, tokenizer: Tokenizer) -> dict[str, str]:
-    """Return what the bytes depend on. A file that was changed meanwhile is another input."""
+    """Return everything that the output bytes depend on. A file that has changed meanwhile is another input."""
     digest = hashlib.sha256()
     for source in sources:
         changed = source.path.stat().st_mtime_ns
@@ -210,13 +210,13 @@ def _write(
 
 
 def _check_not_empty(written: Written, inputs: Sequence[Path], shard: Shard | None) -> None:
-    if not written.tokens and shard is None:  # a shard may have got nothing
+    if not written.tokens and shard is None:  # a shard may be empty
         msg = f"{', '.join(map(str, inputs))}: no text found, so there is nothing to train on."
         raise DataError(msg)
 
 
-def _take_names(work: Unfinished, prefix: Path, tokenizer: Tokenizer, corpus: str | None) -> None:
-    """Give the files their names. The index comes last: where it is, everything is."""
+def _publish(work: Unfinished, prefix: Path, tokenizer: Tokenizer, corpus: str | None) -> None:
+    """Move the finished files to their names. The index comes last: if it exists, everything does."""
     with work.writing():
         if (work.folder / TOKENS).exists():  # not after a crash between the two names
             idx_path(prefix).unlink(missing_ok=True)  # an older one must not describe the new ids for a moment

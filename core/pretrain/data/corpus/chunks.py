@@ -1,4 +1,4 @@
-"""What is read, encoded and written at a time: whole lines, one text, or rows of a table."""
+"""Chunks, the units that are read, encoded and written: whole lines, one text, or rows of a table."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 Kind = Literal["lines", "text", "parquet", "arrow"]
-"""What a file is: one JSON object a line, one text, or a table."""
+"""Kind of a file: one JSON object a line, one text, or a table."""
 CHUNK_BYTES = 1 << 21
-"""Of less, a thread that comes back from encoding waits for others nearly as long as it has worked."""
+"""With smaller chunks a thread that returns from encoding waits for others nearly as long as it has worked."""
 LONGEST_DOCUMENT = 1 << 28
-"""Bytes. Memory is bounded, so one document is: 256 MiB is a hundred times the longest book."""
+"""Bytes; the limit bounds memory. 256 MiB is a hundred times the longest book."""
 TOO_LONG = f"the document is longer than {LONGEST_DOCUMENT >> 20} MiB"
 
 
 class Place(NamedTuple):
-    """Where reading goes on.
+    """Position from which reading continues.
 
     Attributes:
         source: index of the source.
-        offset: byte of the unpacked content of a file of lines, or row of a table.
-        line: number of the line there, from 1; 0 of a plain file, whose lines nobody has counted.
+        offset: byte of the decompressed content of a file of lines, or row of a table.
+        line: number of the line there, from 1; 0 for an uncompressed file, in which lines are not counted.
     """
 
     source: int = 0
@@ -40,14 +40,14 @@ class Chunk:
 
     Attributes:
         path: the file.
-        first_line: number of the first line or row, from 1; 0 of a plain file, whose lines nobody has counted.
-        content: lines or text as they are, or the texts of rows.
-        position: bytes of the file read so far, packed where it is packed.
-        kind: of the source.
-        begin: where it begins, as `Place.offset`.
-        next: where the chunk after it begins.
+        first_line: number of the first line or row, from 1; 0 for an uncompressed file, in which lines are not counted.
+        content: the bytes of lines or of a text, or the texts of rows.
+        position: bytes of the file read so far, counted on disk (compressed).
+        kind: kind of the source.
+        begin: position of its first line or row, as `Place.offset`.
+        next: position of the next chunk.
         source: index of the source.
-        fault: why it is no document, if reading found that; it stands for one document then.
+        fault: error found while reading; the chunk then stands for one malformed document.
     """
 
     path: Path
@@ -62,7 +62,7 @@ class Chunk:
 
     @property
     def size(self) -> int:
-        """Bytes of the content; of rows their characters, which is nearly the same."""
+        """Bytes of the content; for rows the number of characters, which is nearly the same."""
         if isinstance(self.content, bytes):
             return len(self.content)
         return sum(len(value) if isinstance(value, (bytes, str)) else 1 for value in self.content)

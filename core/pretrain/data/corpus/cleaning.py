@@ -1,4 +1,4 @@
-"""Cleaning a corpus while it is built: broken characters, short documents, exact duplicates."""
+"""Clean a corpus while it is built: broken characters, short documents, exact duplicates."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from pretrain.data.token_files.writing import Encoded
 
 DIGEST_BYTES = 16
-"""Of a document; two of 10^12 different documents have the same one with a probability below 10^-14."""
+"""Digest of a document; among 10^12 different documents two have the same one with a probability below 10^-14."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cleaning:
-    """What is done to a corpus, in this order; nothing by default.
+    """Cleaning steps, applied in this order; none by default.
 
     Attributes:
-        fix_text: mend broken characters (mojibake, HTML entities, control characters) with ftfy's `fix_text`.
+        fix_text: repair broken characters (mojibake, HTML entities, control characters) with ftfy's `fix_text`.
         min_length: leave out documents with fewer characters.
-        drop_duplicates: leave out documents whose text came before, character for character.
+        drop_duplicates: leave out documents with exactly the text of an earlier one.
     """
 
     fix_text: bool = False
@@ -40,7 +40,7 @@ NO_CLEANING = Cleaning()
 
 
 def clean(documents: list[list[str]], cleaning: Cleaning) -> list[list[str]]:
-    """Return the documents with their characters mended, without the short ones.
+    """Return the documents with repaired characters, without the short ones.
 
     Raises:
         DataError: ftfy is needed and not installed.
@@ -60,14 +60,14 @@ def text_fixer() -> Callable[[str], str]:
     try:
         import ftfy  # noqa: PLC0415  an extra
     except ImportError as exc:
-        msg = "--clean mends texts with ftfy, which is not installed.\nInstall it: pip install 'pretrain[data]'"
+        msg = "--clean repairs texts with ftfy, which is not installed.\nInstall it: pip install 'pretrain[data]'"
         raise DataError(msg) from exc
     fix: Callable[[str], str] = ftfy.fix_text
     return fix
 
 
 def digests_of(documents: Sequence[Sequence[str]]) -> list[bytes]:
-    """Return what is equal for equal documents."""
+    """Return a digest of each document; equal documents have equal digests."""
     return [_digest(document) for document in documents]
 
 
@@ -84,11 +84,11 @@ class SeenDocuments:
     """The digests of all documents so far: about 100 bytes of memory each."""
 
     def __init__(self, digests: bytes = b"") -> None:
-        """Begin with digests that follow one another."""
+        """Begin with the concatenated digests of earlier documents."""
         self._seen = {digests[place : place + DIGEST_BYTES] for place in range(0, len(digests), DIGEST_BYTES)}
 
     def add(self, digests: Sequence[bytes]) -> npt.NDArray[np.bool_]:
-        """Return which documents are new, [documents], and remember them."""
+        """Return True for each new document, [documents], and remember them."""
         new = np.zeros(len(digests), bool)
         for number, digest in enumerate(digests):
             new[number] = digest not in self._seen
@@ -96,8 +96,8 @@ class SeenDocuments:
         return new
 
 
-def only(encoded: Encoded, documents: npt.NDArray[np.bool_]) -> Encoded:
-    """Return `encoded` without the documents that are False in `documents`."""
+def select_documents(encoded: Encoded, documents: npt.NDArray[np.bool_]) -> Encoded:
+    """Return the documents of `encoded` that are True in `documents`."""
     if documents.all():
         return encoded
     sequences = np.repeat(documents, encoded.sequences)

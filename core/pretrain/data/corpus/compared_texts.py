@@ -1,4 +1,4 @@
-"""Which texts of a chunk are compared with the reference: several, far apart, rather those that are uncommon."""
+"""Choose the texts of a chunk that are compared with the reference: a few, far apart, uncommon ones first."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 _MARKS = (0, 3, 6, 1, 4, 7, 2, 5)
-"""Eighths of a chunk. Not all may be compared, and so the first are far apart."""
+"""Eighths of a chunk, in an order in which the first are far apart, because not all may be compared."""
 _CANDIDATES = 4
 _LONGEST = 1 << 10
-_LOOKED_THROUGH = 1 << 11
-"""Characters for an added token: there can be hundreds of them."""
+_SEARCHED = 1 << 11
+"""Characters searched for each added token; there can be hundreds of tokens."""
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]")
 _FEW = 4
 _DIVISION = re.compile(r"(?<=[^\W_])(?=[ \n])")
-"""Between a letter or digit and a space: every division that `agreement` knows divides there, whatever is around it."""
+"""Between a letter or digit and a space: every pre-tokenizer that `fast_features` accepts splits there."""
 
 
 class Part(NamedTuple):
-    """A text, or a part of a longer one, that is encoded a second time, alone.
+    """A text, or a part of a longer one, that is encoded a second time, on its own.
 
     Attributes:
         text: at most 1024 characters.
-        number: which text of the chunk.
-        whole: whether it is all of that text.
-        divided: whether the text is divided at its ends anyway, so that its ids are among those of the text.
-        rare: whether it holds a character outside ASCII or an added token.
+        number: index of the text in the chunk.
+        whole: True if it is all of that text.
+        divided: True if the pre-tokenizer splits the text at both ends, so that its ids are among those of the text.
+        rare: True if it holds a character outside ASCII or an added token.
     """
 
     text: str
@@ -44,13 +44,13 @@ class Part(NamedTuple):
     rare: bool
 
 
-class Sample(NamedTuple):
+class ComparedPart(NamedTuple):
     """A part with the ids that were written for it.
 
     Attributes:
         text: of the part.
-        ids: none if those of the part alone are not among the written ones.
-        number: which text of the chunk.
+        ids: empty if the ids of the part alone are not among the written ones.
+        number: index of the text in the chunk.
     """
 
     text: str
@@ -61,7 +61,7 @@ class Sample(NamedTuple):
 def parts_of(added: Sequence[str], texts: Sequence[str]) -> list[Part]:
     """Return up to eight parts spread over the `texts` of a chunk, the rare ones first; empty texts have none.
 
-    A part is cut where its text is divided anyway. A text without such places, as one without spaces, is cut anywhere.
+    A part is cut where the pre-tokenizer splits the text. A text without such places (without spaces) is cut anywhere.
     """
     ends = list(accumulate(map(len, texts)))
     found: dict[tuple[int, int], Part] = {}
@@ -75,8 +75,8 @@ def parts_of(added: Sequence[str], texts: Sequence[str]) -> list[Part]:
     return sorted(found.values(), key=lambda part: not part.rare)
 
 
-def samples_of(parts: Sequence[Part], ids: Sequence[Any], of_parts: Sequence[Any]) -> list[Sample]:
-    """Return what was written for each part.
+def comparisons_of(parts: Sequence[Part], ids: Sequence[Any], of_parts: Sequence[Any]) -> list[ComparedPart]:
+    """Return each part with the ids that were written for it.
 
     Args:
         parts: of the texts of a chunk.
@@ -84,7 +84,7 @@ def samples_of(parts: Sequence[Part], ids: Sequence[Any], of_parts: Sequence[Any
         of_parts: ids of each part alone.
     """
     return [
-        Sample(part.text, _written(part, ids[part.number], alone), part.number)
+        ComparedPart(part.text, _written(part, ids[part.number], alone), part.number)
         for part, alone in zip(parts, of_parts, strict=True)
     ]
 
@@ -106,7 +106,7 @@ def _written(part: Part, of_text: Any, alone: Any) -> list[int]:
 
 
 def _divided(text: str, begin: int, end: int, added: Sequence[str]) -> tuple[int, int]:
-    """Return the first and the last place from `begin` to `end` where the text is divided; its own ends are, too."""
+    """Return the first and the last split from `begin` to `end`; the ends of the text count as splits."""
     if any(map(_DIVISION.search, added)):
         return end, begin
     tokens = tuple(added)  # one may take the space after it
@@ -116,16 +116,16 @@ def _divided(text: str, begin: int, end: int, added: Sequence[str]) -> tuple[int
 
 
 def _holds(ids: npt.NDArray[Any], part: npt.NDArray[Any]) -> bool:
-    """Whether `part` is somewhere in `ids`, one after the other."""
+    """Return whether `ids` contains `part` as a contiguous run."""
     size, last = len(part), len(ids) - len(part)
     places = np.flatnonzero(ids[: last + 1] == part[0]) if last >= 0 else np.zeros(0, np.intp)
-    for offset in range(1, min(size, _FEW)):  # of a common word there are many; of four in a row few are left
+    for offset in range(1, min(size, _FEW)):  # one common id occurs often, four in a row seldom
         places = places[ids[places + offset] == part[offset]]
     return any(np.array_equal(ids[place : place + size], part) for place in places)
 
 
 def _chosen(added: Sequence[str], texts: Sequence[str], number: int, offset: int) -> tuple[int, int, bool]:
-    """Return a text, where the sample begins in it, and whether it is rare: of `number`, or of one soon after it."""
+    """Return a text (`number` or one soon after it), the part's begin in it, and whether it is rare."""
     for candidate in range(number, min(number + _CANDIDATES, len(texts))):
         place = _rare_place(added, texts[candidate], offset if candidate == number else 0)
         if place is not None:
@@ -141,5 +141,5 @@ def _rare_place(added: Sequence[str], text: str, offset: int) -> int | None:
     begin = _begin(text, offset)
     if not text.isascii() and (character := _NOT_ASCII.search(text, begin)):
         return character.start()
-    places = (text.find(token, begin, begin + _LOOKED_THROUGH) for token in added)
+    places = (text.find(token, begin, begin + _SEARCHED) for token in added)
     return next((place for place in places if place >= 0), None)

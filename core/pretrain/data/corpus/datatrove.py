@@ -1,7 +1,7 @@
-"""Building on a cluster through datatrove, whose executors run tasks on Slurm, on Ray or on this machine.
+"""Build on a cluster through datatrove: its executors run tasks on Slurm, on Ray or on this machine.
 
-Needs `pip install "pretrain[datatrove]"`. An executor keeps which tasks are done, and its `depends` puts the merge
-behind the shards.
+Needs `pip install "pretrain[datatrove]"`. An executor remembers the finished tasks, and its `depends` puts the
+merge behind the shards.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 
 class BuildShard(PipelineStep):  # type: ignore[misc]  # datatrove has no types
-    """Task i of n builds shard i of n, as `pretrain data build --shard i/n` does; interrupted, it goes on.
+    """Task i of n builds shard i of n, as `pretrain data build --shard i/n` does, and continues an interrupted one.
 
-    It reads the corpus by itself, so it is the first step of a pipeline, and the only one.
+    It reads the corpus itself, so it is the first and only step of a pipeline.
 
     Example:
         from datatrove.executor import LocalPipelineExecutor
@@ -44,13 +44,13 @@ class BuildShard(PipelineStep):  # type: ignore[misc]  # datatrove has no types
     def __init__(
         self, inputs: Sequence[str | Path], prefix: str | Path, tokenizer: TokenizerFiles, **options: Any
     ) -> None:
-        """Keep what to build.
+        """Store the arguments of the build.
 
         Args:
             inputs: files, folders and patterns that every task sees under these names.
             prefix: of the merged files, without .bin and .idx; a shard's name is made from it.
-            tokenizer: which one.
-            options: those of `pretrain.data.corpus.build.build_tokens`, but for `shard`.
+            tokenizer: the tokenizer's files.
+            options: of `pretrain.data.corpus.build.build_tokens`, except `shard`.
         """
         super().__init__()
         self.inputs, self.prefix = [Path(given) for given in inputs], Path(prefix)
@@ -68,17 +68,17 @@ class BuildShard(PipelineStep):  # type: ignore[misc]  # datatrove has no types
 
 
 class MergeShards(PipelineStep):  # type: ignore[misc]  # datatrove has no types
-    """Joins the shards that `count` tasks have built, as `pretrain data merge` does. A pipeline of one task."""
+    """Join the shards that `count` tasks have built, as `pretrain data merge` does. A pipeline of one task."""
 
     name = "shards"
     type = "pretrain data merge"
 
     def __init__(self, prefix: str | Path, count: int, *, force: bool = False) -> None:
-        """Keep what to merge.
+        """Store the arguments of the merge.
 
         Args:
-            prefix: that of `BuildShard`; the merged files have this name.
-            count: tasks that built.
+            prefix: as for `BuildShard`; the merged files have this name.
+            count: number of tasks that built shards.
             force: replace existing files.
         """
         super().__init__()

@@ -1,4 +1,4 @@
-"""From a chunk to token ids: read, clean, encode. This is what a worker does."""
+"""Convert a chunk to token ids: read, clean, encode. This is the work of a worker."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from pretrain.data.corpus.cleaning import NO_CLEANING, clean, digests_of
-from pretrain.data.corpus.compared_texts import parts_of, samples_of
+from pretrain.data.corpus.compared_texts import comparisons_of, parts_of
 from pretrain.data.corpus.sources.documents import read_documents, where
 from pretrain.data.token_files.writing import Encoded, token_dtype
 from pretrain.data.tokenizers.files import is_panic
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 
     from pretrain.data.corpus.chunks import Chunk
     from pretrain.data.corpus.cleaning import Cleaning
-    from pretrain.data.corpus.compared_texts import Part, Sample
+    from pretrain.data.corpus.compared_texts import ComparedPart, Part
     from pretrain.data.corpus.sources.documents import Faults
     from pretrain.data.tokenizers import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """How documents become ids.
+    """Options of the conversion from documents to ids.
 
     Attributes:
         json_key: the key, or of a table the column, that holds the text.
         append_eod: end every document with the tokenizer's end-of-document token.
-        skip_faults: leave out and count what is no document, instead of stopping.
-        cleaning: what is done before.
+        skip_faults: leave out and count malformed documents, instead of stopping.
+        cleaning: applied before encoding.
     """
 
     json_key: str = "text"
@@ -46,15 +46,15 @@ class Encoding:
 
 @dataclass(frozen=True, slots=True)
 class EncodedChunk:
-    """What a chunk became.
+    """Result of encoding a chunk.
 
     Attributes:
         encoded: the documents.
-        faults: what was no document.
-        short: documents that were left out because they are short.
-        digests: of each document, if duplicates are to be found.
-        texts: how many, empty ones left out.
-        samples: for the comparison with the reference.
+        faults: malformed documents.
+        short: number of documents left out because they are short.
+        digests: of each document, if duplicates are dropped.
+        texts: number of non-empty texts.
+        comparisons: parts to compare with the reference tokenizer.
     """
 
     encoded: Encoded
@@ -62,18 +62,18 @@ class EncodedChunk:
     short: int
     digests: list[bytes]
     texts: int
-    samples: list[Sample]
+    comparisons: list[ComparedPart]
 
 
 class Prepared(NamedTuple):
     """The documents of a chunk before they are encoded.
 
     Attributes:
-        documents: each as its sentences.
-        texts: all sentences, one after the other.
+        documents: sentences of each document.
+        texts: all sentences, concatenated.
         parts: of `texts`, for the comparison with the reference.
-        faults: what was no document.
-        short: documents that were left out because they are short.
+        faults: malformed documents.
+        short: number of documents left out because they are short.
     """
 
     documents: list[list[str]]
@@ -84,10 +84,10 @@ class Prepared(NamedTuple):
 
 
 def encode_chunk(tokenizer: Tokenizer, chunk: Chunk, encoding: Encoding) -> EncodedChunk:
-    """Return the tokens of a chunk; sentences without a token are left out, documents without one are not.
+    """Return the tokens of a chunk. Sentences without a token are left out; documents without one are kept.
 
     Raises:
-        DataError: something is no document, unless that is skipped, or the tokenizer's library fails.
+        DataError: a document is malformed and not skipped, or the tokenizer's library fails.
     """
     prepared = prepare(tokenizer, chunk, encoding)
     return assemble(tokenizer, prepared, ids_of(tokenizer, prepared, chunk), encoding)
@@ -97,7 +97,7 @@ def prepare(tokenizer: Tokenizer, chunk: Chunk, encoding: Encoding) -> Prepared:
     """Read and clean the documents of a chunk.
 
     Raises:
-        DataError: something is no document, unless that is skipped.
+        DataError: a document is malformed and not skipped.
     """
     found = read_documents(chunk, encoding.json_key, skip=encoding.skip_faults)
     documents = clean(found.texts, encoding.cleaning)
@@ -110,7 +110,7 @@ def ids_of(tokenizer: Tokenizer, prepared: Prepared, chunk: Chunk) -> Sequence[A
     """Encode the texts of a chunk, then their parts.
 
     Raises:
-        DataError: the tokenizer's library panics.
+        DataError: the tokenizer's library (Rust) panics.
     """
     try:
         return tokenizer.encode_batch([*prepared.texts, *(part.text for part in prepared.parts)])
@@ -125,7 +125,7 @@ def ids_of(tokenizer: Tokenizer, prepared: Prepared, chunk: Chunk) -> Sequence[A
 
 
 def assemble(tokenizer: Tokenizer, prepared: Prepared, ids: Sequence[Any], encoding: Encoding) -> EncodedChunk:
-    """Return the tokens of a chunk whose texts and parts are encoded as `ids`."""
+    """Return the tokens of a chunk, given the `ids` of its texts and parts."""
     documents, texts, parts, faults, short = prepared
     eod = tokenizer.eod if encoding.append_eod else None
     return EncodedChunk(
@@ -134,7 +134,7 @@ def assemble(tokenizer: Tokenizer, prepared: Prepared, ids: Sequence[Any], encod
         short,
         digests_of(documents) if encoding.cleaning.drop_duplicates else [],
         sum(map(bool, texts)),
-        samples_of(parts, ids[: len(texts)], ids[len(texts) :]),
+        comparisons_of(parts, ids[: len(texts)], ids[len(texts) :]),
     )
 
 
@@ -157,5 +157,5 @@ def _assembled(
 
 
 def _joined(parts: list[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    # The vocabulary's size has chosen a dtype that holds every id.
+    # The dtype was chosen by the vocabulary's size, so it holds every id.
     return np.concatenate(parts, dtype=dtype, casting="unsafe") if parts else np.zeros(0, dtype)

@@ -1,4 +1,4 @@
-"""Encoding on several cores, in order and in bounded memory."""
+"""Encode chunks on several cores, in order and in bounded memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from pretrain.data.corpus.encoding import assemble, encode_chunk, ids_of, prepare
-from pretrain.data.orphans import leave_with_parent
+from pretrain.data.orphans import exit_with_parent
 from pretrain.data.tokenizers import load_encoder
 from pretrain.errors import DataError
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from pretrain.data.tokenizers.load import Encoder
 
 _MOST_THREADS = 4
-"""Threads start at once and copy nothing, but only one at a time reads JSON: more of them would wait for that one."""
-_AHEAD = 3
-"""Chunks in work or waiting, per worker: enough that a slow one does not stop the others."""
+"""Threads start at once and copy nothing, but only one at a time reads JSON; more threads would wait for it."""
+_MOST_WAITING = 3
+"""Chunks in work or waiting, per worker; enough that a slow chunk does not stop the others."""
 _WAITING_BYTES = 1 << 27
-"""Of all chunks in work or waiting. Two mebibytes each are usual; a document can be as long as `LONGEST_DOCUMENT`."""
+"""Bytes of all chunks in work or waiting. A chunk has about 2 MiB; a document may have `LONGEST_DOCUMENT` bytes."""
 
 Result = Callable[[], "EncodedChunk"]
 
@@ -37,13 +37,13 @@ Result = Callable[[], "EncodedChunk"]
 def encoded_chunks(
     chunks: Iterable[Chunk], section: NamesTokenizer, encoder: Encoder, encoding: Encoding, workers: int
 ) -> Generator[tuple[Chunk, EncodedChunk]]:
-    """Yield every chunk with what it became, in the order of `chunks`, whatever the number of workers.
+    """Yield every chunk with its result, in the order of `chunks`, for any number of workers.
 
-    One worker is this thread. Several are this thread and others that encode, if the tokenizer lets them run and the
-    texts are not mended by Python, or processes, each of which loads the tokenizer of `section`.
+    One worker is this thread. Several workers are threads, if the tokenizer releases the GIL and Python does not clean
+    the texts; otherwise processes, each of which loads the tokenizer of `section`.
 
     Raises:
-        DataError: what `encode_chunk` raised, or a worker process died.
+        DataError: raised by `encode_chunk`, or a worker process died.
     """
     if workers == 1:
         yield from ((chunk, encode_chunk(encoder.tokenizer, chunk, encoding)) for chunk in chunks)
@@ -56,7 +56,7 @@ def encoded_chunks(
 def _by_threads(
     chunks: Iterable[Chunk], tokenizer: Tokenizer, encoding: Encoding, workers: int
 ) -> Generator[tuple[Chunk, EncodedChunk]]:
-    """Do here what needs the interpreter, and elsewhere what does not: only one thread at a time has it."""
+    """Run the Python code in this thread and the encoding, which releases the GIL, in the others."""
     with ThreadPoolExecutor(workers - 1) as pool:
 
         def begin(chunk: Chunk) -> Result:
@@ -65,7 +65,7 @@ def _by_threads(
             return lambda: assemble(tokenizer, prepared, ids.result(), encoding)
 
         try:
-            yield from _in_order(begin, chunks, workers * _AHEAD)
+            yield from _in_order(begin, chunks, workers * _MOST_WAITING)
         finally:
             pool.shutdown(cancel_futures=True)
 
@@ -81,7 +81,9 @@ def _by_processes(
     start = partial(_start_worker, section, encoding, reference_only)
     pool = ProcessPoolExecutor(workers, mp_context=context, initializer=start)
     try:
-        yield from _in_order(lambda chunk: pool.submit(_encode_in_worker, chunk).result, chunks, workers * _AHEAD)
+        yield from _in_order(
+            lambda chunk: pool.submit(_encode_in_worker, chunk).result, chunks, workers * _MOST_WAITING
+        )
     except BrokenExecutor as exc:
         msg = "a worker process died, perhaps for lack of memory.\nTry fewer --workers."
         raise DataError(msg) from exc
@@ -107,7 +109,7 @@ def _in_order(
 
 
 class _Worker:
-    """What a worker process keeps between two chunks."""
+    """State of a worker process between two chunks."""
 
     tokenizer: ClassVar[Tokenizer]
     encoding: ClassVar[Encoding]
@@ -115,7 +117,7 @@ class _Worker:
 
 def _start_worker(section: NamesTokenizer, encoding: Encoding, reference_only: bool) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent ends the pool
-    leave_with_parent()
+    exit_with_parent()
     _Worker.tokenizer = load_encoder(section, reference_only=reference_only).tokenizer
     _Worker.encoding = encoding
 

@@ -1,4 +1,4 @@
-"""What is encoded is compared, freed of duplicates and written, chunk by chunk."""
+"""Compare encoded chunks with the reference, drop duplicates, and append the rest to the files of a build."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from pretrain.data.corpus.cleaning import SeenDocuments, only
+from pretrain.data.corpus.cleaning import SeenDocuments, select_documents
 from pretrain.data.corpus.sources.documents import where
 from pretrain.data.corpus.unfinished import INDEX, Counts, State
 from pretrain.data.token_files.writing import IndexPart, TokenWriter, write_all, write_index
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from pretrain.data.corpus.chunks import Chunk
     from pretrain.data.corpus.cleaning import Cleaning
     from pretrain.data.corpus.encoding import EncodedChunk
-    from pretrain.data.corpus.encoding_check import ReferenceSample
+    from pretrain.data.corpus.encoding_check import ReferenceComparison
     from pretrain.data.corpus.sources.documents import Faults
     from pretrain.data.corpus.unfinished import Unfinished
     from pretrain.data.token_files.writing import Written
 
 
 class GrowingFiles:
-    """The files of an unfinished build, and where they end."""
+    """Files of an unfinished build that grow chunk by chunk."""
 
-    def __init__(self, work: Unfinished, sample: ReferenceSample | None, cleaning: Cleaning) -> None:
+    def __init__(self, work: Unfinished, sample: ReferenceComparison | None, cleaning: Cleaning) -> None:
         self._work = work
         self._sample = sample
         self._before = work.state.counts
@@ -37,11 +37,11 @@ class GrowingFiles:
 
     @property
     def written(self) -> Written:
-        """How much is written."""
+        """Amount written so far."""
         return self._writer.written
 
     def add(self, chunk: Chunk, result: EncodedChunk) -> None:
-        """Append what a chunk became.
+        """Append an encoded chunk.
 
         Raises:
             DataError: the reference gives other tokens, or the disk is full.
@@ -50,7 +50,7 @@ class GrowingFiles:
         encoded, digests = result.encoded, result.digests
         if self._seen is not None:
             new = self._seen.add(digests)
-            encoded = only(encoded, new)
+            encoded = select_documents(encoded, new)
             digests = [digest for digest, is_new in zip(digests, new, strict=True) if is_new]
         state = self._work.state
         with self._work.writing():
@@ -59,13 +59,13 @@ class GrowingFiles:
         sizes = {name: os.fstat(file.fileno()).st_size for name, file in self._work.files.items()}
         counts = Counts(
             state.counts.faults + result.faults.count,
-            state.counts.first_fault or _told(chunk, result.faults),
+            state.counts.first_fault or _described(chunk, result.faults),
             state.counts.short + result.short,
             state.counts.duplicates + len(result.digests) - len(digests),
             self._before.compared + (self._sample.compared if self._sample else 0),
             self._before.texts + (self._sample.texts if self._sample else 0),
         )
-        # All at once: Ctrl-C can come between any two statements, and the state is saved then.
+        # One assignment: Ctrl-C can come between any two statements, and the state is saved then.
         self._work.state = State(state.settings, chunk.next, self._writer.written, sizes, counts)
         self._work.save(now=False)
 
@@ -92,7 +92,7 @@ class GrowingFiles:
                 raise
 
 
-def _told(chunk: Chunk, faults: Faults) -> str | None:
+def _described(chunk: Chunk, faults: Faults) -> str | None:
     if faults.first is None:
         return None
     number, fault = faults.first

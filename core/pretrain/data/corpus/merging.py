@@ -1,4 +1,4 @@
-"""Joining several pairs of token files into one."""
+"""Merge several pairs of token files into one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _COPIED_AT_ONCE = 1 << 24
 def merge_tokens(prefixes: Sequence[Path], output: Path, *, force: bool = False) -> Built:
     """Write the documents of all `prefixes`, in their order, into `output`.bin and `output`.idx.
 
-    The index comes last: without it the ids are those of a merge that was killed, and are replaced.
+    The index is written last: ids without an index are left over from a merge that was killed, and are replaced.
 
     Raises:
         DataError: an input is missing or damaged, they hold different dtypes or were made with different tokenizers,
@@ -57,7 +57,7 @@ def merge_tokens(prefixes: Sequence[Path], output: Path, *, force: bool = False)
 
 
 class _Indexes:
-    """The indexes of all parts, each open only while it is looked at: a process may not open as many files."""
+    """The indexes of all parts, each open only while it is read: a process cannot open that many files."""
 
     def __init__(self, prefixes: Sequence[Path]) -> None:
         self._prefixes = prefixes
@@ -69,7 +69,7 @@ class _Indexes:
 
 
 def _checked(prefixes: Sequence[Path]) -> tuple[np.dtype[Any], Written]:
-    """Check every part, and return their dtype and what they hold together."""
+    """Check every part, and return their dtype and the total of their documents, sequences and tokens."""
     first = TokenFile.open(prefixes[0])
     dtype, written = first.tokens.dtype, NOTHING
     for prefix in prefixes:
@@ -95,14 +95,14 @@ def _copy(tokens: npt.NDArray[Any], bin_file: IO[bytes]) -> None:
 
 
 def _lock(file: IO[bytes]) -> None:
-    """Hold a file that is being written; the system lets it go when the process ends, however that happens."""
+    """Lock a file that is being written; the system releases the lock when the process ends in any way."""
     with suppress(OSError):  # not every shared disk has locks; nothing is removed there
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _remove_left_behind(path: Path) -> None:
-    """Remove what merges into `path` have left that were killed: it can be as large as the result."""
+    """Remove the temporary files of killed merges into `path`; they can be as large as the result."""
     for left in path.parent.glob(f".{glob.escape(path.name)}.*.partial"):
-        with suppress(OSError), left.open("r+b") as stream:  # it is being written, or gone
+        with suppress(OSError), left.open("r+b") as stream:  # another process writes it, or it is gone
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
             left.unlink()

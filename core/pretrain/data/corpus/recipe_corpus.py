@@ -1,4 +1,4 @@
-"""The corpus that a recipe can build by itself: text, tokenizer and token files, without a network."""
+"""Build the corpus of a recipe (`data.corpus`): text, tokenizer and token files, without a network."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ def _print(line: str) -> None:
     sys.stdout.flush()
 
 
-def prepare_corpus(recipe: Recipe, *, workers: int | None = None, say: Callable[[str], None] = _print) -> None:
-    """Build what `data.path` names, and the tokenizer, if the recipe has `data.corpus` and they are absent.
+def prepare_corpus(recipe: Recipe, *, workers: int | None = None, log: Callable[[str], None] = _print) -> None:
+    """Build the token files of `data.path`, and the tokenizer, if the recipe has `data.corpus` and they are absent.
 
-    Three files come to be, each complete or not at all: `<data.path>.jsonl`, one document a line; `tokenizer.file`,
-    trained on it; `<data.path>.bin` and `.idx`. Two runs that start together build once: the second waits. Call it in
-    one process of a run, before the datasets are built; it needs neither torch nor a device.
+    Three files are made, each complete or not at all: `<data.path>.jsonl`, one document a line; `tokenizer.file`,
+    trained on it; `<data.path>.bin` and `.idx`. If two runs start together, one builds and the other waits.
+    Call it in one process of a run, before the datasets are built; it needs neither torch nor a device.
 
     Args:
-        recipe: its sections `data` and `tokenizer` are read.
-        workers: processes that encode; one per core, at most 8, if None.
-        say: called with each line that tells what is done.
+        recipe: uses the sections `data` and `tokenizer`.
+        workers: processes that encode; if None, one per core, at most 8.
+        log: called with each line of progress.
 
     Raises:
         DataError: there is no source text, the tokenizer's size is not given, or a file cannot be written.
@@ -52,24 +52,24 @@ def prepare_corpus(recipe: Recipe, *, workers: int | None = None, say: Callable[
     with _lock(Path(f"{prefix}.lock")):
         if not is_complete(prefix, tokenizer):
             text = Path(f"{prefix}.jsonl")
-            _collect(text, corpus.max_bytes, say)
-            _train(text, tokenizer, say)
+            _collect(text, corpus.max_bytes, log)
+            _train(text, tokenizer, log)
             _encode(
                 text,
                 Path(prefix),
                 tokenizer,
                 workers or min(8, available_cores()),
-                say,
+                log,
             )
 
 
 def is_complete(prefix: str, tokenizer: TokenizerSection) -> bool:
-    """Return whether the token file and the tokenizer are there, so that nothing is left to build."""
+    """Return whether the token files and the tokenizer exist, so that nothing is left to build."""
     trained = tokenizer.type != "huggingface" or (tokenizer.file is not None and Path(tokenizer.file).is_file())
     return trained and idx_path(prefix).is_file() and bin_path(prefix).is_file()
 
 
-def _collect(output: Path, max_bytes: int | None, say: Callable[[str], None]) -> None:
+def _collect(output: Path, max_bytes: int | None, log: Callable[[str], None]) -> None:
     documents = size = 0
     begin = time.monotonic()
     with replacing(output) as stream:
@@ -78,13 +78,13 @@ def _collect(output: Path, max_bytes: int | None, say: Callable[[str], None]) ->
             documents += 1
             size += len(text.encode())
     version = ".".join(map(str, sys.version_info[:3]))
-    say(
+    log(
         f"corpus: source text of the Python {version} standard library, {documents:,} documents, "
         f"{size / 1e6:.1f} MB -> {output} ({time.monotonic() - begin:.1f} s)"
     )
 
 
-def _train(text: Path, tokenizer: TokenizerSection, say: Callable[[str], None]) -> None:
+def _train(text: Path, tokenizer: TokenizerSection, log: Callable[[str], None]) -> None:
     if tokenizer.type != "huggingface" or (tokenizer.file is not None and Path(tokenizer.file).is_file()):
         return
     if tokenizer.file is None or tokenizer.vocab_size is None:
@@ -92,13 +92,13 @@ def _train(text: Path, tokenizer: TokenizerSection, say: Callable[[str], None]) 
         raise DataError(msg)
     begin = time.monotonic()
     size = train_tokenizer(read_texts([text], "text"), tokenizer.vocab_size, Path(tokenizer.file))
-    say(f"tokenizer: byte-level BPE, {size:,} tokens -> {tokenizer.file} ({time.monotonic() - begin:.1f} s)")
+    log(f"tokenizer: byte-level BPE, {size:,} tokens -> {tokenizer.file} ({time.monotonic() - begin:.1f} s)")
 
 
-def _encode(text: Path, prefix: Path, tokenizer: TokenizerSection, workers: int, say: Callable[[str], None]) -> None:
+def _encode(text: Path, prefix: Path, tokenizer: TokenizerSection, workers: int, log: Callable[[str], None]) -> None:
     begin = time.monotonic()
     built = build_tokens([text], prefix, tokenizer, append_eod=True, workers=workers, force=True)
-    say(
+    log(
         f"token file: {built.documents:,} documents, {built.tokens:,} tokens -> {bin_path(prefix)} "
         f"({time.monotonic() - begin:.1f} s)"
     )
@@ -106,7 +106,7 @@ def _encode(text: Path, prefix: Path, tokenizer: TokenizerSection, workers: int,
 
 @contextmanager
 def _lock(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock on a file; the system gives it back when the process ends, however that happens."""
+    """Hold an exclusive lock on a file; the system releases it when the process ends in any way."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         stream = path.open("wb")

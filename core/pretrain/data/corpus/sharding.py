@@ -1,4 +1,4 @@
-"""Cutting a corpus into consecutive parts of about one size, for many processes that know nothing of each other."""
+"""Split a corpus into consecutive shards of about equal size, for processes that do not communicate."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Shard:
         """Read "3/16".
 
         Raises:
-            DataError: it is something else.
+            DataError: the text is malformed or out of range.
         """
         found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", given, re.ASCII)
         number, count = (int(part) for part in found.groups()) if found else (0, 0)
@@ -41,14 +41,14 @@ class Shard:
 
     @property
     def suffix(self) -> str:
-        """What the name of its files ends in; sorted by name the shards are in order."""
+        """End of its files' names; sorted by name, the shards are in order."""
         return f"-{self.number:05}-of-{self.count:05}"
 
     def of(self, sources: Sequence[Source]) -> list[Source]:
-        """Return its part of the corpus; the parts of all shards, one after the other, are the corpus.
+        """Return its part of the corpus; the parts of all shards, concatenated, are the corpus.
 
-        A plain file of lines is cut between two lines; any other file is read whole by the shard its first byte
-        falls to.
+        An uncompressed file of lines is cut between two lines; any other file is read whole by the shard that holds its
+        first byte.
         """
         total = sum(source.size for source in sources)
         return list(self._parts(sources, *(total * part // self.count for part in (self.number, self.number + 1))))
@@ -58,7 +58,7 @@ class Shard:
         before = 0
         for source in sources:
             low, high = max(begin - before, 0), min(end - before, source.size)
-            if source.kind == "lines" and not source.packed:
+            if source.kind == "lines" and not source.compressed:
                 if low < high:
                     yield replace(source, begin=low, end=high)
             elif begin <= before < end or (last and before == end):
@@ -67,10 +67,10 @@ class Shard:
 
 
 def corpus_digest(sources: Sequence[Source], *options: object) -> str:
-    """Return what all shards of one build have in common, and no others: a hash of the uncut corpus and of `options`.
+    """Return a hash of the whole corpus and of `options`; it is the same for all shards of one build, and no others.
 
-    Every shard finds the files by itself, and a file that came in between two of them would move all cuts. Times are
-    left out: copies on several machines have their own.
+    Every shard finds the files by itself, and a file that was added between two of them would move all cuts. Times are
+    left out, because copies on several machines have different ones.
     """
     digest = hashlib.sha256(repr(options).encode())
     for source in sources:
@@ -86,7 +86,7 @@ def check_complete(prefixes: Sequence[Path]) -> None:
         if len(shards) != len(prefixes) or shard != Shard(expected, len(shards)):
             msg = (
                 f"{path} is shard {shard.number} of {shard.count}, in place {expected} of {len(prefixes)} inputs.\n"
-                "Shards are merged all of them, in order: give NAME-*-of-*.idx; other files are merged afterwards."
+                "Merge all shards, in order: give NAME-*-of-*.idx; merge other files afterwards."
             )
             raise DataError(msg)
         first = shards[0][0]

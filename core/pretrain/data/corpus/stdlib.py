@@ -1,4 +1,4 @@
-"""The Python standard library's own source text: a corpus that every machine with Python has.
+"""Documents of the Python standard library's source text: a corpus that every machine with Python has.
 
 One file is one document, as it is on disk. Left out are:
 
@@ -7,8 +7,8 @@ One file is one document, as it is on disk. Left out are:
   (generated tables), and everything that was installed later (`site-packages`, `dist-packages`);
 - `_sysconfigdata*`, which describes how this one interpreter was built;
 - files below 500 bytes or above 300,000 bytes, and files that are not UTF-8;
-- tables in the shape of Python: fewer than 44 % of the characters are letters (`html/entities.py`, `stringprep.py`);
-- a file whose content came before, byte for byte.
+- data tables in Python syntax: fewer than 44 % of the characters are letters (`html/entities.py`, `stringprep.py`);
+- exact duplicates of earlier files.
 
 The order is that of the SHA-256 of each file's path, so that training, validation and test text, which are
 consecutive parts, are all a fair sample. One Python version gives one corpus; another version gives a similar one.
@@ -41,11 +41,11 @@ def stdlib_documents(folder: Path | None = None, *, max_bytes: int | None = None
     """Yield the documents of the corpus described above.
 
     Args:
-        folder: where the library lies; that of the running interpreter if None.
+        folder: of the library; that of the running interpreter if None.
         max_bytes: stop before the first document that would make the text longer than this, in bytes of UTF-8.
 
     Raises:
-        DataError: there is no source text, as where the library is zipped or compiled.
+        DataError: there is no source text (the library may be zipped or compiled).
     """
     folder = folder or Path(sysconfig.get_path("stdlib"))
     seen: set[bytes] = set()
@@ -70,7 +70,7 @@ def stdlib_documents(folder: Path | None = None, *, max_bytes: int | None = None
 
 def _source_files(folder: Path) -> Iterator[Path]:
     for parent, folders, files in os.walk(folder):
-        folders[:] = set(folders) - _FOLDERS_LEFT_OUT  # not entered: site-packages can be large
+        folders[:] = set(folders) - _FOLDERS_LEFT_OUT  # pruned: site-packages can be large
         yield from (Path(parent, name) for name in files if name.endswith(".py") and not name.startswith(_BUILD_DATA))
 
 

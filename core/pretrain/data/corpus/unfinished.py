@@ -1,8 +1,8 @@
-"""A build that is not finished yet: a folder beside the files it will become, from which it can be continued.
+"""Unfinished builds: a folder beside the files to be made, from which an interrupted build continues.
 
-The folder PREFIX.partial holds what is written so far and `state.json`, which says how much of it counts and where
-reading goes on. The state is written after the data it speaks of is on the disk, and replaced at once, so after a
-crash at any moment the files are cut back to what it says.
+The folder PREFIX.partial holds the data written so far and `state.json` with the valid size of each file and the
+position from which reading continues. The state is replaced atomically, after the data it describes is on the disk.
+So after a crash at any moment the files are truncated to the sizes in it.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ INDEX = "index"
 TOKENS = "tokens"
 FILES = (TOKENS, "lengths", "document_ends", "digests")
 SAVED_EVERY = 5.0
-"""Seconds; so much work is done again after a crash."""
+"""Seconds between two saved states: the work that is repeated after a crash."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What was left out and what was compared, from the beginning of the build, however often it was interrupted.
+    """Documents left out and texts compared since the beginning of the build, interruptions included.
 
     Attributes:
-        faults: what is no document.
+        faults: malformed documents.
         first_fault: the first of them.
         short: documents that cleaning left out because they are short.
-        duplicates: and because they had come before.
-        compared: texts of which the reference tokenizer gave the same tokens.
-        texts: of how many that was: all that another tokenizer encoded, empty ones left out.
+        duplicates: documents that cleaning left out because they are duplicates.
+        compared: texts for which the reference tokenizer gave the same tokens.
+        texts: all non-empty texts that another tokenizer encoded.
     """
 
     faults: int = 0
@@ -63,15 +63,15 @@ NOTHING_COUNTED = Counts()
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """How far a build has come.
+    """State of a build.
 
     Attributes:
-        settings: what the bytes depend on, by name; a build with others cannot be continued.
-        place: where reading goes on.
-        written: what is written.
-        sizes: bytes of each file that count.
-        counts: what was left out and compared.
-        finished: everything is written; the files need only take their names.
+        settings: everything that the output bytes depend on, by name; a build with others cannot be continued.
+        place: position from which reading continues.
+        written: documents, sequences and tokens written.
+        sizes: valid bytes of each file.
+        counts: documents left out and texts compared.
+        finished: True if everything is written and the files only have to be moved to their names.
     """
 
     settings: dict[str, str]
@@ -82,12 +82,12 @@ class State:
     finished: bool = False
 
     def to_json(self) -> bytes:
-        """Return what `from_json` reads."""
+        """Return the JSON form, for `from_json`."""
         return json.dumps(asdict(self), indent=1).encode()
 
     @staticmethod
     def from_json(content: bytes) -> State:
-        """Read a state; raises ValueError, KeyError or TypeError if it is none."""
+        """Read a state; raises ValueError, KeyError or TypeError if it is malformed."""
         entry: dict[str, Any] = json.loads(content)
         return State(
             dict(entry["settings"]),
@@ -100,12 +100,12 @@ class State:
 
 
 class Unfinished:
-    """The files of a build in work, and its state.
+    """Files and state of an unfinished build.
 
     Attributes:
-        folder: where they are.
-        state: the last one that was saved, or the beginning; whoever writes keeps it true.
-        files: open for writing: tokens, lengths, document_ends, digests; none if it is finished.
+        folder: of the files.
+        state: begins as the last one saved; the code that writes the files updates it.
+        files: open for writing: tokens, lengths, document_ends, digests; none if the build is finished.
     """
 
     def __init__(self, folder: Path, state: State, files: dict[str, IO[bytes]]) -> None:
@@ -116,7 +116,7 @@ class Unfinished:
         self._lost = False
 
     def save(self, *, now: bool = True) -> None:
-        """Write the state; unless `now`, only if the last time is some seconds ago.
+        """Write the state; unless `now`, only if `SAVED_EVERY` seconds have passed since the last time.
 
         Raises:
             DataError: the disk is full, or the files cannot be written for another reason.
@@ -129,7 +129,7 @@ class Unfinished:
             self._saved = time.monotonic()
 
     def _sync(self) -> None:
-        """Let the files reach the disk. When that fails what they hold is lost, and the next fsync does not say so."""
+        """Flush the files to disk. After a failure their content is lost, and the next fsync would not report that."""
         try:
             for file in self.files.values():
                 os.fsync(file.fileno())
@@ -143,7 +143,7 @@ class Unfinished:
         return np.memmap(path, dtype, "r") if path.stat().st_size else np.zeros(0, dtype)
 
     def read_bytes(self, name: str) -> bytes:
-        """Return one of the files."""
+        """Return the content of one of the files."""
         return (self.folder / name).read_bytes()
 
     def discard(self) -> None:
@@ -152,7 +152,7 @@ class Unfinished:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Tell of a failure to write.
+        """Raise a failure to write as DataError.
 
         Raises:
             DataError: the disk is full, or the files cannot be written for another reason.
@@ -163,24 +163,24 @@ class Unfinished:
             cause = exc if isinstance(exc, OSError) else exc.__cause__
             if not isinstance(cause, OSError):
                 raise
-            said = f"{self.folder} cannot be written: {cause.strerror or cause}." if cause is exc else str(exc)
-            msg = f"{said}\nWhat is written stays. Make room, and give the same command: it continues."
+            reason = f"{self.folder} cannot be written: {cause.strerror or cause}." if cause is exc else str(exc)
+            msg = f"{reason}\nThe data written so far is kept. Free some space and run the same command: it continues."
             raise DataError(msg) from cause
 
 
 @contextmanager
 def unfinished(prefix: Path, settings: dict[str, str], *, force: bool) -> Iterator[Unfinished]:
-    """Open the folder of a build, a new one or one that was interrupted.
+    """Open the folder of a new or an interrupted build.
 
-    If the block raises, what is written stays to be continued; the folder goes if that is nothing.
+    If the block raises, the data written so far is kept; without any, the folder is removed.
 
     Args:
         prefix: path without .bin and .idx.
-        settings: what the bytes depend on, by name.
+        settings: everything that the output bytes depend on, by name.
         force: discard a build with other settings.
 
     Raises:
-        DataError: another process is at it, an interrupted build has other settings, or a file cannot be written.
+        DataError: another process works on it, an interrupted build has other settings, or a file cannot be written.
     """
     folder = folder_of(prefix)
     with ExitStack() as stack:
@@ -207,17 +207,17 @@ def _keep(work: Unfinished) -> None:
     if not work.state.written.tokens:
         work.discard()
     elif (work.folder / TOKENS).exists():
-        with suppress(DataError):  # the disk may be full; an older state is as good
+        with suppress(DataError):  # the disk may be full; an older state is valid too
             work.save()
 
 
 def _lock(folder: Path, stack: ExitStack) -> None:
-    """Hold the folder; the system lets it go when the process ends, however that happens."""
+    """Lock the folder; the system releases the lock when the process ends in any way."""
     stream = stack.enter_context((folder / "lock").open("wb"))
     try:
         fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as exc:
-        msg = f"another process is at work in {folder}.\nLet it finish, or give another --output-prefix."
+        msg = f"another process is building in {folder}.\nLet it finish, or give another --output-prefix."
         raise DataError(msg) from exc
 
 
@@ -238,13 +238,13 @@ def _state(folder: Path, settings: dict[str, str], *, force: bool) -> State:
             "Give its command to continue it, or pass --force to build from the beginning."
         )
         raise DataError(msg)
-    # Without its index it has taken its names already; only the folder was left.
+    # Finished without an index: its files were moved already, and only the folder was left.
     stale = other or (state.finished and not (folder / INDEX).exists())
     return State(settings) if stale else state
 
 
 def _cut(file: IO[bytes], size: int, path: Path) -> None:
-    """Cut a file to the size that counts."""
+    """Truncate a file to its valid size."""
     found = os.fstat(file.fileno()).st_size
     if found < size:
         msg = f"{path} is truncated: {found} bytes, {STATE} beside it says {size}.\nRemove {path.parent} to begin anew."
@@ -258,7 +258,7 @@ def folder_of(prefix: Path) -> Path:
 
 
 def is_finished(prefix: Path) -> bool:
-    """Return whether only names are missing: the build ended, and was stopped while its files took their places."""
+    """Return whether only names are missing: the build was complete, and stopped while its files were moved."""
     folder = folder_of(prefix)
     try:
         return State.from_json((folder / STATE).read_bytes()).finished and (folder / INDEX).exists()

@@ -1,1 +1,1 @@
-"""Samples of a training: datasets over token files, blends of them, and micro-batches."""
+"""Training samples: datasets over token files, blends of them, and micro-batches."""

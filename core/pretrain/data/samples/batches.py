@@ -1,4 +1,4 @@
-"""Micro-batches in Megatron's order, from any sample on."""
+"""Read micro-batches in Megatron's order, from any sample on."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from pretrain.data.orphans import leave_with_parent
-from pretrain.data.prefetch import Ahead
+from pretrain.data.orphans import exit_with_parent
+from pretrain.data.prefetch import Prefetcher
 from pretrain.errors import DataError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ Batch = dict[str, "Tensor | None"]
 _GRACE = 60
 """Seconds that a worker reads on after SIGTERM."""
 _JOIN_SECONDS = 5.0
-"""How long the end waits for the batch that is being read; torch waits as long for a worker."""
+"""Seconds that `close` waits for the batch that is being read; torch waits as long for a worker."""
 _KEYS = ("tokens", "labels", "loss_mask", "position_ids")
 
 
@@ -46,9 +46,9 @@ class MicroBatches:
     """An iterator over the micro-batches of one data-parallel rank.
 
     The samples of the dataset are read in order. Each block of micro_batch_size x data_parallel_size of them is divided
-    among the ranks in runs of neighbours, as by Megatron's pretraining sampler: a step that starts at sample n with a
+    among the ranks in contiguous runs, as by Megatron's pretraining sampler: a step that starts at sample n with a
     global batch of b reads the samples n to n + b - 1, whatever the layout, and the position in the data is one number.
-    How many micro-batches make a step is the caller's business and may change from step to step.
+    The caller decides on the number of micro-batches per step, which may change from step to step.
 
     Ranks of one model replica (tensor and pipeline) get equal batches if they are given the same data-parallel rank.
 
@@ -78,10 +78,10 @@ class MicroBatches:
         Args:
             dataset: read by index, from worker processes if there are any.
             micro_batch_size: samples of one batch.
-            data_parallel_rank: which of the neighbouring runs this rank reads.
+            data_parallel_rank: index of the run of each block that this rank reads.
             data_parallel_size: number of runs.
-            consumed_samples: samples that all ranks have read before, a multiple of nothing in particular.
-            num_workers: processes that read ahead; 0 reads in this process when a batch is asked for.
+            consumed_samples: samples that all ranks have read before; any number.
+            num_workers: processes that prefetch; 0 reads in this process when a batch is requested.
             pin_memory: copy batches into page-locked memory, for devices that copy from there asynchronously.
             cyclic: begin again after the last sample; otherwise the end of the data is an error.
         """
@@ -97,14 +97,14 @@ class MicroBatches:
         )
         loader = iter(_loader(dataset, indices, num_workers=num_workers, pin_memory=pin_memory))
         read = map(_tensors, loader)
-        # torch's loader works for half a millisecond to hand over a batch that is there. In a thread, a step that
-        # leaves Python alone does not wait for it.
-        self._read: Iterator[Batch] = Ahead(read) if num_workers else read
-        # In the thread that drops the batches: one that reads would be too late at exit, where torch no longer ends the
-        # workers and multiprocessing waits for them.
+        # torch's loader takes half a millisecond to return a batch that is ready. In a thread this overlaps with a step
+        # that releases the GIL.
+        self._read: Iterator[Batch] = Prefetcher(read) if num_workers else read
+        # Runs in the thread that releases the batches: the reading thread would be too late at exit, where torch no
+        # longer ends the workers and multiprocessing waits for them.
         self._end = weakref.finalize(self, _end, self._read, loader)
         if num_workers:
-            atexit.register(self._end)  # before multiprocessing waits for workers that nobody has told to leave
+            atexit.register(self._end)  # before multiprocessing waits for workers that were not told to exit
 
     def __iter__(self) -> Self:
         return self
@@ -113,8 +113,8 @@ class MicroBatches:
         """Return the next micro-batch, on the CPU.
 
         Its keys are `tokens` and `labels` [micro_batch_size, seq_length] int64, `loss_mask` float32 and `position_ids`
-        int64 of the same shape, and `attention_mask` [micro_batch_size, 1, seq_length, seq_length] bool, True where a
-        token must not look (the future included), or None, which means plain causal.
+        int64 of the same shape, and `attention_mask` [micro_batch_size, 1, seq_length, seq_length] bool, True for
+        masked positions (the future included), or None, which means plain causal.
 
         Raises:
             DataError: fewer samples are left than all ranks need for their next micro-batch.
@@ -132,20 +132,20 @@ class MicroBatches:
         return batch
 
     def close(self) -> None:
-        """End the worker processes; there are no more batches then."""
+        """End the worker processes; no more batches follow."""
         self._end()
         self._read = iter(())
 
 
 def _end(read: Iterator[Batch], loader: Iterator[_Arrays | Batch]) -> None:
-    if isinstance(read, Ahead):
+    if isinstance(read, Prefetcher):
         read.close(_JOIN_SECONDS)
-    # torch does so when the iterator is collected, but the traceback of an error in it keeps it alive.
+    # torch does this when the iterator is collected, but the traceback of an error in it keeps it alive.
     getattr(loader, "_shutdown_workers", lambda: None)()
 
 
 def _block_indices(*, length: int | None, modulus: int, begin: int, block: int, run: slice) -> Iterator[list[int]]:
-    """Yield one rank's share of each block; until fewer than a block are left of `length`, or for ever."""
+    """Yield one rank's share of each block, until less than a block of `length` is left, or for ever."""
     while length is None or begin + block <= length:
         yield [index % modulus for index in range(begin + run.start, begin + run.stop)]
         begin += block
@@ -157,10 +157,10 @@ def _loader(
     workers: dict[str, Any] = {}
     if num_workers:
         # spawn: a fork of this process would copy the locks of its threads (gloo, the device's driver, OpenMP), and a
-        # forkserver would fall to a SIGTERM sent to everybody, and its workers with it.
+        # forkserver would be ended by a SIGTERM sent to the process group, and its workers with it.
         workers = {"multiprocessing_context": "spawn", "worker_init_fn": _start_worker, "prefetch_factor": 4}
     return DataLoader(
-        _Quietly(dataset),  # type: ignore[arg-type]
+        _WithoutImportWarnings(dataset),  # type: ignore[arg-type]
         batch_sampler=indices,
         num_workers=num_workers,
         collate_fn=_collate,
@@ -172,8 +172,8 @@ def _loader(
     )
 
 
-class _Quietly:
-    """Carries a dataset into a worker without the warnings of what it imports there, which were shown already."""
+class _WithoutImportWarnings:
+    """A dataset that is unpickled in a worker without the warnings of its imports, which were shown already."""
 
     def __init__(self, dataset: SampleDataset) -> None:
         self._dataset = dataset
@@ -185,32 +185,32 @@ class _Quietly:
         return self._dataset[index]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickle_quietly, (pickle.dumps(self._dataset),)
+        return _unpickle_without_warnings, (pickle.dumps(self._dataset),)
 
 
-def _unpickle_quietly(pickled: bytes) -> _Quietly:
+def _unpickle_without_warnings(pickled: bytes) -> _WithoutImportWarnings:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return _Quietly(pickle.loads(pickled))  # noqa: S301  from this run's own training process
+        return _WithoutImportWarnings(pickle.loads(pickled))  # noqa: S301  from this run's own training process
 
 
 def _start_worker(worker: int) -> None:  # noqa: ARG001  torch's signature
-    """Let the training process finish its step and save when Ctrl-C or Slurm signals everybody."""
-    leave_with_parent()
-    # Without Python's own cleaning up, which aborts when it meets the thread that is sending a batch.
+    """Survive Ctrl-C and Slurm's SIGTERM to all processes: the training process must finish its step and save."""
+    exit_with_parent()
+    # Skips Python's own cleanup, which aborts in the presence of the thread that sends a batch.
     atexit.register(os._exit, 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: signal.alarm(_GRACE))
 
 
 class _Arrays:
-    """A batch on its way from a worker. Through a pipe it arrives sooner than tensors in shared memory."""
+    """A batch sent by a worker. Arrays through a pipe arrive sooner than tensors in shared memory."""
 
     def __init__(self, arrays: dict[str, npt.NDArray[Any] | None]) -> None:
         self._arrays = arrays
 
     def tensors(self) -> Batch:
-        """Return the batch, which shares the memory."""
+        """Return the batch as tensors that share the memory."""
         return {key: None if array is None else torch.from_numpy(array) for key, array in self._arrays.items()}
 
     def pin_memory(self) -> Batch:

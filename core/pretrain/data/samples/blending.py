@@ -1,8 +1,9 @@
-"""Which part of a blend Megatron takes each sample from, and how many samples of each part must be prepared for that.
+"""Order of the samples in Megatron's blends, and the number of samples to prepare of each part.
 
 megatron-core 0.16.1 rounds each part's share of the samples up, prepares `SURPLUS` more of it, and mixes the sum of the
-rounded shares by the exact weights (datasets/blended_megatron_dataset_builder.py, _get_size_per_split_per_dataset). Of
-few samples a heavy part may have to give more than it has: Megatron stops there and asks for a larger surplus.
+rounded shares by the exact weights (datasets/blended_megatron_dataset_builder.py, _get_size_per_split_per_dataset).
+With few samples this may require more samples of a heavy part than are prepared: Megatron stops there and asks for a
+larger surplus.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 SURPLUS = 0.005
-"""megatron-core's default: so many more samples than its weight asks for are prepared of each part of a blend."""
+"""megatron-core's default share of samples that are prepared of each part in excess of its weight."""
 
 
 def blending_indices(weights: Sequence[float], samples: int) -> tuple[npt.NDArray[np.int16], npt.NDArray[np.int64]]:
-    """Return for each sample its part, and how many of that part came before: two arrays [samples].
+    """Return the part of each sample, and the number of earlier samples of that part: two arrays [samples].
 
     Args:
         weights: of the parts; their sum is 1.
-        samples: how many.
+        samples: number of samples.
     """
     parts, numbers = np.zeros(samples, np.int16), np.zeros(samples, np.int64)
     helpers.build_blending_indices(parts, numbers, list(weights), len(weights), samples, False)
@@ -43,9 +44,9 @@ def blend_surplus(
     needed: Sequence[int],
     seq_length: int,
 ) -> float:
-    """Return megatron-core's surplus, or the one that it takes where a part would run dry and Megatron would stop.
+    """Return megatron-core's surplus, or a larger one if a part would be exhausted and Megatron would stop.
 
-    A surplus moves the end of the epochs, and with it the order of the samples. So it is raised only if it must.
+    A surplus moves the end of the epochs, and with it the order of the samples. So it is raised only if necessary.
 
     Args:
         parts: path and weight of every token file.
@@ -60,7 +61,9 @@ def blend_surplus(
 
     def needed_surplus(bounds: tuple[float, float], samples: int) -> float:
         shares = [math.ceil(samples * weight) for weight in weights]
-        most = [math.floor(sum(shares) * weight) + 1 for weight in weights]  # who is behind gives the next sample
+        most = [
+            math.floor(sum(shares) * weight) + 1 for weight in weights
+        ]  # the part that is behind gives the next sample
         scarce = [number for number, share in enumerate(shares) if most[number] > _prepared(share)]
         has = {n: _available(TokenFile.open(parts[n][0]), bounds, _prepared(shares[n]), seq_length) for n in scarce}
         if all(most[number] <= has[number] for number in scarce):
@@ -77,7 +80,7 @@ def _prepared(share: int) -> int:
 
 
 def _available(file: TokenFile, bounds: tuple[float, float], prepared: int, seq_length: int) -> int:
-    """Return the samples of the whole epochs that it takes to prepare so many."""
+    """Return the number of samples in the whole epochs that are needed for `prepared` samples."""
     tokens = file.tokens_in(split_range(bounds, file.lengths.size))
     epochs = -(-(prepared * seq_length + 1) // tokens)
     return (epochs * tokens - 1) // seq_length

@@ -1,8 +1,8 @@
 """megatron-core's datasets, with an index cache that survives rebuilt data, killed runs and worker processes.
 
 megatron-core names a cache file by a hash of settings and of the data's path, not of the data: token files built anew
-under the same name would be read with the old index. Here the hash covers the files. A cache file that a killed run
-left half-written is made again. And what is sent to a data worker is the path of the cache, not its content.
+under the same name would be read with the old index. Here the hash covers the files. A truncated cache file of a killed
+run is written again. A data worker receives the path of the cache, not its content.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _INDICES = ("document_index", "sample_index", "shuffle_index")
 _BLEND_INDICES = ("dataset_index", "dataset_sample_index")
 _ABANDONED_AFTER = 86_400.0
-"""Seconds since the last write: far more than clocks of two machines differ by, or a disk keeps a writer waiting."""
+"""Seconds since the last write: far more than the clocks of two machines differ, or than a write can block."""
 
 
 class CachedGPTDataset(GPTDataset):  # type: ignore[misc]
@@ -64,7 +64,7 @@ class CachedGPTDataset(GPTDataset):  # type: ignore[misc]
         unset = dict.fromkeys(
             (*_INDICES, "indices", "cached_attention_mask", "cached_loss_mask", "cached_position_ids")
         )
-        # GPTDataset maps the files at the first sample it is asked for if the indices are None.
+        # GPTDataset maps the files at the first access if the indices are None.
         return self.__dict__ | unset | _lazy_paths(files, _INDICES) | {"masks_and_position_ids_are_cached": False}
 
 
@@ -72,7 +72,7 @@ class CachedBlendedDataset(BlendedDataset):  # type: ignore[misc]
     """A weighted mixture of `CachedGPTDataset`s."""
 
     def _build_indices(self) -> Any:
-        """Save whole files; blended_dataset.py:203 writes into those that another run may have mapped."""
+        """Save whole files; BlendedDataset._build_indices overwrites files that another run may have mapped."""
         files = _cache_files(self, self.split, _BLEND_INDICES)
         return _mapped(files, self._build, lambda: tuple(np.load(file, mmap_mode="r") for file in files[:-1]))
 
@@ -85,12 +85,12 @@ class CachedBlendedDataset(BlendedDataset):  # type: ignore[misc]
 
 
 class CachedDatasetBuilder(BlendedMegatronDatasetBuilder):  # type: ignore[misc]
-    """megatron-core's builder, with our kind of blend, and splits that are ranges."""
+    """megatron-core's builder, with `CachedBlendedDataset`, and with splits as ranges."""
 
     def _build_megatron_dataset_splits(
         self, dataset_path: str, split: Any, sizes: list[int], synchronize_ranks: bool = True
     ) -> Any:
-        """Build the datasets of one pair of token files; megatron-core lists the number of every document."""
+        """Build the datasets of one pair of token files; megatron-core would list the number of every document."""
         if distributed.is_initialized() and not self.is_built_on_rank():
             return super()._build_megatron_dataset_splits(dataset_path, split, sizes, synchronize_ranks)
         low_level = self.cls.build_low_level_dataset(dataset_path, self.config)
@@ -135,9 +135,9 @@ def _save(file: Path, array: Any) -> None:
 
 
 def _remove_abandoned(file: Path) -> None:
-    """Remove what killed runs have left of `file`; what is younger may belong to a run that is writing it now."""
+    """Remove temporary files of `file` left by killed runs; a younger one may belong to a run that is writing now."""
     for left in file.parent.glob(f".{file.name}.*.npy"):
-        with suppress(FileNotFoundError):  # two runs may remove it
+        with suppress(FileNotFoundError):  # another run may remove it too
             if time.time() - left.stat().st_mtime > _ABANDONED_AFTER:
                 left.unlink()
 
@@ -150,7 +150,7 @@ def _cache_files(dataset: Any, split: Any, names: tuple[str, ...]) -> list[Path]
 
 
 def _lazy_paths(files: list[Path], names: tuple[str, ...]) -> dict[str, str]:
-    """Return the attributes under which megatron-core looks for indices that are not loaded yet."""
+    """Return the attributes with the paths from which megatron-core loads missing indices."""
     return {f"path_to_{name}": str(file) for name, file in zip(names, files, strict=False)}
 
 
@@ -158,13 +158,13 @@ def _write(files: list[Path], arrays: Iterator[Any], description: str) -> None:
     """Save arrays as they are made, and the description after them."""
     *paths, last = files
     last.parent.mkdir(parents=True, exist_ok=True)
-    for file in paths:  # zip would hold an array while the next one is made
+    for file in paths:  # zip would keep an array while the next one is made
         _save(file, next(arrays))
     last.write_text(description)
 
 
 def _mapped(files: list[Path], build: Callable[[list[Path]], None], read: Callable[[], Any]) -> Any:
-    """Have rank 0 build what is missing, and map the files; those that are damaged are made again."""
+    """Let rank 0 build missing files, and map all files; damaged ones are built again."""
 
     def made() -> Any:
         if _is_first() and not all(file.is_file() for file in files):
@@ -173,7 +173,7 @@ def _mapped(files: list[Path], build: Callable[[list[Path]], None], read: Callab
 
     try:
         return made()
-    except (ValueError, EOFError):  # what numpy raises for a file that is cut off
+    except (ValueError, EOFError):  # raised by numpy for a truncated file
         if not _is_first():
             raise
         for file in files:

@@ -1,4 +1,4 @@
-"""Is this data what the recipe needs? Asked before anything slow or collective happens."""
+"""Check the data against the recipe, before anything slow or collective happens."""
 
 from __future__ import annotations
 

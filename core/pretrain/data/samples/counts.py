@@ -1,4 +1,4 @@
-"""How many samples a training reads from each split."""
+"""Number of samples that a training reads from each split."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Samples:
-    """Number of samples, sequences of `model.seq_length`, needed from each split; 0: the split is not used."""
+class SampleCounts:
+    """Number of samples (sequences of `model.seq_length`) needed from each split; 0 if the split is not used."""
 
     train: int
     valid: int = 0
     test: int = 0
 
 
-def samples_needed(recipe: Recipe, train_iters: int) -> Samples:
-    """Return what a training of `train_iters` iterations reads.
+def samples_needed(recipe: Recipe, train_iters: int) -> SampleCounts:
+    """Return the samples that a training of `train_iters` iterations reads.
 
     Every evaluation reads the same `evaluation.iters` global batches of its split, so that losses can be compared.
     """
     batch = recipe.train.global_batch_size
     train = recipe.train.train_samples or train_iters * batch
     if recipe.evaluation.interval == 0:
-        return Samples(train=train)
+        return SampleCounts(train=train)
     evaluation = recipe.evaluation.iters * batch
     has_test = recipe.data.shares[2] > 0
-    return Samples(train=train, valid=evaluation, test=evaluation if has_test else 0)
+    return SampleCounts(train=train, valid=evaluation, test=evaluation if has_test else 0)

@@ -1,6 +1,6 @@
-"""A recipe's token files as datasets of samples: megatron-core's GPTDataset and its blends, or the native ones.
+"""Build a recipe's datasets over its token files: megatron-core's GPTDataset and its blends, or the native ones.
 
-Importing this imports megatron.core: install the bridge first.
+Importing this module imports megatron.core: install the bridge first.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pretrain.data.samples.native.datasets import native_samples
 from pretrain.errors import DataError
 
 if TYPE_CHECKING:
-    from pretrain.data.samples.counts import Samples
+    from pretrain.data.samples.counts import SampleCounts
     from pretrain.data.tokenizers import Tokenizer
     from pretrain.recipe import Recipe
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 class Datasets:
     """Map-style torch datasets; None for a split that is not used, and on ranks that read no data.
 
-    With `data.index: native` every rank has them, because a checkpoint keeps what was read of which file.
+    With `data.index: native` every rank has them, because a checkpoint stores the samples read of each file.
 
     A sample is a dict of `tokens` and `labels` [seq_length] int64, `loss_mask` [seq_length] float32, `position_ids`
     [seq_length] int64, and with `data.reset_attention_mask` also `attention_mask` [1, seq_length, seq_length] bool,
-    True where a token must not look.
+    True for masked positions.
     """
 
     train: Any | None
@@ -41,30 +41,32 @@ class Datasets:
 
 @dataclass(frozen=True, slots=True)
 class _TokenizerFacts:
-    """What GPTDataset wants to know about a tokenizer; small, because it is sent to every data worker."""
+    """Facts about a tokenizer that GPTDataset needs; small, because they are sent to every data worker."""
 
     vocab_size: int
     eod: int
     unique_identifiers: dict[str, str]
 
 
-def build_datasets(recipe: Recipe, tokenizer: Tokenizer, samples: Samples, *, on_this_rank: bool = True) -> Datasets:
+def build_datasets(
+    recipe: Recipe, tokenizer: Tokenizer, samples: SampleCounts, *, on_this_rank: bool = True
+) -> Datasets:
     """Check the token files of `data.path` or `data.blend`, and build the datasets of every split that is needed.
 
-    Where torch.distributed is initialised every rank must call this: with `data.index: megatron` rank 0 builds the
-    index cache, then the others map it; with `native` none waits. The order of the samples depends on the data,
-    `train.seed`, `model.seq_length`, the split and the number of samples only, and is Megatron-LM's; with `native` it
-    does not depend on their number either.
+    If torch.distributed is initialized, every rank must call this: with `data.index: megatron` rank 0 builds the index
+    cache, then the others map it; with `native` no rank waits. The order of the samples is Megatron-LM's. It depends
+    only on the data, `train.seed`, `model.seq_length`, the split and the number of samples; with `native`, not on that
+    number either.
 
     Args:
-        recipe: its sections `data`, `model.seq_length` and `train.seed` are read.
+        recipe: uses its section `data`, `model.seq_length` and `train.seed`.
         tokenizer: the one the data was made with.
-        samples: how many are read from each split.
+        samples: number of samples that are read from each split.
         on_this_rank: whether this rank reads data; True on rank 0.
 
     Raises:
         DataError: a token file is missing, damaged, made with another tokenizer, or too small for its split; or the
-            index cache cannot be written, or not be seen by another machine than that of rank 0.
+            index cache cannot be written, or is not visible to another machine than that of rank 0.
     """
     parts = _parts(recipe)
     if recipe.data.index == "native":
@@ -82,7 +84,7 @@ def build_datasets(recipe: Recipe, tokenizer: Tokenizer, samples: Samples, *, on
         train, valid, test = builder.build()
     except DataError:
         raise
-    except Exception as exc:  # megatron-core raises an OSError as it is, or a bare Exception from it
+    except Exception as exc:  # megatron-core raises OSError, or a bare Exception from it
         cause = exc if isinstance(exc, OSError) else exc.__cause__
         if not isinstance(cause, OSError):
             raise
@@ -98,7 +100,7 @@ def _parts(recipe: Recipe) -> list[tuple[str, float]]:
     return [(part.path, part.weight) for part in recipe.data.blend or ()]
 
 
-def _config(recipe: Recipe, tokenizer: Tokenizer, parts: list[tuple[str, float]], samples: Samples) -> Any:
+def _config(recipe: Recipe, tokenizer: Tokenizer, parts: list[tuple[str, float]], samples: SampleCounts) -> Any:
     data = recipe.data
     paths, weights = [path for path, _ in parts], [weight for _, weight in parts]
     facts = _TokenizerFacts(tokenizer.vocab_size, tokenizer.eod, {"fingerprint": tokenizer.fingerprint})
@@ -114,7 +116,7 @@ def _config(recipe: Recipe, tokenizer: Tokenizer, parts: list[tuple[str, float]]
         eod_mask_loss=data.eod_mask_loss,
         create_attention_mask=data.reset_attention_mask,
     )
-    # Building a split without a document never ends (gpt_dataset.py, _get_num_epochs), even if nobody reads it.
+    # Building a split without documents never ends (GPTDataset._get_num_epochs), even if it is not read.
     for number, needed in enumerate((samples.train, samples.valid, samples.test)):
         if not needed:
             config.split_matrix[number] = None

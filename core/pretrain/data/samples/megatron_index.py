@@ -1,7 +1,7 @@
-"""Megatron's order of the samples as three arrays, built without temporary copies.
+"""Build Megatron's order of the samples as three arrays, without temporary copies.
 
-The arrays are those of megatron-core 0.16.1 (datasets/gpt_dataset.py, _build_document_sample_shuffle_indices), bit for
-bit. It fills a matrix of 8-byte numbers for the documents of all epochs, copies it, and keeps everything until the end.
+The arrays equal those of megatron-core 0.16.1 (GPTDataset._build_document_sample_shuffle_indices) bit for bit.
+megatron-core fills a matrix of 8-byte numbers for the documents of all epochs, copies it, and keeps all until the end.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 _WHOLE_EPOCH = 0.80
-"""A last epoch of which a smaller share is read is shuffled apart, so that no document of it comes early."""
+"""A last epoch is shuffled separately if a smaller share of it is read, so that none of its documents comes early."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MegatronOrder:
-    """Which samples are read of a split, and in which order.
+    """The samples that are read from a split, and their order.
 
     Attributes:
         lengths: tokens of every sequence of the file, [sequences] int32.
         documents: sequences of the split.
-        num_samples: that are read, over as many epochs as it takes.
+        num_samples: number of samples that are read, over as many epochs as needed.
         seq_length: tokens of a sample.
         seed: of the shuffles.
     """
@@ -40,13 +40,13 @@ class MegatronOrder:
     seed: int
 
     def arrays(self) -> Iterator[tuple[str, npt.NDArray[Any]]]:
-        """Yield one array after the other by the name of its file; none is kept here longer than it is needed."""
+        """Yield the arrays one by one with the name of their file; each is freed as soon as possible."""
         tokens = int(self.lengths[self.documents.start : self.documents.stop].sum(dtype=np.int64))
         epochs = -(-(self.num_samples * self.seq_length + 1) // tokens)
         before_last = ((epochs - 1) * tokens - 1) // self.seq_length
         per_epoch = (tokens - 1) // self.seq_length
         is_apart = epochs > 1 and self.num_samples - before_last < int(_WHOLE_EPOCH * per_epoch)
-        random = np.random.RandomState(self.seed)  # by which the order is defined
+        random = np.random.RandomState(self.seed)  # defines the order, as in megatron-core
 
         documents = self._documents(epochs, random, is_apart=is_apart)
         samples = helpers.build_sample_idx(self.lengths, documents, self.seq_length, epochs, tokens)
@@ -69,7 +69,7 @@ class MegatronOrder:
 
 
 def _shuffled(number: int, first: int, random: np.random.RandomState) -> npt.NDArray[Any]:
-    """Return range(number) with its first elements shuffled, and apart from them the others."""
+    """Return range(number) with its first `first` elements shuffled, and separately the others."""
     index = np.arange(number, dtype=np.uint32 if number < np.iinfo(np.uint32).max - 1 else np.int64)
     random.shuffle(index[:first])
     if first < number:

@@ -1,7 +1,7 @@
-"""Whether another length of the training reads the samples in another order, where `data.index` is megatron.
+"""Check that a change of the training's length keeps the order of the samples, for `data.index: megatron`.
 
-Megatron shuffles the samples of all epochs that a training reads together: within one epoch the order does not depend
-on the length, beyond it does (data/samples/megatron_index.py).
+Megatron shuffles the samples of all epochs of a training together: within one epoch the order does not depend on the
+length, beyond one epoch it does (data/samples/megatron_index.py).
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any
 
 from pretrain.errors import DataError
 
-_LOOKED_AT = 4096
-"""Entries of each index that are compared: another shuffle differs in them."""
+_COMPARED = 4096
+"""Number of compared entries of each index; another shuffle differs in them."""
 
 
 def order_of(train: Any, samples: int) -> dict[str, Any]:
@@ -20,15 +20,15 @@ def order_of(train: Any, samples: int) -> dict[str, Any]:
     digest = hashlib.blake2b(digest_size=16)
     for part in getattr(train, "datasets", [train]):
         for index in (part.document_index, part.shuffle_index):
-            digest.update(len(index).to_bytes(8, "little") + index[:_LOOKED_AT].tobytes())
+            digest.update(len(index).to_bytes(8, "little") + index[:_COMPARED].tobytes())
     return {"samples": samples, "digest": digest.hexdigest()}
 
 
 def require_same_order(saved: dict[str, Any], ours: dict[str, Any]) -> None:
-    """Pass when a training of another length goes on in the order of before.
+    """Check that a resumed training reads the samples in the order of before.
 
     Raises:
-        DataError: it would read samples a second time, before others have been read once.
+        DataError: it would read samples a second time before others have been read once.
     """
     if saved["samples"] == ours["samples"] or saved["digest"] == ours["digest"]:
         return

@@ -1,4 +1,4 @@
-"""How predictable a corpus is from the frequency of its tokens alone."""
+"""Unigram entropy of a corpus."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pretrain.data.token_files.reading import TokenFile
 def unigram_entropy(prefix: str, vocab_size: int, max_tokens: int = 10_000_000) -> float:
     """Return the entropy of the token frequencies, in nats per token.
 
-    It is the loss of the best model that does not look at the context: -sum of p ln p over the tokens. At most
-    `max_tokens` tokens, spread over the file, are counted.
+    It is the loss of the best model without context: -sum of p ln p over the tokens. At most `max_tokens` tokens,
+    spread over the file, are counted.
 
     Raises:
         DataError: the token files are missing or damaged.

@@ -1,7 +1,4 @@
-"""The small file beside token files that says with which tokenizer they were made, and beside a shard, of what.
-
-It is called a note.
-"""
+"""The note, a small file beside token files: the fingerprint of their tokenizer and, for a shard, its corpus digest."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ if TYPE_CHECKING:
 
 
 _CORPUS = "corpus"
-"""What the files of one build without shards do not have; shards that were built before it was noted, neither."""
+"""Key of the corpus digest; absent for builds without shards, and for shards of older versions."""
 
 
 def fingerprint_path(prefix: str | Path) -> Path:
@@ -29,14 +26,14 @@ def fingerprint_path(prefix: str | Path) -> Path:
 
 
 def write_fingerprint(path: Path, tokenizer: Tokenizer, corpus: str | None = None) -> None:
-    """Write what identifies `tokenizer`, and for a shard its `corpus_digest`."""
+    """Write the fingerprint of `tokenizer`, and for a shard its `corpus_digest`."""
     content = {"fingerprint": tokenizer.fingerprint, "vocab_size": tokenizer.vocab_size, "eod": tokenizer.eod}
     with replacing(path) as stream:
         stream.write(_as_bytes(content if corpus is None else content | {_CORPUS: corpus}))
 
 
 def check_fingerprint(prefix: str | Path, tokenizer: Tokenizer) -> None:
-    """Raise DataError if the data was made with another tokenizer; data that does not say (Megatron's) passes."""
+    """Raise DataError if the data was made with another tokenizer; data without a note (Megatron's) passes."""
     made_with = _read(prefix)
     if made_with is not None and made_with["fingerprint"] != tokenizer.fingerprint:
         msg = (
@@ -48,7 +45,7 @@ def check_fingerprint(prefix: str | Path, tokenizer: Tokenizer) -> None:
 
 
 def common_note(prefixes: Sequence[Path]) -> bytes | None:
-    """Return the note for the files of all `prefixes` put together, or None if one of them has none.
+    """Return the note for the merged files of all `prefixes`, or None if one of them has none.
 
     Raises:
         DataError: they were made with different tokenizers, are shards of different builds, or a note is damaged.
@@ -61,14 +58,14 @@ def common_note(prefixes: Sequence[Path]) -> bytes | None:
     if different := _different(corpora):
         msg = (
             f"{different} are shards of different builds: of other files, or with another --json-key, --append-eod, "
-            "--clean or --min-length.\nIf files came to the inputs between two tasks, then build all of them again."
+            "--clean or --min-length.\nIf files were added to the inputs between two tasks, build all shards again."
         )
         raise DataError(msg)
     return _as_bytes(notes[prefixes[0]]) if all(prefix in notes for prefix in prefixes) else None
 
 
 def _different(values: dict[Path, Any]) -> str | None:
-    """Name two files that have different values."""
+    """Return the names of two files with different values."""
     pairs = pairwise(values.items())
     return next((f"{first} and {other}" for (first, one), (other, another) in pairs if one != another), None)
 

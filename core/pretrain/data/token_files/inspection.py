@@ -1,4 +1,4 @@
-"""What is inside token files, as text for the terminal."""
+"""Describe the content of token files as text for the terminal."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 SAMPLED_TOKENS = 1 << 20
 _PERCENTILES = (0, 25, 50, 75, 99, 100)
 _SHOWN_TOKENS = 64
-_LOOKED_AT_ENDS = 100_000
+_CHECKED_ENDS = 100_000
 _BAR = 40
 
 
 def check_ids(tokens: TokenFile, vocab_size: int, *, most: int = SAMPLED_TOKENS) -> None:
-    """Look through up to `most` ids spread over the file for one that the vocabulary does not have.
+    """Check up to `most` ids, spread over the file, against the size of the vocabulary.
 
     Raises:
-        DataError: there is one.
+        DataError: an id is out of range.
     """
     for window in tokens.windows(most):
         low, high = (int(window.min()), int(window.max())) if window.size else (0, 0)
@@ -47,9 +47,9 @@ def inspect_tokens(
 
     Args:
         prefix: path without .bin and .idx.
-        tokenizer: with it ids and ends of documents are looked at, too, and text is shown.
-        samples: documents whose beginning is shown, spread over the file.
-        all_ids: look at every id, not at a million of them.
+        tokenizer: if given, ids and ends of documents are checked too, and text is shown.
+        samples: number of documents, spread over the file, of which the beginning is shown.
+        all_ids: check all ids (default: a sample of one million).
 
     Raises:
         DataError: the files are damaged, or were made with another tokenizer.
@@ -77,7 +77,7 @@ def inspect_tokens(
 
 
 def _histogram(lengths: npt.NDArray[np.int64]) -> Iterator[str]:
-    """Yield a line for each power of two: how many documents have fewer tokens than the next one."""
+    """Yield a line for each power of two: the number of documents with at least so many tokens and fewer than twice."""
     bins = np.bincount(np.frexp(lengths.astype(np.float64))[1])  # 0: empty, 1: one token, 2: two or three, ...
     first = int(np.flatnonzero(bins)[0])
     for exponent, count in enumerate(bins.tolist()[first:], first):
@@ -89,11 +89,11 @@ def _histogram(lengths: npt.NDArray[np.int64]) -> Iterator[str]:
 def _text(
     tokens: TokenFile, lengths: npt.NDArray[np.int64], tokenizer: Tokenizer, samples: int, *, all_ids: bool
 ) -> Iterator[str]:
-    looked_at = tokens.tokens.size if all_ids else min(tokens.tokens.size, SAMPLED_TOKENS)
-    yield f"ids         {looked_at:,} looked at, all below {tokenizer.vocab_size:,}"
+    checked = tokens.tokens.size if all_ids else min(tokens.tokens.size, SAMPLED_TOKENS)
+    yield f"ids         {checked:,} checked, all below {tokenizer.vocab_size:,}"
     ends = np.cumsum(lengths)
     filled = np.flatnonzero(lengths)
-    some = filled[_spread(filled.size, _LOOKED_AT_ENDS)]
+    some = filled[_spread(filled.size, _CHECKED_ENDS)]
     ended = int((tokens.tokens[ends[some] - 1] == tokenizer.eod).sum())
     yield f"ends        {ended:,} of {some.size:,} documents end in the end-of-document token {tokenizer.eod}"
     for number in filled[_spread(filled.size, samples)].tolist():

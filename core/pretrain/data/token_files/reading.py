@@ -1,4 +1,4 @@
-"""Reading Megatron's token files, and finding what is wrong with them; the layout is in `writing`."""
+"""Read and check Megatron's token files; the layout is described in `writing`."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _PART_BYTES = 1 << 14
 
 @dataclass(frozen=True, slots=True)
 class TokenFile:
-    """A pair of files, mapped into memory.
+    """A pair of token files (.bin and .idx), mapped into memory.
 
     Attributes:
         prefix: path without .bin and .idx.
         tokens: all ids, [tokens].
         lengths: tokens of each sequence, [sequences] int32.
-        offsets: where each sequence begins in .bin, [sequences] int64, in bytes.
-        document_ends: the sequence at which each document ends, [documents + 1] int64, beginning with 0.
+        offsets: begin of each sequence in .bin in bytes, [sequences] int64.
+        document_ends: index of the sequence at which each document ends, [documents + 1] int64, beginning with 0.
     """
 
     prefix: Path
@@ -44,7 +44,7 @@ class TokenFile:
 
     @classmethod
     def open(cls, prefix: str | Path) -> Self:
-        """Map the files and compare their sizes; of the index a bounded part is read, however many sequences it has.
+        """Map the files and compare their sizes; only a bounded part of the index is read.
 
         Raises:
             DataError: a file is missing, truncated, of another format, or does not belong to the other.
@@ -55,7 +55,7 @@ class TokenFile:
 
     @classmethod
     def open_unchecked(cls, prefix: str | Path) -> Self:
-        """Map the files without asking whether they belong together.
+        """Map the files without checking that they belong together.
 
         Raises:
             DataError: a file is missing, or the index is truncated or of another format.
@@ -82,13 +82,13 @@ class TokenFile:
         return self.document_ends.size - 1
 
     def tokens_before(self, sequence: int) -> int:
-        """Return how many tokens lie before a sequence, or for the number of sequences, how many there are."""
+        """Return the number of tokens before a sequence; all tokens for the index after the last sequence."""
         return (
             self.tokens.size if sequence == self.lengths.size else int(self.offsets[sequence]) // self.tokens.itemsize
         )
 
     def tokens_in(self, sequences: range) -> int:
-        """Return how many tokens neighbouring sequences have."""
+        """Return the number of tokens in consecutive sequences."""
         return self.tokens_before(sequences.stop) - self.tokens_before(sequences.start)
 
     def document_lengths(self) -> npt.NDArray[np.int64]:
@@ -109,7 +109,7 @@ class TokenFile:
         """Read the whole index: offsets must follow from the lengths, and documents must not run backwards.
 
         Raises:
-            DataError: they do not.
+            DataError: the index is damaged.
         """
         if self.lengths.size and self.lengths.min() < 0:
             msg = f"{idx_path(self.prefix)} is damaged: sequence {int(self.lengths.argmin())} has a negative length."
@@ -125,19 +125,19 @@ class TokenFile:
             raise DataError(msg)
 
     def identity(self) -> str:
-        """Return a hash that tells files apart by what they hold; no times or paths, so that a copy has the same.
+        """Return a hash of the content. Times and paths are left out, so a copy has the same hash.
 
-        Of .idx and of .bin it sees the size, the first and the last MiB, and between them 64 parts of 16 KiB, spread
-        evenly: 3 MiB of each at most, and all of a file of 2 MiB. So files that were built anew from other text are
-        told apart, and so are those in which documents of other lengths were exchanged, if more than a 63rd of .bin
-        lies between them. What is not seen is a change that leaves both sizes as they are and lies between two parts.
+        It covers, of .idx and of .bin, the size, the first and the last MiB, and between them 64 parts of 16 KiB,
+        spread evenly: at most 3 MiB of each, and all of a file of 2 MiB. So it differs for files built from other text,
+        and for files in which documents of different lengths were exchanged, if more than a 63rd of .bin lies between
+        them. It does not detect a change between two parts that keeps both sizes.
         """
         digest = hashlib.sha256()
         for path in (idx_path(self.prefix), bin_path(self.prefix)):
             size = path.stat().st_size
             digest.update(str(size).encode())
-            with path.open("rb") as stream:  # a new mapping of so large a file can cost seconds
-                for begin, end in _seen(size):
+            with path.open("rb") as stream:  # mapping so large a file again can take seconds
+                for begin, end in _hashed(size):
                     stream.seek(begin)
                     digest.update(stream.read(end - begin))
         return digest.hexdigest()
@@ -154,19 +154,19 @@ def idx_path(prefix: str | Path) -> Path:
 
 
 def split_range(bounds: tuple[float, float], sequences: int) -> range:
-    """Return the sequences of a split, cut as megatron-core cuts it.
+    """Return the sequences of a split, with megatron-core's bounds.
 
     Source: datasets/blended_megatron_dataset_builder.py of 0.16.1, _build_megatron_dataset_splits.
 
     Args:
         bounds: begin and end of the split as a share of all.
-        sequences: how many there are.
+        sequences: number of sequences in the file.
     """
     return range(*(round(share * sequences) for share in bounds))
 
 
-def _seen(size: int) -> list[tuple[int, int]]:
-    """Return (begin, end) of what is hashed of so many bytes."""
+def _hashed(size: int) -> list[tuple[int, int]]:
+    """Return (begin, end) of the hashed parts of a file of `size` bytes."""
     if size <= 2 * _END_BYTES:
         return [(0, size)]
     begins = np.linspace(_END_BYTES, max(_END_BYTES, size - _END_BYTES - _PART_BYTES), _PARTS, dtype=np.int64).tolist()
@@ -213,6 +213,6 @@ def _check_bin_size(
         msg = (
             f"{bin_} has {size} bytes, {idx.name} promises {promised}: every document but the first would be misread.\n"
             "Data of Megatron-DeepSpeed's preprocess_data.py --append-eod is like this.\n"
-            "Build it again, or mend the index: pretrain data inspect --repair."
+            "Build it again, or repair the index: pretrain data inspect --repair."
         )
         raise DataError(msg)

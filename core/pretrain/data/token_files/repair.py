@@ -1,8 +1,8 @@
-"""Mending the index of token files that Megatron-DeepSpeed's preprocess_data.py --append-eod made.
+"""Repair the index of token files that Megatron-DeepSpeed's preprocess_data.py --append-eod made.
 
 Its encoder appends the end-of-document token to the ids of a document, but does not count it in the length of the last
-sentence (Megatron-LM has `sentence_lens[-1] += 1`). So the index promises one token less for every document than .bin
-holds, and document i is read from i tokens too early.
+sentence (Megatron-LM has `sentence_lens[-1] += 1`). So the index has one token less per document than .bin,
+and document i is read from i tokens too early.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from pretrain.errors import DataError
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-_LOOKED_AT_ONCE = 1 << 20
+_COMPARED_AT_ONCE = 1 << 20
 
 
 def repair_lengths(prefix: str | Path) -> int:
-    """Count the end-of-document tokens in; the old index is kept as PREFIX.idx.before-repair.
+    """Add the missing end-of-document tokens to the lengths; the old index is kept as PREFIX.idx.before-repair.
 
     Returns:
-        How many were missing.
+        Number of missing tokens.
 
     Raises:
-        DataError: the files are missing, or something else is wrong with them, or nothing.
+        DataError: the files are missing, are intact, or have another fault.
     """
     tokens = TokenFile.open_unchecked(prefix)
     idx = idx_path(prefix)
@@ -40,7 +40,7 @@ def repair_lengths(prefix: str | Path) -> int:
     missing = tokens.tokens.size - int(tokens.lengths.sum(dtype=np.int64))
     whole = tokens.tokens.size * tokens.tokens.itemsize == bin_path(prefix).stat().st_size
     if not missing or missing != last.size or not whole or tokens.lengths.min() < 0:
-        msg = f"{idx} lacks {missing:,} tokens of {last.size:,} documents: not one for each, so it cannot be mended."
+        msg = f"{idx} lacks {missing:,} tokens of {last.size:,} documents: not one for each, so it cannot be repaired."
         raise DataError(msg if missing else f"{idx} lacks no token; there is nothing to repair.")
     lengths = np.array(tokens.lengths)
     lengths[last] += 1
@@ -52,10 +52,10 @@ def repair_lengths(prefix: str | Path) -> int:
 
 
 def _check_one_end(tokens: TokenFile, lengths: npt.NDArray[np.int32], last: npt.NDArray[np.int64]) -> None:
-    """Every document must end in the same token, or the missing ones are something else."""
+    """Raise DataError unless every document ends in the same token; otherwise other tokens are missing."""
     places = np.cumsum(lengths, dtype=np.int64)[last] - 1
     end = tokens.tokens[places[0]]
-    for first in range(0, places.size, _LOOKED_AT_ONCE):
-        if np.any(tokens.tokens[places[first : first + _LOOKED_AT_ONCE]] != end):
+    for first in range(0, places.size, _COMPARED_AT_ONCE):
+        if np.any(tokens.tokens[places[first : first + _COMPARED_AT_ONCE]] != end):
             msg = f"{bin_path(tokens.prefix)}: with one more, the documents do not end in one token.\nBuild it again."
             raise DataError(msg)

@@ -1,10 +1,10 @@
-"""Writing Megatron's token files: `.bin` with the ids, `.idx` that says where each document begins.
+"""Write Megatron's token files: `.bin` with the ids, `.idx` with the position of each document.
 
 Layout of `.idx`, little endian and packed (megatron.core.datasets.indexed_dataset): 9 bytes "MMIDIDX" and two zeros,
 uint64 version 1, uint8 code of the token dtype, uint64 number of sequences N, uint64 number of documents plus one D;
-then int32[N] lengths in tokens, int64[N] byte offsets into `.bin`, int64[D] the sequence at which each document ends,
-beginning with 0. `.bin` is the ids of all sequences, one after the other. A document is one sequence, or one per
-sentence.
+then int32[N] lengths in tokens, int64[N] byte offsets into `.bin`, int64[D] index of the sequence at which each
+document ends, beginning with 0. `.bin` is the ids of all sequences, one after the other. A document is one sequence, or
+one per sentence.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ DTYPE_CODES: dict[int, np.dtype[Any]] = {
     5: np.dtype("<i8"),
     8: np.dtype("<u2"),
 }
-"""Token dtypes by code. 6 and 7, the floating ones, differ between code bases and never hold tokens."""
+"""Token dtypes by code. Codes 6 and 7, floating-point, differ between code bases and never hold tokens."""
 
 _WRITTEN_AT_ONCE = 1 << 20
 
 
 def token_dtype(vocab_size: int) -> np.dtype[Any]:
-    """Return the dtype Megatron stores ids below `vocab_size` in: uint16 below 65500, else int32."""
+    """Return the dtype in which Megatron stores ids below `vocab_size`: uint16 below 65500, else int32."""
     return np.dtype("<u2") if vocab_size < 65500 else np.dtype("<i4")
 
 
@@ -57,11 +57,11 @@ class Encoded:
 
 
 class IndexPart(NamedTuple):
-    """What an index says about consecutive documents; the arrays may be files mapped into memory.
+    """Lengths and ends of consecutive documents for an index; the arrays may be files mapped into memory.
 
     Attributes:
         lengths: tokens of each sequence, [sequences] int32.
-        document_ends: the sequence at which each document ends, [documents] int64, counted from the part's first.
+        document_ends: index of the sequence at which each document ends, [documents] int64, from the part's first.
     """
 
     lengths: npt.NDArray[np.int32]
@@ -69,7 +69,7 @@ class IndexPart(NamedTuple):
 
 
 class Written(NamedTuple):
-    """How much a `TokenWriter` has written."""
+    """Amount that a `TokenWriter` has written."""
 
     documents: int = 0
     sequences: int = 0
@@ -80,15 +80,15 @@ NOTHING = Written()
 
 
 class TokenWriter:
-    """Appends documents to three files: their ids, and the two arrays of an `IndexPart`.
+    """Append documents to three files: their ids, and the two arrays of an `IndexPart`.
 
-    All three grow by whole documents, so that a build that is stopped can be cut back to the last of them.
+    All three grow by whole documents, so that a stopped build can be truncated to the last whole document.
     """
 
     def __init__(
         self, tokens: IO[bytes], lengths: IO[bytes], document_ends: IO[bytes], *, written: Written = NOTHING
     ) -> None:
-        """Begin at the end of what is `written` already."""
+        """Continue after the documents that are `written` already."""
         self._files = (tokens, lengths, document_ends)
         self.written = written
 
@@ -107,9 +107,9 @@ class TokenWriter:
 
 
 def write_index(idx_file: IO[bytes], dtype: np.dtype[Any], parts: Iterable[IndexPart]) -> None:
-    """Write `.idx` for the documents of all parts, one after the other; memory does not grow with their number.
+    """Write `.idx` for the documents of all parts, concatenated; memory does not grow with their number.
 
-    The parts are gone through several times, so an iterator will not do.
+    The parts are iterated several times, so `parts` cannot be an iterator.
     """
     code = next(code for code, known in DTYPE_CODES.items() if known == dtype)
     sequences, documents = (sum(part[field].size for part in parts) for field in (0, 1))
@@ -135,7 +135,7 @@ def _windows(array: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
 
 
 def write_all(file: IO[bytes], content: bytes | memoryview) -> None:
-    """Write everything: a file without a buffer may take a part, as where the disk becomes full."""
+    """Write everything. An unbuffered file may accept only a part, for example when the disk becomes full."""
     left = memoryview(content).cast("B")
     while left:
         left = left[file.write(left) :]

@@ -1,4 +1,4 @@
-"""Byte-pair encodings, run by the `tokenizers` library."""
+"""Byte-pair encodings by the `tokenizers` library."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class BpeTokenizer:
     """A tokenizer of the `tokenizers` library.
 
     Texts are encoded one by one in the calling thread: the library's own thread pool warns when a process forks after
-    using it, and whoever wants more cores starts processes. Measured on GPT-2 BPE, a batch call gains nothing else.
+    using it, and callers that want more cores start processes. Measured on GPT-2 BPE, a batch call gains nothing else.
     """
 
     def __init__(self, codec: Any, *, vocab_size: int, eod: int, fingerprint: str) -> None:
@@ -47,7 +47,7 @@ class BpeTokenizer:
 def gpt2(vocab_file: Path, merge_file: Path) -> BpeTokenizer:
     """Read GPT-2's vocab.json and merges.txt.
 
-    "<|endoftext|>" inside a text is encoded as the plain characters it is, as Megatron's GPT2BPETokenizer does it.
+    "<|endoftext|>" inside a text is encoded as plain characters, as by Megatron's GPT2BPETokenizer.
 
     Raises:
         DataError: a file is missing or broken, an id is too large, or the vocabulary has no "<|endoftext|>".
@@ -63,7 +63,7 @@ def gpt2(vocab_file: Path, merge_file: Path) -> BpeTokenizer:
 
     codec = _checked(read, f"{vocab_file} and {merge_file} are not GPT-2's vocab.json and merges.txt")
     eod = _end_token(codec, GPT2_END_TOKENS, vocab_file)
-    # None is added, so the file has them all; to ask the library takes longer than to read the file.
+    # There are no added tokens, so the file has all ids; asking the library takes longer than reading the file.
     vocab_size = _vocab_size(codec) if largest is None else largest + 1
     return BpeTokenizer(codec, vocab_size=vocab_size, eod=eod, fingerprint=fingerprint)
 
@@ -71,7 +71,7 @@ def gpt2(vocab_file: Path, merge_file: Path) -> BpeTokenizer:
 def huggingface(file: Path) -> BpeTokenizer:
     """Read a tokenizer.json of the `tokenizers` library, as GPT-NeoX-20B's.
 
-    Truncation and padding that the file asks for are switched off: a document keeps all its tokens.
+    Truncation and padding set in the file are switched off: a document keeps all its tokens.
 
     Raises:
         DataError: the file is missing or broken, an id is too large, or there is no token that ends a document.
@@ -89,7 +89,7 @@ def _checked(read: Callable[[], Any], failure: str) -> Any:
     try:
         return read()
     except BaseException as exc:
-        if not (isinstance(exc, Exception) or is_panic(exc)):  # the library raises nothing more special
+        if not (isinstance(exc, Exception) or is_panic(exc)):  # the library raises plain Exception
             raise
         msg = f"{failure}:\n{exc}"
         raise DataError(msg) from exc

@@ -1,4 +1,4 @@
-"""One token a byte."""
+"""Byte tokenizer: one token per byte."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ByteTokenizer:
 
     def encode_batch(self, texts: Sequence[str]) -> list[npt.NDArray[np.uint8]]:
         """Return the UTF-8 bytes of each text, without an object for each."""
-        import numpy as np  # noqa: PLC0415  --help and recipes, which import this, do without
+        import numpy as np  # noqa: PLC0415  --help and recipes import this module and need no numpy
 
         return [np.frombuffer(text.encode(), np.uint8) for text in texts]
 

@@ -1,6 +1,6 @@
-"""Byte-pair encodings by gigatoken, for tokenizers that it knows.
+"""Byte-pair encodings by gigatoken, for the tokenizers that it supports.
 
-It is a young library, so what it gives is compared with the reference, the `tokenizers` library: see
+It is a young library, so its ids are compared with those of the reference, the `tokenizers` library: see
 `pretrain.data.corpus.encoding_check`.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 import orjson
 from gigatoken.gigatoken_rs import BPETokenizer, BytesSource, PadTruncate, load_hf_json
 
-from pretrain.data.tokenizers.fast_features import agrees
+from pretrain.data.tokenizers.fast_features import is_compared
 from pretrain.data.tokenizers.files import END_TOKENS, GPT2_END_TOKENS, LARGEST_VOCAB, fingerprint_of, is_panic
 
 if TYPE_CHECKING:
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 
 _NO_IDS = np.zeros(0, np.uint32)
 _PADDING = PadTruncate(0)
-"""To the width of the longest row; a row's length comes beside it."""
+"""Pads to the longest row; the lengths of the rows are returned separately."""
 _MOST_PADDING = 4
-"""A matrix may be so many times as large as what is in it: a few calls for a chunk, and its memory stays bounded."""
+"""Largest ratio of a padded matrix to its content; needs a few calls per chunk, and bounds the memory."""
 _BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
 
 
 class FastTokenizer:
-    """A tokenizer of gigatoken. Encoding lets other threads of this process run, and any number of them may encode.
+    """A tokenizer of gigatoken. Encoding releases the GIL, and any number of threads may encode.
 
-    gigatoken's own object is one thread's at a time ("Already borrowed"), so there are as many as threads encode.
+    gigatoken's own object serves one thread at a time ("Already borrowed"), so each encoding thread has one.
     """
 
     def __init__(
@@ -62,12 +62,13 @@ class FastTokenizer:
     def encode_batch(self, texts: Sequence[str]) -> list[npt.NDArray[np.uint32]]:
         """Return the ids of each text.
 
-        As few calls as possible: a thread that comes back from one waits until another lets go of the interpreter.
+        Makes few calls: after each call a thread waits for the GIL.
         """
         ids: list[npt.NDArray[np.uint32]] = [_NO_IDS] * len(texts)
         with self._codec() as codec:
             for numbers in _alike(texts):
-                # Of a list of texts it asks whether it is awkward's, whose import takes longer than 20 MB of text.
+                # For a list of texts it checks whether it is awkward's; importing awkward takes longer than 20 MB of
+                # text.
                 source = BytesSource([texts[number].encode() for number in numbers])
                 rows, lengths = codec.encode_batch_padded(source, _PADDING, parallel=False)
                 for number, row, length in zip(numbers, rows, lengths.tolist(), strict=True):
@@ -82,11 +83,11 @@ class FastTokenizer:
 
     @contextmanager
     def _codec(self) -> Iterator[BPETokenizer]:
-        """Give one that no other thread uses."""
+        """Yield a codec that no other thread uses."""
         try:
             codec = self._idle.pop()
         except IndexError:
-            codec = cast("BPETokenizer", load_hf_json(self._content))  # the kind that the first one is
+            codec = cast("BPETokenizer", load_hf_json(self._content))  # of the same type as the first one
         try:
             yield codec
         finally:
@@ -94,7 +95,7 @@ class FastTokenizer:
 
 
 def _alike(texts: Sequence[str]) -> Iterator[list[int]]:
-    """Yield the numbers of all texts in groups, in which most of a matrix as wide as the longest text is no padding."""
+    """Yield the numbers of all texts in groups of similar length, which bounds the padding by `_MOST_PADDING`."""
     longest_first = sorted(range(len(texts)), key=lambda number: -len(texts[number]))
     begin = size = 0
     for end, number in enumerate(longest_first):
@@ -107,7 +108,7 @@ def _alike(texts: Sequence[str]) -> Iterator[list[int]]:
 
 
 def gpt2(vocab_file: Path, merge_file: Path) -> FastTokenizer | None:
-    """Read GPT-2's vocab.json and merges.txt; None if gigatoken, or this module, does not know what is in them."""
+    """Read GPT-2's vocab.json and merges.txt; None if gigatoken, or this module, does not support their content."""
     try:
         vocab, merges = vocab_file.read_text(encoding="utf-8"), merge_file.read_text(encoding="utf-8")
     except (OSError, ValueError):
@@ -119,7 +120,7 @@ def gpt2(vocab_file: Path, merge_file: Path) -> FastTokenizer | None:
 
 
 def huggingface(file: Path) -> FastTokenizer | None:
-    """Read a tokenizer.json; None unless gigatoken was seen to give the reference's ids for all that is in it."""
+    """Read a tokenizer.json; None unless gigatoken is known to give the reference's ids for all of its features."""
     try:
         content = file.read_text(encoding="utf-8")
     except (OSError, ValueError):
@@ -134,13 +135,13 @@ def _load(content: str, end_tokens: Sequence[str], fingerprint: str) -> FastToke
         ids |= {token["content"]: token["id"] for token in description.get("added_tokens") or []}
         eod = next((ids[name] for name in end_tokens if name in ids), None)
         vocab_size = max(ids.values()) + 1
-        if eod is None or vocab_size > LARGEST_VOCAB or not agrees(description):
+        if eod is None or vocab_size > LARGEST_VOCAB or not is_compared(description):
             return None
         codec = load_hf_json(content)
     except BaseException as exc:
         if not (isinstance(exc, Exception) or is_panic(exc)):
             raise
-        return None  # whatever it cannot read, the reference reads, or says what is wrong
+        return None  # the reference reads it, or reports the error
     if not isinstance(codec, BPETokenizer):
         return None
     return FastTokenizer(

@@ -1,6 +1,7 @@
-"""Which tokenizer.json gigatoken was seen to encode as the `tokenizers` library does; tests compare each feature.
+"""Features of a tokenizer.json for which gigatoken gives the ids of the `tokenizers` library; tests compare each one.
 
-Everything else is left to the library: gigatoken reads many a file whose features it passes over without a word.
+Files with any other feature are left to the library, because gigatoken reads many of them and silently ignores the
+feature.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _COMPOSING = frozenset(ascii_letters + "<=>")
-"""What NFC can join with a character after it, of ASCII."""
+"""ASCII characters that NFC can compose with a following character."""
 
 _WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
 _OTHERS = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 SPLITS = (_WORDS + r"\p{N}{1,3}" + _OTHERS, _WORDS + r"\p{N}" + _OTHERS)
-"""Where Llama 3 and Qwen 2 divide a text; quoted from the "pre_tokenizer" of their files."""
+"""Pre-tokenizer splits of Llama 3 and Qwen 2; quoted from the "pre_tokenizer" of their files."""
 
 _ADDED = {"id", "content", "special", "single_word", "lstrip", "rstrip", "normalized"}
 _MODEL = {
@@ -28,8 +29,8 @@ _MODEL = {
 _MUST_BE_OFF = ("byte_fallback", "dropout", "continuing_subword_prefix", "end_of_word_suffix")
 
 
-def agrees(description: Mapping[str, Any]) -> bool:
-    """Return whether every feature of the tokenizer is one of those that were compared."""
+def is_compared(description: Mapping[str, Any]) -> bool:
+    """Return whether gigatoken was compared with the library for every feature of the tokenizer."""
     normalizer, added = description.get("normalizer"), description.get("added_tokens") or []
     return (
         normalizer in (None, {"type": "NFC"})
@@ -64,14 +65,14 @@ def _is_byte_level(part: Mapping[str, Any], *, divides: bool) -> bool:
 
 
 def _adds_tokens(processor: Any) -> bool:
-    """Whether ids can come before or after those of the text, which gigatoken does not do."""
+    """Return whether ids are added before or after those of the text, which gigatoken does not do."""
     if not processor or processor.get("type") == "ByteLevel":
         return False
     return processor.get("type") != "Sequence" or any(map(_adds_tokens, processor.get("processors") or []))
 
 
 def _ids_agree(added: Sequence[Mapping[str, Any]], vocab: Mapping[str, int]) -> bool:
-    """Whether the library takes the ids as they are written: it counts the new ones on from the vocabulary's size."""
+    """Return whether the library uses the ids of the file: it numbers new tokens from the vocabulary's size on."""
     new = [token["id"] for token in added if token["content"] not in vocab]
     known = all(vocab.get(token["content"], token["id"]) == token["id"] for token in added)
     distinct = len({token["content"] for token in added}) == len(added)
@@ -81,14 +82,14 @@ def _ids_agree(added: Sequence[Mapping[str, Any]], vocab: Mapping[str, int]) -> 
 def _added_agrees(token: Mapping[str, Any], *, composes: bool) -> bool:
     if not token.keys() <= _ADDED or not token["content"] or token.get("single_word"):
         return False
-    # One that is looked for in the normalized text must look the same there, whatever follows it.
+    # A token that is searched in the normalized text must not change there, whatever follows it.
     return not (composes and token["normalized"]) or (
         token["content"].isascii() and token["content"][-1] not in _COMPOSING
     )
 
 
 def _conflict(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether the library's order of search counts: first those that are not normalized, with the spaces they take."""
+    """Return whether the library's search order matters: tokens that are not normalized first, with stripped spaces."""
     left, right = one["content"], other["content"]
     strips = one.get("lstrip") or one.get("rstrip")
     if strips and (right[0].isspace() or right[-1].isspace()):

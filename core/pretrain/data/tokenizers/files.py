@@ -1,4 +1,4 @@
-"""The files that define a tokenizer, and what is known of it from them alone."""
+"""The files that define a tokenizer, and facts that are read from them without loading it."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from pretrain.tokenizer_types import TokenizerType
 
 LARGEST_VOCAB = 1 << 22
-"""Sixteen times the largest in use. The libraries set aside memory for every id below the largest, and abort."""
+"""Sixteen times the largest in use. The libraries allocate memory for every id up to the largest, and abort."""
 
 
 class NamesTokenizer(Protocol):
-    """What names a tokenizer: a recipe's section, or `TokenizerFiles`."""
+    """The type and files of a tokenizer: a recipe's section, or `TokenizerFiles`."""
 
     @property
     def type(self) -> TokenizerType:
-        """How its files are read."""
+        """Format of its files."""
 
     @property
     def vocab_file(self) -> str | None:
@@ -40,7 +40,7 @@ class NamesTokenizer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TokenizerFiles:
-    """The same as a recipe's section `tokenizer`, without what reads recipes, which takes longer than a small build."""
+    """The same as a recipe's section `tokenizer`, without importing recipes, which takes longer than a small build."""
 
     type: TokenizerType
     vocab_file: str | None = None
@@ -49,7 +49,7 @@ class TokenizerFiles:
 
 
 END_TOKENS = (END_OF_DOCUMENT, "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "<EOS>")
-"""What tokenizers call the end of a document, the most specific name first."""
+"""End-of-document tokens of known tokenizers, the most specific name first."""
 
 GPT2_END_TOKENS = (END_OF_DOCUMENT,)
 
@@ -77,12 +77,12 @@ def largest_id(file: Path) -> int | None:
     Raises:
         DataError: it is beyond the largest vocabulary.
     """
-    import orjson  # noqa: PLC0415  10 ms, for which --help need not wait
+    import orjson  # noqa: PLC0415  10 ms that --help does not need
 
     try:
         largest = int(max(_ids_in(orjson.loads(file.read_bytes())), default=0))
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        return None  # the library says what is wrong
+        return None  # the library reports the error
     if largest >= LARGEST_VOCAB:
         msg = f"{file} holds the token id {largest:,}; the largest allowed is {LARGEST_VOCAB - 1:,}."
         raise DataError(msg)
@@ -99,5 +99,5 @@ def _ids_in(content: Any) -> list[int]:
 
 
 def is_panic(exc: BaseException) -> bool:
-    """Whether a library in Rust panicked: pyo3_runtime.PanicException is no Exception, and cannot be imported."""
+    """Return whether a Rust library panicked: pyo3_runtime.PanicException is no Exception and cannot be imported."""
     return type(exc).__name__ == "PanicException"

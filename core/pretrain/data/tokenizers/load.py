@@ -1,4 +1,4 @@
-"""The tokenizer that a recipe names."""
+"""Load the tokenizer that a recipe names."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def load_tokenizer(section: NamesTokenizer) -> Tokenizer:
     """
     if section.type == "bytes":
         return ByteTokenizer()
-    # Reading GPT-2's files takes 0.2 s and the library 30 ms; who only counts bytes pays neither.
+    # Imported late: reading GPT-2's files takes 0.2 s and the library 30 ms, which the byte tokenizer does not need.
     from pretrain.data.tokenizers import bpe  # noqa: PLC0415
 
     if section.type == "gpt2":
@@ -33,11 +33,12 @@ def load_tokenizer(section: NamesTokenizer) -> Tokenizer:
 
 
 class Encoder(NamedTuple):
-    """What encodes a corpus.
+    """The tokenizers that encode a corpus.
 
     Attributes:
-        tokenizer: the fastest that is known to give the ids.
-        reference: loads the one that defines them; None if `tokenizer` does. A fast one lets other threads run.
+        tokenizer: the fastest one that is known to give the right ids.
+        reference: loads the tokenizer that defines the ids; None if `tokenizer` does. With a reference, `tokenizer`
+            releases the GIL.
     """
 
     tokenizer: Tokenizer
@@ -45,14 +46,14 @@ class Encoder(NamedTuple):
 
 
 def load_encoder(section: NamesTokenizer, *, reference_only: bool = False) -> Encoder:
-    """Load gigatoken's form of the tokenizer that `section` names, where there is one, unless `reference_only`.
+    """Load the tokenizer that `section` names, in gigatoken if it supports it, unless `reference_only`.
 
     Raises:
         DataError: as `load_tokenizer`.
     """
     if section.type == "bytes" or reference_only:
         return Encoder(load_tokenizer(section), None)
-    from pretrain.data.tokenizers import fast  # noqa: PLC0415  who does not encode much does not need it
+    from pretrain.data.tokenizers import fast  # noqa: PLC0415  slow import, not needed for small corpora
 
     if section.type == "gpt2":
         found = fast.gpt2(_path(section, "vocab_file"), _path(section, "merge_file"))

@@ -1,4 +1,4 @@
-"""What every tokenizer can do."""
+"""Interface of all tokenizers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Tokenizer(Protocol):
 
     @property
     def added_tokens(self) -> Sequence[str]:
-        """Tokens that are looked for in a text before it is divided; empty where there are none."""
+        """Tokens that are searched in a text before pre-tokenization; may be empty."""
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of `text`, without an end-of-document token."""
@@ -43,4 +43,4 @@ class Tokenizer(Protocol):
         """Return the ids of each text, as `encode` would; in the calling thread."""
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of `ids`; ids outside the vocabulary, as a padded embedding can give, are left out."""
+        """Return the text of `ids`. Ids outside the vocabulary (from a padded embedding) are left out."""

@@ -1,4 +1,4 @@
-"""Training a byte-level BPE tokenizer, the kind GPT-2 has."""
+"""Train a byte-level BPE tokenizer, as GPT-2's."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def train_tokenizer(
     number of tokens is less than `vocab_size` if the texts have fewer different pairs to merge.
 
     Args:
-        texts: what it is trained on; read once, not kept.
-        vocab_size: number of tokens wanted, 257 to 4,194,304.
+        texts: training text; read once, not kept.
+        vocab_size: desired number of tokens, 257 to 4,194,304.
         output: the file; read it with type huggingface.
         force: replace an existing file.
         show_progress: draw a progress bar on stderr.

@@ -1,4 +1,4 @@
-"""Packed files read as a stream, never unpacked to disk."""
+"""Read compressed files as a stream, never decompressed to disk."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 _DAMAGE = (EOFError, lzma.LZMAError, zlib.error, zstandard.ZstdError)
 _BUFFER = 1 << 20
-"""Unpacked bytes at once: whoever unpacks lets other threads run, and waits for them after each call."""
+"""Decompressed bytes per call: each call releases the GIL, and waits for it afterwards."""
 
 
 @contextmanager
-def unpacked(path: Path) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
-    """Open a file: its content, unpacked where its name ends in .gz, .xz, .bz2 or .zst, and the file on disk itself.
+def open_decompressed(path: Path) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
+    """Open a file, decompressing it if its name ends in .gz, .xz, .bz2 or .zst; yield its content and the raw file.
 
     Raises:
-        DataError: the file cannot be read, or is not what its name says. Also when that is found while it is read.
+        DataError: the file cannot be read, or its format is not that of its name; also raised while it is read.
     """
     opener = OPENERS.get(path.suffix.lower())
     try:
@@ -39,20 +39,20 @@ def unpacked(path: Path) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
                 _refuse_empty()
             yield (opener(raw) if opener else raw), raw
     except (*_DAMAGE, OSError) as exc:
-        if isinstance(exc, OSError) and exc.errno is not None:  # gzip's and bz2's own have none
+        if isinstance(exc, OSError) and exc.errno is not None:  # errors of gzip and bz2 have none
             msg = f"{path} cannot be read: {exc.strerror}."
         else:
-            msg = f"{path} cannot be unpacked: {exc}.\nIs it complete, and is it what its name says?"
+            msg = f"{path} cannot be decompressed: {exc}.\nIs it complete, and is it what its name says?"
         raise DataError(msg) from exc
 
 
 def _refuse_empty() -> None:
-    msg = "the file is empty, and nothing that was packed is"
+    msg = "the file is empty, which no compressed file is"
     raise EOFError(msg)
 
 
 class _Frame(Protocol):
-    """What unpacks one frame (xz and bzip2 say stream), of which a file may hold many, one after the other."""
+    """Decompressor of one frame (a stream in xz and bzip2); a file may hold many frames, one after the other."""
 
     @property
     def eof(self) -> bool: ...
@@ -64,7 +64,7 @@ class _Frame(Protocol):
 
 
 class _Wrapped:
-    """An object of zlib or zstandard, with what those of the other libraries say of themselves."""
+    """A decompressor of zlib or zstandard, with the attributes that those of lzma and bz2 have."""
 
     def __init__(self, frame: Any) -> None:
         self._frame = frame
@@ -82,10 +82,10 @@ class _Zstandard(_Wrapped):
     needs_input = True
 
     def __init__(self) -> None:
-        # zstd --long=31 needs a window of 2 GiB to be read.
+        # Files of zstd --long=31 need a window of 2 GiB.
         super().__init__(zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj())
 
-    def decompress(self, data: bytes, max_length: int) -> bytes:  # noqa: ARG002  the library gives everything at once
+    def decompress(self, data: bytes, max_length: int) -> bytes:  # noqa: ARG002  the library returns everything at once
         return bytes(self._frame.decompress(data))
 
 
@@ -99,17 +99,17 @@ class _Gzip(_Wrapped):
         return not self._full
 
     def decompress(self, data: bytes, max_length: int) -> bytes:
-        unpacked: bytes = self._frame.decompress(self._frame.unconsumed_tail + data, max_length)
-        # All may be read while some of it is not yet unpacked.
-        self._full = len(unpacked) == max_length
-        return unpacked
+        decompressed: bytes = self._frame.decompress(self._frame.unconsumed_tail + data, max_length)
+        # All input may be read while some of it is not yet decompressed.
+        self._full = len(decompressed) == max_length
+        return decompressed
 
 
 class _Frames(io.RawIOBase):
-    """The frames of a file, of which each must be whole.
+    """The frames of a file; each must be complete.
 
-    The libraries' own readers take what they do not understand after a frame (lzma.py and bz2.py) or a cut within one
-    (zstandard) for the end of the file.
+    The libraries' own readers treat garbage after a frame (lzma and bz2) or a truncated frame (zstandard) as the end of
+    the file.
     """
 
     def __init__(self, raw: IO[bytes], new: Callable[[], _Frame], at_once: int, padding: int) -> None:
@@ -127,35 +127,35 @@ class _Frames(io.RawIOBase):
     def readinto(self, buffer: WriteableBuffer) -> int:
         target = memoryview(buffer).cast("B")
         while not self._ready and not self._ended:
-            packed = self._next_frame() if self._frame.eof else self._more()
+            compressed = self._next_frame() if self._frame.eof else self._more()
             self._ended = self._frame.eof
-            self._ready = memoryview(b"" if self._ended else self._frame.decompress(packed, len(target)))
+            self._ready = memoryview(b"" if self._ended else self._frame.decompress(compressed, len(target)))
         count = min(len(target), len(self._ready))
         target[:count] = self._ready[:count]
         self._ready = self._ready[count:]
         return count
 
     def _more(self) -> bytes:
-        """Return what the frame goes on with."""
-        packed = self._raw.read(self._at_once) if self._frame.needs_input else b""
-        if not packed and self._frame.needs_input:
+        """Return more input of the current frame."""
+        compressed = self._raw.read(self._at_once) if self._frame.needs_input else b""
+        if not compressed and self._frame.needs_input:
             msg = "the file ends within a frame"
             raise EOFError(msg)
-        return packed
+        return compressed
 
     def _next_frame(self) -> bytes:
-        """Begin another frame and return what it begins with, unless the file ends."""
-        packed, zeros = self._frame.unused_data or self._raw.read(self._at_once), 0
-        while self._padding and packed.startswith(b"\0"):
-            rest = packed.lstrip(b"\0")
-            zeros += len(packed) - len(rest)
-            packed = rest or self._raw.read(self._at_once)
+        """Begin the next frame, unless the file ends, and return its first bytes."""
+        compressed, zeros = self._frame.unused_data or self._raw.read(self._at_once), 0
+        while self._padding and compressed.startswith(b"\0"):
+            rest = compressed.lstrip(b"\0")
+            zeros += len(compressed) - len(rest)
+            compressed = rest or self._raw.read(self._at_once)
         if zeros and zeros % self._padding:
             msg = f"{zeros} zeros after a frame are no padding"
             raise EOFError(msg)
-        if packed:
+        if compressed:
             self._frame = self._new()
-        return packed
+        return compressed
 
 
 def _opener(new: Callable[[], _Frame], *, at_once: int = 1 << 18, padding: int = 0) -> Callable[[IO[bytes]], IO[bytes]]:
@@ -166,6 +166,6 @@ OPENERS: dict[str, Callable[[IO[bytes]], Any]] = {
     ".gz": _opener(_Gzip, padding=1),
     ".xz": _opener(partial(lzma.LZMADecompressor, lzma.FORMAT_XZ), padding=4),
     ".bz2": _opener(bz2.BZ2Decompressor),
-    ".zst": _opener(_Zstandard, at_once=1 << 15),  # all that these become is in memory
+    ".zst": _opener(_Zstandard, at_once=1 << 15),  # the whole output of one call is in memory
 }
-"""By the end of the name."""
+"""Openers by suffix."""

@@ -1,4 +1,4 @@
-"""Documents from what was read: lines of JSON with the text under one key, plain texts, and rows of tables."""
+"""Parse documents: lines of JSON with the text under one key, plain texts, and rows of tables."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Faults:
-    """What of a chunk is no document.
+    """Malformed documents of a chunk.
 
     Attributes:
-        skip: leave it out and count; otherwise the first one is raised.
-        count: how many there were.
-        first: the first's line of the chunk, from 0, and what was wrong with it.
+        skip: leave them out and count them; otherwise the first one is raised.
+        count: number of malformed documents.
+        first: line of the first one in the chunk, from 0, and its error.
     """
 
     skip: bool = False
@@ -35,7 +35,7 @@ class Faults:
     first: tuple[int, str] | None = None
 
     def add(self, chunk: Chunk, number: int, fault: str) -> None:
-        """Count one, or raise it. To say where it is can take reading the file up to there, so only one is told."""
+        """Count one, or raise it. Only the first is located, because that can mean reading the file up to there."""
         if not self.skip:
             msg = f"{where(chunk, number)}: {fault}"
             raise DataError(msg)
@@ -45,17 +45,17 @@ class Faults:
 
 @dataclass(frozen=True, slots=True)
 class Documents:
-    """The documents of a chunk, each as its sentences; one whose text is a single string has one."""
+    """The documents of a chunk, each a list of sentences; a document with a single string has one sentence."""
 
     texts: list[list[str]]
     faults: Faults = field(default_factory=Faults)
 
 
 def read_documents(chunk: Chunk, key: str, *, skip: bool = False) -> Documents:
-    """Return the documents of a chunk; empty lines are none.
+    """Return the documents of a chunk; empty lines are skipped.
 
     Raises:
-        DataError: unless `skip`: a line is not a JSON object in UTF-8 with text under `key`, or a row holds no text;
+        DataError: unless `skip`, if a line is not a JSON object in UTF-8 with text under `key`, or a row holds no text;
             names the file and the line.
     """
     faults = Faults(skip)
@@ -72,10 +72,10 @@ def read_documents(chunk: Chunk, key: str, *, skip: bool = False) -> Documents:
 
 
 def read_texts(paths: Sequence[Path], key: str) -> Iterator[str]:
-    """Yield texts: of JSONL and tables sentence by sentence, of other files parts of about two mebibytes.
+    """Yield texts: sentences of JSONL and tables; parts of about 2 MiB of other files.
 
     Raises:
-        DataError: a file cannot be read, or something in it is no document.
+        DataError: a file cannot be read, or holds a malformed document.
     """
     for source in find_sources(paths, otherwise="text"):
         as_lines = replace(source, kind="lines") if source.kind == "text" else source
@@ -86,7 +86,7 @@ def read_texts(paths: Sequence[Path], key: str) -> Iterator[str]:
 
 
 class _FaultError(Exception):
-    """What is wrong, without the place."""
+    """Error of a malformed document, without its location."""
 
 
 def _entries(chunk: Chunk) -> Iterator[tuple[int, object]]:
@@ -120,8 +120,8 @@ def _value(line: bytes, key: str) -> object:
     try:
         entry = orjson.loads(line)
     except orjson.JSONDecodeError:
-        # Python's reader takes more (NaN, half a surrogate pair), as Megatron's tool does, and says what is wrong.
-        entry = _read_slowly(line, key)
+        # Python's parser accepts more (NaN, half a surrogate pair), as Megatron's tool does, and reports the error.
+        entry = _read_with_json(line, key)
     if not isinstance(entry, dict) or key not in entry:
         given = f"the keys {', '.join(map(repr, entry)) or '(none)'}" if isinstance(entry, dict) else f"{entry!r:.40}"
         msg = f"no key '{key}'; the line has {given:.400}.\nName the key that holds the text with --json-key."
@@ -129,7 +129,7 @@ def _value(line: bytes, key: str) -> object:
     return entry[key]
 
 
-def _read_slowly(line: bytes, key: str) -> object:
+def _read_with_json(line: bytes, key: str) -> object:
     try:
         entry = json.loads(_decoded(line))
     except (ValueError, RecursionError) as exc:
@@ -143,7 +143,7 @@ def _read_slowly(line: bytes, key: str) -> object:
 
 
 def _check_surrogates(text: str) -> None:
-    r"""A \ud800 without its other half is valid JSON, but no text: no tokenizer takes it."""
+    r"""Reject a \ud800 without its other half: it is valid JSON, but not Unicode, and no tokenizer accepts it."""
     try:
         text.encode()
     except UnicodeEncodeError as exc:
@@ -161,7 +161,7 @@ def _decoded(content: bytes) -> str:
 
 def where(chunk: Chunk, number: int = 0) -> str:
     """Return "file:line" of a line of `chunk`, by default its first."""
-    # Lines of a file that can be read again are counted only now, when somebody wants to know.
+    # Lines of an uncompressed file are counted only now, when their number is needed.
     first = chunk.first_line or 1 + _lines_before(chunk)
     return f"{chunk.path}:{first + number}"
 

@@ -1,4 +1,4 @@
-"""What a build reads: files, patterns, comma lists and folders become a list of sources in a fixed order."""
+"""Find the inputs of a build: files, patterns, comma lists and folders become a list of sources in a fixed order."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _KINDS: dict[str, Kind] = {
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One file, or of a file of lines the part that one shard reads.
+    """One file, or the part of a file of lines that one shard reads.
 
     Attributes:
         path: the file.
         kind: one JSON object a line; one text; a table.
         size: bytes on disk.
-        begin: lines that begin before this byte belong to somebody else.
-        end: lines that begin at this byte or after it do, too; `size` where the whole file is read.
+        begin: lines that begin before this byte belong to another shard.
+        end: lines that begin at this byte or after it do, too; `size` if the whole file is read.
     """
 
     path: Path
@@ -45,49 +45,49 @@ class Source:
     end: int
 
     @property
-    def packed(self) -> bool:
-        """Whether it is unpacked while it is read."""
+    def compressed(self) -> bool:
+        """True if it is decompressed while it is read."""
         return self.path.suffix.lower() in OPENERS
 
 
 def kind_of(path: Path, *, otherwise: Kind) -> Kind:
-    """Return what a file holds by the end of its name, that of packing left out."""
+    """Return the kind of a file by its suffix; a suffix of compression is ignored."""
     suffix = Path(path.stem).suffix if path.suffix.lower() in OPENERS else path.suffix
     return _KINDS.get(suffix.lower(), otherwise)
 
 
 def find_sources(inputs: Sequence[Path], *, otherwise: Kind = "lines", output: Path | None = None) -> list[Source]:
-    """Return the files that `inputs` name, in that order; what a pattern or a folder holds is sorted by name.
+    """Return the files that `inputs` name, in that order; the files of a pattern or folder are sorted by name.
 
-    A file that is named is JSONL unless its name says otherwise (.txt, .md, .rst, .parquet, .arrow). In a folder every
-    other file is a text, one document each; hidden ones are left out. A folder that Hugging Face's `save_to_disk` made
-    is the rows of its dataset.
+    A file that is named is JSONL unless its suffix says otherwise (.txt, .md, .rst, .parquet, .arrow). In a folder
+    every other file is a text of one document; hidden files are left out. A folder written by Hugging Face's
+    `save_to_disk` yields the rows of its dataset.
 
     Args:
         inputs: files, folders, patterns (`shard-*.jsonl.zst`), and several of them with commas between.
-        otherwise: what a file is that is named and whose name does not say.
-        output: the folder of the build that reads them. A build that goes on would read it, so it may be in no folder
-            that is read.
+        otherwise: kind of a named file with an unknown suffix.
+        output: the folder of the build itself. It must not be in a folder that is read, because a continued build would
+            then read it.
 
     Raises:
-        DataError: something does not exist, is a pipe or a device, or a folder cannot be read, holds several splits or
-            the output.
+        DataError: an input does not exist, or is a pipe or a device; or a folder cannot be read, holds several splits,
+            or holds the output.
     """
     refuse = _refusing(output)
     parts = (part for given in inputs for part in expand(given, output))
     sources = [source for part in parts for source in _sources_of(part, otherwise, refuse)]
     if not sources:
-        msg = f"{', '.join(map(str, inputs))}: no file is in there."
+        msg = f"{', '.join(map(str, inputs))}: no file found."
         raise DataError(msg)
     return sources
 
 
 _Identity = tuple[int, int]
-"""Device and inode: what two names of one folder have in common."""
+"""Device and inode: equal for two names of one folder."""
 
 
 def _refusing(output: Path | None) -> Callable[[str | Path], _Identity]:
-    """Return what identifies a folder, and raises DataError if `output` is in it."""
+    """Return a function that gives a folder's identity, and raises DataError if `output` is in the folder."""
     above = [folder for folder in (output, *output.absolute().parents) if folder.exists()] if output else []
     taken = set(map(_identity, above))
 
@@ -137,7 +137,7 @@ def _dataset_files(folder: Path) -> Iterable[Path]:
 
 
 def _files_below(folder: Path, refuse: Callable[[str | Path], _Identity]) -> list[Path]:
-    """Return the files in a folder, those behind a link to a folder too; a link to a folder that holds it is a loop."""
+    """Return the files below a folder. Links to folders are followed, except to a folder that holds the link."""
     files: list[Path] = []
     left: list[tuple[str, frozenset[_Identity]]] = [(str(folder), frozenset())]
     while left:
@@ -147,7 +147,7 @@ def _files_below(folder: Path, refuse: Callable[[str | Path], _Identity]) -> lis
             for entry in () if here in above else _shown(parent):
                 if entry.is_dir():
                     left.append((entry.path, above | {here}))
-                else:  # a pipe or a dead link is not passed over
+                else:  # a pipe or a dead link is kept, and raises later
                     files.append(Path(entry.path))
         except OSError as exc:
             msg = f"{exc.filename or parent} cannot be read: {exc.strerror or exc}."
@@ -167,6 +167,6 @@ def _source(path: Path, kind: Kind) -> Source:
         msg = f"{path} cannot be read: {exc.strerror or exc}."
         raise DataError(msg) from exc
     if not stat.S_ISREG(found.st_mode):  # a pipe has no size, and a build that is continued reads again
-        msg = f"{path} is neither a file nor a folder, but a pipe or a device.\nWrite what it gives to a file first."
+        msg = f"{path} is neither a file nor a folder, but a pipe or a device.\nWrite its content to a file first."
         raise DataError(msg)
     return Source(path, kind, found.st_size, 0, found.st_size)

@@ -1,4 +1,4 @@
-"""Comma lists and patterns become the paths they name. A pattern leaves out what builds write, and it alone."""
+"""Expand comma lists and patterns to paths. A pattern leaves out the output of builds, and nothing else."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _ENDS = (".bin", ".idx", ".tokenizer.json")
 
 
 def expand(given: Path, output: Path | None = None) -> Iterator[Path]:
-    """Take a comma list apart, unless a file has that name; expand patterns, sorted by name.
+    """Split a comma list, unless a file has that name; expand patterns, sorted by name.
 
     Args:
-        given: what the user wrote.
-        output: a folder that will be made, and that no pattern may find when the same command is given again.
+        given: the user's input.
+        output: a folder that will be made; no pattern may match it when the same command is given again.
 
     Raises:
         DataError: something does not exist, or `output` will be in a folder that a pattern matches.
@@ -44,10 +44,10 @@ def _exists(path: Path) -> bool:
 
 
 def _matches(pattern: str, output: Path | None) -> Iterator[Path]:
-    found = list(map(Path, sorted(glob.glob(pattern, recursive=True))))  # noqa: PTH207  takes no absolute pattern
+    found = list(map(Path, sorted(glob.glob(pattern, recursive=True))))  # noqa: PTH207  Path.glob takes no absolute pattern
     matches = [path for path in found if not _is_written_by_builds(path)]
     if not matches:
-        nothing = "no file but what builds have written" if found else "no file"
+        nothing = "only the output of builds" if found else "no file"
         msg = f"{pattern} does not exist, and as a pattern it matches {nothing}."
         raise DataError(msg)
     for folder in output.parents if output else ():
@@ -57,12 +57,12 @@ def _matches(pattern: str, output: Path | None) -> Iterator[Path]:
             )
             raise DataError(msg)
     folders = {path for path in matches if path.is_dir()}
-    # `in/**` finds a folder and all that it holds, which is read with it.
+    # `in/**` matches a folder and all that it holds; the folder is read as a whole.
     yield from (path for path in matches if folders.isdisjoint(path.parents))
 
 
 def _is_written_by_builds(path: Path) -> bool:
-    """Return whether it is of a build at work, or of one that ended, be it this moment."""
+    """Return whether a path belongs to a running build, or to one that has ended, even at this moment."""
     if ".partial" in str(path) and any(map(_is_unfinished, (path, *path.parents))):
         return True
     prefixes = [Path(str(path).removesuffix(end)) for end in _ENDS if path.name.endswith(end)]
@@ -70,7 +70,7 @@ def _is_written_by_builds(path: Path) -> bool:
 
 
 def _has_token_files(prefix: Path) -> bool:
-    folder = folder_of(prefix)  # looked at first: before it goes, the index has its name
+    folder = folder_of(prefix)  # checked first: the index is at its name before the folder is removed
     return (folder.exists() and _is_unfinished(folder)) or (bin_path(prefix).exists() and idx_path(prefix).exists())
 
 
@@ -83,11 +83,11 @@ def _is_unfinished(folder: Path) -> bool:
         return True
     except OSError:
         return False
-    return bool(names & {STATE, "lock"}) or names <= {*FILES, INDEX}  # the second while it is made or removed
+    return bool(names & {STATE, "lock"}) or names <= {*FILES, INDEX}  # the second: while the folder is made or removed
 
 
 def _will_match(pattern: str, folder: Path) -> bool:
-    """Return whether a pattern matches a folder that is not there yet."""
+    """Return whether a pattern would match a folder that does not exist yet."""
     wanted, names = Path(pattern).absolute().parts, folder.absolute().parts
     if "**" in wanted:
         wanted = wanted[: wanted.index("**")]

@@ -1,11 +1,11 @@
-"""Reading sources a chunk at a time, from any place on."""
+"""Read sources chunk by chunk, from any position."""
 
 from __future__ import annotations
 
 from typing import IO, TYPE_CHECKING
 
 from pretrain.data.corpus.chunks import CHUNK_BYTES, LONGEST_DOCUMENT, START, TOO_LONG, Chunk, Place
-from pretrain.data.corpus.sources.compression import unpacked
+from pretrain.data.corpus.sources.compression import open_decompressed
 from pretrain.data.corpus.sources.tables import read_rows
 
 if TYPE_CHECKING:
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 def read_chunks(
     sources: Sequence[Source], key: str, start: Place = START, *, chunk_bytes: int = CHUNK_BYTES
 ) -> Generator[Chunk]:
-    """Yield the content of the sources in order from `start` on, two mebibytes or one document at a time.
+    """Yield the content of the sources in order from `start` on, 2 MiB or one document at a time.
 
     Args:
-        sources: what is read.
+        sources: read in this order.
         key: the column of a table.
-        start: where to begin.
-        chunk_bytes: how much to read at a time.
+        start: position of the first chunk.
+        chunk_bytes: bytes of a chunk, about.
 
     Raises:
-        DataError: a file cannot be read or unpacked, or a table has no such column.
+        DataError: a file cannot be read or decompressed, or a table has no such column.
     """
     for number in range(start.source, len(sources)):
         source, place = sources[number], start if number == start.source else Place(number)
@@ -39,7 +39,7 @@ def read_chunks(
 
 
 def _text(source: Source, number: int) -> Iterator[Chunk]:
-    with unpacked(source.path) as (stream, _):
+    with open_decompressed(source.path) as (stream, _):
         content = stream.read(LONGEST_DOCUMENT + 1)
     fault = TOO_LONG if len(content) > LONGEST_DOCUMENT else None
     content = b"" if fault else content
@@ -47,9 +47,9 @@ def _text(source: Source, number: int) -> Iterator[Chunk]:
 
 
 def _lines(source: Source, place: Place, chunk_bytes: int) -> Iterator[Chunk]:
-    with unpacked(source.path) as (stream, raw):
+    with open_decompressed(source.path) as (stream, raw):
         offset, line = _find(stream, source, place)
-        end = None if source.packed else source.end
+        end = None if source.compressed else source.end
         while end is None or offset < end:
             content = stream.read(chunk_bytes if end is None else min(chunk_bytes, end - offset))
             if not content:
@@ -64,11 +64,11 @@ def _lines(source: Source, place: Place, chunk_bytes: int) -> Iterator[Chunk]:
 def _find(stream: IO[bytes], source: Source, place: Place) -> tuple[int, int]:
     """Go to `place`, or to the first line that the source's part holds; return offset and line number."""
     if place.offset:
-        _skip(stream, place.offset, seekable=not source.packed)
+        _skip(stream, place.offset, seekable=not source.compressed)
         return place.offset, place.line
     if not source.begin:
-        return 0, int(source.packed)
-    stream.seek(source.begin - 1)  # a line may begin exactly at `begin`: its predecessor's end tells
+        return 0, int(source.compressed)
+    stream.seek(source.begin - 1)  # a line may begin exactly at `begin`: then the byte before is a newline
     return source.begin - 1 + _rest_of_line(stream), 0
 
 
@@ -81,7 +81,7 @@ def _skip(stream: IO[bytes], count: int, *, seekable: bool) -> None:
 
 
 def _whole_lines(stream: IO[bytes], content: bytes) -> Iterator[tuple[bytes, int, str | None]]:
-    """Complete the last line of `content`; yield lines, their bytes, and None or what is wrong with them."""
+    """Complete the last line of `content`; yield lines, their size in bytes, and their error or None."""
     begin = content.rfind(b"\n") + 1
     if begin == len(content):
         yield content, len(content), None
@@ -93,12 +93,12 @@ def _whole_lines(stream: IO[bytes], content: bytes) -> Iterator[tuple[bytes, int
     if begin:
         yield content[:begin], begin, None
     size = len(content) - begin + len(rest)
-    del content, rest  # not kept while the line is passed over
+    del content, rest  # freed while the rest of the line is skipped
     yield b"", size + _rest_of_line(stream), TOO_LONG
 
 
 def _rest_of_line(stream: IO[bytes]) -> int:
-    """Pass over the rest of a line and return its bytes."""
+    """Skip the rest of a line and return its size in bytes."""
     size = 0
     while part := stream.readline(CHUNK_BYTES):
         size += len(part)

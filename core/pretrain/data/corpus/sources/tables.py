@@ -1,4 +1,4 @@
-"""Texts from tables: parquet, and the arrow files of Hugging Face's datasets."""
+"""Read texts from tables: parquet, and the arrow files of Hugging Face's datasets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pretrain.data.corpus.sources.inputs import Source
 
 _ROWS = 64
-"""Rows that are decoded at once: few, because one can be long."""
+"""Rows that are decoded together: few, because one can be long."""
 
 
 def read_rows(source: Source, column: str, place: Place, chunk_bytes: int) -> Iterator[Chunk]:
@@ -41,14 +41,14 @@ def read_rows(source: Source, column: str, place: Place, chunk_bytes: int) -> It
 
 
 def _parts(batch: Any, chunk_bytes: int) -> Iterator[list[object]]:
-    """Cut a batch into lists of about `chunk_bytes`, one row at least."""
+    """Split a batch into lists of about `chunk_bytes`, one row at least."""
     rows = max(1, min(_ROWS, chunk_bytes * len(batch) // max(batch.nbytes, 1)))
     for first in range(0, len(batch), rows):
         yield batch.slice(first, rows).to_pylist()
 
 
 def _undecoded(batch: Any) -> Any:
-    """Return strings as bytes, so that one that is not UTF-8 is found where documents are."""
+    """Return strings as bytes, so that invalid UTF-8 is reported by the parser of documents."""
     import pyarrow as pa  # noqa: PLC0415  an extra
 
     is_text = pa.types.is_string(batch.type) or pa.types.is_large_string(batch.type)
@@ -68,7 +68,7 @@ class _Parquet:
             yield batch.column(0)
 
     def position(self, row: int) -> int:
-        """Return about how many bytes of the file are read."""
+        """Return the approximate number of bytes read."""
         return int(self._size * row // max(self._table.metadata.num_rows, 1))
 
 
@@ -87,8 +87,8 @@ class _Arrow:
         for batch in self._stream:
             yield batch.column(place)
 
-    def position(self, row: int) -> int:  # noqa: ARG002  a stream does not say how many rows it has
-        """Return how many bytes of the file are read."""
+    def position(self, row: int) -> int:  # noqa: ARG002  a stream does not know its number of rows
+        """Return the number of bytes read."""
         return int(self._file.tell())
 
 

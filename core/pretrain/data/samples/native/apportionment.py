@@ -1,4 +1,4 @@
-"""Whose turn is it? Samples of several datasets in proportion to weights, from any position on."""
+"""Interleave samples of several datasets in proportion to weights, from any position on."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 
 class Apportionment:
-    """An endless sequence of turns, every beginning of which is shared out as fairly as whole samples allow.
+    """An endless sequence of turns, apportioned to datasets as fairly as whole samples allow, in every prefix.
 
     The k-th turn of a dataset of weight w, from 0, has the key (2 k + 1) / w, and turns come in the order of their keys
-    (the method of Webster and Sainte-Lague, by which parliaments share out seats). So what a position is follows from
-    the position alone. Arithmetic is exact.
+    (the method of Webster and Sainte-Lague, by which parliaments apportion seats). So the dataset of a position follows
+    from the position alone. Arithmetic is exact.
 
     Example:
         turns = Apportionment([2.0, 1.0])
@@ -29,9 +29,9 @@ class Apportionment:
         self._weights = [numerator * (common // denominator) for numerator, denominator in ratios]
 
     def before(self, position: int) -> list[int]:
-        """Return how many turns each dataset has had before a position."""
+        """Return the number of turns that each dataset has before a position."""
         total = sum(self._weights)
-        # All turns whose key is at most 2 * position / total; these are about as many as asked for.
+        # All turns with a key of at most 2 * position / total; their number is about `position`.
         counts = [(2 * position * weight + total) // (2 * total) for weight in self._weights]
         missing = position - sum(counts)
         if missing > 0:
@@ -41,7 +41,7 @@ class Apportionment:
         return counts
 
     def at(self, position: int) -> tuple[int, int]:
-        """Return whose turn it is, and how many turns that dataset has had before."""
+        """Return the dataset of a position, and the number of its earlier turns."""
         counts = self.before(position)
         dataset = min(range(len(counts)), key=lambda i: (self._key(i, counts[i]), i))
         return dataset, counts[dataset]

@@ -1,4 +1,4 @@
-"""The datasets of `data.index: native`."""
+"""Build the datasets of `data.index: native`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from pretrain.data.samples.checks import check_token_files
-from pretrain.data.samples.native.masks_and_positions import SampleForm
+from pretrain.data.samples.native.masks_and_positions import SampleFormat
 from pretrain.data.samples.native.split import NativeSamples
 from pretrain.data.samples.native.windows import Windows
 from pretrain.data.token_files.reading import TokenFile
@@ -14,24 +14,24 @@ from pretrain.data.token_files.reading import TokenFile
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pretrain.data.samples.counts import Samples
+    from pretrain.data.samples.counts import SampleCounts
     from pretrain.data.tokenizers import Tokenizer
     from pretrain.recipe import Recipe
 
 
 def native_samples(
-    recipe: Recipe, tokenizer: Tokenizer, parts: Sequence[tuple[str, float]], samples: Samples, *, check: bool
+    recipe: Recipe, tokenizer: Tokenizer, parts: Sequence[tuple[str, float]], samples: SampleCounts, *, check: bool
 ) -> list[NativeSamples | None]:
-    """Return the samples of training, validation and test; None for a split of none.
+    """Return the samples of training, validation and test; None for a split that is not read.
 
-    Nothing but a bounded part of each file is read, and no rank waits for another.
+    Only a bounded part of each file is read, and no rank waits for another.
 
     Args:
-        recipe: its sections `data`, `model.seq_length` and `train.seed` are read.
+        recipe: uses its section `data`, `model.seq_length` and `train.seed`.
         tokenizer: the one the data was made with.
         parts: path and weight of every token file.
-        samples: how many are read from each split.
-        check: whether ids, tokenizer and splits are looked at; ranks that read no samples leave that to the others.
+        samples: number of samples that are read from each split.
+        check: check ids, tokenizer and splits; ranks that read no samples leave that to the others.
 
     Raises:
         DataError: a token file is missing, damaged, made with another tokenizer, or too small for its split.
@@ -42,7 +42,7 @@ def native_samples(
     needed = (samples.train, samples.valid, samples.test)
     for path, _ in parts if check else ():
         check_token_files(path, tokenizer, bounds, needed, seq_length)
-    form = SampleForm(
+    format_ = SampleFormat(
         eod=tokenizer.eod,
         eod_mask_loss=data.eod_mask_loss,
         reset_position_ids=data.reset_position_ids,
@@ -53,6 +53,6 @@ def native_samples(
 
     def split(share: tuple[float, float], length: int) -> NativeSamples:
         windows = [(Windows(file, name, share, seq_length, seed), weight) for file, name, weight in files]
-        return NativeSamples.of(windows, form, length)
+        return NativeSamples.of(windows, format_, length)
 
     return [split(share, length) if length else None for share, length in zip(bounds, needed, strict=True)]

@@ -1,4 +1,4 @@
-"""A run of ids as a sample of the training: Megatron's masks and positions."""
+"""Convert ids to a training sample, with Megatron's masks and positions."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SampleForm:
-    """The keys of section `data` that say what a document's end does; the same as megatron-core's GPTDataset."""
+class SampleFormat:
+    """Options of section `data` for the ends of documents; the result equals that of megatron-core's GPTDataset."""
 
     eod: int
     eod_mask_loss: bool
@@ -24,7 +24,7 @@ class SampleForm:
 
     def __call__(self, ids: npt.NDArray[Any]) -> dict[str, Tensor]:
         """Return the sample, as `pretrain.data.samples.datasets.Datasets` describes it, of ids [seq_length + 1]."""
-        ids = ids.astype(np.int64)  # the one copy, out of the mapped file
+        ids = ids.astype(np.int64)  # the only copy, from the mapped file
         tokens = ids[:-1]
         is_end = tokens == self.eod
         positions = np.arange(tokens.size)
@@ -42,7 +42,7 @@ class SampleForm:
 
 
 def _document_begins(is_end: npt.NDArray[np.bool_], positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return for each place where its document begins; an end-of-document token belongs to the document it ends."""
+    """Return the begin of each token's document; an end-of-document token belongs to the document that it ends."""
     begins = np.zeros_like(positions)
     begins[1:] = np.maximum.accumulate(np.where(is_end, positions + 1, 0))[:-1]
     return begins

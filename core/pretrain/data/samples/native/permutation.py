@@ -1,4 +1,4 @@
-"""A shuffle that is computed, not stored."""
+"""Permutation that is computed, not stored."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ _ROUNDS = 6
 
 
 class Permutation:
-    """A keyed bijection of range(size): one element costs a few microseconds, none costs memory.
+    """A keyed bijection of range(size): one element takes a few microseconds and no memory.
 
-    A Feistel network of six rounds over a x b >= size cells, with BLAKE2b as its round function, walked until it lands
-    below size (Black and Rogaway, "Ciphers with arbitrary finite domains", 2002). As a and b are about the root of
-    size, hardly a cell lies outside.
+    A Feistel network of six rounds over a x b >= size cells, with BLAKE2b as its round function, iterated until the
+    result is below size (Black and Rogaway, "Ciphers with arbitrary finite domains", 2002). As a and b are about the
+    root of size, few cells lie outside.
 
     Example:
         shuffled = Permutation(5, b"key")
@@ -21,7 +21,7 @@ class Permutation:
     """
 
     def __init__(self, size: int, key: bytes) -> None:
-        """Choose one of the bijections.
+        """Choose the bijection of `key`.
 
         Args:
             size: of the range, at least 1.

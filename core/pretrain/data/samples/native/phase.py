@@ -1,4 +1,4 @@
-"""What has been read of each dataset, and in which proportions reading goes on."""
+"""Phases of a training: the samples read of each dataset so far, and the weights from there on."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Phase:
-    """A part of a training in which the blend stays as it is. Datasets are named by their identity.
+    """A part of a training with a constant blend. Datasets are named by their identity.
 
     Attributes:
-        begin: the sample of the training at which it began.
+        begin: sample of the training at which it begins.
         weights: of the datasets that are read.
-        read: samples that had been read before `begin` of every dataset there ever was.
+        read: samples read before `begin`, of every dataset of this and earlier phases.
     """
 
     begin: int
@@ -28,38 +28,38 @@ class Phase:
     read: dict[str, int] = field(default_factory=dict)
 
     def at(self, position: int) -> tuple[str, int]:
-        """Return the dataset of the training's sample at `position`, from `begin` on, and which of its samples it is.
+        """Return the dataset of the sample at `position` (from `begin` on), and the sample's number in that dataset.
 
-        The samples of a dataset are counted over all phases and epochs, so that none comes a second time before the
-        others had their turn, whatever became of the weights.
+        The samples of a dataset are counted over all phases and epochs. So no sample is read again before all others
+        were read, even if the weights change.
         """
         dataset, turn = self._turns.at(position - self.begin)
         name = self._names[dataset]
         return name, self.read.get(name, 0) + turn
 
     def read_before(self, position: int) -> dict[str, int]:
-        """Return the samples that have been read of every dataset before `position`."""
+        """Return the number of samples read of every dataset before `position`."""
         turns = dict(zip(self._names, self._turns.before(position - self.begin), strict=True))
         return {name: self.read.get(name, 0) + turns.get(name, 0) for name in self.read | turns}
 
-    def go_on(self, position: int, weights: Mapping[str, float]) -> Phase:
-        """Return the phase in which `position` is read, with which a new one begins if the weights are other ones."""
+    def resume(self, position: int, weights: Mapping[str, float]) -> Phase:
+        """Return the phase of `position`: this one, or a new one if the weights have changed."""
         if _shares(weights) == _shares(self.weights):
             return self
         return Phase(position, dict(weights), self.read_before(position))
 
     def to_mapping(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps."""
+        """Return the state for a checkpoint."""
         return asdict(self)
 
     @classmethod
     def from_mapping(cls, saved: Mapping[str, Any]) -> Self:
-        """Read what `to_mapping` gave."""
+        """Restore the result of `to_mapping`."""
         return cls(saved["begin"], dict(saved["weights"]), dict(saved["read"]))
 
     @cached_property
     def _names(self) -> list[str]:
-        return sorted(self.weights)  # not in the order of the recipe, which may change
+        return sorted(self.weights)  # the order in the recipe may change
 
     @cached_property
     def _turns(self) -> Apportionment:

@@ -1,4 +1,4 @@
-"""A recipe's split as a map-style dataset without an index."""
+"""Map-style dataset of a split, without an index."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from pretrain.data.samples.native.masks_and_positions import SampleForm
+    from pretrain.data.samples.native.masks_and_positions import SampleFormat
     from pretrain.data.samples.native.windows import Windows
 
 
@@ -22,24 +22,24 @@ class NativeSamples:
 
     Attributes:
         parts: the token files, by identity.
-        phase: which of them is read at a position.
-        form: makes a sample of ids.
-        length: samples that the training reads.
+        phase: chooses the file of a position.
+        format: converts ids to a sample.
+        length: number of samples that the training reads.
     """
 
     parts: Mapping[str, Windows]
     phase: Phase
-    form: SampleForm
+    format: SampleFormat
     length: int
 
     @classmethod
-    def of(cls, parts: list[tuple[Windows, float]], form: SampleForm, length: int) -> NativeSamples:
-        """Begin with nothing read; a file that is named twice has the sum of its weights."""
+    def of(cls, parts: list[tuple[Windows, float]], format_: SampleFormat, length: int) -> NativeSamples:
+        """Begin with nothing read; a file that is named twice gets the sum of its weights."""
         weights: dict[str, float] = {}
         for windows, weight in parts:
             weights[windows.identity] = weights.get(windows.identity, 0.0) + weight
         by_identity = {windows.identity: windows for windows, _ in parts}
-        return cls(parts=by_identity, phase=Phase(0, weights), form=form, length=length)
+        return cls(parts=by_identity, phase=Phase(0, weights), format=format_, length=length)
 
     def __len__(self) -> int:
         return self.length
@@ -50,24 +50,24 @@ class NativeSamples:
             msg = f"{position} is not in range({self.phase.begin}, {self.length})"
             raise IndexError(msg)
         name, number = self.phase.at(position)
-        return self.form(self.parts[name][number])
+        return self.format(self.parts[name][number])
 
-    def go_on(self, position: int, saved: Mapping[str, Any] | None) -> NativeSamples:
+    def resume(self, position: int, saved: Mapping[str, Any] | None) -> NativeSamples:
         """Return the samples from `position` on of a training whose checkpoint holds `saved`.
 
         Args:
             position: samples that the training has read.
-            saved: what `blend` was; None: nothing is known of what was read, as after another `data.index`.
+            saved: result of `blend` at that time; None if it is unknown, as after another `data.index`.
         """
         before = Phase.from_mapping(saved) if saved else Phase(position, self.phase.weights)
-        return replace(self, phase=before.go_on(position, self.phase.weights))
+        return replace(self, phase=before.resume(position, self.phase.weights))
 
     def blend(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps."""
+        """Return the state for a checkpoint."""
         return self.phase.to_mapping() | {"paths": {name: windows.prefix for name, windows in self.parts.items()}}
 
     def describe(self, position: int) -> list[str]:
-        """Return a line for each token file: its weight, and how much of it was read before a position."""
+        """Return a line for each token file: its weight, and the samples read of it before a position."""
         total, read = sum(self.phase.weights.values()), self.phase.read_before(position)
         return [
             f"{windows.prefix}: weight {self.phase.weights[name] / total:.4g}, {read.get(name, 0):,} samples read, "

@@ -1,4 +1,4 @@
-"""The samples of one split of a token file, each epoch in an order of its own."""
+"""Samples of one split of a token file, shuffled anew in each epoch."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ if TYPE_CHECKING:
 
 
 class Windows:
-    """Runs of seq_length + 1 ids, cut one after the other from a split, and shuffled.
+    """Consecutive runs of seq_length + 1 ids of a split, shuffled.
 
-    An epoch holds every token of the split once, but for fewer than `seq_length` at its two ends, which are others in
-    every epoch. The last id of a window, a label only, is the first of the next.
+    An epoch holds every token of the split once, except for fewer than `seq_length` at its two ends, which differ from
+    epoch to epoch. The last id of a window is only a label, and is the first id of the next window.
 
     Attributes:
         prefix: of the token files.
-        identity: what tells the content of the files from any other; it alone, with the seed, decides on the order.
-        per_epoch: samples of an epoch.
+        identity: hash of the content of the files; it and the seed alone determine the order.
+        per_epoch: number of samples in an epoch.
     """
 
     def __init__(self, file: TokenFile, identity: str, bounds: tuple[float, float], seq_length: int, seed: int) -> None:
-        """Look at the index of a token file.
+        """Find the split in the index of a token file.
 
         Args:
-            file: mapped.
-            identity: of it; not asked here, because it is read from the disk and serves every split.
+            file: mapped token file.
+            identity: of the file; given, because computing it reads from the disk, and it serves every split.
             bounds: of the split, as a share of the sequences (as Megatron cuts it).
             seq_length: tokens of a sample.
             seed: of all shuffles.
@@ -42,7 +42,7 @@ class Windows:
         self.per_epoch = (self._size - 1) // seq_length
 
     def __getitem__(self, number: int) -> npt.NDArray[Any]:
-        """Return the ids of a sample, [seq_length + 1], mapped from the file; epochs go on without an end."""
+        """Return the ids of a sample, [seq_length + 1], mapped from the file; epochs follow one another without end."""
         begin, shuffled = self._epoch(number // self.per_epoch)
         begin += shuffled(number % self.per_epoch) * self._seq_length
         return self._file.tokens[begin : begin + self._seq_length + 1]
@@ -56,12 +56,12 @@ class Windows:
         return lru_cache(maxsize=2)(self._start_epoch)
 
     def _start_epoch(self, epoch: int) -> tuple[int, Permutation]:
-        """Return where the first window of an epoch begins, in tokens of the file, and the epoch's order."""
+        """Return the begin of an epoch's first window, in tokens of the file, and the epoch's order."""
         key = blake2b(f"{self._seed} {self.identity} {epoch}".encode()).digest()
         surplus = self._size - 1 - self.per_epoch * self._seq_length
         shift = int.from_bytes(key[:8], "little") % (surplus + 1)
         return self._first + shift, Permutation(self.per_epoch, key)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the mapped files behind: a data worker maps them itself."""
+        """Leave out the mapped files: a data worker maps them itself."""
         return {name: value for name, value in self.__dict__.items() if name not in {"_file", "_epoch"}}
