@@ -1,7 +1,7 @@
 """The conformance kit against the abacus, as a file of its author's: `pytest tests/abacus/conformance.py`."""
 
+from pretrain.testing.device.training import TestTraining as OfTheKit
 from pretrain.testing.suite import *  # noqa: F403
-from pretrain.testing.training import TestTraining as OfTheKit
 
 BACKEND = "abacus"
 

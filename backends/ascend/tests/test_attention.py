@@ -11,8 +11,8 @@ from ascend_kit import operators
 from pretrain.plugins.offer import Decline, Offer
 from pretrain.plugins.requests import Mask
 from pretrain.testing import examples
-from pretrain.testing.comparison import assert_agrees, random
-from pretrain.testing.masks import example_mask, mask_with_empty_rows
+from pretrain.testing.comparing.comparison import assert_agrees, random
+from pretrain.testing.kernels.masks import example_mask, mask_with_empty_rows
 from pretrain.testing.subject import oracle
 from pretrain_ascend import attention, masks, sdpa
 from pretrain_ascend.fusion_attention import FusionAttention

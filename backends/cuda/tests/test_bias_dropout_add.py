@@ -7,9 +7,9 @@ import torch
 
 from pretrain.plugins.offer import Decline
 from pretrain.testing import examples
-from pretrain.testing.comparison import forward_backward, random
+from pretrain.testing.comparing.comparison import forward_backward, random
+from pretrain.testing.comparing.tolerance import assert_near
 from pretrain.testing.suite import TestBiasDropoutAdd, TestRandom, pytest_generate_tests, subject  # noqa: F401
-from pretrain.testing.tolerance import assert_near
 from pretrain_cuda import bias_dropout_add
 
 BACKEND = "kit.interpreted"

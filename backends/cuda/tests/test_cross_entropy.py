@@ -7,7 +7,7 @@ import torch
 
 from pretrain.plugins.offer import Decline
 from pretrain.testing import examples
-from pretrain.testing.comparison import assert_agrees, random
+from pretrain.testing.comparing.comparison import assert_agrees, random
 from pretrain.testing.subject import oracle
 from pretrain.testing.suite import TestCrossEntropy, pytest_generate_tests, subject  # noqa: F401
 from pretrain_cuda import cross_entropy

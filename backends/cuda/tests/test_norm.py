@@ -14,7 +14,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from pretrain.plugins.offer import Decline, Offer
 from pretrain.testing import examples
-from pretrain.testing.comparison import assert_agrees, forward_backward, random
+from pretrain.testing.comparing.comparison import assert_agrees, forward_backward, random
 from pretrain.testing.subject import oracle
 from pretrain.testing.suite import TestNorm, pytest_generate_tests, subject  # noqa: F401
 from pretrain_cuda import norm

@@ -7,8 +7,8 @@ import torch
 
 from pretrain.plugins.offer import Decline
 from pretrain.testing import examples
-from pretrain.testing.comparison import assert_agrees, random
-from pretrain.testing.rotary import rotations
+from pretrain.testing.comparing.comparison import assert_agrees, random
+from pretrain.testing.kernels.rotary import rotations
 from pretrain.testing.subject import oracle
 from pretrain.testing.suite import TestRotary, pytest_generate_tests, subject  # noqa: F401
 from pretrain_cuda import rotary

@@ -15,8 +15,8 @@ from torch.nn.attention import SDPBackend
 from pretrain.plugins.offer import Decline, Offer
 from pretrain.plugins.requests import Mask
 from pretrain.testing import examples
-from pretrain.testing.comparison import assert_agrees, forward_backward, random
-from pretrain.testing.masks import mask_with_empty_rows
+from pretrain.testing.comparing.comparison import assert_agrees, forward_backward, random
+from pretrain.testing.kernels.masks import mask_with_empty_rows
 from pretrain.testing.subject import oracle
 from pretrain.testing.suite import TestAttention, pytest_generate_tests, subject  # noqa: F401
 from pretrain_cuda.devices import Architecture

@@ -10,8 +10,8 @@ import torch
 from pretrain.plugins.offer import Decline, Offer
 from pretrain.plugins.requests import Mask
 from pretrain.testing import examples
-from pretrain.testing.comparison import assert_agrees, forward_backward, random
-from pretrain.testing.masks import example_mask
+from pretrain.testing.comparing.comparison import assert_agrees, forward_backward, random
+from pretrain.testing.kernels.masks import example_mask
 from pretrain.testing.subject import oracle
 from pretrain.testing.suite import TestSoftmax, pytest_generate_tests, subject  # noqa: F401
 from pretrain_cuda import softmax

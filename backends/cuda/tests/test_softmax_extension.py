@@ -15,8 +15,8 @@ import torch
 from pretrain.plugins.offer import Decline, Offer
 from pretrain.plugins.requests import Mask
 from pretrain.testing import examples
-from pretrain.testing.comparison import assert_agrees, forward_backward, random
-from pretrain.testing.masks import example_mask, mask_with_empty_rows
+from pretrain.testing.comparing.comparison import assert_agrees, forward_backward, random
+from pretrain.testing.kernels.masks import example_mask, mask_with_empty_rows
 from pretrain.testing.subject import oracle
 from pretrain_cuda import softmax
 from pretrain_cuda.kernels import apex_softmax_limits

@@ -12,7 +12,7 @@ from kit import fake_transformer_engine
 from pretrain.plugins.offer import Decline, Offer
 from pretrain.plugins.requests import Mask
 from pretrain.testing import examples
-from pretrain.testing.comparison import assert_agrees, random
+from pretrain.testing.comparing.comparison import assert_agrees, random
 from pretrain.testing.subject import oracle
 from pretrain.testing.suite import TestAttention, pytest_generate_tests, subject  # noqa: F401
 from pretrain_cuda import attention

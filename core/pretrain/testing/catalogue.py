@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pretrain.testing.activation import TestActivation
-from pretrain.testing.attention import TestAttention
-from pretrain.testing.bias_dropout_add import TestBiasDropoutAdd
 from pretrain.testing.cases import cases_of
-from pretrain.testing.collectives import TestCollectives
-from pretrain.testing.cross_entropy import TestCrossEntropy
-from pretrain.testing.linear import TestLinear
-from pretrain.testing.norm import TestNorm
-from pretrain.testing.optimizer import TestOptimizer
-from pretrain.testing.random import TestRandom
-from pretrain.testing.rotary import TestRotary
-from pretrain.testing.softmax import TestSoftmax
+from pretrain.testing.kernels.activation import TestActivation
+from pretrain.testing.kernels.attention import TestAttention
+from pretrain.testing.kernels.bias_dropout_add import TestBiasDropoutAdd
+from pretrain.testing.kernels.cross_entropy import TestCrossEntropy
+from pretrain.testing.kernels.dropout_generator import TestRandom
+from pretrain.testing.kernels.linear import TestLinear
+from pretrain.testing.kernels.norm import TestNorm
+from pretrain.testing.kernels.optimizer import TestOptimizer
+from pretrain.testing.kernels.rotary import TestRotary
+from pretrain.testing.kernels.softmax import TestSoftmax
+from pretrain.testing.ranks.collectives import TestCollectives
 
 if TYPE_CHECKING:
     from pretrain.plugins.requests import Request

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pretrain.plugins.host.discovery import Role
+from pretrain.testing.answers import answers
 from pretrain.testing.catalogue import CATALOGUE
-from pretrain.testing.negotiation import answers
 
 if TYPE_CHECKING:
     from pretrain.testing.subject import Kernel, Subject

@@ -8,25 +8,25 @@ import pytest
 
 from pretrain.plugins.backend import Unavailable
 from pretrain.plugins.host.readiness import availability
-from pretrain.testing.activation import TestActivation
-from pretrain.testing.attention import TestAttention
-from pretrain.testing.bias_dropout_add import TestBiasDropoutAdd
+from pretrain.testing.answers import accepted, answers
 from pretrain.testing.cases import label
 from pretrain.testing.catalogue import CATALOGUE
-from pretrain.testing.collectives import TestCollectives
 from pretrain.testing.coverage import TestCoverage
-from pretrain.testing.cross_entropy import TestCrossEntropy
-from pretrain.testing.device_module import TestDeviceModule
-from pretrain.testing.linear import TestLinear
-from pretrain.testing.memory import TestMemory
-from pretrain.testing.negotiation import accepted, answers
-from pretrain.testing.norm import TestNorm
-from pretrain.testing.optimizer import TestOptimizer
-from pretrain.testing.random import TestRandom
-from pretrain.testing.rotary import TestRotary
-from pretrain.testing.softmax import TestSoftmax
+from pretrain.testing.device.device_module import TestDeviceModule
+from pretrain.testing.device.memory import TestMemory
+from pretrain.testing.device.training import TestTraining
+from pretrain.testing.kernels.activation import TestActivation
+from pretrain.testing.kernels.attention import TestAttention
+from pretrain.testing.kernels.bias_dropout_add import TestBiasDropoutAdd
+from pretrain.testing.kernels.cross_entropy import TestCrossEntropy
+from pretrain.testing.kernels.dropout_generator import TestRandom
+from pretrain.testing.kernels.linear import TestLinear
+from pretrain.testing.kernels.norm import TestNorm
+from pretrain.testing.kernels.optimizer import TestOptimizer
+from pretrain.testing.kernels.rotary import TestRotary
+from pretrain.testing.kernels.softmax import TestSoftmax
+from pretrain.testing.ranks.collectives import TestCollectives
 from pretrain.testing.subject import load_subject
-from pretrain.testing.training import TestTraining
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from pretrain.testing.synchronization import NoSynchronization
-from pretrain.testing.tolerance import assert_near
+from pretrain.testing.comparing.synchronization import NoSynchronization
+from pretrain.testing.comparing.tolerance import assert_near
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

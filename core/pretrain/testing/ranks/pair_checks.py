@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import torch
 
 from pretrain.testing import examples
-from pretrain.testing.comparison import forward_backward, random
-from pretrain.testing.deferred import DeferredGroup
+from pretrain.testing.comparing.comparison import forward_backward, random
+from pretrain.testing.comparing.tolerance import assert_near
 from pretrain.testing.examples import DTYPES
-from pretrain.testing.rank import everyone
-from pretrain.testing.rank_collectives import COLLECTIVES, check_collective
+from pretrain.testing.ranks.deferred_group import DeferredGroup
+from pretrain.testing.ranks.own_rank import world_group
+from pretrain.testing.ranks.pair_collectives import COLLECTIVES, check_collective
 from pretrain.testing.subject import oracle
-from pretrain.testing.tolerance import assert_near
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
     from pretrain.plugins.requests import Request
-    from pretrain.testing.rank import Rank
+    from pretrain.testing.ranks.own_rank import Rank
     from pretrain.testing.subject import Kernel
 
     Part = Callable[[Rank, Kernel], None]
@@ -43,7 +43,7 @@ def check_linear(rank: Rank, kernel: Kernel, *, is_split: bool, dtype: torch.dty
     own, bias = weights[rank.number], biases[rank.number]
     inputs = {"x": x[mine], "weight": own, "bias": bias}
     results = forward_backward(
-        linear, inputs, lambda t: t.to(rank.device), grads[rank.number], is_watched=group_of is everyone
+        linear, inputs, lambda t: t.to(rank.device), grads[rank.number], is_watched=group_of is world_group
     )
     grad = grads[rank.number].double().flatten(0, 1)
     whole_grad = sum(g.double() @ w.double() for g, w in zip(grads, weights, strict=True))
@@ -77,17 +77,17 @@ def check_cross_entropy(rank: Rank, kernel: Kernel, *, dtype: torch.dtype, vocab
         {"logits": logits[..., mine]},
         lambda t: t.to(rank.device),
         grad_loss,
-        is_watched=group_of is everyone,
+        is_watched=group_of is world_group,
     )
     assert_near(results["output"], expected["output"], dtype, "loss")
     assert_near(results["gradient of logits"], expected["gradient of logits"][..., mine], dtype, "gradient of logits")
 
 
 def _deferred() -> ProcessGroup:
-    return DeferredGroup(everyone())
+    return DeferredGroup(world_group())
 
 
-GROUPS: tuple[GroupOf, ...] = (everyone, _deferred)
+GROUPS: tuple[GroupOf, ...] = (world_group, _deferred)
 
 CHECKS: dict[str, dict[str, list[Part]]] = {
     "collectives": {

@@ -6,13 +6,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pretrain.plugins.requests import Mask
-from pretrain.testing.attention_cases import ANY, OWN_KEYS, SHAPES, each, long
-from pretrain.testing.attention_dropout import AttentionDropout
-from pretrain.testing.attention_inputs import calls, inputs, one_projection, parts
 from pretrain.testing.cases import cases, judged
-from pretrain.testing.comparison import assert_agrees, assert_repeats
+from pretrain.testing.comparing.comparison import assert_agrees, assert_repeats
 from pretrain.testing.examples import DTYPES, attention
-from pretrain.testing.masks import documents, example_mask, mask_with_empty_rows
+from pretrain.testing.kernels.attention_cases import ANY, OWN_KEYS, SHAPES, each, long
+from pretrain.testing.kernels.attention_dropout import AttentionDropout
+from pretrain.testing.kernels.attention_inputs import calls, inputs, one_projection, parts
+from pretrain.testing.kernels.masks import documents, example_mask, mask_with_empty_rows
 from pretrain.testing.subject import oracle
 
 if TYPE_CHECKING:

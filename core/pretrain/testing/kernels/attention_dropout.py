@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pretrain.plugins.requests import Mask
-from pretrain.testing.attention_cases import ANY, each, long
-from pretrain.testing.attention_inputs import calls, inputs, one_projection, parts
 from pretrain.testing.cases import judged
-from pretrain.testing.comparison import assert_agrees, forward_backward, random
-from pretrain.testing.dropping import assert_dropout_rate, assert_independent
-from pretrain.testing.generator import generator_of
-from pretrain.testing.masks import example_mask
+from pretrain.testing.comparing.comparison import assert_agrees, forward_backward, random
+from pretrain.testing.comparing.default_generator import generator_of
+from pretrain.testing.comparing.dropout_rate import assert_dropout_rate, assert_independent
+from pretrain.testing.comparing.tolerance import assert_near
+from pretrain.testing.kernels.attention_cases import ANY, each, long
+from pretrain.testing.kernels.attention_inputs import calls, inputs, one_projection, parts
+from pretrain.testing.kernels.masks import example_mask
 from pretrain.testing.subject import oracle
-from pretrain.testing.tolerance import assert_near
 
 if TYPE_CHECKING:
     from collections.abc import Callable

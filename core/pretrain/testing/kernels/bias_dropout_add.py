@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pretrain.testing.cases import Case, cases, judged
-from pretrain.testing.comparison import assert_agrees, assert_repeats, forward_backward, random
-from pretrain.testing.dropping import assert_dropout_rate
+from pretrain.testing.comparing.comparison import assert_agrees, assert_repeats, forward_backward, random
+from pretrain.testing.comparing.dropout_rate import assert_dropout_rate
+from pretrain.testing.comparing.tolerance import assert_near
 from pretrain.testing.examples import DTYPES, bias_dropout_add
 from pretrain.testing.subject import oracle
-from pretrain.testing.tolerance import assert_near
 
 if TYPE_CHECKING:
     from torch import Tensor

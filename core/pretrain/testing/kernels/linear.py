@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pretrain.testing.cases import Case, cases, judged
-from pretrain.testing.comparison import assert_agrees, assert_repeats, random
+from pretrain.testing.comparing.comparison import assert_agrees, assert_repeats, random
+from pretrain.testing.comparing.tolerance import assert_near
 from pretrain.testing.examples import DTYPES, linear
-from pretrain.testing.ranks import Ranks
+from pretrain.testing.ranks.rank_pair import RankPair
 from pretrain.testing.subject import oracle
-from pretrain.testing.tolerance import assert_near
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -84,7 +84,7 @@ class TestLinear:
     def test_two_ranks(self, subject: Subject, kernel: Kernel, asked: LinearRequest) -> None:
         """The input's gradient is summed over ranks; nothing is read before its communication was waited for."""
         way = "sequence_parallel" if asked.sequence_parallel else "all_reduce"
-        Ranks.of(subject).require(f"linear {way}", kernel)
+        RankPair.of(subject).require(f"linear {way}", kernel)
 
 
 def _inputs(tokens: tuple[int, int], dtype: torch.dtype, has_bias: bool) -> dict[str, Tensor]:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from pretrain.testing.cases import Case, cases, judged
-from pretrain.testing.comparison import assert_agrees, assert_repeats, random
+from pretrain.testing.comparing.comparison import assert_agrees, assert_repeats, random
 from pretrain.testing.examples import DTYPES, cross_entropy
-from pretrain.testing.ranks import Ranks
+from pretrain.testing.ranks.rank_pair import RankPair
 from pretrain.testing.subject import oracle
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class TestCrossEntropy:
     def test_two_ranks(self, subject: Subject, kernel: Kernel, asked: CrossEntropyRequest) -> None:
         """Each with half of the columns, the second one with padding only or in part; no result is read too early."""
         assert subject.takes(kernel, asked)
-        Ranks.of(subject).require("cross_entropy", kernel)
+        RankPair.of(subject).require("cross_entropy", kernel)
 
     def _compare(
         self,

@@ -1,4 +1,4 @@
-"""Trainings as a user starts them, by the command line: a tiny GPT on the bytes of a made-up text."""
+"""Training runs as a user starts them, by the command line: a tiny GPT on the bytes of a made-up text."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Curve:
     norms: dict[int, float | None]
 
 
-class Trainings:
+class TrainingRuns:
     """The trainings of one backend, each run once, in a folder of their own."""
 
     def __init__(self, subject: Subject) -> None:
@@ -72,9 +72,9 @@ class Trainings:
 
     @staticmethod
     @lru_cache
-    def of(subject: Subject) -> Trainings:
+    def of(subject: Subject) -> TrainingRuns:
         """Return those of a backend; the same ones for every test of this process."""
-        return Trainings(subject)
+        return TrainingRuns(subject)
 
     def run(
         self, name: str, backend: str, *settings: str, ranks: int = 1, last: int = ITERATIONS, load: str = ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pretrain.testing.synchronization import NoSynchronization
+from pretrain.testing.comparing.synchronization import NoSynchronization
 
 
 def write_by_mask(x):

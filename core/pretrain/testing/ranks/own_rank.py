@@ -49,7 +49,7 @@ class Rank:
         raise DeclinedError("not offered for such a request" if answer is None else answer.reason)
 
 
-def everyone() -> dist.ProcessGroup:
+def world_group() -> dist.ProcessGroup:
     """Return the group of both ranks."""
     group = dist.group.WORLD
     if group is None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pretrain.testing.comparison import random
+from pretrain.testing.comparing.comparison import random
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pretrain.testing.attention_cases import each
-from pretrain.testing.attention_inputs import inputs
-from pretrain.testing.bias_dropout_add import example_inputs
 from pretrain.testing.cases import cases, judged
+from pretrain.testing.comparing.default_generator import generator_of
 from pretrain.testing.examples import DTYPES, bias_dropout_add
-from pretrain.testing.generator import generator_of
+from pretrain.testing.kernels.attention_cases import each
+from pretrain.testing.kernels.attention_inputs import inputs
+from pretrain.testing.kernels.bias_dropout_add import example_inputs
 
 if TYPE_CHECKING:
     from collections.abc import Callable

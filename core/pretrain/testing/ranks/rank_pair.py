@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 import torch.multiprocessing
 
-from pretrain.testing.rank_program import main
+from pretrain.testing.ranks.pair_program import main
 from pretrain.testing.subject import load_subject
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ SECONDS = 900
 
 
 @dataclass(frozen=True, slots=True)
-class Ranks:
+class RankPair:
     """Findings of two ranks.
 
     Attributes:
@@ -40,7 +40,7 @@ class Ranks:
     end: str
 
     @staticmethod
-    def of(subject: Subject) -> Ranks:
+    def of(subject: Subject) -> RankPair:
         """Return the findings; skip the test where two ranks need two devices and there is one."""
         count = subject.plugins.backend.device_count()
         if count is not None and count < RANKS:
@@ -59,7 +59,7 @@ class Ranks:
 
 
 @lru_cache
-def _run(name: str) -> Ranks:
+def _run(name: str) -> RankPair:
     load_subject(name)  # a plugin that cannot be imported is named before processes are started
     context = torch.multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory(prefix="pretrain-conformance-") as folder:
@@ -77,7 +77,7 @@ def _run(name: str) -> Ranks:
         end = _join(processes)
         results = [Path(folder, f"{rank}.json") for rank in range(RANKS)]
         failures = [json.loads(path.read_text()) if path.exists() else {} for path in results]
-    return Ranks(tuple(failures), end)
+    return RankPair(tuple(failures), end)
 
 
 def _join(processes: Sequence[BaseProcess]) -> str:

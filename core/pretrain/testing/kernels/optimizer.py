@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pretrain.testing.cases import Case, judged
-from pretrain.testing.comparison import random
+from pretrain.testing.comparing.comparison import random
+from pretrain.testing.comparing.synchronization import NoSynchronization
+from pretrain.testing.comparing.tolerance import assert_near
 from pretrain.testing.examples import DTYPES, optimizer
-from pretrain.testing.synchronization import NoSynchronization
-from pretrain.testing.tolerance import assert_near
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.distributed import ProcessGroup
 
-    from pretrain.testing.rank import Rank
+    from pretrain.testing.ranks.own_rank import Rank
     from pretrain.testing.subject import Kernel
 
 SIZE = 1000

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pretrain.testing.cases import Case, cases, judged
-from pretrain.testing.comparison import assert_agrees, assert_repeats, random
+from pretrain.testing.comparing.comparison import assert_agrees, assert_repeats, random
 from pretrain.testing.examples import DTYPES, norm
 from pretrain.testing.subject import oracle
 

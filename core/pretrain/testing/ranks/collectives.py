@@ -8,7 +8,7 @@ import pytest
 
 from pretrain.testing import examples
 from pretrain.testing.cases import Case, judged
-from pretrain.testing.ranks import Ranks
+from pretrain.testing.ranks.rank_pair import RankPair
 
 if TYPE_CHECKING:
     from pretrain.plugins.requests import CollectivesRequest
@@ -32,4 +32,4 @@ class TestCollectives:
         if operation.startswith("batched") and not subject.plugins.backend.point_to_point().batched:
             pytest.skip(f"{subject.plugins.label} says that it sends messages one by one (point_to_point)")
         assert subject.takes(kernel, asked)
-        Ranks.of(subject).require(f"{operation} {way}", kernel)
+        RankPair.of(subject).require(f"{operation} {way}", kernel)

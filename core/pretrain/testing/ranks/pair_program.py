@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import torch.distributed as dist
 
 from pretrain.plugins.host.members import take_device
-from pretrain.testing.rank import DeclinedError, Rank
-from pretrain.testing.rank_checks import CHECKS, REQUESTS
+from pretrain.testing.ranks.own_rank import DeclinedError, Rank
+from pretrain.testing.ranks.pair_checks import CHECKS, REQUESTS
 from pretrain.testing.subject import load_subject
 
 if TYPE_CHECKING:
-    from pretrain.testing.rank_checks import Part
+    from pretrain.testing.ranks.pair_checks import Part
     from pretrain.testing.subject import Kernel
 
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pretrain.testing.trainings import ITERATIONS, Trainings
+from pretrain.testing.device.training_runs import ITERATIONS, TrainingRuns
 
 if TYPE_CHECKING:
+    from pretrain.testing.device.training_runs import Curve
     from pretrain.testing.subject import Subject
-    from pretrain.testing.trainings import Curve
 
 TENSOR = ("parallel.tensor_model_parallel_size=2", "parallel.sequence_parallel=true")
 PIPELINE = ("parallel.pipeline_model_parallel_size=2",)
@@ -59,7 +59,7 @@ class TestTraining:
         self._agrees(subject, trainings.run("zero", trainings.backend, *ZERO, ranks=2, last=3), range(1, 4))
 
     def _agrees(self, subject: Subject, curve: Curve, iterations: range) -> None:
-        trainings = Trainings.of(subject)
+        trainings = TrainingRuns.of(subject)
         expected = trainings.run("cpu", "cpu")
         of_dtype = 1e-4 if trainings.dtype == "fp32" else 2e-2
         tolerance = self.tolerance or of_dtype
@@ -71,18 +71,18 @@ class TestTraining:
         assert curve.norms == pytest.approx(norms, rel=10 * tolerance), "gradient norms, which must be those of the CPU"
 
 
-def _trainings(subject: Subject) -> Trainings:
+def _trainings(subject: Subject) -> TrainingRuns:
     if "." in subject.name:
         pytest.skip(f"{subject.name} is no installed backend: `pretrain --backend` cannot find it")
     _ = subject.device  # is asked what it supports
-    return Trainings.of(subject)
+    return TrainingRuns.of(subject)
 
 
-def _alone(trainings: Trainings) -> Curve:
+def _alone(trainings: TrainingRuns) -> Curve:
     return trainings.run("alone", trainings.backend, last=2)
 
 
-def _on_the_cpu(trainings: Trainings) -> Curve:
+def _on_the_cpu(trainings: TrainingRuns) -> Curve:
     _alone(trainings)
     return trainings.run("on-the-cpu", "cpu", last=4, load="alone")
 

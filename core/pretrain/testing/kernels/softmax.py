@@ -8,9 +8,9 @@ import torch
 
 from pretrain.plugins.requests import Mask
 from pretrain.testing.cases import Case, cases, judged
-from pretrain.testing.comparison import assert_agrees, assert_repeats, forward_backward, random
+from pretrain.testing.comparing.comparison import assert_agrees, assert_repeats, forward_backward, random
 from pretrain.testing.examples import DTYPES, softmax
-from pretrain.testing.masks import documents, example_mask, mask_with_empty_rows
+from pretrain.testing.kernels.masks import documents, example_mask, mask_with_empty_rows
 from pretrain.testing.subject import oracle
 
 if TYPE_CHECKING:
