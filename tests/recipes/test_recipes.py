@@ -11,7 +11,7 @@ import yaml
 from pretrain.recipe import load_recipe, make_recipe
 from pretrain.training.batch_sizes import BatchSizes, total_iterations
 from pretrain.training.progress import Progress
-from recipe.deepspeed_json.test_seeds import GPT2_345M, TINY_RAMPUP
+from recipe.dialects.deepspeed.test_seeds import GPT2_345M, TINY_RAMPUP
 
 FOLDER = Path(__file__).parents[2] / "recipes"
 RECIPES = sorted(FOLDER.glob("*.yml"))

@@ -36,7 +36,7 @@ class RunCommand(_Answering):
 
     def answer(self, flag: str, values: list[str]) -> str:
         """Return what a flag of a training is here."""
-        from pretrain.recipe.megatron.answers import flag_of_run  # noqa: PLC0415  only for an error
+        from pretrain.recipe.dialects.megatron.answers import flag_of_run  # noqa: PLC0415  only for an error
 
         return flag_of_run(flag, values)
 
@@ -46,7 +46,7 @@ class BuildCommand(_Answering):
 
     def answer(self, flag: str, values: list[str]) -> str:  # noqa: ARG002  none is needed
         """Return what a flag of a build is here."""
-        from pretrain.recipe.megatron.answers import flag_of_build  # noqa: PLC0415  only for an error
+        from pretrain.recipe.dialects.megatron.answers import flag_of_build  # noqa: PLC0415  only for an error
 
         return flag_of_build(flag)
 

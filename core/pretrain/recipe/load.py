@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from pretrain.errors import RecipeError
-from pretrain.recipe.deepspeed_json.merge import take_over
+from pretrain.recipe.dialects.deepspeed.merge import take_over
 from pretrain.recipe.document import Document, read_document
 from pretrain.recipe.origin import Origin
 from pretrain.recipe.overrides import apply_override
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Mapping, Sequence
 
-    from pretrain.recipe.deepspeed_json.merge import TakenOver
+    from pretrain.recipe.dialects.deepspeed.merge import TakenOver
     from pretrain.recipe.problem import Problem
 
 

@@ -6,9 +6,9 @@ import difflib
 from typing import TYPE_CHECKING, Any
 
 from pretrain.errors import did_you_mean
-from pretrain.recipe.deepspeed_json.in_recipes import of_deepspeed
+from pretrain.recipe.dialects.deepspeed.in_recipes import of_deepspeed
+from pretrain.recipe.dialects.megatron.answers import key_of_recipe
 from pretrain.recipe.keys import keys_of_recipe
-from pretrain.recipe.megatron.answers import key_of_recipe
 from pretrain.recipe.problem import Problem
 from pretrain.recipe.shown import shown
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pydantic import ValidationError
     from pydantic_core import ErrorDetails
 
-    from pretrain.recipe.deepspeed_json.merge import TakenOver
+    from pretrain.recipe.dialects.deepspeed.merge import TakenOver
     from pretrain.recipe.document import Document
 
 _MOST = 8

@@ -9,10 +9,10 @@ import pytest
 
 from pretrain.cli.run import command
 from pretrain.recipe import load_recipe, make_recipe
+from pretrain.recipe.dialects.megatron.answers import flag_of_run
+from pretrain.recipe.dialects.megatron.here import BUILD_OPTIONS, HERE, OPTIONS
+from pretrain.recipe.dialects.megatron.not_needed import BUILD_NOT_NEEDED, NOT_NEEDED
 from pretrain.recipe.keys import keys_of_recipe
-from pretrain.recipe.megatron.answers import flag_of_run
-from pretrain.recipe.megatron.here import BUILD_OPTIONS, HERE, OPTIONS
-from pretrain.recipe.megatron.not_needed import BUILD_NOT_NEEDED, NOT_NEEDED
 
 MEGATRON_LM = """
 --num-layers 24 --hidden-size 1024 --num-attention-heads 16 --seq-length 1024 --max-position-embeddings 1024
@@ -74,7 +74,7 @@ def test_the_answers_to_a_published_command_make_its_recipe():
     settings = [shlex.split(answer.removesuffix("."))[-1] for answer in answers if " --set " in answer]
     assert len(settings) == len(answers) - 1  # --data-impl
     recipe = make_recipe({"tokenizer": {"type": "gpt2"}}, settings)
-    published = load_recipe(Path(__file__).parents[2] / "recipes" / "gpt2-345m.yml")
+    published = load_recipe(Path(__file__).parents[3] / "recipes" / "gpt2-345m.yml")
     assert recipe.train.model_copy(update={"seed": published.train.seed}) == published.train
     told, known = recipe.evaluation, published.evaluation
     assert (told.interval, told.iters) == (known.interval, known.iters)

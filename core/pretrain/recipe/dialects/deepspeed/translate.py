@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pretrain.errors import did_you_mean
-from pretrain.recipe.deepspeed_json import batch, optimizer, precision, zero
-from pretrain.recipe.deepspeed_json.file import AUTO
-from pretrain.recipe.deepspeed_json.same import SAME, WHOLE
-from pretrain.recipe.deepspeed_json.settled import BLOCKS, REFUSED, REMOVED, SETTLED, SWITCHED, UNREAD, advice
-from pretrain.recipe.deepspeed_json.translation import Translation, written
+from pretrain.recipe.dialects.deepspeed import batch, optimizer, precision, zero
+from pretrain.recipe.dialects.deepspeed.file import AUTO
+from pretrain.recipe.dialects.deepspeed.same import SAME, WHOLE
+from pretrain.recipe.dialects.deepspeed.settled import BLOCKS, REFUSED, REMOVED, SETTLED, SWITCHED, UNREAD, advice
+from pretrain.recipe.dialects.deepspeed.translation import Translation, written
 from pretrain.recipe.shown import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pretrain.recipe.deepspeed_json.file import JsonFile
+    from pretrain.recipe.dialects.deepspeed.file import JsonFile
 
 FUNCTIONS: dict[str, Callable[[Translation, str, Any], None]] = {
     "gradient_accumulation_steps": batch.accumulation_steps,

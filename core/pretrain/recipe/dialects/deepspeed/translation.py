@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pretrain.recipe.shown import shown
 
 if TYPE_CHECKING:
-    from pretrain.recipe.deepspeed_json.file import JsonFile
+    from pretrain.recipe.dialects.deepspeed.file import JsonFile
     from pretrain.recipe.origin import AccumulationSteps
 
 _LONG = 60

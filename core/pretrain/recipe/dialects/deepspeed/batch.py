@@ -8,7 +8,7 @@ from pretrain.recipe.origin import AccumulationSteps
 from pretrain.recipe.shown import shown
 
 if TYPE_CHECKING:
-    from pretrain.recipe.deepspeed_json.translation import Translation
+    from pretrain.recipe.dialects.deepspeed.translation import Translation
 
 
 def accumulation_steps(translation: Translation, path: str, value: Any) -> None:

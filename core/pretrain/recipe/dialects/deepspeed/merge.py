@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pretrain.recipe.deepspeed_json.file import read_inline, read_json
-from pretrain.recipe.deepspeed_json.translate import translate
-from pretrain.recipe.deepspeed_json.translation import written
+from pretrain.recipe.dialects.deepspeed.file import read_inline, read_json
+from pretrain.recipe.dialects.deepspeed.translate import translate
+from pretrain.recipe.dialects.deepspeed.translation import written
 from pretrain.recipe.section import as_number
 
 if TYPE_CHECKING:
-    from pretrain.recipe.deepspeed_json.translation import Given, Translation
+    from pretrain.recipe.dialects.deepspeed.translation import Given, Translation
     from pretrain.recipe.document import Document
     from pretrain.recipe.origin import AccumulationSteps
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pretrain.recipe.deepspeed_json.translation import Given, written
+from pretrain.recipe.dialects.deepspeed.translation import Given, written
 from pretrain.recipe.shown import shown
 
 if TYPE_CHECKING:
-    from pretrain.recipe.deepspeed_json.translation import Translation
+    from pretrain.recipe.dialects.deepspeed.translation import Translation
 
 _MODE = "optimizer.params.adam_w_mode"
 _TORCH = "optimizer.params.torch_adam"

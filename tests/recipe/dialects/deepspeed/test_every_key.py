@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from pretrain.errors import RecipeError
 from pretrain.recipe import make_recipe
-from pretrain.recipe.deepspeed_json.same import SAME
-from pretrain.recipe.deepspeed_json.settled import BLOCKS, REFUSED, REMOVED, SETTLED, SWITCHED, UNREAD
-from pretrain.recipe.deepspeed_json.translate import FUNCTIONS, KEYS
+from pretrain.recipe.dialects.deepspeed.same import SAME
+from pretrain.recipe.dialects.deepspeed.settled import BLOCKS, REFUSED, REMOVED, SETTLED, SWITCHED, UNREAD
+from pretrain.recipe.dialects.deepspeed.translate import FUNCTIONS, KEYS
 from pretrain.recipe.keys import inner_section, keys_of_recipe, walk
 from pretrain.recipe.sections.zero import ZeroSection
 from recipe.smallest import SMALLEST

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pretrain.recipe.deepspeed_json.same import SAME
-from pretrain.recipe.deepspeed_json.settled import BLOCKS, REFUSED, SETTLED, UNREAD, advice
+from pretrain.recipe.dialects.deepspeed.same import SAME
+from pretrain.recipe.dialects.deepspeed.settled import BLOCKS, REFUSED, SETTLED, UNREAD, advice
 
 _RENAMED = {
     "cpu_offload": "engine.zero.offload_optimizer: {device: cpu}",

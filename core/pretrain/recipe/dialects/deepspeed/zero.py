@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pretrain.recipe.deepspeed_json.translation import Translation
+    from pretrain.recipe.dialects.deepspeed.translation import Translation
 
 _ZERO = "zero_optimization"
 

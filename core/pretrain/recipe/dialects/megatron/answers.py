@@ -5,9 +5,9 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
+from pretrain.recipe.dialects.megatron.here import BUILD_OPTIONS, HERE, OPTIONS, Here
+from pretrain.recipe.dialects.megatron.not_needed import BUILD_NOT_NEEDED, NOT_NEEDED
 from pretrain.recipe.keys import keys_of_recipe
-from pretrain.recipe.megatron.here import BUILD_OPTIONS, HERE, OPTIONS, Here
-from pretrain.recipe.megatron.not_needed import BUILD_NOT_NEEDED, NOT_NEEDED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
