@@ -1,5 +1,5 @@
 # Every target makes .venv first if it is missing or out of date; ./bootstrap says how.
-.PHONY: quickstart test test-all test-core test-cuda test-ascend test-ascend-older lint bench wheels test-device venv
+.PHONY: quickstart test test-all test-core test-cuda test-ascend test-ascend-older lint bench build docs wheels test-device venv
 PY := .venv/bin
 SIMULATED := backends/ascend/tests/test_conformance.py backends/ascend/tests/test_simulated_*.py
 SELECTED := not full
@@ -48,6 +48,15 @@ bench: venv
 # Tests, trainings and benchmarks on a GPU. Without a network there: make wheels here first, and copy wheels/ along.
 test-device:
 	backends/cuda/device/test
+
+# The wheels of pretrain, pretrain-cuda and pretrain-ascend, in dist/. tests/packaging installs them.
+build: venv
+	$(PY)/python -m pip --quiet wheel --no-deps --no-build-isolation --wheel-dir dist . backends/cuda backends/ascend
+
+# The pages of docs/ as a site, in site/. A link or an anchor that leads nowhere is an error.
+docs: venv
+	$(PY)/python -m pip --quiet install --editable ".[docs]"
+	$(PY)/mkdocs build --strict
 
 wheels: venv
 	$(PY)/python backends/cuda/device/wheels.py wheels $(THERE)
