@@ -60,15 +60,15 @@ def test_first_party_backends_that_are_missing_say_how_to_get_them(monkeypatch):
     monkeypatch.setattr(discovery, "installed_backends", list)
     text = listing()
     for name in ("ascend", "cuda"):
-        assert f"{name} - not installed: pip install ./backends/{name} (in a clone)" in text
-        assert f"or: pip install pretrain-{name}" in text
+        assert f"{name} - not installed: pip install ./backends/{name} (in a checkout)" in text
+        assert f"or: pip install pretrain_{name}-*.whl (with a wheel of `make build`)" in text
 
 
 def test_an_installed_first_party_backend_is_not_listed_as_missing(site):
     site.install("pretrain-ascend", "0.1.0", "pretrain.backends", ascend="no_such_package.plugin")
     text = listing()
     assert "ascend pretrain-ascend 0.1.0 failed to import" in text
-    assert "pip install pretrain-ascend" not in text
+    assert "pip install pretrain_ascend" not in text
 
 
 def test_kernel_plugins_are_listed_with_their_operations(site):

@@ -47,8 +47,8 @@ def _backend(name: str, found: list[Installed]) -> tuple[str, str, str]:
 
 
 def _absent(name: str) -> str:
-    in_clone, released = discovery.how_to_get(name)
-    return f"not installed: {in_clone} (in a clone)\nor: {released}"
+    in_checkout, by_wheel = discovery.how_to_get(name)
+    return f"not installed: {in_checkout} (in a checkout)\nor: {by_wheel} (with a wheel of `make build`)"
 
 
 def _device(installed: Installed) -> str:

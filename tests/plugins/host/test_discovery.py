@@ -50,7 +50,7 @@ def test_a_first_party_backend_that_is_missing_says_how_to_get_it_in_three_lines
     lines = str(error.value).splitlines()
     assert len(lines) == 3
     assert f"pip install ./backends/{name}" in lines[1]
-    assert f"pip install pretrain-{name}" in lines[1]
+    assert f"pip install pretrain_{name}-*.whl" in lines[1]
 
 
 def test_two_distributions_of_one_name_are_an_error_that_names_both(site):

@@ -31,7 +31,7 @@ def test_a_missing_library_is_named(site):
 
 def test_a_plugin_whose_own_files_are_gone_is_told_apart(site):
     site.install("pretrain-gone", "0.1.0", "pretrain.backends", gone="pretrain_gone.plugin")
-    assert "Its own files are gone: pip install --force-reinstall pretrain-gone" in failure("gone")
+    assert "Its own files are missing: install pretrain-gone again, from its folder or wheel" in failure("gone")
 
 
 def test_any_other_failure_says_how_to_see_more(site):

@@ -105,17 +105,17 @@ def not_installed(name: str, names: list[str]) -> str:
             f"backend '{name}' is not installed. Installed: {there}.{hint}\n"
             "`pretrain backends` lists every backend; a new one comes with `pip install <its distribution>`."
         )
-    in_clone, released = how_to_get(name)
+    in_checkout, by_wheel = how_to_get(name)
     return (
         f"backend '{name}' is not installed. Installed: {there}.\n"
-        f"Get it: `{in_clone}` in a clone of this project, or `{released}`.\n"
+        f"Get it: `{in_checkout}` in a checkout of this project, or `{by_wheel}` with a wheel of `make build`.\n"
         f"Or pass an installed backend: --backend {names[0] if names else 'NAME'}"
     )
 
 
 def how_to_get(name: str) -> tuple[str, str]:
-    """Return the commands that install a first-party backend: in a clone of this project, and without one."""
-    return f"pip install ./backends/{name}", f"pip install pretrain-{name}"
+    """Return the commands that install a first-party backend: in a checkout of this project, and from its wheel."""
+    return f"pip install ./backends/{name}", f"pip install pretrain_{name}-*.whl"
 
 
 def registered_twice(found: list[Installed]) -> str:

@@ -69,7 +69,7 @@ def _remedy(installed: Installed, exc: BaseException) -> str:
     missing = exc.name if isinstance(exc, ModuleNotFoundError) else None
     distribution = installed.distribution or "<its distribution>"
     if missing and f"{installed.target.partition(':')[0]}.".startswith(f"{missing}."):
-        first = f"Its own files are gone: pip install --force-reinstall {distribution}"
+        first = f"Its own files are missing: install {distribution} again, from its folder or wheel"
     elif missing:
         first = f"Install '{missing}' into this environment"
     else:
