@@ -14,8 +14,9 @@ from pretrain.testing import examples
 from pretrain.testing.comparing.comparison import assert_agrees, random
 from pretrain.testing.kernels.masks import example_mask, mask_with_empty_rows
 from pretrain.testing.subject import oracle
-from pretrain_ascend import attention, masks, sdpa
-from pretrain_ascend.fusion_attention import FusionAttention
+from pretrain_ascend import attention
+from pretrain_ascend.kernels import attention_masks, sdpa
+from pretrain_ascend.kernels.fusion_attention import FusionAttention
 
 A2, A3, FIRST, A5 = "Ascend910B3", "Ascend910_9391", "Ascend910A", "Ascend950DT"
 FUSED = ["fusion_attention", "sdpa"]
@@ -24,7 +25,7 @@ FUSED = ["fusion_attention", "sdpa"]
 @pytest.fixture(autouse=True)
 def stand_ins(monkeypatch):
     """The calls that were made."""
-    monkeypatch.setattr("pretrain_ascend.operators.call", operators.call)
+    monkeypatch.setattr("pretrain_ascend.kernels.operators.call", operators.call)
     operators.calls.clear()
     return operators.calls
 
@@ -124,7 +125,7 @@ def test_fusion_attention_is_causal_by_one_compressed_mask(stand_ins):
     assert_agrees(FusionAttention(request), oracle(request), inputs(request), torch.device("cpu"))
     ((_, given),) = stand_ins
     assert (given["sparse_mode"], given["keep_prob"]) == (2, 1.0)
-    assert given["atten_mask"] is masks.compressed_causal(torch.device("cpu"))
+    assert given["atten_mask"] is attention_masks.compressed_causal(torch.device("cpu"))
 
 
 @pytest.mark.parametrize("heads", [1, 4])
@@ -144,7 +145,7 @@ def test_masks_for_heads_and_samples(heads, batch):
 
 def test_a_mask_without_dimensions_for_heads_and_samples_fits():
     mask = example_mask(Mask.ARBITRARY, 1, 5, 7)[0, 0]
-    assert masks.expanded(mask, 2, 4, 5, 7).shape == (1, 1, 5, 7)
+    assert attention_masks.expanded(mask, 2, 4, 5, 7).shape == (1, 1, 5, 7)
 
 
 def test_dropout_is_left_out_of_the_call_outside_training(stand_ins):

@@ -14,10 +14,10 @@ from ascend_kit import operators
 from pretrain.errors import BackendError
 from pretrain.plugins.backend import Available, Unavailable
 from pretrain.recipe import make_recipe
-from pretrain_ascend import backend, installed
+from pretrain_ascend import backend, software
 from pretrain_ascend.backend import AscendBackend
 
-VERSION = installed.release(torch.__version__)
+VERSION = software.release(torch.__version__)
 RECIPE = {
     "model": {"num_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "seq_length": 32},
     "tokenizer": {"type": "bytes"},
@@ -41,11 +41,11 @@ def machine(monkeypatch):
             if not cann:
                 raise OSError(f"{library}: cannot open shared object file")
 
-        monkeypatch.setattr(installed, "version", lambda: version)
+        monkeypatch.setattr(software, "version", lambda: version)
         monkeypatch.setattr(backend.releases, "cann", lambda: "8.5.0")
         monkeypatch.setattr(backend.releases, "unpaired", lambda *_: paired)
-        monkeypatch.setattr(installed, "import_module", import_torch_npu)
-        monkeypatch.setattr(installed.importlib.util, "find_spec", lambda _: None)
+        monkeypatch.setattr(software, "import_module", import_torch_npu)
+        monkeypatch.setattr(software.importlib.util, "find_spec", lambda _: None)
         monkeypatch.setattr(ctypes, "CDLL", load)
         npu = SimpleNamespace(
             device_count=lambda: count,
@@ -208,8 +208,8 @@ class TestOverflow:
     def test_the_flag_is_read_and_cleared(self, machine, monkeypatch):
         machine.choose(name="Ascend910A", inf_nan=False)
         overflow = AscendBackend().overflow()
-        monkeypatch.setattr("pretrain_ascend.operators.call", operators.call)
-        monkeypatch.setattr("pretrain_ascend.overflow._words", lambda: torch.zeros(8))
+        monkeypatch.setattr("pretrain_ascend.kernels.operators.call", operators.call)
+        monkeypatch.setattr("pretrain_ascend.kernels.float_status._words", lambda: torch.zeros(8))
         assert overflow.read().item() == 0
         operators.status[0] = 3
         flag = overflow.read()
@@ -294,7 +294,7 @@ def test_the_environment_of_a_run_names_chip_and_libraries(machine):
     }
 
 
-@pytest.mark.skipif(bool(installed.version()), reason="torch_npu is installed")
+@pytest.mark.skipif(bool(software.version()), reason="torch_npu is installed")
 def test_a_machine_without_any_of_it_is_told_in_three_lines():
     recipe = __file__.rpartition("/backends/")[0] + "/recipes/neox20b.yml"
     command = [sys.executable, "-m", "pretrain.cli.main", "--backend", "ascend", recipe]

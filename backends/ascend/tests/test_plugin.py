@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -68,7 +69,9 @@ def test_every_operation_has_a_hook_and_a_file(operation):
 
 @pytest.mark.parametrize("operation", sorted(LEFT_TO_THE_REFERENCE))
 def test_what_the_reference_does_has_no_hook(operation):
+    """Its file says why."""
     assert not hasattr(plugin, f"pretrain_{operation}")
+    assert "the reference's" in import_module(f"pretrain_ascend.{operation}").__doc__
 
 
 def test_every_hook_answers_for_every_recipe_on_every_chip(seen):

@@ -21,7 +21,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(autouse=True)
 def stand_ins(monkeypatch):
-    monkeypatch.setattr("pretrain_ascend.operators.call", operators.call)
+    monkeypatch.setattr("pretrain_ascend.kernels.operators.call", operators.call)
     operators.calls.clear()
     return operators.calls
 

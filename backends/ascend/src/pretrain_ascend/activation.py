@@ -10,8 +10,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from pretrain.plugins.offer import offer_unless
-from pretrain_ascend import chip_fit, installed
+from pretrain_ascend import software
 from pretrain_ascend.devices import Family
+from pretrain_ascend.kernels import chip_requirements
 
 if TYPE_CHECKING:
     from pretrain.plugins.offer import Decline, Offer
@@ -21,13 +22,13 @@ if TYPE_CHECKING:
 def answers(request: ActivationRequest) -> list[Offer | Decline]:
     """Return the kernels for a request: GELU on all chips, SwiGLU from A2 on."""
     is_gated = request.kind == "swiglu"
-    gelu = f"kind {request.kind}; only gelu and gelu_tanh" if is_gated else chip_fit.unfit(request)
-    swiglu = chip_fit.unfit(request, Family.A2) if is_gated else f"kind {request.kind}; only swiglu"
+    gelu = f"kind {request.kind}; only gelu and gelu_tanh" if is_gated else chip_requirements.unfit(request)
+    swiglu = chip_requirements.unfit(request, Family.A2) if is_gated else f"kind {request.kind}; only swiglu"
     return [_answer(request, "npu_gelu", gelu, "Gelu"), _answer(request, "npu_swiglu", swiglu, "Swiglu")]
 
 
 def _answer(request: ActivationRequest, name: str, reason: str, kernel: str) -> Offer | Decline:
     def build(_: object) -> Any:
-        return getattr(import_module("pretrain_ascend.activation_fused"), kernel)(request)
+        return getattr(import_module("pretrain_ascend.kernels.activation"), kernel)(request)
 
-    return offer_unless(reason, name=name, build=build, provider=installed.provider())
+    return offer_unless(reason, name=name, build=build, provider=software.provider())

@@ -10,9 +10,10 @@ import torch
 from pretrain.plugins.offer import offer_unless
 from pretrain.plugins.requests import Mask
 from pretrain.reference.attention import Attention
-from pretrain_ascend import chip_fit, installed, softmax_limits
+from pretrain_ascend import software
 from pretrain_ascend.devices import Family
-from pretrain_ascend.products import query_first
+from pretrain_ascend.kernels import chip_requirements, softmax_limits
+from pretrain_ascend.kernels.matmuls import query_first
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,7 +33,7 @@ def answers(request: AttentionRequest) -> list[Offer | Decline]:
 
     None of it was measured. torch's call ends in the same kernel as the direct one, through more checks; where they
     fail it would silently compute all weights, which is why it declines what they refuse. The last two scale queries
-    before the product, which the reference's do not: see `products`.
+    before the product, which the reference's do not: see `kernels.matmuls`.
     """
     return [_fusion(request), _sdpa(request), _triangle(request), _square(request)]
 
@@ -66,15 +67,15 @@ def _square(request: AttentionRequest) -> Offer | Decline:
         return Attention(request, built.get("softmax"), product=query_first)
 
     reason = _products_limits(request)
-    return offer_unless(reason, name="query_first", kind="softmax", build=build, provider=installed.provider())
+    return offer_unless(reason, name="query_first", kind="softmax", build=build, provider=software.provider())
 
 
 def _products_limits(request: AttentionRequest) -> str:
-    return chip_fit.unfit(request) or chip_fit.product_unfit(request)
+    return chip_requirements.unfit(request) or chip_requirements.product_unfit(request)
 
 
 def _fusion_limits(request: AttentionRequest) -> str:
-    reason = chip_fit.unfit(request, Family.A2)
+    reason = chip_requirements.unfit(request, Family.A2)
     if reason:
         return reason
     if request.head_size > LARGEST_HEAD:
@@ -90,6 +91,6 @@ def _answer(request: AttentionRequest, name: str, kind: str, reason: str, kernel
     module, _, attribute = kernel.partition(".")
 
     def build(_: object) -> Any:
-        return getattr(import_module(f"pretrain_ascend.{module}"), attribute)(request)
+        return getattr(import_module(f"pretrain_ascend.kernels.{module}"), attribute)(request)
 
-    return offer_unless(reason, name=name, kind=kind, build=build, provider=installed.provider())
+    return offer_unless(reason, name=name, kind=kind, build=build, provider=software.provider())

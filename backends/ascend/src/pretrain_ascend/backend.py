@@ -11,10 +11,10 @@ import torch
 from pretrain.errors import BackendError
 from pretrain.plugins.backend import Available, Backend, PointToPoint, Unavailable
 from pretrain.plugins.named_device import NamedDevice
-from pretrain_ascend import devices, environment, installed, releases
+from pretrain_ascend import devices, environment, releases, software
 from pretrain_ascend.devices import Family, Source
 from pretrain_ascend.environment import VISIBLE
-from pretrain_ascend.overflow import FloatStatus
+from pretrain_ascend.kernels.float_status import FloatStatus
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,20 +39,20 @@ class AscendBackend(Backend):
 
     def availability(self) -> Available | Unavailable:
         """Say how many NPUs there are, or which of torch_npu, CANN and the devices is missing."""
-        lack = installed.missing()
+        lack = software.missing()
         if lack is not None:
             return Unavailable(*lack)
         count = self.device_count()
         if count:
             cann = releases.cann()
-            detail = f"{count} NPUs, {installed.provider()}, CANN {cann or 'of an unknown version'}"
-            warning = releases.unpaired(cann, installed.version())
+            detail = f"{count} NPUs, {software.provider()}, CANN {cann or 'of an unknown version'}"
+            warning = releases.unpaired(cann, software.version())
             return Available(f"{detail}\nwarning: {warning}" if warning else detail)
         visible = os.environ.get(VISIBLE)
         if visible is not None:
             return Unavailable(f"{VISIBLE} is '{visible}', which shows no device", "Unset or correct it.")
         return Unavailable(
-            f"the driver shows no NPU to {installed.provider()}", "npu-smi info says whether there is one."
+            f"the driver shows no NPU to {software.provider()}", "npu-smi info says whether there is one."
         )
 
     def device_count(self) -> int:
@@ -130,7 +130,7 @@ class AscendBackend(Backend):
         described = {
             "device": self.device_name(),
             "family": "not known" if device is None else str(device.family),
-            "torch_npu": installed.version(),
+            "torch_npu": software.version(),
             "cann": releases.cann() or "not known",
             "overflow": "inf and nan" if self.overflow() is None else "saturation",
         }

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pretrain.errors import BackendError
 from pretrain.plugins.offer import Offer
-from pretrain_ascend import installed
+from pretrain_ascend import software
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,7 +35,7 @@ def answers(request: CollectivesRequest) -> Answer:
     """Return the one kernel; other kinds of process group are not HCCL's."""
     if request.process_group != "hccl":
         return None
-    return Offer(name="hccl", build=lambda _: partial(options_of, sizes()), provider=installed.provider())
+    return Offer(name="hccl", build=lambda _: partial(options_of, sizes()), provider=software.provider())
 
 
 def sizes() -> dict[str, int]:

@@ -6,8 +6,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from pretrain.plugins.offer import offer_unless
-from pretrain_ascend import chip_fit, installed
+from pretrain_ascend import software
 from pretrain_ascend.devices import Family
+from pretrain_ascend.kernels import chip_requirements
 
 if TYPE_CHECKING:
     from pretrain.plugins.offer import Decline, Offer
@@ -20,15 +21,15 @@ MOST_ROWS = 200_000
 
 def answers(request: CrossEntropyRequest) -> Offer | Decline:
     """Return the one kernel, or why it does not fit."""
-    reason = chip_fit.unfit(request, Family.A2)
+    reason = chip_requirements.unfit(request, Family.A2)
     if request.tensor_parallel_size > 1:
         reason = reason or f"tensor_parallel_size {request.tensor_parallel_size}; only 1, the kernel knows no group"
     rows = request.micro_batch_size * request.seq_length
     if rows > MOST_ROWS:
         sizes = f"micro_batch_size {request.micro_batch_size} x seq_length {request.seq_length}"
         reason = reason or f"{sizes} = {rows} rows; at most {MOST_ROWS}"
-    return offer_unless(reason, name=NAME, build=lambda _: _build(request), provider=installed.provider())
+    return offer_unless(reason, name=NAME, build=lambda _: _build(request), provider=software.provider())
 
 
 def _build(request: CrossEntropyRequest) -> Any:
-    return import_module("pretrain_ascend.cross_entropy_fused").CrossEntropy(request)
+    return import_module("pretrain_ascend.kernels.cross_entropy").CrossEntropy(request)

@@ -12,8 +12,9 @@ import torch
 
 from pretrain.plugins.offer import offer_unless
 from pretrain.reference.torch_norm import TorchNorm
-from pretrain_ascend import chip_fit, devices, installed
+from pretrain_ascend import devices, software
 from pretrain_ascend.devices import Family
+from pretrain_ascend.kernels import chip_requirements
 
 if TYPE_CHECKING:
     from pretrain.plugins.offer import Decline, Offer
@@ -26,21 +27,21 @@ def answers(request: NormRequest) -> list[Offer | Decline]:
 
 
 def _layer_norm(request: NormRequest) -> Offer | Decline:
-    reason = chip_fit.unfit(request) or chip_fit.one_dtype(request.dtype, request.weight_dtype)
+    reason = chip_requirements.unfit(request) or chip_requirements.one_dtype(request.dtype, request.weight_dtype)
     if request.kind != "LayerNorm":
         reason = f"kind {request.kind}; only LayerNorm"
-    return offer_unless(reason, name="layer_norm", build=lambda _: TorchNorm(request), provider=installed.provider())
+    return offer_unless(reason, name="layer_norm", build=lambda _: TorchNorm(request), provider=software.provider())
 
 
 def _rms_norm(request: NormRequest) -> Offer | Decline:
-    reason = chip_fit.unfit(request) or _weights(request)
+    reason = chip_requirements.unfit(request) or _weights(request)
     if request.kind != "RMSNorm":
         reason = f"kind {request.kind}; only RMSNorm"
 
     def build(_: object) -> Any:
-        return import_module("pretrain_ascend.rms_norm_fused").RmsNorm(request)
+        return import_module("pretrain_ascend.kernels.rms_norm").RmsNorm(request)
 
-    return offer_unless(reason, name="rms_norm", build=build, provider=installed.provider())
+    return offer_unless(reason, name="rms_norm", build=build, provider=software.provider())
 
 
 def _weights(request: NormRequest) -> str:
@@ -48,4 +49,4 @@ def _weights(request: NormRequest) -> str:
     family = devices.family_of(request.device_name)
     if family is not None and family >= Family.A2 and request.weight_dtype is torch.float32:
         return ""
-    return chip_fit.one_dtype(request.dtype, request.weight_dtype)
+    return chip_requirements.one_dtype(request.dtype, request.weight_dtype)

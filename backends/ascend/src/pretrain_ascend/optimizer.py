@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 from pretrain.plugins.offer import offer_unless
 from pretrain.plugins.signatures import OptimizerKernels
 from pretrain.reference.adam import FusedAdam, gradient_norm
-from pretrain_ascend import chip_fit, installed
+from pretrain_ascend import software
 from pretrain_ascend.devices import Family
+from pretrain_ascend.kernels import chip_requirements
 
 if TYPE_CHECKING:
     from pretrain.plugins.offer import Decline, Offer
@@ -23,8 +24,8 @@ def answers(request: OptimizerRequest) -> Offer | Decline:
     torch_npu registers `_fused_adamw_` alone, so that Adam with weight decay in the gradient is the reference's. The
     norm takes no host synchronization: it is made of torch's foreach operators, which torch_npu has.
     """
-    reason = chip_fit.unfit(request, Family.A2)
+    reason = chip_requirements.unfit(request, Family.A2)
     if request.name != "adamw":
         reason = reason or f"name {request.name}; only adamw has a fused kernel in torch_npu"
     kernels = OptimizerKernels(adam=FusedAdam, gradient_norm=gradient_norm(request.device_type))
-    return offer_unless(reason, name=NAME, build=lambda _: kernels, provider=installed.provider())
+    return offer_unless(reason, name=NAME, build=lambda _: kernels, provider=software.provider())

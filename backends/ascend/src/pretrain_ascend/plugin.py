@@ -1,8 +1,6 @@
 """Hooks of the ascend backend. Each operation has a file of its own, which is imported when it is asked for.
 
-Two operations are left to the reference. bias_dropout_add: CANN has no kernel for it, and torch_npu's dropout is fused
-already. linear: the reference issues the all-reduce of the input's gradient before the product of the weight's, and
-HCCL runs it on a stream of its own; docs/ascend.md says why the fused products with communication are not used.
+linear and bias_dropout_add have no hook: the reference serves, and their files say why.
 """
 
 from __future__ import annotations

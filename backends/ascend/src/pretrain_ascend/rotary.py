@@ -6,8 +6,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from pretrain.plugins.offer import offer_unless
-from pretrain_ascend import chip_fit, devices, installed
+from pretrain_ascend import devices, software
 from pretrain_ascend.devices import Family
+from pretrain_ascend.kernels import chip_requirements
 
 if TYPE_CHECKING:
     from pretrain.plugins.offer import Decline, Offer
@@ -22,8 +23,8 @@ FIRST_SIZE = 128
 
 def answers(request: RotaryRequest) -> Offer | Decline:
     """Return the one kernel, or why it does not fit."""
-    reason = chip_fit.unfit(request) or _limits(request)
-    return offer_unless(reason, name=NAME, build=_build, provider=installed.provider())
+    reason = chip_requirements.unfit(request) or _limits(request)
+    return offer_unless(reason, name=NAME, build=_build, provider=software.provider())
 
 
 def _limits(request: RotaryRequest) -> str:
@@ -36,4 +37,4 @@ def _limits(request: RotaryRequest) -> str:
 
 
 def _build(_: object) -> Any:
-    return import_module("pretrain_ascend.rotary_fused").rotate
+    return import_module("pretrain_ascend.kernels.rotary").rotate

@@ -6,7 +6,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from pretrain.plugins.offer import offer_unless
-from pretrain_ascend import installed, softmax_limits
+from pretrain_ascend import software
+from pretrain_ascend.kernels import softmax_limits
 
 if TYPE_CHECKING:
     from pretrain.plugins.offer import Decline, Offer
@@ -18,8 +19,8 @@ NAME = "scaled_masked_softmax"
 def answers(request: SoftmaxRequest) -> Offer | Decline:
     """Return the one kernel, or why it does not fit."""
     reason = softmax_limits.unfit(request)
-    return offer_unless(reason, name=NAME, build=lambda _: _build(request), provider=installed.provider())
+    return offer_unless(reason, name=NAME, build=lambda _: _build(request), provider=software.provider())
 
 
 def _build(request: SoftmaxRequest) -> Any:
-    return import_module("pretrain_ascend.softmax_fused").Softmax(request)
+    return import_module("pretrain_ascend.kernels.softmax").Softmax(request)

@@ -71,7 +71,7 @@ def with_stand_ins(kernel):
         return kernel
 
     def call(*arguments, **options):
-        with mock.patch("pretrain_ascend.operators.call", operators.call):
+        with mock.patch("pretrain_ascend.kernels.operators.call", operators.call):
             return kernel(*arguments, **options)
 
     return call

@@ -20,7 +20,7 @@ LIBRARY = "torch_npu/lib/libtorch_npu.so"
 
 def called() -> list[str]:
     """Return the names of all operators in calls of `operators.call`."""
-    text = "\n".join(path.read_text() for path in sorted(SOURCE.glob("*.py")))
+    text = "\n".join(path.read_text() for path in sorted(SOURCE.rglob("*.py")))
     return sorted(set(re.findall(r"operators\.call\(\s*\"(\w+)\"", text)))
 
 

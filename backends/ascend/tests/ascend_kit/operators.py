@@ -16,7 +16,7 @@ calls = []
 
 
 def call(name, *arguments, **options):
-    """Take the place of `pretrain_ascend.operators.call`."""
+    """Take the place of `pretrain_ascend.kernels.operators.call`."""
     given = [schemas.bind(release, name, arguments, options) for release in schemas.RELEASES][-1]
     calls.append((name, given))
     return globals()[name](**{key: value for key, value in given.items() if key not in UNUSED})

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pretrain.plugins.requests import Mask
-from pretrain_ascend import chip_fit
+from pretrain_ascend.kernels import chip_requirements
 
 if TYPE_CHECKING:
     from pretrain.plugins.requests import SoftmaxRequest
@@ -21,7 +21,7 @@ def unfit(request: SoftmaxRequest) -> str:
     """Return why the operator does not fit the request, or ""."""
     if request.mask is Mask.NONE:
         return f"mask {request.mask}; only with a mask"
-    return chip_fit.unfit(request) or sizes(request.queries, request.keys)
+    return chip_requirements.unfit(request) or sizes(request.queries, request.keys)
 
 
 def sizes(queries: int, keys: int) -> str:

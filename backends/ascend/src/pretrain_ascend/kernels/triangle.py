@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from pretrain.reference.softmax import masked_softmax
 from pretrain.reference.triangle import Triangle
-from pretrain_ascend import masks, softmax_limits
-from pretrain_ascend.products import query_first
-from pretrain_ascend.softmax_fused import softmax_with_seen_keys
+from pretrain_ascend.kernels import attention_masks, softmax_limits
+from pretrain_ascend.kernels.matmuls import query_first
+from pretrain_ascend.kernels.softmax import softmax_with_seen_keys
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,4 +28,4 @@ def make(request: AttentionRequest) -> Triangle:
             return softmax_with_seen_keys(scores, masked, request.score_divisor)
         return masked_softmax(scores, masked, request.score_divisor, in_fp32=request.softmax_in_fp32)
 
-    return Triangle(request, softmax, product=query_first, mask=masks.causal)
+    return Triangle(request, softmax, product=query_first, mask=attention_masks.causal)

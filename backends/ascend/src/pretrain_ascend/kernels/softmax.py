@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pretrain.reference.masks import masked_positions
-from pretrain_ascend import operators
+from pretrain_ascend.kernels import operators
 
 if TYPE_CHECKING:
     from torch import Tensor

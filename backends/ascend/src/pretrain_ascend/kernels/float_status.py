@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from pretrain_ascend import operators
+from pretrain_ascend.kernels import operators
 
 if TYPE_CHECKING:
     from torch import Tensor

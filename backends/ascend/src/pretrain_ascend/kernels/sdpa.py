@@ -12,8 +12,8 @@ from torch.nn import functional as F  # noqa: N812  torch's own alias
 
 from pretrain.plugins.requests import Mask
 from pretrain.reference.attention import to_context
-from pretrain_ascend import masks
-from pretrain_ascend.fusion_attention import check_causal
+from pretrain_ascend.kernels import attention_masks
+from pretrain_ascend.kernels.fusion_attention import check_causal
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,7 +36,9 @@ class Sdpa:
         empty = seen = None
         if mask is not None:  # torch_npu 2.9.0 hands it on as it is, and CANN's kernel takes no row for all queries
             queries, batch, heads, _ = query.shape
-            seen, empty = masks.without_empty_rows(masks.expanded(mask, batch, heads, queries, key.shape[0]))
+            seen, empty = attention_masks.without_empty_rows(
+                attention_masks.expanded(mask, batch, heads, queries, key.shape[0])
+            )
         q, k, v = (x.permute(1, 2, 0, 3).contiguous() for x in (query, key, value))  # [b, n, s, d]
         context = F.scaled_dot_product_attention(
             q,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pretrain.plugins.requests import Mask
 from pretrain.reference.masks import check_given
-from pretrain_ascend import masks, operators
+from pretrain_ascend.kernels import attention_masks, operators
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,10 +37,10 @@ class FusionAttention:
         options: dict[str, Any] = {"scale": self.scale}
         empty = None
         if self.mask is Mask.CAUSAL:
-            options |= {"atten_mask": masks.compressed_causal(query.device), "sparse_mode": CAUSAL}
+            options |= {"atten_mask": attention_masks.compressed_causal(query.device), "sparse_mode": CAUSAL}
         elif mask is not None:
-            seen, empty = masks.without_empty_rows(mask)
-            seen = masks.expanded(seen, query.shape[1], query.shape[2], query.shape[0], key.shape[0])
+            seen, empty = attention_masks.without_empty_rows(mask)
+            seen = attention_masks.expanded(seen, query.shape[1], query.shape[2], query.shape[0], key.shape[0])
             options |= {"atten_mask": seen, "sparse_mode": WHOLE_MASK}
         if training and self.dropout:
             options["keep_prob"] = 1.0 - self.dropout
