@@ -41,11 +41,11 @@ def machine(monkeypatch):
             if not cann:
                 raise OSError(f"{library}: cannot open shared object file")
 
-        monkeypatch.setattr(software, "version", lambda: version)
-        monkeypatch.setattr(backend.releases, "cann", lambda: "8.5.0")
-        monkeypatch.setattr(backend.releases, "unpaired", lambda *_: paired)
-        monkeypatch.setattr(software, "import_module", import_torch_npu)
-        monkeypatch.setattr(software.importlib.util, "find_spec", lambda _: None)
+        monkeypatch.setattr("pretrain.plugins.installed.version", lambda _: version)
+        monkeypatch.setattr(software, "cann", lambda: "8.5.0")
+        monkeypatch.setattr(software, "unpaired", lambda *_: paired)
+        monkeypatch.setattr("pretrain.plugins.installed.import_module", import_torch_npu)
+        monkeypatch.setattr("pretrain.plugins.installed.has", lambda _: False)
         monkeypatch.setattr(ctypes, "CDLL", load)
         npu = SimpleNamespace(
             device_count=lambda: count,

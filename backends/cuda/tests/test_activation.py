@@ -81,7 +81,7 @@ def test_nothing_but_the_inputs_is_saved(device):
     ],
 )
 def test_declines_with_what_does_not_fit(monkeypatch, request_, reason):
-    monkeypatch.setattr("pretrain_cuda.installed.has", lambda module: False)
+    monkeypatch.setattr("pretrain.plugins.installed.has", lambda module: False)
     declined = activation.answers(request_)
     assert isinstance(declined, Decline)
     assert declined.reason == reason

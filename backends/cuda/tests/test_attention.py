@@ -27,8 +27,8 @@ def offered(request):
 
 @pytest.fixture
 def everything_installed(monkeypatch):
-    monkeypatch.setattr("pretrain_cuda.installed.has", lambda _: True)
-    monkeypatch.setattr("pretrain_cuda.installed.version", lambda distribution: f"{distribution} 9")
+    monkeypatch.setattr("pretrain.plugins.installed.has", lambda _: True)
+    monkeypatch.setattr("pretrain.plugins.installed.provider", lambda distribution: f"{distribution} 9")
     monkeypatch.setattr("torch.backends.cudnn.version", lambda: None)
 
 

@@ -16,7 +16,7 @@ A100, H100, V100 = "NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3", "Tesla V100
 @pytest.fixture
 def explain(monkeypatch, capsys):
     """A call of the command where, of the libraries, Triton and torch alone are installed."""
-    monkeypatch.setattr("pretrain_cuda.installed.has", lambda module: module == "triton")
+    monkeypatch.setattr("pretrain.plugins.installed.has", lambda module: module == "triton")
     monkeypatch.setattr("torch.backends.cudnn.version", lambda: 91900)
 
     def call(recipe, device, *overrides):

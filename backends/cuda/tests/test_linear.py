@@ -35,7 +35,7 @@ def extension(monkeypatch):
 
     module.wgrad_gemm_accum_fp32, module.wgrad_gemm_accum_fp16 = product("fp32"), product("fp16")
     monkeypatch.setitem(sys.modules, linear.EXTENSION, module)
-    monkeypatch.setattr("pretrain_cuda.installed.has", lambda name: name == linear.EXTENSION)
+    monkeypatch.setattr("pretrain.plugins.installed.has", lambda name: name == linear.EXTENSION)
     return calls
 
 

@@ -106,7 +106,7 @@ NOT_BUILT = "is not installed; apex (github.com/NVIDIA/apex) brings it when it i
     ],
 )
 def test_declines_with_what_does_not_fit(monkeypatch, name, request_, reason):
-    monkeypatch.setattr("pretrain_cuda.installed.has", lambda module: module == "triton")
+    monkeypatch.setattr("pretrain.plugins.installed.has", lambda module: module == "triton")
     declined = answer(name, request_)
     assert isinstance(declined, Decline)
     assert declined.reason == reason
@@ -147,8 +147,8 @@ def apex(monkeypatch):
     fused.FusedRMSNormAffineFunction = FusedRMSNormAffineFunction
     for module in (fast, fused):
         monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setattr("pretrain_cuda.installed.has", lambda module: True)
-    monkeypatch.setattr("pretrain_cuda.installed.version", lambda distribution: f"{distribution} 0.1")
+    monkeypatch.setattr("pretrain.plugins.installed.has", lambda module: True)
+    monkeypatch.setattr("pretrain.plugins.installed.provider", lambda distribution: f"{distribution} 0.1")
 
 
 @pytest.mark.parametrize("kind", ["LayerNorm", "RMSNorm"])

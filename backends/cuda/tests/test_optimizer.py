@@ -17,7 +17,7 @@ REQUEST = OptimizerRequest(device_type="cuda", dtype=torch.float32, name="adamw"
 
 
 def test_torchs_fused_adam_comes_first(monkeypatch):
-    monkeypatch.setattr("pretrain_cuda.installed.has", lambda module: False)
+    monkeypatch.setattr("pretrain.plugins.installed.has", lambda module: False)
     fused, apex = optimizer.answers(REQUEST)
     assert isinstance(fused, Offer)
     assert fused.build({}).adam is FusedAdam
@@ -26,13 +26,13 @@ def test_torchs_fused_adam_comes_first(monkeypatch):
 
 
 def test_apexs_is_found_by_its_extension_and_its_class(monkeypatch):
-    monkeypatch.setattr("pretrain_cuda.installed.has", lambda module: module == "amp_C")
+    monkeypatch.setattr("pretrain.plugins.installed.has", lambda module: module == "amp_C")
     assert optimizer.answers(REQUEST)[1].reason.startswith("apex.optimizers is not installed")
     package, module = ModuleType("apex"), ModuleType("apex.optimizers")
     module.FusedAdam = ForeachAdam
     monkeypatch.setitem(sys.modules, "apex", package)
     monkeypatch.setitem(sys.modules, "apex.optimizers", module)
-    monkeypatch.setattr("pretrain_cuda.installed.has", lambda module: True)
+    monkeypatch.setattr("pretrain.plugins.installed.has", lambda module: True)
     offered = optimizer.answers(REQUEST)[1]
     assert isinstance(offered, Offer)
     assert offered.build({}).adam is ForeachAdam

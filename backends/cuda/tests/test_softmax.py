@@ -258,7 +258,7 @@ def test_triton_declines_with_what_does_not_fit(changes, reason):
 
 
 def test_triton_that_is_not_there_is_said_how_to_get(monkeypatch):
-    monkeypatch.setattr("pretrain_cuda.installed.has", lambda module: module != "triton")
+    monkeypatch.setattr("pretrain.plugins.installed.has", lambda module: module != "triton")
     answer = softmax.answers(examples.softmax())[0]
     assert isinstance(answer, Decline)
     assert answer.reason.startswith("triton is not installed; pip install triton")

@@ -119,8 +119,8 @@ MODULES = {
 def modules(monkeypatch):
     for name, module in MODULES.items():
         monkeypatch.setitem(sys.modules, name, module(name))
-    monkeypatch.setattr("pretrain_cuda.installed.has", lambda name: name in MODULES)
-    monkeypatch.setattr("pretrain_cuda.installed.version", lambda distribution: f"{distribution} 0.1")
+    monkeypatch.setattr("pretrain.plugins.installed.has", lambda name: name in MODULES)
+    monkeypatch.setattr("pretrain.plugins.installed.provider", lambda distribution: f"{distribution} 0.1")
 
 
 def answer(name, request):
@@ -281,7 +281,7 @@ def test_the_generic_one_declines_by_its_own_rules(request_, reason):
 
 @pytest.mark.parametrize("mask", Mask, ids=str)
 def test_the_module_that_is_missing_is_named(monkeypatch, mask):
-    monkeypatch.setattr("pretrain_cuda.installed.has", lambda name: False)
+    monkeypatch.setattr("pretrain.plugins.installed.has", lambda name: False)
     request = asked(FP16, mask, scale=SMALL)
     assert answer("apex", request).reason == apex_softmax_limits.MODULES[mask] + ROW
     if mask in (Mask.KEY_PADDING, Mask.ARBITRARY):

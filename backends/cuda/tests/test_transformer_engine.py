@@ -31,8 +31,8 @@ def on(name, dtype=torch.bfloat16, **asked):
 def module(monkeypatch):
     """In the place of transformer_engine.pytorch, for every test here, the kit's too."""
     monkeypatch.setitem(sys.modules, transformer_engine.MODULE, fake_transformer_engine)
-    monkeypatch.setattr("pretrain_cuda.installed.has", lambda name: name == transformer_engine.MODULE)
-    monkeypatch.setattr("pretrain_cuda.installed.version", lambda name: f"{name} 2.9")
+    monkeypatch.setattr("pretrain.plugins.installed.has", lambda name: name == transformer_engine.MODULE)
+    monkeypatch.setattr("pretrain.plugins.installed.provider", lambda name: f"{name} 2.9")
 
 
 def test_it_says_what_does_the_work():
@@ -95,7 +95,7 @@ def test_it_declines_what_it_may_compute_with_stored_weights(request_, reason):
 
 
 def test_where_it_is_missing_it_is_said_how_to_get_it(monkeypatch):
-    monkeypatch.setattr("pretrain_cuda.installed.has", lambda _: False)
+    monkeypatch.setattr("pretrain.plugins.installed.has", lambda _: False)
     assert transformer_engine.answer(on(A100)).reason == (
         "transformer_engine.pytorch is not installed: pip install --no-build-isolation transformer_engine[pytorch]"
     )

@@ -236,7 +236,7 @@ def test_it_declines_with_what_does_not_fit(asked, reason):
 
 
 def test_without_triton_it_declines(monkeypatch):
-    monkeypatch.setattr("pretrain_cuda.installed.has", lambda _: False)
+    monkeypatch.setattr("pretrain.plugins.installed.has", lambda _: False)
     assert answer(examples.attention()).reason.startswith("triton is not installed; pip install triton")
 
 

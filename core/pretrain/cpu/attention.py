@@ -22,7 +22,7 @@ STORED_UP_TO = 2048
 each token, outweighs all other activations of a layer, about 17 * n * d with heads of 64."""
 
 
-def attention_answers(request: AttentionRequest) -> list[Offer | Decline]:
+def answers(request: AttentionRequest) -> list[Offer | Decline]:
     """Return the kernels for a request, the best one first."""
     tiled, recomputed = _tiled(request, "tiled", "triangle"), _tiled(request, "recomputed", "flash")
     first = [tiled, recomputed] if request.seq_length <= STORED_UP_TO else [recomputed, tiled]

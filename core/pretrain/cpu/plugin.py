@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pretrain.cpu.attention import TORCH, attention_answers
+from pretrain.cpu import attention
+from pretrain.cpu.attention import TORCH
 from pretrain.cpu.backend import CpuBackend
 from pretrain.cpu.bias_dropout_add import BiasDropoutAdd
 from pretrain.cpu.cross_entropy import CrossEntropy
@@ -44,7 +45,7 @@ def pretrain_backend() -> Backend:
 @hookimpl
 def pretrain_attention(request: AttentionRequest) -> Answer:
     """Tiles of the lower triangle, and torch's flash attention."""
-    return attention_answers(request)
+    return attention.answers(request)
 
 
 @hookimpl

@@ -11,7 +11,7 @@ import torch
 from pretrain.errors import BackendError
 from pretrain.plugins.backend import Available, Backend, PointToPoint, Unavailable
 from pretrain.plugins.named_device import NamedDevice
-from pretrain_ascend import devices, environment, releases, software
+from pretrain_ascend import devices, environment, software
 from pretrain_ascend.devices import Family, Source
 from pretrain_ascend.environment import VISIBLE
 from pretrain_ascend.kernels.float_status import FloatStatus
@@ -44,9 +44,9 @@ class AscendBackend(Backend):
             return Unavailable(*lack)
         count = self.device_count()
         if count:
-            cann = releases.cann()
+            cann = software.cann()
             detail = f"{count} NPUs, {software.provider()}, CANN {cann or 'of an unknown version'}"
-            warning = releases.unpaired(cann, software.version())
+            warning = software.unpaired(cann, software.version())
             return Available(f"{detail}\nwarning: {warning}" if warning else detail)
         visible = os.environ.get(VISIBLE)
         if visible is not None:
@@ -131,7 +131,7 @@ class AscendBackend(Backend):
             "device": self.device_name(),
             "family": "not known" if device is None else str(device.family),
             "torch_npu": software.version(),
-            "cann": releases.cann() or "not known",
+            "cann": software.cann() or "not known",
             "overflow": "inf and nan" if self.overflow() is None else "saturation",
         }
         if device is not None and device.peak is not None:

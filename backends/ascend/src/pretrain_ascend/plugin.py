@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
-from pretrain.plugins import hookimpl
+from pretrain.plugins import hookimpl, installed
 
 if TYPE_CHECKING:
     from pretrain.plugins.backend import Backend
@@ -35,50 +35,50 @@ def pretrain_backend() -> Backend:
 @hookimpl
 def pretrain_attention(request: AttentionRequest) -> Answer:
     """CANN's fusion attention, called directly and by torch; the triangle over its fused softmax."""
-    return _answers("attention", request)
+    return _answers(request)
 
 
 @hookimpl
 def pretrain_softmax(request: SoftmaxRequest) -> Answer:
     """CANN's scaled masked softmax."""
-    return _answers("softmax", request)
+    return _answers(request)
 
 
 @hookimpl
 def pretrain_norm(request: NormRequest) -> Answer:
     """CANN's RMS norm, torch's layer norm."""
-    return _answers("norm", request)
+    return _answers(request)
 
 
 @hookimpl
 def pretrain_rotary(request: RotaryRequest) -> Answer:
     """CANN's."""
-    return _answers("rotary", request)
+    return _answers(request)
 
 
 @hookimpl
 def pretrain_activation(request: ActivationRequest) -> Answer:
     """CANN's SwiGLU, and its GELU in both forms."""
-    return _answers("activation", request)
+    return _answers(request)
 
 
 @hookimpl
 def pretrain_cross_entropy(request: CrossEntropyRequest) -> Answer:
     """CANN's, for a vocabulary that is not split."""
-    return _answers("cross_entropy", request)
+    return _answers(request)
 
 
 @hookimpl
 def pretrain_optimizer(request: OptimizerRequest) -> Answer:
     """The fused AdamW that torch_npu has."""
-    return _answers("optimizer", request)
+    return _answers(request)
 
 
 @hookimpl
 def pretrain_collectives(request: CollectivesRequest) -> Answer:
     """HCCL's options."""
-    return _answers("collectives", request)
+    return _answers(request)
 
 
-def _answers(operation: str, request: Request) -> Answer:
-    return cast("Answer", import_module(f"pretrain_ascend.{operation}").answers(request))
+def _answers(request: Request) -> Answer:
+    return installed.answers("pretrain_ascend", request)

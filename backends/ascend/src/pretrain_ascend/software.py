@@ -1,30 +1,43 @@
-"""Whether torch_npu and CANN are here, and fit torch. Importing torch_npu opens no device."""
+"""Software that an NPU needs: torch_npu for this torch, CANN, and the pairs of them that Huawei releases together.
+
+Importing torch_npu opens no device.
+"""
 
 from __future__ import annotations
 
 import ctypes
-import importlib.metadata
-import importlib.util
+import os
 import re
 from importlib import import_module
+from pathlib import Path
 
 import torch
+
+from pretrain.plugins import installed
 
 RUNTIME = "libascendcl.so"
 """CANN's runtime, which torch_npu loads when it is imported."""
 
+PAIRS = {
+    "8.3": ("2.6.0.post3", "2.7.1", "2.8.0"),
+    "8.5": ("2.6.0.post5", "2.7.1.post2", "2.8.0.post2", "2.9.0"),
+    "9.0": ("2.7.1.post4", "2.8.0.post4", "2.9.0.post2"),
+    "9.1": ("2.7.1.post8", "2.9.0.post6", "2.10.0.post4", "2.11.0", "2.12.0"),
+}
+"""CANN -> torch_npu: COMPATIBILITY.en.md of Ascend/pytorch, commit 9e73e708 (21 August 2026), from CANN 8.3 on.
+
+The release of torch is the number before ".post". torch_npu 2.13.0, which is on PyPI, is in no row of it.
+"""
+
 
 def version() -> str:
     """Return the version of torch_npu that pip knows, "" where it is not installed."""
-    try:
-        return importlib.metadata.version("torch_npu")
-    except importlib.metadata.PackageNotFoundError:
-        return ""
+    return installed.version("torch_npu")
 
 
 def provider() -> str:
     """Return "torch_npu 2.13.0", or the bare name where it is not installed: the device may be a named one."""
-    return f"torch_npu {version()}".rstrip()
+    return installed.provider("torch_npu")
 
 
 def release(text: str) -> str:
@@ -38,7 +51,7 @@ def missing() -> tuple[str, str] | None:
     wanted = release(torch.__version__)
     remedy = f"pip install torch_npu=={wanted}, in an environment whose torch is of that version."
     if not version():
-        if importlib.util.find_spec("torch_npu") is None:
+        if not installed.has("torch_npu"):
             return "torch_npu is not installed", f"{remedy}\nIt needs Huawei's driver and CANN on this machine."
         return "torch_npu is here, but of no version that pip knows", remedy
     if release(version()) != wanted:
@@ -55,16 +68,51 @@ def has_cann() -> bool:
     return True
 
 
-def _failure() -> tuple[str, str] | None:
+def cann() -> str:
+    """Return the version of the CANN that is installed, such as "8.5.0" or "8.3.RC1"; "" where nothing says it.
+
+    torch_npu is asked first, which must have been imported; then the files that CANN's installer leaves.
+    """
     try:
-        import_module("torch_npu")
-    except Exception as error:  # noqa: BLE001  a library of CANN that is missing shows as any of several errors
-        if not has_cann():
-            return (
-                f"CANN is not here: {RUNTIME} cannot be loaded",
-                "Install the CANN toolkit, and source the set_env.sh of its folder in this shell.",
-            )
-        cause = " ".join(f"{type(error).__name__}: {error}".split())
-        fault = f"torch_npu {version()} is installed, but its import failed: {cause[:300]}"
-        return fault, "docs/ascend.md has Huawei's table of the CANN that each release needs."
-    return None
+        found = str(import_module("torch_npu")._C._get_cann_version("CANN"))  # noqa: SLF001  it has no public name
+    except Exception:  # noqa: BLE001  a release without it, or a CANN that does not answer
+        found = ""
+    return found or _written(Path(os.environ.get("ASCEND_TOOLKIT_HOME") or os.environ.get("ASCEND_HOME_PATH") or "/-"))
+
+
+def unpaired(cann: str, torch_npu: str) -> str:
+    """Return how a pair is not of Huawei's table; "" where it is, or CANN's version is not known."""
+    number = re.match(r"\d+\.\d+", cann)
+    if not number:
+        return ""
+    fitting = PAIRS.get(number[0], ())
+    if torch_npu in fitting:
+        return ""
+    paired = [version for version, releases in PAIRS.items() if torch_npu in releases]
+    if paired:
+        return f"Huawei pairs torch_npu {torch_npu} with CANN {' and '.join(paired)}, not {cann}"
+    if fitting:
+        return f"Huawei pairs CANN {cann} with torch_npu {', '.join(fitting)}, not {torch_npu}"
+    return f"Huawei's table has neither CANN {cann} nor torch_npu {torch_npu}"
+
+
+def _failure() -> tuple[str, str] | None:
+    cause = installed.import_failure("torch_npu")
+    if not cause:
+        return None
+    if not has_cann():
+        return (
+            f"CANN is not here: {RUNTIME} cannot be loaded",
+            "Install the CANN toolkit, and source the set_env.sh of its folder in this shell.",
+        )
+    fault = f"torch_npu {version()} is installed, but its import failed: {cause}"
+    return fault, "docs/ascend.md has Huawei's table of the CANN that each release needs."
+
+
+def _written(toolkit: Path) -> str:
+    names = ("*-linux/ascend_*_install.info", "version.info", "*/version.info")
+    for place in (path for name in names for path in sorted(toolkit.glob(name))):
+        version = re.search(r"^version\s*=\s*(\S+)", place.read_text(errors="replace"), re.IGNORECASE | re.MULTILINE)
+        if version:
+            return version[1]
+    return ""

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from pretrain.plugins import installed
 from pretrain.plugins.offer import Absent, offer_unless
 from pretrain.reference.linear import Linear
-from pretrain_cuda import installed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +31,7 @@ _HALF = (torch.float16, torch.bfloat16)
 def answers(request: LinearRequest) -> Answer:
     """Return apex's product that adds into the main gradient, or why it does not fit; the reference comes after."""
     reason = _unfit(request)
-    return offer_unless(reason, name=NAME, build=lambda _: _build(request), provider=installed.version("apex"))
+    return offer_unless(reason, name=NAME, build=lambda _: _build(request), provider=installed.provider("apex"))
 
 
 def _unfit(request: LinearRequest) -> str:

@@ -11,9 +11,9 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from pretrain.plugins import installed
 from pretrain.plugins.offer import Absent, offer_unless
 from pretrain.reference.torch_norm import TorchNorm
-from pretrain_cuda import installed
 from pretrain_cuda.kernels import triton_requirements
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def answers(request: NormRequest) -> list[Offer | Decline]:
         _answer(request, "apex", _apex(request), "apex", "apex_norm.FusedNorm"),
         _answer(request, "triton", _triton(request), "triton", "triton.norm.Norm"),
         offer_unless(
-            _one_dtype(request), name="torch", build=lambda _: TorchNorm(request), provider=installed.version("torch")
+            _one_dtype(request), name="torch", build=lambda _: TorchNorm(request), provider=installed.provider("torch")
         ),
     ]
 
@@ -48,7 +48,7 @@ def _answer(request: NormRequest, name: str, reason: str, library: str, kernel: 
     def build(_: object) -> Any:
         return getattr(import_module(f"pretrain_cuda.kernels.{module}"), attribute)(request)
 
-    return offer_unless(reason, name=name, build=build, provider=installed.version(library))
+    return offer_unless(reason, name=name, build=build, provider=installed.provider(library))
 
 
 def _apex_fast(request: NormRequest) -> str:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from pretrain.plugins import installed
 from pretrain.plugins.offer import Absent, Decline, Offer
 from pretrain.plugins.signatures import OptimizerKernels
 from pretrain.reference.adam import FusedAdam, gradient_norm
-from pretrain_cuda import installed
 from pretrain_cuda.kernels.gradient_norm import foreach_norm
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def answers(request: OptimizerRequest) -> Answer:
     if missing:
         reason = Absent(f"{missing[0]} is not installed; apex brings it when it is built with --cpp_ext --cuda_ext")
         return [torch_adam, Decline(name="apex", reason=reason)]
-    return [torch_adam, Offer(name="apex", build=lambda _: _apex(request), provider=installed.version("apex"))]
+    return [torch_adam, Offer(name="apex", build=lambda _: _apex(request), provider=installed.provider("apex"))]
 
 
 def _apex(request: OptimizerRequest) -> OptimizerKernels:

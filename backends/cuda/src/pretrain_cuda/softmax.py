@@ -5,8 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
+from pretrain.plugins import installed
 from pretrain.plugins.offer import offer_unless
-from pretrain_cuda import installed
 from pretrain_cuda.kernels import apex_softmax_limits, triton_requirements
 
 if TYPE_CHECKING:
@@ -41,4 +41,4 @@ def _extension(request: SoftmaxRequest, name: str, reason: str, module: str) -> 
     def build(_: object) -> SoftmaxFn:
         return cast("SoftmaxFn", import_module("pretrain_cuda.kernels.apex_softmax").Softmax(request, module))
 
-    return offer_unless(reason, name=name, build=build, provider=installed.version("apex"))
+    return offer_unless(reason, name=name, build=build, provider=installed.provider("apex"))

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from pretrain.plugins import installed
 from pretrain.plugins.offer import Absent
 from pretrain.plugins.requests import Mask
-from pretrain_cuda import installed
 
 if TYPE_CHECKING:
     from pretrain.plugins.requests import SoftmaxRequest

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from pretrain.plugins import installed
 from pretrain.plugins.offer import Absent, offer_unless
 from pretrain.plugins.requests import Mask
 from pretrain.reference.masks import check_given
-from pretrain_cuda import installed
 from pretrain_cuda.kernels.flash_limits import (
     before_ampere,
     has_little_shared_memory,
@@ -57,7 +57,7 @@ class Library:
     def answer(self, request: AttentionRequest) -> Offer | Decline:
         """Return the kernel, or why it does not fit; whether it is installed is asked last."""
         reason = unfit(request, self.limits) or self._missing()
-        provider = installed.version(self.distribution)
+        provider = installed.provider(self.distribution)
         return offer_unless(
             reason, name=self.name, kind="flash", build=lambda _: self._build(request), provider=provider
         )

@@ -11,10 +11,10 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from pretrain.plugins import installed
 from pretrain.plugins.offer import Absent, offer_unless
 from pretrain.plugins.requests import Mask
 from pretrain.reference.masks import check_given
-from pretrain_cuda import installed
 from pretrain_cuda.kernels.flash_limits import before_ampere, no_multiple_of, over_head_size, unfit
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def answer(request: AttentionRequest) -> Offer | Decline:
     reason = unfit(request, _limits)
     if not reason and not installed.has(MODULE):
         reason = Absent(f"{MODULE} is not installed: pip install --no-build-isolation transformer_engine[pytorch]")
-    provider = installed.version("transformer_engine")
+    provider = installed.provider("transformer_engine")
     return offer_unless(
         reason, name=NAME, kind="flash", build=lambda _: DotProductAttention(request), provider=provider
     )

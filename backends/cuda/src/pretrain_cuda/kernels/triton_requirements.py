@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from pretrain.plugins import installed
 from pretrain.plugins.offer import Absent
-from pretrain_cuda import devices, installed
+from pretrain_cuda import devices
 from pretrain_cuda.devices import AMPERE
 
 if TYPE_CHECKING:
@@ -30,4 +31,4 @@ def unfit(request: Request) -> str:
 
 def provider() -> str:
     """Return triton and its version."""
-    return installed.version("triton")
+    return installed.provider("triton")

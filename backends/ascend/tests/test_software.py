@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pretrain_ascend import releases
+from pretrain_ascend import software
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ from pretrain_ascend import releases
     ],
 )
 def test_a_pair_is_judged_by_the_table(cann, torch_npu, expected):
-    assert releases.unpaired(cann, torch_npu) == expected
+    assert software.unpaired(cann, torch_npu) == expected
 
 
 @pytest.mark.parametrize(
@@ -40,14 +40,14 @@ def test_a_pair_is_judged_by_the_table(cann, torch_npu, expected):
     ],
 )
 def test_where_torch_npu_does_not_answer_the_installers_files_do(monkeypatch, tmp_path, file, text):
-    monkeypatch.setattr(releases, "import_module", lambda name: {}[name])
+    monkeypatch.setattr(software, "import_module", lambda name: {}[name])
     (tmp_path / file).parent.mkdir(exist_ok=True)
     (tmp_path / file).write_text(text)
     monkeypatch.setenv("ASCEND_TOOLKIT_HOME", str(tmp_path))
-    assert releases.cann() == "8.5.0"
+    assert software.cann() == "8.5.0"
 
 
 def test_without_either_it_is_not_known(monkeypatch, tmp_path):
-    monkeypatch.setattr(releases, "import_module", lambda name: {}[name])
+    monkeypatch.setattr(software, "import_module", lambda name: {}[name])
     monkeypatch.setenv("ASCEND_TOOLKIT_HOME", str(tmp_path))
-    assert releases.cann() == ""
+    assert software.cann() == ""
