@@ -2,11 +2,13 @@
 
 import gc
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from forked_python import client
 from pretrain.bridge import megatron
 from pretrain.cpu.backend import CpuBackend
 
@@ -37,6 +39,14 @@ def few_threads(request):
 def _threads():
     folder = Path("/proc/self/task")
     return list(folder.iterdir()) if folder.is_dir() else []
+
+
+@pytest.fixture(scope="module")
+def forked_python():
+    """Let the module's tests fork Python processes, and these theirs, which spares each the import of torch."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subprocess, "Popen", client.Popen)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Ranks as processes of their own: started together, and a failure shows the output of the rank that failed first."""
+"""Ranks as processes: forked together, and a failure shows the output of the rank that failed first."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+
+from forked_python.client import Popen
 
 TESTS = Path(__file__).parent
 
@@ -31,7 +33,7 @@ def run_ranks(module, *arguments, folder, world_size, variables=lambda rank: {},
             command += [str(argument).format(rank=rank) for argument in arguments]
             with log.open("wb") as output:
                 environment_of = {**environment, **variables(rank)}
-                ranks.append(subprocess.Popen(command, env=environment_of, stdout=output, stderr=subprocess.STDOUT))
+                ranks.append(Popen(command, env=environment_of, stdout=output, stderr=subprocess.STDOUT))
         first = _wait(ranks, time.monotonic() + 60 * minutes)
     finally:
         for process in ranks:

@@ -8,6 +8,8 @@ import torch
 
 from e2e.conftest import pretrain, tiny
 
+pytestmark = pytest.mark.usefixtures("forked_python")
+
 
 def mistake(*arguments):
     """Return the lines of the message."""

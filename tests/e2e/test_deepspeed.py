@@ -17,7 +17,7 @@ ZERO3 = "engine={name: deepspeed, zero: {stage: 3, stage3_param_persistence_thre
 LENGTH = 8
 REPRODUCED = ("kind", "iteration", "consumed_samples", "lm_loss", "grad_norm", "learning_rate")
 
-pytestmark = [pytest.mark.ranks, pytest.mark.xdist_group("ranks")]
+pytestmark = [pytest.mark.ranks, pytest.mark.usefixtures("forked_python")]
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ SCALED = (
     "evaluation.iters=1",
 )
 
-pytestmark = [pytest.mark.ranks, pytest.mark.xdist_group("ranks")]
+pytestmark = [pytest.mark.ranks, pytest.mark.usefixtures("forked_python")]
 
 
 @pytest.fixture

@@ -28,6 +28,7 @@ def hostfile(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_python")
 @pytest.mark.ranks
 def test_a_run_on_two_hosts_stops_and_goes_on_as_one_that_starts_its_own_ranks(hostfile, text_tokens, tmp_path):
     own, hosted = tmp_path / "own", tmp_path / "hosted"

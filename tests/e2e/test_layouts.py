@@ -20,7 +20,7 @@ SCALED = overrides(
     "evaluation={interval: 100, iters: 1}",
 )
 
-pytestmark = [pytest.mark.ranks, pytest.mark.xdist_group("ranks")]
+pytestmark = [pytest.mark.ranks, pytest.mark.usefixtures("forked_python")]
 
 
 @pytest.mark.parametrize("recipe", ["gpt3", "neox20b"])

@@ -11,7 +11,7 @@ from e2e.conftest import metrics, pretrain, tiny
 SHORT = ("train.train_iters=8", "checkpoint.save_interval=4", "evaluation={interval: 0}", "schedule.lr_warmup_iters=2")
 
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_python")]
 
 
 def losses(run_dir):

@@ -9,20 +9,24 @@ import time
 import pytest
 
 from e2e.conftest import PRETRAIN, ROOT, latest, metrics, pretrain, tiny
+from forked_python.client import STARTED
 
 TRAIN_KEYS = {
     *("kind", "iteration", "consumed_samples", "consumed_tokens", "lm_loss", "grad_norm", "learning_rate"),
     *("loss_scale", "global_batch_size", "skipped_iterations", "nan_iterations", "seconds_per_iteration"),
     *("samples_per_second", "tokens_per_second_per_device", "tflops_per_device", "mfu", "memory_peak_bytes"),
 }
+pytestmark = pytest.mark.usefixtures("forked_python")
 REPRODUCED = ("iteration", "consumed_samples", "lm_loss", "grad_norm", "learning_rate")
 
 
 @pytest.fixture(scope="module")
 def whole_run(text_tokens, tmp_path_factory):
-    """A run of 40 iterations in one piece, with what it printed."""
+    """A run of 40 iterations in one piece, with what it printed; its processes are those of a user, not forked."""
     run_dir = tmp_path_factory.mktemp("runs") / "whole"
-    return run_dir, pretrain(*tiny(text_tokens, run_dir))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subprocess, "Popen", STARTED)
+        return run_dir, pretrain(*tiny(text_tokens, run_dir))
 
 
 def numbers(run_dir):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from contextlib import closing, contextmanager
 from logging.handlers import BufferingHandler
@@ -58,6 +59,7 @@ def engine_of(recipe: Recipe) -> Iterator[MegatronEngine]:
     alone = not dist.is_initialized()
     if alone:
         groups.join_world(plugins.backend, 0, 1, timeout_minutes=1)
+    before = _process_groups()
     try:
         engine, _ = build_engine(recipe, plugins, VOCAB_SIZE, torch.device("cpu"), tell=print)
         with closing(engine):
@@ -67,6 +69,13 @@ def engine_of(recipe: Recipe) -> Iterator[MegatronEngine]:
             groups.leave()
         else:
             parallel_state.destroy_model_parallel()
+            for group in _process_groups() - before:  # torch keeps them, and each has threads that wake
+                dist.destroy_process_group(group)
+            gc.collect()  # an engine is a cycle, and holds them too
+
+
+def _process_groups() -> set[dist.ProcessGroup]:
+    return set(dist.distributed_c10d._world.pg_map)
 
 
 def micro_batches(recipe: Recipe, iteration: int) -> Iterator[dict[str, torch.Tensor | None]]:

@@ -1,0 +1,150 @@
+"""`subprocess.Popen` whose Python processes are forked: each is spared the three seconds that the imports take.
+
+A process started so is a child of the process that asked, with its own environment, folder, streams and session, as
+any other; its command is read as the interpreter would read it. What it starts by `subprocess` is forked as well.
+A command that cannot be forked (another program, `preexec_fn`, an unusual option) is started as usual.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import inspect
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+STARTED = subprocess.Popen
+_SIGNATURE = inspect.signature(STARTED._execute_child)  # type: ignore[attr-defined]
+_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of sys/prctl.h
+_UNUSUAL = ("preexec_fn", "shell", "pass_fds", "gid", "gids", "uid")
+_lock = threading.Lock()
+_server: socket.socket | None = None
+
+
+@dataclass
+class Job:
+    """A command of Python.
+
+    Attributes:
+        kind: "module", "code" or "script".
+        what: its name, text or path.
+        arguments: those after it.
+        warnings: those of `-W`.
+        safe_path: as of `-P`.
+        unbuffered: as of `-u`.
+        environment: all variables.
+        folder: the working directory.
+        new_session: as of `subprocess.Popen`.
+    """
+
+    kind: str
+    what: str
+    arguments: list[str]
+    warnings: list[str]
+    safe_path: bool = False
+    unbuffered: bool = False
+    environment: dict[str, str] = field(default_factory=dict)
+    folder: str = ""
+    new_session: bool = False
+
+    @staticmethod
+    def read(command: list[str]) -> Job | None:
+        """Read a command as the interpreter does; None where it has options that a fork cannot have."""
+        job = Job("script", "", [], [])
+        rest = command[1:]
+        while rest:
+            match rest.pop(0):
+                case "-P":
+                    job.safe_path = True
+                case "-u":
+                    job.unbuffered = True
+                case "-W":
+                    job.warnings.append(rest.pop(0))
+                case "-m" | "-c" as option:
+                    job.kind = {"-m": "module", "-c": "code"}[option]
+                    job.what, *job.arguments = rest
+                    return job
+                case option if option.startswith("-"):
+                    return None
+                case script:
+                    job.what, job.arguments = script, rest
+                    return job
+        return None
+
+
+class Popen(STARTED):
+    """As `subprocess.Popen`."""
+
+    def _execute_child(self, *arguments, **options):
+        given = _SIGNATURE.bind(self, *arguments, **options).arguments
+        job = _job(given)
+        if job is None:
+            super()._execute_child(*arguments, **options)
+            return
+        streams = [
+            own if fd == -1 else fd for own, fd in enumerate((given["p2cread"], given["c2pwrite"], given["errwrite"]))
+        ]
+        self.pid = _fork(job, streams)
+        self._child_created = True
+        ends = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
+        self._close_pipe_fds(*(given[end] for end in ends))
+
+
+def _job(given: dict) -> Job | None:
+    """Return what can be forked."""
+    command = given["args"]
+    if isinstance(command, str | bytes | os.PathLike) or os.fspath(command[0]) != sys.executable:
+        return None
+    if any(given[name] not in (None, False, ()) for name in _UNUSUAL) or given["process_group"] != -1:
+        return None
+    job = Job.read([os.fsdecode(part) for part in command])
+    if job is not None:
+        job.environment = {
+            os.fsdecode(name): os.fsdecode(value)
+            for name, value in (os.environ if given["env"] is None else given["env"]).items()
+        }
+        job.folder = str(Path(os.fsdecode(given["cwd"] or ".")).absolute())
+        job.new_session = given["start_new_session"]
+    return job
+
+
+def _fork(job: Job, streams: list[int]) -> int:
+    """Have the server fork a child of this process; return its id."""
+    prctl = ctypes.CDLL(None).prctl
+    with _lock:
+        server = _server or _start_server()
+        prctl(_SUBREAPER, 1, 0, 0, 0)  # it is forked twice: the process between ends, and this one is its parent then
+        try:
+            socket.send_fds(server, [json.dumps(asdict(job)).encode()], streams)
+            answer = server.recv(10_000)
+        finally:
+            prctl(_SUBREAPER, 0, 0, 0, 0)
+    if not answer.isdigit():
+        raise RuntimeError(answer.decode() or "the process that forks Python processes has ended")
+    return int(answer)
+
+
+def _start_server() -> socket.socket:
+    """Start the process that forks for this one; it ends with this one."""
+    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with its:
+        STARTED(
+            [sys.executable, "-m", "forked_python.server", str(its.fileno())],
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "OMP_NUM_THREADS": "1"},
+            cwd="/",
+            pass_fds=[its.fileno()],
+            stdin=subprocess.DEVNULL,
+        )
+    connect(ours)
+    return ours
+
+
+def connect(server: socket.socket) -> None:
+    """Ask this server from now on."""
+    global _server  # noqa: PLW0603
+    _server = server

@@ -1,0 +1,146 @@
+"""Server process that others are forked from: `python -m forked_python.server SOCKET`. It never has a second thread."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import importlib
+import json
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import types
+import warnings
+from pathlib import Path
+
+from forked_python import client
+
+_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of sys/prctl.h
+_STREAMS = 3
+MODULES = (
+    "pretrain.cpu.plugin",
+    "pretrain.engine.build",
+    "pretrain.launch.job",
+    "pretrain.recipe",
+    "pretrain.training.assembly",
+    "psutil",
+    "torch._inductor",  # imported by torch.use_deterministic_algorithms
+    "torch.utils.tensorboard",
+)
+
+
+def load() -> None:
+    """Import what takes long, and nothing that is a program."""
+    from pretrain.bridge import megatron
+    from pretrain.cpu.backend import CpuBackend
+
+    megatron.install(CpuBackend())
+    for module in MODULES:
+        importlib.import_module(module)
+
+
+def serve(connection: socket.socket) -> client.Job:
+    """Fork a process for each request, until nobody asks any more; in each of these, return what it has to run."""
+    while True:
+        message, streams, _, _ = socket.recv_fds(connection, 1_000_000, _STREAMS)
+        if not message:
+            os._exit(0)
+        if len(list(Path("/proc/self/task").iterdir())) > 1:
+            connection.send(b"the process that forks Python processes has threads")
+            continue
+        job = client.Job(**json.loads(message))
+        if not _fork(connection):
+            for stream in streams:
+                os.close(stream)
+            continue
+        connection.close()
+        if job.new_session:
+            os.setsid()
+        ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        if os.fork() == 0:  # the server of this process, for what it starts
+            for stream in streams:
+                os.close(stream)
+            ours.close()
+            connection = its
+            _end_with_parent()
+            continue
+        its.close()
+        client.connect(ours)
+        _take(streams)
+        return job
+
+
+def _fork(connection: socket.socket) -> bool:
+    """Fork a child of whoever asked, and tell its id. Return True in the child, and False here."""
+    waits, goes = os.pipe()
+    told, tells = os.pipe()
+    between = os.fork()
+    if between == 0:
+        if os.fork():
+            os._exit(0)
+        os.close(goes)
+        os.write(tells, str(os.getpid()).encode())
+        os.read(waits, 1)  # until the process between has ended
+        for end in (waits, told, tells):
+            os.close(end)
+        return True
+    os.waitpid(between, 0)
+    connection.send(os.read(told, 100))
+    for end in (goes, waits, told, tells):
+        os.close(end)
+    return False
+
+
+def _end_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for stream in range(_STREAMS):
+        os.dup2(nothing, stream)
+    os.close(nothing)
+
+
+def _take(streams: list[int]) -> None:
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+
+
+def run(job: client.Job) -> None:
+    """Do what the interpreter does with such a command."""
+    os.environ.clear()
+    os.environ.update(job.environment)
+    os.chdir(job.folder)
+    for action in job.warnings:
+        warnings.simplefilter(action)
+    if job.unbuffered:
+        sys.stdout.reconfigure(write_through=True)  # type: ignore[union-attr]
+    subprocess.Popen = client.Popen  # type: ignore[misc]
+    first = {"module": str(Path.cwd()), "code": "", "script": str(Path(job.what).resolve().parent)}[job.kind]
+    paths = [path for path in job.environment.get("PYTHONPATH", "").split(os.pathsep) if path]
+    sys.path[:] = ([] if job.safe_path else [first]) + paths + sys.path
+    sys.argv[:] = [{"module": "-m", "code": "-c", "script": job.what}[job.kind], *job.arguments]
+    main = types.ModuleType("__main__")
+    sys.modules["__main__"] = main
+    if job.kind == "module":
+        sys.modules.pop(job.what, None)
+        runpy._run_module_as_main(job.what)  # type: ignore[attr-defined]
+        return
+    text, name = job.what, "<string>"
+    if job.kind == "script":
+        main.__file__ = name = str(Path(job.what).absolute())
+        text = Path(name).read_text(encoding="utf-8")
+    exec(compile(text, name, "exec"), main.__dict__)
+
+
+if __name__ == "__main__":
+    _connection = socket.socket(fileno=int(sys.argv[1]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        load()
+    del sys.path[:2]  # the folder that is current, and PYTHONPATH
+    gc.collect()
+    gc.freeze()
+    run(serve(_connection))
