@@ -12,34 +12,47 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from pretrain.errors import PretrainError
+
 
 @contextmanager
-def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """Open a new file for writing that takes the name `path` when the block ends well, and vanishes when it does not.
+def replacing(
+    path: Path, *, error: type[PretrainError] | None = DataError, durable: bool = True
+) -> Iterator[IO[bytes]]:
+    """Open a temporary file for writing; rename it to `path` when the block ends, or remove it if the block raises.
 
     Of two nested blocks the inner file appears first. Folders are made as needed.
 
+    Args:
+        path: the file to write.
+        error: the user error to raise for an OSError; None: raise the OSError itself.
+        durable: wait for the disk before the rename; without, an outage may leave a truncated file under the name.
+
     Raises:
-        DataError: the file cannot be written.
+        PretrainError: the file cannot be written; of the type `error`.
+        OSError: the same, if `error` is None.
     """
-    partial = partial_of(path)
+    partial = _partial_of(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with partial.open("wb") as stream:
                 yield stream
-                stream.flush()
-                os.fsync(stream.fileno())
+                if durable:
+                    stream.flush()
+                    os.fsync(stream.fileno())
             partial.replace(path)
         finally:
             partial.unlink(missing_ok=True)
     except OSError as exc:
+        if error is None:
+            raise
         msg = f"{path} cannot be written: {exc.strerror or exc}."
-        raise DataError(msg) from exc
+        raise error(msg) from exc
 
 
-def partial_of(path: Path) -> Path:
-    """Return the name under which this process writes `path`; on a shared disk the host tells two equal pids apart."""
+def _partial_of(path: Path) -> Path:
+    """Return the name of this process's temporary file; equal pids on a shared disk differ by their host."""
     return path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}.partial")
 
 

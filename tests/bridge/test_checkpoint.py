@@ -10,6 +10,7 @@ import pytest
 
 from engine import tiny
 from pretrain.bridge.checkpoint import _write_all
+from pretrain.checkpoint import storage
 from pretrain.errors import CheckpointError
 
 
@@ -38,5 +39,5 @@ def test_a_file_that_cannot_be_written_ends_the_save(tmp_path):
     with tiny.engine_of(tiny.tiny("model.num_layers=1")) as engine:
         (tmp_path / "saved" / "__0_0.distcp").mkdir(parents=True)
         with pytest.raises(CheckpointError, match=r"saved cannot be written: .*Is a directory"):
-            engine.save(tmp_path / "saved", {})
+            storage.save(engine, tmp_path / "saved", {})
         assert multiprocessing.active_children() == []

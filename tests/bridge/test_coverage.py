@@ -35,11 +35,12 @@ from pretrain.bridge import megatron
 from pretrain.cpu.backend import CpuBackend
 megatron.install(CpuBackend())
 import pretrain.training.assembly
+from pretrain.checkpoint import storage
 from engine import tiny
 with tiny.engine_of(tiny.tiny("parallel.use_distributed_optimizer=true", "precision.dtype=bf16")) as engine:
     tiny.take_step(engine, 0)
     tiny.save(engine, Path(sys.argv[1]) / "saved", 1)
-    engine.load(Path(sys.argv[1]) / "saved", weights_only=False)
+    storage.load(engine, Path(sys.argv[1]) / "saved", weights_only=False)
 modules = {name: module for name, module in sys.modules.items() if name.startswith("megatron.core")}
 files = {name: getattr(module, "__file__", None) or "" for name, module in modules.items()}
 print(json.dumps({name: file for name, file in files.items() if file.endswith(".py")}))

@@ -48,7 +48,7 @@ assert names.compile(len) is len
 try:
     names.teleport
 except AttributeError as error:
-    assert str(error) == "megatron-core asks for torch.cuda.teleport, which neither torch.loom nor the bridge has"
+    assert str(error) == "megatron-core uses torch.cuda.teleport, which neither torch.loom nor the bridge has"
 else:
     raise SystemExit("no error")
 """

@@ -88,7 +88,7 @@ def test_a_device_is_the_current_one_for_a_while(substitutes, module):
 
 
 def test_a_device_whose_guard_makes_no_streams_computes_when_it_is_called(substitutes, no_streams):
-    assert not TorchStreams("meta").are_there
+    assert not TorchStreams("meta").are_supported
     assert not substitutes.has_streams
     assert substitutes.Stream is HostStream
     assert isinstance(substitutes.current_stream(), HostStream)
@@ -101,7 +101,7 @@ def test_a_class_of_streams_is_enough_to_have_streams(substitutes, module, no_st
 
 
 def test_torchs_own_streams_serve_where_the_guard_makes_them(substitutes):
-    assert TorchStreams("meta").are_there
+    assert TorchStreams("meta").are_supported
     assert substitutes.has_streams
     with substitutes.stream(substitutes.Stream()) as stream:
         assert isinstance(stream, torch.Stream)

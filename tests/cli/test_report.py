@@ -34,7 +34,7 @@ def test_the_report_of_several_runs_lies_here_or_where_wanted(runs, capsys):
 def test_what_is_no_run_is_an_error(runs, capsys):
     code, out, err = call(capsys, "c")
     assert (code, out) == (2, "")
-    assert err.startswith("c is no directory.\n")
+    assert err.startswith("c is not a directory.\n")
 
 
 def test_a_run_must_be_given(capsys):

@@ -18,10 +18,13 @@ if TYPE_CHECKING:
 
 DONE = (
     "core/pretrain/atomic_files.py",
+    "core/pretrain/bridge/",
     "core/pretrain/collective_errors.py",
     "core/pretrain/cores.py",
     "core/pretrain/data/",
     "core/pretrain/errors.py",
+    "core/pretrain/model/",
+    "core/pretrain/observe/",
     "core/pretrain/tokenizer_types.py",
 )
 """Folders and files that follow these rules so far. Once it names all of `FOLDERS`, it goes."""
@@ -38,7 +41,7 @@ LINE_NUMBER = re.compile(r"\b[\w/]+\.(?:py|cpp|cu|cuh|h|hpp)(?::|,? (?:lines? )?
 
 RIDDLES = re.compile(
     r"without[ _]a[ _]word|last[ _]words|hopeless|hurry|in 16 bits|leave[ _]with[ _]parent|die[ _]with|unfit|chip_fit"
-    r"|passed[ _]over|is no document|user's to mend",
+    r"|is no document|user's to mend",
     re.IGNORECASE,
 )
 """Idiom of this repository's past, in place of the field's terms."""

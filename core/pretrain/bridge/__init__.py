@@ -1,1 +1,1 @@
-"""The only code that adapts third-party libraries to a device. It knows devices through the Backend alone."""
+"""Adapters of third-party libraries to a device; the only code that changes them. It uses devices through Backend."""

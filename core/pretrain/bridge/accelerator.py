@@ -1,4 +1,4 @@
-"""A backend as DeepSpeed's accelerator. Import it after deepspeed."""
+"""Adapt a backend to DeepSpeed's accelerator interface. Import this after deepspeed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def make_accelerator(backend: Backend, own: type[Any] | None) -> OfBackend:
     """Return the accelerator of a backend.
 
     Args:
-        backend: whose device it is.
+        backend: of the device.
         own: DeepSpeed's class for the device; None for a device that DeepSpeed does not know.
     """
     if own is None:
@@ -39,7 +39,7 @@ def make_accelerator(backend: Backend, own: type[Any] | None) -> OfBackend:
 
 
 class OfBackend:
-    """What the backend says, before what DeepSpeed's class for the device type supposes."""
+    """Answers of the backend, which override those of DeepSpeed's class for the device type."""
 
     get_op_builder: Callable[[str], Any]
 
@@ -52,7 +52,7 @@ class OfBackend:
         return self.backend.process_group
 
     def device_count(self) -> int:
-        return self.backend.device_count() or 1  # cpu_accelerator.py 58 starts numactl to count
+        return self.backend.device_count() or 1  # CPU_Accelerator.device_count starts numactl
 
     def is_available(self) -> bool:
         return isinstance(self.backend.availability(), Available)
@@ -67,13 +67,14 @@ class OfBackend:
         return self.backend.supports(torch.float16)
 
     def is_fp64_supported(self) -> bool:
-        # What gradient norms are added up in (runtime/zero/utils.py 59); ZeRO-3 sums it over ranks (stage3.py 2469).
+        # Decides on the accumulation dtype of gradient norms (get_norm_dtype in runtime/zero/utils.py), which ZeRO-3
+        # reduces over ranks (DeepSpeedZeroOptimizer_Stage3.get_grad_norm_direct).
         own = bool(super().is_fp64_supported())  # type: ignore[misc]  # of DeepSpeed's class
         return own and self.backend.supports(torch.float64) and self.backend.supports_reduction(torch.float64)
 
     def create_op_builder(self, class_name: str) -> Any:
-        # comm/torch.py 48 compiles the CPU's shared-memory collective at every start, and to know whether it can, it
-        # tries the compiler on every operation that there is.
+        # build_shm_op in comm/torch.py compiles the CPU's shared-memory collective at every start, after trying the
+        # compiler on every operation.
         builder = None if class_name == "ShareMemCommBuilder" else self.get_op_builder(class_name)
         return builder and builder()
 
@@ -90,7 +91,7 @@ def _tensor_of(dtype: torch.dtype) -> property:
 
 
 class DeviceAccelerator(OfBackend, DeepSpeedAccelerator):  # type: ignore[misc]  # untyped
-    """Any device, from torch's module for it and the backend; methods as in DeepSpeed's abstract_accelerator.py."""
+    """Any device, from torch's module for it and the backend; methods as in DeepSpeedAccelerator."""
 
     def __init__(self, backend: Backend) -> None:
         super().__init__(backend)
@@ -174,7 +175,7 @@ class DeviceAccelerator(OfBackend, DeepSpeedAccelerator):  # type: ignore[misc] 
     def _torch_empty_pinned(self, tensor: Tensor, shape: Any) -> Tensor:
         return tensor.new_empty(shape, pin_memory=self.backend.pinned_memory())
 
-    # Profiler ranges and captured graphs: DeepSpeed's training does without them
+    # Profiler ranges and captured graphs: not needed by DeepSpeed's training
     def range_push(self, msg: str, domain: Any = None, category: Any = None) -> None: ...
 
     def range_pop(self, domain: Any = None) -> None: ...
@@ -204,7 +205,7 @@ class DeviceAccelerator(OfBackend, DeepSpeedAccelerator):  # type: ignore[misc] 
     def on_accelerator(self, tensor: Tensor) -> bool:
         return tensor.device.type == self.backend.device_type
 
-    # Compiled operations: those that run on the host serve every device, compiled when they are first used
+    # Compiled operations: those of the host serve every device; they are compiled at first use
     def op_builder_dir(self) -> str:
         return str(host_ops.__name__)
 
@@ -212,7 +213,7 @@ class DeviceAccelerator(OfBackend, DeepSpeedAccelerator):  # type: ignore[misc] 
         return getattr(host_ops, class_name if class_name in _HOST_OPS else "NotImplementedBuilder")
 
     def build_extension(self) -> Any:
-        from torch.utils.cpp_extension import BuildExtension  # noqa: PLC0415  only when something is compiled
+        from torch.utils.cpp_extension import BuildExtension  # noqa: PLC0415  needed only to compile
 
         return BuildExtension
 

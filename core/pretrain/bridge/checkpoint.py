@@ -1,11 +1,10 @@
-"""megatron-core's checkpoints: written by the training process itself, and read without running code.
+"""megatron-core's checkpoints: written by the training process itself, and read without executing code.
 
-megatron-core 0.16.1 forks a process per file and starts a manager process by spawn to hear of the result
-(dist_checkpointing/strategies/filesystem_async.py 51-56 and 235-340). A writer that dies, for want of memory or of a
-package, leaves the training waiting for ever; the manager imports the main program again. A synchronous save gains
-nothing from either.
+megatron-core 0.16.1 forks a process per file (FileSystemWriterAsync.write_preloaded_data_multiproc) and starts a
+manager process by spawn to receive the result (_get_write_results_queue). If a writer dies, for lack of memory or of a
+package, the training waits for ever; the manager imports the main program again. A synchronous save does not need them.
 
-Objects in a sharded checkpoint are read by torch's load planner (default_planner.py 382) with `weights_only=False`.
+torch's DefaultLoadPlanner.load_bytes reads the objects of a sharded checkpoint with `weights_only=False`.
 """
 
 from __future__ import annotations
@@ -29,17 +28,17 @@ def install() -> None:
 
     writer = filesystem_async.FileSystemWriterAsync
     filesystem_async._get_write_results_queue = queue.Queue  # noqa: SLF001
-    filesystem_async._process_memory = _no_memory_figure  # noqa: SLF001  it needs psutil, for a debug line alone
+    filesystem_async._process_memory = _no_memory_figure  # noqa: SLF001  needs psutil, only for a debug line
     writer.write_preloaded_data_multiproc = staticmethod(partial(_write_all, writer.write_preloaded_data))
     torch_strategy.MCoreLoadPlanner.load_bytes = _load_checked
 
 
 @contextmanager
 def writing_through(open_file: Callable[[str, str], Any]) -> Iterator[None]:
-    """Let megatron-core open the files that it writes sharded state into with another function than `open`."""
+    """Let megatron-core open the files of sharded state with `open_file` instead of `open`."""
     from megatron.core.dist_checkpointing.strategies import filesystem_async  # noqa: PLC0415  after the bridge
 
-    filesystem_async.open = open_file  # a name of the module comes before the built-in one
+    filesystem_async.open = open_file  # a module's global hides the built-in
     try:
         yield
     finally:
@@ -54,7 +53,7 @@ def _write_all(
     write_buckets: list[Any],
     results: queue.Queue[Any],
 ) -> None:
-    """Write every bucket, one file each, and report what was written, or the error that stopped it."""
+    """Write every bucket, one file each, and report the results, or the first error."""
     written: dict[int, Any] = {}
     for number, bucket in enumerate(write_buckets):
         done: queue.Queue[Any] = queue.Queue()
@@ -70,7 +69,7 @@ def _write_all(
 
 
 def _load_checked(planner: Any, read_item: Any, value: Any) -> None:
-    torch.load(value, weights_only=True)  # raises where it is more than data
+    torch.load(value, weights_only=True)  # raises if it is more than data
     value.seek(0)
     DefaultLoadPlanner.load_bytes(planner, read_item, value)
 

@@ -22,13 +22,15 @@ if TYPE_CHECKING:
     from pretrain.plugins.backend import Backend
 
 FIRST_RELEASE = 8
-"""Of DeepSpeed 0.19: the first with `is_fp64_supported` and `_release_process_group_references`."""
+"""First supported release of DeepSpeed 0.19, because it has `is_fp64_supported` and
+`_release_process_group_references`."""
 
 _UNFOUNDED = ("untested optimizer", "FP16 params for CPUAdam")
-"""Warnings about what is meant (runtime/engine.py 2304), or is not so: ZeRO steps fp32 weights (cpu_adam.py 79)."""
+"""Unfounded warnings: of DeepSpeedEngine._do_optimizer_sanity_check, about an intended choice; and of
+DeepSpeedCPUAdam, although ZeRO steps fp32 weights."""
 
 _CHOICE = "DS_ACCELERATOR"
-_LEFT_BEHIND = "PYTORCH_NVML_BASED_CUDA_CHECK"  # deepspeed/__init__.py 14
+_SET_AT_IMPORT = "PYTORCH_NVML_BASED_CUDA_CHECK"  # by deepspeed/__init__.py
 
 
 def install(backend: Backend) -> ModuleType:
@@ -37,7 +39,8 @@ def install(backend: Backend) -> ModuleType:
     Calling it again for the same device changes nothing. The environment stays as it was, and nothing is compiled.
 
     Raises:
-        BackendError: deepspeed is missing, of another version or broken, on another device, or told to be on one.
+        BackendError: deepspeed is missing, broken, or of another version; or it runs, or is set to run, on another
+            device.
     """
     version = _version()
     _check_choice(backend)
@@ -45,7 +48,7 @@ def install(backend: Backend) -> ModuleType:
     own = has_accelerator(backend.device_type)
     try:
         with _environment(backend.device_type if own else "cpu"):
-            import deepspeed  # noqa: PLC0415  its import asks for the accelerator
+            import deepspeed  # noqa: PLC0415  reads the accelerator at import
     except ImportError as error:
         msg = f"deepspeed {version} is installed, but its import failed: {error}"
         raise BackendError(msg) from error
@@ -64,14 +67,14 @@ def install(backend: Backend) -> ModuleType:
         accelerator.backend = backend
     else:
         set_accelerator(make_accelerator(backend, type(accelerator) if own else None))
-        _quieten()
+        _filter_warnings()
         _import_muon()
-        _forget_apex()
+        _ignore_apex()
     return deepspeed  # type: ignore[no-any-return]
 
 
 def has_accelerator(device_type: str) -> bool:
-    """Say whether DeepSpeed has an accelerator of its own for the device, without importing it."""
+    """Return whether DeepSpeed has its own accelerator for the device, without importing DeepSpeed."""
     spec = importlib.util.find_spec("deepspeed")
     folders = spec.submodule_search_locations if spec else None
     return any(Path(folder, "accelerator", f"{device_type}_accelerator.py").is_file() for folder in folders or ())
@@ -97,15 +100,15 @@ def _check_choice(backend: Backend) -> None:
     if chosen != backend.device_type:
         msg = (
             f"{_CHOICE} is {chosen}, but the backend {backend.name} computes on {backend.device_type}.\n"
-            f"Unset {_CHOICE}: the backend says where DeepSpeed runs."
+            f"Unset {_CHOICE}: the backend sets DeepSpeed's device."
         )
         raise BackendError(msg)
 
 
 @contextmanager
 def _environment(choice: str) -> Iterator[None]:
-    """Name the accelerator that DeepSpeed takes while it is imported; afterwards both variables are as before."""
-    before = {name: os.environ.get(name) for name in (_CHOICE, _LEFT_BEHIND)}
+    """Set DeepSpeed's accelerator during its import; afterwards both variables are as before."""
+    before = {name: os.environ.get(name) for name in (_CHOICE, _SET_AT_IMPORT)}
     os.environ[_CHOICE] = choice
     try:
         yield
@@ -116,37 +119,38 @@ def _environment(choice: str) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _quieten() -> None:
-    """Let DeepSpeed's warnings go where all others go, instead of to stdout, and drop the unfounded ones."""
+def _filter_warnings() -> None:
+    """Send DeepSpeed's warnings to the root logger instead of stdout, and drop the unfounded ones."""
     logger = logging.getLogger("DeepSpeed")
     logger.handlers.clear()
     logger.propagate = True
     logger.addFilter(lambda record: not any(text in record.getMessage() for text in _UNFOUNDED))
     from deepspeed.runtime import bf16_optimizer  # noqa: PLC0415
 
-    # Lines 54, 124, 157 and 227 print, collect garbage, and have the device forget its peak of memory.
+    # Called four times when BF16_Optimizer is built: prints, collects garbage, and resets the device's memory peak.
     bf16_optimizer.see_memory_usage = lambda *_, **__: None
 
 
 def _import_muon() -> None:
-    """Import DeepSpeed's Muon without torch.compile, which takes a second to import what it compiles with.
+    """Import DeepSpeed's Muon without torch.compile, whose own imports take a second.
 
-    ZeRO imports it only to see that the optimizer is none (runtime/zero/utils.py 72, stage3.py 354).
+    ZeRO imports it only to check that the optimizer is not Muon (is_zero_supported_optimizer in runtime/zero/utils.py,
+    DeepSpeedZeroOptimizer_Stage3.__init__).
     """
     from deepspeed.runtime import compiler  # noqa: PLC0415
 
     compile_ = compiler.compile
-    compiler.compile = lambda: lambda function: function  # runtime/zero/muon/original_muon.py 50, 81, 189
+    compiler.compile = lambda: lambda function: function  # decorator in original_muon.py
     try:
         from deepspeed.runtime.zero.muon import muon_optimizer  # noqa: F401, PLC0415
     finally:
         compiler.compile = compile_
 
 
-def _forget_apex() -> None:
-    """Let bf16 without ZeRO have one optimizer, whose state `zero_state` knows, also around an Adam of apex.
+def _ignore_apex() -> None:
+    """Use one optimizer for bf16 without ZeRO, the one that `zero_state` supports, also with apex's Adam.
 
-    With apex there DeepSpeed has another for it (runtime/engine.py 2559), which keeps flat tensors.
+    If apex is installed, DeepSpeedEngine._configure_fp16_optimizer chooses another one, which keeps flat tensors.
     """
     from deepspeed.runtime import engine  # noqa: PLC0415
 
@@ -154,20 +158,20 @@ def _forget_apex() -> None:
 
 
 def connect(backend: Backend) -> None:
-    """Let DeepSpeed communicate through the default process group, which this rank has joined."""
+    """Connect DeepSpeed to the default process group, which this rank has joined."""
     from deepspeed.accelerator import get_accelerator  # noqa: PLC0415
     from deepspeed.comm import comm  # noqa: PLC0415
 
     comm.init_distributed(backend.process_group, auto_mpi_discovery=False, verbose=False, dist_init_required=False)
     if "LOCAL_RANK" not in os.environ:
-        # runtime/engine.py 1966 and zero/partition_parameters.py 1138 read it, though the device is chosen by now.
+        # Read by DeepSpeedEngine._configure_with_arguments and zero.Init.__init__, although the device is set by now.
         accelerator = get_accelerator()
-        accelerator.lends_local_rank = True
+        accelerator.sets_local_rank = True
         os.environ["LOCAL_RANK"] = str(accelerator.current_device())
 
 
 def disconnect() -> None:
-    """Forget all process groups and the model, so that the next training of this process can have others."""
+    """Release all process groups and the model, so that the next training of this process can create others."""
     from deepspeed.accelerator import get_accelerator  # noqa: PLC0415
     from deepspeed.comm import comm  # noqa: PLC0415
     from deepspeed.runtime.activation_checkpointing import checkpointing  # noqa: PLC0415
@@ -177,12 +181,12 @@ def disconnect() -> None:
     comm.cdb = None
     groups._release_process_group_references()  # noqa: SLF001
     checkpointing.mpu = checkpointing.mp_group = None
-    parameter_offload.FWD_MODULE_STACK.clear()  # line 314 adds ZeRO-3's model and nothing takes it out
-    # Line 633 keeps the modules of every training, as arguments of a cached method that a decorator hides.
+    parameter_offload.FWD_MODULE_STACK.clear()  # setup_zero_stage3_hooks adds the model; nothing removes it
+    # `__params_to_release` is cached and keeps the modules of every training as arguments; a decorator hides the cache.
     coordinator = partitioned_param_coordinator.PartitionedParameterCoordinator
-    hidden = getclosurevars(coordinator._PartitionedParameterCoordinator__params_to_release)  # noqa: SLF001
-    hidden.nonlocals["func"].cache_clear()
+    decorated = getclosurevars(coordinator._PartitionedParameterCoordinator__params_to_release)  # noqa: SLF001
+    decorated.nonlocals["func"].cache_clear()
     accelerator = get_accelerator()
-    if accelerator.lends_local_rank:
-        accelerator.lends_local_rank = False
+    if accelerator.sets_local_rank:
+        accelerator.sets_local_rank = False
         os.environ.pop("LOCAL_RANK", None)

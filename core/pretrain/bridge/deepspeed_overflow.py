@@ -1,4 +1,4 @@
-"""A sticky overflow flag in DeepSpeed's fp16 optimizers, which look for inf and nan alone."""
+"""Add a sticky overflow flag to DeepSpeed's fp16 optimizers, which check only for inf and nan."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 def watch_overflow(optimizer: Any, overflow: Overflow) -> None:
-    """Let the optimizer skip a step, and lower its loss scale, when any rank of the world has raised the flag.
+    """Let the optimizer skip a step, and lower its loss scale, if any rank of the world has set the flag.
 
     Args:
-        optimizer: what `deepspeed.initialize` returned for fp16. ZeRO 1 and 2 (runtime/zero/stage_1_and_2.py 3219) and
-            ZeRO 3 (stage3.py 2991) ask themselves whether gradients have overflowed; without ZeRO their CheckOverflow
-            is asked (runtime/fp16/fused_optimizer.py 270, unfused_optimizer.py 205).
-        overflow: cleared before the backward passes of a step, by whoever runs them.
+        optimizer: result of `deepspeed.initialize` for fp16. ZeRO's optimizers check gradients in their own
+            `has_overflow` (called by `_check_overflow`); FP16_Optimizer and FP16_UnfusedOptimizer, without ZeRO, in
+            that of their `overflow_checker` (CheckOverflow).
+        overflow: cleared before the backward passes of a step, by the code that runs them.
     """
     checker = getattr(optimizer, "overflow_checker", optimizer)
     checker.has_overflow = _or_flag(checker.has_overflow, overflow)

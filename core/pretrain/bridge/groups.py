@@ -1,4 +1,4 @@
-"""Options of megatron-core's process groups, from the backend instead of from NCCL."""
+"""Take the options of megatron-core's process groups from the backend instead of NCCL."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ if TYPE_CHECKING:
 
 
 def install(options: ProcessGroupOptionsFn) -> None:
-    """Let `initialize_model_parallel` ask the negotiated function for every group's options.
+    """Let `initialize_model_parallel` call the negotiated function for every group's options.
 
-    parallel_state.py 152 builds `ProcessGroupNCCL.Options` by itself, for NCCL alone.
+    megatron-core's own `get_nccl_options` builds `ProcessGroupNCCL.Options`, which serve only NCCL.
     """
     from megatron.core import parallel_state  # noqa: PLC0415  after the bridge
 

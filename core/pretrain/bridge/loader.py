@@ -1,4 +1,4 @@
-"""Importing megatron.core through the translation."""
+"""Import megatron.core through the translation."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import hashlib
 import importlib.machinery
 import importlib.util
 import marshal
-import os
 import sys
-import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pretrain.atomic_files import replacing
 from pretrain.bridge import translate
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ PACKAGE = "megatron.core"
 
 
 class TranslatingLoader(importlib.machinery.SourceFileLoader):
-    """Compiles a module's translated syntax tree and gives the module its device."""
+    """Compile a module's translated syntax tree and give the module its device."""
 
     def __init__(self, fullname: str, path: str, names: DeviceNames) -> None:
         super().__init__(fullname, path)
@@ -45,12 +45,14 @@ class TranslatingLoader(importlib.machinery.SourceFileLoader):
             code: CodeType = compile(
                 translate.translate(path.read_bytes(), str(path)), str(path), "exec", dont_inherit=True
             )
-            _write(cache, marshal.dumps(code))
+            # Atomic, because ranks import at the same time; a folder that cannot be written is no error.
+            with suppress(OSError), replacing(cache, error=None, durable=False) as file:
+                file.write(marshal.dumps(code))
             return code
 
 
 class Finder(importlib.machinery.PathFinder):
-    """Finds the modules of megatron.core, and leaves every other module to Python."""
+    """Find the modules of megatron.core, and leave every other module to Python."""
 
     def __init__(self, names: DeviceNames) -> None:
         self._names = names
@@ -60,7 +62,7 @@ class Finder(importlib.machinery.PathFinder):
         """The device that megatron.core is translated for."""
         return self._names.type
 
-    def find_spec(  # type: ignore[override]  # an instance: it carries the device
+    def find_spec(  # type: ignore[override]  # an instance, because it has the device
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         """Return the usual spec with the translating loader."""
@@ -73,21 +75,9 @@ class Finder(importlib.machinery.PathFinder):
 
 
 def _cache_file(path: Path) -> Path:
-    """Name the bytecode by the source's version and the translation's, as Python names its own."""
+    """Return the bytecode's path, named by the versions of the source and of the translation."""
     stat = path.stat()
     key = f"{stat.st_mtime_ns}-{stat.st_size}-{translate.REVISION}"
     digest = hashlib.sha256(key.encode()).hexdigest()[:12]
     plain = Path(importlib.util.cache_from_source(str(path)))
     return plain.with_name(f"{path.stem}.{sys.implementation.cache_tag}-pretrain-{digest}.pyc")
-
-
-def _write(cache: Path, data: bytes) -> None:
-    """Write atomically, since several ranks import at once; a folder that cannot be written is no fault."""
-    try:
-        cache.parent.mkdir(exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=cache.parent)
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        Path(temporary).replace(cache)
-    except OSError:
-        pass

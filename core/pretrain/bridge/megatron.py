@@ -1,4 +1,4 @@
-"""megatron-core 0.16.1 on the device of any backend. Install it before anything imports megatron.core."""
+"""Run megatron-core 0.16.1 on the device of any backend. Install this before anything imports megatron.core."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 def install(backend: Backend) -> None:
-    """Let every later import of megatron.core run on the backend's device; nothing changes for CUDA.
+    """Make every later import of megatron.core use the backend's device; nothing changes for CUDA.
 
     Calling it again for the same device does nothing. A process trains on one device: another one is an error, and so
     is a megatron.core that was imported before.
     """
-    _quieten()
+    _filter_warnings()
     installed = next((finder for finder in sys.meta_path if isinstance(finder, Finder)), None)
     if installed is not None:
         if installed.device_type != backend.device_type:
@@ -36,22 +36,22 @@ def install(backend: Backend) -> None:
 
     sys.meta_path.insert(0, Finder(DeviceNames(backend)))
     if backend.device_type == "cpu":
-        # The device's generator is the CPU's own here: tensor_parallel/random.py 260 warns at every dropout.
+        # The device's generator is the CPU's own here, of which CudaRNGStatesTracker.fork warns at every dropout.
         logging.getLogger("megatron.core.tensor_parallel.random").setLevel(logging.ERROR)
 
 
-def _quieten() -> None:
-    """Silence warnings about choices that are made on purpose here, at every start and on every rank."""
+def _filter_warnings() -> None:
+    """Silence warnings about intended choices, which would come at every start from every rank."""
     for message in (
-        ".*(Apex|Transformer Engine).* not installed",  # optimizer/__init__.py 23 and others: kernels are negotiated
-        "full scope is deprecated",  # transformer_config.py 1705: its own default
+        ".*(Apex|Transformer Engine).* not installed",  # import of optimizer and others; kernels are negotiated
+        "full scope is deprecated",  # TransformerConfig.__post_init__, about its own default
         ".*all_gather_into_tensor. is deprecated",  # torch 2.13 about tensor_parallel/mappings.py
         ".*reduce_scatter_tensor. is deprecated",
-        "When using (async grad allreduce|sequence parallelism) it is recommended",  # tensor_parallel/layers.py 738
-        "The .grad attribute of a Tensor that is not a leaf",  # optimizer.py 66 looks at the shards it made itself
+        "When using (async grad allreduce|sequence parallelism) it is recommended",  # tensor_parallel/layers.py
+        "The .grad attribute of a Tensor that is not a leaf",  # _zero_grad_group_helper, about its own shards
     ):
         warnings.filterwarnings("ignore", message=message)
-    # Checkpoints: megatron-core calls what torch 2.13 will drop, and torch's own planner does so too.
+    # Checkpoints: megatron-core and torch's own planner call functions that are deprecated in torch 2.13.
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"(megatron\.core|torch\.distributed)\.")
-    # transformer_layer.py 379 knows only its own MLP classes by name.
+    # TransformerLayer.__init__ warns of any MLP class other than its own.
     logging.getLogger("megatron.core.transformer.transformer_layer").setLevel(logging.ERROR)

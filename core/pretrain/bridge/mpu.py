@@ -1,8 +1,8 @@
-"""megatron-core's `parallel_state` as the `mpu` that DeepSpeed asks for its groups.
+"""Adapt megatron-core's `parallel_state` to the `mpu` from which DeepSpeed takes its groups.
 
 DeepSpeed's model-parallel group is the tensor-parallel one: its pipelines are not used here, and with one stage both
-are the same. It must not have `initialize_sequence_parallel`: with it, DeepSpeed 0.19.8 forgets the tensor-parallel
-ranks in ZeRO-3's norms (runtime/zero/stage3.py 371).
+are the same. This module must not have `initialize_sequence_parallel`: with it, DeepSpeed 0.19.8 omits the
+tensor-parallel ranks from ZeRO-3's norms (DeepSpeedZeroOptimizer_Stage3.__init__).
 """
 
 from __future__ import annotations
@@ -29,5 +29,5 @@ get_data_parallel_group = parallel_state.get_data_parallel_group
 
 
 def get_data_parallel_group_ranks() -> list[int]:
-    """Return the ranks, in the world, of this rank's data-parallel group."""
+    """Return the global ranks of this rank's data-parallel group."""
     return dist.get_process_group_ranks(parallel_state.get_data_parallel_group())

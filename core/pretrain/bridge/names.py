@@ -1,4 +1,4 @@
-"""What megatron-core's CUDA names mean on another device."""
+"""Names of torch.cuda in megatron-core, and their meaning on another device."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ if TYPE_CHECKING:
 
 
 class DeviceNames:
-    """Stands where a translated module says `torch.cuda`: the device's own name, or what the device does instead.
+    """Replacement of `torch.cuda` in translated modules: the device's own names, or substitutes.
 
-    A name that is neither here, nor in torch's module of the device, nor among the substitutes raises at its first use
-    and says so; the bridge's coverage test finds it before that.
+    A name that is neither here, nor in torch's module of the device, nor among the substitutes raises AttributeError at
+    its first use; the bridge's coverage test finds it before that.
     """
 
     def __init__(self, backend: Backend) -> None:
         """Collect the names; touches no device."""
         self.type = backend.device_type
         self._module = torch.get_device_module(self.type)
-        self.is_available = _false  # asked by megatron-core to find out about CUDA, never about "the device"
+        self.is_available = _false  # megatron-core's check for CUDA, never for "the device"
         self.device_count = lambda: backend.device_count() or 1
         self._lazy_call = _call
         self._lazy_init = _nothing
         self.amp = _Amp(self.type)
-        self.compile = _as_is  # every fused kernel is negotiated; torch.compile's import alone takes a second
+        self.compile = _as_is  # fused kernels are negotiated; torch.compile's imports take a second
         self.nvtx = _Ranges()
         self.random = self  # torch.cuda.random.get_rng_state
         self.OutOfMemoryError = torch.OutOfMemoryError  # whatever the device
-        self.CUDAGraph = getattr(self._module, "CUDAGraph", object)  # none is ever captured
+        self.CUDAGraph = getattr(self._module, "CUDAGraph", object)  # never captured
         if self.type == "cpu":
             self._fill_in_host()
             return
@@ -47,7 +47,7 @@ class DeviceNames:
 
     @property
     def has_streams(self) -> bool:
-        """Whether the device computes beside the host; otherwise everything is done when a call returns."""
+        """True if the device is asynchronous; otherwise every call has completed when it returns."""
         return self.type != "cpu" and self._substitutes.has_streams
 
     def _fill_in_host(self) -> None:
@@ -72,17 +72,17 @@ class DeviceNames:
         self.memory_allocated = self.max_memory_allocated = self.memory_reserved = _zero
 
     def __getattr__(self, name: str) -> Any:
-        """Return the name of torch's own module of the device (torch.npu, torch.xpu, ...), or what stands for it."""
+        """Return the attribute of torch's module of the device (torch.npu, torch.xpu, ...), or its substitute."""
         if name.startswith("__"):
-            raise AttributeError(name)  # of an object that is being copied or pickled, before it has a module
+            raise AttributeError(name)  # while an object is copied or unpickled, before it has `_module`
         for source in (self._module, self.__dict__.get("_substitutes")):
             if hasattr(source, name):
                 return getattr(source, name)
-        msg = f"megatron-core asks for torch.cuda.{name}, which neither torch.{self.type} nor the bridge has"
+        msg = f"megatron-core uses torch.cuda.{name}, which neither torch.{self.type} nor the bridge has"
         raise AttributeError(msg)
 
     def type_name(self, name: str) -> str:
-        """Return what `tensor.type()` says on the device for the CUDA tensor class of that name."""
+        """Return the result of `tensor.type()` on the device for the CUDA tensor class of that name."""
         return f"torch.{name}" if self.type == "cpu" else f"torch.{self.type}.{name}"
 
     def move(self, thing: Any, device: Any = None, **kwargs: Any) -> Any:
@@ -90,7 +90,7 @@ class DeviceNames:
         return thing.to(self.current_device() if device is None else device, **kwargs)
 
     def holds(self, tensor: Any) -> bool:
-        """Say whether the tensor is on the device: `tensor.is_cuda`."""
+        """Return whether the tensor is on the device: `tensor.is_cuda`."""
         return bool(tensor.device.type == self.type)
 
 
@@ -103,7 +103,7 @@ class _Amp:
 
 
 class _Ranges:
-    """`torch.cuda.nvtx`: names in a trace that only one vendor's profiler reads."""
+    """`torch.cuda.nvtx`: ranges for NVIDIA's profiler; no-ops here."""
 
     @staticmethod
     def range_push(name: str) -> None: ...

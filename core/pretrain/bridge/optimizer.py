@@ -1,4 +1,4 @@
-"""megatron-core's optimizer with the negotiated kernels, and no host synchronization in its norm and clipping."""
+"""Give megatron-core's optimizer the negotiated kernels, without host synchronization in its norm and clipping."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 def install(kernels: OptimizerKernels, overflow: Overflow | None) -> None:
-    """Put the negotiated Adam and gradient norm where megatron-core 0.16.1 looks for apex's.
+    """Put the negotiated Adam and gradient norm in place of apex's in megatron-core 0.16.1.
 
     Call it after megatron.core is imported and before `get_megatron_optimizer`. Every name set here is bound at import:
 
-    * optimizer/__init__.py 13-34: `Adam`, `USING_PYTORCH_OPTIMIZER` (torch's Adam keeps `step` per parameter, which
-      the distributed optimizer cannot reshard).
-    * optimizer/distrib_optimizer.py 21-36: the same for its checks of the state's layout.
+    * optimizer/__init__.py: `Adam`, `USING_PYTORCH_OPTIMIZER` (torch's Adam keeps `step` per parameter, which the
+      distributed optimizer cannot reshard).
+    * optimizer/distrib_optimizer.py: the same for its checks of the state's layout.
     * optimizer/optimizer.py `get_grad_norm_fp32`, `clip_grad_by_total_norm_fp32`: one `.item()` per tensor without
       apex, one per step with it.
     * optimizer/optimizer.py `_multi_tensor_copy_this_to_that`: a Python loop of copies for bf16.
@@ -45,7 +45,7 @@ def install(kernels: OptimizerKernels, overflow: Overflow | None) -> None:
 
 
 class _GradientNorm:
-    """The Euclidean norm over this rank's gradients and those of the group, as a tensor."""
+    """Euclidean norm over this rank's gradients and those of the group, as a tensor."""
 
     def __init__(self, kernel: GradientNormFn) -> None:
         self._kernel = kernel
@@ -75,8 +75,8 @@ def clip_by_norm(
 
     Args:
         parameters: those with `.grad`.
-        max_norm: the norm that gradients are clipped to.
-        total_norm: scalar tensor, the norm that they have.
+        max_norm: upper limit of the norm.
+        total_norm: scalar tensor, the norm of all gradients.
         use_decoupled_grad: of megatron-core's precision-aware optimizer, which is not used here.
     """
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
@@ -91,10 +91,11 @@ def copy_tensors(this: list[Tensor], that: list[Tensor], overflow_buf: Tensor | 
 
 
 def _watch(optimizer_class: Any, overflow: Overflow) -> None:
-    """Let an overflow on any rank count as one that megatron-core has found itself, on every rank.
+    """Treat an overflow flag of any rank as an inf found by megatron-core, on every rank.
 
-    All ranks of the world: gradients have been reduced over the data-parallel ranks before, and megatron-core itself
-    looks over the model-parallel ones alone (optimizer/__init__.py 462). It looks for inf, which such a device has not.
+    The flag is reduced over the world: gradients were reduced over the data-parallel ranks before, and megatron-core's
+    own check is reduced only over the model-parallel ranks (`grad_stats_parallel_group`). That check is for inf, which
+    a device with such a flag does not produce.
     """
     check = optimizer_class._unscale_main_grads_and_check_for_nan  # noqa: SLF001
 

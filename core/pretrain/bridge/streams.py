@@ -1,4 +1,4 @@
-"""Streams and events of a device whose module has none of its own."""
+"""Streams and events for a device whose torch module has none."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class HostStream:
-    """A stream of a device that computes when it is called: everything before it is done. Methods as torch.Stream's."""
+    """Stream of a synchronous device: all earlier work is done. Methods as torch.Stream's."""
 
     cuda_stream = 0
 
@@ -34,7 +34,7 @@ class HostStream:
 
 
 class HostEvent:
-    """An event of such a device: it has always happened."""
+    """Event of a synchronous device: always completed."""
 
     def __init__(self, *_args: Any, **_kwargs: Any) -> None: ...
 
@@ -49,14 +49,14 @@ class HostEvent:
 
 
 class TorchStreams:
-    """torch's own streams, which any device has whose guard (c10::impl::DeviceGuardImplInterface) makes them."""
+    """torch's generic streams, available if the device's guard (c10::impl::DeviceGuardImplInterface) makes them."""
 
     def __init__(self, device_type: str) -> None:
         self._type = device_type
 
     @property
-    def are_there(self) -> bool:
-        """Whether the guard makes a stream; asked when the device is the current one."""
+    def are_supported(self) -> bool:
+        """True if the guard makes a stream; read it when the device is the current one."""
         try:
             self.Stream()
         except (RuntimeError, NotImplementedError):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Generators:
-    """`torch.cuda.default_generators` of any device, indexed by a device, a number or None."""
+    """Substitute for `torch.cuda.default_generators`, indexed by a device, a number or None."""
 
     def __init__(self, default: Callable[[], Any]) -> None:
         self._default = default
@@ -28,7 +28,7 @@ class Generators:
 
 
 class DefaultGenerator:
-    """The default generator of a device that shows no more of it than its state."""
+    """Default generator of a device whose module gives access only to its state."""
 
     def __init__(self, module: ModuleType) -> None:
         self._module = module
@@ -55,7 +55,7 @@ def tensor_class(device_type: str, dtype: torch.dtype) -> type:
 
 
 class Substitutes:
-    """One attribute for each name that may be missing; asked only where it is."""
+    """Substitutes by name; used only for names that the device's module lacks."""
 
     def __init__(self, backend: Backend, module: ModuleType) -> None:
         self._backend = backend
@@ -67,9 +67,9 @@ class Substitutes:
 
     @cached_property
     def _streams(self) -> TorchStreams | None:
-        """Streams by torch's own classes, or None where the device has none and computes when it is called."""
+        """Torch's generic streams, or None for a synchronous device."""
         streams = TorchStreams(self._backend.device_type)
-        return streams if streams.are_there else None
+        return streams if streams.are_supported else None
 
     @property
     def has_streams(self) -> bool:

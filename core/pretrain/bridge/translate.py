@@ -1,9 +1,9 @@
-"""Reading megatron-core's CUDA names as the names of another device.
+"""Translate CUDA names in megatron-core's source to another device.
 
 megatron-core 0.16.1 writes `torch.cuda`, `device="cuda"`, `tensor.cuda()` in 94 files and binds many of them at import.
 Instead of replacing attributes of torch for the whole process, each megatron module is compiled from a syntax tree in
-which those names are redirected to one object, `DEVICE`, that the bridge puts into the module. torch itself, the
-installed files and every other library stay as they are, and a step pays nothing for it.
+which those names refer to one object, `DEVICE`, that the bridge puts into the module. torch itself, the installed files
+and every other library stay unchanged, and a training step costs no extra time.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ DEVICE = "_pretrain_device"
 """The global name under which a translated module finds its `DeviceNames`."""
 
 REVISION = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:12]
-"""Part of the bytecode cache's name: another translation is another file."""
+"""Part of the bytecode cache's name, so that another translation has other files."""
 
 
 class Translator(ast.NodeTransformer):
-    """Redirects every CUDA name of one module.
+    """Redirect every CUDA name of one module.
 
     | megatron-core writes          | the module runs                  | seen in (0.16.1)                              |
     |-------------------------------|----------------------------------|-----------------------------------------------|
     | torch.cuda.X                  | DEVICE.X                         | everywhere                                    |
-    | from torch.cuda import X as Y | Y = DEVICE.X                     | tensor_parallel/random.py 12-13               |
-    | "cuda"                        | DEVICE.type                      | optimizer/clip_grads.py 90, schedules.py 418  |
+    | from torch.cuda import X as Y | Y = DEVICE.X                     | tensor_parallel/random.py                     |
+    | "cuda"                        | DEVICE.type                      | get_grad_norm_fp32, forward_step              |
     | "cuda:"                       | DEVICE.type + ":"                | distributed/fsdp (optional)                   |
-    | "torch.cuda.HalfTensor"       | DEVICE.type_name("HalfTensor")   | optimizer/optimizer.py 671-699                |
-    | x.cuda(...)                   | DEVICE.move(x, ...)              | optimizer/optimizer.py 375, grad_scaler.py    |
-    | x.is_cuda                     | DEVICE.holds(x)                  | optimizer/optimizer.py 354-379                |
-    | torch.compile                 | DEVICE.compile                   | jit.py 22                                     |
+    | "torch.cuda.HalfTensor"       | DEVICE.type_name("HalfTensor")   | Float16OptimizerWithFloat16Params.__init__    |
+    | x.cuda(...)                   | DEVICE.move(x, ...)              | MegatronOptimizer.restore_from_cpu            |
+    | x.is_cuda                     | DEVICE.holds(x)                  | MegatronOptimizer.offload_to_cpu              |
+    | torch.compile                 | DEVICE.compile                   | enable_jit_fuser                              |
     """
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
@@ -58,7 +58,7 @@ class Translator(ast.NodeTransformer):
         return node
 
     def visit_Constant(self, node: ast.Constant) -> ast.expr:
-        """Redirect the device's name where it is a string of its own."""
+        """Redirect the device's name if it is a whole string."""
         if node.value == "cuda":
             return _at(node, _member("type"))
         if node.value == "cuda:":

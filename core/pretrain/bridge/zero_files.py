@@ -1,8 +1,8 @@
-"""What ZeRO-3 of DeepSpeed 0.19 keeps in files: parts of weights, and sub-groups of the optimizer's state.
+"""Access parts of weights and sub-groups of the optimizer's state that ZeRO-3 of DeepSpeed 0.19 keeps in files.
 
-DeepSpeed reads them when it needs them itself. To anybody else who looks between two steps, a tensor that is in a file
-is empty, or is what another one has left in its memory. Whatever has less than 1 MiB (runtime/swap_tensor/utils.py 13)
-stays in memory, and is handled here likewise.
+DeepSpeed reads them only when it needs them. Between two steps a tensor that is in a file is empty, or its memory holds
+another tensor. Tensors of less than 1 MiB (MIN_AIO_BYTES in runtime/swap_tensor/utils.py) stay in memory, and are
+handled here likewise.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ _BUFFERS = "engine.zero.offload_param.buffer"
 
 
 def read_in_turn(swapper: Any) -> None:
-    """Let the swapper of a `zero.Init` read what is used now, whatever has been read ahead of its use.
+    """Let the swapper of a `zero.Init` read the weights in use, even if prefetched weights occupy its buffers.
 
-    DeepSpeed reads a weight twice that is soon used twice, for which it has no buffer, and after an evaluation it has
-    none left, because what was read for the backward pass is in them (zero/partitioned_param_coordinator.py 690).
+    DeepSpeed reads a weight that is soon used twice two times, without a buffer for the second. After an evaluation it
+    has no buffer left, because they hold the weights prefetched for the backward pass
+    (PartitionedParameterCoordinator.__prefetch_nvme_param_partitions).
     """
     swap_in, get_buffer = swapper.swap_in, swapper.get_buffer
     seen: dict[int, Any] = {}
@@ -31,12 +32,12 @@ def read_in_turn(swapper: Any) -> None:
     def read(parameters: list[Any], async_op: bool = True, swap_in_buffers: Any = None) -> None:
         parameters = list(dict.fromkeys(parameters))
         if len(parameters) > swapper.available_swap_in_buffers():
-            forget_copies(seen.values())
+            drop_prefetched(seen.values())
         if len(parameters) > swapper.available_swap_in_buffers():
             msg = (
-                f"{_BUFFERS}_count: {swapper.param_buffer_count} is too few for the weights in use at a time.\n"
-                f"Give more, each of which takes {_BUFFERS}_size elements of host memory, or set "
-                "engine.zero.stage3_max_reuse_distance: 0, with which none is kept for its next use."
+                f"{_BUFFERS}_count: {swapper.param_buffer_count} is too few for the weights in use at the same time.\n"
+                f"Give more (each takes {_BUFFERS}_size elements of host memory), or set "
+                "engine.zero.stage3_max_reuse_distance: 0, which keeps no weight for its next use."
             )
             raise RecipeError(msg)
         seen.update({parameter.ds_id: parameter for parameter in parameters})
@@ -46,7 +47,7 @@ def read_in_turn(swapper: Any) -> None:
         if size > swapper.elements_per_buffer:
             msg = (
                 f"{_BUFFERS}_size: {swapper.elements_per_buffer} is too small for a weight of which every rank holds "
-                f"{size} elements.\nGive at least that."
+                f"{size} elements.\nGive at least {size}."
             )
             raise RecipeError(msg)
         taken: Tensor = get_buffer(parameter, size)
@@ -56,7 +57,7 @@ def read_in_turn(swapper: Any) -> None:
 
 
 def part_of(parameter: Any) -> Tensor:
-    """Return this rank's part of a weight, as ZeRO-3 pads it; one that is in memory is not copied."""
+    """Return this rank's part of a weight with ZeRO-3's padding; a part in memory is not copied."""
     part: Tensor = parameter.ds_tensor
     if not is_in_file(parameter):
         return part.detach()
@@ -72,17 +73,17 @@ def part_of(parameter: Any) -> Tensor:
 def put_part(parameter: Any, value: Tensor) -> None:
     """Set this rank's part of a weight, shaped as `part_of` returns it."""
     if is_in_file(parameter):
-        forget_copies([parameter])
+        drop_prefetched([parameter])
         parameter.nvme_swapper.swap_out_partitioned_params([parameter], [value])
     else:
         parameter.ds_tensor.data.copy_(value)
 
 
-def forget_copies(parameters: Iterable[Any]) -> None:
-    """Let go of weights that were read ahead of their next use; their files are about to change.
+def drop_prefetched(parameters: Iterable[Any]) -> None:
+    """Release weights that were prefetched, because their files are about to change.
 
-    DeepSpeed would update such a copy and leave the file as it is (zero/stage3.py 1286), from which the weight is read
-    the time after.
+    DeepSpeed would update such a copy and not the file
+    (DeepSpeedZeroOptimizer_Stage3._partitioned_params_swap_out), from which the weight is read the next time.
     """
     for parameter in parameters:
         if is_in_file(parameter) and parameter.ds_status.name == "NOT_AVAILABLE":
@@ -92,7 +93,7 @@ def forget_copies(parameters: Iterable[Any]) -> None:
 
 
 def is_in_file(parameter: Any) -> bool:
-    """Say whether this rank's part of a weight is in a file between its uses."""
+    """Return whether this rank's part of a weight is in a file between its uses."""
     return bool(parameter.ds_tensor.final_location == "nvme")
 
 
@@ -101,19 +102,19 @@ def _was_read(parameter: Any) -> bool:
 
 
 class SubGroups:
-    """The flat tensors that a ZeRO-3 optimizer steps one after the other; those that are in files are read in turn."""
+    """The flat tensors that a ZeRO-3 optimizer steps one after the other; those in files are read one at a time."""
 
     def __init__(self, optimizer: Any) -> None:
-        """Look at what `deepspeed.initialize` returned."""
+        """Take the optimizer that `deepspeed.initialize` returned."""
         self._optimizer = optimizer
-        self._at_hand: int | None = None
+        self._loaded: int | None = None
         self._is_changed = False
 
     def __len__(self) -> int:
         return len(self._optimizer.fp32_partitioned_groups_flat)
 
     def is_in_files(self, number: int) -> bool:
-        """Say whether a sub-group is in files between two steps."""
+        """Return whether a sub-group is in files between two steps."""
         return bool(self._optimizer._swappable_optimizer_subgroup(number))  # noqa: SLF001
 
     def number_of(self, parameter: Any) -> int:
@@ -122,12 +123,12 @@ class SubGroups:
         return number
 
     def part(self, parameter: Any, name: str | None, *, changes: bool) -> Tensor:
-        """Return this rank's part of a weight's optimizer state, fp32, padded; valid until the next sub-group is asked.
+        """Return this rank's part of a weight's optimizer state, fp32, padded; valid until another sub-group is read.
 
         Args:
             parameter: the weight.
             name: of Adam's state; None for the main weight.
-            changes: whether it is going to be written.
+            changes: True if the caller will write to it.
         """
         number, offset, size = self._place(parameter)
         main = self.flat(number, changes=changes)
@@ -135,30 +136,30 @@ class SubGroups:
         return tensor.detach().narrow(0, offset, size)
 
     def flat(self, number: int, *, changes: bool) -> Tensor:
-        """Return the main weights of a sub-group, with which Adam's state is in memory until the next is asked."""
+        """Return the main weights of a sub-group; they and Adam's state stay in memory until another one is read."""
         main: Tensor = self._optimizer.fp32_partitioned_groups_flat[number]
         if self.is_in_files(number):
-            if number != self._at_hand:
+            if number != self._loaded:
                 self.put_away()
                 self._optimizer.optimizer_swapper.swap_in_optimizer_state(main, async_parameter=None)
-                self._at_hand = number
+                self._loaded = number
             self._is_changed |= changes
         return main
 
     def put_away(self) -> None:
-        """Let go of the sub-group that was read last, once more written if it was changed; DeepSpeed expects it."""
-        if self._at_hand is None:
+        """Write the sub-group that was read last, if it was changed, and release it, as DeepSpeed requires."""
+        if self._loaded is None:
             return
         swapper = self._optimizer.optimizer_swapper
-        main = self._optimizer.fp32_partitioned_groups_flat[self._at_hand]
+        main = self._optimizer.fp32_partitioned_groups_flat[self._loaded]
         if self._is_changed:
             swapper.swap_out_optimizer_state(main, async_swap=False)
         else:
             swapper.release_swap_buffers(main)
-        # After writing, the pipelined swapper keeps its hold on state that was allocated since it was read.
+        # After writing, the pipelined swapper keeps references to state that was allocated since it was read.
         swapper.swap_params_info[main.ds_id].release_memory()
         main.grad = None
-        self._at_hand, self._is_changed = None, False
+        self._loaded, self._is_changed = None, False
 
     def _place(self, parameter: Any) -> Any:
         return self._optimizer.grad_position[self._optimizer.get_param_id(parameter)]

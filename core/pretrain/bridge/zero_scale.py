@@ -1,6 +1,6 @@
-"""megatron-core's dynamic loss scale for DeepSpeed's optimizers, so that one recipe has one scale on both engines.
+"""Set megatron-core's dynamic loss scale in DeepSpeed's optimizers, so that both engines scale the loss equally.
 
-DeepSpeed 0.19's own (runtime/fp16/loss_scaler.py 187) first doubles a step late, halves the gradients of every step in
+DeepSpeed 0.19's own DynamicLossScaler first doubles a step late, halves the gradients of every step in
 which it doubles, stops a run that overflows at the smallest scale, and knows only powers of two.
 """
 
@@ -20,7 +20,7 @@ class LossScaler(TypedDict):
     Attributes:
         scale: factor of the loss.
         growth_tracker: steps without an overflow since the last overflow or doubling.
-        hysteresis_tracker: overflows that are left until the scale is halved; 1 or less: the next one.
+        hysteresis_tracker: overflows left until the scale is halved; 1 or less: the next one halves it.
     """
 
     scale: float
@@ -29,9 +29,10 @@ class LossScaler(TypedDict):
 
 
 class DynamicLossScale:
-    """Halved after `hysteresis` overflows, doubled after `loss_scale_window` steps without one.
+    """Loss scale that is halved after `hysteresis` overflows and doubled after `loss_scale_window` steps without one.
 
-    As megatron.core.optimizer.grad_scaler.DynamicGradScaler, with what a ZeRO optimizer asks of its `loss_scaler`.
+    It behaves as megatron.core.optimizer.grad_scaler.DynamicGradScaler, with the interface of a ZeRO optimizer's
+    `loss_scaler`.
     """
 
     dynamic = True
@@ -48,11 +49,11 @@ class DynamicLossScale:
         return self.cur_scale
 
     def scale_loss(self, loss: Tensor) -> Tensor:
-        """Return the loss that is differentiated."""
+        """Return the scaled loss, for the backward pass."""
         return loss * self.cur_scale
 
     def update_scale(self, overflow: bool) -> None:
-        """Take notice of an overflow; `count_step` of a step without one."""
+        """Count an overflow; `count_step` counts a step without one."""
         if not overflow:
             return
         self._growth = 0
@@ -61,10 +62,10 @@ class DynamicLossScale:
             self.cur_scale = max(self.cur_scale / 2, self._precision.min_loss_scale)
 
     def count_step(self) -> None:
-        """Take notice of a step that was taken.
+        """Count a step that was taken.
 
-        ZeRO calls `update_scale` before it unscales the gradients by the scale that it then finds, which would halve
-        them had it been doubled (zero/stage_1_and_2.py 3047 and 3198, stage3.py 2826 and 2981).
+        This is separate from `update_scale`, which ZeRO's `step` calls before `unscale_and_clip_grads` divides the
+        gradients by the current scale: doubling the scale there would halve them.
         """
         self._growth += 1
         if self._growth == self._precision.loss_scale_window:
@@ -74,7 +75,7 @@ class DynamicLossScale:
 
     @property
     def counts(self) -> LossScaler:
-        """What a checkpoint holds of it."""
+        """State for a checkpoint."""
         return {"scale": self.cur_scale, "growth_tracker": self._growth, "hysteresis_tracker": self._hysteresis}
 
     @counts.setter
@@ -85,7 +86,7 @@ class DynamicLossScale:
 
 
 def install(optimizer: Any, precision: PrecisionSection) -> DynamicLossScale | None:
-    """Give a ZeRO optimizer for fp16 its loss scale; return None where the scale is fixed, or there is none."""
+    """Set the loss scale of a ZeRO optimizer for fp16; return None if the scale is fixed or not used."""
     if precision.dtype != "fp16" or precision.loss_scale is not None:
         return None
     scale = DynamicLossScale(precision)

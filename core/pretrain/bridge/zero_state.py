@@ -1,8 +1,8 @@
-"""Main weights and Adam's moments of each weight, wherever a ZeRO stage of DeepSpeed 0.19 keeps them.
+"""Access the main weights and Adam's moments of each weight in any ZeRO stage of DeepSpeed 0.19.
 
-DeepSpeed's own functions for this (utils/tensor_fragment.py) know no state before the first step, and at stage 3 cannot
-set a weight whose last part is padded (runtime/zero/stage3.py 3196), and read and write whole sub-groups of files for
-every weight of them.
+DeepSpeed's own functions for this (utils/tensor_fragment.py) have no state before the first step. At stage 3 they
+cannot set a weight whose last part is padded (DeepSpeedZeroOptimizer_Stage3.set_full_hp_param), and they read and write
+whole sub-groups of files for each of their weights.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ MAIN = "fp32_param"
 
 
 class ZeroState(Protocol):
-    """The optimizer's state by weight; `close` after the last use, before the next step."""
+    """The optimizer's state by weight; call `close` after the last use, before the next step."""
 
     def allocate(self) -> None:
-        """Make the moments, zeros, where no step has been taken."""
+        """Allocate the moments, as zeros, if no step has been taken."""
         ...
 
     def order(self, parameter: Any) -> int:
-        """Return the place of a weight in the order in which it is cheap to look at all of them; some share one."""
+        """Return a sort key of a weight; access in this order is cheapest. Several weights may share a key."""
         ...
 
     def close(self) -> None:
-        """Put away what was read from files."""
+        """Write back and release tensors that were read from files."""
         ...
 
     def whole(self, parameter: Any, name: str) -> Tensor:
-        """Return a moment or the main weight, fp32, shaped as this rank's weight; all ranks call it together."""
+        """Return a moment or the main weight, fp32, shaped as this rank's weight. Collective."""
         ...
 
     def put(self, parameter: Any, name: str, value: Tensor) -> None:
-        """Set this rank's part of a moment or main weight from all of it."""
+        """Set this rank's part of a moment or main weight from the whole."""
         ...
 
     def put_weight(self, parameter: Any, value: Tensor) -> None:
@@ -53,7 +53,7 @@ def zero_state(optimizer: Any, stage: int) -> ZeroState:
     """Return the access to an optimizer that `deepspeed.initialize` returned."""
     if stage == 3:
         return _Stage3(optimizer)
-    if hasattr(optimizer, "_lazy_init_hp_params_optimizer_state"):  # stage_1_and_2.py 852, bf16_optimizer.py 357
+    if hasattr(optimizer, "_lazy_init_hp_params_optimizer_state"):  # ZeRO 1 and 2, BF16_Optimizer
         return _Flat(optimizer)
     return _Unsplit(optimizer)
 
@@ -66,7 +66,7 @@ class _InMemory:
 
 
 class _Unsplit(_InMemory):
-    """Stage 0: every rank holds everything; in 16 bits there is an fp32 copy of each weight (unfused_optimizer.py)."""
+    """Stage 0: every rank holds everything; fp16 and bf16 weights have an fp32 copy (FP16_UnfusedOptimizer)."""
 
     def __init__(self, optimizer: Any) -> None:
         self._adam = getattr(optimizer, "optimizer", optimizer)
@@ -97,7 +97,7 @@ class _Unsplit(_InMemory):
 
 
 class _Flat(_InMemory):
-    """Stages 1 and 2: each rank holds a stretch of all weights one after the other, and knows it as `_hp_mapping`."""
+    """Stages 1 and 2: each rank holds a contiguous range of all weights, concatenated; `_hp_mapping` describes it."""
 
     def __init__(self, optimizer: Any) -> None:
         self._optimizer = optimizer

@@ -1,4 +1,4 @@
-"""Weights of a model that ZeRO-3 of DeepSpeed may have split over the ranks."""
+"""Access weights that ZeRO-3 of DeepSpeed may have partitioned over the ranks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def full_shape(parameter: Tensor) -> tuple[int, ...]:
 
 
 def own_part(parameter: Any) -> Tensor:
-    """Return what this rank holds of a weight: all of it, or with ZeRO-3 its part of the flat weight, unpadded."""
+    """Return this rank's part of a weight: all of it, or with ZeRO-3 its part of the flat weight, unpadded."""
     if not hasattr(parameter, "ds_tensor"):
         return cast("Tensor", parameter.detach())
     part = part_of(parameter)

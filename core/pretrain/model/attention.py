@@ -1,4 +1,4 @@
-"""Self attention: projections from megatron-core, everything between them from the negotiated kernels."""
+"""Self attention: projections by megatron-core, everything between them by the negotiated kernels."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class CoreAttention(nn.Module):
-    """Attention without projections: stands where megatron-core builds DotProductAttention.
+    """Attention without projections, in place of megatron-core's DotProductAttention.
 
-    Attention weights are split over the tensor-parallel ranks, so their dropout draws from each rank's own generator.
-    Under sequence parallelism the whole block already does.
+    Attention weights are split over the tensor-parallel ranks, so their dropout masks are drawn from each rank's own
+    generator. With sequence parallelism megatron-core's block already forks that generator.
     """
 
     def __init__(
@@ -30,17 +30,17 @@ class CoreAttention(nn.Module):
     ) -> None:
         super().__init__()
         self.kernel = kernel_of(layer_number)
-        self.forks = config.attention_dropout > 0 and not config.sequence_parallel
+        self.forks_generator = config.attention_dropout > 0 and not config.sequence_parallel
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **_kwargs: Any) -> Tensor:
         """Return [s, b, n * d] for query [s, b, n, d], key and value [s, b, g, d]."""
-        generator = get_cuda_rng_tracker().fork() if self.forks and self.training else nullcontext()
+        generator = get_cuda_rng_tracker().fork() if self.forks_generator and self.training else nullcontext()
         with generator:
             return self.kernel(query, key, value, mask, training=self.training)
 
 
 class Attention(SelfAttention):
-    """megatron-core's self attention for training: no inference caches, no packed sequences."""
+    """megatron-core's self attention, for training only: without inference caches and packed sequences."""
 
     def __init__(self, *args: Any, rotary: RotaryFn | None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -53,7 +53,7 @@ class Attention(SelfAttention):
         rotary_pos_emb: Tensor | None = None,
         **_kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        """Attend.
+        """Compute self attention with both projections.
 
         Args:
             hidden_states: [s, b, h]; with sequence parallelism [s / t, b, h].

@@ -1,4 +1,4 @@
-"""Building the model chunks of one rank."""
+"""Build the model chunks of one rank."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def build(
     """Return the model chunks of this rank, with weights that do not depend on the layout.
 
     Args:
-        recipe: what is trained.
+        recipe: with the model to build.
         kernels: the negotiated kernels.
-        attention_of: the attention kernel of a layer, by its number from 1 over all stages.
-        point_to_point: what the backend's communication between stages can do.
-        device: where the parameters go.
+        attention_of: returns the attention kernel of a layer, by its number from 1 over all stages.
+        point_to_point: capabilities of the backend's communication between stages.
+        device: of the parameters.
         vocab_size: entries of the tokenizer, before padding.
-        building: is entered while a chunk's modules are made; ZeRO-3 splits them there, one by one.
-        whole: makes a parameter whole for as long as it is written.
+        building: context in which a chunk's modules are made; ZeRO-3 partitions them there, one by one.
+        whole: context in which a parameter is whole, while it is initialized.
 
     Returns:
         One chunk, or as many as `virtual_pipeline_model_parallel_size`, in the recipe's dtype.
@@ -60,7 +60,7 @@ def build(
         with (
             device,
             building(),
-        ):  # moving parameters later may make new ones, without the marks that megatron-core reads
+        ):  # `device`: moving parameters later may create new ones, without the attributes that megatron-core reads
             chunk = GPT(
                 recipe,
                 kernels,
@@ -76,7 +76,7 @@ def build(
         initialize(chunk, recipe, vocab_size, parallel_state.get_tensor_model_parallel_rank(), whole)
         chunks.append(chunk.to(device, config.params_dtype))
     if recipe.kernels.compile == "layer":
-        from pretrain.model.compiled import compile_layers  # noqa: PLC0415  takes a second, which others need not wait
+        from pretrain.model.compiled import compile_layers  # noqa: PLC0415  its import takes a second
 
         for chunk in chunks:
             compile_layers(chunk)

@@ -1,8 +1,8 @@
-"""Transformer layers of which torch.compile makes what lies between products, attention and communication.
+"""Compile a layer's element-wise ops; matmuls, attention and collectives stay eager.
 
-What is compiled is plain torch: norm, rotary, activation, and bias-dropout-add with the norm that follows it. All else
-stays as it was negotiated and is called from compiled code as it is: a collective is issued where it was, and kernels
-that write in place, or that torch cannot look into, are not looked into.
+The compiled code is plain torch: norm, rotary, activation, and bias-dropout-add with the norm that follows it. All
+other kernels stay as negotiated, and compiled code calls them without tracing them: collectives keep their position,
+and kernels that write in place, or that torch cannot trace, work unchanged.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 BACKEND = "inductor"
-"""Of torch.compile."""
+"""Backend of torch.compile."""
 
 OPAQUE = {
     ColumnParallelLinear: "forward",
@@ -29,11 +29,11 @@ OPAQUE = {
     Attention: "_checkpointed_attention_forward",
     ParallelLayer: "_reduce",
 }
-"""Class -> its method that is called from compiled code and not looked into."""
+"""Class -> its method that compiled code calls without tracing it."""
 
 
 def compile_layers(chunk: nn.Module) -> None:
-    """Compile the layers of a model chunk at their first call; names of modules and parameters stay."""
+    """Compile the layers of a model chunk at their first call; names of modules and parameters do not change."""
     for module in chunk.get_submodule("decoder").modules():
         kind: Any = type(module)
         if kind in OPAQUE:
@@ -44,7 +44,7 @@ def compile_layers(chunk: nn.Module) -> None:
 
 @cache
 def _opaque(kind: Any) -> type[nn.Module]:
-    """Return the class with its method kept out: one for all layers, or each layer would be compiled on its own."""
+    """Return the class with its method untraced; it is cached, because each new class would be compiled anew."""
     method = OPAQUE[kind]
     disabled = torch.compiler.disable(getattr(kind, method))  # type: ignore[no-untyped-call]
     return type(kind.__name__, (kind,), {method: disabled})

@@ -1,4 +1,4 @@
-"""From a recipe to megatron-core's TransformerConfig."""
+"""Make megatron-core's TransformerConfig from a recipe."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ACTIVATIONS = {"gelu": functional.gelu, "gelu_tanh": functional.gelu, "swiglu": 
 
 
 def transformer_config(recipe: Recipe, point_to_point: PointToPoint) -> TransformerConfig:
-    """Return the configuration of model and schedule.
+    """Return the configuration of the model and the schedule.
 
     megatron-core's own fusions stay off: every fused operation is a negotiated kernel.
     """
@@ -45,10 +45,10 @@ def _model(recipe: Recipe) -> dict[str, Any]:
         "apply_query_key_layer_scaling": model.apply_query_key_layer_scaling,
         "attention_softmax_in_fp32": model.attention_softmax_in_fp32 or model.apply_query_key_layer_scaling,
         # Weights are set by pretrain.model.weights. With perform_initialization: False they would not be marked as
-        # split (tensor_parallel/layers.py, _initialize_affine_weight_gpu), so it is the methods that do nothing.
-        "init_method": _leave,
-        "output_layer_init_method": _leave,
-        "embedding_init_method": _leave,
+        # tensor-parallel (tensor_parallel/layers.py, _initialize_affine_weight_gpu), so the methods do nothing instead.
+        "init_method": _unchanged,
+        "output_layer_init_method": _unchanged,
+        "embedding_init_method": _unchanged,
         "transformer_impl": "local",
         "masked_softmax_fusion": False,
         "bias_activation_fusion": False,
@@ -75,22 +75,22 @@ def _parallel(recipe: Recipe, point_to_point: PointToPoint) -> dict[str, Any]:
         "bf16": dtype == torch.bfloat16,
         "pipeline_model_parallel_layout": _stages(recipe),
         "overlap_p2p_comm": overlaps,
-        "batch_p2p_comm": point_to_point.batched and not overlaps and not _meets_twice(parallel),
+        "batch_p2p_comm": point_to_point.batched and not overlaps and not _has_one_peer(parallel),
         "batch_p2p_sync": False,
         "deallocate_pipeline_outputs": point_to_point.stream_ordered or not overlaps,
     }
 
 
 def _overlaps(parallel: ParallelSection, point_to_point: PointToPoint) -> bool:
-    """Say whether stages compute while they send and receive; only the interleaved schedule can."""
+    """Return whether stages compute while they send and receive; only the interleaved schedule supports that."""
     if parallel.virtual_pipeline_model_parallel_size is None:
         return False
-    wanted = parallel.overlap_p2p_comm
-    return point_to_point.overlapped if wanted is None else wanted
+    requested = parallel.overlap_p2p_comm
+    return point_to_point.overlapped if requested is None else requested
 
 
 def _stages(recipe: Recipe) -> list[list[str]] | None:
-    """Return what each chunk holds, in the order of the layers; None where all hold as many layers."""
+    """Return the layers of each chunk, in order; None if all chunks have equally many."""
     chunks = recipe.layers_of_chunks
     if len(set(chunks)) == 1:
         return None
@@ -100,11 +100,11 @@ def _stages(recipe: Recipe) -> list[list[str]] | None:
     return layout
 
 
-def _meets_twice(parallel: ParallelSection) -> bool:
-    """Say whether one batch holds two messages to one peer: an interleaved schedule whose next stage is its last one.
+def _has_one_peer(parallel: ParallelSection) -> bool:
+    """Return whether one batch holds two messages to one peer: the interleaved schedule with two stages.
 
-    They are told apart by their order alone, and both ends begin with what goes back (p2p_communication.py,
-    _batched_p2p_ops): each takes the other's gradients for activations. Megatron-LM's arguments.py refuses it.
+    Only their order distinguishes the messages, and both ends begin with the backward one (p2p_communication.py,
+    _batched_p2p_ops): each takes the other's gradients for activations. Megatron-LM's arguments.py rejects this.
     """
     return parallel.pipeline_model_parallel_size == 2 and parallel.virtual_pipeline_model_parallel_size is not None
 
@@ -123,5 +123,5 @@ def _recompute(recipe: Recipe) -> dict[str, Any]:
     }
 
 
-def _leave(tensor: torch.Tensor) -> torch.Tensor:
+def _unchanged(tensor: torch.Tensor) -> torch.Tensor:
     return tensor

@@ -1,4 +1,4 @@
-"""GPTModel with what megatron-core's has no place for: our kernels, the embedding norm, the loss without padding."""
+"""GPTModel with three additions to megatron-core's: negotiated kernels, embedding norm, loss without padding."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ class GPT(GPTModel):
                 use_cpu_initialization=False,
             )
         if model.embedding_layernorm and self.pre_process:
-            # As in bigscience's Megatron-DeepSpeed: before positions are added; on all tokens unless they are split.
+            # As in bigscience's Megatron-DeepSpeed: before positions are added; on all tokens unless they are
+            # scattered.
             scattered = self.embedding.reduce_scatter_embeddings
             self.embedding_layernorm = Norm(
                 self.config, model.hidden_size, kernel=kernels.norm, sequence_parallel=scattered
@@ -50,7 +51,7 @@ class GPT(GPTModel):
             self.embedding.word_embeddings.register_forward_hook(self._normalize_embedding)
         for module in self.modules():
             if isinstance(module, ColumnParallelLinear | RowParallelLinear):
-                module._forward_impl = partial(_linear, kernels.linear)  # noqa: SLF001  megatron-core's own hook
+                module._forward_impl = partial(_linear, kernels.linear)  # noqa: SLF001  megatron-core's extension point
         self.tensor_parallel_size = get_pg_size(self.pg_collection.tp)
 
     def compute_language_model_loss(self, labels: Tensor, logits: Tensor) -> Tensor:
@@ -64,7 +65,7 @@ class GPT(GPTModel):
 
 def _linear(
     kernel: LinearFn,
-    input: Tensor,  # noqa: A002  megatron-core passes it by this name
+    input: Tensor,  # noqa: A002  megatron-core's keyword
     weight: Tensor,
     bias: Tensor | None = None,
     *,

@@ -1,4 +1,4 @@
-"""Transformer layers: the usual serial one, and GPT-NeoX's parallel residual."""
+"""Transformer layers: serial, and with GPT-NeoX's parallel residual."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class SerialLayer(TransformerLayer):
         rotary_pos_emb: Tensor | None = None,
         **_kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        """Return the new hidden states [s, b, h], and the context as it came (megatron-core's block passes it on)."""
+        """Return the new hidden states [s, b, h], and the unchanged context (megatron-core's block passes it on)."""
         output, bias = self.self_attention(
             self.input_layernorm(hidden_states), attention_mask, rotary_pos_emb=rotary_pos_emb
         )
@@ -45,14 +45,14 @@ class ParallelLayer(SerialLayer):
     """x = x + attention(norm1(x)) + mlp(norm2(x)), as GPT-J and GPT-NeoX (`gpt_j_residual`).
 
     Both branches end in a row-parallel linear. Without dropout their partial sums are added first, so that one
-    all-reduce serves both; with dropout each branch has a mask of its own and is reduced on its own.
+    all-reduce serves both; with dropout each branch has its own dropout mask and is reduced separately.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.reduces_once = self.hidden_dropout == 0 and self.config.tensor_model_parallel_size > 1
         if self.reduces_once:
-            # The flag under which megatron-core's RowParallelLinear leaves the sum to its caller (layers.py 1286).
+            # With this flag, RowParallelLinear.forward leaves the all-reduce to its caller.
             self.self_attention.linear_proj.explicit_expert_comm = True
             self.mlp.linear_fc2.explicit_expert_comm = True
 
@@ -64,7 +64,7 @@ class ParallelLayer(SerialLayer):
         rotary_pos_emb: Tensor | None = None,
         **_kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        """Return the new hidden states [s, b, h], and the context as it came."""
+        """Return the new hidden states [s, b, h], and the unchanged context."""
         attended, attention_bias = self.self_attention(
             self.input_layernorm(hidden_states), attention_mask, rotary_pos_emb=rotary_pos_emb
         )
@@ -85,5 +85,5 @@ class ParallelLayer(SerialLayer):
 
 
 def _own(output: Tensor) -> Tensor:
-    """Return a tensor that is no view: the pipeline schedule frees it once it is sent (schedules.py)."""
+    """Return a tensor that is not a view: the pipeline schedule frees it after sending (deallocate_output_tensor)."""
     return make_viewless_tensor(output, requires_grad=output.requires_grad, keep_graph=True)  # type: ignore[no-any-return]

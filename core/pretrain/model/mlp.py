@@ -1,4 +1,4 @@
-"""The feed-forward block with the negotiated activation."""
+"""Feed-forward block with the negotiated activation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class FeedForward(MLP):
-    """megatron-core's MLP whose bias and activation are one kernel."""
+    """megatron-core's MLP, with bias and activation in one kernel."""
 
     def __init__(self, config: Any, submodules: Any, *, activation: ActivationFn, **kwargs: Any) -> None:
         super().__init__(config, submodules, ffn_hidden_size=config.ffn_hidden_size, **kwargs)

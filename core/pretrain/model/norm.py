@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class Norm(nn.Module):
-    """Normalizes the last dimension of [s, b, h].
+    """Normalize the last dimension of [s, b, h].
 
-    megatron-core's own `WrappedTorchNorm` refuses sequence parallelism; here the parameters are marked, so that their
-    gradients are summed over the tensor-parallel ranks, each of which has normalized other tokens.
+    megatron-core's own `WrappedTorchNorm` rejects sequence parallelism. Here the parameters are marked, so that their
+    gradients are summed over the tensor-parallel ranks, each of which normalizes other tokens.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
-"""Normal numbers of which any rows can be made, and always are the same, on every device and by any number of threads.
+"""Generate any rows of a reproducible matrix of normal numbers, equal on every device and with any number of threads.
 
-Rows come in blocks. A block's numbers are those of a CPU generator that is seeded by a key and the block's number.
+Rows are generated in blocks. A CPU generator seeded by a key and the block's number gives the numbers of a block.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 BLOCK_ELEMENTS = 1 << 16
 GROUP = 32
-"""Blocks that are made at a time, 8 MiB in fp32: a piece of a matrix that is written by columns has some in a row."""
+"""Blocks that are made together, 8 MiB in fp32, so that a piece of a matrix written by columns has several in a row."""
 
 
 def normal_rows(key: str, row: Sequence[int], deviation: float, first: int, end: int) -> Iterator[tuple[int, Tensor]]:
     """Yield rows `first` up to `end` of a tensor of normal numbers in pieces, as (number of the first row, fp32 rows).
 
-    Threads, as many as torch computes with, make pieces ahead of the caller; torch draws without Python's lock.
+    As many threads as torch uses make pieces ahead of the caller; torch releases the GIL while it draws.
 
     Args:
-        key: what the numbers depend on, beside the number of the row.
+        key: seed of the numbers, together with the number of the row.
         row: shape of one row.
         deviation: standard deviation; the mean is 0.
         first: row to begin with.
@@ -43,13 +43,13 @@ def normal_rows(key: str, row: Sequence[int], deviation: float, first: int, end:
             group = blocks[begin : begin + GROUP]
             pending.append((group[0] * height, threads.submit(_draw, key, group, (height, *row), deviation)))
             if len(pending) > torch.get_num_threads():
-                yield _cut(*pending.popleft(), first, end)
+                yield _clipped(*pending.popleft(), first, end)
         while pending:
-            yield _cut(*pending.popleft(), first, end)
+            yield _clipped(*pending.popleft(), first, end)
 
 
-def _cut(begin: int, drawn: Future[Tensor], first: int, end: int) -> tuple[int, Tensor]:
-    """Leave out what a piece has of rows before `first` and from `end` on."""
+def _clipped(begin: int, drawn: Future[Tensor], first: int, end: int) -> tuple[int, Tensor]:
+    """Return a piece without rows before `first` and from `end` on."""
     numbers = drawn.result()
     return max(begin, first), numbers[max(0, first - begin) : end - begin]
 

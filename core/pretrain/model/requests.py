@@ -1,4 +1,4 @@
-"""The kernel requests of a recipe: what every backend is asked for."""
+"""Make the kernel requests of a recipe, which every backend answers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def gradient_dtype(recipe: Recipe) -> torch.dtype:
 
 
 def attention_mask(recipe: Recipe) -> Mask:
-    """Return the mask that attention is given: documents are kept apart only by `data.reset_attention_mask`."""
+    """Return the kind of attention mask: only `data.reset_attention_mask` separates documents."""
     return Mask.ARBITRARY if recipe.data.reset_attention_mask else Mask.CAUSAL
 
 
@@ -88,7 +88,7 @@ def kernel_requests(recipe: Recipe, device_type: str, vocab_size: int, device_na
     """Return one request per operation that the recipe needs, softmax before the attention that may use it.
 
     Args:
-        recipe: what is trained.
+        recipe: with the model to train.
         device_type: torch's name of the device.
         vocab_size: entries of the tokenizer, before padding.
         device_name: product name of the device.

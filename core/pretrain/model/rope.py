@@ -1,4 +1,4 @@
-"""Rotary position embedding: cos and sin, computed once for a sequence length."""
+"""Rotary position embedding: cos and sin, computed once per sequence length."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Rotations(RotaryEmbedding):
-    """Gives cos and sin where megatron-core gives angles, so that no layer computes them again."""
+    """Return cos and sin in place of megatron-core's angles, so that no layer computes them again."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""The module spec of a layer: which classes megatron-core builds, and the kernels they are given."""
+"""Module spec of a layer: the classes that megatron-core builds, and their kernels."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def block_spec(
     """Return the spec of one pipeline stage.
 
     Args:
-        recipe: what is trained.
+        recipe: with the model to train.
         kernels: the negotiated kernels.
-        attention_of: the attention kernel of a layer, by its number from 1.
+        attention_of: returns the attention kernel of a layer, by its number from 1.
         num_layers: layers of this stage.
     """
     norm = ModuleSpec(module=Norm, params={"kernel": kernels.norm})
@@ -60,7 +60,7 @@ def block_spec(
                 params={"activation": kernels.activation},
                 submodules=MLPSubmodules(linear_fc1=ColumnParallelLinear, linear_fc2=RowParallelLinear),
             ),
-            # The names that Transformer Engine's fused layers give: checkpoints interchange with Megatron-LM's.
+            # Names of Transformer Engine's fused layers, so that checkpoints interchange with Megatron-LM's.
             sharded_state_dict_keys_map={
                 "input_layernorm.": "self_attention.linear_qkv.layer_norm_",
                 "pre_mlp_layernorm.": "mlp.linear_fc1.layer_norm_",

@@ -1,7 +1,7 @@
-"""Initial weights that do not depend on the parallel layout or the device.
+"""Initialize weights independently of the parallel layout and the device.
 
 Every parameter is filled along the dimension that tensor parallelism splits, with numbers that depend on the seed and
-the parameter's global name (`pretrain.model.normal`): a rank makes just those it holds, and all layouts hold the same.
+the parameter's global name (`pretrain.model.normal`). A rank generates only its own, and all layouts have the same.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ def initialize(
 ) -> None:
     """Set every parameter of one pipeline stage: norms to one, biases to zero, matrices to normal values.
 
-    Rows of the vocabulary's padding are zero and stay so: how many there are depends on the layout.
+    Rows of the vocabulary's padding are zero and stay zero, because their number depends on the layout.
 
     Args:
         model: the stage.
-        recipe: what is trained.
+        recipe: with the model to train.
         vocab_size: entries of the tokenizer, before padding.
         tensor_parallel_rank: of this process.
-        whole: makes a parameter whole for as long as it is written; ZeRO-3 keeps it in parts.
+        whole: context in which a parameter is whole, while it is written; ZeRO-3 partitions it.
     """
     for name, parameter in global_names(model):
         with whole(parameter):
@@ -84,7 +84,7 @@ def _initialize(name: str, parameter: Tensor, recipe: Recipe, vocab_size: int, t
 
 
 def global_names(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield parameters with names that count layers over all pipeline stages, and the tied output as the embedding."""
+    """Yield parameters with global names: layers are counted over all stages, and a tied output is the embedding."""
     layers = getattr(model, "decoder").layers  # noqa: B009  megatron-core's GPTModel is untyped
     for name, parameter in model.named_parameters():
         if name.startswith("decoder.layers."):
@@ -104,6 +104,6 @@ def _fill_normal(parameter: Tensor, key: str, deviation: float, rank: int) -> No
         first = rank * values.shape[dim] if split else 0
         shape = values.transpose(0, dim).shape
         for begin, numbers in normal_rows(f"{key}/{part}", shape[1:], deviation, first, first + shape[0]):
-            # In the order of the parameter's memory: rows one by one would be columns of it, each far from the next.
+            # In the order of the parameter's memory: single rows here would be columns there, far from each other.
             inside = numbers.to(parameter.dtype).transpose(0, dim).contiguous()
             values.narrow(dim, begin - first, len(numbers)).copy_(inside)

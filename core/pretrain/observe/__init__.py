@@ -1,1 +1,1 @@
-"""What a run tells about itself: metrics, console, TensorBoard, timers, environment, report."""
+"""Observation of a run: metrics, console, TensorBoard, timers, environment, report."""

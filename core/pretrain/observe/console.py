@@ -1,4 +1,4 @@
-"""What rank 0 prints: a progress bar on a terminal, one line per logged iteration elsewhere."""
+"""Console output of rank 0: a progress bar on a terminal, one line per logged iteration elsewhere."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class _Output(Protocol):
 
 
 class Console:
-    """Shows a run while it goes. Made on every rank; only rank 0 prints."""
+    """Show the progress of a run. Made on every rank; only rank 0 prints."""
 
     def __init__(
         self,
@@ -34,11 +34,11 @@ class Console:
 
         Args:
             total_iterations: the iteration at which the run ends.
-            start_iteration: iterations done before, where the run is resumed.
+            start_iteration: iterations done before, in a resumed run.
             rank: every rank but 0 is silent.
-            stream: where to print; standard output if None.
-            terminal: whether to draw a progress bar; None asks the stream, and like rich TTY_COMPATIBLE=0, for a
-                stream that only looks like a terminal.
+            stream: output; standard output if None.
+            terminal: True draws a progress bar; None checks the stream, and, like rich, TTY_COMPATIBLE=0 for a stream
+                that only looks like a terminal.
         """
         self._total = total_iterations
         self._output: _Output | None = None
@@ -80,7 +80,7 @@ class Console:
 
 
 class _Lines:
-    """Plain lines, flushed one by one so that a log file can be followed."""
+    """Plain lines, each flushed, so that a log file can be followed."""
 
     def __init__(self, total_iterations: int, stream: TextIO) -> None:
         self._total = total_iterations

@@ -1,4 +1,4 @@
-"""environment.json: what a run ran on."""
+"""Describe the environment of a run: environment.json."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
+from pretrain.atomic_files import replacing
+from pretrain.errors import RunError
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
 
 FILE = "environment.json"
 COMMAND = "PRETRAIN_COMMAND"
-"""Environment variable in which the launcher tells its ranks what the user has typed."""
+"""Environment variable with the user's command line, which the launcher passes to its ranks."""
 
 _DISTRIBUTIONS = ("pretrain", "torch", "megatron-core", "deepspeed", "numpy", "tokenizers")
 _PREFIXES = (
@@ -41,11 +44,11 @@ def describe_environment(
     layout: Mapping[str, object],
     started: float,
 ) -> dict[str, Any]:
-    """Return what environment.json holds, as plain JSON values.
+    """Return the content of environment.json as plain JSON values.
 
     Args:
         backend: the device plugin.
-        provider: the distribution that brings it, with its version.
+        provider: the distribution of the plugin, with its version.
         devices: the name of every rank's device, in the order of ranks.
         kernels: the kernel table (`KernelTable.to_json`).
         layout: sizes of the parallel groups.
@@ -54,7 +57,7 @@ def describe_environment(
     return {
         "started": datetime.fromtimestamp(started).astimezone().isoformat(timespec="seconds"),
         "command": os.environ.get(COMMAND) or shlex.join(sys.argv),
-        "directory": os.getcwd(),  # noqa: PTH109  a string is what is wanted
+        "directory": os.getcwd(),  # noqa: PTH109  a string is needed
         "git_commit": git_commit(),
         "hostname": socket.gethostname(),
         "platform": platform.platform(),
@@ -68,15 +71,13 @@ def describe_environment(
 
 
 def write_environment(run_dir: Path, environment: Mapping[str, Any]) -> None:
-    """Write RUN/environment.json, whole or not at all; called on rank 0."""
-    run_dir.mkdir(parents=True, exist_ok=True)
-    temporary = run_dir / f"{FILE}.tmp"
-    temporary.write_text(json.dumps(environment, indent=2) + "\n", encoding="utf-8")
-    temporary.replace(run_dir / FILE)
+    """Write RUN/environment.json atomically; called on rank 0."""
+    with replacing(run_dir / FILE, error=RunError) as stream:
+        stream.write(json.dumps(environment, indent=2).encode() + b"\n")
 
 
 def relevant_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that libraries of a training read; never those whose name speaks of a secret."""
+    """Return the variables that libraries of a training read, except those whose name suggests a secret."""
     return {
         name: value
         for name, value in sorted(environ.items())

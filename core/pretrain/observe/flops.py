@@ -1,4 +1,4 @@
-"""Model FLOPs and parameters of a recipe's model: one formula for every backend and engine."""
+"""Count the FLOPs and parameters of a recipe's model: one formula for every backend and engine."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 def flops_per_sequence(model: ModelSection, vocab_size: int) -> int:
     """Return the floating-point operations of forward and backward pass over one sequence.
 
-    Matrix products only, a multiply-add counted as two, the backward pass as twice the forward pass. Per layer and
-    token, with h = hidden size, n heads and g key/value heads of size d, f = feed-forward size, s = sequence length:
+    Matmuls only, a multiply-add counted as two, the backward pass as twice the forward pass. Per layer and token, with
+    h = hidden size, n heads and g key/value heads of size d, f = feed-forward size, s = sequence length:
 
         query, key, value      2 h d (n + 2 g)
         scores and context     4 s n d
@@ -23,7 +23,7 @@ def flops_per_sequence(model: ModelSection, vocab_size: int) -> int:
     Model Training on GPU Clusters Using Megatron-LM") without its factor 4/3 for recompute, written for
     grouped-query attention, gated MLPs and any feed-forward size. As there, attention is counted as the full s x s
     square although a causal model needs half of it, so that figures compare with published ones. Recompute is not
-    counted, whatever the recipe says: it is not progress.
+    counted, even if the recipe uses it, because it is not progress.
 
     Args:
         model: the recipe's section.

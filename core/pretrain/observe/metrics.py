@@ -1,11 +1,11 @@
-"""metrics.jsonl: one JSON object a line, written so that a crash costs at most the line being written."""
+"""Write and read metrics.jsonl: one JSON object per line; a crash loses at most the line being written."""
 
 from __future__ import annotations
 
 import json
-import os
 from typing import TYPE_CHECKING, Any, Self
 
+from pretrain.atomic_files import replacing
 from pretrain.errors import RunError
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ FILE = "metrics.jsonl"
 
 
 class MetricsWriter:
-    """Appends records; every record reaches the operating system before `write` returns.
+    """Append records; every record reaches the operating system before `write` returns.
 
     Reopening repairs a torn last line. Only one rank may open a file for writing.
     """
@@ -27,7 +27,7 @@ class MetricsWriter:
 
         Args:
             path: the file; created if missing.
-            resume_at: the iteration that training continues from. Lines of later iterations, which the resumed run
+            resume_at: the iteration from which training continues. Lines of later iterations, which the resumed run
                 will write again, are dropped, so that the file reads as one run.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -37,11 +37,11 @@ class MetricsWriter:
         self._file = path.open("ab", buffering=0)
 
     def write(self, record: Record) -> None:
-        """Append one line, with null for what is not finite."""
+        """Append one line, with null for values that are not finite."""
         self._file.write(json.dumps(record.to_json(), allow_nan=False).encode() + b"\n")
 
     def has_evaluation(self, record: EvalRecord) -> bool:
-        """Say whether the file had an evaluation of this split at this iteration when it was opened."""
+        """Return whether the file had an evaluation of this split at this iteration when it was opened."""
         return (record.split, record.iteration) in self._evaluations
 
     def close(self) -> None:
@@ -70,7 +70,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def _evaluations(path: Path) -> set[tuple[str, int]]:
-    """Return split and iteration of the evaluations that a file has."""
+    """Return split and iteration of the evaluations in a file."""
     records = read_metrics(path) if path.exists() else []
     return {(record.get("split", ""), record["iteration"]) for record in records if record.get("kind") == "eval"}
 
@@ -97,14 +97,10 @@ def _is_record(line: bytes) -> bool:
 
 
 def _repair(path: Path, resume_at: int | None) -> None:
-    """Drop a torn last line and what a resumed run will write again; replaces the file only if that changes it."""
+    """Drop a torn last line and the lines that a resumed run will write again; write the file only if it changes."""
     lines = path.read_bytes().splitlines(keepends=True)
     kept = [line for line in _complete(path, lines) if resume_at is None or json.loads(line)["iteration"] <= resume_at]
     if kept == lines:
         return
-    temporary = path.with_suffix(".tmp")
-    with temporary.open("wb") as file:
+    with replacing(path, error=RunError) as file:
         file.writelines(kept)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)

@@ -1,4 +1,4 @@
-"""The progress bar of a terminal."""
+"""Progress bar on a terminal."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ProgressBar:
     def __init__(
         self, total_iterations: int, start_iteration: int, stream: TextIO, *, terminal: bool | None = None
     ) -> None:
-        """Draw the bar at `start_iteration`; `terminal` forces the drawing on a stream that is no terminal."""
+        """Draw the bar at `start_iteration`; `terminal` forces the drawing on a stream that is not a terminal."""
         self._total = total_iterations
         self._progress = Progress(
             TextColumn("training"),
@@ -53,5 +53,5 @@ class ProgressBar:
         self._progress.console.print(text, soft_wrap=True)
 
     def close(self) -> None:
-        """Leave the bar as it is and give the terminal back."""
+        """Stop updating the bar and release the terminal."""
         self._progress.stop()

@@ -1,4 +1,4 @@
-"""The two kinds of line in metrics.jsonl."""
+"""Records of metrics.jsonl: its two kinds of line."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class TrainRecord:
         iteration: iterations done since the training began, over all resumed parts.
         consumed_samples: sequences trained on since the training began.
         consumed_tokens: `consumed_samples` times the sequence length.
-        lm_loss: mean over the interval's iterations that were not skipped of the loss that they minimize, in nats per
-            token: the mean over the global batch's micro-batches of their means over tokens, or over its tokens with
-            `train.calculate_per_token_loss`; None if all were skipped.
+        lm_loss: loss in nats per token, the mean over the interval's iterations that were not skipped; None if all were
+            skipped. The loss of an iteration is the mean over the micro-batches of the global batch of their means over
+            tokens; with `train.calculate_per_token_loss`, the mean over all tokens of the global batch.
         grad_norm: Euclidean norm before clipping, of the interval's last iteration; None if that was skipped.
         learning_rate: of the interval's last iteration.
-        loss_scale: of fp16; None where the loss is not scaled.
+        loss_scale: of fp16; None if the loss is not scaled.
         global_batch_size: sequences of the interval's last iteration, over all ranks.
         skipped_iterations: iterations of the interval without an update, because of an fp16 overflow.
         nan_iterations: iterations of the interval whose loss was not finite.
@@ -32,10 +32,10 @@ class TrainRecord:
         samples_per_second: over all ranks.
         tokens_per_second_per_device: tokens of all ranks, divided by the number of ranks.
         tflops_per_device: model TFLOP/s (`flops`).
-        mfu: share of the device's peak, 0 to 1; None where the backend declares no peak.
-        memory_peak_bytes: of this rank's device since the process began; None where the device cannot tell.
-        params_norm: Euclidean norm of the parameters; only where logged.
-        num_zeros_in_grad: number of gradient entries that are zero; only where logged.
+        mfu: share of the device's peak, 0 to 1; None if the backend declares no peak.
+        memory_peak_bytes: of this rank's device since the process began; None if the device does not report it.
+        params_norm: Euclidean norm of the parameters; only if logged.
+        num_zeros_in_grad: number of gradient entries that are zero; only if logged.
     """
 
     kind: Literal["train"] = "train"
@@ -59,7 +59,7 @@ class TrainRecord:
     num_zeros_in_grad: int | None = None
 
     def to_json(self) -> dict[str, Scalar]:
-        """Return the line's object: None for what is not finite, the optional keys only where they were logged."""
+        """Return the line's object: None for values that are not finite, the optional keys only if they were logged."""
         line = {field.name: _finite(getattr(self, field.name)) for field in dataclasses.fields(self)}
         for key in ("params_norm", "num_zeros_in_grad"):
             if getattr(self, key) is None:
@@ -87,12 +87,12 @@ class EvalRecord:
 
     @classmethod
     def of(cls, split: Literal["valid", "test"], iteration: int, lm_loss: float) -> EvalRecord:
-        """Return the record of a loss; its perplexity is infinite where exp overflows a float64."""
+        """Return the record of a loss; its perplexity is infinite if exp overflows a float64."""
         ppl = math.exp(lm_loss) if lm_loss < 709 else math.inf
         return cls(split=split, iteration=iteration, lm_loss=lm_loss, ppl=math.nan if math.isnan(lm_loss) else ppl)
 
     def to_json(self) -> dict[str, Scalar]:
-        """Return the line's object: None for what is not finite."""
+        """Return the line's object: None for values that are not finite."""
         return {field.name: _finite(getattr(self, field.name)) for field in dataclasses.fields(self)}
 
 

@@ -1,4 +1,4 @@
-"""Scalars for TensorBoard, under the names that Megatron gives them."""
+"""Write scalars for TensorBoard, under Megatron's names."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class _ScalarWriter(Protocol):
 
 
 class TensorBoard:
-    """Writes event files below a run directory. Made on rank 0 only.
+    """Write event files below a run directory. Made on rank 0 only.
 
-    The curves over samples ("lm loss vs samples") live in the folder `samples` of their own: a resumed run hides what
-    came after the checkpoint by a step number, and that number counts iterations in one folder, samples in the other.
+    The curves over samples ("lm loss vs samples") have their own folder, `samples`: a resumed run hides events after
+    the checkpoint by a step number, which counts iterations in one folder and samples in the other.
     """
 
     def __init__(
@@ -49,11 +49,11 @@ class TensorBoard:
 
         Args:
             directory: usually RUN/tensorboard.
-            queue_size: events held back before the writing thread has to catch up.
-            resume_at: the iteration that training continues from; later events of earlier parts are hidden.
+            queue_size: most events that wait for the writing thread.
+            resume_at: the iteration from which training continues; later events of earlier parts are hidden.
             resume_samples: samples consumed until then.
         """
-        from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415  slow to import, and only where asked for
+        from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415  slow to import, and optional
 
         def writer(folder: Path, done: int) -> _ScalarWriter:
             purge_step = None if resume_at is None else done + 1
@@ -82,7 +82,7 @@ class TensorBoard:
             self._add(f"{name}-time", slowest, iteration)
 
     def close(self) -> None:
-        """Write what is held back."""
+        """Write the waiting events and close the files."""
         self._iterations.close()
         self._samples.close()
 

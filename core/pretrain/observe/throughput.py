@@ -1,4 +1,4 @@
-"""Speed of an interval, as the metrics report it."""
+"""Compute the speed of an interval for the metrics."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Throughput:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Speedometer:
-    """What stays the same over a run.
+    """Constants of a run for the computation of its speed.
 
     Attributes:
         seq_length: tokens of a sequence.
@@ -36,7 +36,7 @@ class Speedometer:
         """Return the speed of an interval.
 
         Args:
-            iterations: how many the interval has, skipped ones included.
+            iterations: number of iterations in the interval, skipped ones included.
             samples: sequences of all of them over all ranks; the batch may have grown within the interval.
             seconds: wall time of the interval.
         """

@@ -1,4 +1,4 @@
-"""How long the phases of a step take, on the slowest and the fastest rank."""
+"""Measure the phases of a step, on the slowest and the fastest rank."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 STEP_PHASES = ("data", "forward-backward", "optimizer", "interval")
 """Reported per iteration; "interval" is a whole iteration."""
 OTHER_PHASES = ("evaluation", "save")
-"""Reported as the whole time they took within the interval."""
+"""Reported as their whole time within the interval."""
 PHASES = STEP_PHASES + OTHER_PHASES
 
 Spread = tuple[float, float]
@@ -22,7 +22,7 @@ Spread = tuple[float, float]
 
 
 class PhaseTimers:
-    """Adds up wall time by phase. Costs two clock readings per phase; synchronizes the device only if told how."""
+    """Add up wall time by phase. Reads the clock twice per phase; synchronizes the device only with `synchronize`."""
 
     def __init__(
         self, *, synchronize: Callable[[], None] | None = None, clock: Callable[[], float] = time.perf_counter
@@ -30,9 +30,9 @@ class PhaseTimers:
         """Start with nothing measured.
 
         Args:
-            synchronize: waits for the device before each reading, so that a phase is charged with its own kernels.
-                It slows the step down; None (the default) measures when work was submitted.
-            clock: seconds that never go backwards.
+            synchronize: waits for the device before each reading, so that a phase includes its own kernels. It slows
+                the step down; None (the default) measures the time to submit the work.
+            clock: monotonic clock in seconds.
         """
         self._synchronize = synchronize
         self._clock = clock
@@ -40,7 +40,7 @@ class PhaseTimers:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Measure what the with-block does; phases may be nested, the outer one includes the inner."""
+        """Measure the with-block; phases may be nested, the outer one includes the inner one."""
         started = self._now()
         try:
             yield
@@ -65,9 +65,9 @@ def across_ranks(
     """Return the spread over all ranks of the phases that took any time. Collective: every rank calls it.
 
     Args:
-        seconds: what `PhaseTimers.take` returned on this rank.
+        seconds: result of `PhaseTimers.take` on this rank.
         iterations: iterations of the interval; the time of `STEP_PHASES` is divided by it.
-        device: where the process group's collectives work.
+        device: of the process group's collectives.
     """
     own = [1000 * seconds[name] / (iterations if name in STEP_PHASES else 1) for name in PHASES]
     slowest = _reduce_max([*own, *(-value for value in own)], device)
@@ -83,7 +83,7 @@ def timers_line(spreads: Mapping[str, Spread]) -> str:
 
 def _reduce_max(values: Sequence[float], device: torch.device | str) -> list[float]:
     """Return the largest value of any rank, entry by entry."""
-    import torch  # noqa: PLC0415  the console's words need no torch
+    import torch  # noqa: PLC0415  the console's text needs no torch
     from torch import distributed  # noqa: PLC0415
 
     if not (distributed.is_available() and distributed.is_initialized()):

@@ -1,4 +1,4 @@
-"""How numbers of a run are written for people."""
+"""Format the numbers of a run for people."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def train_line(record: TrainRecord, total_iterations: int) -> str:
-    """Return one line with everything that a log is usually searched for."""
+    """Return one line with all numbers for which a log is usually searched."""
     parts = [
         f"iteration {record.iteration:>{len(str(total_iterations))}}/{total_iterations}",
         f"samples {record.consumed_samples}",
@@ -47,7 +47,7 @@ def seconds_left(record: TrainRecord, total_iterations: int) -> float:
 
 
 def number(value: float | None, form: str) -> str:
-    """Return the formatted value; "nan" where there is none."""
+    """Return the formatted value; "nan" for None."""
     return "nan" if value is None or math.isnan(value) else format(value, form)
 
 

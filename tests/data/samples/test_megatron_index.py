@@ -79,7 +79,7 @@ class TestWriting:
 
     def test_nothing_stays_of_an_index_that_could_not_be_written(self, recipe, folder, monkeypatch):
         def disk_full(file, array):
-            file.write_bytes(b"some")
+            file.write(b"some")
             raise OSError(28, "No space left on device")
 
         monkeypatch.setattr(np, "save", disk_full)
@@ -90,7 +90,7 @@ class TestWriting:
     def test_what_a_killed_run_left_goes_after_a_day_and_not_while_it_may_be_written(self, recipe, folder):
         built(recipe, SampleCounts(train=8))
         index = next(folder.glob("*document_index.npy"))
-        fresh, old = (index.with_name(f".{index.name}.{host}.7.npy") for host in ("other", "killed"))
+        fresh, old = (index.with_name(f".{index.name}.{host}.7.partial") for host in ("other", "killed"))
         fresh.write_bytes(b"of a run that writes now")
         old.write_bytes(b"of a run that was killed")
         os.utime(old, (time.time() - 90_000,) * 2)

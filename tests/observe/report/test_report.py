@@ -96,7 +96,7 @@ def test_a_run_that_only_evaluated_is_shown(tmp_path):
 @pytest.mark.parametrize(
     ("prepare", "words"),
     [
-        (lambda run_dir: None, "is no directory"),
+        (lambda run_dir: None, "is not a directory"),
         (lambda run_dir: run_dir.mkdir(), "holds no metrics.jsonl"),
         (lambda run_dir: MetricsWriter(run_dir / "metrics.jsonl").close(), "has logged no iteration yet"),
     ],
@@ -111,5 +111,5 @@ def test_a_directory_without_metrics_is_an_error_and_nothing_is_written(tmp_path
 def test_a_damaged_environment_is_named(tmp_path, run):
     run_dir = run("first")
     (run_dir / "environment.json").write_text("{")
-    with pytest.raises(RunError, match=r"environment\.json is no JSON"):
+    with pytest.raises(RunError, match=r"environment\.json is not JSON"):
         report(tmp_path, run_dir)

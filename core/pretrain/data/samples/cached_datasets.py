@@ -22,7 +22,7 @@ from megatron.core.datasets.gpt_dataset import GPTDataset
 from megatron.core.datasets.utils import Split
 from torch import distributed
 
-from pretrain.atomic_files import partial_of
+from pretrain.atomic_files import replacing
 from pretrain.data.samples.blending import blending_indices
 from pretrain.data.samples.megatron_index import MegatronOrder
 from pretrain.data.token_files.reading import TokenFile, split_range
@@ -124,19 +124,15 @@ def _is_first() -> bool:
 
 
 def _save(file: Path, array: Any) -> None:
-    """Write without waiting for the disk: a file that an outage cuts off is made again."""
+    """Write without waiting for the disk: a file that an outage truncates is made again."""
     _remove_abandoned(file)
-    partial = partial_of(file).with_suffix(".npy")
-    try:
-        np.save(partial, array)
-        partial.replace(file)
-    finally:
-        partial.unlink(missing_ok=True)
+    with replacing(file, error=None, durable=False) as stream:
+        np.save(stream, array)
 
 
 def _remove_abandoned(file: Path) -> None:
     """Remove temporary files of `file` left by killed runs; a younger one may belong to a run that is writing now."""
-    for left in file.parent.glob(f".{file.name}.*.npy"):
+    for left in file.parent.glob(f".{file.name}.*.partial"):
         with suppress(FileNotFoundError):  # another run may remove it too
             if time.time() - left.stat().st_mtime > _ABANDONED_AFTER:
                 left.unlink()

@@ -1,4 +1,4 @@
-"""report.html: runs on one page that needs nothing but a browser."""
+"""Report of one or several runs: report.html, a self-contained page."""
 
 from pretrain.observe.report.page import write_report
 

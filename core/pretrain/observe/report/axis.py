@@ -1,4 +1,4 @@
-"""Where numbers lie on a chart, and which of them are written beside it."""
+"""Axes of a chart: positions of numbers, and ticks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Axis:
     Attributes:
         low: the number at `start`.
         high: the number at `end`, above `low`.
-        logarithmic: equal ratios are equally long; then `low` is positive.
+        logarithmic: logarithmic scale; `low` must be positive.
     """
 
     low: float
@@ -56,7 +56,7 @@ def covering(values: list[float], start: float, end: float, *, logarithmic: bool
 
 
 def label(value: float) -> str:
-    """Return a tick as it is written: 1500, 0.25, 12M, 3e-5."""
+    """Return the label of a tick: 1500, 0.25, 12M, 3e-5."""
     if value == 0:
         return "0"
     for size, suffix in ((1e9, "G"), (1e6, "M"), (1e4, "k")):

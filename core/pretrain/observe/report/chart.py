@@ -1,4 +1,4 @@
-"""A line chart as SVG; its colours are those of the page's style sheet."""
+"""Line charts as SVG; the page's style sheet defines their colours."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Curve:
     Attributes:
         name: shown when the pointer rests on the line.
         points: x and y; a y of None leaves a gap.
-        colour: 0 to `COLOURS` - 1; runs keep theirs on all charts.
+        colour: 0 to `COLOURS` - 1; a run has the same colour on all charts.
         marked: draw a dot at each point, and the line between them dashed.
     """
 
@@ -42,9 +42,9 @@ def chart(title: str, curves: Sequence[Curve], *, logarithmic: bool = False, fro
     """Return a figure with all curves over the iterations, or "" if none of them has a point.
 
     Args:
-        title: what the numbers are, with the unit.
+        title: name of the numbers, with the unit.
         curves: drawn in order.
-        logarithmic: allowed, and used where the values differ by more than a factor of 30.
+        logarithmic: allow a logarithmic scale, used if the values differ by more than a factor of 30.
         from_zero: the vertical axis begins at 0, so that small differences look small.
     """
     xs = [x for curve in curves for x, y in curve.points if y is not None]
@@ -90,7 +90,7 @@ def _draw(curve: Curve, x_axis: Axis, y_axis: Axis) -> str:
 
 
 def _pieces(points: Sequence[Point]) -> Iterator[list[tuple[float, float]]]:
-    """Yield what lies between gaps."""
+    """Yield the runs of points between gaps."""
     piece: list[tuple[float, float]] = []
     for x, y in [*points, (math.inf, None)]:
         if y is not None:

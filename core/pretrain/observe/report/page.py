@@ -1,4 +1,4 @@
-"""The page: one file, no network, no script."""
+"""Render the page: one file, without network access and scripts."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from importlib import resources
 from typing import TYPE_CHECKING
 
 import pretrain
+from pretrain.atomic_files import replacing
+from pretrain.errors import RunError
 from pretrain.observe.report import tables
 from pretrain.observe.report.chart import COLOURS, Curve, chart
 from pretrain.observe.report.run_data import read_runs
@@ -19,16 +21,14 @@ if TYPE_CHECKING:
 
 
 def write_report(run_dirs: Sequence[Path], output: Path) -> None:
-    """Write one HTML page about one or several runs, whole or not at all.
+    """Write one HTML page about one or several runs, atomically.
 
     Raises:
-        RunError: a run directory cannot be read.
+        RunError: a run directory cannot be read, or the page cannot be written.
     """
     page = render(read_runs(run_dirs))
-    output.parent.mkdir(parents=True, exist_ok=True)
-    temporary = output.with_name(f"{output.name}.tmp")
-    temporary.write_text(page, encoding="utf-8")
-    temporary.replace(output)
+    with replacing(output, error=RunError) as stream:
+        stream.write(page.encode())
 
 
 def render(runs: Sequence[RunData]) -> str:

@@ -1,4 +1,4 @@
-"""What a run directory tells, read back."""
+"""Read run directories for a report."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class RunData:
     """One run.
 
     Attributes:
-        name: how the page calls it.
+        name: on the page.
         train: the lines of kind "train".
         evaluations: the lines of kind "eval".
         recipe: text of recipe.yml, "" if there is none.
@@ -41,7 +41,7 @@ class RunData:
         return [(line["iteration"], line.get(key)) for line in self.train]
 
     def evaluated(self, split: str) -> list[Point]:
-        """Return the loss of a split over iterations; of several at one iteration the last."""
+        """Return the loss of a split over iterations; the last one if an iteration has several."""
         losses = {line["iteration"]: line.get("lm_loss") for line in self.evaluations if line.get("split") == split}
         return sorted(losses.items())
 
@@ -57,7 +57,7 @@ class RunData:
 
 
 def read_runs(run_dirs: Sequence[Path]) -> list[RunData]:
-    """Read runs and give them names that differ.
+    """Read runs and give them unique names.
 
     Raises:
         RunError: a directory is missing, holds no metrics, or a file of it is damaged.
@@ -69,7 +69,7 @@ def read_runs(run_dirs: Sequence[Path]) -> list[RunData]:
 
 def _read(run_dir: Path, name: str) -> RunData:
     if not (run_dir / metrics.FILE).is_file():
-        what = "holds no metrics.jsonl" if run_dir.is_dir() else "is no directory"
+        what = "holds no metrics.jsonl" if run_dir.is_dir() else "is not a directory"
         msg = f"{run_dir} {what}.\nGive the directory of a run: the one that `pretrain run` prints, or its --run-dir."
         raise RunError(msg)
     lines = metrics.read_metrics(run_dir / metrics.FILE)
@@ -92,6 +92,6 @@ def _environment(path: Path) -> dict[str, Any]:
     try:
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as exc:
-        msg = f"{path} is no JSON ({exc}).\nDelete it to make the report without it."
+        msg = f"{path} is not JSON ({exc}).\nDelete it to make the report without it."
         raise RunError(msg) from exc
     return content

@@ -1,4 +1,4 @@
-"""The report's tables."""
+"""Tables of the report."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, style: str = ""
 
 
 def summary(runs: Sequence[RunData]) -> str:
-    """Return the numbers that runs are compared by, one column a run."""
+    """Return the numbers by which runs are compared, one column per run."""
     columns = [_summary_of(run) for run in runs]
     rows = [(key, *(column[key] for column in columns)) for key in columns[0]]
     kept = [row for row in rows if any(cell != "-" for cell in row[1:])]
@@ -35,7 +35,7 @@ def summary(runs: Sequence[RunData]) -> str:
 
 
 def differences(runs: Sequence[RunData]) -> str:
-    """Return the recipe keys in which runs differ; "" if in none."""
+    """Return the recipe keys in which runs differ; "" if there are none."""
     settings = [run.settings() for run in runs]
     keys = sorted(set().union(*settings))
     rows = [(key, *(each.get(key, "-") for each in settings)) for key in keys]
