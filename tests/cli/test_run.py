@@ -16,7 +16,7 @@ from pretrain.cli.main import main
 from pretrain.data.corpus.build import build_tokens
 from pretrain.errors import DataError
 from pretrain.launch.processes.failure import Failure
-from pretrain.recipe import load_recipe
+from pretrain.recipe import load_recipe, to_yaml
 
 __all__ = ["reference", "site"]
 
@@ -55,7 +55,7 @@ def trainings(monkeypatch):
         if trainings.error:
             raise trainings.error
         options["run_dir"].mkdir(parents=True, exist_ok=True)
-        (options["run_dir"] / "recipe.yml").write_text(recipe.dump())
+        (options["run_dir"] / "recipe.yml").write_text(to_yaml(recipe))
 
     trainings = types.SimpleNamespace(calls=calls, error=None)
     monkeypatch.setitem(sys.modules, "pretrain.training.run", types.SimpleNamespace(train=train))

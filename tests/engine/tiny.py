@@ -17,7 +17,7 @@ from pretrain.checkpoint import storage
 from pretrain.engine import groups
 from pretrain.engine.build import build_engine
 from pretrain.plugins.host.manager import load
-from pretrain.recipe import make_recipe
+from pretrain.recipe import lay_out, make_recipe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -129,7 +129,7 @@ def held_out_loss(engine: MegatronEngine) -> float:
 
 def num_microbatches(recipe: Recipe) -> int:
     """Return the micro-batches of this rank in one step."""
-    return recipe.layout(dist.get_world_size()).num_microbatches(recipe.train.global_batch_size)
+    return lay_out(recipe, dist.get_world_size()).num_microbatches(recipe.train.global_batch_size)
 
 
 def run(case: Case, folder: Path) -> dict[str, object]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pretrain.recipe import make_recipe
+from pretrain.recipe import make_recipe, to_yaml
 from pretrain.recipe.checks.effect import without_effect
 from pretrain.recipe.checks.rules import RULES
 
@@ -69,7 +69,7 @@ def test_an_idle_key_is_refused_with_what_it_needs(refusal, key, rule):
 
 @pytest.mark.parametrize("key", sorted(SWITCHES))
 def test_an_idle_switch_may_be_given_as_off(make, key):
-    assert make(f"{key}=false") == make()
+    assert to_yaml(make(f"{key}=false")) == to_yaml(make())
 
 
 def test_idle_defaults_are_no_mistake(make):
@@ -88,7 +88,7 @@ def test_idle_defaults_are_no_mistake(make):
 )
 def test_what_an_override_leaves_without_effect_goes(smallest, file, override, gone):
     recipe = make_recipe({**smallest, **file}, [override])
-    assert gone not in recipe.dump()
+    assert gone not in to_yaml(recipe)
     assert recipe == make_recipe(smallest, [override])
 
 

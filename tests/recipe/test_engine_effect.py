@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from pretrain.errors import RecipeError
-from pretrain.recipe import make_recipe
+from pretrain.recipe import make_recipe, to_yaml
 from pretrain.recipe.checks.engine_rules import RULES
 from pretrain.recipe.keys import inner_section, walk
 from pretrain.recipe.sections.zero import ZeroSection
@@ -163,7 +163,7 @@ def test_what_is_given_as_off_may_stay(smallest):
     off = {"stage": 0, "overlap_comm": False, "offload_param": {"device": "none", "pin_memory": False}}
     assert not refusal_of(deepspeed(off))
     smallest["engine"] = {"zero": off}
-    assert make_recipe(smallest) == make_recipe(SMALLEST)
+    assert to_yaml(make_recipe(smallest)) == to_yaml(make_recipe(SMALLEST))
 
 
 def test_an_override_of_the_engine_drops_zero():
@@ -194,7 +194,7 @@ def test_an_override_of_the_engine_drops_megatrons_overlap(smallest):
 
 def test_the_dump_holds_what_the_stage_reads():
     zero = {"stage": 2, "offload_optimizer": {"device": "cpu"}}
-    assert yaml.safe_load(make_recipe(deepspeed(zero)).dump())["engine"] == {
+    assert yaml.safe_load(to_yaml(make_recipe(deepspeed(zero))))["engine"] == {
         "name": "deepspeed",
         "zero": {
             "stage": 2,
@@ -206,7 +206,7 @@ def test_the_dump_holds_what_the_stage_reads():
             "offload_optimizer": {"device": "cpu", "pin_memory": True, "cpu_adam": "deepspeed"},
         },
     }
-    assert yaml.safe_load(make_recipe(SMALLEST).dump())["engine"] == {"name": "megatron"}
+    assert yaml.safe_load(to_yaml(make_recipe(SMALLEST)))["engine"] == {"name": "megatron"}
 
 
 def test_rules_cover_every_key_of_zero_but_the_stage_and_the_devices():

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pretrain.errors import RecipeError
-from pretrain.recipe import Layout, make_recipe
+from pretrain.recipe import Layout, lay_out, make_recipe
 from recipe.smallest import SMALLEST
 
 TENSOR_4 = "parallel.tensor_model_parallel_size=4"
@@ -18,7 +18,7 @@ TENSOR_4 = "parallel.tensor_model_parallel_size=4"
 def test_ranks_that_are_left_are_data_parallel(make):
     recipe = make("parallel={tensor_model_parallel_size: 2, pipeline_model_parallel_size: 2}")
     assert recipe.model_parallel_size == 4
-    assert recipe.layout(8) == Layout(
+    assert lay_out(recipe, 8) == Layout(
         world_size=8,
         tensor_model_parallel_size=2,
         pipeline_model_parallel_size=2,
@@ -30,13 +30,13 @@ def test_ranks_that_are_left_are_data_parallel(make):
 
 
 def test_a_step_accumulates_what_one_pass_cannot_hold(make):
-    assert make().layout(1).num_microbatches(8) == 4
-    assert make().layout(2).num_microbatches(8) == 2
+    assert lay_out(make(), 1).num_microbatches(8) == 4
+    assert lay_out(make(), 2).num_microbatches(8) == 2
 
 
 def test_ranks_that_do_not_fit_are_refused(make):
     with pytest.raises(RecipeError) as caught:
-        make(TENSOR_4).layout(6)
+        lay_out(make(TENSOR_4), 6)
     assert str(caught.value).splitlines() == [
         "recipe: 6 ranks cannot hold tensor_model_parallel_size 4 x pipeline_model_parallel_size 1 = 4.",
         "Start a multiple of 4 ranks, or change these two keys of section parallel.",
@@ -46,12 +46,12 @@ def test_ranks_that_do_not_fit_are_refused(make):
 @pytest.mark.parametrize("world_size", [0, 2])
 def test_too_few_ranks_are_refused(make, world_size):
     with pytest.raises(RecipeError, match=f"{world_size} ranks cannot hold"):
-        make(TENSOR_4).layout(world_size)
+        lay_out(make(TENSOR_4), world_size)
 
 
 def test_a_batch_that_cannot_be_shared_out_is_refused(make):
     with pytest.raises(RecipeError) as caught:
-        make().layout(3)
+        lay_out(make(), 3)
     assert str(caught.value).splitlines() == [
         "recipe: train.global_batch_size 8 is no multiple of train.micro_batch_size 2 x data-parallel size 3 = 6.",
         "The data-parallel size is 3 ranks / 1 (tensor x pipeline).",
@@ -60,17 +60,17 @@ def test_a_batch_that_cannot_be_shared_out_is_refused(make):
 
 def test_every_batch_of_a_rampup_must_be_shared_out(make):
     recipe = make("train.rampup_batch_size=2 2 100", "train.train_samples=1000")
-    assert recipe.layout(1).data_parallel_size == 1
+    assert lay_out(recipe, 1).data_parallel_size == 1
     with pytest.raises(RecipeError, match=r"train.rampup_batch_size reaches 2 is no multiple of .* = 4\.\n"):
-        recipe.layout(2)
+        lay_out(recipe, 2)
 
 
 def test_the_interleaved_schedule_needs_whole_rounds(make):
     more = "parallel={pipeline_model_parallel_size: 4, virtual_pipeline_model_parallel_size: 2}"
     recipe = make("model.num_layers=8", more)
-    assert recipe.layout(4).num_microbatches(8) == 4
+    assert lay_out(recipe, 4).num_microbatches(8) == 4
     with pytest.raises(RecipeError, match=r"gives 2 micro batches, no multiple of .* 4"):
-        recipe.layout(8)
+        lay_out(recipe, 8)
 
 
 @given(
@@ -84,7 +84,7 @@ def test_a_layout_accounts_for_every_rank_and_every_sample(tensor, pipeline, wor
     data["parallel"] = {"tensor_model_parallel_size": tensor, "pipeline_model_parallel_size": pipeline}
     data["train"]["global_batch_size"] = 2 * batch
     try:
-        layout = make_recipe(data).layout(world_size)
+        layout = lay_out(make_recipe(data), world_size)
     except RecipeError:
         assert world_size % (tensor * pipeline) or 2 * batch % (2 * (world_size // (tensor * pipeline)))
     else:
@@ -122,6 +122,6 @@ def test_a_layout_accounts_for_every_rank_and_every_sample(tensor, pipeline, wor
 )
 def test_layers_of_stages(make, layers, parallel, chunks, shown):
     recipe = make(f"model.num_layers={layers}", f"parallel={{pipeline_model_parallel_size: 4, {parallel}}}")
-    layout = recipe.layout(4)
+    layout = lay_out(recipe, 4)
     assert layout.layers_of_chunks == recipe.layers_of_chunks == chunks
     assert layout.stages == shown

@@ -7,7 +7,7 @@ import re
 import click
 import pytest
 
-from pretrain.recipe import load_recipe
+from pretrain.recipe import lay_out, load_recipe
 from structure.documents import (
     anchors,
     arguments_of_pretrain,
@@ -54,7 +54,7 @@ def test_a_recipe_that_is_shown_is_valid_with_its_overrides_and_ranks(page, word
     shown = called(arguments_of_pretrain(words)).params
     recipe = load_recipe(shown["recipe"], shown["overrides"])
     ranks = ranks_of(words) or (shown.get("nproc") or recipe.model_parallel_size) * (shown.get("nnodes") or 1)
-    assert recipe.layout(ranks).world_size == ranks
+    assert lay_out(recipe, ranks).world_size == ranks
 
 
 @pytest.mark.parametrize(("page", "targets"), MAKE, ids=str)

@@ -16,6 +16,7 @@ from pretrain.errors import TrainingError
 from pretrain.observe.records import EvalRecord
 from pretrain.observe.throughput import Speedometer
 from pretrain.observe.timers import PhaseTimers
+from pretrain.recipe.layout import lay_out
 from pretrain.training.batch_sizes import BatchSizes, Length, total_iterations
 from pretrain.training.interval import Interval
 from pretrain.training.loop import Training
@@ -103,7 +104,7 @@ def training(make, tmp_path):
         return Training(
             recipe=recipe,
             length=Length(
-                iterations=total_iterations(recipe, done), sizes=BatchSizes.of(recipe), layout=recipe.layout(1)
+                iterations=total_iterations(recipe, done), sizes=BatchSizes.of(recipe), layout=lay_out(recipe, 1)
             ),
             progress=done,
             engine=engine or FakeEngine(),

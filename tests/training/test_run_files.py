@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from pretrain.plugins.negotiation.kernel_table import KernelTable
-from pretrain.recipe import make_recipe
+from pretrain.recipe import lay_out, make_recipe
 from pretrain.training.run_files import log_header
 from recipe.smallest import SMALLEST
 
@@ -20,7 +20,7 @@ def test_how_a_deepspeed_file_was_understood_is_said(tmp_path):
         SimpleNamespace(note=said.append),
         recipe,
         KernelTable(backend="cpu", provider="pretrain", rows=()),
-        recipe.layout(1),
+        lay_out(recipe, 1),
         SimpleNamespace(vocab_size=256),
         tmp_path,
         "resumed",

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from pretrain.errors import DataError
 from pretrain.launch.inputs import built_inputs
 from pretrain.observe.flops import flops_per_sequence, parameter_count
+from pretrain.recipe.layout import lay_out
+from pretrain.recipe.yaml_text import to_yaml
 
 if TYPE_CHECKING:
     from pretrain.launch.plan import Plan
@@ -15,12 +17,12 @@ if TYPE_CHECKING:
 
 def describe(plan: Plan) -> str:
     """Return the complete recipe as YAML, with layout, size and notices as comments at its end."""
-    layout = plan.recipe.layout(plan.world_size)
+    layout = lay_out(plan.recipe, plan.world_size)
     device = [plan.absent or plan.backend.label]
     lines = [*device, *_hosts(plan), _ranks(layout), *_stages(layout), _batch(plan.recipe, layout), *_size(plan.recipe)]
     built = built_inputs(plan.recipe)
     notices = [line for line in (plan.notice, built, *plan.recipe.notices) if line]
-    return "\n".join([plan.recipe.dump().rstrip(), "", *(f"# {line}" for line in (*lines, *notices))])
+    return "\n".join([to_yaml(plan.recipe).rstrip(), "", *(f"# {line}" for line in (*lines, *notices))])
 
 
 def _hosts(plan: Plan) -> list[str]:

@@ -9,6 +9,7 @@ from pretrain.errors import BackendError, RecipeError
 from pretrain.launch.nodes.nodes import Nodes
 from pretrain.plugins.host.discovery import find_backend
 from pretrain.recipe import load_recipe
+from pretrain.recipe.layout import lay_out
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -75,7 +76,7 @@ def make_plan(
 
     recipe = load_recipe(path, overrides)
     if nproc and nodes.count == 1:
-        recipe.layout(nproc)
+        lay_out(recipe, nproc)
     backend = find_backend(backend_name)
     plugins, absent = _device(backend, needs_device=needs_device)
     notice = ""
@@ -86,7 +87,7 @@ def make_plan(
             nproc, notice = _default_nproc(recipe, device_count(plugins), nodes.count)
         world_size = nproc * nodes.count
     if world is not None or nodes.count == 1:
-        recipe.layout(world_size)
+        lay_out(recipe, world_size)
     return Plan(
         recipe=recipe,
         backend=backend,
@@ -115,7 +116,7 @@ def _default_nproc(recipe: Recipe, devices: int | None, nodes: int) -> tuple[int
 
 def _fits(recipe: Recipe, world_size: int) -> bool:
     try:
-        recipe.layout(world_size)
+        lay_out(recipe, world_size)
     except RecipeError:
         return False
     return True
@@ -133,7 +134,7 @@ def make_hosted_plan(path: Path, overrides: tuple[str, ...], backend_name: str, 
     recipe = load_recipe(path, overrides)
     hosts = hosted.hosts
     try:
-        recipe.layout(hosts.slots)
+        lay_out(recipe, hosts.slots)
     except RecipeError as error:
         msg = f"{hosts.file}: {hosts.slots} slots ({hosts}), a rank for each.\n{error}"
         raise RecipeError(msg) from error

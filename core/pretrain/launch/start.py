@@ -11,6 +11,7 @@ from pretrain.launch.processes.children import Processes
 from pretrain.launch.processes.supervision import supervise
 from pretrain.launch.run_directory.preparation import prepare_run
 from pretrain.launch.world import LOCALHOST, free_port, node_worlds
+from pretrain.recipe.layout import lay_out
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,7 +67,7 @@ def _start_with_others(plan: Plan, job: Job) -> Failure | None:
     meeting = Meeting(plan.nodes)
     try:
         worlds = meeting.worlds(plan.nproc)
-        plan.recipe.layout(worlds[0].world_size)
+        lay_out(plan.recipe, worlds[0].world_size)
         return run_ranks(job, worlds, meeting)
     finally:
         meeting.leave()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from pretrain.errors import RecipeError
+from pretrain.recipe.checks import problems_of
 from pretrain.recipe.dialects.deepspeed.merge import take_over
 from pretrain.recipe.document import Document, read_document
 from pretrain.recipe.origin import Origin
@@ -48,20 +49,25 @@ def _build(document: Document, overrides: Iterable[str]) -> Recipe:
     taken = take_over(document)
     notices = list(taken.notices)
     while True:
-        origin = Origin(document.source, tuple(notices), taken.accumulation_steps)
-        try:
-            recipe = Recipe.model_validate(document.data, context={"origin": origin})
-        except ValidationError as error:
-            problems = problems_in(error)
-            unread = _drop_unread(document, problems, taken)
-            notices += unread
-            if not _drop_switched_off(document, problems) and not unread:
-                msg = describe(document, problems, taken)
-                raise RecipeError(msg) from error
-        else:
-            if taken.problems:
-                raise RecipeError(describe(document, [], taken))
-            return recipe
+        recipe, problems = _read(document, Origin(document.source, tuple(notices), taken.accumulation_steps))
+        if recipe is not None and not problems:
+            break
+        unread = _drop_unread(document, problems, taken)
+        notices += unread
+        if not _drop_switched_off(document, problems) and not unread:
+            raise RecipeError(describe(document, problems, taken))
+    if taken.problems:
+        raise RecipeError(describe(document, [], taken))
+    return recipe
+
+
+def _read(document: Document, origin: Origin) -> tuple[Recipe | None, list[Problem]]:
+    """Return the recipe and what does not fit together in it; no recipe where a section refuses its keys."""
+    try:
+        recipe = Recipe.model_validate(document.data, context={"origin": origin})
+    except ValidationError as error:
+        return None, problems_in(error)
+    return recipe, problems_of(recipe)
 
 
 def _drop_switched_off(document: Document, problems: Iterable[Problem]) -> bool:

@@ -4,14 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import yaml
-from pydantic import PrivateAttr, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import PrivateAttr
 
-from pretrain.recipe.checks import problems_of
-from pretrain.recipe.checks.effect import without_effect
-from pretrain.recipe.document import Document
-from pretrain.recipe.layout import lay_out
 from pretrain.recipe.origin import Origin
 from pretrain.recipe.section import Section
 from pretrain.recipe.sections.checkpoint import CheckpointSection
@@ -31,14 +25,14 @@ from pretrain.recipe.sections.train import TrainSection
 from pretrain.recipe.stages import layers_of_chunks
 
 if TYPE_CHECKING:
-    from typing import Self
-
-    from pretrain.recipe.layout import Layout
     from pretrain.recipe.origin import AccumulationSteps
 
 
 class Recipe(Section):
-    """One training run as data: frozen, complete and checked. Two are equal if they describe the same run."""
+    """One training run as data: frozen and complete. `make_recipe` and `load_recipe` also check that the keys fit.
+
+    Two are equal if all their keys have equal values, wherever they come from.
+    """
 
     model: ModelSection
     tokenizer: TokenizerSection
@@ -86,35 +80,13 @@ class Recipe(Section):
         """Return the number of rows of the embedding for a tokenizer of `vocab_size` tokens."""
         return self.model.padded_vocab_size(vocab_size, self.parallel.tensor_model_parallel_size)
 
-    def layout(self, world_size: int) -> Layout:
-        """Divide `world_size` ranks; raises RecipeError where they, or the global batch, do not fit."""
-        return lay_out(self, world_size)
-
-    def dump(self) -> str:
-        """Return the complete recipe as YAML, every default written out; loading it gives an equal recipe.
-
-        Keys that have no effect in this recipe are left out, because loading refuses them.
-        """
-        document = Document(self.source, self.model_dump(mode="json", exclude_none=True))
-        for path in without_effect(self):
-            document.remove(path)
-        return yaml.safe_dump(document.data, sort_keys=False, allow_unicode=True, width=120)
-
     def model_post_init(self, context: Any, /) -> None:
         """Take over the origin that validation was told of."""
         if context:
             self._origin = context["origin"]
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        problems = problems_of(self)
-        if problems:
-            kind, message = "recipe", "does not fit together"
-            raise PydanticCustomError(kind, message, {"problems": problems})
-        return self
-
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Recipe) and self.dump() == other.dump()
+        return isinstance(other, Recipe) and self.model_dump() == other.model_dump()
 
     def __hash__(self) -> int:
-        return hash(self.dump())
+        return hash(self.model_dump_json())

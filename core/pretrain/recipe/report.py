@@ -48,14 +48,9 @@ def describe(document: Document, problems: Iterable[Problem], taken: TakenOver) 
 
 def problems_in(error: ValidationError) -> list[Problem]:
     """Return what a pydantic error says about a recipe, in the project's words."""
-    problems: list[Problem] = []
     # Unknown keys first: a misspelt one explains why the right one is missing.
-    for detail in sorted(error.errors(include_url=False), key=lambda detail: detail["type"] != "extra_forbidden"):
-        if detail["type"] == "recipe":
-            return list(detail["ctx"]["problems"])
-        if detail["type"] != "default_factory_not_called":
-            problems.append(_problem(detail))
-    return problems
+    details = sorted(error.errors(include_url=False), key=lambda detail: detail["type"] != "extra_forbidden")
+    return [_problem(detail) for detail in details if detail["type"] != "default_factory_not_called"]
 
 
 def _problem(detail: ErrorDetails) -> Problem:

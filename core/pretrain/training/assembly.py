@@ -21,6 +21,7 @@ from pretrain.observe.timers import PhaseTimers
 from pretrain.plugins.host.members import take_device
 from pretrain.plugins.host.readiness import require_compilation, require_dtype, require_overlap
 from pretrain.plugins.negotiation.kernel_errors import naming_kernels
+from pretrain.recipe.layout import lay_out
 from pretrain.training import run_files
 from pretrain.training.batch_sizes import BatchSizes, Length, total_iterations
 from pretrain.training.continuation import continue_prompt
@@ -60,7 +61,7 @@ def assemble(
         resume: whether the run in `run_dir` is continued.
         started: seconds since the epoch at which the run was started.
     """
-    layout = recipe.layout(world.world_size)
+    layout = lay_out(recipe, world.world_size)
     device = _device(recipe, plugins, world)
     tokenizer = load_tokenizer(recipe.tokenizer)
     timeout_minutes = recipe.parallel.distributed_timeout_minutes

@@ -12,6 +12,7 @@ from pretrain.observe.flops import parameter_count
 from pretrain.observe.kernel_table_text import render
 from pretrain.observe.metrics import FILE as METRICS
 from pretrain.observe.report.page import write_report
+from pretrain.recipe.yaml_text import to_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,7 +42,7 @@ def write(
     """Write the resolved recipe and environment.json."""
     run_dir.mkdir(parents=True, exist_ok=True)
     with replacing(run_dir / RECIPE) as stream:
-        stream.write(recipe.dump().encode())
+        stream.write(to_yaml(recipe).encode())
     environment = describe_environment(
         backend=plugins.backend,
         provider=plugins.provider,

@@ -14,7 +14,7 @@ from pretrain.data.token_files.fingerprint import check_fingerprint
 from pretrain.data.token_files.reading import TokenFile
 from pretrain.data.tokenizers import load_tokenizer
 from pretrain.errors import DataError
-from pretrain.recipe import make_recipe
+from pretrain.recipe import make_recipe, to_yaml
 from recipe.smallest import SMALLEST
 
 PROSE = '"""A module that says what it does, in words, at some length."""\n' * 20
@@ -170,7 +170,7 @@ class TestPrepare:
 
     @pytest.mark.ranks
     def test_of_two_runs_at_once_one_builds(self, tmp_path, recipe):
-        (tmp_path / "recipe.yml").write_text(recipe.dump())
+        (tmp_path / "recipe.yml").write_text(to_yaml(recipe))
         program = (
             "import sys; from pretrain.recipe import load_recipe;"
             "from pretrain.data.corpus.recipe_corpus import prepare_corpus;"

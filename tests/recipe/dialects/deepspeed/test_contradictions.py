@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pretrain.errors import RecipeError
-from pretrain.recipe import load_recipe, make_recipe
+from pretrain.recipe import lay_out, load_recipe, make_recipe, to_yaml
 from recipe.smallest import SMALLEST
 
 STAGE_1 = {"zero_optimization": {"stage": 1}}
@@ -102,7 +102,7 @@ def test_an_override_to_the_same_value_is_fine(load):
 def test_an_override_that_needs_no_such_key_drops_it(load):
     """As it drops keys of the recipe: who wants a constant learning rate wants no such thing."""
     config = {"fp16": {"enabled": True, "loss_scale_window": 500}, **STAGE_1}
-    assert "loss_scale_window" not in load(config, "precision.loss_scale=128").dump()
+    assert "loss_scale_window" not in to_yaml(load(config, "precision.loss_scale=128"))
 
 
 def test_a_section_that_is_none_is_the_mistake(refused):
@@ -135,9 +135,9 @@ def test_another_file_or_none_may_be_named_by_an_override(load, tmp_path):
 
 def test_accumulation_steps_are_checked_when_the_ranks_are_known(load):
     recipe = load({"gradient_accumulation_steps": 2})
-    assert recipe.layout(2).num_microbatches(8) == 2
+    assert lay_out(recipe, 2).num_microbatches(8) == 2
     with pytest.raises(RecipeError) as caught:
-        recipe.layout(4)
+        lay_out(recipe, 4)
     assert str(caught.value).splitlines() == [
         (
             "ds.json:2: gradient_accumulation_steps: 2, but 4 ranks accumulate 1: train.global_batch_size 8 / "
@@ -149,6 +149,6 @@ def test_accumulation_steps_are_checked_when_the_ranks_are_known(load):
 
 def test_the_resolved_recipe_runs_on_any_number_of_ranks(load, tmp_path):
     recipe = load({"gradient_accumulation_steps": 2, **STAGE_1})
-    (tmp_path / "resolved.yml").write_text(recipe.dump())
+    (tmp_path / "resolved.yml").write_text(to_yaml(recipe))
     again = load_recipe("resolved.yml")
-    assert (again, again.notices, again.layout(4).world_size) == (recipe, (), 4)
+    assert (again, again.notices, lay_out(again, 4).world_size) == (recipe, (), 4)
