@@ -20,7 +20,7 @@ test-core: venv
 
 # Of test-core those on fake GPUs alone: ranks of large CUDA jobs, untranslated, on torch's CPU build (docs/fake-gpu.md).
 test-cuda: venv
-	$(PYTEST) -m "$(SELECTED)" backends/cuda/tests/test_fake_gpu.py backends/cuda/tests/test_fake_ranks.py
+	$(PYTEST) -m "$(SELECTED)" backends/cuda/tests/ranks/test_fake_gpu.py backends/cuda/tests/ranks/test_fake_ranks.py
 
 # The ascend backend under the real torch_npu, on a simulated NPU: in processes of its own, since torch_npu changes torch.
 test-ascend: venv

@@ -34,15 +34,18 @@ SHOWN = 12
 
 CONFORMANCE = ("-m", "pretrain.cli.main", "conformance", "--backend", "cuda", "-k")
 ELEMENTWISE = "TestActivation or TestBiasDropoutAdd or TestCrossEntropy or TestNorm or TestRotary"
-TRITON = ("activation", "bias_dropout_add", "cross_entropy", "norm", "rotary")
-SOFTMAX = ("softmax", "softmax_compiled", "softmax_extension")
-ATTENTION = ("attention", "flash_attn", "sdpa", "transformer_engine", "triangle")
-ELSEWHERE = ("conformance", "training", *TRITON, *SOFTMAX, *ATTENTION)
+
+
+def _files(folder: str, *names: str) -> tuple[str, ...]:
+    return tuple(f"{TESTS}/{folder}test_{name}.py" for name in names)
+
+
+TRAINING = _files("", "training")
+TRITON = _files("kernels/", "activation", "bias_dropout_add", "cross_entropy", "norm", "rotary")
+SOFTMAX = _files("kernels/", "softmax", "softmax_compiled", "apex_softmax")
+ATTENTION = (*_files("", "attention"), *_files("kernels/", "flash_attn", "sdpa", "transformer_engine", "triangle"))
+ELSEWHERE = (*_files("", "conformance"), *TRAINING, *TRITON, *SOFTMAX, *ATTENTION)
 """Test files that are not of the stage tests-rest."""
-
-
-def _files(names: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(f"{TESTS}/test_{name}.py" for name in names)
 
 
 def _pytest(*arguments: str) -> tuple[str, ...]:
@@ -59,15 +62,15 @@ STAGES = {
     "conformance-softmax": (*CONFORMANCE, "TestSoftmax"),
     "conformance-elementwise": (*CONFORMANCE, ELEMENTWISE),
     "conformance-rest": (*CONFORMANCE, f"not ({ELEMENTWISE} or TestAttention or TestSoftmax)"),
-    "training": _pytest(*_files(("training",)), "-k", "not layer"),
-    "training-compiled": _pytest(*_files(("training",)), "-k", "layer"),
+    "training": _pytest(*TRAINING, "-k", "not layer"),
+    "training-compiled": _pytest(*TRAINING, "-k", "layer"),
     "gpu_attention": _benchmark("gpu_attention"),
     "gpu_layers": _benchmark("gpu_layers"),
     "gpu_train": _benchmark("gpu_train"),
-    "tests-triton": _pytest(*_files(TRITON)),
-    "tests-softmax": _pytest(*_files(SOFTMAX)),
-    "tests-attention": _pytest(*_files(ATTENTION)),
-    "tests-rest": _pytest(TESTS, *(f"--ignore={path}" for path in _files(ELSEWHERE))),
+    "tests-triton": _pytest(*TRITON),
+    "tests-softmax": _pytest(*SOFTMAX),
+    "tests-attention": _pytest(*ATTENTION),
+    "tests-rest": _pytest(TESTS, *(f"--ignore={path}" for path in ELSEWHERE)),
     "gpu_elementwise": _benchmark("gpu_elementwise"),
     "gpu_softmax": _benchmark("gpu_softmax"),
     "gpu_shares": _benchmark("gpu_shares"),

@@ -11,7 +11,7 @@ import pytest
 
 from pretrain.testing import suite
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 DEVICE = ROOT / "backends" / "cuda" / "device"
 spec = importlib.util.spec_from_file_location("stages", DEVICE / "stages.py")
 stages = importlib.util.module_from_spec(spec)

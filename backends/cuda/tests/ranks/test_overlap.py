@@ -29,7 +29,7 @@ def ranks(tmp_path_factory):
     command = [sys.executable, "-m", "kit.overlap_rank", str(store)]
     started = [
         subprocess.Popen(
-            [*command, str(rank)], cwd=Path(__file__).parent, env=environment, stdout=subprocess.PIPE, text=True
+            [*command, str(rank)], cwd=Path(__file__).parents[1], env=environment, stdout=subprocess.PIPE, text=True
         )
         for rank in range(2)
     ]

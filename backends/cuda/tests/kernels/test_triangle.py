@@ -247,7 +247,7 @@ def test_a_row_is_read_once_and_by_16_bytes(capability, tmp_path):
     answer = subprocess.run(
         [sys.executable, "-m", "kit.offline_triangle", str(capability)],
         env=variables | {"TRITON_CACHE_DIR": str(tmp_path)},
-        cwd=Path(__file__).parent,
+        cwd=Path(__file__).parents[1],
         capture_output=True,
         text=True,
         check=True,

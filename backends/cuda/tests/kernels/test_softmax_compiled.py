@@ -34,7 +34,7 @@ def compiled(tmp_path_factory):
     answer = subprocess.run(
         [sys.executable, __file__, "90"],
         env=variables | {"TRITON_CACHE_DIR": str(tmp_path_factory.mktemp("triton"))},
-        cwd=Path(__file__).parent,
+        cwd=Path(__file__).parents[1],
         capture_output=True,
         text=True,
         check=False,
@@ -121,5 +121,5 @@ def compile_all(capability: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parent))
+    sys.path.insert(0, str(Path(__file__).parents[1]))
     compile_all(int(sys.argv[1]))

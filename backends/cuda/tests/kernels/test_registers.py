@@ -32,7 +32,7 @@ def compiled(folder, *arguments):
     done = subprocess.run(
         [sys.executable, "-m", "kit.registers", *arguments],
         env=variables | {"TRITON_CACHE_DIR": str(folder)},
-        cwd=Path(__file__).parent,
+        cwd=Path(__file__).parents[1],
         capture_output=True,
         text=True,
         check=False,

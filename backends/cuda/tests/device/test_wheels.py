@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-DEVICE = Path(__file__).parents[1] / "device"
+DEVICE = Path(__file__).parents[2] / "device"
 spec = importlib.util.spec_from_file_location("wheels", DEVICE / "wheels.py")
 wheels = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(wheels)

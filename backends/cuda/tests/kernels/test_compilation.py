@@ -23,7 +23,7 @@ def test_kernels_compile(operation, capability, tmp_path):
     answer = subprocess.run(
         [sys.executable, "-m", "kit.offline", str(capability), operation],
         env=variables | {"TRITON_CACHE_DIR": str(tmp_path)},
-        cwd=Path(__file__).parent,
+        cwd=Path(__file__).parents[1],
         capture_output=True,
         text=True,
         check=False,
