@@ -152,7 +152,16 @@ def test_everything_is_on_the_disk_before_latest_names_it(folder, monkeypatch):
     )
     save(folder, 20)
     before = [Path(event).name for event in events[: events.index(LATEST)]]
-    assert {"weights", "metadata", ".unfinished-0000020", f"{LATEST}.new"} <= set(before)
+    assert {"weights", "metadata", ".unfinished-0000020"} <= set(before)
+    assert any(name.startswith(f".{LATEST}.") for name in before)
+
+
+def test_a_temporary_file_of_a_killed_process_is_removed(folder):
+    left = folder.path / f".{LATEST}.host.1.partial"
+    folder.path.mkdir(exist_ok=True)
+    left.write_text("20\n")
+    save(folder, 20)
+    assert not left.exists()
 
 
 def test_a_checkpoint_is_written_again_in_its_place(folder):

@@ -7,11 +7,11 @@ import torch
 
 from pretrain.checkpoint import checksums, storage
 from pretrain.checkpoint.contents import Loaded
-from pretrain.checkpoint.folder import LATEST
+from pretrain.checkpoint.folder import LATEST, CheckpointFolder
 from pretrain.checkpoint.storage import damage
 from pretrain.errors import CheckpointError, DamageError
 from pretrain.training.progress import Progress
-from pretrain.training.saving import Saving, folder_of, start_from
+from pretrain.training.saving import Saving, start_from
 
 pytestmark = pytest.mark.usefixtures("alone")
 
@@ -48,7 +48,7 @@ def engine():
 
 
 def save(recipe, run_dir, *iterations):
-    saving = Saving(folder_of(recipe, run_dir), rank=0)
+    saving = Saving(CheckpointFolder.of(recipe, run_dir), rank=0)
     for iteration in iterations:
         saving.save(FakeEngine(), Progress(iteration=iteration))
 
@@ -241,7 +241,7 @@ def test_a_resumed_run_reads_where_it_saves(make, tmp_path, engine):
 
 
 def test_an_iteration_is_saved_once(make, tmp_path, engine):
-    saving = Saving(folder_of(make(), tmp_path), rank=0)
+    saving = Saving(CheckpointFolder.of(make(), tmp_path), rank=0)
     progress = Progress(iteration=20)
     assert saving.save(engine, progress) == tmp_path / "checkpoints" / "iter_0000020"
     assert saving.is_done(progress)
@@ -250,6 +250,6 @@ def test_an_iteration_is_saved_once(make, tmp_path, engine):
 
 
 def test_what_was_just_loaded_is_not_saved_again(make, tmp_path, engine):
-    saving = Saving(folder_of(make(), tmp_path), rank=0)
+    saving = Saving(CheckpointFolder.of(make(), tmp_path), rank=0)
     saving.mark_loaded(Progress(iteration=20))
     assert saving.is_done(Progress(iteration=20))

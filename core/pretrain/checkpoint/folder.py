@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import shutil
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pretrain.atomic_files import replacing
 from pretrain.checkpoint.digest import digest_of
 from pretrain.checkpoint.foreign import foreign_checkpoint
 from pretrain.errors import CheckpointError, DamageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
+
+    from pretrain.recipe import Recipe
 
 LATEST = "latest_checkpointed_iteration.txt"
 _UNFINISHED = ".unfinished-"
@@ -35,6 +38,12 @@ class CheckpointFolder:
 
     path: Path
     keep: int | None = None
+
+    @classmethod
+    def of(cls, recipe: Recipe, run_dir: Path) -> CheckpointFolder:
+        """Return the folder of a run: RUN/checkpoints, or the one that `checkpoint.save` names."""
+        save = recipe.checkpoint.save
+        return cls(Path(save) if isinstance(save, str) else run_dir / "checkpoints", recipe.checkpoint.keep)
 
     def save(
         self, iteration: int, write: Callable[[Path], None], *, is_main: bool, barrier: Callable[[], None]
@@ -124,10 +133,8 @@ class CheckpointFolder:
         if final.exists():  # saved before, by a run that was started again from an older one
             final.rename(self.path / f"{_UNFINISHED}replaced-{iteration:07d}")
         unfinished.rename(final)
-        temporary = self.path / f"{LATEST}.new"
-        temporary.write_text(_tracked(str(iteration)))
-        _flush(temporary)
-        temporary.replace(self.path / LATEST)
+        with replacing(self.path / LATEST, error=None) as stream:
+            stream.write(_tracked(str(iteration)).encode())
         _flush(self.path)
         if self.keep is not None:
             # Later ones are of an abandoned part, after a start from an older checkpoint; they are not this run's.
@@ -138,6 +145,8 @@ class CheckpointFolder:
     def _remove_unfinished(self) -> None:
         for left in self.path.glob(f"{_UNFINISHED}*"):
             shutil.rmtree(left)
+        for left in self.path.glob(f".{LATEST}.*"):  # of a process that was killed
+            left.unlink()
 
     def _choice(self) -> str:
         """Return the advice for a LATEST that names no checkpoint."""

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pretrain.atomic_files import replacing
 from pretrain.checkpoint.folder import LATEST, CheckpointFolder
 from pretrain.errors import CheckpointError
 
@@ -71,26 +72,21 @@ def claim(recipe: Recipe, run_dir: Path, *, resume: bool) -> None:
     folder.require_writable()
     identity = _identity(run_dir) or uuid.uuid4().hex
     try:
-        _replace(run_dir / ID, f"{identity}\n")
         owner = {"run": identity, "run_dir": str(run_dir.absolute())}
-        _replace(folder.path / OWNER, json.dumps(owner) + "\n")
+        for path, text in ((run_dir / ID, identity), (folder.path / OWNER, json.dumps(owner))):
+            with replacing(path, error=None) as stream:
+                stream.write(f"{text}\n".encode())
     except OSError as error:
         msg = f"{folder.path} cannot be written: {error}\nMake room, or let checkpoint.save name another folder."
         raise CheckpointError(msg) from error
 
 
-def _replace(path: Path, text: str) -> None:
-    """Write a file that is there with all of its text or as it was before."""
-    temporary = path.with_name(f".{path.name.lstrip('.')}.new")
-    temporary.write_text(text)
-    temporary.replace(path)
-
-
 def _saves_into(recipe: Recipe, run_dir: Path | None) -> CheckpointFolder | None:
-    """Return where the run saves: RUN/checkpoints, or the folder of `checkpoint.save`; None where it does not."""
+    """Return the folder that the run saves into; None if it saves nothing, or into a directory that does not exist."""
     save = recipe.checkpoint.save
-    path = Path(save) if isinstance(save, str) else run_dir / "checkpoints" if save and run_dir else None
-    return None if path is None else CheckpointFolder(path, recipe.checkpoint.keep)
+    if save is False or (save is True and run_dir is None):
+        return None
+    return CheckpointFolder.of(recipe, run_dir or Path())
 
 
 def _identity(run_dir: Path) -> str | None:

@@ -10,6 +10,7 @@ import click
 import torch
 import torch.distributed as dist
 
+from pretrain.checkpoint.folder import CheckpointFolder
 from pretrain.checkpoint.owner import claim
 from pretrain.data.tokenizers.load import load_tokenizer
 from pretrain.engine import groups
@@ -30,7 +31,7 @@ from pretrain.training.interval import Interval
 from pretrain.training.loop import Training
 from pretrain.training.meter import Meter
 from pretrain.training.run_logger import RunLogger
-from pretrain.training.saving import Saving, folder_of, start_from
+from pretrain.training.saving import Saving, start_from
 from pretrain.training.stopping import Stopping
 from pretrain.training.training_data import TrainingData
 
@@ -132,7 +133,7 @@ def _start(
 def _saving(recipe: Recipe, run_dir: Path, rank: int, progress: Progress, *, resumed: bool) -> Saving | None:
     if recipe.checkpoint.save is False:
         return None
-    saving = Saving(folder_of(recipe, run_dir), rank)
+    saving = Saving(CheckpointFolder.of(recipe, run_dir), rank)
     if rank == 0:
         claim(recipe, run_dir, resume=resumed)
     if resumed and progress.iteration:

@@ -54,13 +54,6 @@ class Saving:
         self._saved = progress.iteration
 
 
-def folder_of(recipe: Recipe, run_dir: Path) -> CheckpointFolder:
-    """Return the folder of the run's checkpoints: RUN/checkpoints, or the one that `checkpoint.save` names."""
-    save = recipe.checkpoint.save
-    path = run_dir / "checkpoints" if isinstance(save, bool) else type(run_dir)(save)
-    return CheckpointFolder(path, recipe.checkpoint.keep)
-
-
 def start_from(recipe: Recipe, engine: Saved, run_dir: Path, *, resume: bool) -> tuple[Progress, str]:
     """Load the checkpoint that the run starts from; return the progress and a remark for the user.
 
@@ -71,7 +64,7 @@ def start_from(recipe: Recipe, engine: Saved, run_dir: Path, *, resume: bool) ->
         CheckpointError: `checkpoint.load` has no checkpoint, or one that does not fit; or the run has checkpoints, and
             nothing says which is its latest.
     """
-    own = folder_of(recipe, run_dir)
+    own = CheckpointFolder.of(recipe, run_dir)
     if resume and (loaded := _load_latest(own, engine, latest=_own_latest)):
         return Progress.from_mapping(loaded[1].progress), _remark("resumed", *loaded)
     if recipe.checkpoint.load is None:
