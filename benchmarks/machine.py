@@ -1,4 +1,4 @@
-"""Which machine and versions a result was measured with."""
+"""Machine and versions of a result, and the folder of results."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Runs every CPU benchmark and keeps the results: `make bench`. Leave the machine alone meanwhile.
+"""Run every CPU benchmark and keep the results: `make bench`. Run nothing else meanwhile.
 
-At the end the tables of docs/zero.md are made anew.
+At the end the tables of docs/zero.md are written again.
 """
 
 from __future__ import annotations

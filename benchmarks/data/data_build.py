@@ -1,11 +1,11 @@
-"""How fast text becomes token files: `pretrain data build` against Megatron-LM's way and gigatoken's.
+"""Speed of building token files: `pretrain data build` against the tools of Megatron-LM and gigatoken.
 
     python -m benchmarks.data.data_build [--megabytes 110] [--rounds 3] [--without-pool] [--folder DIR] [--keep]
 
 Whole processes, start-up included, one after the other, after one of each that is not counted; GPT-2 BPE, two workers,
 the end of every document appended. The slow rival, a pool, runs once, in the middle, or not at all. Every output must
-have the same bytes. `cpu` is what the processes used: on a machine that is busy with other things it says more than the
-wall time, which is why both and the load are kept.
+have the same bytes. `cpu` is the processors' time. On a machine that is busy with other work it says more than
+the wall time; both and the load are kept.
 """
 
 from __future__ import annotations

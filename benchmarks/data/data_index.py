@@ -1,11 +1,11 @@
-"""How long a training waits for the order of its samples, and what it takes: `data.index` against megatron-core itself.
+"""Time and memory to prepare the order of the samples: `data.index` against megatron-core itself.
 
     python -m benchmarks.data.data_index [--documents 100000000] [--epochs 0.98] [--rounds 2] [--folder DIR] [--keep]
 
-Token files are made up: an index of documents of 492 tokens in the mean (log-normal), and ids that are a hole in a
+Token files are made up: an index of documents of 492 tokens in the mean (log-normal), and ids that are a sparse
 file. Every measurement is a process of its own, in turn with the others; its clock runs from the call that builds the
 dataset to the first sample, after all imports. `MB` is the largest resident size above what it was before the call,
-pages of the index in the system's cache that are mapped included; `own MB` is what of it is no file, at the end.
+mapped pages of the index in the system's cache included; `own MB` is the part of it that is no file, at the end.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def column(runs: list[dict[str, float]], name: str) -> dict[str, object]:
 
 
 def make_up(prefix: Path, documents: int) -> int:
-    """Write an index, and as many ids as it promises without writing them; return their number."""
+    """Write an index, and a sparse file of as many ids; return their number."""
     random, tokens = np.random.default_rng(0), 0
     with idx_path(prefix).open("wb") as stream:
         stream.write(HEADER.pack(MAGIC, VERSION, _UINT16, documents, documents + 1))
@@ -116,7 +116,7 @@ def start(system: str, prefix: Path, samples: int) -> dict[str, float]:
 
 
 def resident(name: str) -> float:
-    """Return a size of this process in MB (10^6 bytes): VmRSS is what is resident, RssAnon of it what is no file.
+    """Return a size of this process in MB (10^6 bytes): VmRSS is resident, RssAnon its part that is no file.
 
     VmHWM is the largest VmRSS so far.
 
@@ -127,7 +127,7 @@ def resident(name: str) -> float:
 
 
 def clocked(build) -> dict[str, float]:
-    """Return what building a dataset and reading its first sample takes."""
+    """Return time and memory of building a dataset and reading its first sample."""
     Path("/proc/self/clear_refs").write_text("5")  # the largest size so far is forgotten (proc(5))
     before, own = resident("VmRSS"), resident("RssAnon")
     begin = time.perf_counter()

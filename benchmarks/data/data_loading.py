@@ -1,4 +1,4 @@
-"""Waiting of a step for its data: the loader's share of a training, and how fast it is when nothing else is done.
+"""Time that a step waits for its data: the loader's share of a training, and its speed when nothing else runs.
 
     python -m benchmarks.data.data_loading [--tokens 500000000] [--micro-batches 400] [--keep]
 
@@ -7,8 +7,8 @@ recipes whose devices are not here: a micro-batch is asked for, and in place of 
 process alone, follows a sleep of the time that a device at its peak takes (6 x parameters x tokens / peak FLOP/s; none
 reaches its peak, so no step is shorter). `reading` asks for one micro-batch after the other.
 
-Token files are made up: documents of 492 tokens in the mean (log-normal), ids that are a hole in a file: what reading
-costs beyond the disk. Sample order is native unless said otherwise. The first micro-batches, while workers start, are
+Token files are made up: documents of 492 tokens in the mean (log-normal) and ids that are a sparse file, so that the
+disk does not count. Sample order is native unless stated otherwise. The first micro-batches, while workers start, are
 left out.
 """
 
@@ -70,7 +70,7 @@ def main() -> None:
 
 
 def beside_a_device(prefix: Path, parameters: float, samples: int, seq_length: int, number: int) -> dict[str, float]:
-    """Return how long a step waits for a micro-batch in the mean, and at the most."""
+    """Return the mean and the longest time that a step waits for a micro-batch."""
     step = 6 * parameters * samples * seq_length / PEAK
     waits = clocked(prefix, "native", 2, samples, seq_length, number, step)
     mean = statistics.mean(waits)

@@ -1,4 +1,4 @@
-"""Tokenizes as Megatron-LM's tools/preprocess_data.py does: own code, on megatron-core's own builder.
+"""Tokenize as Megatron-LM's tools/preprocess_data.py does: own code, on megatron-core's own builder.
 
     python -m benchmarks.data.process_pool INPUT TOKENIZER_JSON OUTPUT_PREFIX WORKERS
 

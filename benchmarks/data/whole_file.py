@@ -1,4 +1,4 @@
-"""Tokenizes as Megatron-LM's tools/preprocess_data_fast.py does: own code, gigatoken over the whole file at once.
+"""Tokenize as Megatron-LM's tools/preprocess_data_fast.py does: own code, gigatoken over the whole file at once.
 
     python -m benchmarks.data.whole_file INPUT TOKENIZER_JSON OUTPUT_PREFIX
 

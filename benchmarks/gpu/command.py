@@ -1,4 +1,4 @@
-"""What the GPU benchmarks share: the device, and the result. With --tiny they can be tried out on a CPU."""
+"""Options, device and result of all GPU benchmarks. --tiny runs them on a CPU."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def plugins(*, tiny: bool) -> Plugins:
 
 
 def kernels(found: Plugins, recipe: Recipe, vocab_size: int) -> dict[str, str]:
-    """Return which kernel serves each operation of a recipe, and whose it is; nothing is built."""
+    """Return kernel and provider of each operation of a recipe; nothing is built."""
     requests = kernel_requests(recipe, found.backend.device_type, vocab_size, found.backend.device_name())
     choices = choose(found, requests, recipe.kernels.chosen(), recipe.kernels.fallback)
     rows = [choice.row for choice in choices]

@@ -1,4 +1,4 @@
-"""The time of a call on the device, without the host's part: small kernels are done before the next is launched.
+"""Time of a call on the device, without the host's part: small kernels end before the next is launched.
 
 Passes are captured as one graph, whose replay costs the host as much as one launch. Where the device has no graphs, or
 the call cannot be captured, the passes are launched one by one, and the result says so.
@@ -19,7 +19,7 @@ WARM_UP = 3
 
 
 def timer(call: Callable[[], object], device: torch.device) -> tuple[Callable[[], float], str]:
-    """Return what measures the seconds of one pass, and how: "graph", or why the passes are launched one by one."""
+    """Return a function that measures the seconds of one pass, and "graph" or the reason for single launches."""
     replay, how = captured(call, device)
 
     def passes() -> None:

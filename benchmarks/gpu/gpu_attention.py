@@ -7,7 +7,7 @@ turns; a sample is the mean of ten passes in a row. "softmax" is the reference's
 run on this GPU gets. Of n x n blocks the triangle computes (n + 1) / 2n: its time over that of the square, round by
 round, stands beside that number.
 
-Memory is what one pass adds at its peak. TFLOP/s count what a causal mask leaves of seven products, as the
+Memory is what one pass adds at its peak. TFLOP/s count the unmasked part of seven matmuls, as the
 FlashAttention papers do: two forward, and five backward, of which one computes the scores again.
 """
 
@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def request_of(plugins, length: int, micro_batch_size: int, dropout: float, block: int):
-    """Return what is asked for."""
+    """Return the request."""
     return replace(
         examples.attention(torch.bfloat16, length=length, heads=16, size=64, dropout=dropout),
         device_type=plugins.backend.device_type,
@@ -60,7 +60,7 @@ def request_of(plugins, length: int, micro_batch_size: int, dropout: float, bloc
 
 
 def kernels(plugins, request):
-    """Return kernel -> (callable, provider) of all that are offered, and kernel -> why not of the others."""
+    """Return kernel -> (callable, provider) of all that are offered, and kernel -> reason of those that decline."""
     softmax = next(p.answer for p in ask(plugins, softmax_request(request)) if isinstance(p.answer, Offer))
     built, offered, declined = {"softmax": softmax.build({})}, {}, {}
     for proposal in ask(plugins, request):
@@ -122,7 +122,7 @@ def passes(kernel, request, device):
 
 
 def added_memory(backend, call) -> int | None:
-    """Return the bytes that a pass adds at its peak; None where the device does not tell."""
+    """Return the bytes that a pass adds at its peak; None if the device does not report them."""
     call(1)
     before = backend.memory(reset_peak=True)
     call(1)
@@ -145,7 +145,7 @@ def synchronize(device) -> None:
 
 
 def flops(request) -> float:
-    """Return those of two products forward and five backward over the weights on and below the diagonal.
+    """Return the FLOPs of two matmuls forward and five backward over the weights on and below the diagonal.
 
     Dao, FlashAttention-2, arXiv 2307.08691, section 4.1: 4 s^2 d h forward, 2.5 times that backward, half of it causal.
     """

@@ -9,8 +9,8 @@ forward with backward. The calls are replayed as one CUDA graph, so that the dev
 host's: launching a norm and its backward pass takes 137 us of Python, their traffic 50 us. "measured" says where a call
 could not be captured. Before each of them nothing is flushed, so that small tensors may come from the cache.
 
-Counted is what must be moved: what is read and written once by a kernel that keeps nothing between its passes but its
-inputs. Biases, weights and tables are not counted.
+Only necessary bytes are counted: one read and one write of each tensor, by a kernel that keeps only its inputs between
+the passes. Biases, weights and tables are not counted.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pretrain.plugins.requests import Request
 
 COPIED = 256 * 2**20
-"""Entries of the copy in 16 bits: more than a cache holds."""
+"""bf16 entries of the copy: more than a cache holds."""
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
-"""Where the time of a training step of GPT-2 345M goes, by kernel: what stands between gpu_train and the datasheet.
+"""Shares of the kernels in the time of a training step of GPT-2 345M: the gap between gpu_train and the datasheet.
 
     python -m benchmarks.gpu.gpu_shares [--micro-batch-size 16] [--micro-batches 4] [--keep]
 
-Kernels as torch's profiler names them, with their share of the step's wall time; "none" is what no kernel ran in.
+Kernels as torch's profiler names them, with their share of the step's wall time; "none" is the time without a
+kernel.
 """
 
 from __future__ import annotations

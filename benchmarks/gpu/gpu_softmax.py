@@ -4,9 +4,9 @@
 
 [n, 2048, 2048] and [n, 8192, 8192] in bf16, 512 MiB of scores: more than a cache holds. A copy of the scores and the
 kernels take turns; a sample is the mean of ten passes in a row, and is divided by the copy's of the same round. Beside
-what is offered runs torch.softmax, where nothing is masked.
+the offered kernels runs torch.softmax, where nothing is masked.
 
-Counted is what must be moved: forward the scores are read and the weights written, backward the weights and their
+Only necessary bytes are counted: forward the scores are read and the weights written, backward the weights and their
 gradient are read and another is written. Of causal rows only what they see is read, but everything is written. A mask's
 own bytes are not counted.
 """
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def request_of(plugins, length: int, heads: int, mask: Mask):
-    """Return what is asked for."""
+    """Return the request."""
     return replace(
         examples.softmax(torch.bfloat16, mask, queries=length, keys=length),
         device_type=plugins.backend.device_type,
@@ -61,7 +61,7 @@ def request_of(plugins, length: int, heads: int, mask: Mask):
 
 
 def kernels(plugins, request):
-    """Return kernel -> (callable, provider) of what is offered and its rival, kernel -> why not of the others."""
+    """Return kernel -> (callable, provider) of offers and the rival, and kernel -> reason of the others."""
     offered, declined = {}, {}
     if request.mask is Mask.NONE:
         offered["torch.softmax"] = lambda scores, _: torch.softmax(scores, dim=-1), f"torch {torch.__version__}"

@@ -3,10 +3,10 @@
     python -m benchmarks.gpu.gpu_train [--rounds 10] [--micro-batch-size 16] [--micro-batches 4] [--keep]
 
 Sequence 1024, bf16, no dropout, gradients clipped to 1, AdamW. The systems come one after the other, each in a process
-of its own, so that each has the GPU's memory to itself; one that runs out of it is said to have. compiled_layers:
+of its own, so that each has the GPU's memory to itself; one that runs out of it is reported as such. compiled_layers:
 pretrain with kernels.compile: layer. compiled: systems/compiled.py. megatron: GPTModel with Transformer Engine's spec.
 Where that is not installed megatron-core has only its local spec, which stores the scores and takes torch's AdamW
-parameter by parameter: it is run, and named for what it is, but no ratio is made of it.
+parameter by parameter: it is run and named, but no ratio is made of it.
 
 Utilisation is model FLOPs (pretrain/observe/flops.py: attention as the full square, no recompute) over the datasheet's.
 The exit code is 1 if a system failed otherwise, or pretrain did.
@@ -55,13 +55,13 @@ def main() -> None:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add how large a step is."""
+    """Add the options for the size of a step."""
     parser.add_argument("--micro-batch-size", type=int, default=16, help="sequences of a micro batch")
     parser.add_argument("--micro-batches", type=int, default=4, help="micro batches of a step")
 
 
 def setting_of(arguments: argparse.Namespace, plugins: Plugins) -> Setting:
-    """Return what is trained."""
+    """Return the setting that is trained."""
     return Setting(
         dtype="bf16",
         threads=command.threads(tiny=arguments.tiny),
@@ -73,7 +73,7 @@ def setting_of(arguments: argparse.Namespace, plugins: Plugins) -> Setting:
 
 
 def described(setting: Setting, plugins: Plugins) -> dict[str, object]:
-    """Return what is trained, and with which of our kernels."""
+    """Return shape and batch of the training, and our kernels."""
     return {
         "shape": dict(setting.shape),
         "micro_batch_size": setting.micro_batch_size,

@@ -1,4 +1,4 @@
-"""What the bridge costs in a training step: how often megatron-core asks it for a name, times what an answer takes.
+"""Cost of the bridge in a training step: the number of look-ups by megatron-core, times the time of one.
 
     python -m benchmarks.training.bridge_cost [--keep]
 

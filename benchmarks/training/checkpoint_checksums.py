@@ -1,9 +1,9 @@
-"""What checksums cost: a checkpoint of GPT-2 124M with Adam's moments, fp32, saved with them and without, and loaded.
+"""Cost of checksums: a checkpoint of GPT-2 124M with Adam's moments, fp32, saved with and without them, and loaded.
 
     python -m benchmarks.training.checkpoint_checksums [--rounds 10] [--keep]
 
-One process, one thread; rounds with and without take turns. `seconds_of_checksums` is what digesting takes while the
-files are written, with reading the small files again and writing checksums.txt; `share_of_saving` is that of a save
+One process, one thread; rounds with and without take turns. `seconds_of_checksums` is the time of digesting while the
+files are written, of reading the small files again and of writing checksums.txt; `share_of_saving` is that of a save
 without it. The page cache lets whole saves vary by more than that. Other digests are timed over bytes in memory.
 """
 
@@ -114,7 +114,7 @@ def spread(values: list[float]) -> dict[str, object]:
 
 @contextmanager
 def watched():
-    """Measure what checksums take."""
+    """Measure the time of the checksums."""
     from pretrain.checkpoint import checksums, digest
 
     clock = SimpleNamespace(seconds=0.0)

@@ -55,7 +55,7 @@ def requests(dtype):
 
 
 def rivals(label):
-    """What else could have been offered."""
+    """Return the rivals that are not offered."""
     if label.startswith("activation"):
         approximate = "tanh" if "tanh" in label else "none"
         compiled = torch.compile(lambda x, bias: F.gelu(x + bias, approximate=approximate))

@@ -1,6 +1,6 @@
-"""Systems one after the other, each in a process of its own: the device's memory is each one's alone.
+"""Measure systems one after the other, each in a process of its own with all of the device's memory.
 
-What runs out of memory is said to have, and takes no other's numbers with it.
+A system that runs out of memory is reported as such; the others are measured all the same.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 OUT_OF_MEMORY = "OutOfMemoryError"
 """In the traceback of torch's error."""
 SHOWN = 5
-"""Lines of what a system that failed said last."""
+"""Last lines of the standard error that are kept of a system that failed."""
 
 
 def measure(systems: list[str], setting: Setting, rounds: int) -> dict[str, dict[str, object]]:
-    """Return what became of every system, and print it as soon as it is known."""
+    """Return the result of every system, and print each as soon as it is known."""
     found = {}
     for name in systems:
         found[name] = steps_of(name, setting, rounds)
@@ -57,7 +57,7 @@ def reason(said: list[str]) -> dict[str, object]:
 
 
 def ratios(found: dict[str, dict[str, object]], first: str) -> dict[str, object]:
-    """Return the speed of the first over the others', by median steps; of a straw man the reason why there is none."""
+    """Return the speed of the first over the others', by median steps; for a weak rival the reason without a ratio."""
     result: dict[str, object] = {}
     for name, other in found.items():
         if name == first or "seconds" not in other or "seconds" not in found[first]:

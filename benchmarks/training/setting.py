@@ -1,4 +1,4 @@
-"""What all systems of a comparison train, and on what."""
+"""Model, batch and device that all systems of a comparison train."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Setting:
         )
 
     def to_json(self) -> str:
-        """Return what `given` reads."""
+        """Return the setting as `given` reads it."""
         return json.dumps(asdict(self))
 
     @staticmethod

@@ -1,10 +1,10 @@
-"""Seconds that a rank of a large job waits for its weights: modules made, then starting values set.
+"""Seconds that a rank of a large job waits for its weights: making modules, then setting initial values.
 
     python -m benchmarks.training.startup_weights [--layers 12] [--keep]
 
 The shapes are those of rank 0 of 64 that train recipes/gpt3.yml (tensor 8, pipeline 8: 2.8 G parameters in fp16, 5.6
 GB), here in a world of one: an eighth of the heads, of the feed-forward and of the vocabulary, 12 of 96 layers. CPU
-seconds are kept beside wall seconds, because they do not depend on what else runs.
+seconds are kept beside wall seconds, because other processes do not change them.
 """
 
 from __future__ import annotations

@@ -110,7 +110,7 @@ class Worker:
 
 
 def serve(step, about: dict[str, object] | None = None) -> None:
-    """Take a step for every line on standard input; `step` returns the loss. `about` is what to know of the system."""
+    """Take a step for every line on standard input; `step` returns the loss. `about` describes the system."""
     for _ in sys.stdin:
         start = time.perf_counter()
         loss = step()

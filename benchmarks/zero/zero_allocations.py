@@ -1,8 +1,8 @@
-"""What torch's CPU allocator has handed out, over time.
+"""Record the bytes that torch's CPU allocator has given out, over time.
 
-The CPU has no allocator statistic, but the allocator can keep books (c10/core/CPUAllocator.cpp,
-ProfiledCPUMemoryReporter), and the profiler is told of every block with the sum so far. That is all tensors, also those
-of a moment inside one operation; what C++ code allocates for itself (gloo, DeepSpeed's CPU Adam) is not in it.
+The CPU has no allocator statistic, but the allocator can report every block to the profiler, with the sum so far
+(ProfiledCPUMemoryReporter in c10/core/CPUAllocator.cpp). That includes all tensors, also temporary ones inside one
+operation. Memory that C++ code allocates for itself (gloo, DeepSpeed's CPU Adam) is not in it.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ class Allocations:
     """Bytes allocated in the with-block, by phase; blocks from before it do not count, even when they are freed."""
 
     def __enter__(self) -> Allocations:
-        _keep_books_in_all_threads(True)
+        _report_all_threads(True)
         self._profile = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
         self._profile.__enter__()
         return self
 
     @contextmanager
     def phase(self, name: str):
-        """Give what happens inside a name; an engine takes this object as its timers."""
+        """Name the block's allocations; an engine takes this object as its timers."""
         with record_function(name):
             yield
 
     def __exit__(self, *exception) -> None:
         self._profile.__exit__(*exception)
-        _keep_books_in_all_threads(False)
+        _report_all_threads(False)
         blocks = []  # when, bytes, sum since the process began
         self._phases: dict[str, tuple[int, int]] = {}
         waiting = list(self._profile.profiler.kineto_results.experimental_event_tree())
@@ -60,7 +60,7 @@ class Allocations:
         return next((total for when, total in reversed(self._sums) if when <= moment), 0)
 
 
-def _keep_books_in_all_threads(value: bool) -> None:
-    """Let blocks count that a thread without the profiler frees: gloo's often holds the last reference to one."""
+def _report_all_threads(value: bool) -> None:
+    """Count blocks that a thread without the profiler frees, too: gloo's often holds the last reference to one."""
     library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
     ctypes.c_bool.in_dll(library, "FLAGS_caffe2_report_cpu_memory_usage").value = value

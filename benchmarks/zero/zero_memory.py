@@ -1,11 +1,12 @@
-"""Memory of each rank at ZeRO stages 0 to 3, against what the ZeRO paper counts.
+"""Memory of each rank at ZeRO stages 0 to 3, against the count of the ZeRO paper.
 
     python -m benchmarks.zero.zero_memory [--keep]
 
 A GPT whose parameters weigh far more than its activations takes two steps on every system; the second is measured, by
-what torch's allocator gives (see zero_allocations), in bytes per parameter. With sizes "small" what is communicated or
-stepped at a time is as large as the largest weight, so that the model's states are nearly all there is; "default"
-leaves DeepSpeed's sizes. The resident set is reported too: it has what torch does not allocate, and freed memory.
+what torch's allocator gives (see zero_allocations), in bytes per parameter. With sizes "small" everything that is
+communicated or stepped at a time is as large as the largest weight, so that the model's states are nearly all of the
+memory; "default" leaves DeepSpeed's sizes. The resident set is reported too: it includes freed memory, and memory
+that torch does not allocate.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ def main() -> None:
 
 
 def measure(case: Case, processes) -> dict[str, object]:
-    """Return what the ranks of a case need, in bytes per parameter."""
+    """Return the memory of a case's ranks, in bytes per parameter."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -110,7 +111,7 @@ def measure(case: Case, processes) -> dict[str, object]:
 
 
 def train(case: Case, rank: int, port: int, answers) -> None:
-    """Be one rank."""
+    """Train one rank and put its memory into `answers`."""
     from benchmarks.zero.zero_allocations import Allocations
     from benchmarks.zero.zero_rank import PLUGINS, build, groups
 

@@ -1,4 +1,4 @@
-"""One rank of a data-parallel GPT on either engine: what zero_step and zero_memory measure.
+"""One rank of a data-parallel GPT on either engine, measured by zero_step and zero_memory.
 
     python -m benchmarks.zero.zero_rank SYSTEM DTYPE SHAPE
 

@@ -4,8 +4,8 @@
 
 GPT-2 124M, sequences of 256 tokens, one a rank, one thread a rank, gloo. All systems of a group live at once, each in
 processes of its own, and take a step in turn; the ratios are taken round by round. They start from the same weights and
-must have the same losses. Beside the seconds of the slower rank there are those that the ranks' threads computed,
-together: what else the machine did meanwhile hardly changes them, and waiting for each other does not count.
+must have the same losses. The result has the seconds of the slower rank, and the CPU seconds of all ranks'
+threads together. Other work of the machine hardly changes the latter, and waiting does not count in them.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def summary(values: list[float]) -> dict[str, object]:
 
 
 def check(losses: dict[str, list[float]], dtype: str) -> None:
-    """Stop where a system's losses are not the first one's."""
+    """Stop if a system's losses are not those of the first one."""
     base, *others = losses
     for name in others:
         for its, expected in zip(losses[name], losses[base], strict=True):
@@ -112,7 +112,7 @@ class World:
         ]
 
     def step(self) -> dict[str, float]:
-        """Let all ranks take a step; return the seconds of the slowest, those of all their work, and the mean loss."""
+        """Let all ranks take a step; return the seconds of the slowest, the CPU seconds of all, and the mean loss."""
         for rank in self.ranks:
             rank.stdin.write("step\n")
             rank.stdin.flush()
@@ -130,7 +130,7 @@ class World:
         return json.loads(line)
 
     def close(self) -> None:
-        """Let the ranks end."""
+        """End the ranks."""
         for rank in self.ranks:
             rank.stdin.close()
         for rank in self.ranks:

@@ -37,7 +37,7 @@ def tables() -> dict[str, str]:
 
 
 def memory_table(result: dict, dtype: str) -> str:
-    """Bytes per parameter: theory, peak of a step, and what stays between steps."""
+    """Bytes per parameter: theory, peak of a step, and memory between steps."""
     cases = [case for case in result["cases"] if case["dtype"] == dtype and case["sizes"] == "small"]
     ranks = sorted({case["ranks"] for case in cases})
     systems = [case["system"] for case in cases if case["ranks"] == ranks[-1]]

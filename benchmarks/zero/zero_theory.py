@@ -1,8 +1,8 @@
-"""Memory of a model's states by the ZeRO paper, with the bytes that each engine really keeps.
+"""Memory of a model's states by the ZeRO paper, with the bytes that each engine keeps.
 
 Rajbhandari et al., ZeRO: Memory Optimizations Toward Training Trillion Parameter Models, arXiv 1910.02054, sections 3.1
 and 5 and figure 1: of weights, gradients and the optimizer's state, stage 1 splits the last over the data-parallel
-ranks, stage 2 the gradients too, stage 3 the weights too. The paper counts 2 + 2 + 12 bytes for Adam in 16 bits.
+ranks, stage 2 the gradients too, stage 3 the weights too. The paper counts 2 + 2 + 12 bytes for Adam with fp16.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def theory(system: str, dtype: str, ranks: int) -> float:
 
 
 def split(stage: int, ranks: int, weights: float, gradients: float, optimizer: float) -> float:
-    """Return what is left of these bytes on each rank."""
+    """Return the bytes of each rank after the split."""
     return (
         weights / (ranks if stage >= 3 else 1)
         + gradients / (ranks if stage >= 2 else 1)

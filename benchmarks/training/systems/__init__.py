@@ -1,1 +1,1 @@
-"""The systems that are compared, each as a process that takes a step when it is told: see train_step.serve."""
+"""The systems that are compared, each as a process that takes a step on request (train_step.serve)."""
