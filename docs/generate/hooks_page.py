@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pretrain.plugins import backend, hookspecs, offer, requests, signatures
+from pretrain.plugins.contract import removal_of
 from pretrain.plugins.device_module import MEMBERS
 from pretrain.plugins.host.registration import HOOKS
 from pretrain.plugins.negotiation.kernels import Kernels
@@ -76,6 +77,9 @@ def _hook(hook: str) -> Iterator[str]:
     yield _code(f"@hookimpl\ndef {signature(hook)}: ...")
     yield _docstring(getattr(hookspecs, hook)).partition("Example:\n")[0].strip()
     yield _code(example(hook))
+    removal = removal_of(getattr(hookspecs, hook))
+    if removal:
+        yield f"To be removed: {removal}"
     request = request_type(hook)
     if request is None:
         yield "The device is an object of this class:"

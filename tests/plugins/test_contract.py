@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
 import torch
 
 from plugins.negotiation.test_negotiation import NORM
+from pretrain.cli.main import main
 from pretrain.errors import BackendError
-from pretrain.plugins import CONTRACT, requests
-from pretrain.plugins.host import manager
+from pretrain.plugins import CONTRACT, hookspec, hookspecs, requests
+from pretrain.plugins.contract import leaving, removal_of
+from pretrain.plugins.host import manager, registration
 from pretrain.plugins.negotiation.proposals import ask
 from pretrain.plugins.offer import Offer
 from pretrain.plugins.requests import Request
@@ -100,6 +103,62 @@ def test_a_distribution_that_requires_another_pretrain_is_refused_before_its_imp
 def test_a_hook_of_a_later_pretrain_is_told_how_to_be_one(site):
     first = failure(site, "@hookimpl\ndef pretrain_mixture_of_experts(request):\n    return None\n")[0]
     assert first.endswith("This is contract 1.0: one of a later pretrain is marked @hookimpl(optionalhook=True).")
+
+
+def test_another_major_version_ends_the_command_with_two_lines(site, capsys, monkeypatch):
+    site.backend("fake", "CONTRACT = (2, 0)")
+    recipe = Path(__file__).parents[2] / "recipes" / "quickstart.yml"
+    with pytest.raises(SystemExit) as end:
+        main(["explain", str(recipe), "--backend", "fake"])
+    lines = capsys.readouterr().err.splitlines()
+    assert end.value.code == 2
+    assert lines[0].startswith("backend 'fake' (pretrain-fake 1.0) was written for contract 2.0 of pretrain's plugins")
+    assert lines[1:] == ["Install a newer pretrain."]
+
+
+@pytest.fixture
+def old_norm(monkeypatch):
+    """A made-up hook of this contract, which the next one removes."""
+
+    @hookspec
+    @leaving((2, 0), "Implement pretrain_norm")
+    def pretrain_old_norm(request):
+        """Return an answer."""
+
+    monkeypatch.setattr(hookspecs, "pretrain_old_norm", pretrain_old_norm, raising=False)
+    monkeypatch.setattr(registration, "HOOKS", (*registration.HOOKS, "pretrain_old_norm"))
+
+
+OLD_NORM = "\n@hookimpl\ndef pretrain_old_norm(request):\n    return Offer(name='old', build=len)\n"
+
+
+def test_a_hook_that_is_to_be_removed_still_works_and_is_announced(site, old_norm):
+    site.backend("fake", norm() + OLD_NORM)
+    site.plugin("extra", OLD_NORM)
+    plugins = manager.load("fake")
+    removal = "implements pretrain_old_norm; contract 2.0 removes it. Implement pretrain_norm."
+    implementers = ("plugin 'extra' (kernels-extra 2.0)", "backend 'fake' (pretrain-fake 1.0)")
+    assert plugins.notices == tuple(f"{label} {removal}" for label in implementers)
+    (offer,) = plugins.call(plugins.members[0], "pretrain_old_norm", request=later())
+    assert offer.name == "old"
+
+
+def test_a_plugin_without_such_a_hook_has_no_notice(site, old_norm):
+    site.backend("fake", norm())
+    assert manager.load("fake").notices == ()
+
+
+def test_a_removal_is_shown_before_the_kernels(site, old_norm, capsys):
+    site.backend("fake", OLD_NORM, availability="Unavailable('none here')")
+    recipe = Path(__file__).parents[2] / "recipes" / "quickstart.yml"
+    with pytest.raises(SystemExit):
+        main(["explain", str(recipe), "--backend", "fake"])
+    assert capsys.readouterr().out.startswith("backend 'fake' (pretrain-fake 1.0) implements pretrain_old_norm; ")
+
+
+def test_a_removal_comes_with_a_major_version():
+    removals = [removal_of(getattr(hookspecs, hook)) for hook in registration.HOOKS]
+    assert all(removal.startswith(f"contract {CONTRACT[0] + 1}.0 ") for removal in removals if removal)
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,8 @@ def command(recipe: Path, backend: str, device: str | None, overrides: tuple[str
 
     loaded = load_recipe(recipe, overrides)
     plugins = load(backend)
+    for notice in plugins.notices:
+        click.echo(notice)
     if device is not None:
         plugins = named(plugins, device)
     usable = _show_device(plugins, loaded)

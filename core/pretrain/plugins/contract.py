@@ -1,19 +1,23 @@
-"""Version of the contract that a plugin was written for.
+"""Version of the plugin contract: hooks, requests and `Backend`.
 
-`pretrain.plugins.CONTRACT` is (major, minor). A new hook, member or request field raises the minor number; whatever a
-plugin of before would do wrongly raises the major one. A plugin says `CONTRACT = (1, 0)` beside its hooks, or nothing,
-which is the first of this major number. Its distribution may say it too, as a dependency: `pretrain>=1.2`.
-`pretrain.plugins.host.compatibility` refuses a plugin of another contract.
+`pretrain.plugins.CONTRACT` is (major, minor). A new hook, member or request field raises the minor number. Whatever an
+older plugin would do wrongly raises the major number. A plugin states its version as `CONTRACT = (1, 0)` beside its
+hooks; without it, it counts as written for the first minor version. Its distribution may state the same as a
+dependency: `pretrain>=1.2`. `pretrain.plugins.host.compatibility` refuses a plugin of another major version.
 
-A request field that is added later has a default that means what was so before, and the version that added it:
-`field(default=..., metadata={"since": (1, 1)})`. Where it is anything else, the core declines in the name of kernels
-whose plugin does not know the field.
+A hook that is to be removed is marked with `@leaving` for at least one minor version. A plugin that implements it still
+works, and a notice names it at start.
+
+A request field that is added later has a default that keeps the earlier meaning, and the version that added it:
+`field(default=..., metadata={"since": (1, 1)})`. If a request has another value there, the core declines in the name of
+kernels whose plugin is older than the field.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pretrain.plugins.offer import Decline
 
@@ -22,6 +26,34 @@ if TYPE_CHECKING:
     from pretrain.plugins.requests import Request
 
 Version = tuple[int, int]
+Hook = TypeVar("Hook", bound=Callable[..., Any])
+
+_LEAVES = "_pretrain_leaves"
+
+
+def leaving(version: Version, remedy: str) -> Callable[[Hook], Hook]:
+    """Mark a hookspec that a later contract removes.
+
+    Args:
+        version: the contract that no longer has the hook, at least one minor version after the mark.
+        remedy: what a plugin's author does ("Implement pretrain_norm").
+
+    Example:
+        @hookspec
+        @leaving((2, 0), "Implement pretrain_norm")
+        def pretrain_layer_norm(request: NormRequest) -> Answer: ...
+    """
+
+    def mark(hook: Hook) -> Hook:
+        setattr(hook, _LEAVES, f"contract {'.'.join(map(str, version))} removes it. {remedy}.")
+        return hook
+
+    return mark
+
+
+def removal_of(hook: Any) -> str:
+    """Return when a hookspec is removed and what replaces it; "" if it stays."""
+    return str(getattr(hook, _LEAVES, ""))
 
 
 def keep(answer: Offer | Decline, request: Request, contract: Version) -> Offer | Decline:

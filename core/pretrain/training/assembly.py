@@ -86,6 +86,8 @@ def assemble(
             devices = _devices(plugins, device)
             if world.rank == 0:
                 run_files.write(recipe, plugins, kernels.table, layout, run_dir, devices=devices, started=started)
+                for notice in plugins.notices:
+                    logger.note(notice)
                 run_files.log_header(logger, recipe, kernels.table, layout, tokenizer, run_dir, remark)
             meter = _meter(recipe, plugins, tokenizer, world, device, logger)
             yield Training(

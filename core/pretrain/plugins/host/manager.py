@@ -9,7 +9,7 @@ from pretrain.errors import BackendError
 from pretrain.plugins.backend import Backend
 from pretrain.plugins.host import discovery
 from pretrain.plugins.host.importing import cause, load_plugin
-from pretrain.plugins.host.registration import register
+from pretrain.plugins.host.registration import register, removal_notices
 from pretrain.plugins.host.spelling import check_spelling
 
 if TYPE_CHECKING:
@@ -27,12 +27,14 @@ class Plugins:
         provider: the distribution that brings it: "pretrain-cuda 0.1.0".
         members: every plugin in the order in which kernels are asked for: those of the group `pretrain.plugins`
             by name, the backend, the reference.
+        notices: lines for the user about hooks that a later contract removes.
     """
 
     backend: Backend
     provider: str
     members: tuple[Plugin, ...]
     _manager: pluggy.PluginManager
+    notices: tuple[str, ...] = ()
 
     @property
     def label(self) -> str:
@@ -80,7 +82,13 @@ def assemble(extras: list[Plugin], backend: Plugin, *last: Plugin) -> Plugins:
     members = (*extras, backend, *last)
     manager = register(members)
     device = _backend(manager, backend)
-    return Plugins(backend=device, provider=backend.installed.provider, members=members, _manager=manager)
+    return Plugins(
+        backend=device,
+        provider=backend.installed.provider,
+        members=members,
+        notices=removal_notices(manager, members),
+        _manager=manager,
+    )
 
 
 def _call(manager: pluggy.PluginManager, plugin: Plugin, hook: str, arguments: dict[str, object]) -> list[Any]:

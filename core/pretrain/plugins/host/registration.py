@@ -9,6 +9,7 @@ import pluggy
 
 from pretrain.errors import BackendError, did_you_mean
 from pretrain.plugins import BACKENDS, CONTRACT, PROJECT, hookspecs
+from pretrain.plugins.contract import removal_of
 from pretrain.plugins.host.discovery import Role
 
 if TYPE_CHECKING:
@@ -38,6 +39,16 @@ def register(plugins: Iterable[Plugin]) -> pluggy.PluginManager:
             raise _fault(plugin, "is registered twice: two entry points name the same module") from exc
         _check(manager, plugin)
     return manager
+
+
+def removal_notices(manager: pluggy.PluginManager, plugins: Iterable[Plugin]) -> tuple[str, ...]:
+    """Return one line for each hook that a plugin implements and a later contract removes."""
+    return tuple(
+        f"{plugin.installed.label} implements {caller.name}; {removal_of(caller.spec.function)}"
+        for plugin in plugins
+        for caller in manager.get_hookcallers(plugin.hooks) or ()
+        if caller.spec and removal_of(caller.spec.function)
+    )
 
 
 def _check(manager: pluggy.PluginManager, plugin: Plugin) -> None:
