@@ -60,7 +60,10 @@ def shared_data():
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Have one worker run all tests that start several processes; two at a time would compete for the cores."""
+    """Have one worker run all tests whose ranks compute; two at a time would compete for the cores.
+
+    Those of tests/launch mostly wait, so that any worker runs them beside the others.
+    """
     for item in items:
         # Every one of a backend asks the same two ranks, or the same trainings.
         is_of_kit = item.name.startswith("test_two_ranks") or "::TestTraining::" in item.nodeid

@@ -172,17 +172,25 @@ COMPILE = ("kernels.compile=layer",)
 COMPILED = {
     name: Case(model, (*layout, *COMPILE), last=SAVED_AT + 2)
     for name, model, layout in [
+        ("sequence, gated", LLAMA, (*TP, *SP)),
+        ("recompute", GPT2, (*TP, *RECOMPUTE)),
+        ("selective recompute, bf16", BF16, (*TP, "recompute.granularity=selective")),
+        ("pipeline, masked", MASKED, PP),
+        ("interleaved, parallel residual", NEOX, (*PP, *INTERLEAVED)),
+        ("distributed optimizer, overlapped", GPT2, (*ZERO1, *OVERLAP)),
+    ]
+}
+COMPILED_FULL = {
+    name: Case(model, (*layout, *COMPILE), last=SAVED_AT + 2)
+    for name, model, layout in [
         ("tensor", GPT2, TP),
         ("sequence", GPT2, (*TP, *SP)),
         ("parallel residual", NEOX, TP),
         ("gated", LLAMA, TP),
         ("pipeline", GPT2, PP),
-        ("interleaved", NEOX, (*PP, *INTERLEAVED)),
-        ("recompute", GPT2, (*TP, *RECOMPUTE)),
-        ("selective recompute", GPT2, (*TP, "recompute.granularity=selective")),
         ("data", GPT2, OVERLAP),
         ("distributed optimizer", GPT2, ZERO1),
-        ("masked", MASKED, PP),
         ("bf16", BF16, TP),
     ]
 }
+"""Each feature alone; COMPILED has them in pairs."""

@@ -7,7 +7,7 @@ import torch
 
 from engine import ranks, tiny
 from engine.comparison import check
-from engine.layouts import COMPILE, COMPILED, GPT2, LLAMA, NEOX, SAVED_AT, Case
+from engine.layouts import COMPILE, COMPILED, COMPILED_FULL, GPT2, LLAMA, NEOX, SAVED_AT, Case
 from pretrain.model import compiled
 
 
@@ -20,6 +20,18 @@ def two_ranks(tmp_path_factory):
 @pytest.mark.parametrize("name", COMPILED)
 def test_two_ranks_train_as_one_that_compiles_nothing(name, two_ranks):
     check(two_ranks[name], COMPILED[name])
+
+
+@pytest.fixture(scope="module")
+def two_ranks_one_feature(tmp_path_factory):
+    return ranks.run("COMPILED_FULL", 2, tmp_path_factory.mktemp("compiled"), program="engine.compiled_rank")
+
+
+@pytest.mark.full
+@pytest.mark.ranks
+@pytest.mark.parametrize("name", COMPILED_FULL)
+def test_two_ranks_with_one_feature_train_as_one_that_compiles_nothing(name, two_ranks_one_feature):
+    check(two_ranks_one_feature[name], COMPILED_FULL[name])
 
 
 @pytest.mark.slow

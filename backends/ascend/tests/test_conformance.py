@@ -1,9 +1,16 @@
-"""The ascend backend against the conformance kit. Where there is no NPU every test is skipped, with what is missing.
+"""The ascend backend against the conformance kit. Without an NPU the module is skipped, with what is missing.
 
 `make test-ascend` runs them on a simulated NPU, which says nothing of CANN's kernels. Without one, test_documented_*.py
 hold the same kernels against operators written from their documentation.
 """
 
+import pytest
+
+from pretrain.plugins.backend import Unavailable
 from pretrain.testing.suite import *  # noqa: F403
+from pretrain_ascend.backend import AscendBackend
 
 BACKEND = "ascend"
+
+if isinstance(answer := AscendBackend().availability(), Unavailable):
+    pytest.skip(f"no NPU: {answer.reason}", allow_module_level=True)
