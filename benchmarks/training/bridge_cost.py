@@ -54,7 +54,7 @@ def main() -> None:
 
 def observe(spent: dict) -> None:
     """Time every look-up on the bridge's object, and every call of a function that it returns."""
-    from pretrain.bridge.names import DeviceNames
+    from pretrain.bridge.megatron.names import DeviceNames
 
     look_up = object.__getattribute__
 

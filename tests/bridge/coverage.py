@@ -6,12 +6,12 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from pretrain.bridge.translate import DEVICE, translate
+from pretrain.bridge.megatron.translate import DEVICE, translate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pretrain.bridge.names import DeviceNames
+    from pretrain.bridge.megatron.names import DeviceNames
 
 CUDA_TEXT = re.compile(r"/?cuda(:.*)?|torch\.cuda\..*")
 """Strings that name the device; "cuda_graph" and sentences in messages do not."""

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from bridge import zero
 from pretrain.bridge import deepspeed as bridge
-from pretrain.bridge.names import HostStream
+from pretrain.bridge.megatron.names import HostStream
 from pretrain.cpu.backend import CpuBackend
 from pretrain.plugins.backend import Memory
 
@@ -20,7 +20,7 @@ bridge.install(CpuBackend())
 from deepspeed.accelerator import real_accelerator  # noqa: E402
 from deepspeed.accelerator.abstract_accelerator import DeepSpeedAccelerator  # noqa: E402
 
-from pretrain.bridge.accelerator import DeviceAccelerator, make_accelerator  # noqa: E402
+from pretrain.bridge.deepspeed.accelerator import DeviceAccelerator, make_accelerator  # noqa: E402
 
 
 class Loom(CpuBackend):

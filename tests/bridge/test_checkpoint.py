@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from engine import tiny
-from pretrain.bridge.checkpoint import _write_all
+from pretrain.bridge.megatron.checkpoint import _write_all
 from pretrain.checkpoint import storage
 from pretrain.errors import CheckpointError
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bridge.coverage import unknown_names
-from pretrain.bridge.names import DeviceNames
+from pretrain.bridge.megatron.names import DeviceNames
 from pretrain.cpu.backend import CpuBackend
 
 UNREACHED_MODULES = {

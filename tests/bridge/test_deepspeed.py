@@ -74,7 +74,7 @@ WITH_APEX = """
 import torch, torch.distributed as dist
 from bridge import zero
 from pretrain.bridge import deepspeed as bridge
-from pretrain.bridge.zero_state import MAIN, zero_state
+from pretrain.bridge.deepspeed.zero_state import MAIN, zero_state
 from pretrain.cpu.backend import CpuBackend
 
 deepspeed = bridge.install(CpuBackend())

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from pretrain.bridge.loader import PACKAGE, Finder, TranslatingLoader
-from pretrain.bridge.names import DeviceNames
+from pretrain.bridge.megatron.loader import PACKAGE, Finder, TranslatingLoader
+from pretrain.bridge.megatron.names import DeviceNames
 from pretrain.cpu.backend import CpuBackend
 
 SOURCE = "import torch\nwhere = torch.cuda.current_device()\n"

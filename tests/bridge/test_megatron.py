@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from pretrain.bridge import megatron
-from pretrain.bridge.loader import PACKAGE, Finder
+from pretrain.bridge.megatron.loader import PACKAGE, Finder
 from pretrain.cpu.backend import CpuBackend
 from pretrain.errors import BackendError
 

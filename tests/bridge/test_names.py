@@ -8,12 +8,12 @@ import sys
 import pytest
 import torch
 
-from pretrain.bridge.names import DeviceNames
+from pretrain.bridge.megatron.names import DeviceNames
 from pretrain.cpu.backend import CpuBackend
 
 MADE_UP_DEVICE = """
 import types, torch
-from pretrain.bridge.names import DeviceNames
+from pretrain.bridge.megatron.names import DeviceNames
 from pretrain.plugins.backend import Available, Backend
 
 torch.utils.rename_privateuse1_backend("loom")

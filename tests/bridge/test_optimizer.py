@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from megatron.core.optimizer.optimizer import MixedPrecisionOptimizer
 
 from engine import tiny
-from pretrain.bridge.optimizer import clip_by_norm, copy_tensors
+from pretrain.bridge.megatron.optimizer import clip_by_norm, copy_tensors
 from pretrain.cpu.backend import CpuBackend
 
 

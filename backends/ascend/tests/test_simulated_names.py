@@ -8,7 +8,7 @@ import pytest
 
 from bridge.coverage import unknown_names
 from bridge.test_coverage import UNREACHED_NAMES, imported, unreached
-from pretrain.bridge.names import DeviceNames
+from pretrain.bridge.megatron.names import DeviceNames
 from pretrain.plugins.backend import Unavailable
 from pretrain_ascend.backend import AscendBackend
 

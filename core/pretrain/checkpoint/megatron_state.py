@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from megatron.core.optimizer import MegatronOptimizer
 
-    from pretrain.bridge.zero_scale import LossScaler
+    from pretrain.bridge.deepspeed.zero_scale import LossScaler
     from pretrain.checkpoint.contents import Counters
 
 PREFIX = "optimizer.state"

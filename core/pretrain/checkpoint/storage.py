@@ -16,7 +16,7 @@ from megatron.core import dist_checkpointing
 from megatron.core.dist_checkpointing.core import CheckpointingException
 from torch.distributed.checkpoint.api import CheckpointException
 
-from pretrain.bridge import checkpoint as bridge_checkpoint
+from pretrain.bridge.megatron import checkpoint as bridge_checkpoint
 from pretrain.checkpoint import checksums, generators
 from pretrain.checkpoint.contents import Loaded
 from pretrain.checkpoint.digest import Recorder

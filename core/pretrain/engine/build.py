@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pretrain.bridge import checkpoint as bridge_checkpoint
+from pretrain.bridge.megatron import checkpoint as bridge_checkpoint
 from pretrain.engine import groups
 from pretrain.engine.kernels import attention_of_layer, negotiate_collectives, negotiate_kernels
 from pretrain.engine.megatron.engine import MegatronEngine

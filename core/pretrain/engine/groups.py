@@ -15,7 +15,7 @@ from megatron.core import parallel_state
 from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
 from torch.distributed.rendezvous import rendezvous
 
-from pretrain.bridge import groups as bridge_groups
+from pretrain.bridge.megatron import groups as bridge_groups
 from pretrain.engine.deepspeed.offload import swap_folders
 
 if TYPE_CHECKING:

@@ -23,14 +23,14 @@ from pretrain.plugins.host.members import take_device
 from pretrain.plugins.host.readiness import require_compilation, require_dtype, require_overlap
 from pretrain.plugins.negotiation.kernel_errors import naming_kernels
 from pretrain.recipe.layout import lay_out
-from pretrain.training import run_files
+from pretrain.training.reporting import run_files
 from pretrain.training.batch_sizes import BatchSizes, Length, total_iterations
 from pretrain.training.continuation import continue_prompt
 from pretrain.training.garbage import Garbage
-from pretrain.training.interval import Interval
+from pretrain.training.reporting.interval import Interval
 from pretrain.training.loop import Training
-from pretrain.training.meter import Meter
-from pretrain.training.run_logger import RunLogger
+from pretrain.training.reporting.meter import Meter
+from pretrain.training.reporting.run_logger import RunLogger
 from pretrain.training.saving import Saving, start_from
 from pretrain.training.stopping import Stopping
 from pretrain.training.training_data import TrainingData

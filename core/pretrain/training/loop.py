@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pretrain.training.health import check_loss_scale, is_broken, not_finite
-from pretrain.training.target import verdict
+from pretrain.training.reporting.target import verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pretrain.training.batch_sizes import Length
     from pretrain.training.evaluation import Evaluation, Split
     from pretrain.training.garbage import Garbage
-    from pretrain.training.meter import Meter
+    from pretrain.training.reporting.meter import Meter
     from pretrain.training.progress import Progress
     from pretrain.training.saving import Saving
     from pretrain.training.stopping import Stopping

@@ -33,7 +33,7 @@ def train(recipe: Recipe, *, backend_name: str, run_dir: Path, resume: bool, wor
     megatron.install(plugins.backend)
     from pretrain.training.assembly import assemble  # noqa: PLC0415  imports megatron.core: after the bridge
     from pretrain.training.determinism import deterministic  # noqa: PLC0415
-    from pretrain.training.run_files import finish  # noqa: PLC0415
+    from pretrain.training.reporting.run_files import finish  # noqa: PLC0415
 
     with (
         deterministic(is_wanted=recipe.train.deterministic_mode),

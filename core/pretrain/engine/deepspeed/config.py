@@ -62,6 +62,6 @@ def _precision(recipe: Recipe) -> dict[str, Any]:
     if precision.dtype == "fp16":
         config["fp16"] = {
             "enabled": True,
-            "loss_scale": precision.loss_scale or 0,  # 0: dynamic, by pretrain.bridge.zero_scale
+            "loss_scale": precision.loss_scale or 0,  # 0: dynamic, by pretrain.bridge.deepspeed.zero_scale
         }
     return config

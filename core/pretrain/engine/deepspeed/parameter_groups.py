@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pretrain.bridge.zero_weights import full_shape
+from pretrain.bridge.deepspeed.zero_weights import full_shape
 
 if TYPE_CHECKING:
     from torch import nn

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from megatron.core import parallel_state
 
-from pretrain.bridge import mpu
-from pretrain.bridge.zero_files import read_in_turn
+from pretrain.bridge.deepspeed import mpu
+from pretrain.bridge.deepspeed.zero_files import read_in_turn
 from pretrain.engine.deepspeed.config import deepspeed_config
 from pretrain.errors import RecipeError
 

@@ -14,7 +14,7 @@ from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.tensor_parallel import param_is_not_tensor_parallel_duplicate
 from megatron.core.transformer.module import param_is_not_shared
 
-from pretrain.bridge import optimizer as bridge_optimizer
+from pretrain.bridge.megatron import optimizer as bridge_optimizer
 from pretrain.checkpoint.megatron_state import MegatronState
 from pretrain.engine import token_loss
 from pretrain.engine.forward import forward_logits, forward_loss, prompt_batch

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pretrain.plugins.negotiation.kernel_table import KernelTable
     from pretrain.recipe import Recipe
     from pretrain.recipe.layout import Layout
-    from pretrain.training.run_logger import RunLogger
+    from pretrain.training.reporting.run_logger import RunLogger
 
 RECIPE = "recipe.yml"
 REPORT = "report.html"

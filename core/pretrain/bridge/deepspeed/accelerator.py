@@ -10,7 +10,7 @@ import torch
 from deepspeed.accelerator.abstract_accelerator import DeepSpeedAccelerator
 from deepspeed.ops.op_builder import cpu as host_ops
 
-from pretrain.bridge.names import DeviceNames
+from pretrain.bridge.megatron.names import DeviceNames
 from pretrain.plugins.backend import Available
 
 if TYPE_CHECKING:

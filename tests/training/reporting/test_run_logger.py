@@ -9,7 +9,7 @@ import pytest
 from observe.conftest import train_record
 from pretrain.observe.records import EvalRecord
 from pretrain.training.progress import Progress
-from pretrain.training.run_logger import RunLogger
+from pretrain.training.reporting.run_logger import RunLogger
 
 __all__ = ["train_record"]
 

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pretrain.atomic_files import replacing
-from pretrain.bridge import translate
+from pretrain.bridge.megatron import translate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import CodeType, ModuleType
 
-    from pretrain.bridge.names import DeviceNames
+    from pretrain.bridge.megatron.names import DeviceNames
 
 PACKAGE = "megatron.core"
 

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from pretrain.observe.throughput import Speedometer
     from pretrain.observe.timers import PhaseTimers
     from pretrain.recipe import Recipe
-    from pretrain.training.interval import Interval, Totals
+    from pretrain.training.reporting.interval import Interval, Totals
     from pretrain.training.progress import Progress
-    from pretrain.training.run_logger import RunLogger
+    from pretrain.training.reporting.run_logger import RunLogger
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,7 +7,7 @@ import sys
 import warnings
 from typing import TYPE_CHECKING
 
-from pretrain.bridge.loader import PACKAGE, Finder
+from pretrain.bridge.megatron.loader import PACKAGE, Finder
 from pretrain.errors import BackendError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def install(backend: Backend) -> None:
     if PACKAGE in sys.modules:
         msg = f"{PACKAGE} was imported before the bridge for {backend.device_type}. Install the bridge first."
         raise BackendError(msg)
-    from pretrain.bridge.names import DeviceNames  # noqa: PLC0415  torch is imported only from here on
+    from pretrain.bridge.megatron.names import DeviceNames  # noqa: PLC0415  torch is imported only from here on
 
     sys.meta_path.insert(0, Finder(DeviceNames(backend)))
     if backend.device_type == "cpu":

@@ -54,7 +54,7 @@ def install(backend: Backend) -> ModuleType:
         raise BackendError(msg) from error
     from deepspeed.accelerator import get_accelerator, set_accelerator  # noqa: PLC0415
 
-    from pretrain.bridge.accelerator import OfBackend, make_accelerator  # noqa: PLC0415  it imports deepspeed
+    from pretrain.bridge.deepspeed.accelerator import OfBackend, make_accelerator  # noqa: PLC0415  it imports deepspeed
 
     accelerator = get_accelerator()
     if imported and accelerator.device_name() != backend.device_type:

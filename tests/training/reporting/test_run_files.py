@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 from pretrain.plugins.negotiation.kernel_table import KernelTable
 from pretrain.recipe import lay_out, make_recipe
-from pretrain.training.run_files import log_header
+from pretrain.training.reporting.run_files import log_header
 from recipe.smallest import SMALLEST
 
 

@@ -1,0 +1,1 @@
+"""Measurements, records, logs and files of a run."""
