@@ -18,12 +18,12 @@ from pretrain.observe.throughput import Speedometer
 from pretrain.observe.timers import PhaseTimers
 from pretrain.recipe.layout import lay_out
 from pretrain.training.batch_sizes import BatchSizes, Length, total_iterations
-from pretrain.training.reporting.interval import Interval
 from pretrain.training.loop import Training
-from pretrain.training.reporting.meter import Meter
 from pretrain.training.progress import Progress
-from pretrain.training.saving import Saving
+from pretrain.training.reporting.interval import Interval
+from pretrain.training.reporting.meter import Meter
 from pretrain.training.reporting.target import verdict
+from pretrain.training.saving import Saving
 
 pytestmark = pytest.mark.usefixtures("alone")
 

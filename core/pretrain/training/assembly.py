@@ -23,12 +23,12 @@ from pretrain.plugins.host.members import take_device
 from pretrain.plugins.host.readiness import require_compilation, require_dtype, require_overlap
 from pretrain.plugins.negotiation.kernel_errors import naming_kernels
 from pretrain.recipe.layout import lay_out
-from pretrain.training.reporting import run_files
 from pretrain.training.batch_sizes import BatchSizes, Length, total_iterations
 from pretrain.training.continuation import continue_prompt
 from pretrain.training.garbage import Garbage
-from pretrain.training.reporting.interval import Interval
 from pretrain.training.loop import Training
+from pretrain.training.reporting import run_files
+from pretrain.training.reporting.interval import Interval
 from pretrain.training.reporting.meter import Meter
 from pretrain.training.reporting.run_logger import RunLogger
 from pretrain.training.saving import Saving, start_from

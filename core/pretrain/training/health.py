@@ -9,8 +9,8 @@ from pretrain.errors import TrainingError
 if TYPE_CHECKING:
     from pretrain.engine.protocol import Engine
     from pretrain.recipe import Recipe
-    from pretrain.training.reporting.interval import Interval, Totals
     from pretrain.training.progress import Progress
+    from pretrain.training.reporting.interval import Interval, Totals
     from pretrain.training.saving import Saving
 
 MAX_CONSECUTIVE_OVERFLOWS = 50

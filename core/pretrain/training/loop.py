@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from pretrain.training.batch_sizes import Length
     from pretrain.training.evaluation import Evaluation, Split
     from pretrain.training.garbage import Garbage
-    from pretrain.training.reporting.meter import Meter
     from pretrain.training.progress import Progress
+    from pretrain.training.reporting.meter import Meter
     from pretrain.training.saving import Saving
     from pretrain.training.stopping import Stopping
 

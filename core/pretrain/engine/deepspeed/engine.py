@@ -12,11 +12,10 @@ from megatron.core import parallel_state
 from megatron.core.tensor_parallel import param_is_not_tensor_parallel_duplicate
 
 from pretrain.bridge import deepspeed as bridge_deepspeed
-from pretrain.bridge.deepspeed import mpu
-from pretrain.bridge.deepspeed import zero_scale
+from pretrain.bridge.deepspeed import mpu, zero_scale
 from pretrain.bridge.deepspeed.overflow import watch_overflow
-from pretrain.bridge.megatron.optimizer import clip_by_norm
 from pretrain.bridge.deepspeed.zero_weights import own_part
+from pretrain.bridge.megatron.optimizer import clip_by_norm
 from pretrain.checkpoint.deepspeed_state import DeepSpeedState
 from pretrain.engine import token_loss
 from pretrain.engine.deepspeed.config import deepspeed_config

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from pretrain.observe.throughput import Speedometer
     from pretrain.observe.timers import PhaseTimers
     from pretrain.recipe import Recipe
-    from pretrain.training.reporting.interval import Interval, Totals
     from pretrain.training.progress import Progress
+    from pretrain.training.reporting.interval import Interval, Totals
     from pretrain.training.reporting.run_logger import RunLogger
 
 
