@@ -13,7 +13,7 @@ import torch
 
 from pretrain.cores import available_cores
 from pretrain.cpu import plugin
-from pretrain.cpu.dropout import Dropping
+from pretrain.cpu.dropout import DropoutMask
 from pretrain.plugins.offer import Decline, Offer
 from pretrain.plugins.requests import Mask
 from pretrain.testing import examples
@@ -94,9 +94,9 @@ def test_a_second_backward_through_overwritten_logits_is_an_error():
 
 @pytest.mark.parametrize("probability", [1e-5, 0.1, 1 / 3, 0.9])
 def test_dropping_keeps_the_expectation(probability):
-    dropping = Dropping(probability)
-    rate = dropping.draw(torch.Size([1_000_003])).double().mean().item()
-    rounded = 1 - 1 / dropping.scale
+    dropout_mask = DropoutMask(probability)
+    rate = dropout_mask.draw(torch.Size([1_000_003])).double().mean().item()
+    rounded = 1 - 1 / dropout_mask.scale
     assert abs(rounded - probability) <= 2**-16
     assert abs(rate - rounded) < 6 * (rounded * (1 - rounded) / 1e6) ** 0.5
 
@@ -104,14 +104,14 @@ def test_dropping_keeps_the_expectation(probability):
 @pytest.mark.parametrize("probability", [0.0, 1.0, -0.1, 1.5])
 def test_dropping_refuses_what_it_cannot_draw(probability):
     with pytest.raises(ValueError, match="only above 0 and below 1"):
-        Dropping(probability)
+        DropoutMask(probability)
 
 
 def test_half_precision_is_multiplied_in_fp32_where_the_cpu_has_no_fp16(monkeypatch):
-    monkeypatch.setattr("pretrain.cpu.products._multiplies_fp16", lambda: False)
-    assert plugin.pretrain_linear(examples.linear(torch.float16)).name == "fp32_products"
+    monkeypatch.setattr("pretrain.cpu.matmul._multiplies_fp16", lambda: False)
+    assert plugin.pretrain_linear(examples.linear(torch.float16)).name == "fp32_matmul"
     assert plugin.pretrain_linear(examples.linear(torch.bfloat16)) is None
-    monkeypatch.setattr("pretrain.cpu.products._multiplies_fp16", lambda: True)
+    monkeypatch.setattr("pretrain.cpu.matmul._multiplies_fp16", lambda: True)
     assert plugin.pretrain_linear(examples.linear(torch.float16)) is None
 
 

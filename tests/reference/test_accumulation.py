@@ -11,7 +11,7 @@ import torch
 
 from pretrain.plugins.requests import LinearRequest
 from pretrain.reference import accumulation
-from pretrain.reference.accumulation import add_product, after_the_product, in_the_product, rounded, way_of
+from pretrain.reference.accumulation import accumulation_for, add_matmul, fused_add, rounded, separate_add
 from pretrain.reference.linear import Linear
 
 CPU = torch.device("cpu")
@@ -50,10 +50,10 @@ def operations():
         for name, function in functions.items():
             library.impl(name.replace("_dtype", ".dtype"), function, "CPU")
 
-    way_of.cache_clear()
+    accumulation_for.cache_clear()
     yield give
     library._destroy()
-    way_of.cache_clear()
+    accumulation_for.cache_clear()
 
 
 @pytest.mark.parametrize("dtype", HALF, ids=str)
@@ -61,16 +61,16 @@ def operations():
     ("there", "way"),
     [
         ({}, rounded),
-        ({"mm_dtype": mm}, after_the_product),
-        ({"mm_dtype": mm, "addmm_dtype_out": addmm_out}, in_the_product),
-        ({"mm_dtype": mm, "addmm_dtype_out": addmm_out_that_refuses}, after_the_product),
-        ({"mm_dtype": mm, "addmm_dtype_out": addmm_out_that_forgets}, after_the_product),
+        ({"mm_dtype": mm}, separate_add),
+        ({"mm_dtype": mm, "addmm_dtype_out": addmm_out}, fused_add),
+        ({"mm_dtype": mm, "addmm_dtype_out": addmm_out_that_refuses}, separate_add),
+        ({"mm_dtype": mm, "addmm_dtype_out": addmm_out_that_forgets}, separate_add),
         ({"mm_dtype": mm_that_rounds}, rounded),
     ],
 )
 def test_a_device_is_asked_what_it_has_and_what_that_computes(operations, there, way, dtype):
     operations(**there)
-    assert way_of(CPU, torch.float32, dtype) is way
+    assert accumulation_for(CPU, torch.float32, dtype) is way
 
 
 @pytest.mark.parametrize("dtype", HALF, ids=str)
@@ -97,13 +97,13 @@ def test_elsewhere_each_product_is_rounded_once(dtype, tolerance):
     generator = torch.Generator().manual_seed(1)
     a, b = torch.randn(40, 96, generator=generator).to(dtype), torch.randn(96, 24, generator=generator).to(dtype)
     total = torch.zeros(40, 24)
-    add_product(total, a, b)
+    add_matmul(total, a, b)
     expected = a.double() @ b.double()
     assert (total.double() - expected).abs().max() < tolerance * expected.abs().max()
 
 
 def test_one_dtype_needs_no_question(monkeypatch):
-    monkeypatch.setattr(accumulation, "way_of", lambda *_: pytest.fail("asked"))
+    monkeypatch.setattr(accumulation, "accumulation_for", lambda *_: pytest.fail("asked"))
     total = torch.ones(2, 2, dtype=torch.bfloat16)
-    add_product(total, torch.ones(2, 3, dtype=torch.bfloat16), torch.ones(3, 2, dtype=torch.bfloat16))
+    add_matmul(total, torch.ones(2, 3, dtype=torch.bfloat16), torch.ones(3, 2, dtype=torch.bfloat16))
     assert total.tolist() == [[4, 4], [4, 4]]

@@ -21,10 +21,12 @@ DONE = (
     "core/pretrain/bridge/",
     "core/pretrain/collective_errors.py",
     "core/pretrain/cores.py",
+    "core/pretrain/cpu/",
     "core/pretrain/data/",
     "core/pretrain/errors.py",
     "core/pretrain/model/",
     "core/pretrain/observe/",
+    "core/pretrain/reference/",
     "core/pretrain/tokenizer_types.py",
 )
 """Folders and files that follow these rules so far. Once it names all of `FOLDERS`, it goes."""

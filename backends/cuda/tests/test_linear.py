@@ -10,7 +10,7 @@ import torch
 
 from pretrain.plugins.offer import Decline, Offer
 from pretrain.plugins.requests import LinearRequest
-from pretrain.reference.accumulation import add_product, rounded, way_of
+from pretrain.reference.accumulation import accumulation_for, add_matmul, rounded
 from pretrain_cuda import linear
 
 
@@ -83,11 +83,11 @@ def test_without_apex_a_gpu_keeps_the_product_in_fp32(device, dtype):
     """To 1e-5 of the largest entry, which a rounded product misses by far. Not seen on a GPU yet."""
     if device.type != "cuda":
         pytest.skip("the operations of torch that it needs are CUDA's alone; tests/reference has stand-ins")
-    assert way_of(device, torch.float32, dtype) is not rounded
+    assert accumulation_for(device, torch.float32, dtype) is not rounded
     generator = torch.Generator().manual_seed(1)
     grad, x = (torch.randn(512, size, generator=generator).to(dtype) for size in (384, 256))
     total = torch.randn(384, 256, generator=generator)
     expected = total.double() + grad.double().t() @ x.double()
     found = total.to(device)
-    add_product(found, grad.to(device).t(), x.to(device))
+    add_matmul(found, grad.to(device).t(), x.to(device))
     assert (found.cpu().double() - expected).abs().max() < 1e-5 * expected.abs().max()

@@ -1,1 +1,1 @@
-"""The cpu backend: the smallest complete backend, and kernels that are fast on a CPU."""
+"""The cpu backend: the smallest complete backend, with fast kernels for CPUs."""

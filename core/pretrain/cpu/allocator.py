@@ -1,4 +1,4 @@
-"""Memory that the process gives back to itself instead of to the system."""
+"""Keep freed memory in the process instead of returning it to the system."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _M_MMAP_MAX = -4
 
 
 def keep_freed_memory() -> None:
-    """Let glibc's malloc keep what is freed, for the next tensor of the step.
+    """Let glibc's malloc keep freed memory for the next tensors of the step.
 
     By default glibc maps every block over 32 MiB anew, and trims the heap's end; the kernel then zeroes the pages of
     activations and gradients again in every step. That took 15 to 20 % of a step of four GPT-2 blocks and their

@@ -1,4 +1,4 @@
-"""Which attention kernels the CPU has for a request."""
+"""Attention kernels of the CPU for a request."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from pretrain.plugins.requests import AttentionRequest
 
 TORCH = f"torch {torch.__version__}"
-"""Provider of the kernels that are torch's own."""
+"""Provider of torch's own kernels."""
 
 STORED_UP_TO = 2048
-"""Tokens of a sequence up to which "tiled" comes first: about there the lower triangle of the weights, n * s / 2 for
-each token, outweighs all other activations of a layer, about 17 * n * d with heads of 64."""
+"""Sequence length up to which "tiled" comes first. Beyond about that length the lower triangle of the weights, n * s /
+2 per token, is larger than all other activations of a layer, about 17 * n * d with heads of 64."""
 
 
 def answers(request: AttentionRequest) -> list[Offer | Decline]:
-    """Return the kernels for a request, the best one first."""
+    """Return the kernels for a request, best first."""
     tiled, recomputed = _tiled(request, "tiled", "triangle"), _tiled(request, "recomputed", "flash")
     first = [tiled, recomputed] if request.seq_length <= STORED_UP_TO else [recomputed, tiled]
     return [*first, _sdpa(request)]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from pretrain.reference.precision import wide
+from pretrain.reference.precision import accumulation_dtype
 from pretrain.reference.vocabulary import own_slice
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ BLOCK = 1 << 20
 class CrossEntropy:
     """A `CrossEntropyFn`.
 
-    fp32 logits become the softmax in place. 16-bit ones stay, and their fp32 softmax is computed again in the backward
-    pass: cheaper than to store it, and the gradient is rounded only once.
+    fp32 logits become the softmax in place. fp16 and bf16 logits are kept, and their fp32 softmax is recomputed in the
+    backward pass: that is cheaper than storing it, and the gradient is rounded only once.
     """
 
     def __init__(self, request: CrossEntropyRequest) -> None:
@@ -44,20 +44,20 @@ class _CrossEntropy(torch.autograd.Function):
     def forward(ctx: Any, logits: Tensor, target: Tensor, vocab_size: int, group: ProcessGroup | None) -> Tensor:
         part = own_slice(logits.shape[-1], vocab_size, group)
         column, is_here = part.find(target.reshape(-1, 1))
-        rows = logits.detach().reshape(-1, part.columns)  # autograd refuses to save a view of the logits
-        dtype = wide(logits.dtype)
+        rows = logits.detach().reshape(-1, part.columns)  # autograd cannot save a view of the logits
+        dtype = accumulation_dtype(logits.dtype)
         picked = rows.gather(1, column).to(dtype).masked_fill_(~is_here, 0)
-        rows[:, part.entries :] = 0  # the gradient of padding, already
+        rows[:, part.entries :] = 0  # is already the gradient of the padding
         maximum = torch.full_like(picked, -torch.inf)
         total = torch.zeros_like(picked)
         for block, maxima, totals in _blocks(part, rows, maximum, total):
             entries = _in_cache(block[:, : part.entries], dtype)
             torch.amax(entries, dim=1, keepdim=True, out=maxima)
             _softmax_(entries)
-            # The largest weight is exp(0) / sum: the sum of exponentials without another pass.
+            # The largest weight is exp(0) / sum, which gives the sum of exponentials without another pass.
             torch.amax(entries, dim=1, keepdim=True, out=totals).reciprocal_()
         whole_maximum, whole_total, picked = _over_ranks(maximum, total, picked, group)
-        # Of the softmax over this rank's columns, what it is worth over all.
+        # Factor from the softmax over this rank's columns to that over all columns.
         share = (maximum - whole_maximum).exp_().mul_(total).div_(whole_total)
         ctx.save_for_backward(rows, column, is_here, share)
         ctx.part, ctx.shape = part, logits.shape
@@ -88,7 +88,7 @@ def _blocks(part: Slice, *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
 
 
 def _in_cache(block: Tensor, dtype: torch.dtype) -> Tensor:
-    return block.to(dtype)  # the block itself where it has the dtype
+    return block.to(dtype)  # the block itself if it has the dtype
 
 
 def _softmax_(x: Tensor) -> None:

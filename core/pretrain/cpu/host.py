@@ -1,4 +1,4 @@
-"""What the operating system says about this machine and this process."""
+"""Facts about this machine and this process from the operating system."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
 def cpu_model() -> str:
-    """Return the CPU's name, or its architecture where the system does not tell the name."""
+    """Return the CPU's name, or its architecture if the system does not report the name."""
     if _CPUINFO.exists():
         for line in _CPUINFO.read_text(errors="replace").splitlines():
             if line.startswith("model name"):
@@ -28,7 +28,7 @@ def cpu_model() -> str:
 def memory(*, reset_peak: bool) -> Memory:
     """Return the resident set of this process and the memory of the machine, or of its container.
 
-    Outside Linux the peak is that of the whole process: it cannot be reset there, and what is in use is not known.
+    Outside Linux the peak is that of the whole process, because it cannot be reset, and the memory in use is unknown.
     """
     if not _STATUS.exists():
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -36,7 +36,7 @@ def memory(*, reset_peak: bool) -> Memory:
         return Memory(allocated=None, peak=peak if platform.system() == "Darwin" else peak * 1024, total=_total())
     fields = dict(line.split(":", 1) for line in _STATUS.read_text().splitlines())
     if reset_peak:
-        with suppress(OSError):  # a container may forbid it; the peak then stays that of the whole process
+        with suppress(OSError):  # a container may forbid it; then the peak is that of the whole process
             _CLEAR_REFS.write_text("5")  # man 5 proc: resets VmHWM to the current resident set
     return Memory(allocated=_bytes(fields["VmRSS"]), peak=_bytes(fields["VmHWM"]), total=_total())
 

@@ -1,4 +1,4 @@
-"""The cpu backend as a plugin. What it does not offer is fast enough as the reference has it.
+"""The cpu backend as a plugin. For operations without a kernel here, the reference is fast enough.
 
 benchmarks/training/cpu_kernels.py compares them. Left out: compiled activations, which cost seconds at the first step
 and are no faster than torch's eager GELU.
@@ -13,7 +13,7 @@ from pretrain.cpu.attention import TORCH
 from pretrain.cpu.backend import CpuBackend
 from pretrain.cpu.bias_dropout_add import BiasDropoutAdd
 from pretrain.cpu.cross_entropy import CrossEntropy
-from pretrain.cpu.products import product_dtype
+from pretrain.cpu.matmul import matmul_dtype
 from pretrain.cpu.softmax import Softmax
 from pretrain.plugins import hookimpl
 from pretrain.plugins.offer import Decline, Offer, offer_unless
@@ -44,19 +44,19 @@ def pretrain_backend() -> Backend:
 
 @hookimpl
 def pretrain_attention(request: AttentionRequest) -> Answer:
-    """Tiles of the lower triangle, and torch's flash attention."""
+    """Offer tiles of the lower triangle, and torch's flash attention."""
     return attention.answers(request)
 
 
 @hookimpl
 def pretrain_softmax(request: SoftmaxRequest) -> Answer:
-    """In place."""
+    """Offer a softmax in place."""
     return Offer(name="in_place", build=lambda _: Softmax(request))
 
 
 @hookimpl
 def pretrain_norm(request: NormRequest) -> Answer:
-    """Layer norm as torch has it; its RMS norm is made of single operations, as the reference is."""
+    """Offer torch's layer norm; torch's RMS norm consists of single operations, like the reference."""
     if request.kind != "LayerNorm":
         return Decline(name="torch", reason=f"kind {request.kind}; only LayerNorm")
     return Offer(name="torch", build=lambda _: TorchNorm(request), provider=TORCH)
@@ -64,7 +64,7 @@ def pretrain_norm(request: NormRequest) -> Answer:
 
 @hookimpl
 def pretrain_bias_dropout_add(request: BiasDropoutAddRequest) -> Answer:
-    """With a faster dropout; without dropout there is nothing to gain."""
+    """Offer a kernel with a faster dropout mask; without dropout the reference is as fast."""
     if not 0 < request.dropout < 1:
         return None
     return Offer(name="fast_dropout", build=lambda _: BiasDropoutAdd(request.dropout))
@@ -72,22 +72,22 @@ def pretrain_bias_dropout_add(request: BiasDropoutAddRequest) -> Answer:
 
 @hookimpl
 def pretrain_cross_entropy(request: CrossEntropyRequest) -> Answer:
-    """By blocks of rows, in place; always in fp32."""
+    """Offer cross entropy by blocks of rows, in place; always in fp32."""
     reason = "" if request.in_fp32 else "in_fp32 False (precision.fp16_lm_cross_entropy); only True"
     return offer_unless(reason, name="blocked", build=lambda _: CrossEntropy(request))
 
 
 @hookimpl
 def pretrain_linear(request: LinearRequest) -> Answer:
-    """The reference's, with products in fp32 where the CPU has none in fp16."""
-    dtype = product_dtype(request.dtype)
+    """Offer the reference with fp32 matmuls if the CPU has none in fp16."""
+    dtype = matmul_dtype(request.dtype)
     if dtype is request.dtype:
         return None
-    return Offer(name="fp32_products", build=lambda _: Linear(request, product_dtype=dtype))
+    return Offer(name="fp32_matmul", build=lambda _: Linear(request, matmul_dtype=dtype))
 
 
 @hookimpl
 def pretrain_optimizer(request: OptimizerRequest) -> Answer:
-    """The fused kernel that torch has for the CPU."""
+    """Offer torch's fused kernel for the CPU."""
     kernels = OptimizerKernels(adam=FusedAdam, gradient_norm=gradient_norm(request.device_type))
     return Offer(name="fused", build=lambda _: kernels, provider=TORCH)

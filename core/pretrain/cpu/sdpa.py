@@ -1,4 +1,4 @@
-"""torch's flash attention for the CPU, which never stores the weights."""
+"""torch's flash attention for the CPU; it never stores the weights."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from torch.nn import functional as F  # noqa: N812  torch's own alias
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from pretrain.cpu.products import product_dtype
+from pretrain.cpu.matmul import matmul_dtype
 from pretrain.plugins.requests import Mask
 from pretrain.reference.attention import to_context
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 class Sdpa:
-    """An `AttentionFn` without dropout. Scores stay in fp32; a query that sees no key gets zeros from torch."""
+    """An `AttentionFn` without dropout. Scores stay in fp32; a fully masked query gets zeros."""
 
     def __init__(self, request: AttentionRequest) -> None:
         self.mask, self.scale = request.mask, request.scale
         self.shares_keys = request.query_groups != request.heads
-        self.dtype = product_dtype(request.dtype)
+        self.dtype = matmul_dtype(request.dtype)
 
     def __call__(
         self,
@@ -37,7 +37,7 @@ class Sdpa:
         """Return the context [s, b, n * d] for query [s, b, n, d], key and value [s, b, g, d]."""
         self._check(query, key, mask)
         q, k, v = (_dense(x.to(self.dtype)).permute(1, 2, 0, 3) for x in (query, key, value))  # [b, n, s, d]
-        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):  # rather an error than torch's own fallback
+        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):  # an error is better than torch's own fallback
             context = F.scaled_dot_product_attention(
                 q,
                 k,
@@ -55,7 +55,7 @@ class Sdpa:
             msg = f"sdpa: built for the mask '{self.mask}', called {given} mask tensor"
             raise ValueError(msg)
         if self.mask is Mask.CAUSAL and query.shape[0] != key.shape[0]:
-            # torch aligns the first query with the first key, the contract the last ones.
+            # torch aligns the first query with the first key; our contract aligns the last ones.
             msg = f"sdpa: {query.shape[0]} queries and {key.shape[0]} keys under a causal mask; only equally many"
             raise ValueError(msg)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pretrain.reference.masks import masked_positions
-from pretrain.reference.precision import wide
+from pretrain.reference.precision import accumulation_dtype
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 class Softmax:
-    """A `SoftmaxFn` that saves nothing but the weights."""
+    """A `SoftmaxFn` that saves only the weights."""
 
     def __init__(self, request: SoftmaxRequest) -> None:
         self.mask, self.scale = request.mask, request.scale
-        # torch's CPU softmax exponentiates 16-bit scores in fp32; scaled they would be rounded before it.
-        self.dtype = wide(request.dtype) if request.in_fp32 and request.scale != 1 else request.dtype
+        # torch's CPU softmax exponentiates fp16 and bf16 scores in fp32; scaled scores would be rounded before that.
+        self.dtype = accumulation_dtype(request.dtype) if request.in_fp32 and request.scale != 1 else request.dtype
 
     def __call__(self, scores: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the weights [b, n, queries, keys] in the dtype of the scores."""

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pretrain.cpu.dropout import Dropping
-from pretrain.cpu.products import product_dtype
-from pretrain.reference.attention import by_group, scaled_product
+from pretrain.cpu.dropout import DropoutMask
+from pretrain.cpu.matmul import matmul_dtype
+from pretrain.reference.attention import by_group, scaled_matmul
 from pretrain.reference.masks import causal
-from pretrain.reference.precision import wide
+from pretrain.reference.precision import accumulation_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,35 +30,35 @@ class _Plan:
     rows: int
     scale: float
     divisor: float
-    dropping: Dropping | None
+    dropout_mask: DropoutMask | None
     stores: bool
 
     @property
     def whole_scale(self) -> float:
-        """What query times key is multiplied by in all."""
+        """Total factor of query times key."""
         return self.scale * self.divisor
 
     def tiles(self, length: int) -> Iterator[tuple[int, int]]:
-        """First query of every tile, and the one after its last; its keys are all before the latter."""
+        """Return the begin and end of every tile's queries; its keys are all those before the end."""
         return ((start, min(start + self.rows, length)) for start in range(0, length, self.rows))
 
 
 class Tiled:
     """An `AttentionFn` for causal masks, with dropout.
 
-    The weights of the lower triangle are stored for the backward pass, or computed again there: then what is dropped is
+    The weights of the lower triangle are stored for the backward pass, or recomputed there; then the dropout mask is
     drawn again too, from a copy of the generator. Both are faster than torch's flash attention.
     """
 
     def __init__(self, request: AttentionRequest, *, stores: bool) -> None:
-        self.dtype = product_dtype(request.dtype)
-        divisor = request.score_divisor if self.dtype.itemsize == 2 else 1.0  # fp32 scores need none
+        self.dtype = matmul_dtype(request.dtype)
+        divisor = request.score_divisor if self.dtype.itemsize == 2 else 1.0  # fp32 scores need no divisor
         self.plan = _Plan(
             groups=request.query_groups,
             rows=min(ROWS, request.block_size),
             scale=request.scale / divisor,
             divisor=divisor,
-            dropping=Dropping(request.dropout) if request.dropout else None,
+            dropout_mask=DropoutMask(request.dropout) if request.dropout else None,
             stores=stores,
         )
 
@@ -78,16 +78,16 @@ class _Tiled(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, plan: _Plan, training: bool) -> Tensor:
         keys, values = by_group(key, plan.groups), by_group(value, plan.groups)
-        dropping = plan.dropping if training else None
+        dropout_mask = plan.dropout_mask if training else None
         stores = plan.stores and any(ctx.needs_input_grad)
-        ctx.plan, ctx.generator_state = plan, torch.get_rng_state() if dropping and not plan.stores else None
+        ctx.plan, ctx.generator_state = plan, torch.get_rng_state() if dropout_mask and not plan.stores else None
         context = query.new_empty(query.shape)
         saved = []
         for start, end in plan.tiles(query.shape[0]):
             weights = _weights(by_group(query[start:end], plan.groups), keys[:, :end], end - start, plan)
-            dropped = dropping.draw(weights.shape) if dropping else None
-            products = torch.bmm(_kept(weights, dropped, plan), values[:, :end])
-            context[start:end] = _ungroup(products, context[start:end].shape)
+            dropped = dropout_mask.draw(weights.shape) if dropout_mask else None
+            rows = torch.bmm(_kept(weights, dropped, plan), values[:, :end])
+            context[start:end] = _ungroup(rows, context[start:end].shape)
             if stores:
                 saved += [weights, dropped]
         ctx.save_for_backward(query, key, value, *saved)
@@ -98,50 +98,50 @@ class _Tiled(torch.autograd.Function):
         query, key, value, *saved = ctx.saved_tensors
         plan: _Plan = ctx.plan
         keys, values = by_group(key, plan.groups), by_group(value, plan.groups)
-        # One tile after the other is added to these: in 16 bits that would round every time.
-        grad_keys, grad_values = (torch.zeros(x.shape, dtype=wide(x.dtype)) for x in (keys, values))
+        # The tiles are added to these one by one: in fp16 or bf16 every addition would round.
+        grad_keys, grad_values = (torch.zeros(x.shape, dtype=accumulation_dtype(x.dtype)) for x in (keys, values))
         grad_query, grad_context = torch.empty_like(query), grads[0].reshape(query.shape)
-        stored = zip(saved[::2], saved[1::2], strict=True) if plan.stores else _again(ctx, query, keys)
+        stored = zip(saved[::2], saved[1::2], strict=True) if plan.stores else _recomputed(ctx, query, keys)
         for (start, end), (weights, dropped) in zip(plan.tiles(query.shape[0]), stored, strict=True):
             grad_rows = by_group(grad_context[start:end], plan.groups)
-            _add_product(grad_values[:, :end], _kept(weights, dropped, plan).transpose(1, 2), grad_rows)
+            _add_matmul(grad_values[:, :end], _kept(weights, dropped, plan).transpose(1, 2), grad_rows)
             grad_weights = _kept(torch.bmm(grad_rows, values[:, :end].transpose(1, 2)), dropped, plan)
             grad_scores = torch._softmax_backward_data(grad_weights, weights, -1, weights.dtype)  # noqa: SLF001
             rows = by_group(query[start:end], plan.groups)
-            _add_product(grad_keys[:, :end], grad_scores.transpose(1, 2), rows, plan.whole_scale)
-            grad_rows = scaled_product(grad_scores, keys[:, :end], plan.whole_scale)
+            _add_matmul(grad_keys[:, :end], grad_scores.transpose(1, 2), rows, plan.whole_scale)
+            grad_rows = scaled_matmul(grad_scores, keys[:, :end], plan.whole_scale)
             grad_query[start:end] = _ungroup(grad_rows, grad_query[start:end].shape)
         return grad_query, _as_input(grad_keys, key), _as_input(grad_values, value), None, None
 
 
 def _weights(rows: Tensor, keys: Tensor, queries: int, plan: _Plan) -> Tensor:
     """Return softmax(scale * rows keys^T) [b * g, (n / g) * queries, keys]; only the tile's own square is masked."""
-    scores = scaled_product(rows, keys.transpose(1, 2), plan.scale)
+    scores = scaled_matmul(rows, keys.transpose(1, 2), plan.scale)
     by_query = scores.view(-1, queries, scores.shape[-1])  # [b * n, queries, keys]
     by_query[..., -queries:].masked_fill_(causal(queries, queries, scores.device), -torch.inf)
     if plan.divisor != 1:
-        return torch.softmax(scores.to(wide(scores.dtype)).mul_(plan.divisor), dim=-1).to(scores.dtype)
+        return torch.softmax(scores.to(accumulation_dtype(scores.dtype)).mul_(plan.divisor), dim=-1).to(scores.dtype)
     return torch.softmax(scores, dim=-1, out=scores)
 
 
-def _again(ctx: Any, query: Tensor, keys: Tensor) -> Iterator[tuple[Tensor, Tensor | None]]:
-    """Compute the weights of every tile, and what was dropped of them, as the forward pass did."""
+def _recomputed(ctx: Any, query: Tensor, keys: Tensor) -> Iterator[tuple[Tensor, Tensor | None]]:
+    """Compute the weights and the dropout mask of every tile again, as in the forward pass."""
     plan: _Plan = ctx.plan
-    dropping, generator = None, None
+    dropout_mask, generator = None, None
     if ctx.generator_state is not None:
-        dropping, generator = plan.dropping, torch.Generator().set_state(ctx.generator_state)
+        dropout_mask, generator = plan.dropout_mask, torch.Generator().set_state(ctx.generator_state)
     for start, end in plan.tiles(query.shape[0]):
         weights = _weights(by_group(query[start:end], plan.groups), keys[:, :end], end - start, plan)
-        yield weights, dropping.draw(weights.shape, generator) if dropping else None
+        yield weights, dropout_mask.draw(weights.shape, generator) if dropout_mask else None
 
 
 def _kept(x: Tensor, dropped: Tensor | None, plan: _Plan) -> Tensor:
-    if dropped is None or plan.dropping is None:
+    if dropped is None or plan.dropout_mask is None:
         return x
-    return x.masked_fill(dropped, 0).mul_(plan.dropping.scale)
+    return x.masked_fill(dropped, 0).mul_(plan.dropout_mask.scale)
 
 
-def _add_product(total: Tensor, a: Tensor, b: Tensor, scale: float = 1.0) -> None:
+def _add_matmul(total: Tensor, a: Tensor, b: Tensor, scale: float = 1.0) -> None:
     if total.dtype == a.dtype:
         total.baddbmm_(a, b, alpha=scale)
     else:

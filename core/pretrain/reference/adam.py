@@ -1,4 +1,4 @@
-"""Adam and AdamW shaped like apex's FusedAdam, and the gradient norm."""
+"""Adam and AdamW with the interface of apex's FusedAdam, and the gradient norm."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pretrain.reference.precision import wide
+from pretrain.reference.precision import accumulation_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 class Adam(torch.optim.Optimizer):
-    """The shape: one `step` for each parameter group, and `exp_avg` and `exp_avg_sq` for each parameter.
+    """Base with apex's state: one `step` per parameter group, and `exp_avg` and `exp_avg_sq` per parameter.
 
-    megatron-core builds it as it builds apex's: optimizer/__init__.py 347-363. How a group is updated is `_update`.
+    megatron-core builds it like apex's (_get_megatron_optimizer_based_on_param_groups). `_update` updates one group.
     """
 
     def __init__(
@@ -38,10 +38,10 @@ class Adam(torch.optim.Optimizer):
             params: parameters, or groups of them.
             lr: learning rate.
             betas: decay of the running means of the gradient and of its square.
-            eps: added to the square root of the second.
+            eps: added to the square root of the running mean of the square.
             weight_decay: decoupled from the gradient with `adam_w_mode` (Loshchilov and Hutter 2019,
-                arXiv 1711.05101), added to the gradient without (Kingma and Ba 2015, arXiv 1412.6980).
-            adam_w_mode: see there.
+                arXiv 1711.05101), otherwise added to the gradient (Kingma and Ba 2015, arXiv 1412.6980).
+            adam_w_mode: AdamW instead of Adam; see `weight_decay`.
         """
         self.adam_w_mode = adam_w_mode
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
@@ -86,7 +86,7 @@ class Adam(torch.optim.Optimizer):
 
 
 class ForeachAdam(Adam):
-    """In plain torch, a list of tensors at a time."""
+    """Adam in plain torch, with operations on lists of tensors."""
 
     def _update(
         self,
@@ -112,7 +112,7 @@ class ForeachAdam(Adam):
 
 
 class FusedAdam(Adam):
-    """With torch's fused kernel, which exists for the CPU, CUDA and Ascend: one pass over all tensors of a group."""
+    """Adam by torch's fused kernel for CPU, CUDA and Ascend: one pass over all tensors of a group."""
 
     def _update(
         self,
@@ -142,10 +142,10 @@ class FusedAdam(Adam):
 
 
 def gradient_norm(device_type: str) -> GradientNormFn:
-    """Return a `GradientNormFn` without host synchronization, whose error does not grow with the tensors.
+    """Return a `GradientNormFn` without host synchronization; its error does not grow with the size of the tensors.
 
-    torch adds up on the CPU one after the other: of 38 million entries, GPT-2's embedding, `_foreach_norm` in fp32 is
-    0.3 % off. By blocks of blocks it is 1e-6.
+    On the CPU torch sums sequentially: for the 38 million entries of GPT-2's embedding, `_foreach_norm` in fp32 is 0.3
+    % off. With blocks of blocks the error is 1e-6.
     """
 
     def norm(tensors: Sequence[Tensor]) -> Tensor:
@@ -154,7 +154,8 @@ def gradient_norm(device_type: str) -> GradientNormFn:
         small = [tensor for tensor in tensors if tensor.numel() <= BLOCK]
         parts = [_block_norms(tensor) for tensor in tensors if tensor.numel() > BLOCK]
         if small:
-            parts.append(torch.stack(torch._foreach_norm(small, 2, dtype=wide(small[0].dtype))))  # noqa: SLF001
+            dtype = accumulation_dtype(small[0].dtype)
+            parts.append(torch.stack(torch._foreach_norm(small, 2, dtype=dtype)))  # noqa: SLF001
         norms = torch.cat(parts)
         while norms.numel() > BLOCK:
             norms = _block_norms(norms)
@@ -165,12 +166,12 @@ def gradient_norm(device_type: str) -> GradientNormFn:
 
 
 BLOCK = 1024
-"""Entries that are added up one after the other."""
+"""Entries that are summed sequentially."""
 
 
 def _block_norms(tensor: Tensor) -> Tensor:
-    """Return the norms of neighbouring blocks of entries, the last one shorter."""
-    flat, dtype = tensor.reshape(-1), wide(tensor.dtype)
+    """Return the norms of consecutive blocks of entries; the last block may be shorter."""
+    flat, dtype = tensor.reshape(-1), accumulation_dtype(tensor.dtype)
     whole = flat.numel() // BLOCK * BLOCK
     norms: Tensor = torch.linalg.vector_norm(flat[:whole].view(-1, BLOCK), dim=1, dtype=dtype)
     if whole == flat.numel():

@@ -1,4 +1,4 @@
-"""Attention with all its weights: two batched products and a softmax between them."""
+"""Attention with stored weights: two batched matmuls and a softmax between them."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ if TYPE_CHECKING:
     from pretrain.plugins.requests import AttentionRequest
     from pretrain.plugins.signatures import SoftmaxFn
 
-Product: TypeAlias = "Callable[[Tensor, Tensor, float], Tensor]"
-"""As `scaled_product`."""
+ScaledMatmul: TypeAlias = "Callable[[Tensor, Tensor, float], Tensor]"
+"""Type of `scaled_matmul`."""
 
 
 class Attention:
     """An `AttentionFn` that stores the weights of all queries and keys."""
 
     def __init__(
-        self, request: AttentionRequest, softmax: SoftmaxFn | None = None, *, product: Product | None = None
+        self, request: AttentionRequest, softmax: SoftmaxFn | None = None, *, matmul: ScaledMatmul | None = None
     ) -> None:
         """Make a kernel.
 
         Args:
-            request: what is asked for.
+            request: describes the attention.
             softmax: of the scores; it multiplies by the request's score divisor. None: in plain torch.
-            product: of queries and keys. None: `scaled_product`.
+            matmul: of queries and keys. None: `scaled_matmul`.
         """
         self.softmax = softmax or Softmax(softmax_request(request))
-        self.product = product or scaled_product
+        self.matmul = matmul or scaled_matmul
         self.groups, self.dropout = request.query_groups, request.dropout
         self.scale = request.scale / request.score_divisor  # the softmax multiplies by the divisor
 
@@ -46,7 +46,7 @@ class Attention:
         """Return the context [s, b, n * d] for query [s, b, n, d], key and value [s, b, g, d]."""
         queries, batch, heads, _ = query.shape
         grouped = by_group(query, self.groups)
-        scores = self.product(grouped, by_group(key, self.groups).transpose(1, 2), self.scale)
+        scores = self.matmul(grouped, by_group(key, self.groups).transpose(1, 2), self.scale)
         weights = self.softmax(scores.view(batch, heads, queries, -1), mask)
         weights = F.dropout(weights, self.dropout, training=training)
         context = torch.bmm(weights.reshape(scores.shape), by_group(value, self.groups))
@@ -54,7 +54,7 @@ class Attention:
 
 
 def softmax_request(request: AttentionRequest) -> SoftmaxRequest:
-    """Return the softmax that the attention needs; its scale undoes the score divisor."""
+    """Return the request for the attention's softmax; its scale undoes the score divisor."""
     return SoftmaxRequest(
         device_type=request.device_type,
         dtype=request.dtype,
@@ -69,17 +69,17 @@ def softmax_request(request: AttentionRequest) -> SoftmaxRequest:
 
 
 def by_group(x: Tensor, groups: int) -> Tensor:
-    """Return [b * g, (n / g) * s, d] for [s, b, n, d]: the heads that share a key lie below each other."""
+    """Return [b * g, (n / g) * s, d] for [s, b, n, d]: the heads that share a key are stacked."""
     s, b, n, d = x.shape
     split = x.reshape(s, b, groups, n // groups, d)
     return split.permute(1, 2, 3, 0, 4).reshape(b * groups, n // groups * s, d)
 
 
-def scaled_product(a: Tensor, b: Tensor, scale: float) -> Tensor:
+def scaled_matmul(a: Tensor, b: Tensor, scale: float) -> Tensor:
     """Return scale * a @ b for batches of matrices, scaled before it is rounded to the dtype.
 
-    So do the BLAS libraries of CPUs and NVIDIA's GPUs with alpha. A device that rounds the product first needs another
-    `Product`: divided after it, scores beyond the dtype's range are lost.
+    The BLAS libraries of CPUs and NVIDIA's GPUs apply alpha in this order. A device that rounds the matmul first needs
+    another `ScaledMatmul`: with scaling after the rounding, scores beyond the dtype's range are lost.
     """
     return torch.baddbmm(a.new_empty(1), a, b, beta=0, alpha=scale)  # beta 0: the empty tensor is not read
 

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 
 def no_options(group_name: str) -> None:
-    """A `ProcessGroupOptionsFn` that leaves every group as torch makes it."""
+    """A `ProcessGroupOptionsFn` that keeps torch's defaults for every group."""

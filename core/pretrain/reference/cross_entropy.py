@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from pretrain.reference.precision import wide
+from pretrain.reference.precision import accumulation_dtype
 from pretrain.reference.vocabulary import own_slice
 
 if TYPE_CHECKING:
@@ -24,13 +24,13 @@ class CrossEntropy:
         self.vocab_size, self.in_fp32 = request.vocab_size, request.in_fp32
 
     def __call__(self, logits: Tensor, target: Tensor, group: ProcessGroup | None = None) -> Tensor:
-        """Return fp32 [s, b]; logits [s, b, padded_vocab_size / t] are overwritten where they need no wider dtype."""
+        """Return fp32 [s, b]; logits [s, b, padded_vocab_size / t] are overwritten, unless converted to fp32 first."""
         loss: Tensor = _CrossEntropy.apply(logits, target, self.vocab_size, self.in_fp32, group)  # type: ignore[no-untyped-call]
         return loss
 
 
 class _CrossEntropy(torch.autograd.Function):
-    """Saves the softmax, in the place of the logits if they are computed in their own dtype."""
+    """Save the softmax, in place of the logits if their dtype is that of the computation."""
 
     @staticmethod
     def forward(
@@ -38,15 +38,15 @@ class _CrossEntropy(torch.autograd.Function):
     ) -> Tensor:
         part = own_slice(logits.shape[-1], vocab_size, group)
         column, is_here = part.find(target)
-        x = logits.to(wide(logits.dtype)) if in_fp32 else logits
-        x[..., part.entries :] = torch.finfo(x.dtype).min / 2  # not -inf: saturating chips would see an overflow
+        x = logits.to(accumulation_dtype(logits.dtype)) if in_fp32 else logits
+        x[..., part.entries :] = torch.finfo(x.dtype).min / 2  # not -inf: saturating chips would report an overflow
         maximum = x.amax(dim=-1, keepdim=True)
         if group is not None:
             dist.all_reduce(maximum, op=dist.ReduceOp.MAX, group=group)
         x.sub_(maximum)
         picked = x.gather(-1, column.unsqueeze(-1)).squeeze(-1).masked_fill(~is_here, 0)
         x.exp_()
-        total = x.sum(dim=-1, dtype=wide(x.dtype))
+        total = x.sum(dim=-1, dtype=accumulation_dtype(x.dtype))
         total, picked = _sum_over_ranks(total, picked, group)
         ctx.save_for_backward(x.div_(total.unsqueeze(-1)), column, is_here)
         ctx.dtype = logits.dtype

@@ -1,4 +1,4 @@
-"""Column-parallel linear whose communication overlaps the weight gradient."""
+"""Column-parallel linear; its communication overlaps the weight gradient."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.nn import functional as F  # noqa: N812  torch's own alias
 
-from pretrain.reference.accumulation import add_product
+from pretrain.reference.accumulation import add_matmul
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,23 +26,23 @@ Accumulate: TypeAlias = "Callable[[Tensor, Tensor, Tensor], None]"
 class Linear:
     """A `LinearFn`.
 
-    The weight gradient follows megatron-core 0.16.1's protocol (tensor_parallel/layers.py 520-625) when
-    `main_grad_dtype` is asked for and the weight has a `main_grad`: it is added there, and a weight that carries
-    `grad_added_to_main_grad` has it set to True and gets a gradient of unspecified content, which the data-parallel
-    hook expects to find and drops.
+    The weight gradient follows megatron-core 0.16.1's protocol
+    (LinearWithGradAccumulationAndAsyncCommunication.backward) if `main_grad_dtype` is requested and the weight has a
+    `main_grad`: it is added there. A weight with `grad_added_to_main_grad` gets True there, and a gradient of
+    unspecified content, which the data-parallel hook expects and drops.
     """
 
     def __init__(
-        self, request: LinearRequest, *, product_dtype: torch.dtype | None = None, accumulate: Accumulate | None = None
+        self, request: LinearRequest, *, matmul_dtype: torch.dtype | None = None, accumulate: Accumulate | None = None
     ) -> None:
         """Make a kernel.
 
         Args:
-            request: what is asked for.
-            product_dtype: in which matrices are multiplied; None: in the dtype that they have.
+            request: describes the linear.
+            matmul_dtype: dtype of the matmuls; None: that of the matrices.
             accumulate: adds grad^T x to a main gradient, for grad [rows, out], x [rows, in]; None: see `accumulation`.
         """
-        self.product_dtype = product_dtype
+        self.matmul_dtype = matmul_dtype
         self.accumulate = accumulate or _accumulate
         self.sequence_parallel = request.sequence_parallel
         self.adds_to_main_grad = request.main_grad_dtype is not None
@@ -54,17 +54,17 @@ class Linear:
         group = group if group is not None and group.size() > 1 else None
         is_split = self.sequence_parallel and group is not None
         main_grad = _main_grad(weight) if self.adds_to_main_grad else None
-        if group is None and main_grad is None and self.product_dtype is None and not _comes_and_goes(weight):
+        if group is None and main_grad is None and self.matmul_dtype is None and not _is_gathered(weight):
             return F.linear(x, weight, bias)
-        how = _How(
-            group=group, is_split=is_split, main_grad=main_grad, dtype=self.product_dtype, accumulate=self.accumulate
+        options = _Options(
+            group=group, is_split=is_split, main_grad=main_grad, dtype=self.matmul_dtype, accumulate=self.accumulate
         )
-        y: Tensor = _Linear.apply(x, weight, bias, how)  # type: ignore[no-untyped-call]
+        y: Tensor = _Linear.apply(x, weight, bias, options)  # type: ignore[no-untyped-call]
         return y
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class _How:
+class _Options:
     group: ProcessGroup | None
     is_split: bool
     main_grad: Tensor | None
@@ -72,46 +72,46 @@ class _How:
     accumulate: Accumulate
 
     def cast(self, x: Tensor) -> Tensor:
-        """Return the tensor in the dtype of the products."""
+        """Return the tensor in the dtype of the matmuls."""
         return x if self.dtype is None else x.to(self.dtype)
 
 
 def _main_grad(weight: Tensor) -> Tensor | None:
     # A weight that is also the embedding gets a second gradient from autograd (megatron-core marks it zero_out_wgrad).
-    # Both are summed there: cheaper than the zeros that would otherwise have to be summed with the second one.
+    # Autograd sums both, which is cheaper than adding zeros to the second one.
     main_grad: Tensor | None = None if getattr(weight, "zero_out_wgrad", False) else getattr(weight, "main_grad", None)
     return main_grad
 
 
-def _comes_and_goes(weight: Tensor) -> bool:
-    # ZeRO-3 gathers a weight for its forward pass and again for its backward pass. torch's linear keeps a view of the
-    # first in its graph, and so all gathered weights at once; _Linear keeps the parameter, whatever its data is.
+def _is_gathered(weight: Tensor) -> bool:
+    # ZeRO-3 gathers a weight for its forward pass and again for its backward pass. torch's linear would keep a view of
+    # the first in its graph, and so all gathered weights; _Linear keeps only the parameter.
     return hasattr(weight, "ds_tensor")
 
 
 class _Linear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, how: _How) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, options: _Options) -> Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.how, ctx.has_bias = how, bias is not None
-        if how.is_split and how.group is not None:
-            x, _ = _gather(x, how.group, wait=True)
-        return F.linear(how.cast(x), how.cast(weight), None if bias is None else how.cast(bias)).to(x.dtype)
+        ctx.options, ctx.has_bias = options, bias is not None
+        if options.is_split and options.group is not None:
+            x, _ = _gather(x, options.group, wait=True)
+        return F.linear(options.cast(x), options.cast(weight), None if bias is None else options.cast(bias)).to(x.dtype)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        how: _How = ctx.how
+        options: _Options = ctx.options
         x, weight = ctx.saved_tensors
-        grad = how.cast(grads[0])
+        grad = options.cast(grads[0])
         gathering: Work | None = None
-        if how.is_split and how.group is not None and ctx.needs_input_grad[1]:
-            x, gathering = _gather(x, how.group, wait=False)  # under way during the next product
-        grad_x = grad.matmul(how.cast(weight)).to(x.dtype) if ctx.needs_input_grad[0] else None
+        if options.is_split and options.group is not None and ctx.needs_input_grad[1]:
+            x, gathering = _gather(x, options.group, wait=False)  # overlaps the next matmul
+        grad_x = grad.matmul(options.cast(weight)).to(x.dtype) if ctx.needs_input_grad[0] else None
         if gathering is not None:
             gathering.wait()
-        grad_x, reducing = _reduce(grad_x, how)
+        grad_x, reducing = _reduce(grad_x, options)
         rows = grad.reshape(-1, grad.shape[-1])
-        grad_weight = _weight_gradient(rows, x, weight, how) if ctx.needs_input_grad[1] else None
+        grad_weight = _weight_gradient(rows, x, weight, options) if ctx.needs_input_grad[1] else None
         grad_bias = rows.sum(dim=0).to(weight.dtype) if ctx.has_bias and ctx.needs_input_grad[2] else None
         if reducing is not None:
             reducing.wait()
@@ -123,20 +123,20 @@ def _gather(x: Tensor, group: ProcessGroup, *, wait: bool) -> tuple[Tensor, Work
     return whole, dist.all_gather_into_tensor(whole, x.contiguous(), group=group, async_op=not wait)
 
 
-def _reduce(grad_x: Tensor | None, how: _How) -> tuple[Tensor | None, Work | None]:
-    if grad_x is None or how.group is None:
+def _reduce(grad_x: Tensor | None, options: _Options) -> tuple[Tensor | None, Work | None]:
+    if grad_x is None or options.group is None:
         return grad_x, None
-    if not how.is_split:
-        return grad_x, dist.all_reduce(grad_x, group=how.group, async_op=True)
-    part = grad_x.new_empty((grad_x.shape[0] // how.group.size(), *grad_x.shape[1:]))
-    return part, dist.reduce_scatter_tensor(part, grad_x, group=how.group, async_op=True)
+    if not options.is_split:
+        return grad_x, dist.all_reduce(grad_x, group=options.group, async_op=True)
+    part = grad_x.new_empty((grad_x.shape[0] // options.group.size(), *grad_x.shape[1:]))
+    return part, dist.reduce_scatter_tensor(part, grad_x, group=options.group, async_op=True)
 
 
-def _weight_gradient(grad: Tensor, x: Tensor, weight: Tensor, how: _How) -> Tensor | None:
-    x = how.cast(x.reshape(-1, x.shape[-1]))
-    if how.main_grad is None:
+def _weight_gradient(grad: Tensor, x: Tensor, weight: Tensor, options: _Options) -> Tensor | None:
+    x = options.cast(x.reshape(-1, x.shape[-1]))
+    if options.main_grad is None:
         return grad.t().matmul(x).to(weight.dtype)
-    how.accumulate(how.main_grad, grad, x)
+    options.accumulate(options.main_grad, grad, x)
     if not hasattr(weight, "grad_added_to_main_grad"):
         return None
     weight.grad_added_to_main_grad = True
@@ -144,4 +144,4 @@ def _weight_gradient(grad: Tensor, x: Tensor, weight: Tensor, how: _How) -> Tens
 
 
 def _accumulate(main_grad: Tensor, grad: Tensor, x: Tensor) -> None:
-    add_product(main_grad, grad.t(), x)
+    add_matmul(main_grad, grad.t(), x)

@@ -1,4 +1,4 @@
-"""The mask of a request as a tensor."""
+"""Attention masks as tensors."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def check_given(kind: Mask, mask: Tensor | None) -> None:
-    """Raise ValueError where the mask given is not of the kind asked for; it would have to be ignored."""
+def check_mask(kind: Mask, mask: Tensor | None) -> None:
+    """Raise ValueError if the mask tensor does not fit the kind of the request; it would have to be ignored."""
     if (mask is None) is (kind in (Mask.KEY_PADDING, Mask.ARBITRARY)):
         msg = f"a kernel built for the mask '{kind}' was called {'without a' if mask is None else 'with a'} mask tensor"
         raise ValueError(msg)
 
 
 def masked_positions(kind: Mask, mask: Tensor | None, scores: Tensor) -> Tensor | None:
-    """Return what a query must not see, bool and broadcastable to the scores, True = masked; None: sees everything.
+    """Return the masked positions, bool and broadcastable to the scores, True = masked; None: nothing is masked.
 
     Args:
-        kind: which mask the kernel was asked for.
-        mask: the mask that it was given.
+        kind: kind of mask in the kernel's request.
+        mask: the mask tensor of this call.
         scores: [..., queries, keys].
 
     Raises:
-        ValueError: see `check_given`.
+        ValueError: see `check_mask`.
     """
-    check_given(kind, mask)
+    check_mask(kind, mask)
     if kind is Mask.CAUSAL:
         return causal(scores.shape[-2], scores.shape[-1], scores.device)
     return mask

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from pretrain.reference.precision import wide
+from pretrain.reference.precision import accumulation_dtype
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,7 +22,7 @@ class LayerNorm:
 
     def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """Return [..., h] in the dtype of `x`."""
-        y = x.to(wide(x.dtype))
+        y = x.to(accumulation_dtype(x.dtype))
         y = y - y.mean(dim=-1, keepdim=True)
         y = y * torch.rsqrt(y.square().mean(dim=-1, keepdim=True) + self.epsilon) * weight
         return (y if bias is None else y + bias).to(x.dtype)
@@ -37,7 +37,7 @@ class RmsNorm:
     def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """Return [..., h] in the dtype of `x`."""
         refuse_bias(bias)
-        y = x.to(wide(x.dtype))
+        y = x.to(accumulation_dtype(x.dtype))
         return (y * torch.rsqrt(y.square().mean(dim=-1, keepdim=True) + self.epsilon) * weight).to(x.dtype)
 
 

@@ -1,4 +1,4 @@
-"""The reference kernels as a plugin: an ordinary one that every run has and that is asked last."""
+"""The reference kernels as a plugin: an ordinary plugin, in every run, with the lowest priority."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ NAME = "reference"
 
 @hookimpl
 def pretrain_attention(request: AttentionRequest) -> Answer:
-    """All weights at once with the negotiated softmax; or, for causal masks, by blocks."""
+    """Offer attention with stored weights and the negotiated softmax; and, for causal masks, by blocks."""
     softmax = Offer(name=NAME, kind="softmax", build=lambda built: Attention(request, built.get("softmax")))
     if request.mask is not Mask.CAUSAL:
         reason = f"mask {request.mask}; only {Mask.CAUSAL}"

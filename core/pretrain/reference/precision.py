@@ -1,10 +1,10 @@
-"""In which dtype a kernel computes."""
+"""Accumulation dtype of the kernels."""
 
 from __future__ import annotations
 
 import torch
 
 
-def wide(dtype: torch.dtype) -> torch.dtype:
-    """Return fp32 for 16-bit dtypes; fp32 and fp64 stay what they are."""
+def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Return fp32 for fp16 and bf16; fp32 and fp64 are unchanged."""
     return torch.promote_types(dtype, torch.float32)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from pretrain.reference.masks import masked_positions
-from pretrain.reference.precision import wide
+from pretrain.reference.precision import accumulation_dtype
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,7 +33,7 @@ def masked_softmax(scores: Tensor, masked: Tensor | None, scale: float, *, in_fp
     Masked scores become the least finite number rather than minus infinity: a fully masked row is then uniform instead
     of nan before it is set to zero, forward and backward.
     """
-    x = scores.to(wide(scores.dtype)) if in_fp32 else scores
+    x = scores.to(accumulation_dtype(scores.dtype)) if in_fp32 else scores
     x = x * scale
     if masked is None:
         return torch.softmax(x, dim=-1).to(scores.dtype)

@@ -1,4 +1,4 @@
-"""torch's own layer norm and RMS norm, which are fused kernels on most devices."""
+"""torch's own layer norm and RMS norm, fused kernels on most devices."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class TorchNorm:
     """A `NormFn` that accumulates the statistics in fp32.
 
-    Which dtypes the weights may have beside the input's is the device's: on the CPU fp32 beside 16 bits, too.
+    The device decides on the dtypes of the weights: the CPU also accepts fp32 weights for fp16 and bf16 inputs.
     """
 
     def __init__(self, request: NormRequest) -> None:

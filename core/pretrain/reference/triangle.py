@@ -1,4 +1,4 @@
-"""Causal attention over the blocks on and below the diagonal only."""
+"""Causal attention over only the blocks on and below the diagonal."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import torch
 from torch.nn import functional as F  # noqa: N812  torch's own alias
 
-from pretrain.reference.attention import by_group, scaled_product, to_context
+from pretrain.reference.attention import by_group, scaled_matmul, to_context
 from pretrain.reference.masks import causal
 from pretrain.reference.softmax import masked_softmax
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from pretrain.plugins.requests import AttentionRequest
-    from pretrain.reference.attention import Product
+    from pretrain.reference.attention import ScaledMatmul
 
 BlockSoftmax: TypeAlias = "Callable[[Tensor, Tensor], Tensor]"
 BlockMask: TypeAlias = "Callable[[int, int, torch.device], Tensor]"
 
 
 class Triangle:
-    """An `AttentionFn` for causal masks: a block of queries meets only the keys up to its own last row.
+    """An `AttentionFn` for causal masks: a block of queries uses only the keys up to its own last row.
 
     Of G x G blocks G (G + 1) / 2 are computed and stored. The last block may be shorter than the others, and shapes may
     change between calls. Keys and values of a block are views.
@@ -35,22 +35,22 @@ class Triangle:
         request: AttentionRequest,
         softmax: BlockSoftmax | None = None,
         *,
-        product: Product | None = None,
+        matmul: ScaledMatmul | None = None,
         mask: BlockMask | None = None,
     ) -> None:
         """Make a kernel.
 
         Args:
-            request: what is asked for.
+            request: describes the attention.
             softmax: of the scores [b, n, rows, keys] of a block, and bool [rows, keys], True = masked; it multiplies by
                 the request's score divisor. None: in plain torch.
-            product: of queries and keys. None: `scaled_product`.
-            mask: `masks.causal`, or one that remembers what it made. None: made anew for every block.
+            matmul: of queries and keys. None: `scaled_matmul`.
+            mask: `masks.causal`, or a function that caches its masks. None: a new mask for every block.
         """
         self.request = request
         self.scale = request.scale / request.score_divisor
         self.softmax = softmax or self._softmax
-        self.product = product or scaled_product
+        self.matmul = matmul or scaled_matmul
         self.mask = mask or causal
 
     def __call__(
@@ -69,7 +69,7 @@ class Triangle:
 
     def _block(self, query: Tensor, keys: Tensor, values: Tensor, *, training: bool) -> Tensor:
         rows, batch, heads, _ = query.shape
-        scores = self.product(by_group(query, self.request.query_groups), keys.transpose(1, 2), self.scale)
+        scores = self.matmul(by_group(query, self.request.query_groups), keys.transpose(1, 2), self.scale)
         weights = self.softmax(scores.view(batch, heads, rows, -1), self.mask(rows, keys.shape[1], query.device))
         weights = F.dropout(weights, self.request.dropout, training=training)
         return to_context(torch.bmm(weights.reshape(scores.shape), values).view(batch, heads, rows, -1))

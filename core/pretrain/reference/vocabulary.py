@@ -1,4 +1,4 @@
-"""Which part of the vocabulary a tensor-parallel rank holds."""
+"""Slice of the vocabulary that a tensor-parallel rank holds."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Neighbouring columns of the padded vocabulary: equal parts in the order of the ranks.
+    """Contiguous columns of the padded vocabulary: equal parts in the order of the ranks.
 
     Attributes:
-        first: the entry that this rank's first column stands for.
-        columns: how many there are.
-        entries: how many of them are no padding: none, some or all.
+        first: vocabulary entry of this rank's first column.
+        columns: number of columns, padding included.
+        entries: number of columns without padding; may be 0 or all.
     """
 
     first: int
@@ -25,7 +25,7 @@ class Slice:
     entries: int
 
     def find(self, target: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the column of every target, 0 where it is another rank's, and whether it is this rank's."""
+        """Return the column of every target, 0 for targets of other ranks, and True for those of this rank."""
         column = target - self.first
         is_here = (column >= 0) & (column < self.columns)
         return column * is_here, is_here

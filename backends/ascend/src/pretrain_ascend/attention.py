@@ -64,7 +64,7 @@ def _triangle(request: AttentionRequest) -> Offer | Decline:
 
 def _square(request: AttentionRequest) -> Offer | Decline:
     def build(built: Mapping[str, Any]) -> Any:
-        return Attention(request, built.get("softmax"), product=query_first)
+        return Attention(request, built.get("softmax"), matmul=query_first)
 
     reason = _products_limits(request)
     return offer_unless(reason, name="query_first", kind="softmax", build=build, provider=software.provider())

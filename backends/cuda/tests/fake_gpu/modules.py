@@ -17,9 +17,9 @@ def install() -> None:
     from pretrain.reference import accumulation
 
     # It computes a sum to see what the device can, once in a process: on CUDA the first way from torch 2.11 on.
-    if not callable(accumulation._keeps):
-        raise TypeError("pretrain.reference.accumulation._keeps")
-    accumulation._keeps = lambda way, *_args: way is accumulation.in_the_product
+    if not callable(accumulation._is_exact):
+        raise TypeError("pretrain.reference.accumulation._is_exact")
+    accumulation._is_exact = lambda way, *_args: way is accumulation.fused_add
 
 
 def _apply(self, function, recurse=True):

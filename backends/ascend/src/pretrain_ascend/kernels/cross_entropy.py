@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pretrain.reference.precision import wide
+from pretrain.reference.precision import accumulation_dtype
 from pretrain_ascend.kernels import operators
 
 if TYPE_CHECKING:
@@ -31,6 +31,6 @@ class CrossEntropy:
             msg = f"cross_entropy_loss: a group of {group.size()} ranks; only one"
             raise ValueError(msg)
         entries = logits[..., : self.vocab_size].flatten(0, 1)  # padding is never predicted
-        entries = entries.to(wide(entries.dtype) if self.in_fp32 else entries.dtype).contiguous()
+        entries = entries.to(accumulation_dtype(entries.dtype) if self.in_fp32 else entries.dtype).contiguous()
         loss: Tensor = operators.call("npu_cross_entropy_loss", entries, target.flatten(), reduction="none")[0]
         return loss.view(target.shape).float()

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pretrain.plugins.requests import Mask
-from pretrain.reference.masks import check_given
+from pretrain.reference.masks import check_mask
 from pretrain_ascend.kernels import attention_masks, operators
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class FusionAttention:
 
 def check_causal(kind: Mask, query: Tensor, key: Tensor, mask: Tensor | None) -> None:
     """Raise ValueError where the mask is not of the kind asked for, or a causal one would be aligned otherwise."""
-    check_given(kind, mask)
+    check_mask(kind, mask)
     if kind is Mask.CAUSAL and query.shape[0] != key.shape[0]:
         msg = f"{query.shape[0]} queries and {key.shape[0]} keys under a causal mask; only equally many"
         raise ValueError(msg)

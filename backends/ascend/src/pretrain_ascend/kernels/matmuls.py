@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def query_first(a: Tensor, b: Tensor, scale: float) -> Tensor:
-    """Return (scale * a) @ b for batches of matrices: a `Product` whose result is the first that may overflow.
+    """Return (scale * a) @ b for batches of matrices: a `ScaledMatmul` whose result is the first that may overflow.
 
     torch's baddbmm is no single kernel here: op-plugin's acl_op::baddbmm, which the 910A family gets, is BatchMatMul
     into the dtype, mul by alpha, zeros_like and add. A raw score above 65504 is lost in fp16 before it is divided.

@@ -28,4 +28,4 @@ def make(request: AttentionRequest) -> Triangle:
             return softmax_with_seen_keys(scores, masked, request.score_divisor)
         return masked_softmax(scores, masked, request.score_divisor, in_fp32=request.softmax_in_fp32)
 
-    return Triangle(request, softmax, product=query_first, mask=attention_masks.causal)
+    return Triangle(request, softmax, matmul=query_first, mask=attention_masks.causal)

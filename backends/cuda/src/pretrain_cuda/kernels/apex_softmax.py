@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pretrain.plugins.requests import Mask
-from pretrain.reference.masks import check_given
+from pretrain.reference.masks import check_mask
 from pretrain_cuda.kernels.apex_softmax_limits import GENERIC
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Softmax:
         Raises:
             ValueError: the mask is not of the request's kind, or the scores are too many.
         """
-        check_given(self.mask, mask)
+        check_mask(self.mask, mask)
         if self.module == GENERIC and scores.numel() >= 2**31:
             msg = (
                 f"{GENERIC}: {scores.numel()} scores; fewer than 2^31, because its offsets have 32 bits.\n"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pretrain.plugins import installed
 from pretrain.plugins.offer import Absent, offer_unless
 from pretrain.plugins.requests import Mask
-from pretrain.reference.masks import check_given
+from pretrain.reference.masks import check_mask
 from pretrain_cuda.kernels.flash_limits import (
     before_ampere,
     has_little_shared_memory,
@@ -85,7 +85,7 @@ class FlashAttention:
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, *, training: bool = True
     ) -> Tensor:
         """Return the context [s, b, n * d] for query [s, b, n, d], key and value [s, b, g, d]."""
-        check_given(self.mask, mask)
+        check_mask(self.mask, mask)
         drops = {"dropout_p": self.dropout} if training and self.dropout else {}  # FA3 and FA4 know no such argument
         batch_first = (_dense(x).transpose(0, 1) for x in (query, key, value))
         result = self.function(*batch_first, **self.settings, **drops)

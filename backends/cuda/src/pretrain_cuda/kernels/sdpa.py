@@ -16,7 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from pretrain.plugins.offer import offer_unless
 from pretrain.plugins.requests import Mask
 from pretrain.reference.attention import to_context
-from pretrain.reference.masks import check_given
+from pretrain.reference.masks import check_mask
 from pretrain_cuda.devices import AMPERE, architecture_of
 from pretrain_cuda.kernels.flash_limits import (
     HALF,
@@ -70,7 +70,7 @@ class Sdpa:
         return to_context(context if empty is None else context.masked_fill(empty, 0))
 
     def _check(self, query: Tensor, key: Tensor, mask: Tensor | None) -> None:
-        check_given(self.mask, mask)
+        check_mask(self.mask, mask)
         if self.mask is Mask.CAUSAL and query.shape[0] != key.shape[0]:
             # torch aligns the first query with the first key, the contract the last ones.
             msg = f"sdpa: {query.shape[0]} queries and {key.shape[0]} keys under a causal mask; only equally many"

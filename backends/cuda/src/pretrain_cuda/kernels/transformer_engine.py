@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pretrain.plugins import installed
 from pretrain.plugins.offer import Absent, offer_unless
 from pretrain.plugins.requests import Mask
-from pretrain.reference.masks import check_given
+from pretrain.reference.masks import check_mask
 from pretrain_cuda.kernels.flash_limits import before_ampere, no_multiple_of, over_head_size, unfit
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class DotProductAttention:
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, *, training: bool = True
     ) -> Tensor:
         """Return the context [s, b, n * d] for query [s, b, n, d], key and value [s, b, g, d]."""
-        check_given(self.mask, mask)
+        check_mask(self.mask, mask)
         if self.module.training != training:
             self.module.train(training)  # whether it drops
         mask_type = _mask_type(self.mask, is_square=query.shape[0] == key.shape[0])

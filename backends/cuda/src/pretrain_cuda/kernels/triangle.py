@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from pretrain.reference.attention import by_group, scaled_product
-from pretrain.reference.precision import wide
+from pretrain.reference.attention import by_group, scaled_matmul
+from pretrain.reference.precision import accumulation_dtype
 from pretrain_cuda.kernels.triton.triangle_softmax import Dropping, softmax_, softmax_backward_
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class _Triangle(torch.autograd.Function):
         strips = []
         for start, end in plan.strips(query.shape[0]):
             rows = by_group(query[start:end], plan.groups)
-            weights = scaled_product(rows, keys[:, :end].transpose(1, 2), plan.scale)
+            weights = scaled_matmul(rows, keys[:, :end].transpose(1, 2), plan.scale)
             kept = softmax_(weights, end - start, plan.divisor, dropping, seed)
             _product_into(context[start:end], kept, values[:, :end])
             if any(ctx.needs_input_grad):
@@ -96,7 +96,7 @@ class _Triangle(torch.autograd.Function):
         plan: _Plan = ctx.plan
         keys, values = by_group(key, plan.groups), by_group(value, plan.groups)
         # One strip after the other is added to these: in 16 bits that would round every time.
-        grad_keys, grad_values = (torch.zeros_like(x, dtype=wide(x.dtype)) for x in (keys, values))
+        grad_keys, grad_values = (torch.zeros_like(x, dtype=accumulation_dtype(x.dtype)) for x in (keys, values))
         grad_query, grad_context = query.new_empty(query.shape), grads[0].reshape(query.shape)
         for (start, end), weights in zip(plan.strips(query.shape[0]), strips, strict=True):
             grad_rows = by_group(grad_context[start:end], plan.groups)
@@ -114,7 +114,7 @@ def _product_into(target: Tensor, a: Tensor, b: Tensor, scale: float = 1.0) -> N
     if a.shape[0] == target.shape[1] * target.shape[2]:  # g = n: the heads are a batch of matrices as they lie there
         torch.baddbmm(a.new_empty(1), a, b, beta=0, alpha=scale, out=by_group(target, target.shape[2]))
     else:
-        target.copy_(_ungroup(scaled_product(a, b, scale), target.shape))
+        target.copy_(_ungroup(scaled_matmul(a, b, scale), target.shape))
 
 
 def _add_product(total: Tensor, a: Tensor, b: Tensor, scale: float = 1.0) -> None:

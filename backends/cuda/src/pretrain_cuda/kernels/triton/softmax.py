@@ -9,7 +9,7 @@ import triton
 from torch.autograd.function import once_differentiable
 
 from pretrain.plugins.requests import Mask
-from pretrain.reference.masks import check_given
+from pretrain.reference.masks import check_mask
 from pretrain_cuda.kernels.triton.softmax_long import backward_long, forward_long
 from pretrain_cuda.kernels.triton.softmax_tile import backward_tile, forward_tile
 
@@ -47,7 +47,7 @@ class Softmax:
         Raises:
             ValueError: the mask is not of the request's kind.
         """
-        check_given(self.mask, mask)
+        check_mask(self.mask, mask)
         weights: Tensor = _Softmax.apply(scores, mask, self.scale, self.mask is Mask.CAUSAL)  # type: ignore[no-untyped-call]
         return weights
 
