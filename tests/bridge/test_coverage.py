@@ -58,7 +58,7 @@ def imported(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def unknown(imported):
-    """What the bridge does not know: pairs of module and name."""
+    """Return names that the bridge does not know, as pairs of module and name."""
     names = DeviceNames(CpuBackend())
     return {
         (module, what.partition(": ")[2])

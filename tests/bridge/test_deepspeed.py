@@ -223,7 +223,7 @@ def test_warnings_go_where_all_others_go_but_not_those_about_our_optimizer_and_w
     assert logger.handlers == []
 
 
-def test_the_local_rank_is_lent_while_connected_and_a_given_one_kept(monkeypatch):
+def test_the_local_rank_is_set_while_connected_and_an_existing_one_kept(monkeypatch):
     bridge.install(CPU)
     monkeypatch.delenv("LOCAL_RANK", raising=False)
     with world_of_one():
@@ -238,7 +238,7 @@ def test_the_local_rank_is_lent_while_connected_and_a_given_one_kept(monkeypatch
         assert os.environ["LOCAL_RANK"] == "0"
 
 
-def test_disconnecting_forgets_every_process_group():
+def test_disconnecting_releases_every_process_group():
     deepspeed = bridge.install(CPU)
     with world_of_one():
         bridge.connect(CPU)
@@ -253,7 +253,7 @@ def test_disconnecting_forgets_every_process_group():
         assert not deepspeed.comm.is_initialized()
 
 
-def test_disconnecting_lets_go_of_the_model():
+def test_disconnecting_releases_the_model():
     bridge.install(CPU)
     with world_of_one():
         zero.train(zero.Case(3), CPU)

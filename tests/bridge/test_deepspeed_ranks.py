@@ -13,7 +13,7 @@ pytestmark = pytest.mark.ranks
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
-    """What both ranks saw."""
+    """The results of both ranks."""
     return deepspeed_ranks.run(tmp_path_factory.mktemp("ranks"))
 
 

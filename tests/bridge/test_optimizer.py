@@ -61,7 +61,7 @@ def test_clipping_never_waits_for_the_device():
     clip_by_norm(parameters, 1.0, torch.zeros((), device="meta"))
 
 
-def test_parameters_without_gradient_are_passed_over():
+def test_parameters_without_gradient_are_skipped():
     parameter = torch.nn.Parameter(torch.ones(2))
     clip_by_norm([parameter], 1.0, torch.tensor(10.0))
     assert parameter.grad is None
@@ -79,7 +79,7 @@ def fp16(*overrides):
 
 
 @pytest.mark.parametrize("zero1", ["true", "false"])
-def test_a_sticky_overflow_skips_its_step_alone(overflow, monkeypatch, zero1):
+def test_a_sticky_overflow_skips_only_its_step(overflow, monkeypatch, zero1):
     recipe = fp16("precision.hysteresis=1", f"parallel.use_distributed_optimizer={zero1}")
     with tiny.engine_of(recipe) as engine:
         backward_overflows_in(engine, overflow, {2})

@@ -1,4 +1,4 @@
-"""What stands for a name that torch's module of a device lacks. tests/abacus trains with all of it."""
+"""Substitutes for names that torch's module of a device lacks. tests/abacus trains with all of them."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_device_is_the_current_one_for_a_while(substitutes, module):
         assert module.state["device"] == 0
 
 
-def test_a_device_whose_guard_makes_no_streams_computes_when_it_is_called(substitutes, no_streams):
+def test_a_device_whose_guard_makes_no_streams_is_synchronous(substitutes, no_streams):
     assert not TorchStreams("meta").are_supported
     assert not substitutes.has_streams
     assert substitutes.Stream is HostStream
@@ -109,7 +109,7 @@ def test_torchs_own_streams_serve_where_the_guard_makes_them(substitutes):
         pass
 
 
-def test_memory_is_what_the_backend_says(substitutes):
+def test_memory_is_that_of_the_backend(substitutes):
     assert (substitutes.memory_allocated(), substitutes.max_memory_allocated(0)) == (5, 7)
 
 

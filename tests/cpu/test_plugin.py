@@ -1,4 +1,4 @@
-"""What the cpu backend offers, and that it is what it says."""
+"""Offers of the cpu backend, and their properties."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_second_backward_through_overwritten_logits_is_an_error():
 
 
 @pytest.mark.parametrize("probability", [1e-5, 0.1, 1 / 3, 0.9])
-def test_dropping_keeps_the_expectation(probability):
+def test_a_dropout_mask_keeps_the_expectation(probability):
     dropout_mask = DropoutMask(probability)
     rate = dropout_mask.draw(torch.Size([1_000_003])).double().mean().item()
     rounded = 1 - 1 / dropout_mask.scale
@@ -102,12 +102,12 @@ def test_dropping_keeps_the_expectation(probability):
 
 
 @pytest.mark.parametrize("probability", [0.0, 1.0, -0.1, 1.5])
-def test_dropping_refuses_what_it_cannot_draw(probability):
+def test_a_dropout_mask_rejects_probabilities_that_it_cannot_draw(probability):
     with pytest.raises(ValueError, match="only above 0 and below 1"):
         DropoutMask(probability)
 
 
-def test_half_precision_is_multiplied_in_fp32_where_the_cpu_has_no_fp16(monkeypatch):
+def test_fp16_matmuls_are_fp32_on_a_cpu_without_fp16(monkeypatch):
     monkeypatch.setattr("pretrain.cpu.matmul._multiplies_fp16", lambda: False)
     assert plugin.pretrain_linear(examples.linear(torch.float16)).name == "fp32_matmul"
     assert plugin.pretrain_linear(examples.linear(torch.bfloat16)) is None

@@ -26,7 +26,7 @@ def test_gives_everything_in_order(count):
     assert seen == [*range(count), "closed"]
 
 
-def test_the_next_ones_are_made_meanwhile_but_not_more():
+def test_items_are_prefetched_up_to_the_limit():
     made = threading.Semaphore(0)
 
     def items():
@@ -91,7 +91,7 @@ def test_an_error_keeps_nothing_alive(asked):
         gc.enable()
 
 
-def test_whoever_is_dropped_lets_go_of_what_is_read():
+def test_a_dropped_prefetcher_releases_its_items():
     closed = threading.Event()
 
     def items():
@@ -107,13 +107,13 @@ def test_whoever_is_dropped_lets_go_of_what_is_read():
     assert closed.wait(60)
 
 
-def test_whoever_has_closed_waits_for_nothing():
+def test_a_closed_prefetcher_waits_for_nothing():
     stream = Prefetcher(iter(range(100)))
     stream.close()
     assert len(list(stream)) <= 2  # what was made before
 
 
-def test_whoever_stops_closes_what_is_read():
+def test_stopping_closes_the_items():
     seen = []
     stream = prefetched(numbers(10, seen))
     next(stream)

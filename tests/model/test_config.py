@@ -1,4 +1,4 @@
-"""What megatron-core is told of model and schedule."""
+"""megatron-core's configuration of model and schedule."""
 
 from __future__ import annotations
 

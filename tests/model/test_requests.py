@@ -1,4 +1,4 @@
-"""What every backend is asked for: one request an operation, with the sizes of one rank."""
+"""Kernel requests: one per operation, with the sizes of one rank."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_documents_that_are_kept_apart_need_a_mask():
     assert asked["attention"].mask is asked["softmax"].mask is Mask.ARBITRARY
 
 
-def test_cross_entropy_in_16_bits_only_on_demand():
+def test_cross_entropy_in_fp16_only_on_demand():
     assert requests("precision.dtype=fp16")["cross_entropy"].in_fp32
     demanded = requests("precision.dtype=fp16", "precision.fp16_lm_cross_entropy=true")
     assert not demanded["cross_entropy"].in_fp32

@@ -56,7 +56,7 @@ def test_an_unknown_phase_is_a_mistake():
         pass
 
 
-def test_the_device_is_waited_for_only_if_asked():
+def test_the_device_is_synchronized_only_on_request():
     waits = []
     for timers in (PhaseTimers(), PhaseTimers(synchronize=lambda: waits.append(1))):
         with timers.phase("optimizer"):

@@ -68,14 +68,14 @@ def operations():
         ({"mm_dtype": mm_that_rounds}, rounded),
     ],
 )
-def test_a_device_is_asked_what_it_has_and_what_that_computes(operations, there, way, dtype):
+def test_a_device_is_probed_for_exact_methods(operations, there, way, dtype):
     operations(**there)
     assert accumulation_for(CPU, torch.float32, dtype) is way
 
 
 @pytest.mark.parametrize("dtype", HALF, ids=str)
 @pytest.mark.parametrize("there", [{"mm_dtype": mm}, {"addmm_dtype_out": addmm_out}], ids=["mm", "addmm"])
-def test_main_grad_is_the_sum_of_unrounded_products(operations, there, dtype):
+def test_main_grad_is_the_sum_of_unrounded_matmuls(operations, there, dtype):
     """To 1e-6 of the largest entry, four micro-batches of 96 rows; rounded to bf16 it would be off by 1e-3."""
     operations(**there)
     linear = Linear(LinearRequest(device_type="cpu", dtype=dtype, main_grad_dtype=torch.float32))
@@ -93,7 +93,7 @@ def test_main_grad_is_the_sum_of_unrounded_products(operations, there, dtype):
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.bfloat16, 2**-8), (torch.float16, 2**-11)], ids=str)
-def test_elsewhere_each_product_is_rounded_once(dtype, tolerance):
+def test_elsewhere_each_matmul_is_rounded_once(dtype, tolerance):
     generator = torch.Generator().manual_seed(1)
     a, b = torch.randn(40, 96, generator=generator).to(dtype), torch.randn(96, 24, generator=generator).to(dtype)
     total = torch.zeros(40, 24)
@@ -102,7 +102,7 @@ def test_elsewhere_each_product_is_rounded_once(dtype, tolerance):
     assert (total.double() - expected).abs().max() < tolerance * expected.abs().max()
 
 
-def test_one_dtype_needs_no_question(monkeypatch):
+def test_equal_dtypes_need_no_probe(monkeypatch):
     monkeypatch.setattr(accumulation, "accumulation_for", lambda *_: pytest.fail("asked"))
     total = torch.ones(2, 2, dtype=torch.bfloat16)
     add_matmul(total, torch.ones(2, 3, dtype=torch.bfloat16), torch.ones(3, 2, dtype=torch.bfloat16))

@@ -1,4 +1,4 @@
-"""What the reference linear keeps from its forward pass to its backward pass."""
+"""Tensors that the reference linear saves for its backward pass."""
 
 from __future__ import annotations
 

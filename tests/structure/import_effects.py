@@ -1,4 +1,4 @@
-"""What importing a package's modules changes in the process; printed as JSON: module -> what it did.
+"""Find changes of the process by importing a package's modules; printed as JSON: module -> its changes.
 
 python import_effects.py PACKAGE [--bridge]
 

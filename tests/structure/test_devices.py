@@ -35,7 +35,7 @@ ALLOWED = {
 """Files whose strings may name one, and why."""
 
 MEGATRON_CORE_S = {"cuda", "nvtx", "is_cuda", "apex"}
-"""What the bridge may name: megatron-core's own words, which it gives another meaning on every device."""
+"""Names that the bridge may use: megatron-core's own, to which it gives a meaning on every device."""
 
 
 def named_in_code(tree: ast.Module) -> Iterator[str]:

@@ -19,15 +19,18 @@ if TYPE_CHECKING:
 DONE = (
     "core/pretrain/atomic_files.py",
     "core/pretrain/bridge/",
+    "core/pretrain/checkpoint/",
     "core/pretrain/collective_errors.py",
     "core/pretrain/cores.py",
     "core/pretrain/cpu/",
     "core/pretrain/data/",
+    "core/pretrain/engine/",
     "core/pretrain/errors.py",
     "core/pretrain/model/",
     "core/pretrain/observe/",
     "core/pretrain/reference/",
     "core/pretrain/tokenizer_types.py",
+    "core/pretrain/training/",
 )
 """Folders and files that follow these rules so far. Once it names all of `FOLDERS`, it goes."""
 

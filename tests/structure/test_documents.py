@@ -1,4 +1,4 @@
-"""What the documents show is there: linked files and headings, commands, options, recipes and make targets."""
+"""Everything that the documents show exists: linked files and headings, commands, options, recipes, make targets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is in no tracked file: unfinished work, paths of one machine, addresses that nobody has agreed to."""
+"""No tracked file has unfinished work, paths of one machine, or addresses outside the list of allowed hosts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from structure.sources import ROOT, tracked
 
 HOSTS = ("arxiv.org", "example.org", "github.com", "json-schema.org", "www.apache.org", "www.w3.org", "127.0.0.1")
-"""Where links may lead. No package registry or mirror is among them: those differ between users."""
+"""Allowed hosts of links. No package registry or mirror is among them: those differ between users."""
 
 UNWANTED = {
     "unfinished work": re.compile(r"\b(TODO|FIXME|XXX|HACK)\b"),

@@ -1,4 +1,4 @@
-"""Samples of texts as a build takes them."""
+"""Parts of texts, with their ids, as a build compares them with the reference."""
 
 from pretrain.data.corpus.compared_texts import comparisons_of, parts_of
 

@@ -23,7 +23,7 @@ from pretrain.recipe.sections.tokenizer import TokenizerSection
 
 
 def megatrons(prefix, entries, tokenizer, *, append_eod):
-    """What tools/preprocess_data.py of Megatron-LM does with each line, on megatron-core's builder."""
+    """Do with each line what Megatron-LM's tools/preprocess_data.py does, with megatron-core's builder."""
     from megatron.core.datasets.indexed_dataset import DType, IndexedDatasetBuilder
 
     builder = IndexedDatasetBuilder(str(bin_path(prefix)), dtype=DType.optimal_dtype(tokenizer.vocab_size))
@@ -112,7 +112,7 @@ class TestTokenizerNote:
 
 class TestNothingIsLeftBehind:
     @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.ranks)])
-    def test_after_a_bad_line(self, tmp_path, bytes_section, workers, monkeypatch):
+    def test_after_a_malformed_line(self, tmp_path, bytes_section, workers, monkeypatch):
         monkeypatch.setattr(build, "CHUNK_BYTES", 10)
         corpus = tmp_path / "c.jsonl"
         corpus.write_text('{"text": "a"}\n' * 5 + "oops\n")

@@ -34,13 +34,13 @@ def test_without_cleaning_nothing_changes(cleaned):
     assert cleaned(documents)[1] == documents
 
 
-def test_characters_are_mended_as_ftfy_does(cleaned):
+def test_characters_are_repaired_as_by_ftfy(cleaned):
     pytest.importorskip("ftfy")
     _, texts = cleaned(["sch\u00c3\u00b6n &amp; \u201cgut\u201d", "fine"], fix_text=True)
     assert texts == ['sch\u00f6n & "gut"', "fine"]
 
 
-def test_short_documents_are_left_out_by_characters_after_mending(cleaned):
+def test_short_documents_are_left_out_by_characters_after_the_repair(cleaned):
     pytest.importorskip("ftfy")
     built, texts = cleaned(["abc", "\u00c3\u00b6\u00c3\u00b6", ["a", "b", "c"], ""], min_length=3, fix_text=True)
     assert texts == ["abc", "abc"]

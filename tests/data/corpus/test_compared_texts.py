@@ -1,4 +1,4 @@
-"""What of a chunk is compared with the reference: several texts, spread over it, the rare ones before the others."""
+"""The texts of a chunk that are compared with the reference: several, spread over it, the rare ones first."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -113,7 +113,7 @@ def test_what_is_right_passes_however_long_texts_are_cut(trained, words, repeate
 
 
 @pytest.mark.usefixtures("small_as_large")
-def test_it_is_told_how_many_of_how_many_were_compared(tmp_path, trained):
+def test_the_number_of_compared_texts_is_reported(tmp_path, trained):
     built = build_tokens([write_jsonl(tmp_path / "c.jsonl", ["word", ""] * 80)], tmp_path / "p", trained)
     assert (built.compared, built.texts) == (8, 80)
     built = build_tokens([write_jsonl(tmp_path / "d.jsonl", ["word " * 9000])], tmp_path / "q", trained)

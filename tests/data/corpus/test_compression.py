@@ -1,4 +1,4 @@
-"""What is unpacked is what was compressed, of any size."""
+"""Decompression restores the content, of any size."""
 
 import bz2
 import gzip
@@ -11,7 +11,7 @@ from pretrain.data.corpus.sources.compression import open_decompressed
 
 PACKED = {".gz": gzip.compress, ".xz": lzma.compress, ".bz2": bz2.compress, ".zst": zstandard.compress}
 MEBIBYTE = 1 << 20
-"""As much is unpacked at once: the end of the file may be known only at the next call."""
+"""Bytes decompressed per call: the end of the file may be known only at the next call."""
 
 
 @pytest.mark.parametrize("suffix", PACKED)

@@ -58,7 +58,7 @@ def test_every_chunk_knows_its_first_line_and_how_far_the_file_is_read(tmp_path)
     [(".gz", gzip.compress), (".xz", lzma.compress), (".bz2", bz2.compress), (".zst", zstandard.compress)],
 )
 class TestPacked:
-    def test_is_unpacked(self, tmp_path, suffix, pack):
+    def test_is_decompressed(self, tmp_path, suffix, pack):
         path = tmp_path / f"a.jsonl{suffix}"
         path.write_bytes(pack(b'{"text": "a"}\n{"text": "b"}\n'))
         assert documents_in(path) == [["a"], ["b"]]
@@ -70,7 +70,7 @@ class TestPacked:
         path.write_bytes(b"".join(pack(part) for part in (parts[0], b"", parts[1][:-9], parts[1][-9:], parts[2])))
         assert [text for (text,) in documents_in(path)] == [str(n) for k in range(3) for n in range(k, 1500, 3)]
 
-    def test_what_is_left_of_a_packed_byte_is_kept(self, tmp_path, suffix, pack):
+    def test_remaining_bits_of_a_compressed_byte_are_kept(self, tmp_path, suffix, pack):
         """A few compressed bytes become more than is asked for at once."""
         path = tmp_path / f"a.jsonl{suffix}"
         path.write_bytes(pack(b'{"text": "%s"}\n' % (b"a" * 5_000_000)) * 2)
@@ -80,7 +80,7 @@ class TestPacked:
         whole = pack(b'{"text": "a"}\n' * 100)
         assert f"a.jsonl{suffix} cannot be decompressed" in error_in(tmp_path / f"a.jsonl{suffix}", whole[:-12])
 
-    def test_a_file_that_is_not_packed_is_named(self, tmp_path, suffix, pack):
+    def test_a_file_that_is_not_compressed_is_named(self, tmp_path, suffix, pack):
         assert f"a.jsonl{suffix} cannot be " in error_in(tmp_path / f"a.jsonl{suffix}", b'{"text": "a"}\n' * 9)
 
 
@@ -88,7 +88,7 @@ class TestPaddingOfXz:
     """Zeros, four at a time, between the streams of a file and behind them."""
 
     @pytest.mark.parametrize("count", [4, 1 << 17])
-    def test_is_passed_over(self, tmp_path, count):
+    def test_is_skipped(self, tmp_path, count):
         path = tmp_path / "a.jsonl.xz"
         stream, zeros = lzma.compress(b'{"text": "a"}\n'), bytes(count)
         path.write_bytes(stream + zeros + stream + zeros)
@@ -125,7 +125,7 @@ def test_a_list_of_strings_is_one_document_of_sentences():
         (b'{"text": "a \\ud800 b"}', "half of a surrogate pair"),
     ],
 )
-def test_a_bad_line_is_named_by_file_and_number(tmp_path, line, message):
+def test_a_malformed_line_is_named_by_file_and_number(tmp_path, line, message):
     error = error_in(tmp_path / "a.jsonl", b'{"text": "fine"}\n\n' + line + b"\n")
     assert error.startswith(f"{tmp_path / 'a.jsonl'}:3: ")
     assert message in error

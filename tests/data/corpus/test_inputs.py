@@ -1,4 +1,4 @@
-"""What can be named as input, in which order it is read, and how it is cut into shards."""
+"""Inputs of a build: their names, the order in which they are read, and shards."""
 
 import errno
 import json
@@ -75,7 +75,7 @@ class TestNames:
         with pytest.raises(DataError, match=r"pipe\.jsonl is neither a file nor a folder.*\nWrite .* to a file first"):
             find_sources([corpus, tmp_path / "pipe.jsonl"])
 
-    def test_a_pipe_or_a_dead_link_in_a_folder_is_not_passed_over(self, tmp_path):
+    def test_a_pipe_or_a_dead_link_in_a_folder_is_an_error(self, tmp_path):
         write_jsonl(tmp_path / "c.jsonl", ["a"])
         (tmp_path / "link.jsonl").symlink_to(tmp_path / "nowhere")
         with pytest.raises(DataError, match=r"link\.jsonl cannot be read: No such file or directory"):
@@ -102,7 +102,7 @@ class TestNames:
         (tmp_path / "in" / "a").symlink_to("b")
         assert texts([tmp_path / "in"]) == ["x", "x"]
 
-    def test_a_folder_that_cannot_be_read_is_not_passed_over(self, folder, monkeypatch):
+    def test_a_folder_that_cannot_be_read_is_an_error(self, folder, monkeypatch):
         """As root, for whom every folder can be read, it is made up."""
 
         def scandir(path, usual=os.scandir):
@@ -144,7 +144,7 @@ class TestTheOutputIsNoInput:
             build_tokens([folder], folder / output, bytes_section, force=force)
         assert sorted(folder.rglob("*")) == before
 
-    def test_however_the_folder_is_named(self, folder, bytes_section, monkeypatch):
+    def test_with_any_name_of_the_folder(self, folder, bytes_section, monkeypatch):
         monkeypatch.chdir(folder / "sub")
         (folder.parent / "link").symlink_to(folder)
         for named in (Path(".."), folder.parent / "[f]", Path(f"c.md,{folder.parent / 'link'}")):
@@ -172,7 +172,7 @@ class TestTables:
         return path
 
     def dataset(self, folder, parts):
-        """What Hugging Face's `save_to_disk` writes."""
+        """The output of Hugging Face's `save_to_disk`."""
         folder.mkdir(parents=True)
         names = [f"data-{number:05}-of-{len(parts):05}.arrow" for number in range(len(parts))]
         for name, values in zip(names, parts, strict=True):
@@ -267,7 +267,7 @@ class TestShards:
         assert sum(sizes) == source.size
         assert max(sizes) - min(sizes) < 2000
 
-    def test_a_bad_line_is_named_by_its_number_in_the_file(self, tmp_path):
+    def test_a_malformed_line_is_named_by_its_number_in_the_file(self, tmp_path):
         corpus = write_jsonl(tmp_path / "c.jsonl", DOCUMENTS)
         with corpus.open("a") as stream:
             stream.write("oops\n")
@@ -276,7 +276,7 @@ class TestShards:
             [read_documents(chunk, "text") for chunk in chunks]
 
     @pytest.mark.parametrize("given_", ["", "1", "4/4", "-1/4", "1/0", "a/b", "1/100000", "0/4/2", "\u0661/4"])
-    def test_what_is_no_shard_is_named(self, given_):
+    def test_a_file_that_is_not_a_shard_is_named(self, given_):
         with pytest.raises(DataError, match="it is I/N"):
             Shard.parse(given_)
 

@@ -93,7 +93,7 @@ def test_it_goes_on_where_it_was(tmp_path, inputs):
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
-def test_packed_files_too(tmp_path, inputs, whole, suffix):
+def test_compressed_files_too(tmp_path, inputs, whole, suffix):
     import gzip
     import lzma
 
@@ -143,7 +143,7 @@ class TestWhatWasCompared:
         assert built.texts == whole.texts
         assert whole.compared <= built.compared <= built.texts  # each time begins with a larger sample
 
-    def test_is_told_if_only_the_names_were_missing(self, tmp_path, inputs, section, whole, monkeypatch):
+    def test_is_reported_if_only_the_names_were_missing(self, tmp_path, inputs, section, whole, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(build, "_publish", lambda *_: (_ for _ in ()).throw(Crash))
             with pytest.raises(Crash):
@@ -157,7 +157,7 @@ class TestWhatWasCompared:
         assert content(tmp_path / "p") == content(tmp_path / "whole")
         assert 0 < built.texts < whole.texts
 
-    def test_is_not_asked_of_a_state_that_does_not_tell(self, tmp_path, inputs, section, whole):
+    def test_is_not_checked_for_a_state_without_it(self, tmp_path, inputs, section, whole):
         with pytest.raises(Crash):
             stopped_after(10, inputs, tmp_path / "p", section)
         state = folder_of(tmp_path / "p") / STATE
@@ -232,7 +232,7 @@ def test_ctrl_c_between_writing_and_noting_what_is_written(tmp_path, inputs, who
 
 
 @pytest.mark.parametrize("step", ["unlink", "write_fingerprint", "discard"])
-def test_a_crash_while_the_files_take_their_names(tmp_path, inputs, whole, monkeypatch, step):
+def test_a_crash_while_the_files_are_renamed(tmp_path, inputs, whole, monkeypatch, step):
     def crash(*_):
         raise Crash
 
@@ -311,7 +311,7 @@ def test_two_processes_do_not_build_the_same(tmp_path, inputs):
             build_tokens(inputs, tmp_path / "p", SECTION)
 
 
-def test_a_bad_line_keeps_what_was_before_it_and_skipping_goes_on(tmp_path):
+def test_a_malformed_line_keeps_the_lines_before_it_and_skipping_continues(tmp_path):
     corpus = write_jsonl(tmp_path / "c.jsonl", DOCUMENTS)
     with corpus.open("a") as stream:
         stream.write('oops\n{"text": "last"}\n')

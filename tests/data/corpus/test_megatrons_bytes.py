@@ -71,7 +71,7 @@ def test_with_any_number_of_workers(tmp_path, peps, section, workers):
 
 
 @pytest.mark.parametrize("suffix", PACK)
-def test_from_packed_files(tmp_path, peps, section, suffix):
+def test_from_compressed_files(tmp_path, peps, section, suffix):
     compressed = tmp_path / f"peps.jsonl{suffix}"
     compressed.write_bytes(PACK[suffix](peps.read_bytes()))
     build_tokens([compressed], tmp_path / "p", section, append_eod=True, workers=2)

@@ -131,12 +131,12 @@ class TestAMergeThatWasKilled:
         assert [name for name in left if not name.startswith(".")] == ["m.bin"]
         self.check(tmp_path, parts)
 
-    def test_while_it_copies_leaves_nothing_for_ever(self, tmp_path, parts, killed):
+    def test_a_merge_killed_while_copying_leaves_no_lasting_files(self, tmp_path, parts, killed):
         assert all(name.endswith(".partial") for name in killed("copy"))
         assert len(killed("copy")) == 2
         self.check(tmp_path, parts)
 
-    def test_is_told_from_one_that_is_at_work(self, tmp_path, parts):
+    def test_is_distinguished_from_a_running_one(self, tmp_path, parts):
         at_work = tmp_path / ".m.bin.host.1.partial"
         with at_work.open("wb") as stream:
             fcntl.flock(stream, fcntl.LOCK_EX)

@@ -145,13 +145,13 @@ class TestWorkers:
             assert given["attention_mask"] is None
         helped.close()
 
-    def test_reading_ahead_does_not_end_the_data_early(self):
+    def test_prefetching_does_not_end_the_data_early(self):
         iterator = batches(10, 2, num_workers=1)
         assert [numbers(next(iterator)) for _ in range(5)] == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9]]
         with pytest.raises(DataError):
             next(iterator)
 
-    def test_end_with_whoever_reads_what_they_have_read(self):
+    def test_end_with_the_reader_of_their_batches(self):
         iterator, worker = read_by_a_worker()
         del iterator
         worker.join(60)
@@ -164,7 +164,7 @@ class TestWorkers:
         iterator.close()
 
     @pytest.mark.parametrize("left", ["", "del batches"])
-    def test_hold_up_nobody_who_leaves_while_one_reads(self, program, left):
+    def test_a_worker_that_reads_does_not_delay_the_exit(self, program, left):
         """At exit torch no longer ends the workers, and a worker that is told to end by SIGTERM takes a minute."""
         process = program(LEAVES.format(left=left))
         assert process.wait(300) == 0

@@ -1,4 +1,4 @@
-"""How many samples each split must have."""
+"""Number of samples that each split must have."""
 
 import pytest
 

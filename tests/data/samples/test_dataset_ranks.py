@@ -51,7 +51,7 @@ class TestOneRankOfTwo:
         blend = ["data.path=null", f"data.blend={parts}"] if request.param == "a blend" else []
         return lambda *overrides: small_recipe(*blend, *overrides)
 
-    def test_with_the_native_index_it_waits_for_nobody(self, recipe):
+    def test_with_the_native_index_no_rank_waits(self, recipe):
         assert len(built(recipe("data.index=native")).train) == 800
         with pytest.raises(WaitingError):
             built(recipe("data.index=megatron"))

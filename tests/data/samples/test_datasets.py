@@ -173,7 +173,7 @@ class TestBlend:
         mixed = built(blend({"a": 3}))
         assert type(mixed.train).__name__ == type(built(small_recipe()).train).__name__
 
-    def test_few_samples_of_a_heavy_part_do_not_run_dry(self, blend):
+    def test_few_samples_of_a_heavy_part_suffice(self, blend):
         """megatron-core's own margin is too small here: it raises an IndexError."""
         weights = {"a": 0.9} | dict.fromkeys("bcdefghijk", 0.01)
         datasets = built(blend(weights, documents=4), SampleCounts(train=20))

@@ -41,7 +41,7 @@ def pair(section):
     return load_encoder(section).tokenizer, load_tokenizer(section)
 
 
-def test_it_is_used_and_says_the_same_of_itself(pair):
+def test_it_is_used_and_describes_itself_equally(pair):
     quick, reference = pair
     assert isinstance(quick, fast.FastTokenizer)
     for fact in ("vocab_size", "eod", "fingerprint"):

@@ -38,7 +38,7 @@ def test_a_missing_value_is_a_gap():
     assert len(drawn([(0, 1.0), (1, 2.0), (2, None), (3, 2.0), (4, 1.0)]).findall(".//polyline")) == 2
 
 
-def test_a_lonely_value_is_a_dot():
+def test_a_single_value_is_a_dot():
     assert len(drawn([(5, 1.0)]).findall(".//circle")) == 1
 
 
