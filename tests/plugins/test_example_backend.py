@@ -68,4 +68,4 @@ def test_its_kernel_is_taken_and_computes_a_layer_norm(plugins, dtype):
 def test_it_declines_what_it_cannot_do(plugins, request_, reason):
     (row,) = negotiate(plugins, [request_], {}, "allow").table.rows
     assert row.kernel == "reference"
-    assert row.passed_over[0].why == f"declined: {reason}"
+    assert row.rejected[0].why == f"declined: {reason}"

@@ -28,7 +28,10 @@ DONE = (
     "core/pretrain/errors.py",
     "core/pretrain/model/",
     "core/pretrain/observe/",
+    "core/pretrain/plugins/",
+    "core/pretrain/recipe/",
     "core/pretrain/reference/",
+    "core/pretrain/testing/",
     "core/pretrain/tokenizer_types.py",
     "core/pretrain/training/",
 )

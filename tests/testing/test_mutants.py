@@ -16,7 +16,7 @@ CAUGHT = {
     "ignores_mask": "TestAttention::test_agrees_with_float64",
     "ignores_dropout": "TestAttention::test_dropout",
     "no_epsilon": "TestNorm::test_adds_epsilon",
-    "in_16_bits": "TestNorm::test_accumulates_16_bits_in_fp32",
+    "in_16_bits": "TestNorm::test_accumulates_half_precision_in_fp32",
     "interleaved": "TestRotary::test_agrees_with_float64",
     "tanh_for_erf": "TestActivation::test_agrees_with_float64",
     "drops_in_evaluation": "TestBiasDropoutAdd::test_agrees_with_float64_outside_training",
@@ -96,7 +96,7 @@ CORNERS = {
     "unscaled_in_fp16": ("TestBiasDropoutAdd::test_dropout", "h64"),
     "reads_its_output": ("TestBiasDropoutAdd::test_backward_needs_no_output", ""),
     "sums_ranks_in_fp32_alone": ("TestLinear::test_two_ranks", ""),
-    "norm_in_16_bits": ("TestOptimizer::test_gradient_norm_of_16_bits", ""),
+    "norm_in_16_bits": ("TestOptimizer::test_gradient_norm_of_half_precision", ""),
     "norm_on_the_host": ("TestOptimizer::test_gradient_norm", ""),
 }
 """Mutant -> the test that must fail, and which of its cases are enough to run."""

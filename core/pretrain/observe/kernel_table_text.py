@@ -9,7 +9,7 @@ from pretrain.observe.columns import columns, indented
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pretrain.plugins.negotiation.kernel_table import KernelTable, PassedOver
+    from pretrain.plugins.negotiation.kernel_table import KernelTable, Rejected
 
 INDENT = 4
 
@@ -31,13 +31,13 @@ def render(table: KernelTable, *, everything: bool = False, width: int = 100) ->
         lines.append(line)
         if everything:
             lines += indented(f"asked: {_request(row.request)}", INDENT, width)
-        for other in row.passed_over:
+        for other in row.rejected:
             if everything or other.why.startswith("declined"):
                 lines += indented(f"not {_name(other)}, {other.provider}: {other.why}", INDENT, width)
     return "\n".join(lines)
 
 
-def _name(other: PassedOver) -> str:
+def _name(other: Rejected) -> str:
     return f"{other.kernel} ({other.kind})" if other.kind and other.kind != other.kernel else other.kernel
 
 

@@ -1,4 +1,4 @@
-"""The seam between the core and the hardware: what a plugin is asked and what it may answer.
+"""Plugin interface between the core and the hardware: hooks, requests and answers.
 
 A plugin is a module (or object) whose functions carry the `hookimpl` mark. Two entry-point groups find it:
 `pretrain.backends` (the entry's name is the value of `--backend`; one device each) and `pretrain.plugins`
@@ -14,7 +14,7 @@ BACKENDS = "pretrain.backends"
 PLUGINS = "pretrain.plugins"
 
 CONTRACT = (1, 0)
-"""Version of hooks, requests and `Backend`; `contract` has the rules, and docs/writing-a-backend.md says them."""
+"""Version (major, minor) of hooks, requests and `Backend`; rules: `contract` and docs/writing-a-backend.md."""
 
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)

@@ -1,4 +1,4 @@
-"""A device, as the core sees it."""
+"""Interface of a device to the core."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class PointToPoint:
-    """What the communication between two pipeline stages can do.
+    """Abilities of the communication between two pipeline stages.
 
     Attributes:
         batched: `torch.distributed.batch_isend_irecv` keeps several messages to one peer apart. Where this is
@@ -101,15 +101,15 @@ class Backend(ABC):
     process_group: ClassVar[str]
     """torch.distributed's backend: "gloo", "nccl", "hccl"."""
     exported_variables: ClassVar[tuple[str, ...]] = ()
-    """Beginnings of environment variables that `--hostfile` hands to all hosts, beside those that DeepSpeed does."""
+    """Prefixes of environment variables that `--hostfile` exports to all hosts, beside those of DeepSpeed."""
     own_variables: ClassVar[tuple[str, ...]] = ()
-    """Environment variables that are true of one host alone (its address), which `--hostfile` keeps from the others."""
+    """Environment variables that belong to one host (its address); `--hostfile` does not export them to the others."""
 
     @abstractmethod
     def availability(self) -> Available | Unavailable:
-        """Say whether the device can be used in this process, and if not, why and what to do. Never raises.
+        """Tell whether the device can be used in this process; if not, why, and what to do. Never raises.
 
-        It must not open a device context: the launcher asks too, in a process that uses no device.
+        It must not open a device context: the launcher calls it too, in a process that uses no device.
         """
 
     @abstractmethod
@@ -128,20 +128,20 @@ class Backend(ABC):
         return {}
 
     def supports(self, dtype: torch.dtype) -> bool:
-        """Say whether matrix products of the dtype run on the device; asked after `device`."""
+        """Tell whether matmuls of the dtype run on the device. Called after `device`."""
         return True
 
     def supports_reduction(self, dtype: torch.dtype) -> bool:
-        """Say whether ranks can sum tensors of the dtype: all-reduce and reduce-scatter. HCCL refuses float64."""
+        """Tell whether all-reduce and reduce-scatter can sum tensors of the dtype. HCCL refuses float64."""
         return True
 
     def compilation(self) -> Available | Unavailable:
-        """Say whether torch.compile can make kernels for the device, which `kernels.compile: layer` needs.
+        """Tell whether torch.compile generates kernels for the device, which `kernels.compile: layer` needs.
 
         By default: whether torch's inductor has a code generator for the device type.
         """
         import torch  # noqa: PLC0415  the class must be importable without torch
-        from torch._inductor.codegen import common  # noqa: PLC0415  takes a second, which others need not wait
+        from torch._inductor.codegen import common  # noqa: PLC0415  takes a second
 
         common.init_backend_registration()
         if common.get_scheduling_for_device(self.device_type) is None:
@@ -149,13 +149,13 @@ class Backend(ABC):
         return Available()
 
     def peak_flops(self, dtype: torch.dtype) -> float | None:
-        """Return dense FLOP/s of matrix products from the datasheet: the denominator of MFU. None: not reported."""
+        """Return dense FLOP/s of matmuls from the datasheet: the denominator of MFU. None: not reported."""
         return None
 
     def memory(self, *, reset_peak: bool = False) -> Memory:
-        """Return the memory of the current device; after that forget the peak if `reset_peak`.
+        """Return the memory of the current device. With `reset_peak` reset the peak afterwards.
 
-        By default: what torch's module of the device counts, None where it does not count.
+        By default: the statistics of torch's module of the device, None where it has none.
         """
         import torch  # noqa: PLC0415  the class must be importable without torch
 
@@ -167,10 +167,10 @@ class Backend(ABC):
         return Memory(allocated, peak, free_total and free_total[1])
 
     def pinned_memory(self) -> bool:
-        """Say whether the device copies faster from page-locked memory, into which batches are read then.
+        """Tell whether the device copies faster from page-locked memory; if so, batches are read into it.
 
-        By default: whether the device is torch's accelerator, which `Tensor.pin_memory` locks memory for. Asked after
-        `device`. A device without an allocator of page-locked memory answers False.
+        By default: True for torch's current accelerator, for which `Tensor.pin_memory` locks memory. Called after
+        `device`. A device without an allocator of page-locked memory returns False.
         """
         import torch  # noqa: PLC0415  the class must be importable without torch
 
@@ -178,21 +178,21 @@ class Backend(ABC):
         return accelerator is not None and accelerator.type == self.device_type
 
     def overflow(self) -> Overflow | None:
-        """Return how to read and clear a sticky overflow flag, or None where inf and nan are kept."""
+        """Return the device's sticky overflow flag, or None where fp16 overflows to inf."""
         return None
 
     def point_to_point(self) -> PointToPoint:
-        """Say what communication between pipeline stages can do; the schedule is chosen by it."""
+        """Return the abilities of pipeline communication, by which the schedule is chosen."""
         return PointToPoint(batched=True)
 
     def device_name(self) -> str:
-        """Return the product name of the current device ("NVIDIA H200"); asked after `device`."""
+        """Return the product name of the current device ("NVIDIA H200"). Called after `device`."""
         return self.describe().get("device", "")
 
     def named(self, device_name: str) -> Backend:
-        """Return the backend as it would answer on a device of that name, which need not be here.
+        """Return this backend for a device of that name, which need not be present.
 
-        `pretrain explain --device` asks it for availability, name and dtypes.
+        `pretrain explain --device` reads availability, name and dtypes from it.
 
         Raises:
             BackendError: the backend knows no devices by name, or not this one.
@@ -201,5 +201,5 @@ class Backend(ABC):
         raise BackendError(msg)
 
     def describe(self) -> Mapping[str, str]:
-        """Return what belongs into a run's environment.json: driver, library versions, and "device", its name."""
+        """Return entries of a run's environment.json: driver, library versions, and "device", its name."""
         return {}

@@ -1,4 +1,4 @@
-"""Names that pretrain and torch use of torch's module of a device (`torch.npu`, `torch.xpu`, a vendor's own): one list.
+"""List of the names that pretrain and torch use of a device's torch module (`torch.npu`, `torch.xpu`, a vendor's).
 
 A vendor's library registers the module (`torch._register_device_module`). The section of docs/hooks.md about it is
 generated from here, the conformance kit tests every entry, and `pretrain.bridge.substitutes` stands in for what may be
@@ -28,7 +28,7 @@ class Member:
 
     @property
     def needed(self) -> bool:
-        """Whether a training cannot do without."""
+        """True if a training fails without it."""
         return not self.otherwise
 
 

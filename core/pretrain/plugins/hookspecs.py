@@ -1,4 +1,4 @@
-"""Every hook that a plugin may implement.
+"""Hooks that a plugin may implement.
 
 All kernel hooks share one protocol. The core calls each once per process, on every rank with the same request, when
 the model is built. A plugin answers with an `Offer`, a `Decline` with its reason, a sequence of both (best first),

@@ -1,4 +1,4 @@
-"""A device that need not be here: for a backend's `named`."""
+"""Mixin for the result of `Backend.named`: a device that is known by its name and need not be present."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a plugin answers when it is asked for a kernel."""
+"""Answers of a plugin to a kernel request: offer or decline."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ class Decline:
 
 
 class Absent(str):
-    """A reason to decline whatever is asked on this machine: a library is missing, or the device is of another kind.
+    """Reason to decline every request on this machine: a library is missing, or the device is of another kind.
 
         Decline(name="apex", reason=Absent("apex is not installed; pip install ..."))
 
-    Users read it as any other reason. The conformance kit lists such a kernel as not here; one that declines all of its
-    requests without ever saying so fails it.
+    Users read it as any other reason. The conformance kit lists such a kernel as absent. A kernel that declines all
+    requests with other reasons fails the kit.
     """
 
     __slots__ = ()

@@ -1,6 +1,6 @@
-"""What the core asks for: one frozen request per operation.
+"""Kernel requests of the core: one frozen dataclass per operation.
 
-Every request can be written as JSON, is equal on all ranks of a run, and says everything a plugin may depend on.
+Every request can be written as JSON, is equal on all ranks of a run, and holds all that a plugin may depend on.
 Sizes are those of one rank: `heads` is the number of attention heads divided by the tensor-parallel size.
 Shapes use s: sequence, b: micro batch, n: heads of this rank, g: key/value heads of this rank, d: head size,
 h: hidden size, t: tensor-parallel size.
@@ -17,7 +17,7 @@ import torch
 
 
 class Mask(StrEnum):
-    """Which keys a query must not see. A kernel may ignore no mask that it was given.
+    """Keys that a query must not attend to. No kernel may ignore a mask that it was given.
 
     NONE: every query sees every key; the mask argument is None.
     CAUSAL: query i sees keys up to i + (keys - queries); the mask argument is None.
@@ -34,7 +34,7 @@ class Mask(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """What all requests say.
+    """Fields of all requests.
 
     Attributes:
         device_type: torch's name of the device ("cpu", "cuda", "npu").
@@ -69,7 +69,7 @@ class SoftmaxRequest(Request):
         keys: length of one row.
         mask: see `Mask`.
         scale: the scores are multiplied by it before the mask.
-        in_fp32: 16-bit scores are scaled and exponentiated in fp32 (fp32 and fp64 always are in their own type).
+        in_fp32: fp16 and bf16 scores are scaled and exponentiated in fp32 (fp32 and fp64 always are in their own type).
     """
 
     operation: ClassVar[str] = "softmax"
@@ -94,7 +94,7 @@ class AttentionRequest(Request):
         mask: see `Mask`.
         dropout: probability with which an attention weight is dropped while training.
         scale: usually d**-0.5.
-        score_divisor: a kernel that stores scores in 16 bits divides them by it before, and multiplies by it again in
+        score_divisor: a kernel that stores scores in fp16 or bf16 divides them by it first, and multiplies by it in
             fp32 inside the softmax (`SoftmaxRequest.scale` is set to it); one that keeps scores in fp32 may ignore it.
         softmax_in_fp32: as `SoftmaxRequest.in_fp32`; a fused kernel that accumulates in fp32 fulfils it.
         block_size: rows of one block of the "triangle" kind.
@@ -196,7 +196,7 @@ class CrossEntropyRequest(Request):
         seq_length: s.
         micro_batch_size: b.
         tensor_parallel_size: t; each rank holds padded_vocab_size / t neighbouring columns.
-        in_fp32: 16-bit logits are exponentiated and summed in fp32.
+        in_fp32: fp16 and bf16 logits are exponentiated and summed in fp32.
     """
 
     operation: ClassVar[str] = "cross_entropy"

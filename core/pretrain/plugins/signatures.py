@@ -1,4 +1,4 @@
-"""The callables that kernels are: one signature per operation.
+"""Signatures of kernels: one callable per operation.
 
 Tensors are on the request's device, of the request's dtype where nothing else is said, and may be non-contiguous.
 Every callable is differentiable where torch's own counterpart is. Shape letters: see `requests`.

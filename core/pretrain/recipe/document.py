@@ -1,4 +1,4 @@
-"""YAML text into plain data that knows on which line each key stands."""
+"""YAML text as plain data with the line of each key."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Document:
         return inner
 
     def give(self, path: str, value: Any, place: str) -> None:
-        """Set the key "section.key"; nothing happens where a section around it is none."""
+        """Set the key "section.key"; nothing happens if a section around it has another type."""
         inner, keys = self.data, tuple(path.split("."))
         for depth, section in enumerate(keys[:-1], start=1):
             if inner.get(section) is None:

@@ -1,4 +1,4 @@
-"""How a world of ranks is divided among tensor, pipeline and data parallelism."""
+"""Division of the ranks among tensor, pipeline and data parallelism."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A YAML file and overrides into a `Recipe`, with every mistake named by file, line and key."""
+"""Load a YAML file and overrides as a checked `Recipe`; errors name file, line and key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a recipe comes from, and what its reader was told: no part of the data."""
+"""Source of a recipe, and notices of its reader; not part of the data."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class AccumulationSteps:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a recipe comes from.
+    """Source of a recipe.
 
     Attributes:
         source: the file.

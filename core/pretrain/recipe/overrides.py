@@ -58,7 +58,7 @@ def apply_override(document: Document, override: str) -> None:
 
 
 def _value(text: str) -> Any:
-    """Read JSON where it is some, since a tab, with which files are indented, is none of YAML's."""
+    """Read a value as JSON if it is JSON, since YAML refuses tabs; as YAML otherwise."""
     if text.lstrip().startswith(("{", "[")):
         with suppress(ValueError):
             return json.loads(text)

@@ -58,12 +58,12 @@ class Recipe(Section):
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """Lines that say what was understood in another way than it was written; not part of the data."""
+        """Lines about keys that were read in another way than they were written; not part of the data."""
         return self._origin.notices
 
     @property
     def accumulation_steps(self) -> AccumulationSteps | None:
-        """What a DeepSpeed file promised of the layout; not part of the data."""
+        """Gradient accumulation steps that a DeepSpeed file promised; not part of the data."""
         return self._origin.accumulation_steps
 
     @property

@@ -1,4 +1,4 @@
-"""What all sections of a recipe share: frozen, no unknown keys, and exact types."""
+"""Base of all sections of a recipe: frozen, no unknown keys, exact types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A wrong value as an error shows it: short, however large it is."""
+"""Short text of a value for error messages."""
 
 from __future__ import annotations
 

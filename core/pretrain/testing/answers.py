@@ -35,7 +35,7 @@ class Answers:
 
     @property
     def absent(self) -> str:
-        """Why the kernel is not on this machine; "" where it is, or where nobody says so."""
+        """Reason that the kernel is absent on this machine; "" if it is present or no decline says so."""
         if self.taken:
             return ""
         return next((reason for reason in self.declined.values() if isinstance(reason, Absent)), "")

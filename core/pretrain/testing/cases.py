@@ -1,4 +1,4 @@
-"""Requests that kernels are judged with, and which kernels take which of them."""
+"""Test cases: requests, and a mark for the tests that run with them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ UNTOLD = frozenset({"device_type", "device_name", "dtype", "process_group", "tim
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Requests of which a kernel is judged with the first that it takes.
+    """Alternative requests; a kernel is tested with the first that it takes.
 
     Attributes:
         candidates: the usual one first, then what kernels take that decline it.

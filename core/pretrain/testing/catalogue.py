@@ -1,4 +1,4 @@
-"""All requests with which kernels are judged."""
+"""Catalogue of the requests that the kit tests kernels with."""
 
 from __future__ import annotations
 

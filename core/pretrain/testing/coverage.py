@@ -1,4 +1,4 @@
-"""Was every kernel of the backend compared with something?"""
+"""Check that the kit has compared every kernel of the backend."""
 
 from __future__ import annotations
 

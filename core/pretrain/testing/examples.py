@@ -1,4 +1,4 @@
-"""Requests to judge kernels with: small, odd sizes where nothing else is said."""
+"""Example requests for tests of kernels: small, odd sizes by default."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pretrain.plugins.requests import (
 )
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-"""In which kernels are judged, where the device supports them."""
+"""Dtypes that kernels are tested in, where the device supports them."""
 
 
 def softmax(

@@ -1,4 +1,4 @@
-"""The tests: import everything from here into the test file of a backend, and name it: BACKEND = "cuda"."""
+"""Tests of the kit: import everything from here into the test file of a backend, and name it: BACKEND = "cuda"."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ KERNELS = {
             "kernel": "fast",
             "kind": "flash",
             "provider": "pretrain-fake 0.1",
-            "passed_over": [{"provider": "pretrain 0.1", "kernel": "slow", "why": "declined: head size 512 > 256"}],
+            "rejected": [{"provider": "pretrain 0.1", "kernel": "slow", "why": "declined: head size 512 > 256"}],
         }
     ]
 }

@@ -14,7 +14,7 @@ from pretrain.plugins.negotiation.kernel_table import KernelTable, Row
 
 def table(kernels: dict[str, str]) -> KernelTable:
     rows = tuple(
-        Row(operation=operation, kernel=kernel, kind="", provider="fake 1", request={}, passed_over=())
+        Row(operation=operation, kernel=kernel, kind="", provider="fake 1", request={}, rejected=())
         for operation, kernel in kernels.items()
     )
     return KernelTable(backend="fake", provider="fake 1", rows=rows)

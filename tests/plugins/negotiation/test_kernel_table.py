@@ -48,7 +48,7 @@ def test_a_row_names_kernel_kind_provider_and_request(table):
 
 
 def test_a_row_says_why_not_each_of_the_others(table):
-    reasons = {other.kernel: other.why for other in table.rows[0].passed_over}
+    reasons = {other.kernel: other.why for other in table.rows[0].rejected}
     assert reasons == {
         "tiny": "declined: hidden_size 8, at most 4",
         "slow": "offered, comes later in the order",
@@ -59,7 +59,7 @@ def test_a_row_says_why_not_each_of_the_others(table):
 def test_a_choice_of_the_recipe_is_the_reason_against_the_rest(site):
     site.backend("fake", HOOK)
     table = negotiate(manager.load("fake"), [NORM], {"norm": "slow"}, "allow").table
-    assert {other.kernel: other.why for other in table.rows[0].passed_over}["fast"] == (
+    assert {other.kernel: other.why for other in table.rows[0].rejected}["fast"] == (
         "offered, but the recipe names 'slow'"
     )
 
@@ -70,7 +70,7 @@ def test_among_kernels_of_the_reference_the_order_is_the_reason(site, reference)
     site.backend("fake")
     (row,) = negotiate(manager.load("fake"), [NORM], {}, "allow").table.rows
     assert row.kernel == "better"
-    assert [other.why for other in row.passed_over] == ["offered, comes later in the order"]
+    assert [other.why for other in row.rejected] == ["offered, comes later in the order"]
 
 
 def test_the_table_is_plain_json(table):
@@ -86,7 +86,7 @@ class TestDigest:
 
     def test_reasons_against_others_do_not_count(self, table):
         (row,) = table.rows
-        alone = dataclasses.replace(table, rows=(dataclasses.replace(row, passed_over=()),))
+        alone = dataclasses.replace(table, rows=(dataclasses.replace(row, rejected=()),))
         assert alone.digest() == table.digest()
 
     @pytest.mark.parametrize(
@@ -116,6 +116,6 @@ class TestText:
 
     def test_long_reasons_are_wrapped(self, table):
         (row,) = table.rows
-        talkative = dataclasses.replace(row.passed_over[0], why="declined: " + "many words " * 40)
-        long = dataclasses.replace(table, rows=(dataclasses.replace(row, passed_over=(talkative,)),))
+        talkative = dataclasses.replace(row.rejected[0], why="declined: " + "many words " * 40)
+        long = dataclasses.replace(table, rows=(dataclasses.replace(row, rejected=(talkative,)),))
         assert max(len(line) for line in render(long).splitlines()) <= 100

@@ -49,7 +49,7 @@ def kernels(run: RunData) -> str:
     return (
         table(
             ["operation", "kernel", "provider", "not taken"],
-            [(row["operation"], _kernel(row), row["provider"], _passed_over(row)) for row in rows],
+            [(row["operation"], _kernel(row), row["provider"], _rejected(row)) for row in rows],
         )
         if rows
         else ""
@@ -117,10 +117,9 @@ def _kernel(row: dict[str, Any]) -> str:
     )
 
 
-def _passed_over(row: dict[str, Any]) -> str:
-    return "; ".join(
-        f"{other['kernel']} of {other['provider']}: {other['why']}" for other in row.get("passed_over", [])
-    )
+def _rejected(row: dict[str, Any]) -> str:
+    others = row.get("rejected", row.get("passed_over", []))  # older runs say passed_over
+    return "; ".join(f"{other['kernel']} of {other['provider']}: {other['why']}" for other in others)
 
 
 def _flat(value: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:

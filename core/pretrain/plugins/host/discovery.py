@@ -52,12 +52,12 @@ class Installed:
 
     @property
     def provider(self) -> str:
-        """Who brings it: "pretrain-cuda 0.1.0"."""
+        """The distribution and its version: "pretrain-cuda 0.1.0"."""
         return f"{self.distribution or 'unknown distribution'} {self.version}".rstrip()
 
     @property
     def label(self) -> str:
-        """How messages call it: "backend 'cuda' (pretrain-cuda 0.1.0)"."""
+        """Name in messages: "backend 'cuda' (pretrain-cuda 0.1.0)"."""
         return f"{self.role} '{self.name}' ({self.provider})"
 
 
@@ -97,7 +97,7 @@ def find_backend(name: str) -> Installed:
 
 
 def not_installed(name: str, names: list[str]) -> str:
-    """Return what to say about a backend that nobody registers; `names` are those that are there."""
+    """Return the error message for a backend that is not registered; `names` are the registered ones."""
     there = ", ".join(dict.fromkeys(names)) or "none"
     if name not in FIRST_PARTY:
         hint = did_you_mean(name.lower(), [*names, *FIRST_PARTY])
@@ -119,7 +119,7 @@ def how_to_get(name: str) -> tuple[str, str]:
 
 
 def registered_twice(found: list[Installed]) -> str:
-    """Return what to say about several backends of one name."""
+    """Return the error message for several backends of one name."""
     providers = " and ".join(backend.provider for backend in found)
     others = list(dict.fromkeys(backend.distribution for backend in found if backend.distribution != "pretrain"))
     return (
@@ -129,7 +129,7 @@ def registered_twice(found: list[Installed]) -> str:
 
 
 def unread_groups() -> list[str]:
-    """Return what to say about entry points whose group looks like one of pretrain's and is none."""
+    """Return a line for each entry point in a group "pretrain..." that pretrain does not read."""
     groups = sorted(group for group in entry_points().groups if group.startswith("pretrain"))
     return [
         f"{_describe(entry, Role.KERNELS).provider} registers '{entry.name}' in the entry-point group '{group}', "
@@ -172,5 +172,5 @@ def _distribution_of(entry: EntryPoint) -> tuple[str, str]:
     """Return name and version; empty ones of a folder without METADATA."""
     try:
         return (entry.dist.name or "", entry.dist.version or "") if entry.dist else ("", "")
-    except (FileNotFoundError, KeyError):  # once somebody has imported importlib_metadata, that is whose word it is
+    except (FileNotFoundError, KeyError):  # importlib_metadata, once imported, answers instead, and raises these
         return "", ""

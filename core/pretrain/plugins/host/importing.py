@@ -1,4 +1,4 @@
-"""Importing one plugin, and saying precisely why that failed."""
+"""Import of one plugin; a failure names the provider, the cause and the remedy."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def load_plugin(installed: Installed) -> Plugin:
         hooks = entry.load()
         if inspect.isclass(hooks) and not issubclass(hooks, Backend):
             hooks = hooks()  # whose methods are the hooks
-    except (Exception, SystemExit) as exc:  # whatever a stranger's module does at import is named as its doing
+    except (Exception, SystemExit) as exc:  # a third party's module may raise anything at import
         msg = f"{installed.label} failed to import: {cause(exc)}\n{_remedy(installed, exc)}"
         raise BackendError(msg) from exc
     if inspect.isclass(hooks) or inspect.isroutine(hooks):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plugins:
-    """What a run was started with.
+    """Plugins that take part in a run.
 
     Attributes:
         backend: the device that `--backend` names.
@@ -38,7 +38,7 @@ class Plugins:
 
     @property
     def label(self) -> str:
-        """How messages call the backend: "backend 'cuda' (pretrain-cuda 0.1.0)"."""
+        """Name of the backend in messages: "backend 'cuda' (pretrain-cuda 0.1.0)"."""
         return f"backend '{self.backend.name}' ({self.provider})"
 
     def call(self, plugin: Plugin, hook: str, **arguments: object) -> list[Any]:
@@ -57,7 +57,7 @@ def load(backend_name: str) -> Plugins:
 
     Raises:
         BackendError: the backend is not installed, registered twice or fails to import; or a plugin that takes part
-            is broken: a run without its kernels would be slower, or differ, in silence.
+            is broken. Without its kernels a run would be slower or differ, and nothing would show it.
     """
     backend = load_plugin(discovery.find_backend(backend_name))
     extras = [load_plugin(plugin) for plugin in discovery.installed_plugins()]
@@ -92,7 +92,7 @@ def assemble(extras: list[Plugin], backend: Plugin, *last: Plugin) -> Plugins:
 
 
 def _call(manager: pluggy.PluginManager, plugin: Plugin, hook: str, arguments: dict[str, object]) -> list[Any]:
-    # One plugin at a time: pluggy's own list of answers does not say who gave which.
+    # One plugin at a time: pluggy's list of answers does not name the plugins.
     others = [other for _, other in manager.list_name_plugin() if other is not plugin.hooks]
     try:
         return list(manager.subset_hook_caller(hook, others)(**arguments))
@@ -124,7 +124,7 @@ def _require_attributes(who: str, backend: Backend) -> None:
     tuples = dict.fromkeys(("exported_variables", "own_variables"), "a tuple of strings")
     for attribute, allowed in (strings | tuples).items():
         given = getattr(backend, attribute, None)
-        # A string in the place of a tuple would be taken for one of letters, with which most variables begin.
+        # A string would pass as a tuple of letters, and most variables begin with one of them.
         right = isinstance(given, str) if attribute in strings else _are_strings(given)
         if not right:
             msg = f"{who}: {type(backend).__name__}.{attribute} must be {allowed}; see docs/writing-a-backend.md."

@@ -1,4 +1,4 @@
-"""Answers of a backend's members, checked once: a wrong one is an error that names the distribution.
+"""Checks of what a backend's members return; a wrong value is an error that names the distribution.
 
 Hooks are checked where they are called (`manager`, `answers`), `availability` and `compilation` in `readiness`. Here
 are the others: `take_device` asks each as soon as the device is the current one, before anything is built on it.
@@ -137,7 +137,7 @@ def ask(plugins: Plugins, member: str, allowed: str, is_right: Check, *arguments
     if not is_right(answer):
         msg = (
             f"{plugins.label}: {call} returned {type(answer).__name__}: {answer!r:.80}\n"
-            f"Allowed: {allowed}. That is for its author to mend; docs/hooks.md has every member."
+            f"Allowed: {allowed}. Report it to its author; docs/hooks.md has every member."
         )
         raise BackendError(msg)
     return answer

@@ -1,4 +1,4 @@
-"""Is the device there, and can it do what is asked? There is no fall-through to another device."""
+"""Requirements of a run on its device: availability, dtype, compilation. There is no fallback to another device."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ANSWERS = (Available, Unavailable)
 
 
 def availability(plugins: Plugins) -> Available | Unavailable:
-    """Ask the backend whether its device can be used; a backend that raises here is broken and said to be so."""
+    """Return `Backend.availability`. A backend that raises counts as unavailable, with the exception as the reason."""
     try:
         answer = plugins.backend.availability()
     except Exception as exc:  # noqa: BLE001  the contract says "never raises"; a listing must survive those that do

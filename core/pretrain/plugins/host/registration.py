@@ -1,4 +1,4 @@
-"""Registering plugins with pluggy; a hook that would never be called is an error, not silence."""
+"""Registration with pluggy. A hook that would never be called is an error."""
 
 from __future__ import annotations
 
@@ -81,6 +81,6 @@ def _fault(plugin: Plugin, what: str) -> BackendError:
     distribution = plugin.installed.distribution or "<its distribution>"
     return BackendError(
         f"{plugin.installed.label} {what}\n"
-        f"That is for its author to mend (docs/hooks.md has every signature); to go on without it: "
+        f"Report it to its author (docs/hooks.md has every signature). To run without it: "
         f"pip uninstall {distribution}"
     )

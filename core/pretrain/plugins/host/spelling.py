@@ -1,4 +1,4 @@
-"""Names of a backend's class that nobody would ever call."""
+"""Spelling of a backend's member names."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pretrain.plugins.backend import Backend
 
 
 def check_spelling(who: str, backend: Backend) -> None:
-    """Pass when the backend's class has no public name that looks like a member's and is none.
+    """Check that no public name of the backend's class is a misspelt member of `Backend`.
 
     Raises:
-        BackendError: it has one, such as `suports`, which nobody would ever call.
+        BackendError: it has one, such as `suports`, which would never be called.
     """
     members = [name for name in (*dir(Backend), *Backend.__annotations__) if not name.startswith("_")]
     own = {name for base in type(backend).__mro__ if base not in Backend.__mro__ for name in vars(base)}

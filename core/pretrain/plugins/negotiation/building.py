@@ -1,4 +1,4 @@
-"""Choosing and building the kernels of a run: once, before the model is built."""
+"""Negotiation of the kernels of a run: chosen and built once, before the model is built."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which kernel each operation gets, and why not the others."""
+"""Choice of one kernel per operation, with reasons for those that are rejected."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pretrain.errors import KernelError, did_you_mean
-from pretrain.plugins.negotiation.kernel_table import PassedOver, Row
+from pretrain.plugins.negotiation.kernel_table import Rejected, Row
 from pretrain.plugins.negotiation.proposals import AUTO, ask
 from pretrain.plugins.offer import Decline, Offer
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Choice:
-    """The kernel that one operation gets.
+    """Kernel chosen for one operation.
 
     Attributes:
         request: what was asked.
@@ -45,15 +45,15 @@ class Choice:
             kind=self.offer.kind,
             provider=self.taken.provider,
             request=self.request.to_json(),
-            passed_over=tuple(self._why_not(other) for other in self.proposals if other is not self.taken),
+            rejected=tuple(self._why_not(other) for other in self.proposals if other is not self.taken),
         )
 
     @property
     def names_the_kernel(self) -> bool:
-        """Whether the recipe asks for this very kernel, not for any of its kind."""
+        """True if the recipe names this kernel, and not only its kind."""
         return self.wanted in self.taken.names and self.wanted != self.offer.kind
 
-    def _why_not(self, other: Proposal) -> PassedOver:
+    def _why_not(self, other: Proposal) -> Rejected:
         if isinstance(other.answer, Decline):
             why = f"declined: {other.answer.reason}"
         elif not _fits(other, self.wanted):
@@ -62,7 +62,7 @@ class Choice:
             why = "offered, the reference comes last"
         else:
             why = "offered, comes later in the order"
-        return PassedOver(provider=other.provider, kernel=other.answer.name, kind=other.answer.kind, why=why)
+        return Rejected(provider=other.provider, kernel=other.answer.name, kind=other.answer.kind, why=why)
 
 
 def choose(plugins: Plugins, requests: Sequence[Request], chosen: Mapping[str, str], fallback: str) -> list[Choice]:

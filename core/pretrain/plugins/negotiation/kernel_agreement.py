@@ -1,4 +1,4 @@
-"""All ranks must run the same kernels: a difference is found before the first step, not in the loss curve."""
+"""Comparison of the kernel tables of all ranks before the first step: different kernels let losses drift apart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of kernels that raised, found afterwards in the traceback, so that a call of a kernel costs nothing more."""
+"""Name of the kernel in errors that it raises, found in the traceback afterwards: a call itself costs nothing more."""
 
 from __future__ import annotations
 

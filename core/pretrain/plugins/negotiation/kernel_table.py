@@ -1,4 +1,4 @@
-"""The kernel table: which kernel serves each operation, from whom, and why not the others."""
+"""Kernel table: the kernel of each operation, its provider, and the rejected kernels with reasons."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PassedOver:
+class Rejected:
     """A kernel that was declined, or offered and not taken.
 
     Attributes:
@@ -39,7 +39,7 @@ class Row:
         provider: the plugin's distribution, and the library that does the work where it is another:
             "pretrain-cuda 0.1.0 (flash-attn 2.8.3)".
         request: what was asked, as JSON values.
-        passed_over: all others, in the order in which they were proposed.
+        rejected: all others, in the order in which they were proposed.
     """
 
     operation: str
@@ -47,7 +47,7 @@ class Row:
     kind: str
     provider: str
     request: Mapping[str, object]
-    passed_over: tuple[PassedOver, ...]
+    rejected: tuple[Rejected, ...]
 
     def decision(self) -> dict[str, object]:
         """Return what ranks must agree on: everything but the kernels that were not taken."""
@@ -61,7 +61,7 @@ class Row:
 
     def to_json(self) -> dict[str, object]:
         """Return the row as plain JSON values."""
-        return {**self.decision(), "passed_over": [asdict(other) for other in self.passed_over]}
+        return {**self.decision(), "rejected": [asdict(other) for other in self.rejected]}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,4 +1,4 @@
-"""The kernels of a run: plain callables, chosen once."""
+"""Kernels of a run: plain callables, negotiated once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Asking every plugin for one kernel."""
+"""Proposals of all plugins for one kernel request."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ if TYPE_CHECKING:
     from pretrain.plugins.requests import Request
 
 AUTO = "auto"
-"""What a recipe writes to take the first offer; no kernel may be called so."""
-
+"""Value of a recipe that takes the first offer; no kernel may have this name."""
 
 RESERVED = "reference"
-"""Name of the core's own kernels, and of nobody else's."""
+"""Name of the core's own kernels; a plugin's kernel may not have it."""
 
 KINDS = {"attention": ("flash", "triangle", "softmax")}
 """Operation -> its kinds, which a recipe may write for any backend; elsewhere a plugin may have kinds of its own."""
@@ -36,7 +35,7 @@ class Proposal:
 
     @property
     def is_reference(self) -> bool:
-        """Whether it is the last resort."""
+        """True for the core's own kernel, which is taken last."""
         return self.plugin.installed.role is Role.REFERENCE
 
     @property
@@ -47,13 +46,13 @@ class Proposal:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What a recipe may write for it: its name, "distribution:name", its kind."""
+        """Values of the recipe that select it: its name, "distribution:name", its kind."""
         name, kind = self.answer.name, self.answer.kind
         return tuple(filter(None, (name, f"{self.plugin.installed.distribution}:{name}", kind)))
 
     @property
     def label(self) -> str:
-        """How messages call it: "'flash' (pretrain-cuda 0.1.0)"."""
+        """Name in messages: "'flash' (pretrain-cuda 0.1.0)"."""
         return f"'{self.answer.name}' ({self.provider})"
 
 

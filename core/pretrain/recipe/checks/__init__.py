@@ -1,4 +1,4 @@
-"""What one section cannot know: keys that must fit together, and keys that would have no effect."""
+"""Checks across sections: keys that contradict one another, and keys without effect."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def problems_of(recipe: Recipe) -> list[Problem]:
-    """Return everything that does not fit together, in the order of the sections' importance."""
+    """Return the problems of all checks, the most basic first."""
     return [
         *shape.problems(recipe),
         *stages.problems(recipe),

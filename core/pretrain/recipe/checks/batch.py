@@ -31,7 +31,7 @@ def problems(recipe: Recipe) -> Iterator[Problem]:
 
 
 def _per_token(recipe: Recipe) -> Iterator[Problem]:
-    """megatron-core sums gradients over all tokens before it divides by them, for which 16 bits are too few."""
+    """Yield a problem for fp16 or bf16 gradients: megatron-core sums them over all tokens before it divides."""
     precision = recipe.precision
     if precision.dtype != "fp32" and not precision.grad_reduce_in_fp32:
         yield Problem(

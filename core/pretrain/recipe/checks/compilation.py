@@ -1,4 +1,4 @@
-"""What compiled layers cannot do, or were not seen to do."""
+"""Limits of compiled layers, proven or untested."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What DeepSpeed refuses in the middle of a build, or silently does otherwise. Its lines are those of 0.19.8."""
+"""Settings that DeepSpeed 0.19.8 refuses in the middle of a build, or replaces without an error."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pretrain.recipe.recipe import Recipe
 
 _MEBIBYTE = 1 << 20
-"""Parts of weights from this size in bytes are kept in files (runtime/swap_tensor/utils.py:13)."""
+"""Weights from this size in bytes are kept in files (`MIN_SWAPPABLE_BYTES` of runtime/swap_tensor/utils.py)."""
 
 
 def problems(recipe: Recipe) -> Iterator[Problem]:
@@ -57,7 +57,10 @@ def _without_pipeline(recipe: Recipe) -> str:
 
 
 def _gradients(recipe: Recipe) -> Iterator[Problem]:
-    """Stage 0 has no buffer of its own for gradients (engine.py:2323), and scales no loss (engine.py:3417)."""
+    """Yield problems of stage 0, which has no fp32 gradients and scales no loss.
+
+    DeepSpeedEngine._do_optimizer_sanity_check refuses the one, DeepSpeedEngine.backward scales only with ZeRO.
+    """
     precision = recipe.precision
     if recipe.engine.zero.stage == 0 and precision.dtype == "fp16":
         yield Problem(
@@ -79,7 +82,7 @@ def _offload(recipe: Recipe) -> Iterator[Problem]:
     zero = recipe.engine.zero
     if zero.stage == 0:
         return
-    if zero.offload_optimizer.device == "nvme" and zero.stage < 3:  # zero_use_cpu_optimizer(), engine.py:1562
+    if zero.offload_optimizer.device == "nvme" and zero.stage < 3:  # DeepSpeedEngine.zero_use_cpu_optimizer
         yield Problem(
             "engine.zero.offload_optimizer.device",
             f"nvme needs engine.zero.stage: 3; at stage {zero.stage} DeepSpeed would keep everything in host memory, "
@@ -90,19 +93,19 @@ def _offload(recipe: Recipe) -> Iterator[Problem]:
         if section.device == "nvme" and section.nvme_path is None and zero.stage == 3:
             yield Problem(f"engine.zero.{name}.nvme_path", f"required with engine.zero.{name}.device: nvme.")
     if not zero.contiguous_gradients and zero.offload_optimizer.device != "none" and zero.stage < 3:
-        yield Problem(  # stage_1_and_2.py:300
+        yield Problem(  # DeepSpeedZeroOptimizer.__init__
             "engine.zero.contiguous_gradients",
             f"false does not go with engine.zero.offload_optimizer at stage {zero.stage}; DeepSpeed would take true.",
         )
 
 
 def _files(recipe: Recipe) -> Iterator[Problem]:
-    """Buffers that DeepSpeed would run out of at its first or second step, and weights that it would mix up."""
+    """Yield problems of files: buffers that run out at the first or second step, and weights that would be mixed up."""
     zero = recipe.engine.zero
     optimizer, param = zero.offload_optimizer, zero.offload_param
     if optimizer.device == "nvme":
         ahead = [key for key in ("pipeline_read", "pipeline_write") if getattr(optimizer, key)]
-        needed = 4 * (1 + len(ahead))  # pipelined_optimizer_swapper.py:249
+        needed = 4 * (1 + len(ahead))  # PipelinedOptimizerSwapper._swap_in_optimizer_state
         if optimizer.buffer_count < needed:
             more = f", and as many for {' and for '.join(ahead)}" if ahead else ""
             yield Problem(
@@ -115,7 +118,7 @@ def _files(recipe: Recipe) -> Iterator[Problem]:
             yield Problem("engine.zero.offload_param.buffer_count", "0 is too few; every weight is read through one.")
         smallest = _MEBIBYTE // (4 if recipe.precision.dtype == "fp32" else 2)
         if zero.stage3_param_persistence_threshold >= smallest:
-            # On one rank of the CPU it went on using their buffers, into which other weights had been read.
+            # Seen on one CPU rank: it kept using their buffers after other weights had been read into them.
             yield Problem(
                 "engine.zero.stage3_param_persistence_threshold",
                 f"{zero.stage3_param_persistence_threshold} does not go with engine.zero.offload_param.device: nvme, "

@@ -1,4 +1,4 @@
-"""Keys that would do nothing in this recipe. Giving one is an error, because its author expects it to do something."""
+"""Keys without effect in this recipe. Giving one is an error, because its author expects an effect."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def without_effect(recipe: Recipe) -> list[str]:
 
 
 def problems(recipe: Recipe) -> Iterator[Problem]:
-    """Yield the keys that are given but do nothing; what is given as off (false, 0, auto, none) may stay."""
+    """Yield the keys that are given without effect. A value that means off (false, 0, auto, none) is allowed."""
     idle = _idle(recipe)
     paths = {path for path, _ in idle}
     for path, rule in idle:

@@ -1,4 +1,4 @@
-"""What a run reads: the tokenizer's files and the token files."""
+"""Input files of a run: the tokenizer's and the token files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What makes a key have an effect."""
+"""Conditions under which a key has an effect."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ def _switch_or_folder(given: object) -> object:
 
 
 class CheckpointSection(Section):
-    """What is saved, and what a run starts from. Paths are relative to the working directory."""
+    """Checkpoints to save and to start from. Paths are relative to the working directory."""
 
     save: Annotated[bool | str, BeforeValidator(_switch_or_folder)] = Field(
         default=True, description="true (into checkpoints/ of the run directory), false, or another folder."

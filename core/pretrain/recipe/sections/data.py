@@ -12,7 +12,7 @@ _NUMBER = r"(\d+(\.\d*)?|\.\d+)"
 
 
 class CorpusSection(Section):
-    """What the token files are built from if they are absent."""
+    """Corpus from which absent token files are built."""
 
     source: Literal["python_stdlib"] = Field(
         description="python_stdlib: the source text of this machine's Python standard library, one file a document."

@@ -19,7 +19,7 @@ def _file_or_object(given: object) -> object:
 
 
 class EngineSection(Section):
-    """What steps the optimizer."""
+    """Engine that steps the optimizer."""
 
     name: Literal["megatron", "deepspeed"] = Field(
         default="megatron",

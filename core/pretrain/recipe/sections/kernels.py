@@ -18,7 +18,7 @@ def _kernel(operation: str) -> Str:
 
 
 class KernelsSection(Section):
-    """Which implementation each operation gets. `pretrain explain` shows the names.
+    """Implementation of each operation. `pretrain explain` shows the names.
 
     A named kernel that cannot do what this recipe needs is an error.
     """

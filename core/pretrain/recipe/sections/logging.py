@@ -8,7 +8,7 @@ from pretrain.recipe.section import Bool, Int, Section
 
 
 class LoggingSection(Section):
-    """What is measured and shown."""
+    """Metrics that are measured and shown."""
 
     log_interval: Int = Field(default=100, gt=0, description="Iterations between two lines of metrics.")
     tensorboard: Bool = Field(default=True, description="Whether metrics go to tensorboard/ of the run directory too.")

@@ -91,7 +91,7 @@ class ModelSection(Section):
         default=False, description="Scale Q K^T by 1 / layer number and undo it in the softmax, against fp16 overflow."
     )
     attention_softmax_in_fp32: Bool = Field(
-        default=True, description="Whether 16-bit attention scores are exponentiated in fp32."
+        default=True, description="Compute the softmax of fp16 or bf16 attention scores in fp32."
     )
     make_vocab_size_divisible_by: Int = Field(
         default=128, gt=0, description="The vocabulary is padded to a multiple of this times the tensor-parallel size."

@@ -1,8 +1,8 @@
 """Sections `engine.zero.offload_optimizer` and `engine.zero.offload_param`: what ZeRO keeps off the device.
 
 Keys, defaults and meaning are those of DeepSpeed 0.19 (deepspeed/runtime/zero/offload_config.py); `cpu_adam` is ours.
-`ratio` is left out: what it leaves on the device is stepped by another AdamW (zero/stage3.py:317), whose learning rate
-no schedule reaches and which no checkpoint holds.
+`ratio` is left out: another AdamW (DeepSpeedZeroOptimizer_Stage3.__init__) steps what it leaves on the device; no
+schedule reaches its learning rate and no checkpoint holds it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pretrain.recipe.section import Bool, Int, Section, Str
 
 
 class OffloadOptimizerSection(Section):
-    """Where the optimizer's state lives and is stepped: beside the weights, or in the memory of the host."""
+    """Place of the optimizer's state and step: beside the weights, or in host memory."""
 
     device: Literal["none", "cpu", "nvme"] = Field(
         default="none", description="none: beside the weights; cpu: in host memory; nvme: in files (stage 3)."
@@ -42,7 +42,7 @@ class OffloadOptimizerSection(Section):
 
 
 class OffloadParamSection(Section):
-    """Where the weights wait until they are used, at stage 3."""
+    """Place of the weights until they are used, at stage 3."""
 
     device: Literal["none", "cpu", "nvme"] = Field(
         default="none", description="none: on the device; cpu: in host memory; nvme: in files."

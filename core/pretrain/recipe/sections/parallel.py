@@ -10,7 +10,7 @@ from pretrain.recipe.section import Bool, Int, Section
 
 
 class ParallelSection(Section):
-    """How the model is laid over the ranks. The data-parallel size follows from the number of ranks."""
+    """Layout of the model over the ranks. The data-parallel size follows from the number of ranks."""
 
     tensor_model_parallel_size: Int = Field(default=1, gt=0, description="Ranks that share every layer.")
     pipeline_model_parallel_size: Int = Field(default=1, gt=0, description="Stages into which the layers are cut.")

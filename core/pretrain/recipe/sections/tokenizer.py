@@ -15,7 +15,7 @@ def _type(given: object) -> object:
 
 
 class TokenizerSection(Section):
-    """How text becomes tokens. Paths are relative to the working directory."""
+    """Tokenizer of the text. Paths are relative to the working directory."""
 
     type: Annotated[TokenizerType, BeforeValidator(_type)] = Field(
         description="gpt2 (byte-level BPE of vocab_file and merge_file), huggingface (one json) or bytes (no files); "

@@ -18,7 +18,7 @@ Rampup = Annotated[tuple[Int, Int, Int], BeforeValidator(_split_words)]
 
 
 class TrainSection(Section):
-    """How long, in which batches, and when to leave."""
+    """Length of the training, its batches, and when it stops."""
 
     micro_batch_size: Int = Field(gt=0, description="Samples that one rank computes at a time.")
     global_batch_size: Int = Field(gt=0, description="Samples of one optimizer step over all ranks.")

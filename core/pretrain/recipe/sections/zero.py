@@ -14,7 +14,7 @@ from pretrain.recipe.sections.offload import OffloadOptimizerSection, OffloadPar
 
 
 def _even(given: int) -> int:
-    """DeepSpeed asserts it: shares are aligned to 4 bytes, two elements of fp16 (stage_1_and_2.py:389)."""
+    """Check what DeepSpeedZeroOptimizer.__init__ asserts: shares are aligned to 4 bytes, two elements of fp16."""
     if given % 2:
         msg = f"{given} must be even."
         raise ValueError(msg)
@@ -22,7 +22,7 @@ def _even(given: int) -> int:
 
 
 class ZeroSection(Section):
-    """What DeepSpeed splits over the data-parallel ranks, and how it communicates. Sizes count elements."""
+    """State that DeepSpeed splits over the data-parallel ranks, and its communication. Sizes count elements."""
 
     stage: Int = Field(
         default=0,

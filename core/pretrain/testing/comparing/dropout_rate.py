@@ -1,4 +1,4 @@
-"""Is as much dropped as was asked for?"""
+"""Rate and independence of dropout masks."""
 
 from __future__ import annotations
 

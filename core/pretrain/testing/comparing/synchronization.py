@@ -1,4 +1,4 @@
-"""Does a kernel make the host wait for the device?"""
+"""Detection of host synchronization: operators that make the host wait for the device."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ INDEXED_WRITES = frozenset({aten.index_put, aten.index_put_})
 
 
 class NoSynchronization(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """While it is entered, an operator that makes the host wait for the device raises AssertionError.
+    """Mode in which an operator that makes the host wait for the device raises AssertionError.
 
     On the CPU too, where nothing waits: so that a kernel is judged where there is no device. It sees torch's operators,
     forward and backward, and not what a library does by itself.

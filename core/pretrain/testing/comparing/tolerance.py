@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2**-5, torch.float16: 2**-8}
 """The largest error allowed, as a part of the largest entry of the expected tensor.
 
-16 bits: four units in the last place (2^-7 for bf16, 2^-10 for fp16). A kernel rounds its result, and, where it is made
-of two products, what lies between them, forward and again backward; inputs are the same for kernel and reference.
+fp16 and bf16: four units in the last place (2^-7 for bf16, 2^-10 for fp16). A kernel rounds its result, and, if it is
+made of two matmuls, the values between them, forward and again backward. Kernel and reference have the same inputs.
 fp32: 84 units (2^-23). Kernels add up a few hundred terms in an order of their own.
 fp64: the same idea, for kernels that claim it.
 

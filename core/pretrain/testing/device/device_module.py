@@ -19,7 +19,7 @@ class TestDeviceModule:
 
     @pytest.mark.parametrize("member", MEMBERS, ids=lambda member: member.name)
     def test_has(self, subject: Subject, member: Member) -> None:
-        """What is needed is there; what is not there has something that stands for it."""
+        """Needed members are present; an absent one has a substitute."""
         module = _module(subject)
         if hasattr(module, member.name):
             assert not member.call or callable(getattr(module, member.name)), f"{member.name} cannot be called"
@@ -70,7 +70,7 @@ class TestDeviceModule:
         assert torch.equal(generator.get_state(), module.get_rng_state(device))
 
     def test_one_stream_waits_for_another(self, subject: Subject) -> None:
-        """What a second stream computes after it waited for the first one is computed with the first one's result."""
+        """A second stream that waited for the first one computes with its result."""
         module, device = _module(subject), subject.device
         if not hasattr(module, "Stream"):
             pytest.skip(f"torch.{device.type}.Stream is missing; torch.Stream serves, or the device has none")

@@ -20,7 +20,7 @@ class TestMemory:
     """`Backend.memory`."""
 
     def test_is_consistent(self, subject: Subject) -> None:
-        """What is in use is at most the peak, and that at most what the device has."""
+        """Memory in use is at most the peak, and the peak is at most the total."""
         memory = subject.plugins.backend.memory()
         known = [value for value in (memory.allocated, memory.peak, memory.total) if value is not None]
         if not known:

@@ -23,7 +23,7 @@ class TestTraining:
 
     Attributes:
         tolerance: how far a loss may be from the CPU's, relative to it; a gradient norm may be ten times as far. None:
-            1e-4 in fp32, 2e-2 in 16 bits. The learning rate is so high that the loss falls by a tenth each iteration.
+            1e-4 in fp32, 2e-2 in fp16 and bf16. With the high learning rate the loss falls by a tenth each iteration.
     """
 
     tolerance: float | None = None
@@ -33,11 +33,11 @@ class TestTraining:
         self._agrees(subject, _alone(_trainings(subject)), range(1, 3))
 
     def test_a_checkpoint_goes_to_the_cpu(self, subject: Subject) -> None:
-        """What the device saved after two iterations is continued on the CPU."""
+        """A checkpoint of the device after two iterations is continued on the CPU."""
         self._agrees(subject, _on_the_cpu(_trainings(subject)), range(3, 5))
 
     def test_a_checkpoint_comes_from_the_cpu_to_two_tensor_parallel_ranks(self, subject: Subject) -> None:
-        """What the CPU saved after that is continued on two devices, whose ranks have half of every layer."""
+        """The CPU's later checkpoint is continued on two devices, whose ranks have half of every layer."""
         _require_two(subject)
         trainings = _trainings(subject)
         _on_the_cpu(trainings)

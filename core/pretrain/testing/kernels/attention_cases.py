@@ -44,7 +44,7 @@ def each(mask: Mask = Mask.CAUSAL, shapes: list[dict[str, Any]] = ANY, **asked: 
 
 
 def long(mask: Mask = Mask.CAUSAL, size: int = 128, **asked: Any) -> Case:
-    """Return a case over 2048 tokens, at which kernels change their ways: one head, blocks as a recipe has them."""
+    """Return a case over 2048 tokens, where kernels change their algorithm: one head, a recipe's block size."""
     shape: dict[str, Any] = {"length": 2112, "heads": 1, "size": size, "batch": 1, "block": 512}
     dtypes = (torch.bfloat16, torch.float16, torch.float32)
     return Case(tuple(attention(dtype, mask, **shape, **asked) for dtype in dtypes), is_costly=True)

@@ -1,4 +1,4 @@
-"""Dropout of attention weights: what is dropped is found out, and everything compared under it."""
+"""Dropout of attention weights: the dropout mask is recovered, and results are compared under it."""
 
 from __future__ import annotations
 

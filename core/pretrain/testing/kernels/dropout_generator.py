@@ -54,7 +54,7 @@ class TestRandom:
 
     @judged(CASES)
     def test_a_fork_leaves_the_generator_alone(self, subject: Subject, kernel: Kernel, asked: Request) -> None:
-        """What is drawn from another state in between, as for each tensor-parallel rank, changes nothing outside."""
+        """Random numbers from a forked state, as each tensor-parallel rank has one, do not change the outer state."""
         draw, generator = _dropout(subject, kernel, asked), generator_of(subject)
         start = generator.get_rng_state()
         expected = draw(), draw()

@@ -95,7 +95,7 @@ def _inputs(tokens: tuple[int, int], dtype: torch.dtype, has_bias: bool) -> dict
 def _backward_as_data_parallel_does(
     kernel: Any, weight: Any, inputs: dict[str, Tensor], make_input: Any = None
 ) -> None:
-    """megatron-core 0.16.1, distributed/distributed_data_parallel.py 430-445."""
+    """Run backward as DistributedDataParallel._make_backward_post_hook of megatron-core 0.16.1 does."""
     weight.grad_added_to_main_grad = False
     x = make_input() if make_input else inputs["x"].clone().requires_grad_()
     kernel(x, weight, inputs.get("bias")).sum().backward()

@@ -68,7 +68,7 @@ class TestNorm:
         for kind in KINDS
         for dtype in HALF
     )
-    def test_accumulates_16_bits_in_fp32(self, subject: Subject, kernel: Kernel, asked: NormRequest) -> None:
+    def test_accumulates_half_precision_in_fp32(self, subject: Subject, kernel: Kernel, asked: NormRequest) -> None:
         """Rows whose squares overflow fp16."""
         kernels, inputs = (subject.build(kernel, asked), oracle(asked)), _inputs(asked)
         inputs["x"] = inputs["x"] * 256 + 32

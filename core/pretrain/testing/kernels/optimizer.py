@@ -82,7 +82,7 @@ class TestOptimizer:
         assert (nothing.item(), nothing.dtype, nothing.device.type) == (0.0, torch.float32, subject.device.type)
 
     @judged(ANY)
-    def test_gradient_norm_of_16_bits(self, subject: Subject, kernel: Kernel, asked: OptimizerRequest) -> None:
+    def test_gradient_norm_of_half_precision(self, subject: Subject, kernel: Kernel, asked: OptimizerRequest) -> None:
         """Summed up in fp32, within one tensor and over all of them: squares that overflow fp16, many small ones."""
         norm = subject.build(kernel, asked).gradient_norm
         for dtype in DTYPES[1:]:

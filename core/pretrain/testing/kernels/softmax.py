@@ -77,8 +77,8 @@ class TestSoftmax:
         self._compare(subject, kernel, asked, mask)
 
     @judged(_each(scale=4096.0))
-    def test_scales_16_bits_in_fp32(self, subject: Subject, kernel: Kernel, asked: SoftmaxRequest) -> None:
-        """Scores that would overflow or lose their digits when they are scaled in 16 bits."""
+    def test_scales_half_precision_in_fp32(self, subject: Subject, kernel: Kernel, asked: SoftmaxRequest) -> None:
+        """Scores that would overflow or lose digits when they are scaled in fp16 or bf16."""
         kernels = subject.build(kernel, asked), oracle(asked)
         assert_agrees(*kernels, {"scores": _scores(asked) * 1e-3 + 20}, subject.device)
 

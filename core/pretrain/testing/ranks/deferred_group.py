@@ -1,4 +1,4 @@
-"""A process group whose communication happens as late as it may: when its result is waited for."""
+"""Process group that communicates as late as allowed: when its result is waited for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One of the two ranks."""
+"""Rank of the current process, one of two."""
 
 from __future__ import annotations
 

@@ -24,9 +24,9 @@ def main(name: str, number: int, count: int, folder: str) -> None:
     subject = load_subject(name)
     backend = subject.plugins.backend
     rank = Rank(subject=subject, number=number, device=take_device(subject.plugins, number))
-    meeting = f"file://{Path(folder, 'store')}"
+    rendezvous = f"file://{Path(folder, 'store')}"
     dist.init_process_group(
-        backend.process_group, init_method=meeting, rank=number, world_size=count, timeout=timedelta(minutes=5)
+        backend.process_group, init_method=rendezvous, rank=number, world_size=count, timeout=timedelta(minutes=5)
     )
     found: dict[str, str] = {}
     for operation, checks in CHECKS.items():

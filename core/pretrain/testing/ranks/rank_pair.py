@@ -1,4 +1,4 @@
-"""Two processes that check what needs two ranks; started once for each backend."""
+"""Start of two rank processes, once for each backend, and their findings."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class RankPair:
 
     Attributes:
         failures: for each rank, "check, kernel" -> what was wrong, "" where nothing was.
-        end: why the processes did not end well, "" where they did.
+        end: reason that the processes failed, "" if they did not.
     """
 
     failures: tuple[Mapping[str, str], ...]

@@ -1,4 +1,8 @@
-"""JSON text, or the same as a part of a recipe, into flat keys that know their lines."""
+"""A DeepSpeed JSON file, or the same inside a recipe, as flat keys with their line numbers.
+
+The YAML reader of `recipe.document` cannot serve here: it refuses tabs, which indent many of these files, accepts
+trailing commas, and reads 1e-4 as text.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ if TYPE_CHECKING:
     from pretrain.recipe.document import Document
 
 AUTO = "auto"
-"""What a value is that somebody else fills in; it counts as not given."""
+"""Value that DeepSpeed's caller fills in; it counts as not given."""
 
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],]')
 
@@ -74,7 +78,7 @@ def read_json(name: str, named_by: str) -> JsonFile:
 
 
 def read_inline(data: dict[str, Any], document: Document, keys: tuple[str, ...]) -> JsonFile:
-    """Take what a recipe holds itself, in the place of a file's name.
+    """Read the object that a recipe holds instead of a file's name.
 
     Args:
         data: the object.

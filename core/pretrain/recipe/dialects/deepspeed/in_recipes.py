@@ -1,4 +1,4 @@
-"""Keys of DeepSpeed that somebody writes into section engine.zero of a recipe, where they are not known."""
+"""Advice for DeepSpeed's own keys in section engine.zero of a recipe, where they are unknown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A DeepSpeed file into the document of the recipe that names it."""
+"""Merge a DeepSpeed file into the document of the recipe that names it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CONFIG = "engine.deepspeed_config"
 
 @dataclass(frozen=True, slots=True)
 class TakenOver:
-    """What came of a DeepSpeed file beside the keys that are in the document now.
+    """Result of merging a DeepSpeed file, beside the keys in the document.
 
     Attributes:
         name: the file; empty if there is none.
@@ -38,7 +38,7 @@ class TakenOver:
 
 
 def take_over(document: Document) -> TakenOver:
-    """Put what the file says into the document that names it, or holds it, in the place of its name.
+    """Replace a DeepSpeed file's name, or its content, in the document by the keys that it stands for.
 
     Without engine.name: deepspeed the name stays where it is, as a key without effect.
 
@@ -71,7 +71,7 @@ def _gave(document: Document, translation: Translation, given: Given) -> bool:
 
 
 def _rank(given: Given) -> int:
-    """Values first; what they may not be and what they are by default can be seen only then."""
+    """Return the order of merging: values first, since exclusions and defaults depend on them."""
     if given.kind == "by default":
         return 2
     return 1 if given.kind == "is not" or given.value is None else 0

@@ -15,7 +15,7 @@ _TORCH = "optimizer.params.torch_adam"
 
 
 def name(translation: Translation, path: str, value: Any) -> None:
-    """optimizer.type: "Adam" means AdamW, unless adam_w_mode is false (engine.py:2489)."""
+    """optimizer.type: "Adam" means AdamW, unless adam_w_mode is false (_configure_basic_optimizer)."""
     kind = value.lower() if isinstance(value, str) else None
     if kind not in {"adam", "adamw"}:
         translation.refuse(path, f"{shown(value)} is not one of Adam or AdamW.")

@@ -65,7 +65,7 @@ SETTLED: dict[str, Any] = {
     f"{_ZERO}.offload_optimizer.ratio": 1.0,
     f"{_ZERO}.offload_optimizer.super_offload": False,
 }
-"""What happens anyway, by key."""
+"""Behaviour that pretrain has anyway, by key."""
 
 _CHECKPOINTS = "checkpoints are complete at every stage, and read at any other"
 _WEIGHTS_IN_FILE = "nothing here calls save_16bit_model, which reads it"
@@ -84,7 +84,7 @@ INSTEAD = {
     f"{_ZERO}.offload_optimizer.cpuadam_cores_perc": "it belongs to super_offload",
     f"{_ZERO}.offload_optimizer.cpu_adam": "it is the recipe's own: engine.zero.offload_optimizer.cpu_adam",
 }
-"""Why a key is refused with another value, or what there is instead."""
+"""Reason to refuse another value of a key, or its replacement."""
 
 REFUSED = (
     "optimizer.params.max_grad_norm",
@@ -100,7 +100,7 @@ REFUSED = (
 """Keys that are refused with any value."""
 
 UNREAD = (f"{_ZERO}.allgather_partitions",)
-"""Keys that DeepSpeed accepts and never reads: engine.py:1745 has a method for it, which nothing calls."""
+"""Keys that DeepSpeed accepts and never reads: nothing calls DeepSpeedEngine.zero_allgather_partitions."""
 
 SWITCHED = {
     "tensorboard": "logging.tensorboard: true writes for TensorBoard",
@@ -149,7 +149,7 @@ REMOVED = (
     f"{_ZERO}.mics_shard_size",
     f"{_ZERO}.zeropp_loco_param",
 )
-"""What DeepSpeed itself has removed, and refuses."""
+"""Keys that DeepSpeed itself has removed, and refuses."""
 
 
 def advice(path: str) -> str:

@@ -1,4 +1,4 @@
-"""Every key of a DeepSpeed file, one after the other."""
+"""Translation of each key of a DeepSpeed file."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _OBJECTS = (*SWITCHED, *BLOCKS, *REMOVED)
 
 
 def translate(file: JsonFile) -> Translation:
-    """Say in the words of a recipe what a DeepSpeed file says."""
+    """Translate a DeepSpeed file into keys of a recipe."""
     translation = Translation(file)
     without_type = optimizer.params_without_a_type(translation)
     done = {"optimizer.params"} if without_type else set[str]()

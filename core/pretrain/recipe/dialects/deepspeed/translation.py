@@ -1,4 +1,4 @@
-"""What a DeepSpeed file says in the words of a recipe, as it is being collected."""
+"""Translation of a DeepSpeed file into keys of a recipe, while it is collected."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LONG = 60
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Given:
-    """One thing that a file says about a key of the recipe.
+    """Statement of a file about one key of the recipe.
 
     Attributes:
         json_path: the key of the file.
@@ -35,7 +35,7 @@ class Given:
 
 @dataclass(slots=True)
 class Translation:
-    """What a file says, and what was not understood.
+    """Keys of a recipe that a DeepSpeed file gives, with problems and notices.
 
     Attributes:
         file: the file.
