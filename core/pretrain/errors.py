@@ -37,7 +37,7 @@ class CheckpointError(PretrainError):
 
 
 class DamageError(CheckpointError):
-    """A file of a checkpoint that is not what was written; the same on every rank."""
+    """A damaged file of a checkpoint; raised on every rank."""
 
 
 class TrainingError(PretrainError):

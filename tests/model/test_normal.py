@@ -1,4 +1,4 @@
-"""Rows of normal numbers are the same ones, whoever asks for which of them."""
+"""Rows of normal numbers are equal for every choice of rows."""
 
 from __future__ import annotations
 

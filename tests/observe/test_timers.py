@@ -4,7 +4,7 @@ from pretrain.observe.timers import PhaseTimers, across_ranks, timers_line
 
 
 class Clock:
-    """Seconds that pass only when told."""
+    """A clock that advances only on request."""
 
     now = 0.0
 

@@ -29,7 +29,7 @@ def kept_by(call):
 
 @pytest.mark.parametrize("bias", [None, torch.ones(3)])
 def test_a_weight_that_zero_gathers_is_kept_as_the_parameter_itself(linear, bias):
-    """A view of it would hold the gathered values after ZeRO-3 has let go of them: all layers' at once."""
+    """A view would keep the gathered values of all layers after ZeRO-3 has released them."""
     weight = torch.nn.Parameter(torch.randn(3, 4, generator=torch.Generator().manual_seed(1)))
     weight.ds_tensor = torch.empty(0)
     x = torch.randn(5, 2, 4, generator=torch.Generator().manual_seed(2), requires_grad=True)
@@ -38,7 +38,7 @@ def test_a_weight_that_zero_gathers_is_kept_as_the_parameter_itself(linear, bias
     assert of_weight
     assert all(tensor is weight for tensor in of_weight)
 
-    values, weight.data = weight.data, torch.empty(0)  # let go after the forward pass
+    values, weight.data = weight.data, torch.empty(0)  # released after the forward pass
     weight.data = values.clone()  # gathered again for the backward pass
     y.sum().backward()
     torch.testing.assert_close(x.grad, values.sum(dim=0).expand_as(x))

@@ -1,4 +1,4 @@
-"""The core names no device and no vendor's library: whoever needs to know asks the backend.
+"""The core names no device and no vendor's library: code that depends on the device asks the backend.
 
 ruff's banned-api sees `torch.cuda`. This sees the rest: `tensor.cuda()`, `is_cuda`, "cuda", imports of vendors'
 kernels.

@@ -1,4 +1,4 @@
-"""Cleaning while building: characters are mended, short documents and duplicates are left out."""
+"""Cleaning while building: characters are repaired, short documents and duplicates are left out."""
 
 import sys
 

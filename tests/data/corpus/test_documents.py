@@ -71,7 +71,7 @@ class TestPacked:
         assert [text for (text,) in documents_in(path)] == [str(n) for k in range(3) for n in range(k, 1500, 3)]
 
     def test_remaining_bits_of_a_compressed_byte_are_kept(self, tmp_path, suffix, pack):
-        """A few compressed bytes become more than is asked for at once."""
+        """A few compressed bytes become more than one call may return."""
         path = tmp_path / f"a.jsonl{suffix}"
         path.write_bytes(pack(b'{"text": "%s"}\n' % (b"a" * 5_000_000)) * 2)
         assert documents_in(path, chunk_bytes=1000) == [["a" * 5_000_000]] * 2

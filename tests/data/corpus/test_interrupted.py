@@ -1,4 +1,4 @@
-"""A build that is stopped at any moment goes on where it was, and its files are those of one that was not."""
+"""A build that is stopped at any moment continues, and its files equal those of an uninterrupted build."""
 
 import fcntl
 import hashlib
@@ -253,7 +253,7 @@ def test_a_crash_while_the_files_are_renamed(tmp_path, inputs, whole, monkeypatc
 def _replace_but_no_tokens(self, target):
     if self.name == unfinished.TOKENS:
         raise Crash
-    os.rename(self, target)  # noqa: PTH104  Path.replace is what this stands for
+    os.rename(self, target)  # noqa: PTH104  this replaces Path.replace
 
 
 class TestOtherSettings:

@@ -148,7 +148,7 @@ def test_a_pattern_that_finds_only_what_builds_have_written_says_so(folder, buil
     ("pattern", "output"), [("*", "new/p"), ("*/*", "new/er/p"), ("**/*.jsonl", "new/p"), ("n[de]w", "new/p")]
 )
 def test_the_output_may_not_be_where_a_pattern_will_find_its_folder(folder, build, pattern, output):
-    """Else the command that began it would not go on."""
+    """Otherwise the same command could not continue the build."""
     (folder / "sub").mkdir()
     write_jsonl(folder / "sub" / "c.jsonl", ["c"])
     (folder / "ndw").mkdir()

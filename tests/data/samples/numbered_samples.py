@@ -1,4 +1,4 @@
-"""Samples that can be told apart; in a module of its own, so that worker processes can import it."""
+"""Distinguishable samples; in their own module, so that worker processes can import it."""
 
 import time
 

@@ -165,7 +165,7 @@ class TestWorkers:
 
     @pytest.mark.parametrize("left", ["", "del batches"])
     def test_a_worker_that_reads_does_not_delay_the_exit(self, program, left):
-        """At exit torch no longer ends the workers, and a worker that is told to end by SIGTERM takes a minute."""
+        """At exit torch no longer ends the workers, and a worker takes a minute to end after SIGTERM."""
         process = program(LEAVES.format(left=left))
         assert process.wait(300) == 0
         assert process.stdout.read() == b"0\n"  # not ended by the alarm that SIGTERM sets

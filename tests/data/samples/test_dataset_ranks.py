@@ -31,7 +31,7 @@ class WaitingError(Exception):
 
 
 class TestOneRankOfTwo:
-    """This process stands for a rank whose other does not answer."""
+    """Let this process be one of two ranks, of which the other does not answer."""
 
     @pytest.fixture(autouse=True)
     def _rank_1(self, monkeypatch):

@@ -222,7 +222,7 @@ class TestBlend:
                 if name in letters:
                     assert count == len(read[letters[name]])
         for numbers in read.values():
-            assert numbers == list(range(len(numbers)))  # each dataset goes on where it was; epochs: see TestWindows
+            assert numbers == list(range(len(numbers)))  # each dataset continues; epochs: see TestWindows
 
 
 def test_a_checkpoint_of_another_index_begins_the_counting(files):

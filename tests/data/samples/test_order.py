@@ -1,4 +1,4 @@
-"""Within one epoch a training may be of another length; beyond it Megatron would shuffle anew, which is refused."""
+"""A training may change its length within one epoch; beyond it Megatron would shuffle again, which is an error."""
 
 from __future__ import annotations
 

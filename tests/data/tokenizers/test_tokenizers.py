@@ -1,4 +1,4 @@
-"""Every tokenizer: text to ids and back, what it is told apart by, and what is said about broken files."""
+"""Every tokenizer: text to ids and back, fingerprints, and errors for broken files."""
 
 import json
 import os

@@ -247,7 +247,9 @@ def _cut(file: IO[bytes], size: int, path: Path) -> None:
     """Truncate a file to its valid size."""
     found = os.fstat(file.fileno()).st_size
     if found < size:
-        msg = f"{path} is truncated: {found} bytes, {STATE} beside it says {size}.\nRemove {path.parent} to begin anew."
+        msg = (
+            f"{path} is truncated: {found} bytes, {STATE} beside it says {size}.\nRemove {path.parent} to start again."
+        )
         raise DataError(msg)
     file.truncate(size)
 

@@ -1,4 +1,4 @@
-"""Samples of one split of a token file, shuffled anew in each epoch."""
+"""Samples of one split of a token file, with a new order in each epoch."""
 
 from __future__ import annotations
 
