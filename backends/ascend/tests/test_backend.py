@@ -1,4 +1,4 @@
-"""The device: what is missing is told apart, and what a name decides is decided without a device."""
+"""The device: each missing part has its own message; answers that follow from a name need no device."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ class TestDevice:
 
 
 class TestEnvironment:
-    """What is set before the device is opened, where the user has not set it."""
+    """Variables that are set before the device is opened, where the user has not set them."""
 
     @pytest.fixture(autouse=True)
     def nothing_set(self, monkeypatch):
@@ -192,7 +192,7 @@ class TestEnvironment:
         recipe = make_recipe(RECIPE, [f"parallel.distributed_timeout_minutes={minutes}"])
         assert AscendBackend().prepare(recipe)["HCCL_CONNECT_TIMEOUT"] == str(seconds)
 
-    def test_determinism_is_for_hccl_and_for_products(self):
+    def test_determinism_is_for_hccl_and_for_matmuls(self):
         usual = AscendBackend().prepare(make_recipe(RECIPE))
         repeatable = AscendBackend().prepare(make_recipe(RECIPE, ["train.deterministic_mode=true"]))
         added = dict(repeatable.items() - usual.items())
@@ -290,7 +290,7 @@ def test_the_environment_of_a_run_names_chip_and_libraries(machine):
         "torch_npu": VERSION,
         "cann": "8.5.0",
         "overflow": "inf and nan",
-        "peak_tflops_16_bits": "313, quoted by others; no datasheet was seen",
+        "peak_tflops_fp16": "313, quoted by others; no datasheet was seen",
     }
 
 

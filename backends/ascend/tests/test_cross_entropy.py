@@ -1,4 +1,4 @@
-"""What npu_cross_entropy_loss does not take is declined before it is built."""
+"""Requests that npu_cross_entropy_loss does not take are declined before it is built."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which chip a name is. Names are compared whole: "Ascend910B" is of the first generation, "Ascend910B1" an A2."""
+"""Chips by name. Names are compared whole: "Ascend910B" is of the first generation, "Ascend910B1" an A2."""
 
 from __future__ import annotations
 

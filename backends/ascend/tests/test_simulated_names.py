@@ -1,4 +1,4 @@
-"""What megatron-core calls by CUDA's names is there for an NPU too: in torch.npu or in the bridge."""
+"""Functions that megatron-core calls by CUDA's names are there for an NPU too: in torch.npu or in the bridge."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where torch_npu is installed, what was read from its wheel's strings is what it registers."""
+"""The schemas read from the wheel's strings are those that the installed torch_npu registers."""
 
 from __future__ import annotations
 

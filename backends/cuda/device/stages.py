@@ -1,4 +1,4 @@
-"""The stages of `make test-device`, one after the other: every one runs, whatever became of those before it.
+"""The stages of `make test-device`, one after the other: every one runs, even after a failed one.
 
     backends/cuda/device/test [--logs FOLDER] [STAGE ...]
 
@@ -81,7 +81,7 @@ HAS_DEVICE = ("-c", "from benchmarks.gpu import command; command.plugins(tiny=Fa
 
 
 class Ended(NamedTuple):
-    """What became of a stage: its exit status, None where it took too long."""
+    """Result of a stage: its exit status, None after a timeout."""
 
     name: str
     status: int | None
@@ -161,7 +161,7 @@ def _say(line: str) -> None:
 
 
 def report(ended: list[Ended]) -> int:
-    """Print what became of every stage and the end of those that failed; return the exit code."""
+    """Print the result of every stage and the end of those that failed; return the exit code."""
     failed = [stage for stage in ended if stage.status != 0]
     _say("==> report")
     for stage in ended:

@@ -1,4 +1,4 @@
-"""Downloads what a GPU machine without a network lacks: `make wheels`.
+"""Download the wheels that a GPU machine without a network lacks: `make wheels`.
 
     python wheels.py FOLDER [NAME==VERSION ...]
 
@@ -30,7 +30,7 @@ LARGEST = 60 * 2**20
 MARK = "on.the.machine"
 """Local version of the empty wheels: no index has one like it, so pip can only take these."""
 GLIBC = range(28, 4, -1)
-"""Of wheels' platform tags: pip compares them for equality."""
+"""Platform tags of wheels: pip compares them for equality."""
 EXTRAS = ("deepspeed", "testing")
 SOURCE_ONLY = ("deepspeed",)
 """Not published as a wheel. The one that is built here is pure Python: kernels are compiled where they are used."""

@@ -16,19 +16,19 @@ from kit import language
 
 @pytest.fixture(scope="session")
 def device():
-    """Where kernels are tested."""
+    """Device on which kernels are tested."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 @pytest.fixture
 def no_device(monkeypatch):
-    """What is said where no GPU is, also on a machine with one."""
+    """A machine without a GPU, also on one that has it."""
     monkeypatch.setattr("pretrain_cuda.devices._here", lambda: None)
 
 
 @pytest.fixture(autouse=True)
 def whole_language():
-    """Every test begins with the language as Triton wrote it, whatever ran before in this process."""
+    """Restore Triton's language before every test, whichever tests ran before in this process."""
     language.restore()
     assert language.copies() == [], "a test before this one has imported triton.language a second time"
 

@@ -1,4 +1,4 @@
-"""In which order attention is offered, and that asking costs nothing. Of these kernels none was run here on a GPU."""
+"""Order of the attention offers; answering imports no library. None of these kernels was run here on a GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The device: what is missing is told apart, and what a name decides is decided without a device."""
+"""The device: each missing part has its own message; answers that follow from a name need no device."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_peaks_are_the_datasheets_or_none(monkeypatch, name, dtype, tera):
 
 
 class TestDriver:
-    """What nvidia-smi says."""
+    """Output of nvidia-smi."""
 
     @pytest.fixture
     def smi(self, tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""What a rank's environment gets: nothing that the user has set, and no folder that another user can write to."""
+"""Environment of a rank: variables that the user has set stay; no folder is used that another user can write to."""
 
 from __future__ import annotations
 

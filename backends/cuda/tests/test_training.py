@@ -46,7 +46,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Where the quickstart's corpus is built, once."""
+    """Folder in which the quickstart's corpus is built, once."""
     return tmp_path_factory.mktemp("training")
 
 

@@ -1,4 +1,4 @@
-"""What these tests say on a machine with a GPU: those about machines without one, and the kit of kernels for a CPU.
+"""Results of these tests on a machine with a GPU: those about machines without one, and the kit of kernels for a CPU.
 
 A GPU is not needed: it is made up, as far as a name decides. What runs on one is seen by `make test-device`.
 """

@@ -10,7 +10,7 @@ import warnings
 from ascend_simulator.places import LIBRARIES
 
 RUNTIME = ("ascendcl", "ge_runner", "hccl", "graph", "acl_tdt_channel", "acl_op_compiler", "opapi")
-"""In the order in which they need one another. Loaded by path and for everybody, they answer to their names."""
+"""Libraries, in the order of their dependencies. Loaded by path and for everybody, they answer to their names."""
 
 
 AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"

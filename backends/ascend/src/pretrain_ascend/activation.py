@@ -22,8 +22,12 @@ if TYPE_CHECKING:
 def answers(request: ActivationRequest) -> list[Offer | Decline]:
     """Return the kernels for a request: GELU on all chips, SwiGLU from A2 on."""
     is_gated = request.kind == "swiglu"
-    gelu = f"kind {request.kind}; only gelu and gelu_tanh" if is_gated else chip_requirements.unfit(request)
-    swiglu = chip_requirements.unfit(request, Family.A2) if is_gated else f"kind {request.kind}; only swiglu"
+    gelu = (
+        f"kind {request.kind}; only gelu and gelu_tanh" if is_gated else chip_requirements.unsupported_reason(request)
+    )
+    swiglu = (
+        chip_requirements.unsupported_reason(request, Family.A2) if is_gated else f"kind {request.kind}; only swiglu"
+    )
     return [_answer(request, "npu_gelu", gelu, "Gelu"), _answer(request, "npu_swiglu", swiglu, "Swiglu")]
 
 

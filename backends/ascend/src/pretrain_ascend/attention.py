@@ -1,4 +1,4 @@
-"""Attention: which kernels there are for a request, the best one first."""
+"""Attention: the kernels for a request, the best one first."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def answers(request: AttentionRequest) -> list[Offer | Decline]:
     """Return all kernels. Those that store no weights come first, then the triangle, then all weights.
 
     None of it was measured. torch's call ends in the same kernel as the direct one, through more checks; where they
-    fail it would silently compute all weights, which is why it declines what they refuse. The last two scale queries
-    before the product, which the reference's do not: see `kernels.matmuls`.
+    fail it would silently compute all weights, so it declines those requests. The last two scale queries
+    before the matmul, which the reference's do not: see `kernels.matmuls`.
     """
     return [_fusion(request), _sdpa(request), _triangle(request), _square(request)]
 
@@ -52,7 +52,7 @@ def _sdpa(request: AttentionRequest) -> Offer | Decline:
 
 
 def _triangle(request: AttentionRequest) -> Offer | Decline:
-    reason = _products_limits(request)
+    reason = _matmul_limits(request)
     if request.mask is not Mask.CAUSAL:
         reason = f"mask {request.mask}; only {Mask.CAUSAL}"
     elif not 0 <= request.dropout < 1:
@@ -66,16 +66,16 @@ def _square(request: AttentionRequest) -> Offer | Decline:
     def build(built: Mapping[str, Any]) -> Any:
         return Attention(request, built.get("softmax"), matmul=query_first)
 
-    reason = _products_limits(request)
+    reason = _matmul_limits(request)
     return offer_unless(reason, name="query_first", kind="softmax", build=build, provider=software.provider())
 
 
-def _products_limits(request: AttentionRequest) -> str:
-    return chip_requirements.unfit(request) or chip_requirements.product_unfit(request)
+def _matmul_limits(request: AttentionRequest) -> str:
+    return chip_requirements.unsupported_reason(request) or chip_requirements.unsupported_matmul(request)
 
 
 def _fusion_limits(request: AttentionRequest) -> str:
-    reason = chip_requirements.unfit(request, Family.A2)
+    reason = chip_requirements.unsupported_reason(request, Family.A2)
     if reason:
         return reason
     if request.head_size > LARGEST_HEAD:

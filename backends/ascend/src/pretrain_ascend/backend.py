@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pretrain.recipe import Recipe
 
 PEAK = "PRETRAIN_ASCEND_PEAK_TFLOPS"
-"""Dense TFLOP/s in 16 bits, where the user knows better than the table."""
+"""Dense TFLOP/s in fp16 and bf16 as the user gives them; they come before the table."""
 
 _HALF = (torch.float16, torch.bfloat16)
 
@@ -60,7 +60,7 @@ class AscendBackend(Backend):
         return int(_npu().device_count())
 
     def prepare(self, recipe: Recipe) -> Mapping[str, str]:
-        """Return time-outs of HCCL, settings of memory and dispatch, and of repeatability if that is asked."""
+        """Return timeouts of HCCL, settings of memory and dispatch, and deterministic ones on request."""
         return environment.variables(recipe, os.environ)
 
     def device(self, local_rank: int) -> torch.device:
@@ -77,15 +77,15 @@ class AscendBackend(Backend):
         return torch.device("npu", local_rank)
 
     def supports(self, dtype: torch.dtype) -> bool:
-        """Say whether there are products: bf16 and fp32 from A2 on, fp64 nowhere."""
+        """Return whether there are matmuls of a dtype: bf16 and fp32 from A2 on, fp64 nowhere."""
         return _supports(dtype, devices.family_of(""))
 
     def supports_reduction(self, dtype: torch.dtype) -> bool:
-        """Say no to float64, which HCCL refuses."""
+        """Return False for float64, which HCCL refuses."""
         return dtype != torch.float64
 
     def compilation(self) -> Unavailable:
-        """Say no: kernels would be those of torch_npu's inductor and triton-ascend, with which nothing was tried."""
+        """Return that there is none: torch_npu's inductor and triton-ascend were not tried."""
         return Unavailable(
             "torch's inductor makes no kernels for an NPU; torch_npu's needs triton-ascend, not tried yet"
         )
@@ -125,7 +125,7 @@ class AscendBackend(Backend):
         return _Named(device_name)
 
     def describe(self) -> Mapping[str, str]:
-        """Return name, family, versions, and what is known of the peak that MFU is not measured by."""
+        """Return name, family, versions, and the secondary figures of the peak, which MFU does not use."""
         device = devices.find(self.device_name())
         described = {
             "device": self.device_name(),
@@ -135,12 +135,12 @@ class AscendBackend(Backend):
             "overflow": "inf and nan" if self.overflow() is None else "saturation",
         }
         if device is not None and device.peak is not None:
-            described["peak_tflops_16_bits"] = f"{device.peak.half / devices.TERA:.0f}, {device.peak.source}"
+            described["peak_tflops_fp16"] = f"{device.peak.half / devices.TERA:.0f}, {device.peak.source}"
         return described
 
 
 class _Named(NamedDevice, AscendBackend):
-    """An NPU that need not be here: what its name alone decides."""
+    """An NPU that need not be present: answers that its name alone decides."""
 
     def supports(self, dtype: torch.dtype) -> bool:
         return _supports(dtype, devices.family_of(self.device_name()))

@@ -32,7 +32,7 @@ FOR_SCALARS = 16
 
 
 def answers(request: CollectivesRequest) -> Answer:
-    """Return the one kernel; other kinds of process group are not HCCL's."""
+    """Return HCCL's options; None for process groups of another kind."""
     if request.process_group != "hccl":
         return None
     return Offer(name="hccl", build=lambda _: partial(options_of, sizes()), provider=software.provider())

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 NAME = "cross_entropy_loss"
 MOST_ROWS = 200_000
-"""Of npu_cross_entropy_loss, by its documentation."""
+"""Most rows that npu_cross_entropy_loss takes, by its documentation."""
 
 
 def answers(request: CrossEntropyRequest) -> Offer | Decline:
-    """Return the one kernel, or why it does not fit."""
-    reason = chip_requirements.unfit(request, Family.A2)
+    """Return the one kernel, or the reason that it does not fit."""
+    reason = chip_requirements.unsupported_reason(request, Family.A2)
     if request.tensor_parallel_size > 1:
         reason = reason or f"tensor_parallel_size {request.tensor_parallel_size}; only 1, the kernel knows no group"
     rows = request.micro_batch_size * request.seq_length

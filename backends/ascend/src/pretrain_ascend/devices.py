@@ -1,4 +1,4 @@
-"""Huawei's training chips: which family a name belongs to, and the FLOP/s of each.
+"""Huawei's training chips: the family of a name, and the FLOP/s of each.
 
 Names are those that torch.npu.get_device_name gives, compared whole. "Ascend910B" is a chip of the first generation;
 those of the second one are called 910B1 to 910B4. From torch_npu/csrc/core/npu/NpuVariables.cpp.
@@ -26,7 +26,7 @@ class Family(IntEnum):
 
 
 class Source(StrEnum):
-    """Source of a figure: how sure it is."""
+    """Source of a figure."""
 
     VENDOR = "Huawei's own figure"
     SECONDARY = "quoted by others; no datasheet was seen"
@@ -34,7 +34,7 @@ class Source(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """Dense FLOP/s of matrix products in 16 bits, and who says so."""
+    """Dense FLOP/s of fp16 and bf16 matmuls, and the source of the figure."""
 
     half: float
     source: Source
@@ -69,10 +69,10 @@ TABLE = (
     Device("Ascend910B4-1", Family.A2),
     *(Device(f"Ascend910_{number}", Family.A3) for number in (9391, 9392, 9381, 9382, 9372, 9362, 9363)),
 )
-"""Where quoted figures differ (910B1, A3) there is none. A2's bf16 is as fast as its fp16."""
+"""Chips by name. No peak where quoted figures differ (910B1, A3). A2's bf16 is as fast as its fp16."""
 
 NEWEST = "Ascend950"
-"""Begins the names of a family whose members are many."""
+"""Prefix of the names of a family with many members."""
 
 
 def find(name: str) -> Device | None:
@@ -88,7 +88,7 @@ def family_of(name: str) -> Family | None:
 
 
 def multiplies_fp32(family: Family) -> bool:
-    """Say whether matrix products of fp32 are such, which they are from A2 on.
+    """Return whether fp32 matmuls are computed in fp32: from A2 on.
 
     Before, the cube unit has fp16 alone: torch_npu's SetPrecisionMode (LazyInitAclops.cpp) has compiled operators cast
     to it there ("allow_fp32_to_fp16"), and so do aclnnMm and its siblings, says their documentation of cubeMathType.

@@ -1,4 +1,4 @@
-"""Environment variables of a rank: time-outs of HCCL, memory, dispatch, repeatability; what several hosts share."""
+"""Environment variables of a rank: HCCL's timeouts, memory, dispatch, determinism; variables for all hosts."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ EXPORTED = (
     *("ACL_", "ACLNN_", "INF_NAN_MODE_", "MULTI_STREAM_MEMORY_REUSE", "PER_STREAM_QUEUE", "COMBINED_ENABLE"),
     *("P2P_HCCL_BUFFSIZE", "TORCH_HCCL_", "TORCH_NPU_"),
 )
-"""Beginnings of what `--hostfile` hands to all hosts beside DeepSpeed's ASCEND*, HCCL*, LD_LIBRARY* and PATH*."""
+"""Prefixes of variables that `--hostfile` hands to all hosts beside DeepSpeed's ASCEND*, HCCL*, LD_LIBRARY*, PATH*."""
 
 OWN = ("HCCL_IF_IP", VISIBLE)
-"""What is true of one host alone: its address, its devices."""
+"""Variables of one host alone: its address, its devices."""
 
 CONNECT = (120, 7200)
 """Seconds: CANN's default of HCCL_CONNECT_TIMEOUT, and the most that it may be."""
@@ -30,7 +30,7 @@ _EARLIER, _LATER = 20, 30
 
 
 def variables(recipe: Recipe, given: Mapping[str, str]) -> dict[str, str]:
-    """Return what is set where the user has not set it.
+    """Return the variables to set, without those that the user has set.
 
     Args:
         recipe: of the run.
@@ -43,7 +43,7 @@ def variables(recipe: Recipe, given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _timeouts(seconds: int, given: Mapping[str, str]) -> dict[str, str]:
-    """Return HCCL's time-outs: torch's where that is longer than CANN's own, and never less than CANN's own.
+    """Return HCCL's timeouts: torch's where that is longer than CANN's own, and never less than CANN's own.
 
     HCCL should give up before torch's watchdog ends the process, so that its log says on what. torch_npu warns where it
     would not (ProcessGroupHCCL's constructor), and where an event is not waited for longer than a collective.

@@ -27,14 +27,16 @@ def answers(request: NormRequest) -> list[Offer | Decline]:
 
 
 def _layer_norm(request: NormRequest) -> Offer | Decline:
-    reason = chip_requirements.unfit(request) or chip_requirements.one_dtype(request.dtype, request.weight_dtype)
+    reason = chip_requirements.unsupported_reason(request) or chip_requirements.one_dtype(
+        request.dtype, request.weight_dtype
+    )
     if request.kind != "LayerNorm":
         reason = f"kind {request.kind}; only LayerNorm"
     return offer_unless(reason, name="layer_norm", build=lambda _: TorchNorm(request), provider=software.provider())
 
 
 def _rms_norm(request: NormRequest) -> Offer | Decline:
-    reason = chip_requirements.unfit(request) or _weights(request)
+    reason = chip_requirements.unsupported_reason(request) or _weights(request)
     if request.kind != "RMSNorm":
         reason = f"kind {request.kind}; only RMSNorm"
 
@@ -45,7 +47,7 @@ def _rms_norm(request: NormRequest) -> Offer | Decline:
 
 
 def _weights(request: NormRequest) -> str:
-    """fp32 weights for 16 bits only from A2 on: npu_rms_norm.md."""
+    """Return the reason against the weights' dtype, or "": fp32 for fp16 or bf16 only from A2 on (npu_rms_norm.md)."""
     family = devices.family_of(request.device_name)
     if family is not None and family >= Family.A2 and request.weight_dtype is torch.float32:
         return ""

@@ -24,7 +24,7 @@ def answers(request: OptimizerRequest) -> Offer | Decline:
     torch_npu registers `_fused_adamw_` alone, so that Adam with weight decay in the gradient is the reference's. The
     norm takes no host synchronization: it is made of torch's foreach operators, which torch_npu has.
     """
-    reason = chip_requirements.unfit(request, Family.A2)
+    reason = chip_requirements.unsupported_reason(request, Family.A2)
     if request.name != "adamw":
         reason = reason or f"name {request.name}; only adamw has a fused kernel in torch_npu"
     kernels = OptimizerKernels(adam=FusedAdam, gradient_norm=gradient_norm(request.device_type))

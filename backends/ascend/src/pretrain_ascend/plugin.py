@@ -1,4 +1,4 @@
-"""Hooks of the ascend backend. Each operation has a file of its own, which is imported when it is asked for.
+"""Hooks of the ascend backend. Each operation has a file of its own, which is imported on its first request.
 
 linear and bias_dropout_add have no hook: the reference serves, and their files say why.
 """

@@ -22,8 +22,8 @@ FIRST_SIZE = 128
 
 
 def answers(request: RotaryRequest) -> Offer | Decline:
-    """Return the one kernel, or why it does not fit."""
-    reason = chip_requirements.unfit(request) or _limits(request)
+    """Return the one kernel, or the reason that it does not fit."""
+    reason = chip_requirements.unsupported_reason(request) or _limits(request)
     return offer_unless(reason, name=NAME, build=_build, provider=software.provider())
 
 

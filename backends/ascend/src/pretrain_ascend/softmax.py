@@ -17,8 +17,8 @@ NAME = "scaled_masked_softmax"
 
 
 def answers(request: SoftmaxRequest) -> Offer | Decline:
-    """Return the one kernel, or why it does not fit."""
-    reason = softmax_limits.unfit(request)
+    """Return the one kernel, or the reason that it does not fit."""
+    reason = softmax_limits.unsupported_reason(request)
     return offer_unless(reason, name=NAME, build=lambda _: _build(request), provider=software.provider())
 
 

@@ -60,7 +60,7 @@ def missing() -> tuple[str, str] | None:
 
 
 def has_cann() -> bool:
-    """Say whether CANN's runtime can be loaded, which opens no device."""
+    """Return whether CANN's runtime can be loaded, which opens no device."""
     try:
         ctypes.CDLL(RUNTIME)
     except OSError:
@@ -69,7 +69,7 @@ def has_cann() -> bool:
 
 
 def cann() -> str:
-    """Return the version of the CANN that is installed, such as "8.5.0" or "8.3.RC1"; "" where nothing says it.
+    """Return the version of the CANN that is installed, such as "8.5.0" or "8.3.RC1"; "" if nothing tells it.
 
     torch_npu is asked first, which must have been imported; then the files that CANN's installer leaves.
     """
@@ -81,7 +81,7 @@ def cann() -> str:
 
 
 def unpaired(cann: str, torch_npu: str) -> str:
-    """Return how a pair is not of Huawei's table; "" where it is, or CANN's version is not known."""
+    """Return the reason that a pair is not in Huawei's table; "" where it is, or CANN's version is not known."""
     number = re.match(r"\d+\.\d+", cann)
     if not number:
         return ""

@@ -1,1 +1,1 @@
-"""What the tests of the ascend backend share."""
+"""Stand-ins and schemas that the tests of the ascend backend share."""

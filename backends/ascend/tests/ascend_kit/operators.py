@@ -100,7 +100,7 @@ def npu_cross_entropy_loss(input, target, reduction):  # noqa: A002
 
 
 status = torch.zeros(8, dtype=torch.int32)
-"""Of the one device."""
+"""Float status of the one device."""
 
 
 def npu_get_float_status(input):  # noqa: A002

@@ -1,4 +1,4 @@
-"""The schemas of torch_npu's operators, and whether a call fits them."""
+"""The schemas of torch_npu's operators, and the check of a call against them."""
 
 from __future__ import annotations
 

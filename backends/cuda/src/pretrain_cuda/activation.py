@@ -20,8 +20,8 @@ NAME = "triton"
 
 
 def answers(request: ActivationRequest) -> Offer | Decline:
-    """Return the one kernel, or why it does not fit."""
-    reason = triton_requirements.unfit(request)
+    """Return the one kernel, or the reason that it does not fit."""
+    reason = triton_requirements.unsupported_reason(request)
     return offer_unless(reason, name=NAME, build=lambda _: _build(request), provider=triton_requirements.provider())
 
 

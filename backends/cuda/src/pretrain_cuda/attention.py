@@ -1,4 +1,4 @@
-"""Attention: which kernels there are for a request, the best one first."""
+"""Attention: the kernels for a request, the best one first."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pretrain.plugins.requests import AttentionRequest
 
 LARGEST_DROPOUT = 1 - 2**-16
-"""Of the triangle, which rounds to multiples of 2^-16."""
+"""Largest dropout of the triangle, which rounds to multiples of 2^-16."""
 
 
 def answers(request: AttentionRequest) -> list[Offer | Decline]:
@@ -25,7 +25,7 @@ def answers(request: AttentionRequest) -> list[Offer | Decline]:
     None of it was measured here. Libraries come before torch, whose flash attention is an older flash-attn 2; each
     generation of flash-attn was written for one architecture, and comes first there. Between flash-attn 3 or 4 and
     flash-attn 2, whose instructions are Ampere's, stands cuDNN where torch itself prefers it. Transformer Engine, which
-    chooses among the same kernels call by call, is there for who names it.
+    chooses among the same kernels call by call, is there for recipes that name it.
     """
     architecture = architecture_of(request.device_name)
     if architecture is None or architecture < HOPPER:
@@ -43,7 +43,7 @@ def _last(request: AttentionRequest) -> list[Offer | Decline]:
 
 
 def _triangle(request: AttentionRequest) -> Offer | Decline:
-    reason = triton_requirements.unfit(request)
+    reason = triton_requirements.unsupported_reason(request)
     if request.mask is not Mask.CAUSAL:
         reason = f"mask {request.mask}; only {Mask.CAUSAL}"
     elif not 0 <= request.dropout < LARGEST_DROPOUT:

@@ -55,12 +55,12 @@ class CudaBackend(Backend):
         return torch.cuda.device_count()
 
     def prepare(self, recipe: Recipe) -> Mapping[str, str]:
-        """Let collectives start before the kernels queued behind them, and make cuBLAS repeatable if that is asked.
+        """Let collectives start before the kernels queued behind them; make cuBLAS deterministic on request.
 
         The rest is in `environment`.
 
         With one hardware queue the all-reduce of an input gradient starts before the weight gradient that hides it;
-        Megatron-LM (training/arguments.py 927) requires that up to Hopper, and Blackwell does not need it.
+        Megatron-LM (validate_args in training/arguments.py) requires that up to Hopper, and Blackwell does not need it.
         """
         variables = environment.variables(os.environ)
         if recipe.parallel.tensor_model_parallel_size > 1 and not _newer_than_hopper():
@@ -82,11 +82,11 @@ class CudaBackend(Backend):
         return torch.device("cuda", local_rank)
 
     def supports(self, dtype: torch.dtype) -> bool:
-        """Say whether there are fast products: bf16 from Ampere on."""
+        """Return whether matmuls of a dtype are fast: bf16 from Ampere on."""
         return _supports(dtype, devices.architecture_of(""))
 
     def peak_flops(self, dtype: torch.dtype) -> float | None:
-        """Return the datasheet's dense FLOP/s, or None for a product that is not in the table."""
+        """Return the datasheet's dense FLOP/s, or None for a GPU that is not in the table."""
         return _peak(self.device_name(), dtype)
 
     def point_to_point(self) -> PointToPoint:
@@ -98,7 +98,7 @@ class CudaBackend(Backend):
         return torch.cuda.get_device_name()
 
     def named(self, device_name: str) -> Backend:
-        """Return the backend as it would answer on the product of that name."""
+        """Return the backend as it would answer on the GPU of that name."""
         if devices.find(device_name) is None:
             known = ", ".join(device.name.replace("|", ", ") for device in devices.TABLE)
             msg = f"backend 'cuda' knows no device '{device_name}'.\nIt knows names that hold one of: {known}."
@@ -118,7 +118,7 @@ class CudaBackend(Backend):
 
 
 class _Named(NamedDevice, CudaBackend):
-    """A GPU that need not be here: what its name alone decides."""
+    """A GPU that need not be present: answers that its name alone decides."""
 
     def supports(self, dtype: torch.dtype) -> bool:
         return _supports(dtype, devices.architecture_of(self.device_name()))

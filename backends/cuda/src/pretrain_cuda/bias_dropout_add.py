@@ -1,6 +1,6 @@
 """residual + dropout(x + bias) in one Triton kernel.
 
-torch.compile makes a kernel like this one, seconds after the start; whether it stores the mask is its own decision.
+torch.compile makes a kernel like this one, seconds after the start; it decides itself on storing the dropout mask.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ NAME = "triton"
 
 
 def answers(request: BiasDropoutAddRequest) -> Offer | Decline:
-    """Return the one kernel, or why it does not fit."""
-    reason = triton_requirements.unfit(request)
+    """Return the one kernel, or the reason that it does not fit."""
+    reason = triton_requirements.unsupported_reason(request)
     if not 0 <= request.dropout < 1:
         reason = f"dropout {request.dropout}; only from 0 to below 1"
     return offer_unless(reason, name=NAME, build=lambda _: _build(request), provider=triton_requirements.provider())

@@ -16,7 +16,7 @@ asks options for (parallel_state.py, initialize_model_parallel)."""
 
 
 def answers(request: CollectivesRequest) -> Answer:
-    """Return the one kernel; other kinds of process group are not NCCL's."""
+    """Return NCCL's options; None for process groups of another kind."""
     if request.process_group != "nccl":
         return None
     return Offer(name="nccl", build=lambda _: options_of, provider="torch")

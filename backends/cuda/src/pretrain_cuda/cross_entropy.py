@@ -19,8 +19,8 @@ NAME = "triton"
 
 
 def answers(request: CrossEntropyRequest) -> Offer | Decline:
-    """Return the one kernel, or why it does not fit."""
-    reason = triton_requirements.unfit(request)
+    """Return the one kernel, or the reason that it does not fit."""
+    reason = triton_requirements.unsupported_reason(request)
     if not request.in_fp32:
         reason = reason or "in_fp32 False (precision.fp16_lm_cross_entropy); only True"
     return offer_unless(reason, name=NAME, build=lambda _: _build(request), provider=triton_requirements.provider())

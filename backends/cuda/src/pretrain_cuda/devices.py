@@ -30,12 +30,12 @@ BLACKWELL = Architecture(10, 0)
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """Figures of one product, from its datasheet.
+    """Figures of one GPU model, from its datasheet.
 
     Attributes:
         name: pattern of the name as the driver gives it.
         architecture: compute capability.
-        half: dense FLOP/s in fp16 and bf16; None where the product's variants differ.
+        half: dense FLOP/s in fp16 and bf16; None where the model's variants differ.
         single: dense FLOP/s in fp32 outside of tensor cores: torch multiplies fp32 without TF32 by default.
     """
 
@@ -62,7 +62,7 @@ TABLE = (
 
 
 def find(name: str) -> Device | None:
-    """Return the product of that name, or None."""
+    """Return the GPU model of that name, or None."""
     return next((device for device in TABLE if re.search(rf"\b(?:{device.name})", name)), None)
 
 

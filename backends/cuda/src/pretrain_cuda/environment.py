@@ -1,4 +1,4 @@
-"""Environment variables of a rank: how torch's allocator grows, and where Triton keeps what it has compiled."""
+"""Environment variables of a rank: growth of torch's allocator, and the folder of Triton's compiled kernels."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CACHE = ("TRITON_CACHE_DIR", "TRITON_HOME")
 
 
 def variables(given: Mapping[str, str]) -> dict[str, str]:
-    """Return what is set where the user has not set it, for the environment as it is."""
+    """Return the variables to set, without those that the given environment decides already."""
     found = {}
     if not any(name in given for name in ALLOCATOR):
         found[ALLOCATOR[0]] = "expandable_segments:True"
@@ -29,7 +29,7 @@ def variables(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def own_folder(parent: Path) -> Path | None:
-    """Return a folder that this user alone writes to, made if it is missing; None where somebody else has made it.
+    """Return a folder that this user alone writes to, made if it is missing; None if others own it or write to it.
 
     Triton runs what it finds there. Its default is in the home directory, which the ranks of many nodes share.
     """

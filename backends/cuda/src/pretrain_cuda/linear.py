@@ -1,7 +1,7 @@
 """The column-parallel linear: gradient accumulation fusion where apex's extension is there.
 
-The order of communication and products is the reference's, which is right for NCCL too: the all-reduce of the input's
-gradient is issued before the product of the weight's, on a stream of its own, and waited for after it.
+The order of communication and matmuls is the reference's, which suits NCCL too: the all-reduce of the input's gradient
+is issued on a stream of its own before the matmul of the weight's gradient, and waited for after it.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ _HALF = (torch.float16, torch.bfloat16)
 
 
 def answers(request: LinearRequest) -> Answer:
-    """Return apex's product that adds into the main gradient, or why it does not fit; the reference comes after."""
-    reason = _unfit(request)
+    """Return apex's matmul that adds into the main gradient, or the reason against it; the reference comes after."""
+    reason = _unsupported_reason(request)
     return offer_unless(reason, name=NAME, build=lambda _: _build(request), provider=installed.provider("apex"))
 
 
-def _unfit(request: LinearRequest) -> str:
+def _unsupported_reason(request: LinearRequest) -> str:
     main = request.main_grad_dtype
     if main is None:
         return "no gradient accumulation fusion is asked for"
     if request.dtype not in (*_HALF, torch.float32) or (main is not torch.float32 and main is not request.dtype):
         return f"dtype {request.dtype} into {main}; only fp16, bf16 and fp32 into fp32 or into themselves"
     if main is not torch.float32 and request.dtype not in _HALF:
-        return f"main gradients in {main}; only fp32 and 16 bits"
+        return f"main gradients in {main}; only fp32, fp16 and bf16"
     if not installed.has(EXTENSION):
         return Absent(f"{EXTENSION} is not installed; apex brings it when it is built with --cuda_ext")
     return ""
@@ -51,7 +51,7 @@ def _build(request: LinearRequest) -> Linear:
     """Apex csrc/megatron/fused_weight_gradient_dense.cpp: (input [rows, in], gradient [rows, out], main gradient)."""
     extension = import_module(EXTENSION)
     in_fp32 = request.main_grad_dtype is torch.float32
-    product: Callable[[Tensor, Tensor, Tensor], None] = (
+    matmul: Callable[[Tensor, Tensor, Tensor], None] = (
         extension.wgrad_gemm_accum_fp32 if in_fp32 else extension.wgrad_gemm_accum_fp16
     )
-    return Linear(request, accumulate=lambda main_grad, grad, x: product(x.contiguous(), grad.contiguous(), main_grad))
+    return Linear(request, accumulate=lambda main_grad, grad, x: matmul(x.contiguous(), grad.contiguous(), main_grad))

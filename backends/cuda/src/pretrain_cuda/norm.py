@@ -1,8 +1,8 @@
 """Layer norm and RMS norm: apex's kernels, one in Triton, torch's own.
 
-The order was not measured. apex's come first for whoever has built them, FastLayerNorm before FusedLayerNorm as
-megatron-core has it. torch's comes last: its backward pass reads the input twice, for the gradients of the input and
-of the weight, and it takes no fp32 weights for 16-bit inputs. torch.compile would make a kernel like Triton's, seconds
+The order was not measured. apex's come first where they are built, FastLayerNorm before FusedLayerNorm as in
+megatron-core. torch's comes last: its backward pass reads the input twice, for the gradients of the input and of the
+weight, and it takes no fp32 weights for fp16 or bf16 inputs. torch.compile would make a kernel like Triton's, seconds
 after the start.
 """
 
@@ -27,7 +27,7 @@ FAST_SIZES = (
 """Hidden sizes of apex's FastLayerNorm: contrib/csrc/layer_norm/ln_fwd_cuda_kernel.cu, REGISTER_FWD_LAUNCHER."""
 
 LONGEST_ROW = 32768
-"""That one Triton program holds in its registers in the forward pass."""
+"""Entries of a row that one Triton program holds in its registers in the forward pass."""
 
 
 def answers(request: NormRequest) -> list[Offer | Decline]:
@@ -67,11 +67,11 @@ def _apex(request: NormRequest) -> str:
 def _triton(request: NormRequest) -> str:
     if request.hidden_size > LONGEST_ROW:
         return f"hidden size {request.hidden_size}; at most {LONGEST_ROW}"
-    return triton_requirements.unfit(request)
+    return triton_requirements.unsupported_reason(request)
 
 
 def _one_dtype(request: NormRequest) -> str:
-    """Say why a library's kernel does not fit: with mixed dtypes apex returns the weight's, and torch raises."""
+    """Return the reason against the dtypes, or "": of mixed ones apex returns the weight's dtype, and torch raises."""
     if request.dtype not in triton_requirements.DTYPES:
         return f"dtype {request.dtype}; only float32, float16, bfloat16"
     if request.weight_dtype != request.dtype:

@@ -1,4 +1,4 @@
-"""Hooks of the cuda backend. Each operation has a file of its own, which is imported when it is asked for."""
+"""Hooks of the cuda backend. Each operation has a file of its own, which is imported on its first request."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def pretrain_cross_entropy(request: CrossEntropyRequest) -> Answer:
 
 @hookimpl
 def pretrain_linear(request: LinearRequest) -> Answer:
-    """The reference's, with the weight gradient added in the product where apex's extension is there."""
+    """The reference's, with the weight gradient accumulated in the matmul where apex's extension is there."""
     return _answers(request)
 
 

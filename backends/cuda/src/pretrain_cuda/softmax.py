@@ -33,7 +33,10 @@ def _triton(request: SoftmaxRequest) -> Offer | Decline:
         return cast("SoftmaxFn", import_module("pretrain_cuda.kernels.triton.softmax").Softmax(request))
 
     return offer_unless(
-        triton_requirements.unfit(request), name="triton", build=build, provider=triton_requirements.provider()
+        triton_requirements.unsupported_reason(request),
+        name="triton",
+        build=build,
+        provider=triton_requirements.provider(),
     )
 
 

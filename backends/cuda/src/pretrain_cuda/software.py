@@ -18,7 +18,7 @@ class Card:
 
 
 def has_driver() -> bool:
-    """Say whether the driver's library can be loaded."""
+    """Return whether the driver's library can be loaded."""
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError:

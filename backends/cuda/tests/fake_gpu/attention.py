@@ -12,7 +12,7 @@ def install() -> None:
 
 
 def attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
-    """Call flash, efficient or cuDNN's operator; plain products are never what the backend allows."""
+    """Call flash, efficient or cuDNN's operator; the backend never allows plain matmuls."""
     allowed, aten = torch.backends.cuda, torch.ops.aten
     if attn_mask is None and allowed.flash_sdp_enabled():
         call = aten._scaled_dot_product_flash_attention

@@ -1,4 +1,4 @@
-"""What a step has to send, from a recipe's sizes and its layout alone: nothing here asks megatron-core or the engine.
+"""Expected communication of a step, from a recipe's sizes and layout alone, without megatron-core or the engine.
 
 Narayanan et al. 2021, arXiv 2104.04473, section 3; Korthikanti et al. 2022, arXiv 2205.05198, section 4.2: a
 layer split over t ranks sums its input's gradients and its outputs, each of s x b x h, or gathers and reduce-scatters
@@ -92,7 +92,7 @@ def parameters(place: Place) -> int:
 
 
 def zero_bytes(job) -> dict[str, int]:
-    """Return "operation group" -> bytes of one step under ZeRO without tensor parallelism, in 16 bits.
+    """Return "operation group" -> bytes of one step under ZeRO without tensor parallelism, in fp16 or bf16.
 
     Rajbhandari et al. 2020, arXiv 1910.02054, section 7: gradients are summed, and parameters gathered from the ranks
     that stepped them. Stage 3 gathers them for every micro-batch, here once, because models this small stay gathered

@@ -1,4 +1,4 @@
-"""What no formula gives, in figures.json: peak bytes of every job's storages, and the waits of DeepSpeed.
+"""Figures that no formula gives, in figures.json: peak bytes of every job's storages, and the waits of DeepSpeed.
 
     cd backends/cuda/tests && python -m fake_gpu.figures
 

@@ -52,7 +52,7 @@ ALWAYS = {
     "ZeRO-1": _job("gpt2-345m.yml", 1, 4, 2, *_zero(1)),
     "ZeRO-3": _job("gpt2-345m.yml", 1, 4, 2, *_zero(3)),
 }
-"""In every `make test`."""
+"""Jobs of every `make test`."""
 
 FULL = {
     "gpt3, a stage between": _job("gpt3.yml", 27, 64, 8),
@@ -69,7 +69,7 @@ FULL = {
     "ZeRO-2": _job("gpt2-345m.yml", 1, 4, 2, *_zero(2)),
     "ZeRO-3 in bf16": _job("gpt2-345m.yml", 1, 4, 2, *_zero(3), "precision.dtype=bf16"),
 }
-"""In `make test-all` too."""
+"""Further jobs of `make test-all`."""
 
 JOBS = ALWAYS | FULL
 DEEPSPEED = [name for name in JOBS if name.startswith("ZeRO")]

@@ -1,4 +1,4 @@
-"""Where a fake parameter cannot do what a real one does, and where numbers would be made or asked for."""
+"""Replacements where a fake parameter cannot act like a real one, and where numbers would be made or read."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ import warnings
 from fake_gpu import native
 
 OUT = os.dup(1)
-"""Where answers go. What else is printed goes to stderr, DeepSpeed's remarks for one."""
+"""Stream of the answers. All other output goes to stderr, such as DeepSpeed's remarks."""
 
 
 def serve() -> None:
@@ -57,7 +57,7 @@ def _answer(job: dict) -> None:
         from fake_gpu.job import run
 
         answer = run(job)
-    except BaseException as error:  # noqa: BLE001  whatever it was, it is the answer
+    except BaseException as error:  # noqa: BLE001  any error is the answer
         answer = {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
     _say(json.dumps(answer))
 

@@ -1,4 +1,4 @@
-"""What stands for torch.cuda in a process without a GPU: one stream, no memory, generators that draw nothing.
+"""Stand-ins for torch.cuda in a process without a GPU: one stream, no memory, generators that draw nothing.
 
 Functions on which the host would wait for the device tell `waits`.
 """
@@ -19,7 +19,7 @@ GIB = 2**30
 
 
 class Product(NamedTuple):
-    """What the job takes its devices for."""
+    """GPU model that the job takes its devices for."""
 
     name: str
     capability: tuple[int, int]

@@ -1,4 +1,4 @@
-"""Where the host waits for the device: each one keeps every rank of the job from running ahead of its GPU."""
+"""Places at which the host waits for the device: each one keeps every rank of the job from running ahead of its GPU."""
 
 from __future__ import annotations
 

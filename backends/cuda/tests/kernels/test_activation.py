@@ -1,4 +1,4 @@
-"""Bias and activation in Triton: the kit, what it does not reach, and what is declined."""
+"""Bias and activation in Triton: the kit, cases beyond it, and declined requests."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ SHAPES = [(32,), (32, 32), (1, 1, 32, 32), (2, 8, 32, 32), (1, 8, 1, 32), (8, 32
 @pytest.mark.parametrize("name", ["apex", "apex_generic"])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_a_mask_may_be_broadcast_in_every_dimension(name, shape):
-    """Where heads differ, each becomes a micro batch of its own: the kernels have one mask for all heads."""
+    """Heads with different masks become micro batches of their own: the kernels have one mask for all heads."""
     mask = torch.rand(shape, generator=torch.Generator().manual_seed(1)) < 0.4
     request = asked(FP16, Mask.ARBITRARY, scale=SMALL)
     compare(build(name, request), request, mask, floor=0.1)

@@ -1,4 +1,4 @@
-"""residual + dropout(x + bias) in Triton: the kit, what it does not reach, and what is declined."""
+"""residual + dropout(x + bias) in Triton: the kit, cases beyond it, and declined requests."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def small_tiles(monkeypatch):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("rows", [8, 15, 16, 17, 50])
 def test_the_backward_pass_drops_what_the_forward_pass_dropped(device, small_tiles, rows, dtype):
-    """In every tile, of which the last ones are cut off, and whatever was drawn in between."""
+    """The mask is the same in every tile, the last ones are cut off, and after other random draws."""
     kernel = build(dtype=dtype, hidden=37, dropout=0.3)
     shapes = {"x": (rows, 1, 37), "bias": (37,), "residual": (rows, 1, 37)}
     inputs = {name: random(*shape, dtype=dtype, seed=seed) for seed, (name, shape) in enumerate(shapes.items())}
-    inputs["x"] += 9  # what is dropped is told apart, in 16 bits too
+    inputs["x"] += 9  # dropped entries are told apart, in fp16 and bf16 too
 
     def then_draws(**leaves):
         y = kernel(**leaves)

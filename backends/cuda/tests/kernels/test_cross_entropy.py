@@ -1,4 +1,4 @@
-"""Cross entropy in Triton: the kit, two ranks included, what it does not reach, and what is declined."""
+"""Cross entropy in Triton: the kit, two ranks included, cases beyond it, and declined requests."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ FILES = {
     "flash_attn_3-3.0.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: flash_attn_3\nVersion: 3.0.0\n",
     "flash_attn_4-4.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: flash-attn-4\nVersion: 4.0\n",
 }
-"""What pip and setup.py install of each, as far as it is looked at; flash_attn is a folder of two distributions."""
+"""Modules that pip and setup.py install of each, as far as answers look them up; flash_attn is in two distributions."""
 
 
 def on(name, dtype=torch.bfloat16, **asked):

@@ -46,7 +46,7 @@ def test_a_second_copy_is_found(monkeypatch):
 
 
 def test_nothing_of_triton_is_imported_in_the_midst_of_a_kernel():
-    """What is imported while the language is patched may keep the patches."""
+    """Modules that are imported while the language is patched may keep the patches."""
     before = set(sys.modules)
     run_a_kernel()
     assert [name for name in set(sys.modules) - before if name.startswith("triton")] == []

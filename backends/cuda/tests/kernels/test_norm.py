@@ -55,7 +55,7 @@ def test_a_long_row_is_taken_in_one_pass_forward_and_in_turns_backward(device, k
 @pytest.mark.parametrize("hidden", [120, 130])
 @pytest.mark.parametrize("rows", [1, 7, 8, 9, 50])
 def test_long_rows_have_the_gradients_of_short_ones(device, monkeypatch, kind, hidden, rows):
-    """In turns of 32 columns; the weights' in three chunks of four rows and tiles of 64 columns."""
+    """Make rows be read by 32 columns; the weights' in three chunks of four rows and tiles of 64 columns."""
     monkeypatch.setattr("pretrain_cuda.kernels.triton.norm.LONGEST", 64)
     for name, value in (("BLOCK", 32), ("TILE_ROWS", 4), ("TILE_COLUMNS", 64), ("CHUNKS", 3)):
         monkeypatch.setattr(f"pretrain_cuda.kernels.triton.norm_long.{name}", value)

@@ -1,4 +1,4 @@
-"""No Triton kernel spills registers at any shape that it accepts: registers.json says how many each needs.
+"""Registers of the Triton kernels: none spills at any shape that it accepts; registers.json has the number of each.
 
 The table is what ptxas says for compute capabilities 8.0, 9.0 and 10.0; `python -m kit.registers --write` makes it.
 """
@@ -21,7 +21,7 @@ from pretrain.testing import examples
 from pretrain_cuda import norm
 
 REGISTERS = 65536
-"""Of a multiprocessor, on every architecture from 8.0 on."""
+"""Registers of a multiprocessor, on every architecture from 8.0 on."""
 
 TABLED = json.loads(TABLE.read_text())
 ROWS = TABLED["kernels"]
@@ -53,7 +53,7 @@ def test_all_that_is_accepted_is_in_the_table():
 
 
 def test_the_longest_rows_of_a_norm_are_in_the_table():
-    """What is longer is declined."""
+    """Longer rows are declined."""
     longest = max(int(name.split("hidden ")[1].partition(":")[0]) for name in ROWS if name.startswith("norm"))
     offers = {size: norm.answers(examples.norm(hidden=size))[2] for size in (longest, longest + 1)}
     assert isinstance(offers[longest], Offer)

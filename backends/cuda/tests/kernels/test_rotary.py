@@ -1,4 +1,4 @@
-"""Rotary position embedding in Triton: the kit, what it does not reach, and what is declined."""
+"""Rotary position embedding in Triton: the kit, cases beyond it, and declined requests."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_any_number_of_heads_and_any_size(device, monkeypatch, heads, size, turn
 
 @pytest.mark.parametrize("part", [0, 1, 2])
 def test_queries_and_keys_may_be_views_of_one_projection(device, part):
-    """No copy is made of them; what lies beside them gets no gradient."""
+    """The views are not copied; the rest of the projection gets no gradient."""
     projection = random(5, 2, 4, 3 * 16, dtype=torch.float32)
     compare(device, projection, *rotations(5, 8), of=lambda x: x.split(16, dim=-1)[part])
 

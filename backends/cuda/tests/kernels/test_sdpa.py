@@ -113,7 +113,7 @@ def test_the_scale_is_that_of_the_request():
 
 
 def test_the_heads_of_one_projection_are_not_copied(monkeypatch):
-    """As Megatron lays them out: query, key and value of a head side by side."""
+    """The layout of Megatron: query, key and value of a head side by side."""
     projection = torch.randn(33, 2, 4, 3 * 16)
     parts = projection.split(16, dim=-1)
     seen = []

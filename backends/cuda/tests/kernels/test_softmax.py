@@ -36,13 +36,13 @@ def assert_right(request, device, mask=None, heads=4, **how):
 
 
 def hidden_from(request, mask):
-    """What no query sees, as the reference says it."""
+    """Masked positions, as the reference returns them."""
     return oracle(request)(torch.zeros(2, 2, request.queries, request.keys).double(), mask) == 0
 
 
 @pytest.fixture
 def short_registers(monkeypatch):
-    """Every row is too long for registers, and taken by 16."""
+    """Make every row too long for registers, in blocks of 16."""
     monkeypatch.setattr(softmax_triton, "LONGEST", 0)
     monkeypatch.setattr(softmax_triton, "LONG_BLOCK", 16)
 
@@ -189,7 +189,7 @@ def test_sixteen_bits_are_computed_in_fp32_even_where_it_is_not_asked_for(device
 
 
 def test_a_gradient_may_be_one_number_for_all(device):
-    """As sum() gives it: with stride 0 in every dimension. Weights add up to 1, whatever the scores."""
+    """A gradient as sum() gives it: with stride 0 in every dimension. Weights add up to 1 for any scores."""
     scores = random(2, 4, 33, 33, dtype=torch.float32).to(device).requires_grad_()
     build(examples.softmax())(scores).sum().backward()
     assert scores.grad.abs().max() < 1e-6

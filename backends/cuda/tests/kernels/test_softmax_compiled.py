@@ -1,4 +1,4 @@
-"""What the compiler makes of the softmax kernels for a GPU that is not here: how wide loads are, addresses, registers.
+"""Compiled softmax kernels for a GPU that is not here: widths of loads, addresses, registers.
 
     python test_softmax_compiled.py 90
 
@@ -21,11 +21,11 @@ from pretrain.plugins.requests import Mask
 from pretrain.testing import examples
 
 ROWS = {Mask.CAUSAL: None, Mask.KEY_PADDING: 1, Mask.ARBITRARY: 16}
-"""Of a mask, if any. Without one the kernels are those for causal rows with a condition less."""
+"""Rows of a mask, if any. Without one the kernels are those for causal rows with a condition less."""
 KEYS = (2048, 16384, 32768)
-"""Of short rows, of the longest that stay in registers, and of longer ones."""
+"""Keys of short rows, of the longest that stay in registers, and of longer ones."""
 REGISTERS = 65536
-"""Of a multiprocessor, on every architecture from 8.0 on."""
+"""Registers of a multiprocessor, on every architecture from 8.0 on."""
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def test_nothing_is_spilled_and_at_least_one_program_fits(compiled):
 
 
 def test_short_rows_leave_room_for_ten_programs(compiled):
-    """What the tiles were chosen by: FORWARD and BACKWARD of kernels.triton.softmax."""
+    """The figures by which the tiles were chosen: FORWARD and BACKWARD of kernels.triton.softmax."""
     short = [kernel for kernel in compiled if kernel["threads"] == 128 and kernel["dtype"] == "torch.bfloat16"]
     assert short
     assert [kernel for kernel in short if 10 * kernel["registers"] * 128 > REGISTERS] == []

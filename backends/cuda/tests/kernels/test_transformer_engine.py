@@ -29,7 +29,7 @@ def on(name, dtype=torch.bfloat16, **asked):
 
 @pytest.fixture(autouse=True)
 def module(monkeypatch):
-    """In the place of transformer_engine.pytorch, for every test here, the kit's too."""
+    """A stand-in for transformer_engine.pytorch in every test here, the kit's too."""
     monkeypatch.setitem(sys.modules, transformer_engine.MODULE, fake_transformer_engine)
     monkeypatch.setattr("pretrain.plugins.installed.has", lambda name: name == transformer_engine.MODULE)
     monkeypatch.setattr("pretrain.plugins.installed.provider", lambda name: f"{name} 2.9")

@@ -128,14 +128,14 @@ def test_what_is_dropped_comes_from_the_devices_default_generator(device):
 
 
 @pytest.mark.parametrize("probability", [1e-7, 0.1, 1 / 3, 0.9, 1 - 2**-15])
-def test_dropping_keeps_the_expectation(probability):
-    from pretrain_cuda.kernels.triton.triangle_softmax import Dropping
+def test_dropout_keeps_the_expectation(probability):
+    from pretrain_cuda.kernels.triton.triangle_softmax import DropoutRate
 
-    dropping = Dropping(probability)
-    rounded = dropping.threshold / 2**16
+    dropout = DropoutRate(probability)
+    rounded = dropout.threshold / 2**16
     assert rounded > 0
     assert abs(rounded - probability) <= 2**-16
-    assert dropping.scale * (1 - rounded) == pytest.approx(1)
+    assert dropout.scale * (1 - rounded) == pytest.approx(1)
 
 
 @pytest.mark.parametrize(("length", "blocks"), [(48, 3), (96, 6), (16, 1)])
@@ -242,7 +242,7 @@ def test_without_triton_it_declines(monkeypatch):
 
 @pytest.mark.parametrize("capability", [80, 90])
 def test_a_row_is_read_once_and_by_16_bytes(capability, tmp_path):
-    """Of a compiled kernel: the mask of what a query sees splits no load, and the second pass finds the registers."""
+    """In a compiled kernel the causal mask splits no load, and the second pass finds the registers."""
     variables = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     answer = subprocess.run(
         [sys.executable, "-m", "kit.offline_triangle", str(capability)],
@@ -252,5 +252,5 @@ def test_a_row_is_read_once_and_by_16_bytes(capability, tmp_path):
         text=True,
         check=True,
     )
-    seed, tile = 1, 4096 * 2 // (256 * 16)  # loads: of a thread's 16 entries in 16 bits
+    seed, tile = 1, 4096 * 2 // (256 * 16)  # loads: of a thread's 16 entries in bf16
     assert json.loads(answer.stdout) == {"_forward": [tile + seed, tile], "_backward": [2 * tile, 2 * tile]}

@@ -1,1 +1,1 @@
-"""What the tests of the kernels share."""
+"""Stand-ins and compilations that the tests of the kernels share."""

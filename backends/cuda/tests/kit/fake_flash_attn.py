@@ -1,4 +1,4 @@
-"""flash-attn's functions as its sources document them, computed with torch: what they are called with, they check.
+"""flash-attn's functions as its sources document them, computed with torch; they check their arguments.
 
 The order of the arguments, their defaults and the layouts are those of commit 0251105a, in
 flash_attn/flash_attn_interface.py, hopper/flash_attn_interface.py and flash_attn/cute/interface.py.

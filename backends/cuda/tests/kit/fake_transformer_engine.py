@@ -1,4 +1,4 @@
-"""Transformer Engine's attention as its sources document it, computed with torch: what it is called with, it checks.
+"""Transformer Engine's attention as its sources document it, computed with torch; it checks its arguments.
 
 Names, defaults and masks are those of commit 0001d1b, in
 transformer_engine/pytorch/attention/dot_product_attention/dot_product_attention.py.
@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional as F  # noqa: N812
 
 MASKS = ("no_mask", "causal", "causal_bottom_right")
-"""Of those that it has, the ones without a mask tensor or lengths of sequences."""
+"""Values that it has, limited to the ones without a mask tensor or lengths of sequences."""
 
 
 class DotProductAttention(torch.nn.Module):

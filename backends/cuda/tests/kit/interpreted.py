@@ -30,7 +30,7 @@ __all__ = [
 
 
 class Interpreted(CpuBackend):
-    """The CPU, whatever else is there."""
+    """The CPU, also on a machine with a GPU."""
 
     name = "cuda-interpreted"
 

@@ -1,7 +1,7 @@
 """Triton's language as its interpreter finds it: patched for as long as a kernel runs, whole before and after.
 
 triton 3.6.0 runtime/interpreter.py patches `triton.language` in GridExecutor.__call__ and takes the patches back there;
-a device function (tl.max, tl.sum) patches again in InterpretedFunction.__call__, line 1515, and takes nothing back.
+a device function (tl.max, tl.sum) patches again in InterpretedFunction.__call__ and takes nothing back.
 What is imported while patches are in force may keep them, and two copies of the language do not know each other's
 tensors: "cannot convert ... of type <class 'triton.language.core.tensor'> to tensor", in every later test.
 """

@@ -14,7 +14,7 @@ import triton
 from triton.runtime.jit import JITFunction
 
 from kit.offline import AbsentDevice
-from pretrain_cuda.kernels.triton.triangle_softmax import Dropping, softmax_, softmax_backward_
+from pretrain_cuda.kernels.triton.triangle_softmax import DropoutRate, softmax_, softmax_backward_
 
 
 def loads(capability: int) -> dict[str, tuple[int, int]]:
@@ -29,9 +29,9 @@ def loads(capability: int) -> dict[str, tuple[int, int]]:
         return kernel
 
     JITFunction.run = compile_only
-    strip, dropping = torch.zeros(2, 512, 2048, dtype=torch.bfloat16), Dropping(0.1)
-    softmax_(strip, 512, 1.0, dropping, Dropping.seed(strip.device))
-    softmax_backward_(strip, strip.clone(), 512, dropping)
+    strip, dropout = torch.zeros(2, 512, 2048, dtype=torch.bfloat16), DropoutRate(0.1)
+    softmax_(strip, 512, 1.0, dropout, DropoutRate.seed(strip.device))
+    softmax_backward_(strip, strip.clone(), 512, dropout)
     return found
 
 

@@ -52,7 +52,7 @@ class WatchedWork(dist.Work):
 
 
 class Products(TorchDispatchMode):
-    """Writes down the products whose result has the shape of a gradient."""
+    """Records the matmuls whose result has the shape of a gradient."""
 
     def __init__(self, events):
         super().__init__()
@@ -68,7 +68,7 @@ class Products(TorchDispatchMode):
 
 
 def apex(request):
-    """apex's product, by its signature in csrc/megatron: (input [rows, in], gradient [rows, out], main gradient)."""
+    """apex's matmul, by its signature in csrc/megatron: (input [rows, in], gradient [rows, out], main gradient)."""
 
     def accumulate(x, grad, main_grad):
         main_grad += grad.t() @ x

@@ -17,7 +17,7 @@ from pretrain_cuda.kernels.triton.cross_entropy import CrossEntropy
 from pretrain_cuda.kernels.triton.norm import Norm
 from pretrain_cuda.kernels.triton.rotary import rotate
 from pretrain_cuda.kernels.triton.softmax import Softmax
-from pretrain_cuda.kernels.triton.triangle_softmax import Dropping, softmax_, softmax_backward_
+from pretrain_cuda.kernels.triton.triangle_softmax import DropoutRate, softmax_, softmax_backward_
 from pretrain_cuda.norm import LONGEST_ROW
 
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
@@ -97,16 +97,16 @@ def softmax():
 
 def attention():
     """The triangle's strips."""
-    for (name, dtype), dropping, keys in product(
-        DTYPES.items(), (None, Dropping(0.1)), (128, 512, 2048, 4096, 8192, 16384)
+    for (name, dtype), dropout, keys in product(
+        DTYPES.items(), (None, DropoutRate(0.1)), (128, 512, 2048, 4096, 8192, 16384)
     ):
 
-        def call(dtype=dtype, dropping=dropping, keys=keys):
+        def call(dtype=dtype, dropout=dropout, keys=keys):
             strip = torch.zeros(1, 16, keys, dtype=dtype)
-            softmax_(strip, 16, 1.0, dropping, None if dropping is None else Dropping.seed(strip.device))
-            softmax_backward_(strip, strip.clone(), 16, dropping)
+            softmax_(strip, 16, 1.0, dropout, None if dropout is None else DropoutRate.seed(strip.device))
+            softmax_backward_(strip, strip.clone(), 16, dropout)
 
-        yield f"triangle, {name}, {'dropout' if dropping else 'no dropout'}, {keys} keys", call
+        yield f"triangle, {name}, {'dropout' if dropout else 'no dropout'}, {keys} keys", call
 
 
 CALLS = {

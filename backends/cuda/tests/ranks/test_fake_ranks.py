@@ -37,7 +37,7 @@ def each(names):
 
 @pytest.fixture
 def answer(name, fake_gpus):
-    """What the rank of the job did."""
+    """Record of the rank of the job."""
     answer = fake_gpus.run(JOBS[name])
     assert "error" not in answer, answer.get("traceback", answer["error"])
     return answer

@@ -23,7 +23,7 @@ SPLIT = [
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
-    """What each of two ranks says of each way."""
+    """Output of each of two ranks, for each way."""
     store = tmp_path_factory.mktemp("overlap") / "store"
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "kit.overlap_rank", str(store)]

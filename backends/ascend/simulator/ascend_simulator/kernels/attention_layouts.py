@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 NAME = "npu_fusion_attention"
 ORDERS = {"BSH": (0, 2, 1, 3), "SBH": (1, 2, 0, 3), "BSND": (0, 2, 1, 3), "BNSD": (0, 1, 2, 3)}
-"""Where batch, heads, tokens and head size are, once H is heads times head size."""
+"""Positions of batch, heads, tokens and head size, once H is heads times head size."""
 
 
 def split(x: Tensor, layout: str, head_size: int) -> Tensor:

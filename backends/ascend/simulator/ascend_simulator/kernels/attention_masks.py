@@ -1,4 +1,4 @@
-"""sparse_mode of npu_fusion_attention: which keys a query does not see, and whether the mask is what the mode wants.
+"""sparse_mode of npu_fusion_attention: the keys hidden from a query, and the check of the mask against the mode.
 
 A device reads a compressed mask of 2048 x 2048 in modes 2 to 4 and derives from pre and next which blocks it skips in
 mode 0. Another mask than it expects gives a wrong result and no error. Here it is an error.
@@ -68,7 +68,7 @@ def _from_mode(mode: int, queries: int, keys: int, before: int, after: int) -> T
 
 
 def _require_agreement(mask: Tensor, before: int, after: int) -> None:
-    """In mode 0 what lies outside of pre and next is skipped, whatever the mask says there."""
+    """Require that the mask hides the keys outside of pre and next, which mode 0 skips in any case."""
     queries, keys = mask.shape[-2:]
     skipped = _outside(queries, keys, before, after)
     agrees = bool((mask | ~skipped).all())

@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MASKED = -1e30
-"""Of a score that is masked. Finite: a fully masked row comes out uniform, as it may on a device."""
+"""Value of a masked score. Finite: a fully masked row comes out uniform, as it may on a device."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What does not depend on the sample."""
+    """Settings of a call that are the same for every sample."""
 
     scale: float
     keep: float

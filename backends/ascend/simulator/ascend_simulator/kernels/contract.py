@@ -1,4 +1,4 @@
-"""What the documentation of an operator asks of a call. A device would refuse, crash or compute something else."""
+"""Documented requirements of an operator for a call. A device would refuse, crash or compute something else."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def matmul_backward(grad: Tensor, left: Tensor, right: Tensor, mask: list[bool])
 
 
 def _right(a: Tensor, grad: Tensor, b: Tensor) -> Tensor:
-    if b.dim() == 2:  # one product: a batch of them, summed, takes a hundred times as long
+    if b.dim() == 2:  # one matmul: a batch of them, summed, takes a hundred times as long
         return a.flatten(0, -2).mT @ grad.flatten(0, -2)
     return (a.mT @ grad).sum_to_size(b.shape)
 

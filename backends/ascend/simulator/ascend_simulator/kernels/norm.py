@@ -1,4 +1,4 @@
-"""npu_rms_norm. Statistics are in fp32, whatever the input is."""
+"""npu_rms_norm. Statistics are in fp32 for inputs of any dtype."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def _library(namespace: str) -> torch.library.Library:
 
 
 def register(operator: str, kernel: Callable[..., Any]) -> None:
-    """Register a kernel for an operator ("namespace::name"), whatever torch_npu registered before."""
+    """Register a kernel for an operator ("namespace::name") in place of torch_npu's."""
     namespace, name = operator.split("::")
     _library(namespace).impl(name, kernel, "PrivateUse1", allow_override=True)
 

@@ -28,7 +28,7 @@ class Swiglu:
     """An `ActivationFn`: silu(first half) * second half."""
 
     def __init__(self, request: ActivationRequest) -> None:
-        """Make a kernel; the request says nothing that it depends on."""
+        """Make a kernel; it depends on nothing in the request."""
 
     def __call__(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
         """Return [..., features] for [..., 2 * features]."""

@@ -1,4 +1,4 @@
-"""Masks in the shapes that CANN's attention takes, and what becomes of queries that see no key."""
+"""Masks in the shapes that CANN's attention takes, and the treatment of queries that see no key."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def expanded(mask: Tensor, batch: int, heads: int, queries: int, keys: int) -> T
 
 
 def without_empty_rows(mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the mask with queries that see no key let see all, and bool [..., 1]: which those are.
+    """Return the mask with all keys for queries that see none, and bool [..., 1], True for those queries.
 
-    Their context is set to zero afterwards: what CANN's kernels make of such a row is not documented.
+    Their context is set to zero afterwards: the result of CANN's kernels for such a row is not documented.
     """
     empty = mask.all(dim=-1, keepdim=True)
     return mask & ~empty, empty

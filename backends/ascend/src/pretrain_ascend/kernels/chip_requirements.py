@@ -1,4 +1,4 @@
-"""Needs that kernels have of the chip, whatever they compute: one wording for each reason."""
+"""Requirements that kernels have of the chip: one wording for each reason."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
-def unfit(request: Request, earliest: Family = Family.FIRST) -> str:
-    """Return why no kernel of a chip from this family on serves the request, for chip or dtype; "" where one can."""
+def unsupported_reason(request: Request, earliest: Family = Family.FIRST) -> str:
+    """Return the reason that no kernel for chips from this family on serves the request (chip or dtype), or ""."""
     family = devices.family_of(request.device_name)
     if family is None:
         return Absent(f"{_nameless(request)}; only chips of known families")
     if family < earliest:
         return Absent(f"chip family {family}; only {earliest} and later")
-    return dtype_unfit(request.dtype, family)
+    return unsupported_dtype(request.dtype, family)
 
 
-def dtype_unfit(dtype: torch.dtype, family: Family) -> str:
-    """Return why a dtype does not fit the family, or ""."""
+def unsupported_dtype(dtype: torch.dtype, family: Family) -> str:
+    """Return the reason that a dtype does not fit the family, or ""."""
     if dtype not in DTYPES:
         return f"dtype {_name(dtype)}; only {', '.join(_name(each) for each in DTYPES)}"
     if dtype is torch.bfloat16 and family < Family.A2:
@@ -35,8 +35,8 @@ def dtype_unfit(dtype: torch.dtype, family: Family) -> str:
     return ""
 
 
-def product_unfit(request: Request) -> str:
-    """Return why matrix products of the dtype are not what they are called on the family, or ""."""
+def unsupported_matmul(request: Request) -> str:
+    """Return the reason that the family computes matmuls of the dtype in another one, or ""."""
     family = devices.family_of(request.device_name)
     if family is None or request.dtype is not torch.float32 or devices.multiplies_fp32(family):
         return ""
@@ -44,7 +44,7 @@ def product_unfit(request: Request) -> str:
 
 
 def one_dtype(dtype: torch.dtype, weight_dtype: torch.dtype) -> str:
-    """Return why weights of another dtype do not fit, or ""."""
+    """Return the reason that weights of another dtype do not fit, or ""."""
     if weight_dtype is dtype:
         return ""
     return f"weights in {_name(weight_dtype)} for {_name(dtype)}; only both in one dtype"

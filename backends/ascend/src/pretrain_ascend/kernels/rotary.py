@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """A `RotaryFn`: [s, b, n, d] with cos and sin [s, 1, 1, rotary_size], which the operator wants in the dtype of `x`.
 
-    Its default is the half-split rotation. In 16 bits cos and sin are so rounded before the product and not after it.
+    Its default is the half-split rotation. In fp16 and bf16 cos and sin are thus rounded before the
+    multiplication, not after it.
     """
     size = cos.shape[-1]
     turned: Tensor = operators.call(

@@ -1,4 +1,4 @@
-"""npu_scaled_masked_softmax, with what the mask contract wants besides."""
+"""npu_scaled_masked_softmax, and the additions that the mask contract needs."""
 
 from __future__ import annotations
 

@@ -33,16 +33,16 @@ GENERIC_KEYS = 11912
 nothing, and what comes back was never written."""
 
 MASKED_SCORE, VANISHES = -10000.0, 104.0
-"""What is masked gets this score instead of minus infinity; exp(-104) is zero in fp32."""
+"""Score of a masked key, instead of minus infinity; exp(-104) is zero in fp32."""
 
 
 def apex(request: SoftmaxRequest) -> str:
-    """Return why the module for the request's mask does not fit, or ""."""
+    """Return the reason that the module for the request's mask does not fit, or ""."""
     return _numbers(request) or _blocks(request) or _masked_score(request) or _missing(MODULES[request.mask])
 
 
 def apex_generic(request: SoftmaxRequest) -> str:
-    """Return why the module with fewer rules, which has masks alone, does not fit, or ""."""
+    """Return the reason that the module with fewer rules, which only takes masks, does not fit, or ""."""
     if request.mask not in (Mask.KEY_PADDING, Mask.ARBITRARY):
         return f"mask {request.mask}; only {Mask.KEY_PADDING} and {Mask.ARBITRARY}"
     if request.keys > GENERIC_KEYS:
@@ -89,7 +89,10 @@ def _blocks(request: SoftmaxRequest) -> str:
 
 
 def _masked_score(request: SoftmaxRequest) -> str:
-    """Where scores may come near what stands for minus infinity, masked keys get weight, or the row loses its own."""
+    """Return the reason if scores may come near the masked score, or "".
+
+    Masked keys would get weight, or the row would lose its own.
+    """
     if request.mask not in (Mask.KEY_PADDING, Mask.ARBITRARY):
         return ""
     lowest, allowed = -abs(request.scale) * torch.finfo(request.dtype).max, MASKED_SCORE + VANISHES

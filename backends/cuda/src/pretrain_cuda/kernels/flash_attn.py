@@ -20,7 +20,7 @@ from pretrain_cuda.kernels.flash_limits import (
     has_little_shared_memory,
     no_multiple_of,
     over_head_size,
-    unfit,
+    unsupported_reason,
 )
 
 if TYPE_CHECKING:
@@ -41,10 +41,10 @@ class Library:
     Attributes:
         name: of the kernel.
         module: where its `flash_attn_func` is.
-        extension: what that needs besides; the module's package may be there without it.
-        distribution: what it is installed as.
+        extension: a module that it needs besides; the package may be installed without it.
+        distribution: its name for pip.
         remedy: how to get it.
-        limits: what it cannot do of a request on an architecture.
+        limits: the reason that it declines a request on an architecture, or "".
     """
 
     name: str
@@ -55,8 +55,8 @@ class Library:
     limits: Limits
 
     def answer(self, request: AttentionRequest) -> Offer | Decline:
-        """Return the kernel, or why it does not fit; whether it is installed is asked last."""
-        reason = unfit(request, self.limits) or self._missing()
+        """Return the kernel, or the reason that it does not fit; the installation is checked last."""
+        reason = unsupported_reason(request, self.limits) or self._missing()
         provider = installed.provider(self.distribution)
         return offer_unless(
             reason, name=self.name, kind="flash", build=lambda _: self._build(request), provider=provider

@@ -1,4 +1,4 @@
-"""Limits that the flash kernels of all libraries check in their own ways: one wording for each reason."""
+"""Limits common to the flash kernels of all libraries: one wording for each reason."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 HALF = (torch.float16, torch.bfloat16)
 
 
-def unfit(request: AttentionRequest, limits: Limits) -> str:
-    """Return what no flash kernel for tensor cores does of a request, or, last, what its own limits are."""
+def unsupported_reason(request: AttentionRequest, limits: Limits) -> str:
+    """Return the reason that a flash kernel for tensor cores declines a request, or ""; its own limits come last."""
     if request.mask not in (Mask.NONE, Mask.CAUSAL):
         return f"mask {request.mask}; only {Mask.NONE} and {Mask.CAUSAL}"
     if request.dtype not in HALF:
@@ -32,7 +32,7 @@ def unfit(request: AttentionRequest, limits: Limits) -> str:
 
 
 def unknown(request: AttentionRequest) -> str:
-    """Say that nothing can be said of the device."""
+    """Return the reason of an unknown device."""
     if request.device_name:
         return Absent(f"the compute capability of '{request.device_name}' is not known")
     return Absent("there is no device here, and none was named")
@@ -54,5 +54,5 @@ def no_multiple_of(alignment: int, request: AttentionRequest) -> str:
 
 
 def has_little_shared_memory(architecture: Architecture) -> bool:
-    """Say whether a multiprocessor has 99 KiB instead of 163 or more: GeForce, and datacenter cards like them."""
+    """Return whether a multiprocessor has 99 KiB instead of 163 or more: GeForce, and datacenter cards like them."""
     return architecture.major == 12 or architecture in {(8, 6), (8, 9)}

@@ -2,7 +2,7 @@
 
 One kernel is allowed at a time: torch then raises where it would fall back. Limits are those it checks, in
 aten/src/ATen/native/transformers/cuda/sdp_utils.cpp. Scores stay in fp32. Under a deterministic request the training
-calls `torch.use_deterministic_algorithms`, by which the backward passes of flash and efficient go.
+calls `torch.use_deterministic_algorithms`, which the backward passes of flash and efficient obey.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from pretrain_cuda.kernels.flash_limits import (
     has_little_shared_memory,
     no_multiple_of,
     over_head_size,
-    unfit,
     unknown,
+    unsupported_reason,
 )
 
 if TYPE_CHECKING:
@@ -52,8 +52,8 @@ class Sdpa:
         self._check(query, key, mask)
         if self.repeats > 1:
             key, value = (x.repeat_interleave(self.repeats, dim=2) for x in (key, value))
-        # A query that sees no key is let see all, and its context is set to zero: what torch's kernels do with such a
-        # row differs from version to version (mean of the values, nan, zero).
+        # A query that sees no key gets all keys, and its context is set to zero: torch's kernels return the mean of the
+        # values, nan or zero for such a row, depending on the version.
         empty = None if mask is None else mask.all(dim=-1, keepdim=True)  # [b, 1 or n, 1 or queries, 1]
         q, k, v = (_dense(x).permute(1, 2, 0, 3) for x in (query, key, value))  # [b, n, s, d]
         with sdpa_kernel(self.kernel):
@@ -79,12 +79,12 @@ class Sdpa:
 
 def flash(request: AttentionRequest) -> Offer | Decline:
     """Return flash-attn 2 as torch builds it in, with dropout; it pads head sizes to a multiple of 8."""
-    return _answer(request, SDPBackend.FLASH_ATTENTION, unfit(request, _flash))
+    return _answer(request, SDPBackend.FLASH_ATTENTION, unsupported_reason(request, _flash))
 
 
 def cudnn(request: AttentionRequest) -> Offer | Decline:
     """Return cuDNN's. Masks it takes, but gives nan gradients at some lengths: pytorch's issue 196678."""
-    return _answer(request, SDPBackend.CUDNN_ATTENTION, unfit(request, _cudnn))
+    return _answer(request, SDPBackend.CUDNN_ATTENTION, unsupported_reason(request, _cudnn))
 
 
 def efficient(request: AttentionRequest) -> Offer | Decline:

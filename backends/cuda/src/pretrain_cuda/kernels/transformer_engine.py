@@ -1,9 +1,9 @@
 """Transformer Engine's attention, `transformer_engine.pytorch.DotProductAttention`: where it is installed.
 
-Which of its kernels runs, flash-attn's or one of cuDNN's, it decides itself from shapes, versions and its environment
-variables. What is declined here is what it may leave to neither, and would then compute with stored weights. Arguments
+It chooses itself among flash-attn's kernels and cuDNN's, from shapes, versions and its environment variables. Declined
+here is all that it may leave to neither: it would then compute with stored weights. Arguments
 and masks are those that its sources document at commit 0001d1b (2.x). Its norms are modules that own their weights, and
-its fused softmax is that of apex's extensions: neither is a kernel for the seam.
+its fused softmax is that of apex's extensions: neither is a kernel for the plugin interface.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pretrain.plugins import installed
 from pretrain.plugins.offer import Absent, offer_unless
 from pretrain.plugins.requests import Mask
 from pretrain.reference.masks import check_mask
-from pretrain_cuda.kernels.flash_limits import before_ampere, no_multiple_of, over_head_size, unfit
+from pretrain_cuda.kernels.flash_limits import before_ampere, no_multiple_of, over_head_size, unsupported_reason
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,8 +29,8 @@ MODULE = "transformer_engine.pytorch"
 
 
 def answer(request: AttentionRequest) -> Offer | Decline:
-    """Return the kernel, or why it does not fit; whether it is installed is asked last."""
-    reason = unfit(request, _limits)
+    """Return the kernel, or the reason that it does not fit; the installation is checked last."""
+    reason = unsupported_reason(request, _limits)
     if not reason and not installed.has(MODULE):
         reason = Absent(f"{MODULE} is not installed: pip install --no-build-isolation transformer_engine[pytorch]")
     provider = installed.provider("transformer_engine")

@@ -1,10 +1,10 @@
 """Causal attention over the blocks on and below the diagonal only, with stored weights.
 
 A strip of queries meets the keys up to its own last row: of n x n blocks n (n + 1) / 2 are multiplied, exponentiated,
-dropped and stored, (n + 1) / 2n of the square. cuBLAS multiplies, on the tensor cores of whatever GPU it is and with
+dropped and stored, (n + 1) / 2n of the square. cuBLAS multiplies, on the tensor cores of any GPU and with
 nothing to tune here; a Triton kernel turns scores into weights in place. A fused kernel would save passes over the
 strip, but is flash attention, and that has no reason to store weights. Strips come one after the other, so that the
-next kernel finds them in the cache if they fit: 512 queries x 2048 keys x 16 heads in 16 bits are 32 MiB.
+next kernel finds them in the cache if they fit: 512 queries x 2048 keys x 16 heads in fp16 or bf16 are 32 MiB.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 
 from pretrain.reference.attention import by_group, scaled_matmul
 from pretrain.reference.precision import accumulation_dtype
-from pretrain_cuda.kernels.triton.triangle_softmax import Dropping, softmax_, softmax_backward_
+from pretrain_cuda.kernels.triton.triangle_softmax import DropoutRate, softmax_, softmax_backward_
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,11 +33,11 @@ class _Plan:
     rows: int
     scale: float
     divisor: float
-    dropping: Dropping | None
+    dropout: DropoutRate | None
 
     @property
     def whole_scale(self) -> float:
-        """What query times key is multiplied by in all."""
+        """The whole factor of query times key."""
         return self.scale * self.divisor
 
     def strips(self, length: int) -> Iterator[tuple[int, int]]:
@@ -46,7 +46,7 @@ class _Plan:
 
 
 class Triangle:
-    """An `AttentionFn` for causal masks, with dropout. Nothing is kept from one call to the next."""
+    """An `AttentionFn` for causal masks, with dropout. It has no state between calls."""
 
     def __init__(self, request: AttentionRequest) -> None:
         divisor = request.score_divisor if request.dtype.itemsize == 2 else 1.0  # fp32 scores need none
@@ -55,7 +55,7 @@ class Triangle:
             rows=request.block_size,
             scale=request.scale / divisor,
             divisor=divisor,
-            dropping=Dropping(request.dropout) if request.dropout else None,
+            dropout=DropoutRate(request.dropout) if request.dropout else None,
         )
 
     def __call__(
@@ -65,27 +65,29 @@ class Triangle:
         if mask is not None or query.shape[0] != key.shape[0]:
             msg = f"triangle: {query.shape[0]} queries, {key.shape[0]} keys; only equally many, without a mask tensor"
             raise ValueError(msg)
-        dropping = self.plan.dropping if training else None
-        context: Tensor = _Triangle.apply(query, key, value, self.plan, dropping)  # type: ignore[no-untyped-call]
+        dropout = self.plan.dropout if training else None
+        context: Tensor = _Triangle.apply(query, key, value, self.plan, dropout)  # type: ignore[no-untyped-call]
         return context
 
 
 class _Triangle(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, plan: _Plan, dropping: Dropping | None) -> Tensor:
+    def forward(
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, plan: _Plan, dropout: DropoutRate | None
+    ) -> Tensor:
         keys, values = by_group(key, plan.groups), by_group(value, plan.groups)  # views where each head has its own
-        seed = Dropping.seed(query.device) if dropping else None
+        seed = DropoutRate.seed(query.device) if dropout else None
         context = query.new_empty(query.shape)
         strips = []
         for start, end in plan.strips(query.shape[0]):
             rows = by_group(query[start:end], plan.groups)
             weights = scaled_matmul(rows, keys[:, :end].transpose(1, 2), plan.scale)
-            kept = softmax_(weights, end - start, plan.divisor, dropping, seed)
-            _product_into(context[start:end], kept, values[:, :end])
+            kept = softmax_(weights, end - start, plan.divisor, dropout, seed)
+            _matmul_into(context[start:end], kept, values[:, :end])
             if any(ctx.needs_input_grad):
                 strips.append(weights)
             del weights, kept  # or they would lie beside the next strip
-        ctx.plan, ctx.dropping = plan, dropping
+        ctx.plan, ctx.dropout = plan, dropout
         ctx.save_for_backward(query, key, value, *strips)
         return context.flatten(2)
 
@@ -95,21 +97,21 @@ class _Triangle(torch.autograd.Function):
         query, key, value, *strips = ctx.saved_tensors
         plan: _Plan = ctx.plan
         keys, values = by_group(key, plan.groups), by_group(value, plan.groups)
-        # One strip after the other is added to these: in 16 bits that would round every time.
+        # One strip after the other is added to these: fp16 or bf16 would round every time.
         grad_keys, grad_values = (torch.zeros_like(x, dtype=accumulation_dtype(x.dtype)) for x in (keys, values))
         grad_query, grad_context = query.new_empty(query.shape), grads[0].reshape(query.shape)
         for (start, end), weights in zip(plan.strips(query.shape[0]), strips, strict=True):
             grad_rows = by_group(grad_context[start:end], plan.groups)
             grad_scores = torch.bmm(grad_rows, values[:, :end].transpose(1, 2))
-            kept = softmax_backward_(grad_scores, weights, end - start, ctx.dropping)
-            _add_product(grad_values[:, :end], kept.transpose(1, 2), grad_rows)
+            kept = softmax_backward_(grad_scores, weights, end - start, ctx.dropout)
+            _add_matmul(grad_values[:, :end], kept.transpose(1, 2), grad_rows)
             rows = by_group(query[start:end], plan.groups)
-            _add_product(grad_keys[:, :end], grad_scores.transpose(1, 2), rows, plan.whole_scale)
-            _product_into(grad_query[start:end], grad_scores, keys[:, :end], plan.whole_scale)
+            _add_matmul(grad_keys[:, :end], grad_scores.transpose(1, 2), rows, plan.whole_scale)
+            _matmul_into(grad_query[start:end], grad_scores, keys[:, :end], plan.whole_scale)
         return grad_query, _as_input(grad_keys, key), _as_input(grad_values, value), None, None
 
 
-def _product_into(target: Tensor, a: Tensor, b: Tensor, scale: float = 1.0) -> None:
+def _matmul_into(target: Tensor, a: Tensor, b: Tensor, scale: float = 1.0) -> None:
     """Write scale * a @ b, [b * g, (n / g) * rows, d], to target [rows, b, n, d]."""
     if a.shape[0] == target.shape[1] * target.shape[2]:  # g = n: the heads are a batch of matrices as they lie there
         torch.baddbmm(a.new_empty(1), a, b, beta=0, alpha=scale, out=by_group(target, target.shape[2]))
@@ -117,7 +119,7 @@ def _product_into(target: Tensor, a: Tensor, b: Tensor, scale: float = 1.0) -> N
         target.copy_(_ungroup(scaled_matmul(a, b, scale), target.shape))
 
 
-def _add_product(total: Tensor, a: Tensor, b: Tensor, scale: float = 1.0) -> None:
+def _add_matmul(total: Tensor, a: Tensor, b: Tensor, scale: float = 1.0) -> None:
     if total.dtype == a.dtype:
         total.baddbmm_(a, b, alpha=scale)
     else:

@@ -1,4 +1,4 @@
-"""Needs of every Triton kernel of this backend, whatever it computes."""
+"""Requirements of every Triton kernel of this backend: dtype, compute capability, triton itself."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
-def unfit(request: Request) -> str:
-    """Return why no Triton kernel can serve the request: its dtype, the device, or triton itself; "" where one can."""
+def unsupported_reason(request: Request) -> str:
+    """Return the reason that no Triton kernel serves the request (dtype, device or triton itself), or ""."""
     if request.dtype not in DTYPES:
         return f"dtype {request.dtype}; only {', '.join(str(dtype).removeprefix('torch.') for dtype in DTYPES)}"
     architecture = devices.architecture_of(request.device_name)

@@ -1,4 +1,4 @@
-"""Attention of a chip whose products are rounded before they are scaled, with scores that fp16 does not hold."""
+"""Attention of a chip that rounds matmuls before they are scaled, with scores that fp16 does not hold."""
 
 import torch
 from torch_npu.npu.utils import clear_npu_overflow_flag, get_npu_overflow_flag

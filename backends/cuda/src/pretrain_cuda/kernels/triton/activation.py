@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from pretrain.plugins.requests import ActivationRequest
 
 TILE_ROWS, TILE_COLUMNS, WARPS = 8, 256, 4
-"""16 entries of a tensor in a thread: two vectors of 16 bytes in 16 bits. Not tuned."""
+"""16 entries of a tensor in a thread: two vectors of 16 bytes in fp16 or bf16. Not tuned."""
 
 STEPS = 16
-"""Tiles of one program of the backward pass: the partial sums of the bias are 1/32 of a 16-bit gradient."""
+"""Tiles of one program of the backward pass: the partial sums of the bias are 1/32 of an fp16 or bf16 gradient."""
 
 
 class Activation:

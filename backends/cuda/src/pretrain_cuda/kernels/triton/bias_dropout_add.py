@@ -1,4 +1,4 @@
-"""residual + dropout(x + bias) in Triton; what was dropped is not stored but drawn again in the backward pass.
+"""residual + dropout(x + bias) in Triton; the backward pass draws the dropout mask again instead of storing it.
 
 Every call draws a seed from the device's default generator, on the device: whoever saves, restores or forks the
 generator governs the dropout, and the host waits for nothing. From the seed Philox (Salmon et al. 2011) makes four
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from pretrain.plugins.requests import BiasDropoutAddRequest
 
 QUARTER, COLUMNS, WARPS = 4, 256, 4
-"""Rows of a quarter of a tile, which has one of Philox' four words, and columns: in 16 bits a thread reads a quarter's
-tensor by one load of 16 bytes. Not tuned."""
+"""Rows of a quarter of a tile, which has one of Philox' four words, and columns: a thread reads a quarter's tensor
+by one load of 16 bytes in fp16 or bf16. Not tuned."""
 
 STEPS = 16
-"""Tiles of one program of the backward pass: the partial sums of the bias are 1/128 of a 16-bit gradient."""
+"""Tiles of one program of the backward pass: the partial sums of the bias are 1/128 of an fp16 or bf16 gradient."""
 
 
 class BiasDropoutAdd:
@@ -104,7 +104,7 @@ def _seed(device: torch.device) -> Tensor:
 
 
 def _threshold_and_scale(dropout: float) -> tuple[int, float]:
-    """Return the signed word below which an entry is dropped, and by what the others are multiplied."""
+    """Return the signed word below which an entry is dropped, and the factor of the others."""
     return min(round(dropout * 2**32), 2**32 - 1) - 2**31, 1 / (1 - dropout)
 
 

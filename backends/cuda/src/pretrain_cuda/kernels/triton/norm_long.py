@@ -18,7 +18,7 @@ BLOCK, WARPS = 4096, 16
 that all of them go through fit into the cache of an A100 or H100. Chosen by that, not measured."""
 
 TILE_ROWS, TILE_COLUMNS, TILE_WARPS = 16, 128, 4
-"""Of the sums: 16 entries in a thread, and 256 neighbouring bytes of 16-bit rows."""
+"""Tiles of the sums: 16 entries in a thread, and 256 neighbouring bytes of fp16 or bf16 rows."""
 
 CHUNKS = 16
 """Programs that share the rows of a tile's columns; their sums are added afterwards, always in the same order."""

@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     from pretrain.plugins.requests import SoftmaxRequest
 
 FORWARD, BACKWARD = 32, 16
-"""Entries of each tensor in a thread. Backward there are two tensors to read. In 16 bits either is four loads of 16
-bytes under way for each thread and, by ptxas, about 50 registers: ten programs of 128 threads fit on a multiprocessor,
-with 80 KiB under way. Chosen by that, not measured."""
+"""Entries of each tensor in a thread. Backward there are two tensors to read. In fp16 or bf16 either is four loads of
+16 bytes in flight for each thread and, by ptxas, about 50 registers: ten programs of 128 threads fit on a
+multiprocessor, with 80 KiB in flight. Chosen by that, not measured."""
 
 LONGEST = 16384
 """Keys up to which a row stays in registers: 1024 threads, the most there are, with BACKWARD entries of two tensors."""
 
 LONG_BLOCK, LONG_WARPS = 4096, 8
-"""Of longer rows: 16 entries for a thread at a time."""
+"""Tiles of longer rows: 16 entries for a thread at a time."""
 
 
 class Softmax:
     """A `SoftmaxFn` that saves the weights alone.
 
-    Everything is computed in fp32, whether or not the request asks for it: 16 bits would not spare a byte of traffic.
+    Everything is computed in fp32, even if the request does not ask for it: fp16 or bf16 would save no memory traffic.
     A mask is read where it is, with stride 0 where it is broadcast. Sums are always added in the same order.
     Rows that are no multiple of 16 elements, or not contiguous, are served too, with loads of one element each.
     """

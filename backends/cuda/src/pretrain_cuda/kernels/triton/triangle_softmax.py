@@ -1,8 +1,8 @@
 """Softmax and dropout of one strip of the triangle, forward and backward, in Triton.
 
 A strip is the weights of a block of queries, [matrices, queries, keys]: its last query sees all its keys, the one
-before one key less. What a query does not see is zero. A weight that dropout drops is stored with its sign set, so that
-the backward pass needs neither a mask nor the random numbers again.
+before one key less. Masked weights are zero. A dropped weight is stored with its sign set, so that the
+backward pass needs neither a dropout mask nor the random numbers again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 TILE, WARPS = 4096, 8
-"""Entries of a program: 16 for each thread, which is two loads of 16 bytes in 16 bits; short rows share one."""
+"""Entries of a program: 16 for each thread, which is two loads of 16 bytes in fp16 or bf16; short rows share one."""
 
 LONGEST = 4096
 """Keys of a row that is read once. A longer one is gone through in turns of that many, and read again: from a cache."""
@@ -26,12 +26,12 @@ STEPS = 1 << 16
 """Dropout draws 16 bits for each weight: a draw of Philox, which is some 60 instructions, then serves 8 weights."""
 
 
-class Dropping:
-    """Rate of dropping: the probability rounded to a multiple of 2^-16, at least one.
+class DropoutRate:
+    """Rate of dropout: the probability rounded to a multiple of 2^-16, at least one.
 
     Attributes:
-        threshold: 16 bits below it drop a weight.
-        scale: by which what is kept is multiplied; it belongs to the rounded probability.
+        threshold: a random number of 16 bits below it drops a weight.
+        scale: the factor of kept weights, for the rounded probability.
     """
 
     def __init__(self, probability: float) -> None:
@@ -45,18 +45,18 @@ class Dropping:
 
 
 def softmax_(
-    scores: Tensor, queries: int, scale: float, dropping: Dropping | None = None, seed: Tensor | None = None
+    scores: Tensor, queries: int, scale: float, dropout: DropoutRate | None = None, seed: Tensor | None = None
 ) -> Tensor:
-    """Turn scores into weights in place, and return what multiplies the values: without dropout the weights too.
+    """Turn scores into weights in place; return the kept weights, which multiply the values: all, without dropout.
 
     Args:
         scores: [..., queries, keys], contiguous; they are multiplied by `scale` in fp32 first.
         queries: rows of one matrix.
         scale: above zero.
-        dropping: what to drop, if anything.
+        dropout: the rate; None drops nothing.
         seed: int64, one for all strips of a call; needed to drop.
     """
-    kept = None if dropping is None else torch.empty_like(scores)
+    kept = None if dropout is None else torch.empty_like(scores)
     rows, keys, block = _sizes(scores)
     _forward[triton.cdiv(rows, TILE // block),](
         scores,
@@ -66,9 +66,9 @@ def softmax_(
         queries,
         keys,
         scale,
-        0 if dropping is None else dropping.threshold,
-        1.0 if dropping is None else dropping.scale,
-        drops=dropping is not None,
+        0 if dropout is None else dropout.threshold,
+        1.0 if dropout is None else dropout.scale,
+        drops=dropout is not None,
         tile_rows=TILE // block,
         block=block,
         turns=triton.cdiv(keys, block),
@@ -77,16 +77,16 @@ def softmax_(
     return scores if kept is None else kept
 
 
-def softmax_backward_(grad: Tensor, weights: Tensor, queries: int, dropping: Dropping | None = None) -> Tensor:
-    """Turn the gradient of what multiplied the values into that of the scores, in place; return the former again.
+def softmax_backward_(grad: Tensor, weights: Tensor, queries: int, dropout: DropoutRate | None = None) -> Tensor:
+    """Turn the gradient of the kept weights into that of the scores, in place; return the kept weights again.
 
     Args:
         grad: [..., queries, keys], contiguous; becomes the gradient of the scores after their scale.
-        weights: what `softmax_` made of the scores; not changed.
+        weights: those that `softmax_` wrote; not changed.
         queries: as before.
-        dropping: as before.
+        dropout: as before.
     """
-    kept = None if dropping is None else torch.empty_like(weights)
+    kept = None if dropout is None else torch.empty_like(weights)
     rows, keys, block = _sizes(weights)
     _backward[triton.cdiv(rows, TILE // block),](
         grad,
@@ -95,8 +95,8 @@ def softmax_backward_(grad: Tensor, weights: Tensor, queries: int, dropping: Dro
         rows,
         queries,
         keys,
-        1.0 if dropping is None else dropping.scale,
-        drops=dropping is not None,
+        1.0 if dropout is None else dropout.scale,
+        drops=dropout is not None,
         tile_rows=TILE // block,
         block=block,
         turns=triton.cdiv(keys, block),
