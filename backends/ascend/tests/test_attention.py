@@ -91,7 +91,7 @@ def test_the_first_generation_has_no_products_of_fp32(name):
         (on(""), "sdpa", "there is no device here, and none was named; only chips of known families"),
     ],
 )
-def test_what_does_not_fit_is_said(request_, name, expected):
+def test_a_decline_names_the_unsupported_value(request_, name, expected):
     assert reason(request_, name) == expected
 
 

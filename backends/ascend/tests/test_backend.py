@@ -182,7 +182,7 @@ class TestEnvironment:
         monkeypatch.setenv("PYTORCH_ALLOC_CONF", "max_split_size_mb:64")
         assert "PYTORCH_NPU_ALLOC_CONF" not in AscendBackend().prepare(make_recipe(RECIPE))
 
-    def test_what_several_hosts_share_and_what_is_one_host_s(self):
+    def test_variables_of_all_hosts_and_of_one_host(self):
         assert "PYTORCH_NPU_ALLOC_CONF".startswith(AscendBackend.exported_variables)
         assert "HCCL_IF_IP" in AscendBackend.own_variables
         assert "HCCL_SOCKET_IFNAME" not in AscendBackend.own_variables
@@ -277,7 +277,7 @@ class TestPeak:
         assert AscendBackend().named("Ascend910B3").peak_flops(torch.float32) is None
 
     @pytest.mark.parametrize("given", ["fast", "", "0", "-3", "nan", "inf"])
-    def test_what_is_no_number_above_zero_is_an_error(self, machine, monkeypatch, given):
+    def test_a_peak_that_is_not_a_positive_number_is_an_error(self, machine, monkeypatch, given):
         monkeypatch.setenv(backend.PEAK, given)
         with pytest.raises(BackendError, match=rf"{backend.PEAK} is '{given}'; it is a number above 0\.\n"):
             AscendBackend().named("Ascend910B3").peak_flops(torch.float16)

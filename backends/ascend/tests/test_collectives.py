@@ -39,7 +39,7 @@ def test_only_named_groups_get_options():
 
 
 @pytest.mark.parametrize("given", ["tp", "tp=", "tp=0", "=4", "tp=x", "tp=1.5"])
-def test_what_is_no_size_is_an_error(environment, given):
+def test_a_malformed_size_is_an_error(environment, given):
     environment.setenv(collectives.BUFFERS, given)
     with pytest.raises(BackendError, match=rf"{collectives.BUFFERS} is '{given}': .*\n.*tp=400,dp=100"):
         collectives.sizes()

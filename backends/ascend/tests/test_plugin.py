@@ -68,7 +68,7 @@ def test_every_operation_has_a_hook_and_a_file(operation):
 
 
 @pytest.mark.parametrize("operation", sorted(LEFT_TO_THE_REFERENCE))
-def test_what_the_reference_does_has_no_hook(operation):
+def test_operations_left_to_the_reference_have_no_hook(operation):
     """Its file says why."""
     assert not hasattr(plugin, f"pretrain_{operation}")
     assert "the reference's" in import_module(f"pretrain_ascend.{operation}").__doc__

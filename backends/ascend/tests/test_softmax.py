@@ -41,7 +41,7 @@ def on(name="Ascend910A", dtype=torch.float16, mask=Mask.CAUSAL, queries=64, key
         (on("Card 1"), "the chip family of 'Card 1' is not known; only chips of known families"),
     ],
 )
-def test_what_does_not_fit_is_said(request_, reason):
+def test_a_decline_names_the_unsupported_value(request_, reason):
     answer = softmax.answers(request_)
     assert isinstance(answer, Decline)
     assert answer.reason == reason

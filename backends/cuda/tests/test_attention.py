@@ -72,7 +72,7 @@ def test_cudnn_comes_first_of_torchs_kernels_only_where_torch_has_it_so(monkeypa
     ],
 )
 @pytest.mark.usefixtures("everything_installed", "no_device")
-def test_what_flash_attention_does_not_do_is_left_to_the_others(request_, names):
+def test_requests_beyond_flash_attention_are_left_to_the_others(request_, names):
     assert offered(request_) == names
 
 

@@ -108,7 +108,7 @@ def test_a_v100_cannot_do_bf16(explain):
     assert rows(out)["attention"] == ("reference", "softmax")
 
 
-def test_a_v100_in_fp16_is_told_what_needs_an_ampere(explain):
+def test_on_a_v100_in_fp16_the_reasons_name_ampere(explain):
     _, out, _ = explain("gpt3", V100)
     assert "precision:" not in out
     assert rows(out)["attention"] == ("sdpa_efficient", "flash")

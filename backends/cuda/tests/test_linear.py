@@ -48,7 +48,7 @@ def extension(monkeypatch):
         (request(), "fused_weight_gradient_mlp_cuda is not installed; apex brings it when it is built with --cuda_ext"),
     ],
 )
-def test_it_declines_with_what_does_not_fit(asked, reason):
+def test_a_decline_names_the_unsupported_value(asked, reason):
     answer = linear.answers(asked)
     assert isinstance(answer, Decline)
     assert answer.reason.startswith(reason)

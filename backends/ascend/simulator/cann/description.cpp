@@ -1,4 +1,4 @@
-// What the machine says about itself: the chip's name, versions, and options that are stored and have no effect.
+// Description of the machine: the chip's name, versions, and options that are stored and have no effect.
 #include <acl/acl.h>
 #include <acl/acl_op_compiler.h>
 #include <acl/acl_rt.h>

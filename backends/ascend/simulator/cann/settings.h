@@ -1,4 +1,4 @@
-// What is simulated is set by environment variables; docs/ascend-simulator.md lists them.
+// Environment variables set the simulated machine; docs/ascend-simulator.md lists them.
 #pragma once
 #include <cstdlib>
 

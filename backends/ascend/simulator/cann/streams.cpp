@@ -71,7 +71,7 @@ EXPORTED aclError aclrtStreamGetId(aclrtStream stream, int32_t* id) {
   return ACL_SUCCESS;
 }
 EXPORTED aclError aclrtSetStreamFailureMode(aclrtStream, uint64_t) { return ACL_SUCCESS; }
-// Switched on for every stream where float16 saturates; here a kernel raises the flag whatever its stream says.
+// Switched on for every stream where float16 saturates; here a kernel raises the flag for every stream.
 EXPORTED aclError aclrtSetStreamOverflowSwitch(aclrtStream, uint32_t) { return ACL_SUCCESS; }
 EXPORTED aclError aclrtGetStreamOverflowSwitch(aclrtStream, uint32_t* is_on) {
   *is_on = 1;

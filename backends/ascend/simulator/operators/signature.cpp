@@ -39,7 +39,7 @@ const Names kMoves{"aten::fill_",
                    "aten::scalar_tensor",
                    "aten::new_full"};
 
-// Products of matrices, and what of them is added to the product and no factor.
+// Matmuls, and the arguments that are added to the result and are no factor.
 const Names kProducts{"aten::mm",      "aten::bmm",      "aten::addmm",    "aten::addmm_",    "aten::baddbmm",
                       "aten::addbmm",  "aten::addbmm_",  "aten::baddbmm_", "aten::mv",        "aten::addmv",
                       "aten::addmv_",  "aten::dot",      "aten::vdot",     "aten::matmul",    "aten::linear",

@@ -1,4 +1,4 @@
-// What an operator's schema says that its simulated kernel must know, worked out once.
+// Facts of an operator's schema that its simulated kernel needs, computed once.
 #pragma once
 #include <ATen/core/dispatch/Dispatcher.h>
 

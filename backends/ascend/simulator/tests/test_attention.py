@@ -193,7 +193,7 @@ FORBIDDEN = {
 
 
 @pytest.mark.parametrize("words", FORBIDDEN)
-def test_what_the_documentation_forbids_is_refused_in_words(npu, words):
+def test_forbidden_calls_are_refused_with_a_reason(npu, words):
     with pytest.raises(RuntimeError) as error:
         FORBIDDEN[words](*(x.detach().to(npu) for x in qkv()))
     assert words.removesuffix("]") in str(error.value)

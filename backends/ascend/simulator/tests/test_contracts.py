@@ -43,7 +43,7 @@ FORBIDDEN = {
 
 
 @pytest.mark.parametrize("words", FORBIDDEN)
-def test_it_is_refused_in_words(npu, words):
+def test_it_is_refused_with_a_reason(npu, words):
     with pytest.raises(RuntimeError) as error:
         FORBIDDEN[words]()
     assert words in str(error.value)

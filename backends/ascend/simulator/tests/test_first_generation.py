@@ -14,7 +14,7 @@ def found():
 
 
 @pytest.mark.parametrize("what", ["sum", "in place", "product", "foreach", "cast"])
-def test_what_does_not_fit_is_the_largest_number_and_raises_the_flag(found, what):
+def test_an_overflow_is_the_largest_number_and_raises_the_flag(found, what):
     assert found[what] == {"result": [65504.0, 65504.0], "flag": True}
 
 

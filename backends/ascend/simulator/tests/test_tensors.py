@@ -73,7 +73,7 @@ def test_memory_is_counted(npu):
     assert torch.npu.memory_allocated() - before >= kept.nbytes
 
 
-def test_what_does_not_fit_is_out_of_memory(npu, monkeypatch):
+def test_more_than_the_memory_is_out_of_memory(npu, monkeypatch):
     monkeypatch.setenv("ASCEND_SIMULATOR_MEMORY_MB", "64")
     torch.npu.empty_cache()  # a block that another test has left would do
     with pytest.raises(RuntimeError, match="out of memory"):  # torch.OutOfMemoryError from 2.10 on

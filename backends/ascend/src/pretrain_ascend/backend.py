@@ -38,7 +38,7 @@ class AscendBackend(Backend):
     own_variables = environment.OWN
 
     def availability(self) -> Available | Unavailable:
-        """Say how many NPUs there are, or which of torch_npu, CANN and the devices is missing."""
+        """Return the number of NPUs, or the missing one of torch_npu, CANN and the devices."""
         lack = software.missing()
         if lack is not None:
             return Unavailable(*lack)

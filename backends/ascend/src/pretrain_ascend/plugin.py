@@ -52,7 +52,7 @@ def pretrain_norm(request: NormRequest) -> Answer:
 
 @hookimpl
 def pretrain_rotary(request: RotaryRequest) -> Answer:
-    """CANN's."""
+    """CANN's fused rotation."""
     return _answers(request)
 
 
@@ -64,7 +64,7 @@ def pretrain_activation(request: ActivationRequest) -> Answer:
 
 @hookimpl
 def pretrain_cross_entropy(request: CrossEntropyRequest) -> Answer:
-    """CANN's, for a vocabulary that is not split."""
+    """CANN's kernel, for a vocabulary that is not split."""
     return _answers(request)
 
 

@@ -38,7 +38,7 @@ def bind(release, name, arguments, options):
 
 
 def _fits(value, kind):
-    """Say whether a value is of a schema's type."""
+    """Return whether a value is of a schema's type."""
     if kind.startswith("Optional["):
         return value is None or _fits(value, kind.removeprefix("Optional[").removesuffix("]"))
     if kind.startswith("List["):

@@ -29,7 +29,7 @@ class CudaBackend(Backend):
     process_group = "nccl"
 
     def availability(self) -> Available | Unavailable:
-        """Say how many GPUs there are, or which of torch's build, the driver and the devices is missing."""
+        """Return the number of GPUs, or the missing one of torch's CUDA build, the driver and the devices."""
         if torch.version.cuda is None:
             return Unavailable(
                 f"torch {torch.__version__} is built without CUDA",
@@ -125,7 +125,7 @@ class _Named(NamedDevice, CudaBackend):
 
 
 def _described(count: int) -> str:
-    """Say how many GPUs of which name; nvidia-smi lists all of the machine, so mixed ones are left unnamed."""
+    """Return number and name of the GPUs; no name for mixed ones, since nvidia-smi lists all of the machine."""
     cards = software.cards()
     names = {card.name for card in cards}
     if len(names) != 1:

@@ -39,37 +39,37 @@ def pretrain_attention(request: AttentionRequest) -> Answer:
 
 @hookimpl
 def pretrain_softmax(request: SoftmaxRequest) -> Answer:
-    """Triton's, and the extension modules of apex and Megatron-LM."""
+    """A Triton kernel, and the extension modules of apex and Megatron-LM."""
     return _answers(request)
 
 
 @hookimpl
 def pretrain_norm(request: NormRequest) -> Answer:
-    """apex's, Triton's, torch's."""
+    """Kernels of apex, Triton and torch."""
     return _answers(request)
 
 
 @hookimpl
 def pretrain_rotary(request: RotaryRequest) -> Answer:
-    """Triton's."""
+    """A Triton kernel."""
     return _answers(request)
 
 
 @hookimpl
 def pretrain_activation(request: ActivationRequest) -> Answer:
-    """Triton's."""
+    """A Triton kernel."""
     return _answers(request)
 
 
 @hookimpl
 def pretrain_bias_dropout_add(request: BiasDropoutAddRequest) -> Answer:
-    """Triton's."""
+    """A Triton kernel."""
     return _answers(request)
 
 
 @hookimpl
 def pretrain_cross_entropy(request: CrossEntropyRequest) -> Answer:
-    """Triton's."""
+    """A Triton kernel."""
     return _answers(request)
 
 

@@ -120,14 +120,14 @@ def _bytes(value) -> int:
 
 
 def _writes_by_mask(name: str, args) -> bool:
-    """Say whether as many values are written as a mask has entries, which torch counts on the host; one is filled."""
+    """Return whether values are written by a mask, whose entries torch counts on the host; a single value is filled."""
     if name not in {"aten::index_put", "aten::index_put_"} or args[2].numel() == 1:
         return False
     return any(_on_device(index) and index.dtype is torch.bool for index in args[1])
 
 
 def _crosses(name: str, args, kwargs) -> bool:
-    """Say whether a copy between host and device is one that the host waits for."""
+    """Return whether the host waits for a copy between host and device."""
     if name == "aten::_to_copy" and kwargs.get("device") is not None:
         return kwargs["device"].type != args[0].device.type and not kwargs.get("non_blocking")
     if name == "aten::copy_":

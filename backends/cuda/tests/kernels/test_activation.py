@@ -80,7 +80,7 @@ def test_nothing_but_the_inputs_is_saved(device):
         (examples.activation(), "triton is not installed; pip install triton (torch for CUDA brings it on Linux)"),
     ],
 )
-def test_declines_with_what_does_not_fit(monkeypatch, request_, reason):
+def test_a_decline_names_the_unsupported_value(monkeypatch, request_, reason):
     monkeypatch.setattr("pretrain.plugins.installed.has", lambda module: False)
     declined = activation.answers(request_)
     assert isinstance(declined, Decline)

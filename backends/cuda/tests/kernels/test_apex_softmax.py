@@ -181,7 +181,7 @@ def test_a_mask_may_be_broadcast_in_every_dimension(name, shape):
 
 @pytest.mark.parametrize("name", ["apex", "apex_generic"])
 @pytest.mark.parametrize("kind", [Mask.KEY_PADDING, Mask.ARBITRARY], ids=str)
-def test_what_is_masked_gets_zero_even_beside_the_lowest_scores(name, kind):
+def test_masked_keys_get_zero_even_beside_the_lowest_scores(name, kind):
     """The largest scale that is let through, and scores that are all the lowest of fp16."""
     scale = 0.1510009765625
     mask, _ = mask_with_empty_rows(kind, 2, 32, 32)
@@ -256,7 +256,7 @@ LOST = "mask arbitrary: what is masked gets the score -10000, and no weight only
         (asked(BF16, Mask.ARBITRARY, scale=2**-20), f"{LOST}torch.bfloat16 times {2**-20} goes down to -3.233e+32"),
     ],
 )
-def test_what_does_not_fit_is_declined_with_the_rule(request_, reason):
+def test_unsupported_requests_are_declined_with_the_rule(request_, reason):
     given = answer("apex", request_)
     assert getattr(given, "reason", "") == reason
 

@@ -100,7 +100,7 @@ def test_no_rows_give_no_rows_and_zero_gradients(device):
         ({"dtype": torch.float64}, "dtype torch.float64; only float32, float16, bfloat16"),
     ],
 )
-def test_declines_with_what_does_not_fit(settings, reason):
+def test_a_decline_names_the_unsupported_value(settings, reason):
     declined = bias_dropout_add.answers(examples.bias_dropout_add(**settings))
     assert isinstance(declined, Decline)
     assert declined.reason == reason

@@ -56,7 +56,7 @@ def test_a_row_may_begin_with_minus_infinity(device, small_blocks):
 @pytest.mark.filterwarnings("ignore:invalid value encountered in subtract:RuntimeWarning")  # numpy of inf - inf
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf])
 @pytest.mark.parametrize("column", [0, 17, 47])
-def test_what_is_not_finite_is_not_hidden(device, small_blocks, bad, column):
+def test_values_that_are_not_finite_are_not_hidden(device, small_blocks, bad, column):
     """A loss that is not finite stops the training, or skips the step of fp16."""
     logits = torch.zeros(2, 1, 48, device=device)
     logits[1, 0, column] = bad

@@ -170,7 +170,7 @@ def test_a_mask_tensor_is_refused(install):
     ],
 )
 @pytest.mark.usefixtures("no_device")
-def test_it_declines_with_what_does_not_fit(install, library, asked, reason):
+def test_a_decline_names_the_unsupported_value(install, library, asked, reason):
     install(*FILES)
     declined = LIBRARIES[library].answer(asked)
     assert getattr(declined, "reason", "") == reason

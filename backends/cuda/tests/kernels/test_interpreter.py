@@ -21,7 +21,7 @@ def run_a_kernel():
     kernel(torch.zeros(2, 1, 64), torch.zeros(2, 1, dtype=torch.int64))
 
 
-def test_what_the_interpreter_leaves_patched_is_taken_back():
+def test_patches_that_the_interpreter_leaves_are_undone():
     run_a_kernel()  # it calls tl.max and tl.sum
     before = tl.core.arange
     assert "triton.language.core.arange" in language.restore()
@@ -30,7 +30,7 @@ def test_what_the_interpreter_leaves_patched_is_taken_back():
     run_a_kernel()
 
 
-def test_what_is_added_and_what_is_taken_away_is_put_right():
+def test_additions_to_the_language_and_removals_are_undone():
     tl.made_up = 1
     del tl.tensor.__add__
     assert {"triton.language.made_up", "tensor.__add__"} <= set(language.restore())

@@ -105,7 +105,7 @@ NOT_BUILT = "is not installed; apex (github.com/NVIDIA/apex) brings it when it i
         ("torch", MIXED, "weights in torch.float32 for torch.bfloat16; only both in one dtype"),
     ],
 )
-def test_declines_with_what_does_not_fit(monkeypatch, name, request_, reason):
+def test_a_decline_names_the_unsupported_value(monkeypatch, name, request_, reason):
     monkeypatch.setattr("pretrain.plugins.installed.has", lambda module: module == "triton")
     declined = answer(name, request_)
     assert isinstance(declined, Decline)

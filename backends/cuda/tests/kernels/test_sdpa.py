@@ -177,7 +177,7 @@ def test_dropout_follows_the_seed_and_stops_outside_of_training(allowed):
     ],
 )
 @pytest.mark.usefixtures("no_device")
-def test_it_declines_with_what_does_not_fit(make, asked, reason):
+def test_a_decline_names_the_unsupported_value(make, asked, reason):
     declined = make(asked)
     assert isinstance(declined, Decline)
     assert declined.reason == reason

@@ -134,7 +134,7 @@ CASES = [("causal", 9, 5), ("causal", 5, 9), ("key_padding", 5, 9), ("arbitrary"
 
 @pytest.mark.parametrize(("kind", "queries", "keys"), CASES)
 @pytest.mark.parametrize("length", ["in registers", "long"])
-def test_what_is_hidden_has_no_effect_and_gets_exactly_zero(device, request, kind, queries, keys, length):
+def test_masked_keys_have_no_effect_and_get_exactly_zero(device, request, kind, queries, keys, length):
     """Scores may be nan where they are hidden, and so may gradients. Queries that see no key are among them."""
     if length == "long":
         request.getfixturevalue("short_registers")
@@ -251,7 +251,7 @@ def test_tritons_comes_first_and_says_what_compiles_it():
         ),
     ],
 )
-def test_triton_declines_with_what_does_not_fit(changes, reason):
+def test_a_decline_of_triton_names_the_unsupported_value(changes, reason):
     answer = softmax.answers(replace(examples.softmax(), **changes))[0]
     assert isinstance(answer, Decline)
     assert answer.reason == reason

@@ -76,7 +76,7 @@ def test_addresses_of_rows_have_64_bits(compiled):
 
 
 def describe(name: str, kernel, cubin: Path) -> dict[str, object]:
-    """Say what the tests look at; `kernel` is what Triton compiled."""
+    """Return the figures of a compiled kernel that the tests check."""
     import triton
 
     cubin.write_bytes(kernel.asm["cubin"])

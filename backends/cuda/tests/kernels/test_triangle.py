@@ -117,7 +117,7 @@ def test_every_weight_is_dropped_on_its_own(device, monkeypatch, longest):
     assert not keeps[~below_diagonal(length).expand(keeps.shape)].any()
 
 
-def test_what_is_dropped_comes_from_the_devices_default_generator(device):
+def test_the_dropout_mask_comes_from_the_devices_default_generator(device):
     kernel = answer(examples.attention(dropout=0.5)).build({})
     given = {name: x.to(device) for name, x in inputs(33).items()}
     torch.manual_seed(1)
@@ -139,7 +139,7 @@ def test_dropout_keeps_the_expectation(probability):
 
 
 @pytest.mark.parametrize(("length", "blocks"), [(48, 3), (96, 6), (16, 1)])
-def test_products_and_what_is_kept_are_the_triangles_share_of_the_square(device, length, blocks):
+def test_matmuls_and_stored_weights_are_the_triangles_share_of_the_square(device, length, blocks):
     """(n + 1) / 2n exactly, forward and backward: nothing above the block diagonal is multiplied or kept."""
     request = examples.attention(torch.bfloat16, length=length)
     given = inputs(length, dtype=torch.bfloat16)
@@ -228,7 +228,7 @@ def test_it_refuses_what_it_was_not_built_for(device, problem):
         ),
     ],
 )
-def test_it_declines_with_what_does_not_fit(asked, reason):
+def test_a_decline_names_the_unsupported_value(asked, reason):
     declined = answer(asked)
     assert isinstance(declined, Decline)
     assert declined.reason == reason
@@ -242,7 +242,7 @@ def test_without_triton_it_declines(monkeypatch):
 
 @pytest.mark.parametrize("capability", [80, 90])
 def test_a_row_is_read_once_and_by_16_bytes(capability, tmp_path):
-    """In a compiled kernel the causal mask splits no load, and the second pass finds the registers."""
+    """Compiled kernels: the causal mask splits no load, and the second pass finds the registers."""
     variables = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     answer = subprocess.run(
         [sys.executable, "-m", "kit.offline_triangle", str(capability)],

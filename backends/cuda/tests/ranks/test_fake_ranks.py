@@ -100,7 +100,7 @@ def test_an_evaluation_never_waits(answer):
 
 
 @each(JOBS)
-def test_the_peak_is_what_it_was(name, answer):
+def test_the_peak_of_memory_is_unchanged(name, answer):
     peak, figure = figures.of(name, answer)["peak_bytes"], figures.read()[name]["peak_bytes"]
     assert abs(peak - figure) <= figures.TOLERANCE * figure, (
         f"{peak} bytes instead of {figure}. If so meant: {figures.RENEW}"

@@ -91,5 +91,5 @@ def _summed(x: Tensor, groups: int) -> Tensor:
 
 
 def agrees(found: Score, largest: Tensor, total: Tensor) -> bool:
-    """Say whether the statistics that the forward pass saved are those of this score."""
+    """Return whether the statistics that the forward pass saved are those of this score."""
     return torch.allclose(found.largest, largest) and torch.allclose(found.total, total)

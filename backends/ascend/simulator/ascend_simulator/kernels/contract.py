@@ -41,6 +41,6 @@ def require_second_generation(operator: str) -> None:
 
 
 def broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
-    """Say whether a shape can be broadcast to another."""
+    """Return whether a shape can be broadcast to another."""
     aligned = (1,) * (len(to) - len(shape)) + tuple(shape)
     return len(aligned) == len(to) and all(size in {1, wanted} for size, wanted in zip(aligned, to, strict=True))

@@ -93,7 +93,7 @@ def efficient(request: AttentionRequest) -> Offer | Decline:
 
 
 def prefers_cudnn(architecture: Architecture) -> bool:
-    """Say whether torch itself asks cuDNN before flash: on Hopper and Blackwell, from cuDNN 9.15.1 on."""
+    """Return whether torch itself prefers cuDNN to flash: on Hopper and Blackwell, from cuDNN 9.15.1 on."""
     version = _cudnn_version()  # None where torch is built without: then the newest is assumed
     return architecture.major in (9, 10) and (version is None or version > 91500)
 
