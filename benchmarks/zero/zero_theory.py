@@ -31,8 +31,8 @@ def kept(system: str, dtype: str) -> tuple[int, int, int]:
 
     Gradients: fp32, also for bf16 weights (precision.grad_reduce_in_fp32, the default); but DeepSpeed's stage 0 has
     them in the weights' dtype. Optimizer: in fp32 the weights are stepped themselves, by the megatron engine and at
-    stage 0; DeepSpeed's stages 1 to 3 step a copy (deepspeed 0.19.8, runtime/zero/stage_1_and_2.py 560; stage3.py 1163
-    is meant to spare it, but compares a torch.device with a string).
+    stage 0; DeepSpeed's stages 1 to 3 step a copy (0.19.8, DeepSpeedZeroOptimizer.__init__; at stage 3
+    _create_fp32_partitions is meant to avoid it, but compares a torch.device with a string).
     """
     gradients = WEIGHTS[dtype] if system == "ZeRO-0" else 4
     copies = dtype != "fp32" or (system.startswith("ZeRO-") and system != "ZeRO-0")

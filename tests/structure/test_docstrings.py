@@ -16,26 +16,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-DONE = (
-    "core/pretrain/atomic_files.py",
-    "core/pretrain/bridge/",
-    "core/pretrain/checkpoint/",
-    "core/pretrain/collective_errors.py",
-    "core/pretrain/cores.py",
-    "core/pretrain/cpu/",
-    "core/pretrain/data/",
-    "core/pretrain/engine/",
-    "core/pretrain/errors.py",
-    "core/pretrain/model/",
-    "core/pretrain/observe/",
-    "core/pretrain/plugins/",
-    "core/pretrain/recipe/",
-    "core/pretrain/reference/",
-    "core/pretrain/testing/",
-    "core/pretrain/tokenizer_types.py",
-    "core/pretrain/training/",
+PENDING = (
+    "backends/ascend/simulator/",
+    "backends/ascend/src/",
+    "backends/cuda/src/",
+    "core/pretrain/cli/",
+    "core/pretrain/launch/",
 )
-"""Folders and files that follow these rules so far. Once it names all of `FOLDERS`, it goes."""
+"""Folders that do not follow these rules yet; finish one, and remove it from here."""
 
 FOLDERS = ("core/", "backends/cuda/src/", "backends/ascend/src/", "backends/ascend/simulator/", "benchmarks/")
 
@@ -89,7 +77,7 @@ def _comments(text: str) -> Iterator[tuple[int, str]]:
             yield token.start[0], token.string
 
 
-@pytest.mark.parametrize("path", [path for path in PYTHON if path.as_posix().startswith(DONE)], ids=str)
+@pytest.mark.parametrize("path", [path for path in PYTHON if not path.as_posix().startswith(PENDING)], ids=str)
 def test_the_rules_hold(path: Path):
     assert list(faults_of((ROOT / path).read_text(encoding="utf-8"))) == []
 
