@@ -1,4 +1,4 @@
-"""What the DeepSpeed engine cannot do is refused before anything is built."""
+"""Settings that the DeepSpeed engine cannot serve are refused before anything is built."""
 
 from __future__ import annotations
 

@@ -161,7 +161,7 @@ def spoiled(name, request, applies):
 
 
 def drops_other_weights_backward(request):
-    """As a flash kernel whose backward pass counts on with another offset."""
+    """Drop other weights backward, like a flash kernel whose backward pass continues from another offset."""
 
     class Recomputed(torch.autograd.Function):
         @staticmethod

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 Keys = tuple[str, ...]
 
 _DEEPEST = 4
-"""data.blend.0.weight. PyYAML builds what lies deeper, once for all aliases of a node: a few lines of nested aliases
-would otherwise become gigabytes."""
+"""data.blend.0.weight. PyYAML builds deeper nodes, once for all aliases of a node; otherwise a few lines of
+nested aliases would become gigabytes."""
 
 
 @dataclass(slots=True)

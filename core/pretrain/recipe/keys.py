@@ -1,4 +1,4 @@
-"""Every key of a recipe by its path."""
+"""Keys of a recipe by path."""
 
 from __future__ import annotations
 

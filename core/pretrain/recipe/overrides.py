@@ -1,4 +1,4 @@
-"""`--set section.key=value` on top of a recipe."""
+"""Overrides of a recipe: `--set section.key=value`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ALTERNATIVES = (
     ("schedule.lr_decay_iters", "schedule.lr_decay_samples"),
     ("schedule.lr_wsd_decay_iters", "schedule.lr_wsd_decay_samples"),
 )
-"""Keys of which one is given: an override of one replaces the file's other."""
+"""Groups of alternative keys: an override of one replaces the file's other."""
 
 
 _LONG = 100

@@ -1,4 +1,4 @@
-"""One thing that is wrong with a recipe."""
+"""Problem of a recipe."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong with a recipe, shown as `file:line: path: text`.
+    """Problem of a recipe, shown as `file:line: path: text`.
 
     Attributes:
         path: the key, "section.key".

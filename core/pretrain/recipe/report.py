@@ -1,4 +1,4 @@
-"""Mistakes in a recipe as lines that a user can act on."""
+"""Error messages for problems in a recipe."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def describe(document: Document, problems: Iterable[Problem], taken: TakenOver) 
 
 
 def problems_in(error: ValidationError) -> list[Problem]:
-    """Return what a pydantic error says about a recipe, in the project's words."""
+    """Translate a pydantic error into problems of a recipe."""
     # Unknown keys first: a misspelt one explains why the right one is missing.
     details = sorted(error.errors(include_url=False), key=lambda detail: detail["type"] != "extra_forbidden")
     return [_problem(detail) for detail in details if detail["type"] != "default_factory_not_called"]

@@ -1,4 +1,4 @@
-"""Answers of a backend's kernels: what they take of the kit's cases, and what they decline."""
+"""Answers of a backend's kernels to the kit's cases: accepted and declined requests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Answers:
     """Answers of one kernel to many requests.
 
     Attributes:
-        kernel: whose.
+        kernel: the kernel that answered.
         provider: the distribution, and the library that does the work.
         taken: requests that it takes.
         declined: request -> the reason; those for which its plugin did not name it at all are left out.
@@ -51,7 +51,7 @@ class Answers:
         return "\n".join(lines)
 
     def fault(self) -> str:
-        """Return what to say of a kernel that no request fits."""
+        """Return the failure message of a kernel that takes no request."""
         first = next(iter(self.declined), None)
         example = "" if first is None else f"\nOne of the requests: {label(first)}"
         return (

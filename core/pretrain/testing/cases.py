@@ -46,7 +46,7 @@ class Case:
     is_costly: bool = False
 
     def on(self, device_type: str) -> list[Case]:
-        """Return the cases that this one is on a device."""
+        """Return the cases to run on a device: one for each candidate."""
         if not self.is_costly or device_type == "cpu":
             return [self]
         return [Case((candidate,)) for candidate in self.candidates]
@@ -83,7 +83,7 @@ def label(request: Request) -> str:
 
 
 def _told(field: Field[Any], value: Any) -> str:
-    """Return what is said of one field; "" for one that is as it is by default, but for a mask."""
+    """Return the label of one field; "" at its default, except for a mask."""
     if field.name != "mask" and value == field.default:
         return ""
     if isinstance(value, bool):

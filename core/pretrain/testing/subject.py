@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A kernel as tests are named by it."""
+    """Name of a kernel in the names of tests."""
 
     operation: str
     plugin: str
@@ -47,7 +47,7 @@ class Subject:
     """A backend under test.
 
     Attributes:
-        name: what it was loaded by.
+        name: the argument of `load_subject`.
         plugins: the backend, the kernel plugins that are installed, the reference.
     """
 

@@ -1,4 +1,4 @@
-"""What is installed, and what is said about what is not."""
+"""Listing of installed plugins, and messages about absent ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `--backend NAME` loads."""
+"""Plugins that `--backend NAME` loads."""
 
 from __future__ import annotations
 

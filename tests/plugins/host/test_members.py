@@ -1,4 +1,4 @@
-"""What a backend's members answer is checked once, and a wrong answer names the distribution."""
+"""Return values of a backend's members are checked once; a wrong one names the distribution."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ ROUNDS["missing operation"] = {"softmax": "fused"}
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory):
-    """What each rank says of each round; rank 0 always has the same table."""
+    """Output of each rank for each round; rank 0 always has the same table."""
     store = tmp_path_factory.mktemp("agreement") / "store"
     tables = [[json.dumps(SAME)] * len(ROUNDS), [json.dumps(kernels) for kernels in ROUNDS.values()]]
     ranks = [
@@ -33,9 +33,9 @@ def outcomes(tmp_path_factory):
         )
         for rank, rounds in enumerate(tables)
     ]
-    said = [[json.loads(line) for line in rank.communicate(timeout=300)[0].splitlines()] for rank in ranks]
+    outputs = [[json.loads(line) for line in rank.communicate(timeout=300)[0].splitlines()] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0]
-    return {name: (first, second) for name, first, second in zip(ROUNDS, *said, strict=True)}
+    return {name: (first, second) for name, first, second in zip(ROUNDS, *outputs, strict=True)}
 
 
 @pytest.mark.ranks

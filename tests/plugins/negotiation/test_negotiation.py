@@ -1,4 +1,4 @@
-"""Which kernel each operation gets."""
+"""Choice of the kernel of each operation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What plugins answer to one request."""
+"""Answers of plugins to one request."""
 
 from __future__ import annotations
 

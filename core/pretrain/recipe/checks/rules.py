@@ -1,4 +1,4 @@
-"""Keys that have an effect only while other keys have certain values."""
+"""Rules for keys that have an effect only while other keys have certain values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Comparing a kernel with its oracle, forward and backward."""
+"""Comparison of a kernel with its oracle, forward and backward."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def assert_repeats(
     """Fail unless two calls give the same bits, forward and backward, under torch's deterministic algorithms.
 
     A training that is to be deterministic asks torch for them too, and kernels that call torch's may rely on it. The
-    bits are compared with the oracle's as well: a kernel that takes deterministic requests alone is judged here alone.
+    bits are compared with the oracle's as well: a kernel that takes only deterministic requests is tested only here.
     """
     before = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(True)

@@ -31,8 +31,8 @@ INDEXED_WRITES = frozenset({aten.index_put, aten.index_put_})
 class NoSynchronization(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Mode in which an operator that makes the host wait for the device raises AssertionError.
 
-    On the CPU too, where nothing waits: so that a kernel is judged where there is no device. It sees torch's operators,
-    forward and backward, and not what a library does by itself.
+    It works on the CPU too, where nothing waits, so that a kernel is tested without a device. It sees operators of
+    torch, forward and backward, and not what a library does by itself.
     """
 
     def __init__(self) -> None:
@@ -58,9 +58,9 @@ def _reads_back(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> boo
 
 
 def _counts_a_mask(func: Any, args: tuple[Any, ...]) -> bool:
-    """Say whether a tensor is indexed by a mask: how many entries are read or written is in the mask's values.
+    """Tell whether a tensor is indexed by a mask, whose values decide how many entries are read or written.
 
-    One value for all of them is no such case: torch fills by the mask then.
+    Writing one value to all of them is no such case: torch fills by the mask then.
     """
     if func.overloadpacket in INDEXED_WRITES and args[2].numel() == 1:
         return False

@@ -1,4 +1,4 @@
-"""torch's module of the device, and pinned memory: what a training needs beside kernels."""
+"""Device module of torch, and pinned memory: a training's needs beside kernels."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class TestDeviceModule:
         assert module.current_device() == (device.index or 0)
 
     def test_a_restored_state_repeats_what_is_drawn(self, subject: Subject) -> None:
-        """The state is a byte tensor on the host, and all there is to the generator."""
+        """The state is a byte tensor on the host and holds all of the generator."""
         module, device = _module(subject), subject.device
         state = module.get_rng_state(device)
         assert state.dtype == torch.uint8, f"a state of {state.dtype}"

@@ -45,7 +45,7 @@ class TestTraining:
         self._agrees(subject, curve, range(5, ITERATIONS + 1))
 
     def test_two_pipeline_stages(self, subject: Subject) -> None:
-        """`Backend.point_to_point` tells the truth."""
+        """Pipeline communication has the abilities that `Backend.point_to_point` claims."""
         _require_two(subject)
         trainings = _trainings(subject)
         self._agrees(subject, trainings.run("pipeline", trainings.backend, *PIPELINE, ranks=2, last=3), range(1, 4))

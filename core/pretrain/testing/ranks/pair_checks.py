@@ -1,4 +1,4 @@
-"""Checks on two ranks: each raises where something is wrong."""
+"""Checks that run on two ranks; each raises an error on a wrong result."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ CHECKS: dict[str, dict[str, list[Part]]] = {
         ]
     },
 }
-"""Operation -> name -> parts. A part communicates first and judges last: a rank that raises stays in step."""
+"""Operation -> name -> parts. A part communicates first and compares last: a rank that raises has made all calls."""
 
 REQUESTS: dict[str, list[Request]] = {
     "collectives": [examples.collectives()],

@@ -1,4 +1,4 @@
-"""The collectives that a training uses, each with a result that only a right one gives."""
+"""Checks of the collectives that a training uses; only a correct one gives the expected result."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def test_an_override_to_the_same_value_is_fine(load):
 
 
 def test_an_override_that_needs_no_such_key_drops_it(load):
-    """As it drops keys of the recipe: who wants a constant learning rate wants no such thing."""
+    """An override drops them like keys of the recipe: who wants a constant learning rate wants no such thing."""
     config = {"fp16": {"enabled": True, "loss_scale_window": 500}, **STAGE_1}
     assert "loss_scale_window" not in to_yaml(load(config, "precision.loss_scale=128"))
 

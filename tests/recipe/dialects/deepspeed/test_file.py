@@ -1,4 +1,4 @@
-"""What is no DeepSpeed file is refused in words, with file and line."""
+"""Malformed DeepSpeed files are refused with file and line."""
 
 from __future__ import annotations
 
