@@ -46,7 +46,7 @@ class OfBackend:
     def __init__(self, backend: Backend) -> None:
         super().__init__()
         self.backend = backend
-        self.lends_local_rank = False
+        self.sets_local_rank = False
 
     def communication_backend_name(self) -> str:
         return self.backend.process_group

@@ -22,8 +22,8 @@ _BUFFERS = "engine.zero.offload_param.buffer"
 def read_in_turn(swapper: Any) -> None:
     """Let the swapper of a `zero.Init` read the weights in use, even if prefetched weights occupy its buffers.
 
-    DeepSpeed reads a weight that is soon used twice two times, without a buffer for the second. After an evaluation all
-    buffers are taken: they hold the weights prefetched for the backward pass
+    If a weight is used twice in a row, DeepSpeed reads it twice, without a buffer for the second read. After an
+    evaluation all buffers are taken: they hold the weights prefetched for the backward pass
     (PartitionedParameterCoordinator.__prefetch_nvme_param_partitions).
     """
     swap_in, get_buffer = swapper.swap_in, swapper.get_buffer
