@@ -270,7 +270,7 @@ def test_where_no_number_of_devices_fits_all_of_them_are_said_not_to(call, site)
 
 def test_a_run_says_on_how_many_devices_it_is(call, site, trainings, monkeypatch):
     site.backend("eight", EIGHT)
-    monkeypatch.setattr("pretrain.launch.start.run_ranks", lambda job, worlds, meeting=None: None)
+    monkeypatch.setattr("pretrain.launch.start.run_ranks", lambda job, worlds, rendezvous=None: None)
     code, out, _ = call("--backend", "eight")
     assert (code, out.startswith("4 of 8 devices are used: ")) == (0, True)
 
@@ -292,13 +292,13 @@ def test_a_device_that_is_not_there_is_an_error(call, site, trainings):
 
 def test_the_failure_of_a_rank_that_the_user_can_mend_is_shown_as_any_other(call, monkeypatch):
     failure = Failure(rank=1, when=0.0, exit_code=2, text="bad data\nMend it.")
-    monkeypatch.setattr("pretrain.launch.start.run_ranks", lambda job, worlds, meeting=None: failure)
+    monkeypatch.setattr("pretrain.launch.start.run_ranks", lambda job, worlds, rendezvous=None: failure)
     assert call("--nproc", "2") == (2, "", "rank 1: bad data\nMend it.\n")
 
 
 def test_the_crash_of_a_rank_is_shown_with_its_traceback(call, monkeypatch):
     failure = Failure(rank=1, when=0.0, exit_code=1, text="Traceback ...\nValueError: bug")
-    monkeypatch.setattr("pretrain.launch.start.run_ranks", lambda job, worlds, meeting=None: failure)
+    monkeypatch.setattr("pretrain.launch.start.run_ranks", lambda job, worlds, rendezvous=None: failure)
     assert call("--nproc", "2") == (1, "", "rank 1 failed:\nTraceback ...\nValueError: bug\n")
 
 
@@ -351,9 +351,9 @@ def test_a_hostfile_says_how_many_ranks_there_are(call, workplace):
     (workplace / "hosts").write_text("node1 slots=2\nnode2 slots=2\n")
     code, out, _ = call("--dry-run", "--hostfile", "hosts", "--set", "parallel.tensor_model_parallel_size=2")
     assert code == 0
-    assert "# hosts: node1 2, node2 2; started by DeepSpeed's launcher pdsh\n" in out
+    assert "# hosts: node1 2, node2 2; started by pdsh\n" in out
     assert "# ranks: 4 = tensor 2 x pipeline 1 x data 2\n" in out
-    assert "launcher slurm\n" in call("--dry-run", "--hostfile", "hosts", "--launcher", "slurm")[1]
+    assert "started by slurm\n" in call("--dry-run", "--hostfile", "hosts", "--launcher", "slurm")[1]
 
 
 def test_hosts_whose_ranks_do_not_fit_are_an_error_that_counts_them(call, workplace):
@@ -386,15 +386,15 @@ def test_starting_the_ranks_of_a_hostfile_imports_neither_torch_nor_deepspeed(wo
     for name in ("pdsh", "ssh"):
         (workplace / name).touch(mode=0o755)
     program = (
-        "import sys; from pretrain.cli.main import main; from pretrain.launch import hosted_ranks\n"
-        "hosted_ranks.run_hosted = lambda job, hosted: print('started', job.prepared, hosted.hosts)\n"
+        "import sys; from pretrain.cli.main import main; from pretrain.launch import hosts\n"
+        "hosts.run_on_hosts = lambda hosted, job: print('started', job.recipe, hosted.hosts)\n"
         "try: main(['tiny.yml', '--hostfile', 'hosts'])\n"
         "except SystemExit as ended: print(ended.code, {'torch', 'deepspeed'} & set(sys.modules))"
     )
     environment = {**os.environ, "PATH": f"{workplace}:{os.environ['PATH']}"}
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert (done.stdout, done.stderr) == ("started True node1 2\n0 set()\n", "")
+    assert (done.stdout, done.stderr) == ("started tiny.yml node1 2\n0 set()\n", "")
 
 
 @pytest.mark.parametrize(

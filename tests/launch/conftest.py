@@ -1,4 +1,5 @@
 import dataclasses
+import json
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import pytest
 
 from pretrain.data.corpus.build import build_tokens
 from pretrain.launch.job import Job
+from pretrain.launch.world import free_port
 from pretrain.recipe import load_recipe
 
 HERE = Path(__file__).parent
@@ -53,12 +55,28 @@ def job(recipe_file, tmp_path):
     return lambda train, **changes: dataclasses.replace(job, train=f"fake_training:{train}", **changes)
 
 
+@pytest.fixture
+def programs(tmp_path, monkeypatch):
+    """Fakes of all launchers on the PATH; returns what each was called with. Nodes meet on a port that is free."""
+    folder, calls = tmp_path / "bin", tmp_path / "calls"
+    folder.mkdir()
+    calls.mkdir()
+    for name in ("pdsh", "ssh", "mpirun", "srun"):
+        (folder / name).write_text(f'#!/bin/sh\nexec {sys.executable} {HERE / "fake_launchers.py"} {name} "$@"\n')
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    monkeypatch.setenv("FAKE_CALLS", str(calls))
+    monkeypatch.setenv("MASTER_PORT", str(free_port()))
+    monkeypatch.chdir(tmp_path)
+    return lambda name: json.loads((calls / f"{name}.json").read_text())
+
+
 @pytest.fixture(params=["launcher.py"])
-def launcher(job, request):
+def launcher(job, request, programs):
     """Starts `nproc` ranks of a fake training from a process of its own, as a shell would; killed at the end."""
     started = []
 
-    def launch(train, nproc=2):
+    def launch(train, nproc=2):  # for hosts_launcher.py: the ranks of each host, a digit each
         process = subprocess.Popen(
             [sys.executable, HERE / request.param, job(train).to_json(), str(nproc)], stderr=subprocess.PIPE, text=True
         )

@@ -1,19 +1,33 @@
-"""pdsh, ssh, mpirun and srun as far as DeepSpeed uses them, all hosts being this machine: `fake_launchers.py NAME ...`.
+"""pdsh, ssh, mpirun and srun as `--hostfile` uses them, all hosts being this machine: `fake_launchers.py NAME ...`.
 
 Each writes down how it was called in FAKE_CALLS/NAME.json. ssh does not reach the hosts in FAKE_UNREACHABLE.
+Nodes are in sessions of their own, as processes on other machines are, but end with the test.
 """
 
+import ctypes
 import json
 import os
+import signal
 import subprocess
 import sys
+from itertools import groupby
 from pathlib import Path
+
+
+def end_with_parent():
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
 def run(commands, environments):
     """Run commands together; return the highest exit code, as pdsh -S and srun do."""
     started = [
-        subprocess.Popen(command, env=os.environ | environment, shell=isinstance(command, str))
+        subprocess.Popen(
+            command,
+            env=os.environ | environment,
+            shell=isinstance(command, str),
+            start_new_session=True,
+            preexec_fn=end_with_parent,  # noqa: PLW1509  there are no threads
+        )
         for command, environment in zip(commands, environments, strict=True)
     ]
     return max(abs(process.wait()) for process in started)
@@ -31,14 +45,16 @@ def options(arguments, values):
 
 
 def pdsh(arguments):
-    found, words = options(arguments, {"-f": 1, "-w": 1})
+    found, words = options(arguments, {"-R": 1, "-f": 1, "-w": 1})
     hosts = found["-w"].split(",")
-    return run([" ".join(words).replace("%n", str(node)) for node in range(len(hosts))], [{}] * len(hosts))
+    command = " ".join(words).replace("%%", "\0")
+    return run([command.replace("%n", str(node)).replace("\0", "%") for node in range(len(hosts))], [{}] * len(hosts))
 
 
 def ssh(arguments):
     _, (host, *words) = options(arguments, {"-o": 1, "-p": 1})
     if host in os.environ.get("FAKE_UNREACHABLE", "").split(","):
+        print(f"ssh: Could not resolve hostname {host}: Name or service not known", file=sys.stderr)
         return 255
     if words == ["hostname", "-I"]:
         print("127.0.0.1 10.9.9.9")
@@ -46,29 +62,34 @@ def ssh(arguments):
 
 
 def mpirun(arguments):
-    found, command = options(arguments, {"-n": 1, "-hostfile": 1, "--mca": 2, "-x": 1, "--bind-to": 1})
-    size = int(found["-n"])
+    found, arguments = options(arguments, {"--bind-to": 1, "-n": 0, "-host": 0})
+    contexts = [["-n", *arguments]] if "-n" in found else []
+    contexts = [list(words) for is_end, words in groupby(contexts[0], lambda word: word == ":") if not is_end]
+    commands = [options(context, {"-n": 1, "-host": 1})[1] for context in contexts]
+    size = len(commands)
     places = [
         {"OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_SIZE": str(size), "PMIX_NAMESPACE": "prterun-1@1"}
-        | {"OMPI_COMM_WORLD_LOCAL_RANK": str(rank), "OMPI_COMM_WORLD_LOCAL_SIZE": str(size)}
+        | {"OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_LOCAL_SIZE": "1"}
         for rank in range(size)
     ]
-    return run([command] * size, places)
+    return run(commands, places)
 
 
 def srun(arguments):
-    found, command = options(arguments, {"-n": 1, "--nodelist": 1, "--nodes": 1})
-    size, each = int(found["-n"]), int(found["--ntasks-per-node"])
+    """Start one task on each host, in the alphabetical order of names, whatever the order of --nodelist."""
+    found, command = options(arguments, {})
+    hosts = sorted(found["--nodelist"].split(","))
+    size = len(hosts)
     job = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_NTASKS": str(size), "SLURM_STEP_NUM_TASKS": str(size)}
-    job |= {"SLURM_STEP_TASKS_PER_NODE": f"{each}(x{size // each})", "SLURM_JOB_NODELIST": "localhost"}
+    job |= {"SLURM_STEP_TASKS_PER_NODE": f"1(x{size})", "SLURM_STEP_NODELIST": ",".join(hosts)}
     places = [
-        job | {"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank % each), "SLURM_NODEID": str(rank // each)}
-        for rank in range(size)
+        job | {"SLURM_PROCID": str(rank), "SLURM_LOCALID": "0", "SLURM_NODEID": str(rank)} for rank in range(size)
     ]
     return run([command] * size, places)
 
 
 if __name__ == "__main__":
+    end_with_parent()
     name, *given = sys.argv[1:]
     (Path(os.environ["FAKE_CALLS"]) / f"{name}.json").write_text(json.dumps(given))
     sys.exit({"pdsh": pdsh, "ssh": ssh, "mpirun": mpirun, "srun": srun}[name](given))

@@ -62,11 +62,8 @@ def all_are_interrupted_while_they_say_why(recipe, **_):
 
 
 def _has_failed(rank, run_dir):
-    """Look where the launcher of one node, or that of several, looks."""
-    own = os.environ.get("PRETRAIN_FAILURE_FILE")
-    if own:
-        return Path(own).with_name(f"{rank}.json").exists()
-    return any(run_dir.glob(f".launch-*/failure-{rank}.json"))
+    """Look where the launcher of this node looks."""
+    return Path(os.environ["PRETRAIN_FAILURE_FILE"]).with_name(f"{rank}.json").exists()
 
 
 def rank_1_is_killed(recipe, *, run_dir, world, **_):

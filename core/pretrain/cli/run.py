@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,10 +12,12 @@ from pretrain.cli.foreign_flags import RunCommand
 from pretrain.errors import LaunchError, PretrainError
 from pretrain.launch.nodes.hostfile import read_hostfile
 from pretrain.launch.nodes.launchers import LAUNCHERS, Hosted
-from pretrain.launch.nodes.nodes import Nodes
+from pretrain.launch.nodes.nodes import HOSTFILE_NODE, Nodes
 from pretrain.launch.schedulers.detection import current_world
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pretrain.launch.job import Job
     from pretrain.launch.plan import Plan
 
@@ -51,12 +54,12 @@ def _count(_: click.Context, __: click.Parameter, value: str | None) -> int | No
     "--hostfile",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Start all ranks from here: lines HOST slots=RANKS, as DeepSpeed reads them.",
+    help="Start all nodes from here: lines HOST slots=RANKS, as DeepSpeed reads them.",
 )
 @click.option(
     "--launcher",
     type=click.Choice(LAUNCHERS),
-    help=f"What DeepSpeed reaches the hosts of the hostfile with.  [default: {LAUNCHERS[0]}]",
+    help=f"The program that reaches the hosts of the hostfile.  [default: {LAUNCHERS[0]}]",
 )
 @click.option("--run-dir", type=click.Path(path_type=Path), metavar="DIR", help="Default: runs/RECIPE-DATE-TIME.")
 @click.option("--resume", is_flag=True, help="Continue the run of --run-dir from its last checkpoint.")
@@ -90,7 +93,8 @@ def command(
     from pretrain.launch.job import Job  # noqa: PLC0415  --help needs none of these
     from pretrain.launch.plan import make_hosted_plan, make_plan  # noqa: PLC0415
 
-    world = current_world()
+    of_hostfile = HOSTFILE_NODE in os.environ  # then the variables of mpirun or srun are a node's, not a rank's
+    world = None if of_hostfile else current_world()
     counted = any(option is not None for option in (nproc, nnodes, rdzv, node_rank))
     if world is not None and (counted or hostfile is not None or launcher is not None):
         msg = (
@@ -99,16 +103,13 @@ def command(
         )
         raise LaunchError(msg)
     hosted = _hosted(hostfile, launcher, counted=counted)
-    if hosted is not None:
-        plan = make_hosted_plan(recipe, overrides, backend, hosted)
-    else:
-        nodes = Nodes(count=nnodes or 1, rendezvous=rdzv, rank=node_rank)
-        plan = make_plan(recipe, overrides, backend, nodes=nodes, nproc=nproc, world=world, needs_device=not dry_run)
-    if dry_run:
-        _show(plan, run_dir, resume=resume, auto=auto_resume)
-        return 0
-    if plan.notice:
-        click.echo(plan.notice)
+    nodes = Nodes(count=nnodes or 1, rendezvous=rdzv, rank=node_rank, of_hostfile=of_hostfile)
+
+    def plan_run() -> Plan:
+        if hosted is not None:
+            return make_hosted_plan(recipe, overrides, backend, hosted)
+        return make_plan(recipe, overrides, backend, nodes=nodes, nproc=nproc, world=world, needs_device=not dry_run)
+
     job = Job(
         recipe=str(recipe),
         overrides=overrides,
@@ -117,6 +118,14 @@ def command(
         resume=resume and not auto_resume,
         auto_resume=auto_resume,
     )
+    if of_hostfile:
+        return _start_node_of_hostfile(nodes, plan_run, job)
+    plan = plan_run()
+    if dry_run:
+        _show(plan, run_dir, resume=resume, auto=auto_resume)
+        return 0
+    if plan.notice:
+        click.echo(plan.notice)
     if world is not None:
         job.run(world)
         return 0
@@ -161,3 +170,10 @@ def _start(plan: Plan, job: Job) -> int:
         raise PretrainError(str(failure))
     click.echo(str(failure), err=True)
     return 1
+
+
+def _start_node_of_hostfile(nodes: Nodes, plan_run: Callable[[], Plan], job: Job) -> int:
+    from pretrain.launch.start import start_node_of_hostfile  # noqa: PLC0415
+
+    start_node_of_hostfile(nodes, plan_run, job)
+    return 0  # the launcher of the hostfile shows the failure

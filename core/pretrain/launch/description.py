@@ -28,7 +28,7 @@ def describe(plan: Plan) -> str:
 def _hosts(plan: Plan) -> list[str]:
     if plan.hosted is None:
         return []
-    return [f"hosts: {plan.hosted.hosts}; started by DeepSpeed's launcher {plan.hosted.launcher}"]
+    return [f"hosts: {plan.hosted.hosts}; started by {plan.hosted.launcher}"]
 
 
 def _ranks(layout: Layout) -> str:

@@ -62,6 +62,13 @@ class Job:
         values = json.loads(text)
         return cls(**{**values, "overrides": tuple(values["overrides"])})
 
+    def arguments(self) -> list[str]:
+        """Return the job as arguments of `pretrain`; without `prepared` and `train`, which have none."""
+        overrides = [word for override in self.overrides for word in ("--set", override)]
+        run_dir = [] if self.run_dir is None else ["--run-dir", self.run_dir]
+        resume = ["--auto-resume"] if self.auto_resume else ["--resume"] if self.resume else []
+        return ["run", self.recipe, "--backend", self.backend, *overrides, *run_dir, *resume]
+
     def run(self, world: World) -> None:
         """Train in this process as one rank of `world`.
 

@@ -1,26 +1,30 @@
-"""From a plan to running ranks, and their end."""
+"""Start of the ranks of a plan, and their end."""
 
 from __future__ import annotations
 
 import dataclasses
+import signal
+import socket
+import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
+from pretrain.errors import PretrainError
 from pretrain.launch.processes.children import Processes
+from pretrain.launch.processes.failure import CRASH, USER_ERROR, Failure
 from pretrain.launch.processes.supervision import supervise
 from pretrain.launch.run_directory.preparation import prepare_run
 from pretrain.launch.world import LOCALHOST, free_port, node_worlds
 from pretrain.recipe.layout import lay_out
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from pretrain.launch.job import Job
-    from pretrain.launch.nodes.launchers import Hosted
-    from pretrain.launch.nodes.rendezvous import Meeting
+    from pretrain.launch.nodes.nodes import Nodes
+    from pretrain.launch.nodes.rendezvous import Rendezvous
     from pretrain.launch.plan import Plan
-    from pretrain.launch.processes.failure import Failure
     from pretrain.launch.world import World
 
 
@@ -34,46 +38,79 @@ def start(plan: Plan, job: Job) -> Failure | None:
         PretrainError: the run cannot be prepared; or raised by the training, in a world of one rank.
         SystemExit: a signal stopped the ranks before they could leave by themselves.
     """
+    if plan.hosted is not None:
+        from pretrain.launch.hosts import start_hosts  # noqa: PLC0415  most runs have no hostfile
+
+        return start_hosts(plan.hosted, job)
     if plan.nodes.count > 1:
         return _start_with_others(plan, job)
-    if plan.hosted is not None:
-        plan.hosted.require()
     with ExitStack() as lock:
         given = Path(job.run_dir) if job.run_dir else None
         prepared = prepare_run(plan.recipe, given, lock, resume=job.resume, auto=job.auto_resume)
         known = dataclasses.replace(job, run_dir=str(prepared.run_dir), resume=prepared.resume, prepared=True)
-        if plan.hosted is not None:
-            return _start_hosted(plan.hosted, known)
         return run_ranks(known, node_worlds([plan.nproc], 0, LOCALHOST, free_port()))
 
 
-def run_ranks(job: Job, worlds: Sequence[World], meeting: Meeting | None = None) -> Failure | None:
+def run_ranks(job: Job, worlds: Sequence[World], rendezvous: Rendezvous | None = None) -> Failure | None:
     """Run the job on every rank of this node; returns and raises as `start`.
 
     A world of one rank is this process: it starts faster, and Ctrl-C and errors need no detour.
     """
-    if worlds[0].world_size == 1:
+    if worlds[0].world_size == 1 and rendezvous is None:
         job.run(worlds[0])
         return None
     with Processes(job, worlds) as processes:
-        failure = supervise(processes, meeting.heard if meeting else None)
-    return meeting.settle(failure) if failure and meeting else failure
+        failure = supervise(processes, rendezvous.poll if rendezvous else None)
+    return rendezvous.report(failure) if failure and rendezvous else failure
+
+
+def start_node_of_hostfile(nodes: Nodes, make_plan: Callable[[], Plan], job: Job) -> None:
+    """Start the ranks of one node of a hostfile; the launcher of all nodes reads in the rendezvous how they end.
+
+    Raises:
+        LaunchError: the rendezvous failed, so that only this node's output can say why.
+    """
+    from pretrain.launch.nodes.rendezvous import Rendezvous  # noqa: PLC0415  slow, as `_start_with_others`
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _end)
+    rendezvous = Rendezvous(nodes)
+    code = CRASH
+    try:
+        rendezvous.wait_for_launcher()
+        code = _run_node_of_hostfile(rendezvous, make_plan, job)
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else CRASH
+    finally:
+        rendezvous.leave(code)
+
+
+def _end(number: int, _: object) -> NoReturn:
+    raise SystemExit(128 + number)
+
+
+def _run_node_of_hostfile(rendezvous: Rendezvous, make_plan: Callable[[], Plan], job: Job) -> int:
+    """Return the exit code of this node."""
+    try:
+        failure = _run_node(rendezvous, make_plan(), job)
+    except PretrainError as error:
+        text = f"{socket.gethostname()}: {error}"
+        failure = rendezvous.report(Failure(rank=0, when=time.time(), exit_code=USER_ERROR, text=text))
+    return failure.exit_code if failure else 0
 
 
 def _start_with_others(plan: Plan, job: Job) -> Failure | None:
     """Start the ranks of one of several nodes; rank 0 will prepare the run."""
-    from pretrain.launch.nodes.rendezvous import Meeting  # noqa: PLC0415  one node needs no torch to start its ranks
+    from pretrain.launch.nodes.rendezvous import Rendezvous  # noqa: PLC0415  one node starts its ranks without torch
 
-    meeting = Meeting(plan.nodes)
+    rendezvous = Rendezvous(plan.nodes)
     try:
-        worlds = meeting.worlds(plan.nproc)
-        lay_out(plan.recipe, worlds[0].world_size)
-        return run_ranks(job, worlds, meeting)
+        return _run_node(rendezvous, plan, job)
     finally:
-        meeting.leave()
+        rendezvous.leave()
 
 
-def _start_hosted(hosted: Hosted, job: Job) -> Failure | None:
-    from pretrain.launch.hosted_ranks import run_hosted  # noqa: PLC0415  most runs have no hostfile
-
-    return run_hosted(job, hosted)
+def _run_node(rendezvous: Rendezvous, plan: Plan, job: Job) -> Failure | None:
+    worlds = rendezvous.worlds(plan.nproc)
+    lay_out(plan.recipe, worlds[0].world_size)
+    return run_ranks(job, worlds, rendezvous)

@@ -101,7 +101,7 @@ class Backend(ABC):
     process_group: ClassVar[str]
     """torch.distributed's backend: "gloo", "nccl", "hccl"."""
     exported_variables: ClassVar[tuple[str, ...]] = ()
-    """Prefixes of environment variables that `--hostfile` exports to all hosts, beside those of DeepSpeed."""
+    """Prefixes of the environment variables that `--hostfile` sets on all hosts: those of the device's libraries."""
     own_variables: ClassVar[tuple[str, ...]] = ()
     """Environment variables that belong to one host (its address); `--hostfile` does not export them to the others."""
 

@@ -41,13 +41,13 @@ def test_a_meeting_point_may_be_an_ipv6_address():
 
 def meet(ranks, sizes):
     """Let nodes meet and return their seats and the places of their ranks, in the order of `ranks`."""
-    from pretrain.launch.nodes.rendezvous import Meeting
+    from pretrain.launch.nodes.rendezvous import Rendezvous
 
     endpoint = f"127.0.0.1:{free_port()}"
 
     def join(rank, size):
-        meeting = Meeting(Nodes(count=len(ranks), rendezvous=endpoint, rank=rank))
-        return meeting, meeting.worlds(size)
+        rendezvous = Rendezvous(Nodes(count=len(ranks), rendezvous=endpoint, rank=rank))
+        return rendezvous, rendezvous.worlds(size)
 
     with ThreadPoolExecutor(len(ranks)) as pool:
         return list(pool.map(join, ranks, sizes))
@@ -67,23 +67,23 @@ def test_nodes_without_numbers_are_counted_as_they_come():
 
 
 def test_a_node_number_is_taken_once():
-    from pretrain.launch.nodes.rendezvous import Meeting
+    from pretrain.launch.nodes.rendezvous import Rendezvous
 
     nodes = Nodes(count=2, rendezvous=f"127.0.0.1:{free_port()}", rank=0)
-    held = Meeting(nodes)
-    with pytest.raises(LaunchError, match=r"no meeting|there already"):
-        Meeting(nodes)
-    assert held.heard() is None
+    held = Rendezvous(nodes)
+    with pytest.raises(LaunchError, match=r"no rendezvous|there already"):
+        Rendezvous(nodes)
+    assert held.poll() is None
 
 
 def test_a_node_that_lost_a_peer_shows_the_failure_of_the_node_that_caused_it():
     (here, _), (there, _) = meet([0, 1], [1, 1])
-    assert here.heard() is None
+    assert here.poll() is None
     cause = Failure(rank=1, when=1.0, exit_code=1, text="out of memory")
     lost = Failure(rank=0, when=0.9, exit_code=1, text="connection closed", lost_peer=True)
-    assert there.settle(cause) == cause
-    assert here.settle(lost) == cause
-    assert here.heard() == cause
+    assert there.report(cause) == cause
+    assert here.report(lost) == cause
+    assert here.poll() == cause
 
 
 def test_ranks_of_two_nodes_train_together(job, tmp_path):

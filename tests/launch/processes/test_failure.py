@@ -107,7 +107,7 @@ def test_of_ranks_that_say_the_same_the_lowest_speaks():
 
 @pytest.mark.parametrize("code", [-signal.SIGINT, -signal.SIGTERM, 130, 143])
 def test_an_interrupted_rank_is_told_apart(code):
-    assert Failure.without_a_word(0, code).interrupted
+    assert Failure.from_exit_code(0, code).interrupted
 
 
 @pytest.mark.parametrize(
@@ -115,6 +115,6 @@ def test_an_interrupted_rank_is_told_apart(code):
     [(-9, "killed by SIGKILL. On Linux"), (-11, "killed by SIGSEGV."), (3, "exit code 3"), (-200, "signal 200")],
 )
 def test_a_rank_without_a_word_is_described_by_its_exit_code(code, words):
-    told = Failure.without_a_word(1, code)
+    told = Failure.from_exit_code(1, code)
     assert words in str(told)
     assert not told.interrupted

@@ -14,9 +14,9 @@ VISIBLE = "ASCEND_RT_VISIBLE_DEVICES"
 EXPORTED = (
     *("TASK_QUEUE_ENABLE", "PYTORCH_NPU_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "CPU_AFFINITY_CONF", "CLOSE_MATMUL_K_SHIFT"),
     *("ACL_", "ACLNN_", "INF_NAN_MODE_", "MULTI_STREAM_MEMORY_REUSE", "PER_STREAM_QUEUE", "COMBINED_ENABLE"),
-    *("P2P_HCCL_BUFFSIZE", "TORCH_HCCL_", "TORCH_NPU_"),
+    *("P2P_HCCL_BUFFSIZE", "TORCH_HCCL_", "TORCH_NPU_", "ASCEND", "HCCL", "LD_LIBRARY", "PATH"),
 )
-"""Prefixes of variables that `--hostfile` hands to all hosts beside DeepSpeed's ASCEND*, HCCL*, LD_LIBRARY*, PATH*."""
+"""Prefixes of the variables that `--hostfile` sets on all hosts."""
 
 OWN = ("HCCL_IF_IP", VISIBLE)
 """Variables of one host alone: its address, its devices."""

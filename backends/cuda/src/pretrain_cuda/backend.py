@@ -27,6 +27,7 @@ class CudaBackend(Backend):
     name = "cuda"
     device_type = "cuda"
     process_group = "nccl"
+    exported_variables = ("NCCL",)
 
     def availability(self) -> Available | Unavailable:
         """Return the number of GPUs, or the missing one of torch's CUDA build, the driver and the devices."""

@@ -1,23 +1,24 @@
-"""DeepSpeed's launchers: what they need, and how deepspeed/launcher/runner.py is told to use them."""
+"""Launchers that reach the hosts of a hostfile: pdsh, mpirun and srun, and the command line of each."""
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import re
+import shlex
 import shutil
 import socket
+import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pretrain.errors import LaunchError
+from pretrain.launch.nodes.node_command import BY_SLURM
 from pretrain.launch.schedulers.integer_variable import integer_variable
 from pretrain.launch.world import LOCALHOST, port_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from pretrain.launch.nodes.hostfile import Hosts
 
@@ -25,21 +26,22 @@ PDSH, OPENMPI, SLURM = "pdsh", "openmpi", "slurm"
 LAUNCHERS = (PDSH, OPENMPI, SLURM)
 """Values of `--launcher`; the first is the default, as with DeepSpeed."""
 
-_PROGRAMS = {PDSH: ("pdsh", "ssh"), OPENMPI: ("mpirun", "ompi_info"), SLURM: ("srun", "sinfo")}
-"""What each calls, or looks for to know that it is there."""
+_PROGRAMS = {PDSH: ("pdsh", "ssh"), OPENMPI: ("mpirun",), SLURM: ("srun",)}
 _REMEDY = {
     PDSH: "Install pdsh and an ssh client (Debian, Ubuntu, Fedora: the packages pdsh and openssh-client)",
     OPENMPI: "Install Open MPI (Debian, Ubuntu: the package openmpi-bin)",
     SLURM: "Call it on a machine of the Slurm cluster",
 }
-RANK = Path(__file__).parents[1] / "hosted_rank.py"
-"""The script that DeepSpeed starts as each rank."""
-_PLAIN = re.compile(r"[\w@+=:,./-]+")
+_MAX_FANOUT = 1024
+"""Hosts that pdsh reaches at the same time; the others would start only when those have ended."""
+_PDSH_RANK = "%n"
+"""pdsh's word for the number of a host among those of -w."""
+_SSH_TIMEOUT = 60
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hosted:
-    """Hosts, and who starts the ranks there.
+    """Hosts, and the launcher that starts a node on each.
 
     Attributes:
         hosts: of the run.
@@ -49,27 +51,12 @@ class Hosted:
     hosts: Hosts
     launcher: str
 
-    def __post_init__(self) -> None:
-        counts = {host.slots for host in self.hosts.members}
-        if self.launcher == SLURM and len(counts) > 1:
-            msg = (
-                f"--launcher slurm needs the same slots on every host; {self.hosts.file} has {self.hosts}.\n"
-                f"Make them equal, or pass --launcher {PDSH} or {OPENMPI}."
-            )
-            raise LaunchError(msg)
-
     def require(self) -> None:
         """Pass when the launcher can be called here.
 
         Raises:
-            LaunchError: DeepSpeed, or a program that it calls, is not installed.
+            LaunchError: a program that it needs is not installed.
         """
-        if importlib.util.find_spec("deepspeed") is None:
-            msg = (
-                "--hostfile uses DeepSpeed's launcher, and deepspeed is not installed.\n"
-                'pip install "pretrain[deepspeed]", or start the ranks of every host yourself: --nnodes and --rdzv.'
-            )
-            raise LaunchError(msg)
         missing = [program for program in _PROGRAMS[self.launcher] if shutil.which(program) is None]
         if missing:
             others = " or ".join(f"--launcher {other}" for other in LAUNCHERS if other != self.launcher)
@@ -79,71 +66,83 @@ class Hosted:
             )
             raise LaunchError(msg)
 
-    def arguments(self, folder: Path, environ: Mapping[str, str]) -> list[str]:
-        """Return the arguments of deepspeed/launcher/runner.py.
-
-        The ranks are a script, not a module: DeepSpeed's slurm launcher forgets `--module` (multinode_runner.py:419).
-
-        Args:
-            folder: of the `Board`; the only argument of the ranks.
-            environ: see `meeting`.
-
-        Raises:
-            LaunchError: a path that pdsh's shells would not read as it is.
-        """
-        address, port = self.meeting(environ)
-        return [
-            *("--hostfile", str(self.hosts.file), "--launcher", self.launcher, "--log_level", "warning"),
-            # A single host would else be taken for this machine, whatever its name (runner.py:537).
-            *("--force_multi", "--no_local_rank"),
-            *(["--master_addr", address] if address else []),
-            *("--master_port", str(port)),
-            *self._own_arguments(),
-            *self._rank_command(folder),
-        ]
-
-    def variables(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """Return what the launcher itself does not tell the ranks about where they meet; `environ` as in `meeting`."""
-        address, port = self.meeting(environ)
-        if self.launcher == PDSH:
-            return {}
-        # srun knows better which host has rank 0.
-        return {"MASTER_PORT": str(port)} | ({"MASTER_ADDR": address} if self.launcher == OPENMPI else {})
-
-    def meeting(self, environ: Mapping[str, str]) -> tuple[str, int]:
-        """Return address and port where the ranks meet; for pdsh no address: DeepSpeed asks the first host for its own.
+    def endpoint(self, environ: Mapping[str, str]) -> tuple[str, int]:
+        """Return address and port of the rendezvous, on the first host.
 
         Args:
             environ: MASTER_ADDR and MASTER_PORT count, if the user has set them.
+
+        Raises:
+            LaunchError: MASTER_PORT is no number, or pdsh's ssh does not reach the first host.
         """
-        address = environ.get("MASTER_ADDR") or ("" if self.launcher == PDSH else self._first_host())
-        return address, integer_variable(environ, "MASTER_PORT", port_of(os.getpid()))
+        port = integer_variable(environ, "MASTER_PORT", port_of(os.getpid()))
+        if environ.get("MASTER_ADDR"):
+            return environ["MASTER_ADDR"], port
+        # Names in pdsh's hostfile may be known to ssh alone.
+        return self._first_address() if self.launcher == PDSH else self._first_host(), port
+
+    def command(self, run: Sequence[str], variables: Mapping[str, str], environ: Mapping[str, str]) -> list[str]:
+        """Return the launcher program and its arguments.
+
+        Args:
+            run: the command of all nodes, without --node-rank and --nproc.
+            variables: environment variables for every node.
+            environ: of this process; says whether it is in an allocation of Slurm.
+        """
+        names = [host.name for host in self.hosts.members]
+        if self.launcher == PDSH:
+            script = " ".join(map(_for_pdsh, self._node(_PDSH_RANK, run, variables)))
+            options = ["-R", "ssh", "-S", "-f", str(_MAX_FANOUT), "-w", ",".join(names)]
+            return ["pdsh", *options, f"cd {_for_pdsh(str(Path.cwd()))} && {script}"]
+        if self.launcher == OPENMPI:
+            nodes = [
+                ["-n", "1", "-host", name, *self._node(str(rank), run, variables)] for rank, name in enumerate(names)
+            ]
+            # mpirun would bind a node, with all its ranks, to one core.
+            words = ["mpirun", "--bind-to", "none", *nodes[0]]
+            return words + [word for node in nodes[1:] for word in (":", *node)]
+        count, most = len(names), max(host.slots for host in self.hosts.members)
+        placed = [f"--ntasks={count}", f"--nodes={count}", "--ntasks-per-node=1", f"--nodelist={','.join(names)}"]
+        # In an allocation a step has all cores of its nodes, elsewhere those that it asks for.
+        cores = [] if "SLURM_JOB_ID" in environ else [f"--cpus-per-task={most}"]
+        node = self._node(BY_SLURM + ",".join(names), run, variables)
+        return ["srun", *placed, *cores, "--cpu-bind=none", "--kill-on-bad-exit=1", "--export=ALL", *node]
+
+    def _node(self, place: str, run: Sequence[str], variables: Mapping[str, str]) -> list[str]:
+        """Return the command that one node executes; see `node_command`."""
+        # `env` and not Python: some variables count when the interpreter starts.
+        assignments = [f"{name}={value}" for name, value in variables.items()]
+        slots = ",".join(str(host.slots) for host in self.hosts.members)
+        python = [sys.executable, "-P", "-m", "pretrain.launch.nodes.node_command"]
+        return ["env", *assignments, *python, place, slots, *run]
 
     def _first_host(self) -> str:
-        """Return the host of rank 0 as the others can reach it."""
+        """Return the first host as the others can reach it."""
         name = self.hosts.members[0].name.rpartition("@")[2]
         here = name in {"localhost", LOCALHOST} and len(self.hosts.members) > 1
         return socket.gethostname() if here else name
 
-    def _own_arguments(self) -> list[str]:
-        # The ssh check is pdsh's business, but DeepSpeed makes it for every launcher.
-        if self.launcher == OPENMPI:
-            # mpirun binds a rank, with all its threads, to one core where there are two ranks.
-            return ["--no_ssh_check", "--launcher_args=--bind-to none"]
-        if self.launcher == SLURM:
-            # By itself DeepSpeed tells srun how many ranks, but not where (multinode_runner.py:400).
-            names = "@".join(host.name for host in self.hosts.members)
-            tasks = f"--launcher_args=--ntasks-per-node={self.hosts.members[0].slots}"
-            return ["--no_ssh_check", "--include", names, tasks]
-        return []
+    def _first_address(self) -> str:
+        """Return the first address that the first host has, as it says over ssh."""
+        host = self.hosts.members[0].name
+        command = ["ssh", "-o", "BatchMode=yes", host, "hostname", "-I"]
+        try:
+            done = subprocess.run(
+                command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_SSH_TIMEOUT, check=False
+            )
+            addresses, reason = done.stdout.split(), done.stderr.strip().splitlines()[-1:]
+        except subprocess.TimeoutExpired:
+            addresses, reason = [], [f"no answer within {_SSH_TIMEOUT} s"]
+        if not addresses:
+            why = f" ({reason[0]})" if reason else ""
+            msg = (
+                f"--launcher pdsh: `ssh {host} hostname -I` gave no address{why}.\n"
+                "ssh must reach every host without a password; or set MASTER_ADDR to an address of the first host."
+            )
+            raise LaunchError(msg)
+        return addresses[0]
 
-    def _rank_command(self, folder: Path) -> list[str]:
-        paths = [str(RANK), str(folder)]
-        for path in (*paths, str(Path.cwd()), sys.executable):
-            if self.launcher == PDSH and not _PLAIN.fullmatch(path):
-                msg = (
-                    f"--launcher pdsh: DeepSpeed hands paths to a shell as they are, and '{path}' is read otherwise "
-                    f"there.\nUse a path of letters, digits and _@+=:,.-, or pass --launcher {OPENMPI} or {SLURM}."
-                )
-                raise LaunchError(msg)
-        return paths
+
+def _for_pdsh(word: str) -> str:
+    """Quote a word for the shells of the hosts, and for pdsh, which replaces %n, %h and %u."""
+    return word if word == _PDSH_RANK else shlex.quote(word).replace("%", "%%")

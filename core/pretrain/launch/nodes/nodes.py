@@ -1,10 +1,13 @@
-"""How many nodes a run has, and where they meet."""
+"""The number of nodes of a run, and their rendezvous."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from pretrain.errors import LaunchError
+
+HOSTFILE_NODE = "PRETRAIN_HOSTFILE_NODE"
+"""Environment variable that is set on the nodes that `--hostfile` starts."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -15,19 +18,21 @@ class Nodes:
         count: number of nodes; the same command is given on each.
         rendezvous: "HOST:PORT" where they meet, HOST being one of them; None for a single node.
         rank: of this node; None: HOST is node 0, the others count in the order of arrival.
+        of_hostfile: `--hostfile` started this node: its launcher joins the rendezvous too, also that of a single node.
     """
 
     count: int = 1
     rendezvous: str | None = None
     rank: int | None = None
+    of_hostfile: bool = False
 
     def __post_init__(self) -> None:
-        if self.count == 1 and (self.rendezvous is not None or self.rank is not None):
+        if self.count == 1 and not self.of_hostfile and (self.rendezvous is not None or self.rank is not None):
             msg = "--rdzv and --node-rank have no effect on one node.\nPass --nnodes N as well, or leave them out."
             raise LaunchError(msg)
         if self.count > 1 and self.rendezvous is None:
             msg = (
-                f"--nnodes {self.count} needs a meeting point: --rdzv HOST:PORT.\n"
+                f"--nnodes {self.count} needs a rendezvous: --rdzv HOST:PORT.\n"
                 "Give the same command on every node; HOST is one of them, PORT is free there."
             )
             raise LaunchError(msg)
@@ -36,7 +41,7 @@ class Nodes:
             raise LaunchError(msg)
 
     def endpoint(self) -> tuple[str, int]:
-        """Return host and port of the meeting point.
+        """Return host and port of the rendezvous.
 
         Raises:
             LaunchError: it is not written HOST:PORT.

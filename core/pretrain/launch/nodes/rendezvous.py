@@ -1,8 +1,9 @@
-"""Several nodes that start their own ranks: they meet, count their ranks, and tell each other of a failure."""
+"""The rendezvous of nodes that start their own ranks: they count their ranks and report failures over a TCP store."""
 
 from __future__ import annotations
 
 import json
+import signal
 import socket
 import time
 from contextlib import suppress
@@ -20,17 +21,23 @@ if TYPE_CHECKING:
     from pretrain.launch.nodes.nodes import Nodes
     from pretrain.launch.world import World
 
-_ARRIVAL = timedelta(minutes=15)
-_CONSEQUENCE = 5.0
-_FAREWELL = 30.0
-"""Seconds that the node which serves the meeting waits for the others when it has finished."""
+LAUNCHER, STOP, FAILURE, GONE = "launcher", "stop", "failure", "gone"
+"""Keys of the store: the launcher of a hostfile has joined; its stop request; the first failure; who has left."""
+
+_TIMEOUT = timedelta(minutes=15)
+_LAUNCHER_TIMEOUT = timedelta(minutes=1)
+_PERIOD = 0.2
+_CAUSE_TIMEOUT = 5.0
+"""Seconds that a node whose ranks only lost a peer waits for the failure of that peer's node."""
+_LEAVE_TIMEOUT = 30.0
+"""Seconds that the node which serves the store waits for the others when it has finished."""
 
 
-class Meeting:
-    """This node's seat among the nodes of a run."""
+class Rendezvous:
+    """The rendezvous, as one of its nodes sees it."""
 
     def __init__(self, nodes: Nodes) -> None:
-        """Join, waiting for the node that serves the meeting.
+        """Join, waiting for the node that serves the store.
 
         Raises:
             LaunchError: it does not come, a node number is taken twice, or there are more nodes than said.
@@ -38,10 +45,11 @@ class Meeting:
         self._nodes = nodes
         self._host, port = nodes.endpoint()
         self._serves = nodes.rank == 0 if nodes.rank is not None else _is_here(self._host)
+        self._signals_passed_on = 0
         try:
             self._store = self._open(port)
         except DistError as exc:
-            msg = f"--rdzv {nodes.rendezvous}: no meeting with the other nodes ({str(exc).splitlines()[0]})."
+            msg = f"--rdzv {nodes.rendezvous}: no rendezvous with the other nodes ({str(exc).splitlines()[0]})."
             raise LaunchError(msg) from exc
         self._rank = nodes.rank if nodes.rank is not None else 0 if self._serves else self._store.add("arrived", 1)
         if self._rank >= nodes.count or self._store.add(f"taken/{self._rank}", 1) > 1:
@@ -51,64 +59,110 @@ class Meeting:
             )
             raise LaunchError(msg)
 
+    def wait_for_launcher(self) -> None:
+        """Wait for the launcher of the hostfile.
+
+        Raises:
+            LaunchError: it did not join within a minute: it has ended, or cannot reach the rendezvous.
+        """
+        msg = (
+            f"--hostfile: the launcher did not join the rendezvous {self._nodes.rendezvous} within "
+            f"{_LAUNCHER_TIMEOUT.seconds} s: it has ended, or cannot reach it.\n"
+            "Set MASTER_ADDR (and MASTER_PORT) to an address of the first host that the launcher and all hosts reach."
+        )
+        self._wait([LAUNCHER], _LAUNCHER_TIMEOUT, msg)
+
     def worlds(self, local_world_size: int) -> list[World]:
         """Return the places of this node's ranks; nodes may have different numbers of them.
 
         Raises:
-            LaunchError: a node did not come within 15 minutes.
+            LaunchError: a node did not come within 15 minutes, or failed before it came.
         """
         self._store.set(f"ranks/{self._rank}", str(local_world_size))
         if self._rank == 0:
             self._store.set("port", str(free_port()))
         keys = [f"ranks/{node}" for node in range(self._nodes.count)]
-        try:
-            self._store.wait([*keys, "port"], _ARRIVAL)
-        except DistError as exc:
-            msg = f"--rdzv {self._nodes.rendezvous}: not all {self._nodes.count} nodes have come within {_ARRIVAL}."
-            raise LaunchError(msg) from exc
+        msg = f"--rdzv {self._nodes.rendezvous}: not all {self._nodes.count} nodes have come within {_TIMEOUT}."
+        self._wait([*keys, "port"], _TIMEOUT, msg)
         sizes = [int(self._store.get(key)) for key in keys]
         return node_worlds(sizes, self._rank, self._host, int(self._store.get("port")))
 
-    def settle(self, failure: Failure) -> Failure:
-        """Return why the run failed, given why the ranks of this node did, and let the other nodes know.
+    def report(self, failure: Failure) -> Failure:
+        """Report why the ranks of this node failed, and return why the run failed.
 
-        Ranks that only lost a peer wait a moment for the node that knows more.
+        Ranks that only lost a peer wait a moment for the report of that peer's node.
         """
-        deadline = time.monotonic() + _CONSEQUENCE
+        deadline = time.monotonic() + _CAUSE_TIMEOUT
         while failure.lost_peer and time.monotonic() < deadline:
-            if told := self.heard():
-                return told
+            if reported := self.poll():
+                return reported
             time.sleep(0.1)
         with suppress(DistError):
-            self._store.compare_set("failure", "", json.dumps(asdict(failure)))
+            self._store.compare_set(FAILURE, "", json.dumps(asdict(failure)))
         return failure
 
-    def heard(self) -> Failure | None:
-        """Return the failure that a node has told, or None."""
+    def poll(self) -> Failure | None:
+        """Return the failure that a node has reported, or None.
+
+        A stop request of the hostfile's launcher becomes that signal in this process.
+        """
         try:
-            return Failure(**json.loads(self._store.get("failure"))) if self._store.check(["failure"]) else None
+            self._pass_on_stop()
+            return Failure(**json.loads(self._store.get(FAILURE))) if self._store.check([FAILURE]) else None
         except DistError:  # The serving node has left: its ranks are gone, and those here will say so.
             return None
 
-    def leave(self) -> None:
-        """Go; the serving node waits until the others have gone, so that they can hear why."""
+    def leave(self, exit_code: int = 0) -> None:
+        """Leave; the serving node waits until the others have left, so that they can read every report.
+
+        Args:
+            exit_code: of this node, for the launcher of a hostfile.
+        """
         with suppress(DistError):
-            gone = self._store.add("gone", 1)
-            deadline = time.monotonic() + _FAREWELL
-            while self._serves and gone < self._nodes.count and time.monotonic() < deadline:
+            self._store.set(ended_key(self._rank), str(exit_code))
+            gone = self._store.add(GONE, 1)
+            members = self._nodes.count + self._nodes.of_hostfile
+            deadline = time.monotonic() + _LEAVE_TIMEOUT
+            while self._serves and gone < members and time.monotonic() < deadline:
                 time.sleep(0.1)
-                gone = self._store.add("gone", 0)
+                gone = self._store.add(GONE, 0)
 
     def _open(self, port: int) -> TCPStore:
         if self._serves:
             try:
-                return TCPStore(self._host, port, is_master=True, timeout=_ARRIVAL, wait_for_workers=False)
+                return TCPStore(self._host, port, is_master=True, timeout=_TIMEOUT, wait_for_workers=False)
             except DistError:
                 # Two nodes on one machine: the other one came first.
                 if self._nodes.rank is not None:
                     raise
                 self._serves = False
-        return TCPStore(self._host, port, is_master=False, timeout=_ARRIVAL, wait_for_workers=False)
+        return TCPStore(self._host, port, is_master=False, timeout=_TIMEOUT, wait_for_workers=False)
+
+    def _wait(self, keys: list[str], timeout: timedelta, msg: str) -> None:
+        """Wait for keys; raise LaunchError after the timeout, or with the failure that another node reports."""
+        deadline = time.monotonic() + timeout.total_seconds()
+        try:
+            while not self._store.check(keys):
+                if reported := self.poll():
+                    raise LaunchError(str(reported))
+                if time.monotonic() > deadline:
+                    raise LaunchError(msg)
+                time.sleep(_PERIOD)
+        except DistError as exc:
+            raise LaunchError(msg) from exc
+
+    def _pass_on_stop(self) -> None:
+        if not self._nodes.of_hostfile or not self._store.check([STOP]):
+            return
+        number, times = json.loads(self._store.get(STOP))
+        while self._signals_passed_on < times:
+            self._signals_passed_on += 1
+            signal.raise_signal(number)
+
+
+def ended_key(node: int) -> str:
+    """Return the key of a node's exit code."""
+    return f"ended/{node}"
 
 
 def _is_here(host: str) -> bool:

@@ -61,7 +61,7 @@ class Processes:
     def failures(self) -> list[Failure]:
         """Return why the failed ranks ended."""
         return [
-            Failure.read(child.failure_file) or Failure.without_a_word(child.rank, code)
+            Failure.read(child.failure_file) or Failure.from_exit_code(child.rank, code)
             for child in self._children
             if (code := child.process.poll())
         ]
@@ -98,5 +98,5 @@ def _environment(world: World) -> dict[str, str]:
         **default_variables(world.local_world_size),
         **os.environ,
         **world.environment(),
-        COMMAND: shlex.join(sys.argv),
+        COMMAND: os.environ.get(COMMAND) or shlex.join(sys.argv),
     }

@@ -65,7 +65,7 @@ class Failure:
         )
 
     @classmethod
-    def without_a_word(cls, rank: int, returncode: int) -> Failure:
+    def from_exit_code(cls, rank: int, returncode: int) -> Failure:
         """Describe a rank that wrote nothing; `returncode` as of `subprocess.Popen`: negative is a signal."""
         if returncode >= 0:
             text = f"It ended with exit code {returncode} and no Python error: look at its output above."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from pretrain.launch.job import Job
-from pretrain.launch.processes.failure import Failure
+from pretrain.launch.processes.failure import CRASH, Failure
 from pretrain.launch.processes.parent_exit import die_with
 from pretrain.launch.schedulers.detection import current_world
 
@@ -36,7 +37,7 @@ def train(job: Job, world: World, failure_file: Path) -> None:
         _train(job, world, failure_file)
     except KeyboardInterrupt:  # perhaps while a failure, which may be the interruption's consequence, is described
         code = 128 + signal.SIGINT
-        _leave(Failure.without_a_word(world.rank, code), failure_file, code)
+        _leave(Failure.from_exit_code(world.rank, code), failure_file, code)
 
 
 def _train(job: Job, world: World, failure_file: Path) -> None:
@@ -45,6 +46,12 @@ def _train(job: Job, world: World, failure_file: Path) -> None:
     except Exception as error:  # noqa: BLE001  whatever it is, the launcher shows it
         failure = Failure.of(error, world.rank, with_traceback=_traceback_wanted())
         _leave(failure, failure_file, failure.exit_code)
+    except SystemExit as ended:  # rank 0 could not prepare the run: it says why, perhaps on another node
+        code = ended.code if isinstance(ended.code, int) else CRASH
+        if code:
+            failure = Failure.from_exit_code(world.rank, code)
+            _leave(dataclasses.replace(failure, lost_peer=True), failure_file, code)
+        raise
 
 
 def _traceback_wanted() -> bool:

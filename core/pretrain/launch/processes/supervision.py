@@ -51,7 +51,7 @@ class _Stop:
     times: int = 0
 
 
-def supervise(ranks: Ranks, heard: Callable[[], Failure | None] | None = None) -> Failure | None:
+def supervise(ranks: Ranks, poll: Callable[[], Failure | None] | None = None) -> Failure | None:
     """Wait until all ranks have ended.
 
     Ctrl-C, SIGTERM or SIGHUP is passed on to the ranks, which save and leave as the training decides; a second one
@@ -59,7 +59,7 @@ def supervise(ranks: Ranks, heard: Callable[[], Failure | None] | None = None) -
 
     Args:
         ranks: all of them, or those of this node.
-        heard: asks, once a second, whether another node has failed; then the ranks here are ended.
+        poll: called once a second; returns why another node has failed, or None. A failure ends the ranks here.
 
     Returns:
         why the run failed; None if it did not, or if it ended because it was asked to.
@@ -68,7 +68,7 @@ def supervise(ranks: Ranks, heard: Callable[[], Failure | None] | None = None) -
         SystemExit: the ranks were stopped by a signal before they could leave by themselves; 128 + its number.
     """
     with _passing_on(ranks) as stop:
-        elsewhere = _until_something_happens(ranks, stop, heard or (lambda: None))
+        elsewhere = _until_something_happens(ranks, stop, poll or (lambda: None))
         if stop.times < 2 and ranks.failures():
             _wait(ranks, _GRACE)
         failures = ranks.failures() + ([elsewhere] if elsewhere else [])
@@ -98,14 +98,14 @@ def _passing_on(ranks: Ranks) -> Iterator[_Stop]:
             signal.signal(number, handler)
 
 
-def _until_something_happens(ranks: Ranks, stop: _Stop, heard: Callable[[], Failure | None]) -> Failure | None:
-    """Wait for the end of all ranks, the failure of one, or a second signal; return what another node has told."""
+def _until_something_happens(ranks: Ranks, stop: _Stop, poll: Callable[[], Failure | None]) -> Failure | None:
+    """Wait for the end of all ranks, the failure of one, or a second signal; return another node's failure."""
     asked = time.monotonic()
     while ranks.running() and not ranks.failures() and stop.times < 2:
         time.sleep(_PERIOD)
         if time.monotonic() - asked > 1:
             asked = time.monotonic()
-            if elsewhere := heard():
+            if elsewhere := poll():
                 return elsewhere
     return None
 

@@ -62,6 +62,19 @@ def first_host(nodelist: str) -> str:
     return next(hosts(nodelist))
 
 
+def node_name(environ: Mapping[str, str]) -> str:
+    """Return the name of this node of a Slurm step.
+
+    Raises:
+        LaunchError: a variable of Slurm is missing or cannot be read.
+    """
+    names, node = list(hosts(_nodelist(environ))), integer_variable(environ, "SLURM_NODEID")
+    if node >= len(names):
+        msg = f"this is node {node} of the Slurm step, but its node list has {len(names)}: {', '.join(names)}."
+        raise LaunchError(msg)
+    return names[node]
+
+
 _RANGE = r"\d+(?:-\d+)?"
 _NAME = rf"(?:[A-Za-z0-9_.-]|\[{_RANGE}(?:,{_RANGE})*\])+"
 

@@ -1,0 +1,47 @@
+"""Start of a node on every host of a hostfile, and their end."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pretrain.launch.nodes.exported_variables import exported_variables, warn_of_own_variables
+from pretrain.launch.processes.supervision import supervise
+from pretrain.launch.run_directory.directory import check_run_dir, holds_run
+from pretrain.plugins.host.discovery import find_backend
+from pretrain.plugins.host.manager import load_alone
+
+if TYPE_CHECKING:
+    from pretrain.launch.job import Job
+    from pretrain.launch.nodes.launchers import Hosted
+    from pretrain.launch.processes.failure import Failure
+
+
+def start_hosts(hosted: Hosted, job: Job) -> Failure | None:
+    """Check what can be checked here, and run the job on every host; rank 0 will prepare the run.
+
+    Returns and raises as `pretrain.launch.start.start`.
+    """
+    hosted.require()
+    run_dir = Path(job.run_dir) if job.run_dir else None
+    resume = run_dir is not None and holds_run(run_dir) if job.auto_resume else job.resume
+    check_run_dir(run_dir, resume=resume, auto=job.auto_resume)
+    return run_on_hosts(hosted, job)
+
+
+def run_on_hosts(hosted: Hosted, job: Job) -> Failure | None:
+    """Run `pretrain run --nnodes ...` on every host, and wait for all."""
+    backend = load_alone(find_backend(job.backend)).backend
+    variables = exported_variables(os.environ, backend)
+    warn_of_own_variables(os.environ, backend)
+    endpoint, count = hosted.endpoint(os.environ), len(hosted.hosts.members)
+    nodes = ["--nnodes", str(count), "--rdzv", ":".join(map(str, endpoint))]
+    run = [sys.executable, "-P", "-m", "pretrain.cli.main", *job.arguments(), *nodes]
+    # srun hands on every variable that it has.
+    environment = {name: value for name, value in os.environ.items() if name not in backend.own_variables}
+    from pretrain.launch.nodes.remote_nodes import RemoteNodes  # noqa: PLC0415  torch is slow; the checks come first
+
+    with RemoteNodes(hosted.command(run, variables, os.environ), endpoint, count, environment) as remote:
+        return supervise(remote)

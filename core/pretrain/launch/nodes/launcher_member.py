@@ -1,0 +1,81 @@
+"""The launcher of a hostfile as a member of its nodes' rendezvous: it asks them to stop, and reads how they ended."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from contextlib import suppress
+from datetime import timedelta
+
+from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined]
+
+from pretrain.launch.nodes.rendezvous import FAILURE, GONE, LAUNCHER, STOP, ended_key
+from pretrain.launch.processes.failure import Failure
+
+_PERIOD = 0.25
+_TIMEOUT = timedelta(seconds=30)
+
+
+class LauncherMember(threading.Thread):
+    """A thread of its own: a node that does not answer must not keep the launcher from handling signals.
+
+    Attributes:
+        joined: the rendezvous is there, and the launcher has joined it.
+        failure: why the run failed, as the nodes report it; None so far.
+        exit_codes: of all nodes, once all have ended; None before.
+    """
+
+    def __init__(self, host: str, port: int, nodes: int) -> None:
+        """Describe the rendezvous; `start` joins it as soon as it is there."""
+        super().__init__(daemon=True, name="rendezvous")
+        self.joined = False
+        self.failure: Failure | None = None
+        self.exit_codes: list[int] | None = None
+        self._endpoint = (host, port)
+        self._ended_keys = [ended_key(node) for node in range(nodes)]
+        self._request = ""
+        self._request_sent = ""
+        self._closed = threading.Event()
+
+    def stop_nodes(self, number: int, times: int) -> None:
+        """Ask every node to act as if it had got the signal so many times."""
+        self._request = json.dumps([int(number), times])
+
+    def close(self) -> None:
+        """Leave the rendezvous soon."""
+        self._closed.set()
+
+    def run(self) -> None:
+        """Join, exchange requests for reports, and leave."""
+        store = self._join()
+        if store is None:
+            return
+        with suppress(DistError):
+            while self.exit_codes is None and not self._closed.is_set():
+                self._exchange(store)
+                self._closed.wait(_PERIOD)
+            self._exchange(store)
+            store.add(GONE, 1)
+
+    def _join(self) -> TCPStore | None:
+        while not self._closed.is_set():
+            # A connection of our own first: the store's waits for its timeout, whatever happens meanwhile.
+            with suppress(OSError, DistError):
+                socket.create_connection(self._endpoint, timeout=5).close()
+                store = TCPStore(*self._endpoint, is_master=False, timeout=_TIMEOUT, wait_for_workers=False)
+                store.set(LAUNCHER, "joined")
+                self.joined = True
+                return store
+            self._closed.wait(_PERIOD)
+        return None
+
+    def _exchange(self, store: TCPStore) -> None:
+        if self._request != self._request_sent:
+            self._request_sent = self._request
+            store.set(STOP, self._request_sent)
+        ended = store.check(self._ended_keys)
+        if self.failure is None and store.check([FAILURE]):
+            self.failure = Failure(**json.loads(store.get(FAILURE)))
+        if ended and self.exit_codes is None:
+            self.exit_codes = [int(store.get(key)) for key in self._ended_keys]

@@ -1,0 +1,100 @@
+"""The nodes of a hostfile, as the process sees them that starts them: a launcher program and a rendezvous."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from contextlib import suppress
+from typing import TYPE_CHECKING, Self
+
+from pretrain.launch.nodes.launcher_member import LauncherMember
+from pretrain.launch.processes.failure import USER_ERROR, Failure
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_END_TIMEOUT = 15.0
+"""Seconds that the nodes get to end, and the launcher program to notice it, before it is killed."""
+
+
+class RemoteNodes:
+    """Started on entering the with-block; none is left when it ends, unless a host does not answer any more."""
+
+    def __init__(
+        self, command: Sequence[str], endpoint: tuple[str, int], nodes: int, environment: Mapping[str, str]
+    ) -> None:
+        """Describe the launcher program and the rendezvous of the nodes that it starts.
+
+        Args:
+            command: pdsh, mpirun or srun with its arguments.
+            endpoint: host and port of the rendezvous.
+            nodes: their number.
+            environment: of the program.
+        """
+        self._command = command
+        self._environment = environment
+        self._member = LauncherMember(*endpoint, nodes)
+        self._stop_signal = 0
+
+    def __enter__(self) -> Self:
+        # A session of its own: Ctrl-C reaches this process only, which has the nodes save and leave.
+        self._program = subprocess.Popen(
+            self._command, env=self._environment, stdin=subprocess.DEVNULL, start_new_session=True
+        )
+        self._member.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        self._member.close()
+        self._member.join(_END_TIMEOUT)
+
+    def running(self) -> bool:
+        """Say whether the launcher program still runs."""
+        return self._program.poll() is None
+
+    def failures(self) -> list[Failure]:
+        """Return why the nodes, or the launcher program, have ended."""
+        if self._member.failure is not None:
+            return [self._member.failure]
+        if self._stop_signal and not self._member.joined:  # there is nothing to save yet
+            return [Failure.from_exit_code(0, 128 + self._stop_signal)]
+        code = self._program.poll()
+        return [] if code is None else self._judge(code)
+
+    def send(self, number: int) -> None:
+        """Have every node pass the signal on to its ranks."""
+        self._stop_signal = number
+        self._member.stop_nodes(number, 1)
+
+    def kill(self) -> None:
+        """End every node at once, then if need be the launcher program."""
+        if self._has_ended(0):
+            return
+        self._member.stop_nodes(self._stop_signal or signal.SIGTERM, 2)
+        # Nodes that hang, or were never reached, are left to the program's own way of ending them.
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            if self._has_ended(_END_TIMEOUT):
+                return
+            with suppress(ProcessLookupError):
+                os.killpg(self._program.pid, number)
+        self._program.wait()
+
+    def _has_ended(self, seconds: float) -> bool:
+        with suppress(subprocess.TimeoutExpired):
+            self._program.wait(seconds)
+        return self._program.returncode is not None
+
+    def _judge(self, code: int) -> list[Failure]:
+        """Return the failures that follow from exit codes: of the nodes, and of the launcher program."""
+        codes = self._member.exit_codes
+        if codes and any(codes):
+            return [Failure.from_exit_code(0, next(filter(None, codes)))]
+        if codes and code == 0:
+            return []
+        text = (
+            f"{self._command[0]} ended with exit code {code} {'after' if codes else 'before'} the training was over.\n"
+            "The output above says why: a host that cannot be reached, or a node that was killed."
+        )
+        return [Failure(rank=0, when=0.0, exit_code=USER_ERROR, text=text)]
