@@ -1,4 +1,4 @@
-"""A training on the hosts of a hostfile, through DeepSpeed's launcher; both hosts are this machine."""
+"""A training on the hosts of a hostfile, reached by a fake pdsh; both hosts are this machine."""
 
 import signal
 import sys

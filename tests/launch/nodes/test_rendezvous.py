@@ -1,0 +1,69 @@
+"""A node of a hostfile and its launcher, in one process."""
+
+import signal
+from datetime import timedelta
+
+import pytest
+
+from launch.rank_processes import wait_for
+from pretrain.errors import LaunchError
+from pretrain.launch.nodes import rendezvous as module
+from pretrain.launch.nodes.launcher_member import LauncherMember
+from pretrain.launch.nodes.nodes import Nodes
+from pretrain.launch.nodes.rendezvous import Rendezvous
+from pretrain.launch.processes.failure import USER_ERROR, Failure
+from pretrain.launch.world import LOCALHOST, free_port
+
+
+@pytest.fixture
+def port():
+    return free_port()
+
+
+@pytest.fixture
+def node(port):
+    return Rendezvous(Nodes(count=1, rendezvous=f"{LOCALHOST}:{port}", rank=0, of_hostfile=True))
+
+
+@pytest.fixture
+def launcher(port):
+    member = LauncherMember(LOCALHOST, port, 1)
+    member.start()
+    yield member
+    member.close()
+    member.join(10)
+
+
+def test_a_node_does_not_start_without_its_launcher(node, monkeypatch):
+    monkeypatch.setattr(module, "_LAUNCHER_TIMEOUT", timedelta(seconds=0))
+    with pytest.raises(LaunchError, match=r"did not join the rendezvous 127.0.0.1:.*\nSet MASTER_ADDR"):
+        node.wait_for_launcher()
+
+
+def test_the_launcher_reads_the_failure_and_the_exit_code_before_the_node_leaves(node, launcher):
+    node.wait_for_launcher()
+    failure = Failure(rank=1, when=1.0, exit_code=USER_ERROR, text="no data")
+    assert node.report(failure) == failure
+    node.leave(USER_ERROR)
+    assert (launcher.failure, launcher.exit_codes) == (failure, [USER_ERROR])
+
+
+def test_a_stop_request_becomes_as_many_signals(node, launcher):
+    got = []
+    before = signal.signal(signal.SIGUSR1, lambda number, _: got.append(number))
+    try:
+        for times in (1, 2):
+            launcher.stop_nodes(signal.SIGUSR1, times)
+            wait_for(lambda times=times: node.poll() or len(got) == times, "the signal")
+        assert node.poll() is None
+        assert len(got) == 2
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    node.leave()
+
+
+def test_a_failure_of_another_node_ends_the_wait_for_all(port):
+    first = Rendezvous(Nodes(count=2, rendezvous=f"{LOCALHOST}:{port}", rank=0))
+    first.report(Failure(rank=0, when=1.0, exit_code=USER_ERROR, text="node1: no device"))
+    with pytest.raises(LaunchError, match="node1: no device"):
+        first.worlds(1)
