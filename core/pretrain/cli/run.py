@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from pretrain.launch.job import Job
     from pretrain.launch.plan import Plan
+    from pretrain.launch.world import World
 
 _COUNTS = "--nproc, --nnodes, --rdzv and --node-rank"
 
@@ -126,10 +127,7 @@ def command(
         return 0
     if plan.notice:
         click.echo(plan.notice)
-    if world is not None:
-        job.run(world)
-        return 0
-    return _start(plan, job)
+    return _start(plan, job, world)
 
 
 def _show(plan: Plan, run_dir: Path | None, *, resume: bool, auto: bool) -> None:
@@ -160,7 +158,10 @@ def _hosted(hostfile: Path | None, launcher: str | None, *, counted: bool) -> Ho
     return Hosted(hosts=read_hostfile(hostfile), launcher=launcher or LAUNCHERS[0])
 
 
-def _start(plan: Plan, job: Job) -> int:
+def _start(plan: Plan, job: Job, world: World | None) -> int:
+    if world is not None:
+        job.run(world)
+        return 0
     from pretrain.launch.start import start  # noqa: PLC0415
 
     failure = start(plan, job)
