@@ -21,7 +21,7 @@ HARDWARE = (
     r"gloo|\bxpus?\b|\b910"
 )
 HOST_MEMORY = "offload_optimizer: {device: cpu}"
-"""What DeepSpeed calls the memory of the host, whatever the device is."""
+"""DeepSpeed's name for the memory of the host, on any device."""
 
 SMALL = (
     "model.num_layers=2",

@@ -1,4 +1,4 @@
-"""What the ZeRO benchmarks count with, and that docs/zero.md shows the results that are kept."""
+"""The counts of the ZeRO benchmarks, and the results that docs/zero.md shows."""
 
 from __future__ import annotations
 
