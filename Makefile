@@ -25,13 +25,13 @@ test-cuda: venv
 # The ascend backend under the real torch_npu, on a simulated NPU: in processes of its own, since torch_npu changes torch.
 test-ascend: venv
 	backends/ascend/environment
-	OMP_NUM_THREADS=1 .venv-ascend/bin/python -m pytest --numprocesses 2 --dist loadgroup \
+	OMP_NUM_THREADS=1 .venv-ascend/bin/python -m pytest --numprocesses 2 --dist loadgroup -m "$(SELECTED)" \
 		backends/ascend/simulator/tests $(wildcard $(SIMULATED))
 
 # The same under the release that Huawei pairs with CANN 8.5.0; installs several GB.
 test-ascend-older: venv
 	backends/ascend/environment 2.9.0
-	OMP_NUM_THREADS=1 .venv-ascend-2.9.0/bin/python -m pytest --numprocesses 2 --dist loadgroup \
+	OMP_NUM_THREADS=1 .venv-ascend-2.9.0/bin/python -m pytest --numprocesses 2 --dist loadgroup -m "$(SELECTED)" \
 		backends/ascend/simulator/tests $(wildcard $(SIMULATED))
 
 lint: venv

@@ -21,6 +21,8 @@ def failed():
         "-q",
         "--tb=no",
         "-n0",
+        "-m",
+        "not full",
         "-k",
         "fusion_attention or scaled_masked or rms_norm or rotary_mul or swiglu or npu_gelu",
     ]
