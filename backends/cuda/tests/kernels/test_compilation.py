@@ -16,7 +16,9 @@ LEAST_SHARED_MEMORY = 99 * 1024
 """Bytes that a program can have on every architecture from 8.0 on; most have 163 KiB and more."""
 
 
-@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize(
+    "capability", [80, pytest.param(90, marks=pytest.mark.full)]
+)  # test_registers.py compiles for 90
 @pytest.mark.parametrize("operation", CALLS)
 def test_kernels_compile(operation, capability, tmp_path):
     variables = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
