@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PENDING = (
-    "backends/ascend/simulator/",
-    "backends/ascend/src/",
-    "backends/cuda/src/",
     "core/pretrain/cli/",
     "core/pretrain/launch/",
 )

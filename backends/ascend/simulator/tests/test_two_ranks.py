@@ -69,7 +69,7 @@ def test_the_backend_s_buffer_of_a_group_reaches_hccl(found):
 
 
 def test_torch_npu_drops_the_priority_of_a_group(found):
-    """So the backend offers none; should this fail, a release takes it."""
+    """The backend offers none for that reason; a failure means that a release takes it."""
     assert [result["priority after it was asked for"] for result in found] == [False, False]
 
 
