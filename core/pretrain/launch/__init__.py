@@ -1,1 +1,1 @@
-"""Who runs where: ranks that others started are used as they are, otherwise `pretrain` starts its own."""
+"""Launch of a run: ranks that another program started are used as they are, otherwise `pretrain` starts its own."""

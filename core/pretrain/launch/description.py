@@ -1,4 +1,4 @@
-"""What a plan comes to, in words: the output of --dry-run."""
+"""Description of a plan: the output of --dry-run."""
 
 from __future__ import annotations
 

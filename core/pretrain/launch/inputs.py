@@ -1,4 +1,4 @@
-"""The files that a run reads, looked at without starting it."""
+"""Checks of a run's input files before it starts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def require_inputs(recipe: Recipe, *, checkpoint: bool) -> None:
     Raises:
         PretrainError: one is missing or damaged, and what to do; of several, one line for each.
     """
-    problems = [problem for look in _looks(recipe, checkpoint=checkpoint) if (problem := _problem(look))]
+    problems = [problem for look in _checks(recipe, checkpoint=checkpoint) if (problem := _problem(look))]
     if len(problems) == 1:
         raise problems[0]
     if problems:
@@ -45,7 +45,7 @@ def built_inputs(recipe: Recipe) -> str:
     return f"data: the run builds {recipe.data.path}{tokenizer} from {recipe.data.corpus.source}, since they are absent"
 
 
-def _looks(recipe: Recipe, *, checkpoint: bool) -> Iterator[Callable[[], object]]:
+def _checks(recipe: Recipe, *, checkpoint: bool) -> Iterator[Callable[[], object]]:
     """Yield what opens each input, and raises if it cannot."""
     from pretrain.data.token_files.reading import TokenFile  # noqa: PLC0415  --help needs none of them
     from pretrain.data.tokenizers import load_tokenizer  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""What every rank of a run does: plain values, so that it travels to another process as JSON."""
+"""The job of every rank of a run: plain values, sent to other processes as JSON."""
 
 from __future__ import annotations
 

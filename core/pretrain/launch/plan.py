@@ -1,4 +1,4 @@
-"""What can be checked before anything is started or written."""
+"""Plan of a run: all checks before anything is started or written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a rank ended, told by the rank itself, and which of several ranks was the first."""
+"""Failures of ranks: description, file, and the root cause among several."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 USER_ERROR, CRASH = 2, 1
-"""Exit codes: something that the user can mend; anything else."""
+"""Exit codes: a user error; anything else."""
 
 _INTERRUPTED = {sign for number in (signal.SIGINT, signal.SIGTERM) for sign in (-number, 128 + number)}
 _LOST_PEER = re.compile(r"connection (was )?(closed|reset|refused)|broken pipe|gloo/transport", re.IGNORECASE)
 
-_WAITED = re.compile(r"(?:timed out (?:waiting|after)|wait timeout after) (\d+) ?(ms|s)", re.IGNORECASE)
-"""What gloo and torch's stores say of a rank that does not answer."""
+_TIMEOUT = re.compile(r"(?:timed out (?:waiting|after)|wait timeout after) (\d+) ?(ms|s)", re.IGNORECASE)
+"""Timeout messages of gloo and torch's stores."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,10 +51,10 @@ class Failure:
     def of(cls, error: BaseException, rank: int, *, with_traceback: bool) -> Failure:
         """Describe an exception: a known error by its message, anything else (or if asked) by its traceback.
 
-        A rank that has waited in vain for another one is known too: its traceback says nothing of that one.
+        A timeout of a wait for another rank is known too: its traceback says nothing of that rank.
         """
         known, lost_peer = isinstance(error, PretrainError), _is_lost_peer(error)
-        message = str(error) if known else _in_vain(str(error)) if lost_peer else ""
+        message = str(error) if known else _timeout_message(str(error)) if lost_peer else ""
         plain = bool(message) and not with_traceback
         return cls(
             rank=rank,
@@ -66,7 +66,7 @@ class Failure:
 
     @classmethod
     def from_exit_code(cls, rank: int, returncode: int) -> Failure:
-        """Describe a rank that wrote nothing; `returncode` as of `subprocess.Popen`: negative is a signal."""
+        """Describe a rank that left no failure file; `returncode` as of `subprocess.Popen`: negative is a signal."""
         if returncode >= 0:
             text = f"It ended with exit code {returncode} and no Python error: look at its output above."
         else:
@@ -78,7 +78,7 @@ class Failure:
 
     @property
     def expected(self) -> bool:
-        """Whether it is something that the user can mend."""
+        """Whether it is a user error."""
         return self.exit_code == USER_ERROR
 
     def write(self, path: Path) -> None:
@@ -101,7 +101,7 @@ class Failure:
 def root_cause(failures: Iterable[Failure]) -> Failure:
     """Return the failure to show: the first one that is not the consequence of another.
 
-    Of ranks that all say the same the lowest speaks.
+    Of equal texts, that of the lowest rank is taken.
     """
     ordered = sorted(failures, key=lambda failure: (failure.lost_peer, failure.when))
     return min((failure for failure in ordered if failure.text == ordered[0].text), key=lambda failure: failure.rank)
@@ -113,9 +113,9 @@ def _is_lost_peer(error: BaseException) -> bool:
     return of_torch or isinstance(error, ConnectionError) or bool(_LOST_PEER.search(str(error)))
 
 
-def _in_vain(text: str) -> str:
-    """Say in two lines that a rank has waited in vain; return "" for another error."""
-    waited = _WAITED.search(text)
+def _timeout_message(text: str) -> str:
+    """Return two lines about a timeout of a wait for another rank; "" for another error."""
+    waited = _TIMEOUT.search(text)
     if waited is None:
         return ""
     seconds = int(waited[1]) / (1000 if waited[2].lower() == "ms" else 1)

@@ -1,4 +1,4 @@
-"""A child that does not outlive its parent, however the parent ends."""
+"""Exit of a child process with its parent, also after kill -9."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import time
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
-def die_with(parent: int) -> None:
+def kill_on_parent_exit(parent: int) -> None:
     """Have this process killed as soon as its parent process is gone, kill -9 included.
 
     On Linux the kernel does it, elsewhere a thread that looks once a second.

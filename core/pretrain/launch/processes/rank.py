@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from pretrain.launch.job import Job
 from pretrain.launch.processes.failure import CRASH, Failure
-from pretrain.launch.processes.parent_exit import die_with
+from pretrain.launch.processes.parent_exit import kill_on_parent_exit
 from pretrain.launch.schedulers.detection import current_world
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ FAILURE_FILE = "PRETRAIN_FAILURE_FILE"
 
 def main() -> None:
     """Train, and leave the reason in the failure file if that fails."""
-    die_with(int(os.environ[PARENT]))
+    kill_on_parent_exit(int(os.environ[PARENT]))
     world = current_world()
     if world is None:
         msg = "pretrain.launch.processes.rank is started by pretrain itself; run `pretrain RECIPE` instead"

@@ -1,4 +1,4 @@
-"""Waiting for the ranks of this node: signals are passed on once, and one failure ends all."""
+"""Supervision of ranks: signals are passed on once, and one failure ends all."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def supervise(ranks: Ranks, poll: Callable[[], Failure | None] | None = None) ->
         SystemExit: the ranks were stopped by a signal before they could leave by themselves; 128 + its number.
     """
     with _passing_on(ranks) as stop:
-        elsewhere = _until_something_happens(ranks, stop, poll or (lambda: None))
+        elsewhere = _wait_for_event(ranks, stop, poll or (lambda: None))
         if stop.times < 2 and ranks.failures():
             _wait(ranks, _GRACE)
         failures = ranks.failures() + ([elsewhere] if elsewhere else [])
@@ -89,8 +89,8 @@ def _passing_on(ranks: Ranks) -> Iterator[_Stop]:
             ranks.send(signal.SIGTERM if number == signal.SIGHUP else number)
 
     # What was ignored before stays ignored: nohup, or a job that a script has put into the background.
-    heeded = [number for number in _STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, pass_on) for number in heeded}
+    handled = [number for number in _STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, pass_on) for number in handled}
     try:
         yield stop
     finally:
@@ -98,7 +98,7 @@ def _passing_on(ranks: Ranks) -> Iterator[_Stop]:
             signal.signal(number, handler)
 
 
-def _until_something_happens(ranks: Ranks, stop: _Stop, poll: Callable[[], Failure | None]) -> Failure | None:
+def _wait_for_event(ranks: Ranks, stop: _Stop, poll: Callable[[], Failure | None]) -> Failure | None:
     """Wait for the end of all ranks, the failure of one, or a second signal; return another node's failure."""
     asked = time.monotonic()
     while ranks.running() and not ranks.failures() and stop.times < 2:

@@ -1,4 +1,4 @@
-"""What has to be settled once per run before its ranks train: the run directory and the corpus."""
+"""Preparation of a run before its ranks train, once: the run directory and the corpus."""
 
 from __future__ import annotations
 

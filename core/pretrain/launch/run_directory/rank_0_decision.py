@@ -1,4 +1,4 @@
-"""One rank decides, the others follow, before there is a process group."""
+"""Decision of rank 0 for all ranks, before there is a process group."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
     from pretrain.launch.world import World
 
-_PATIENCE = timedelta(days=1)
+_DECISION_TIMEOUT = timedelta(days=1)
 """How long the others wait: building a corpus is part of what rank 0 does meanwhile."""
-_HEARING = 30.0
+_READ_TIMEOUT = 30.0
 
 
 def first_rank_decides(decide: Callable[[], str], world: World) -> str:
@@ -33,9 +33,9 @@ def first_rank_decides(decide: Callable[[], str], world: World) -> str:
     store = _store()
     if world.rank == 0:
         return _publish(decide, store, world.world_size - 1)
-    store.wait(["decision"], _PATIENCE)
+    store.wait(["decision"], _DECISION_TIMEOUT)
     decision = json.loads(store.get("decision"))
-    store.add("heard", 1)
+    store.add("read", 1)
     if decision is None:
         raise SystemExit(2)
     return str(decision)
@@ -47,8 +47,8 @@ def _publish(decide: Callable[[], str], store: Store, others: int) -> str:
     except BaseException:
         store.set("decision", json.dumps(None))
         # This rank serves the store and is about to end: the others must have read it by then.
-        deadline = time.monotonic() + _HEARING
-        while store.add("heard", 0) < others and time.monotonic() < deadline:
+        deadline = time.monotonic() + _READ_TIMEOUT
+        while store.add("read", 0) < others and time.monotonic() < deadline:
             time.sleep(0.05)
         raise
     store.set("decision", json.dumps(decision))
