@@ -49,6 +49,7 @@ def test_it_sees_what_the_interpreter_would_give_it(program, command, start_new_
     options = {
         "env": {"LC_ALL": "C.UTF-8", "PYTHONPATH": f"{program}:/nowhere"},
         "start_new_session": start_new_session,
+        "stdout": subprocess.PIPE,
     }
     forked, started = (
         json.loads(popen([sys.executable, *command], cwd=program, **options).communicate()[0])
