@@ -1,4 +1,4 @@
-"""Commands that answer for the flags of the programs whose place they take."""
+"""Commands whose errors translate the flags of other programs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pretrain.errors import did_you_mean
 
 
 class _Answering(click.Command):
-    """A command that says of every option it does not have what there is instead, of all at once."""
+    """A command whose error names the equivalent of every unknown option, all at once."""
 
     def answer(self, flag: str, values: list[str]) -> str:
         """Return what a flag is here; empty if it is not known."""

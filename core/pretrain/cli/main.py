@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _show(error: PretrainError | click.ClickException, cause: Exception | None = None) -> None:
-    """Print what the user can do something about, and the traceback (of the cause) only on demand."""
+    """Print a user error, or the traceback (of its cause) on demand."""
     if os.environ.get("PRETRAIN_TRACEBACK", "0") not in {"", "0"}:
         import traceback  # noqa: PLC0415  a tenth of the time of --help
 

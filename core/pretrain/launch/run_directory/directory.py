@@ -1,4 +1,4 @@
-"""The folder of one run."""
+"""Checks and creation of a run directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks that somebody else started: torchrun, DeepSpeed, Open MPI, Slurm, or what sets torchrun's variables."""
+"""Detection of ranks that another program started: by variables of torchrun, Open MPI or Slurm."""
 
 from __future__ import annotations
 
