@@ -1,4 +1,4 @@
-"""`pretrain backends`: what is installed, what can be used here, and how to get the rest."""
+"""`pretrain backends`: installed backends, their availability, and how to install the others."""
 
 from __future__ import annotations
 
@@ -71,5 +71,5 @@ def _kernels(installed: Installed) -> str:
 
 
 def _without_label(message: str, installed: Installed) -> str:
-    """Drop what the first two columns say already."""
+    """Drop values that the first two columns show already."""
     return message.removeprefix(installed.label).lstrip(": ")

@@ -32,7 +32,7 @@ class Commands(click.Group):
         return [name for name in COMMANDS if importlib.util.find_spec(f"pretrain.cli.{name}") is not None]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import a command; None if there is none of the name."""
+        """Import a command; None for an unknown name."""
         if cmd_name not in self.list_commands(ctx):
             return None
         command: click.Command = importlib.import_module(f"pretrain.cli.{cmd_name}").command
@@ -55,7 +55,7 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command that is called, or say which one was probably meant."""
+        """Find the command, or suggest the nearest name."""
         known = self.list_commands(ctx)
         if args[0] not in known:
             msg = f"'{args[0]}' is neither a command nor a recipe file.{did_you_mean(args[0], known)}"

@@ -1,4 +1,4 @@
-"""`pretrain data`: build, merge and look into token files."""
+"""`pretrain data`: build, merge and inspect token files."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _more(ctx: click.Context, _: click.Parameter, given: tuple[Path, ...]) -> No
 
 
 def _with_more(ctx: click.Context, parameter: click.Parameter, given: tuple[Path, ...]) -> tuple[Path, ...]:
-    """Return all inputs, however they were named; there must be one."""
+    """Return the inputs of all options; at least one is needed."""
     inputs = given + tuple(ctx.meta["inputs"])
     if not inputs and not ctx.resilient_parsing:
         raise click.MissingParameter(ctx=ctx, param=parameter)
@@ -92,7 +92,7 @@ def build(**options: Any) -> None:
 @click.option("--all-ids", is_flag=True, help="Look at every token id, not at a million of them.")
 @click.option("--repair", is_flag=True, help="Mend the index of files in which end-of-document tokens are not counted.")
 def inspect(*, prefix: Path, samples: int | None, all_ids: bool, repair: bool, **tokenizer: Any) -> None:
-    """Describe PREFIX.bin and PREFIX.idx and check that they are whole.
+    """Describe PREFIX.bin and PREFIX.idx and check that they are complete.
 
     With a tokenizer its ids and the ends of the documents are checked, too, and text is shown.
     """

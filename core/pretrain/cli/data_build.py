@@ -1,4 +1,4 @@
-"""What `pretrain data build` does and says."""
+"""`pretrain data build`: the build, its progress and its summary."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def build(
     dataset_impl: str | None,  # noqa: ARG001  the only kind there is
     force: bool,
 ) -> None:
-    """Build, show how far it is, and tell what was built.
+    """Build, show the progress, and print a summary.
 
     Raises:
         DataError: there is no name for the output, or the build fails.
@@ -71,7 +71,7 @@ def build(
 
 
 def _prefix(output_prefix: Path, json_key: str, shard: Shard | None) -> Path:
-    """Return Megatron's name of the files; a key may hold what a file's name cannot."""
+    """Return Megatron's name of the files; characters of a key that a file name cannot hold are replaced."""
     if not output_prefix.name:
         msg = f"--output-prefix is '{output_prefix}'; it must end in a name, as in data/corpus."
         raise DataError(msg)

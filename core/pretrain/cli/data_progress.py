@@ -1,4 +1,4 @@
-"""How far a build is: a bar on a terminal, elsewhere a line now and then."""
+"""Progress of a build: a bar on a terminal, elsewhere a line every half minute."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LINE_EVERY = 30.0
 
 @contextmanager
 def shown_progress() -> Iterator[Callable[[Progress], None]]:
-    """Give what `build_tokens` calls with its progress."""
+    """Yield the function that `build_tokens` calls with its progress."""
     if not sys.stderr.isatty():
         yield _Lines()
         return

@@ -1,4 +1,4 @@
-"""`pretrain explain`: which kernel each operation gets, and why not the others."""
+"""`pretrain explain`: the kernel of each operation, and the reasons against the others."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def command(recipe: Path, backend: str, device: str | None, overrides: tuple[str
 
 
 def _show_device(plugins: Plugins, recipe: Recipe) -> bool:
-    """Print whether the device is there and fit for precision and compiled layers; return whether it is there."""
+    """Print availability of the device and support for precision and compiled layers; return its availability."""
     from pretrain.model.requests import compute_dtype  # noqa: PLC0415
     from pretrain.plugins.backend import Unavailable  # noqa: PLC0415
     from pretrain.plugins.host.readiness import availability, require_compilation, require_dtype  # noqa: PLC0415
@@ -73,7 +73,7 @@ def _show_device(plugins: Plugins, recipe: Recipe) -> bool:
 
 
 def _show_vocab_size(recipe: Recipe) -> int:
-    """Return the number of entries of the tokenizer; print where it comes from unless it is the tokenizer's own."""
+    """Return the vocabulary size; print its source unless it is the tokenizer."""
     section = recipe.tokenizer
     named = [file for file in (section.vocab_file, section.merge_file, section.file) if file]
     absent = [file for file in named if not Path(file).exists()]

@@ -7,11 +7,11 @@ import click
 from pretrain.errors import did_you_mean
 
 
-class _Answering(click.Command):
-    """A command whose error names the equivalent of every unknown option, all at once."""
+class _TranslatingCommand(click.Command):
+    """Command whose error names the equivalents of all unknown options at once."""
 
     def answer(self, flag: str, values: list[str]) -> str:
-        """Return what a flag is here; empty if it is not known."""
+        """Return the equivalent of a flag; empty if it is unknown."""
         raise NotImplementedError
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -31,28 +31,28 @@ class _Answering(click.Command):
             raise click.UsageError("\n".join(lines), ctx) from error
 
 
-class RunCommand(_Answering):
+class RunCommand(_TranslatingCommand):
     """`pretrain run`, which knows the flags of Megatron-LM, Megatron-DeepSpeed and GPT-NeoX."""
 
     def answer(self, flag: str, values: list[str]) -> str:
-        """Return what a flag of a training is here."""
+        """Return the equivalent of a training flag."""
         from pretrain.recipe.dialects.megatron.answers import flag_of_run  # noqa: PLC0415  only for an error
 
         return flag_of_run(flag, values)
 
 
-class BuildCommand(_Answering):
+class BuildCommand(_TranslatingCommand):
     """`pretrain data build`, which knows the flags of preprocess_data.py."""
 
     def answer(self, flag: str, values: list[str]) -> str:  # noqa: ARG002  none is needed
-        """Return what a flag of a build is here."""
+        """Return the equivalent of a flag of preprocess_data.py."""
         from pretrain.recipe.dialects.megatron.answers import flag_of_build  # noqa: PLC0415  only for an error
 
         return flag_of_build(flag)
 
 
 def _flags(arguments: list[str]) -> dict[str, list[str]]:
-    """Return each long option with the words that follow it, or stand behind its "="."""
+    """Return each long option with its values, given as following words or after "="."""
     found: dict[str, list[str]] = {}
     values: list[str] = []
     for argument in arguments:

@@ -36,7 +36,7 @@ def commands() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line and exit: 0, 2 for a mistake of the user, 130 when interrupted.
+    """Run the command line and exit: 0, 2 for a user error, 130 when interrupted.
 
     Args:
         arguments: without the program's name; those of the process if None.

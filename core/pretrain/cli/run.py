@@ -131,7 +131,7 @@ def command(
 
 
 def _show(plan: Plan, run_dir: Path | None, *, resume: bool, auto: bool) -> None:
-    """Show what a run would be, and look at what it needs."""
+    """Show the plan of a run and check its input files (--dry-run)."""
     from pretrain.launch.description import describe  # noqa: PLC0415
     from pretrain.launch.inputs import require_inputs  # noqa: PLC0415
     from pretrain.launch.run_directory.directory import check_run_dir, holds_run  # noqa: PLC0415

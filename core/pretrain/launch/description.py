@@ -53,7 +53,7 @@ def _batch(recipe: Recipe, layout: Layout) -> str:
 
 
 def _size(recipe: Recipe) -> list[str]:
-    """Return parameters and FLOPs; these depend on the vocabulary, whose tokenizer may not be there yet."""
+    """Return parameters and FLOPs, if the tokenizer that they depend on exists already."""
     from pretrain.data.tokenizers import load_tokenizer  # noqa: PLC0415  only here
 
     try:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def require_inputs(recipe: Recipe, *, checkpoint: bool) -> None:
-    """Open the tokenizer and the token files; what `data.corpus` builds need not be there.
+    """Open the tokenizer and the token files; files that `data.corpus` builds may be missing.
 
     Args:
         recipe: of the run.
@@ -34,7 +34,7 @@ def require_inputs(recipe: Recipe, *, checkpoint: bool) -> None:
 
 
 def built_inputs(recipe: Recipe) -> str:
-    """Return what is not there yet because the run builds it; empty if nothing is."""
+    """Return the missing files that the run will build; empty if there are none."""
     if recipe.data.corpus is None or recipe.data.path is None:
         return ""
     from pretrain.data.corpus.recipe_corpus import is_complete  # noqa: PLC0415  few recipes build their corpus
@@ -46,7 +46,7 @@ def built_inputs(recipe: Recipe) -> str:
 
 
 def _checks(recipe: Recipe, *, checkpoint: bool) -> Iterator[Callable[[], object]]:
-    """Yield what opens each input, and raises if it cannot."""
+    """Yield a check for each input, which raises if the input cannot be opened."""
     from pretrain.data.token_files.reading import TokenFile  # noqa: PLC0415  --help needs none of them
     from pretrain.data.tokenizers import load_tokenizer  # noqa: PLC0415
 
@@ -65,7 +65,7 @@ def _require_checkpoint(load: str, save: bool | str) -> None:
 
 
 def _problem(look: Callable[[], object]) -> PretrainError | None:
-    """Return why an input cannot be used; None if it can."""
+    """Return the reason why an input cannot be used; None if it can."""
     try:
         look()
     except PretrainError as error:

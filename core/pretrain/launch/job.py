@@ -30,7 +30,7 @@ class TrainFn(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """One run, as each of its ranks is told.
+    """Run as its ranks receive it.
 
     Attributes:
         recipe: the recipe's file.
@@ -58,7 +58,7 @@ class Job:
 
     @classmethod
     def from_json(cls, text: str) -> Job:
-        """Read what `to_json` wrote."""
+        """Return the job of a line that `to_json` made."""
         values = json.loads(text)
         return cls(**{**values, "overrides": tuple(values["overrides"])})
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """A recipe, a device that is there, and the number of ranks.
+    """Plan of a run: recipe, device and number of ranks.
 
     Attributes:
         recipe: valid, and fitting the number of ranks where that is known.
@@ -100,7 +100,7 @@ def make_plan(
 
 
 def _default_nproc(recipe: Recipe, devices: int | None, nodes: int) -> tuple[int, str]:
-    """Return the most ranks of a node, taken as equal to the others, that fit the recipe, and what to say about it."""
+    """Return the largest number of ranks per node that fits the recipe, with equal nodes, and a notice about it."""
     if not devices:
         return -(-recipe.model_parallel_size // nodes), ""
     fitting = next((nproc for nproc in range(devices, 0, -1) if _fits(recipe, nproc * nodes)), devices)
@@ -143,7 +143,7 @@ def make_hosted_plan(path: Path, overrides: tuple[str, ...], backend_name: str, 
 
 
 def _device(backend: Installed, *, needs_device: bool) -> tuple[Plugins, str]:
-    """Import the backend, which is slow, only after the recipe has been read; return it, and why it has no device."""
+    """Import the backend, which is slow, after the recipe was read; return it, and the reason if it has no device."""
     from pretrain.plugins.host.manager import load_alone  # noqa: PLC0415
     from pretrain.plugins.host.readiness import require_device  # noqa: PLC0415
 

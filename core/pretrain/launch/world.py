@@ -1,4 +1,4 @@
-"""One rank's place among all ranks of a run."""
+"""Place of a rank among all ranks of a run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PORTS = range(10_000, 30_000)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class World:
-    """The place of one process among all processes of a run.
+    """Place of a process among all processes of a run.
 
     Attributes:
         rank: of all ranks.
@@ -66,7 +66,7 @@ def node_worlds(sizes: list[int], node: int, host: str, port: int) -> list[World
 
 
 def free_port() -> int:
-    """Return a TCP port that nobody listens on right now, and that the system gives nobody who asks for any."""
+    """Return a TCP port that is free now, outside the system's ephemeral range."""
     numbers = random.SystemRandom()  # the seed of `random` may be the same in many processes
     while True:
         port = numbers.choice(_PORTS)
@@ -76,5 +76,5 @@ def free_port() -> int:
 
 
 def port_of(job: int) -> int:
-    """Return the port of a job's number: the same on all hosts without a word between them, another for most jobs."""
+    """Return a port derived from a job's number: the same on all hosts, different for most jobs."""
     return _PORTS[job % len(_PORTS)]

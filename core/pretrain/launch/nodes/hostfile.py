@@ -1,4 +1,4 @@
-"""The hosts of a run, read from DeepSpeed's hostfile before anything is started."""
+"""Hosts of a run, from a hostfile in DeepSpeed's format."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NEARLY = re.compile(r"([^\s\[\],#:=]+)(?:(?:\s+|:)(?:slots?\s*[=:]?\s*)?(\d+))?
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """One line of the hostfile.
+    """Line of the hostfile.
 
     Attributes:
         name: as ssh, srun or mpirun know it.
@@ -33,7 +33,7 @@ class Host:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hosts:
-    """All hosts of a run, in the order of their ranks.
+    """Hosts of a run in the order of their ranks.
 
     Attributes:
         file: where they are written.

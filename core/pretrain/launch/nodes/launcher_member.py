@@ -18,7 +18,7 @@ _TIMEOUT = timedelta(seconds=30)
 
 
 class LauncherMember(threading.Thread):
-    """A thread of its own: a node that does not answer must not keep the launcher from handling signals.
+    """Thread that talks to the nodes: a node that does not answer must not block the launcher's signal handling.
 
     Attributes:
         joined: the rendezvous is there, and the launcher has joined it.
@@ -39,7 +39,7 @@ class LauncherMember(threading.Thread):
         self._closed = threading.Event()
 
     def stop_nodes(self, number: int, times: int) -> None:
-        """Ask every node to act as if it had got the signal so many times."""
+        """Ask every node to act as if it had received the signal `times` times."""
         self._request = json.dumps([int(number), times])
 
     def close(self) -> None:

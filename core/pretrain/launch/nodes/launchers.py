@@ -41,7 +41,7 @@ _SSH_TIMEOUT = 60
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hosted:
-    """Hosts, and the launcher that starts a node on each.
+    """Hosts of a run and the launcher that starts a node on each.
 
     Attributes:
         hosts: of the run.
@@ -52,7 +52,7 @@ class Hosted:
     launcher: str
 
     def require(self) -> None:
-        """Pass when the launcher can be called here.
+        """Check that the launcher program is installed here.
 
         Raises:
             LaunchError: a program that it needs is not installed.
@@ -123,7 +123,7 @@ class Hosted:
         return socket.gethostname() if here else name
 
     def _first_address(self) -> str:
-        """Return the first address that the first host has, as it says over ssh."""
+        """Return the first address of the first host, asked over ssh."""
         host = self.hosts.members[0].name
         command = ["ssh", "-o", "BatchMode=yes", host, "hostname", "-I"]
         try:

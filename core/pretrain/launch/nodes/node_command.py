@@ -20,7 +20,7 @@ BY_SLURM = "slurm="
 
 
 def main() -> None:
-    """Become the command."""
+    """Replace this process by the command."""
     _, place, slots, *words = sys.argv
     try:
         rank = node_rank(place, os.environ)

@@ -1,4 +1,4 @@
-"""The nodes of a hostfile, as the process sees them that starts them: a launcher program and a rendezvous."""
+"""Nodes of a hostfile from the starting process: a launcher program and a rendezvous."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _END_TIMEOUT = 15.0
 
 
 class RemoteNodes:
-    """Started on entering the with-block; none is left when it ends, unless a host does not answer any more."""
+    """Nodes that are started on entering a with-block; none is left when it ends, unless a host does not answer."""
 
     def __init__(
         self, command: Sequence[str], endpoint: tuple[str, int], nodes: int, environment: Mapping[str, str]
@@ -55,7 +55,7 @@ class RemoteNodes:
         return self._program.poll() is None
 
     def failures(self) -> list[Failure]:
-        """Return why the nodes, or the launcher program, have ended."""
+        """Return the failures of the nodes and of the launcher program."""
         if self._member.failure is not None:
             return [self._member.failure]
         if self._stop_signal and not self._member.joined:  # there is nothing to save yet

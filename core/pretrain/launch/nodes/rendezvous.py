@@ -1,4 +1,4 @@
-"""The rendezvous of nodes that start their own ranks: they count their ranks and report failures over a TCP store."""
+"""Rendezvous of nodes that start their own ranks: they count ranks and report failures over a TCP store."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _LEAVE_TIMEOUT = 30.0
 
 
 class Rendezvous:
-    """The rendezvous, as one of its nodes sees it."""
+    """Member of the rendezvous: one node."""
 
     def __init__(self, nodes: Nodes) -> None:
         """Join, waiting for the node that serves the store.
@@ -88,7 +88,7 @@ class Rendezvous:
         return node_worlds(sizes, self._rank, self._host, int(self._store.get("port")))
 
     def report(self, failure: Failure) -> Failure:
-        """Report why the ranks of this node failed, and return why the run failed.
+        """Report the failure of this node's ranks; return the failure of the run.
 
         Ranks that only lost a peer wait a moment for the report of that peer's node.
         """
@@ -166,7 +166,7 @@ def ended_key(node: int) -> str:
 
 
 def _is_here(host: str) -> bool:
-    """Say whether the host's address is one of this machine's: only then can a socket be bound to it."""
+    """Say whether the host's address is one of this machine's, so that a socket can be bound to it."""
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
     except OSError as exc:

@@ -1,4 +1,4 @@
-"""The ranks of one node as child processes."""
+"""Rank processes of one node, children of this process."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class _Child:
 
 
 class Processes:
-    """Started on entering the with-block; none is left when it ends."""
+    """Rank processes that are started on entering a with-block; none is left when it ends."""
 
     def __init__(self, job: Job, worlds: Sequence[World]) -> None:
         """Describe the ranks of this node; `worlds` holds the place of each."""
@@ -59,7 +59,7 @@ class Processes:
         return any(child.process.poll() is None for child in self._children)
 
     def failures(self) -> list[Failure]:
-        """Return why the failed ranks ended."""
+        """Return the failures of ranks."""
         return [
             Failure.read(child.failure_file) or Failure.from_exit_code(child.rank, code)
             for child in self._children

@@ -78,11 +78,11 @@ class Failure:
 
     @property
     def expected(self) -> bool:
-        """Whether it is a user error."""
+        """True for a user error."""
         return self.exit_code == USER_ERROR
 
     def write(self, path: Path) -> None:
-        """Leave the failure for the parent process; whole or not at all."""
+        """Write the failure for the parent process, completely or not at all."""
         temporary = path.with_suffix(".tmp")
         temporary.write_text(json.dumps(dataclasses.asdict(self)))
         temporary.replace(path)

@@ -13,7 +13,7 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def kill_on_parent_exit(parent: int) -> None:
-    """Have this process killed as soon as its parent process is gone, kill -9 included.
+    """Let the system kill this process when its parent ends, also after kill -9.
 
     On Linux the kernel does it, elsewhere a thread that looks once a second.
     """

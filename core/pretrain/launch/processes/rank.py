@@ -1,4 +1,4 @@
-"""One rank as a process of its own: `python -m pretrain.launch.processes.rank JOB`. Only the launcher calls it."""
+"""Rank process: `python -m pretrain.launch.processes.rank JOB`. Only the launcher calls it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FAILURE_FILE = "PRETRAIN_FAILURE_FILE"
 
 
 def main() -> None:
-    """Train, and leave the reason in the failure file if that fails."""
+    """Train; write the failure file if that fails."""
     kill_on_parent_exit(int(os.environ[PARENT]))
     world = current_world()
     if world is None:
@@ -32,7 +32,7 @@ def main() -> None:
 
 
 def train(job: Job, world: World, failure_file: Path) -> None:
-    """Train as one rank; if that fails, leave the reason in the file, which the launcher shows, and end the process."""
+    """Train as one rank; if that fails, write the failure file, which the launcher shows, and end the process."""
     try:
         _train(job, world, failure_file)
     except KeyboardInterrupt:  # perhaps while a failure, which may be the interruption's consequence, is described
@@ -59,7 +59,7 @@ def _traceback_wanted() -> bool:
 
 
 def _leave(failure: Failure, failure_file: Path, code: int) -> NoReturn:
-    """End at once: process groups that have lost a member hang, or complain, when they are torn down."""
+    """End at once: process groups that have lost a member hang, or complain, when they are destroyed."""
     try:
         failure.write(failure_file)
     except OSError:  # A full disk, or a launcher that has gone: then the output is the only place.

@@ -24,14 +24,14 @@ _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Ranks(Protocol):
-    """Ranks that this process has started, here or elsewhere."""
+    """Ranks that this process started, here or on other hosts."""
 
     def running(self) -> bool:
         """Say whether any rank still runs."""
         ...
 
     def failures(self) -> list[Failure]:
-        """Return why the failed ranks ended."""
+        """Return the failures of ranks."""
         ...
 
     def send(self, number: int) -> None:

@@ -19,7 +19,7 @@ def holds_run(run_dir: Path) -> bool:
 
 
 def check_run_dir(run_dir: Path | None, *, resume: bool, auto: bool = False) -> None:
-    """Pass when the directory may be used: it holds a run if that is resumed, and none otherwise.
+    """Check that the directory holds a run if it is to be resumed, and none otherwise.
 
     Args:
         run_dir: as given; None for a new one.
@@ -72,7 +72,7 @@ def new_run_dir(name: str) -> Path:
 
 
 def _check_writable(run_dir: Path) -> None:
-    """Pass when the directory is there, or can be made below the nearest folder that is."""
+    """Check that the directory exists or can be made."""
     nearest = next(folder for folder in (run_dir.absolute(), *run_dir.absolute().parents) if folder.exists())
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
         msg = f"--run-dir {run_dir}: {nearest} is no folder that can be written.\nName another one."

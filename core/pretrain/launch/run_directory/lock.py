@@ -1,4 +1,4 @@
-"""A folder that one run writes into: another one that wants it is refused, wherever it runs.
+"""Lock of a folder that one run writes into; other runs are refused, on any machine.
 
 A POSIX lock (`fcntl.lockf`) on `.lock` in the folder is the system's own word: it ends with the process, however that
 ends, is not inherited by processes that it starts, and reaches other nodes where the file system's locks do (NFS, GPFS,
@@ -37,7 +37,7 @@ _TAKEN = (errno.EACCES, errno.EAGAIN)
 
 @contextmanager
 def held(folder: Path, tell: Callable[[str], object] = click.echo, *, just_made: bool = False) -> Iterator[None]:
-    """Hold the folder, which is made, for as long as the context lasts or this process lives.
+    """Make and lock the folder for the duration of the context or of this process.
 
     Args:
         folder: of a run, or of its checkpoints.
@@ -87,7 +87,7 @@ def _open(folder: Path) -> int:
 
 
 def _lock(descriptor: int, folder: Path) -> bool:
-    """Take the system's lock; return whether this file system has any."""
+    """Take the system's lock; return False if this file system has none."""
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -98,7 +98,7 @@ def _lock(descriptor: int, folder: Path) -> bool:
 
 
 def _watch(folder: Path, before: dict[str, Any], tell: Callable[[str], object]) -> None:
-    """Return when the lock has stood still for long enough.
+    """Wait until the lock has not changed for long enough.
 
     Raises:
         RunError: its process lives.
@@ -134,7 +134,7 @@ def _beat(descriptor: int, record: dict[str, Any], end: threading.Event) -> None
 
 
 def _write(descriptor: int, record: dict[str, Any]) -> None:
-    """Write through the descriptor that holds the lock: closing another one of the file would end it."""
+    """Write through the descriptor that holds the lock: closing another descriptor of the file would release it."""
     text = json.dumps(record).encode()
     os.pwrite(descriptor, text, 0)
     os.ftruncate(descriptor, len(text))
@@ -142,7 +142,7 @@ def _write(descriptor: int, record: dict[str, Any]) -> None:
 
 
 def _read(folder: Path) -> dict[str, Any]:
-    """Return what the holder says of itself, nothing where there is none; opened anew, for NFS to look anew.
+    """Return the holder's description, empty without a holder; the file is opened again, so that NFS reads it again.
 
     Not to be called by the holder: a POSIX lock ends when its process closes any descriptor of the file.
     """
@@ -154,7 +154,7 @@ def _read(folder: Path) -> dict[str, Any]:
 
 
 def _machine() -> str:
-    """Return what tells this machine from others, and from itself before it was started anew."""
+    """Return an identity of this machine and its current boot."""
     with suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return socket.gethostname()

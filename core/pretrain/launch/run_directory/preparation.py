@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Where a run is, and whether it is one that is continued."""
+    """Run directory, and whether its run is resumed."""
 
     run_dir: Path
     resume: bool
 
 
 def prepare_run(recipe: Recipe, run_dir: Path | None, lock: ExitStack, *, resume: bool, auto: bool) -> Prepared:
-    """Settle where the run is, with the corpus of `data.corpus` built. Called in one process only, which lives longer.
+    """Choose and lock the run directory and build the corpus; called in one process, which outlives the run.
 
     Args:
         recipe: of the run.
@@ -66,7 +66,7 @@ def prepare_run(recipe: Recipe, run_dir: Path | None, lock: ExitStack, *, resume
 def prepare_together(
     recipe: Recipe, run_dir: Path | None, world: World, lock: ExitStack, *, resume: bool, auto: bool
 ) -> Prepared:
-    """Do on rank 0 what `prepare_run` does and return its result on every rank; the nodes share their files.
+    """Call `prepare_run` on rank 0 and return its result on every rank; the nodes share their files.
 
     Raises:
         PretrainError: on rank 0, as `prepare_run`.
@@ -82,7 +82,7 @@ def prepare_together(
 
 
 def _take_checkpoints(recipe: Recipe, run_dir: Path | None, lock: ExitStack, *, resume: bool) -> None:
-    """Hold the folder of the checkpoints where it is not the run directory's, after a look at whose they are."""
+    """Check the owner of a checkpoint folder outside the run directory, and lock it."""
     from pretrain.checkpoint.owner import require_own  # noqa: PLC0415  --help needs none of it
 
     require_own(recipe, run_dir, resume=resume)
@@ -96,7 +96,7 @@ def _take_checkpoints(recipe: Recipe, run_dir: Path | None, lock: ExitStack, *, 
 
 
 def _is_restarted(run_dir: Path | None) -> bool:
-    """Say whether torchrun has started the ranks anew after a failure: it does that with the same command.
+    """Say whether torchrun has restarted the ranks after a failure, with the same command.
 
     Raises:
         RunError: it may do so, and no restart would find the run.

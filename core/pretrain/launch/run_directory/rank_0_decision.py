@@ -1,4 +1,4 @@
-"""Decision of rank 0 for all ranks, before there is a process group."""
+"""Decision of rank 0 for all ranks, before a process group exists."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _READ_TIMEOUT = 30.0
 
 
 def first_rank_decides(decide: Callable[[], str], world: World) -> str:
-    """Return what `decide` returned on rank 0; it is called there only. Every rank calls this, once per process.
+    """Return the result of `decide`, which only rank 0 calls; every rank calls this function once per process.
 
     Raises:
         Exception: on rank 0, whatever `decide` raised.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def current_world(environ: Mapping[str, str] | None = None) -> World | None:
-    """Return this process's place if it is a rank that somebody else started, else None.
+    """Return this process's place if another program started it as a rank, else None.
 
     torchrun's variables (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT) win over Open MPI's and Slurm's,
     because torchrun is often started by srun; Open MPI's win over Slurm's, because mpirun reaches its hosts by srun.

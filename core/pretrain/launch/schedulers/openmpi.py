@@ -1,4 +1,4 @@
-"""Ranks that Open MPI's mpirun started."""
+"""Ranks started by Open MPI's mpirun."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks that srun started."""
+"""Ranks started by srun."""
 
 from __future__ import annotations
 
