@@ -202,7 +202,7 @@ class TestBuildOptions:
             stream.write('oops\n{"text": 7}\n')
         code, output, _ = build(pretrain, corpus, "--tokenizer-type", "bytes", "--on-error", "skip")
         assert (code, "10 documents" in output) == (0, True)
-        assert f"left out: 2 that are no documents; the first is {corpus}:11: not JSON" in output
+        assert f"left out: 2 malformed; the first is {corpus}:11: not JSON" in output
 
     def test_cleaning_says_what_it_left_out(self, pretrain, corpus):
         with corpus.open("a") as stream:

@@ -19,7 +19,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 _PATH = click.Path(path_type=Path)
 _INPUT = "Another INPUT, as Megatron's tool takes it."
 _ENCODER = "auto: gigatoken where it knows the tokenizer, a sample compared with the tokenizers library."
-_ON_ERROR = "What to do with a line that is no document: stop there, or leave it out and count."
+_ON_ERROR = "Malformed lines: stop at the first, or leave them out and count them."
 _TOKENIZER_OPTIONS = (
     click.option("--tokenizer-type", metavar="TYPE", help="gpt2, huggingface or bytes; Megatron's names work too."),
     click.option("--vocab-file", "--vocab", type=_FILE, help="GPT-2's vocab.json, for type gpt2."),

@@ -84,7 +84,7 @@ def _tell(built: Built, prefix: Path, seconds: float) -> None:
     click.echo(f"{prefix}: {built.documents:,} documents, {tokens}, {seconds:.1f} s")
     counts = built.counts
     if counts.faults:
-        click.echo(f"left out: {counts.faults:,} that are no documents; the first is {counts.first_fault}")
+        click.echo(f"left out: {counts.faults:,} malformed; the first is {counts.first_fault}")
     if counts.short or counts.duplicates:
         click.echo(f"left out: {counts.short:,} short documents, {counts.duplicates:,} duplicates")
     if built.compared is not None:
