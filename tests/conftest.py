@@ -67,5 +67,5 @@ def pytest_collection_modifyitems(items):
     for item in items:
         # Every one of a backend asks the same two ranks, or the same trainings.
         is_of_kit = item.name.startswith("test_two_ranks") or "::TestTraining::" in item.nodeid
-        if "ranks" in item.keywords or is_of_kit:
+        if item.get_closest_marker("ranks") or is_of_kit:
             item.add_marker(pytest.mark.xdist_group("ranks"))

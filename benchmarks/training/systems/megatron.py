@@ -14,8 +14,8 @@ import torch.distributed as dist
 from benchmarks.training.setting import Setting
 from benchmarks.training.train_step import serve
 from pretrain.bridge import megatron as bridge
+from pretrain.plugins import installed
 from pretrain.plugins.host.manager import load
-from pretrain_cuda import installed
 
 setting = Setting.given()
 backend = load(setting.backend).backend
@@ -61,7 +61,7 @@ config = TransformerConfig(
 )
 if has_engine:
     spec = gpt_layer_specs.get_gpt_layer_with_transformer_engine_spec()
-    about = {"spec": f"Transformer Engine's, {installed.version('transformer_engine')}"}
+    about = {"spec": f"Transformer Engine's, {installed.provider('transformer_engine')}"}
 else:
     spec = gpt_layer_specs.get_gpt_layer_local_spec()
     about = {"spec": "local", "no_rival": "none: megatron-core has its local spec only, without Transformer Engine"}

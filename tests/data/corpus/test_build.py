@@ -174,7 +174,7 @@ def endless_build(tmp_path):
 ENDLESS = """
 import itertools, sys
 from pathlib import Path
-from pretrain.data import build
+from pretrain.data.corpus import build
 from pretrain.recipe.sections.tokenizer import TokenizerSection
 
 def say_once(chunk, told=[]):

@@ -192,7 +192,8 @@ SLOW_BUILD = f"""
 import sys, time
 from functools import partial
 from pathlib import Path
-from pretrain.data import build, reading, unfinished
+from pretrain.data.corpus import build, unfinished
+from pretrain.data.corpus.sources import reading
 from pretrain.recipe.sections.tokenizer import TokenizerSection
 
 def slowly(progress, told=[]):

@@ -107,7 +107,8 @@ SLOW_BUILD = """
 import sys, time
 from functools import partial
 from pathlib import Path
-from pretrain.data import build, reading, unfinished
+from pretrain.data.corpus import build, unfinished
+from pretrain.data.corpus.sources import reading
 from pretrain.data.corpus.unfinished import STATE, folder_of
 from pretrain.recipe.sections.tokenizer import TokenizerSection
 
