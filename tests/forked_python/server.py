@@ -16,6 +16,8 @@ import types
 import warnings
 from pathlib import Path
 
+import numpy as np
+
 from forked_python import client
 
 _PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of sys/prctl.h
@@ -88,8 +90,9 @@ def _fork(connection: socket.socket) -> bool:
             os.close(end)
         return True
     os.waitpid(between, 0)
-    connection.send(os.read(told, 100))
-    for end in (goes, waits, told, tells):
+    os.close(tells)  # else this read would never end where the second fork has failed
+    connection.send(os.read(told, 100) or b"no process could be forked")
+    for end in (goes, waits, told):
         os.close(end)
     return False
 
@@ -112,6 +115,7 @@ def run(job: client.Job) -> None:
     """Do what the interpreter does with such a command."""
     os.environ.clear()
     os.environ.update(job.environment)
+    np.random.seed(None)  # torch's and Python's are given; a forked numpy would draw the same numbers in every rank
     os.chdir(job.folder)
     for action in job.warnings:
         warnings.simplefilter(action)

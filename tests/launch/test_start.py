@@ -1,11 +1,13 @@
 import json
 import os
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from launch.rank_processes import alive, pids_of_ranks
-from pretrain.errors import DataError
+from pretrain.errors import DataError, RecipeError
+from pretrain.launch import start
 from pretrain.launch.processes.failure import CRASH, USER_ERROR
 from pretrain.launch.start import run_ranks
 from pretrain.launch.world import LOCALHOST, free_port, node_worlds
@@ -102,3 +104,35 @@ def test_ranks_that_lose_a_peer_in_a_collective_stay_silent(launcher):
     assert errors.startswith("rank 1 failed:\nTraceback")
     assert errors.count("Traceback") == 1
     assert errors.rstrip().endswith("ZeroDivisionError: a bug in rank 1")
+
+
+class Reports:
+    """A rendezvous that keeps what a node reports."""
+
+    def __init__(self):
+        self.failures = []
+
+    def report(self, failure):
+        self.failures.append(failure)
+        return failure
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "text"),
+    [
+        (RecipeError("no layers"), USER_ERROR, "no layers"),
+        (OSError("no process"), CRASH, "OSError: no process"),
+        (SystemExit(143), CRASH, "exit code 143"),
+    ],
+    ids=["user error", "crash", "signal"],
+)
+def test_whatever_ends_a_node_of_a_hostfile_before_its_ranks_is_reported_to_the_others(error, code, text):
+    def plan():
+        raise error
+
+    rendezvous = Reports()
+    with nullcontext() if not isinstance(error, SystemExit) else pytest.raises(SystemExit):
+        start._run_node_of_hostfile(rendezvous, plan, None)
+    (failure,) = rendezvous.failures
+    assert failure.exit_code == code
+    assert text in failure.text

@@ -44,8 +44,6 @@ LAYOUTS = {
     "data": (2, (ZERO_1,)),
     "zero3": (2, (ZERO_3,)),
 }
-CONTAINED = {"tensor": "sequence"}
-"""Layout -> that of a commit's tests which contains it."""
 
 OVERFLOWS, SHORT = ", initial_loss_scale: 1048576, hysteresis: 1", "train.train_iters=10"
 """The first steps overflow, the last ones do not."""
@@ -149,9 +147,7 @@ def curve(records):
     return [record["lm_loss"] for record in records]
 
 
-@pytest.mark.parametrize(
-    "layout", [pytest.param(name, marks=[pytest.mark.full] * (name in CONTAINED)) for name in LAYOUTS]
-)
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_curve_is_the_cpus(train, on_the_cpu, layout):
     ranks, settings = LAYOUTS[layout]
     records, run_dir = train(BACKEND, layout, (*settings, "checkpoint.save=false"), ranks=ranks)

@@ -72,9 +72,9 @@ def start_node_of_hostfile(nodes: Nodes, make_plan: Callable[[], Plan], job: Job
     """
     from pretrain.launch.nodes.rendezvous import Rendezvous  # noqa: PLC0415  slow, as `_start_with_others`
 
+    rendezvous = Rendezvous(nodes)  # until it has joined a signal ends this process at once
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _end)
-    rendezvous = Rendezvous(nodes)
     code = CRASH
     try:
         rendezvous.wait_for_launcher()
@@ -90,12 +90,18 @@ def _end(number: int, _: object) -> NoReturn:
 
 
 def _run_node_of_hostfile(rendezvous: Rendezvous, make_plan: Callable[[], Plan], job: Job) -> int:
-    """Return the exit code of this node."""
+    """Return the exit code of this node; whatever ends it is reported, so that no other node waits for it."""
     try:
         failure = _run_node(rendezvous, make_plan(), job)
     except PretrainError as error:
         text = f"{socket.gethostname()}: {error}"
         failure = rendezvous.report(Failure(rank=0, when=time.time(), exit_code=USER_ERROR, text=text))
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else CRASH
+        rendezvous.report(Failure.from_exit_code(0, code))
+        raise
+    except Exception as error:  # noqa: BLE001  a plugin that cannot be imported, a system without memory for a process
+        failure = rendezvous.report(Failure.of(error, 0, with_traceback=True))
     return failure.exit_code if failure else 0
 
 

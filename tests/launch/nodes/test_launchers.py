@@ -195,8 +195,9 @@ def test_variables_by_prefix_and_of_deepspeed_env_go_to_all_nodes(tmp_path, monk
     assert "OTHER" not in found
 
 
-def test_a_malformed_line_of_deepspeed_env_is_an_error(tmp_path, monkeypatch, backend):
+@pytest.mark.parametrize("line", ["export", "export A=1", "2A=1"])
+def test_a_malformed_line_of_deepspeed_env_is_an_error(tmp_path, monkeypatch, backend, line):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "of_network").write_text("A=1\nexport\n")
-    with pytest.raises(LaunchError, match=r"of_network, line 2: 'export' is not NAME=VALUE\.\n"):
+    (tmp_path / "of_network").write_text(f"A=1\n{line}\n")
+    with pytest.raises(LaunchError, match=rf"of_network, line 2: '{line}' is not NAME=VALUE\.\n"):
         exported_variables({"DS_ENV_FILE": "of_network"}, backend)

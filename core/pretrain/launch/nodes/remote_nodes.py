@@ -74,9 +74,11 @@ class RemoteNodes:
             return
         self._member.stop_nodes(self._stop_signal or signal.SIGTERM, 2)
         # Nodes that hang, or were never reached, are left to the program's own way of ending them.
+        patience = _END_TIMEOUT if self._member.joined else 0.0
         for number in (signal.SIGTERM, signal.SIGKILL):
-            if self._has_ended(_END_TIMEOUT):
+            if self._has_ended(patience):
                 return
+            patience = _END_TIMEOUT
             with suppress(ProcessLookupError):
                 os.killpg(self._program.pid, number)
         self._program.wait()
