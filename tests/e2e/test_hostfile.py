@@ -27,7 +27,6 @@ def hostfile(tmp_path, monkeypatch):
     return tmp_path / "hosts"
 
 
-@pytest.mark.xfail(reason="an early Ctrl-C ends the launcher of a hostfile with 130 on a quiet machine", strict=False)
 @pytest.mark.slow
 @pytest.mark.usefixtures("forked_python")
 @pytest.mark.ranks

@@ -24,12 +24,14 @@ dist.init_process_group("gloo", init_method=f"file://{sys.argv[2]}", rank=rank, 
 with Stopping(make_recipe(SMALLEST)) as stopping:
     said = []
     for iteration in range(5):
-        if iteration == 1:
-            os.kill(os.getpid(), signal.SIGTERM if rank else signal.SIGINT)
+        if iteration == 1 and sys.argv[3 + rank]:
+            os.kill(os.getpid(), int(sys.argv[3 + rank]))
         said.append(stopping.reason())
         if said[-1]:
             break
     stopping.settle()
+if not sys.argv[3 + rank]:
+    os.kill(os.getpid(), int(sys.argv[4 - rank]))
 print(said)
 dist.destroy_process_group()
 """
@@ -107,10 +109,22 @@ def test_the_time_may_be_over(make, monkeypatch):
 
 @pytest.mark.ranks
 def test_all_ranks_leave_after_the_same_iteration_for_the_same_reason(tmp_path):
+    said = two_ranks(tmp_path, signal.SIGINT, signal.SIGTERM)
+    assert said == ["['', '', 'SIGTERM']"] * 2  # the votes of one iteration are read in the next
+
+
+@pytest.mark.ranks
+def test_a_rank_that_has_stopped_with_another_is_not_ended_by_its_own_late_signal(tmp_path):
+    assert two_ranks(tmp_path, signal.SIGINT, None) == ["['', '', 'SIGINT']"] * 2
+
+
+def two_ranks(tmp_path, *signals):
+    """Return the reasons that each of two ranks printed; one without a signal receives the other's after the end."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    numbers = [str(int(number)) if number else "" for number in signals]
     ranks = [
         subprocess.Popen(
-            [sys.executable, "-c", TWO_RANKS, str(rank), str(tmp_path / "store")],
+            [sys.executable, "-c", TWO_RANKS, str(rank), str(tmp_path / "store"), *numbers],
             env=environment,
             stdout=subprocess.PIPE,
             text=True,
@@ -119,4 +133,4 @@ def test_all_ranks_leave_after_the_same_iteration_for_the_same_reason(tmp_path):
     ]
     said = [rank.communicate(timeout=120)[0].strip() for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0]
-    assert said == ["['', '', 'SIGTERM']"] * 2  # the votes of one iteration are read in the next
+    return said

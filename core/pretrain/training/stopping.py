@@ -25,10 +25,13 @@ REASONS = (
     "SIGTERM",
 )
 """Reasons by vote; the highest vote of all ranks wins."""
+_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 
 
 class Stopping:
     """Watch over signals, the clock and the kill-switch file; a context that restores the signal handlers.
+
+    A rank that stops because another one was signalled ignores signals from then on: its own is still on the way.
 
     Ranks agree by a small all-reduce between hosts, started in one iteration and read in the next, so that no step
     waits for it. The loop therefore leaves one iteration after the first rank wants to.
@@ -43,6 +46,7 @@ class Stopping:
         looks = train.kill_switch_path is not None and dist.get_rank() == 0
         self._kill_switch = Path(train.kill_switch_path or "") if looks else None
         self._signal = 0
+        self._agreed = 0
         self._handlers: dict[int, Any] = {}
         self._vote: torch.Tensor | None = None
         self._pending: dist.Work | None = None
@@ -50,26 +54,27 @@ class Stopping:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+            for number in _SIGNALS:
                 if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
                     self._handlers[number] = signal.signal(number, self._remember)
         return self
 
     def __exit__(self, *_error: object) -> None:
+        # The other rank's node, or Slurm, reached it first; ours must not end a rank that has saved and is leaving.
+        is_awaited = REASONS[self._agreed] in {number.name for number in _SIGNALS} and not self._signal
         for number, handler in self._handlers.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_IGN if is_awaited else handler)
 
     def reason(self) -> str:
         """Return why all ranks stop now, or an empty string; every rank calls it after every iteration."""
         if self._group is None:
             return REASONS[self._own_vote()]
-        agreed = 0
         if self._pending is not None and self._vote is not None:
             self._pending.wait()
-            agreed = int(self._vote.item())
+            self._agreed = int(self._vote.item())
         self._vote = torch.tensor(self._own_vote(), dtype=torch.int32)
         self._pending = dist.all_reduce(self._vote, op=dist.ReduceOp.MAX, group=self._group, async_op=True)
-        return REASONS[agreed]
+        return REASONS[self._agreed]
 
     def settle(self) -> None:
         """Wait for the pending vote, before the groups are destroyed."""
