@@ -93,7 +93,7 @@ def measure(recipe, plugins, rounds: int) -> list[float]:
     device = plugins.backend.device(0)
     groups.join_world(plugins.backend, 0, 1, 10)
     try:
-        engine, _ = build_engine(recipe, plugins, 256, device, tell=print)
+        engine, _ = build_engine(recipe, plugins, 256, device, notify=print)
         run = passes(engine.chunks[0].module.module, recipe, device)
         run()  # warms up, and compiles what is compiled when it is first called
         return [sample(run, device) for _ in range(rounds)]

@@ -167,7 +167,7 @@ def built(layers: int):
     from pretrain.engine.build import build_engine
 
     groups.join_world(plugins.backend, 0, 1, 10)
-    engine, _ = build_engine(setting.recipe(), plugins, setting["vocab"], plugins.backend.device(0), tell=print)
+    engine, _ = build_engine(setting.recipe(), plugins, setting["vocab"], plugins.backend.device(0), notify=print)
     yield engine
     groups.leave()
 

@@ -80,7 +80,7 @@ def build(system: str, dtype: str, shape: dict, options: tuple[str, ...] = ()):
             PLUGINS,
             shape["vocab"],
             device,
-            tell=lambda line: print(line, file=sys.stderr),
+            notify=lambda line: print(line, file=sys.stderr),
         )
     tokens = torch.randint(0, shape["vocab"], (1, shape["seq"] + 1), generator=torch.Generator().manual_seed(rank))
     batch = {

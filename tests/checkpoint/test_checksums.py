@@ -35,7 +35,7 @@ def found(directory, ranks):
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 16])
-def test_what_was_written_is_sound(directory, ranks):
+def test_an_undamaged_checkpoint_is_intact(directory, ranks):
     assert found(directory, ranks) == []
 
 
@@ -44,7 +44,7 @@ def test_what_was_written_is_sound(directory, ranks):
 @pytest.mark.parametrize("place", [0, -1])
 def test_a_flipped_bit_is_found_by_one_rank(directory, ranks, name, place):
     flip(directory / name, place)
-    problem = f"{directory / name} is damaged: its checksum is not the one of when it was written."
+    problem = f"{directory / name} is damaged: its checksum has changed since it was written."
     assert found(directory, ranks) == [problem]
 
 
@@ -61,7 +61,7 @@ def test_every_bit_of_the_checksums_counts(directory):
     file = directory / checksums.FILE
     for place in range(file.stat().st_size):
         flip(file, place)
-        assert found(directory, 2) == [f"{file} is damaged: it is not what was written."] * 2
+        assert found(directory, 2) == [f"{file} is damaged: it does not match its own checksum."] * 2
         flip(file, place)
     assert found(directory, 2) == []
 
@@ -69,7 +69,7 @@ def test_every_bit_of_the_checksums_counts(directory):
 @pytest.mark.parametrize("content", [b"", b"\n", b"no checksums\n" * 3])
 def test_anything_else_is_no_checksums(directory, content):
     (directory / checksums.FILE).write_bytes(content)
-    assert found(directory, 1) == [f"{directory / checksums.FILE} is damaged: it is not what was written."]
+    assert found(directory, 1) == [f"{directory / checksums.FILE} is damaged: it does not match its own checksum."]
 
 
 def test_ranks_share_the_bytes(tmp_path, monkeypatch):

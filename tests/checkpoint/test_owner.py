@@ -43,36 +43,36 @@ def refused(recipe, run_dir, *, resume=False):
     with pytest.raises(CheckpointError) as caught:
         require_own(recipe, run_dir, resume=resume)
     first, second = str(caught.value).splitlines()
-    assert second.startswith("Name another folder; or go on with them: checkpoint.load=")
+    assert second.startswith("Name another folder; or continue them: set checkpoint.load=")
     return first
 
 
-def test_another_runs_folder_is_refused_and_says_whose_it_is(recipe, shared, tmp_path):
+def test_the_folder_of_another_run_is_refused_and_its_owner_named(recipe, shared, tmp_path):
     train(recipe(), run(tmp_path, "first"), 10, 20)
     refusal = f"checkpoint.save: {shared} has the checkpoints of another run ({tmp_path / 'first'}): 10, 20."
     assert refused(recipe(), None) == refusal
     assert refused(recipe("checkpoint.keep=1"), run(tmp_path, "second")) == refusal
 
 
-def test_so_is_that_of_a_run_that_has_saved_nothing_yet(recipe, tmp_path):
+def test_the_folder_of_a_run_without_checkpoints_is_refused(recipe, tmp_path):
     train(recipe(), run(tmp_path, "first"))
     assert refused(recipe(), run(tmp_path, "second")).endswith("/first): none yet.")
 
 
-def test_so_is_the_run_directory_of_another(tmp_path):
+def test_the_run_directory_of_another_run_is_refused(tmp_path):
     first, plain = run(tmp_path, "first"), make_recipe(SMALLEST)
     claim(plain, first, resume=False)
     assert refused(make_recipe(SMALLEST, [f"checkpoint.save={first / 'checkpoints'}"]), run(tmp_path, "second"))
 
 
-def test_so_are_checkpoints_of_nobody_knows_whom(recipe, shared, tmp_path):
+def test_a_folder_with_checkpoints_but_no_owner_is_refused(recipe, shared, tmp_path):
     CheckpointFolder(shared).save(10, lambda directory: None, is_main=True, barrier=lambda: None)
     assert refused(recipe(), run(tmp_path, "second")) == (
         f"checkpoint.save: {shared} has the checkpoints of another run: 10."
     )
 
 
-def test_a_run_goes_on_in_its_own(recipe, tmp_path):
+def test_a_resumed_run_saves_into_its_own_folder(recipe, tmp_path):
     first = run(tmp_path, "first")
     train(recipe(), first, 10)
     train(recipe(), first, 20, resume=True)
@@ -80,13 +80,13 @@ def test_a_run_goes_on_in_its_own(recipe, tmp_path):
     train(recipe(), moved, 30, resume=True)
 
 
-def test_a_run_of_before_folders_had_owners_goes_on(recipe, shared, tmp_path):
+def test_a_run_older_than_owner_files_can_be_resumed(recipe, shared, tmp_path):
     CheckpointFolder(shared).save(10, lambda directory: None, is_main=True, barrier=lambda: None)
     train(recipe(), run(tmp_path, "old"), 20, resume=True)
     assert refused(recipe(), run(tmp_path, "second"))
 
 
-def test_a_run_that_goes_on_with_what_is_there_takes_it_over(recipe, shared, tmp_path):
+def test_a_run_that_loads_and_saves_in_one_folder_becomes_its_owner(recipe, shared, tmp_path):
     first = run(tmp_path, "first")
     train(recipe(), first, 10)
     both = recipe(f"checkpoint.load={shared}")
@@ -95,26 +95,26 @@ def test_a_run_that_goes_on_with_what_is_there_takes_it_over(recipe, shared, tmp
     assert "(" + str(tmp_path / "third") + ")" in refused(recipe(), first, resume=True)  # it would lose the others'
 
 
-def test_finetuning_saves_elsewhere(recipe, shared, tmp_path):
+def test_finetuning_into_the_loaded_folder_is_refused(recipe, shared, tmp_path):
     train(recipe(), run(tmp_path, "first"), 10)
     assert refused(recipe(f"checkpoint.load={shared}", "checkpoint.finetune=true"), run(tmp_path, "second"))
 
 
-def test_a_copy_of_a_run_is_a_run(tmp_path):
+def test_a_copied_run_directory_can_be_resumed(tmp_path):
     first, recipe = run(tmp_path, "first"), make_recipe(SMALLEST)
     claim(recipe, first, resume=False)
     copy = shutil.copytree(first, tmp_path / "copy")
     require_own(recipe, copy, resume=True)
 
 
-def test_a_run_that_saves_nothing_may_be_anywhere(recipe, shared, tmp_path):
+def test_a_run_that_saves_nothing_needs_no_folder(recipe, shared, tmp_path):
     train(recipe(), run(tmp_path, "first"), 10)
     require_own(recipe("checkpoint.save=false"), tmp_path, resume=False)
     claim(recipe("checkpoint.save=false"), tmp_path, resume=False)
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["first", "shared"]
 
 
-def test_a_folder_that_became_another_runs_meanwhile_is_refused(recipe, tmp_path):
+def test_a_folder_that_another_run_has_claimed_meanwhile_is_refused(recipe, tmp_path):
     second = run(tmp_path, "second")
     require_own(recipe(), second, resume=False)
     train(recipe(), run(tmp_path, "first"), 10)
@@ -122,7 +122,7 @@ def test_a_folder_that_became_another_runs_meanwhile_is_refused(recipe, tmp_path
         claim(recipe(), second, resume=False)
 
 
-def test_an_owner_that_cannot_be_read_is_another_run(recipe, shared, tmp_path):
+def test_an_unreadable_owner_file_counts_as_another_run(recipe, shared, tmp_path):
     first = run(tmp_path, "first")
     train(recipe(), first, 10)
     (shared / OWNER).write_text("{")

@@ -111,7 +111,7 @@ def test_a_checkpoint_of_another_kind_of_device_goes_on_with_generators_of_this_
         before = torch.get_rng_state()
         loaded = storage.load(engine, tmp_path / "saved", weights_only=False)
         assert torch.equal(torch.get_rng_state(), before)
-    notice = "the layout or the device is another one: random generators start anew from train.seed"
+    notice = "the layout or the device has changed: random generators are seeded again from train.seed"
     assert loaded.notices == [notice]
 
 
@@ -261,7 +261,7 @@ def earlier(damaged):
 def test_a_checkpoint_without_checksums_is_read_with_a_notice(earlier):
     with tiny.engine_of(tiny.tiny(*SMALL)) as engine:
         (notice,) = storage.load(engine, earlier, weights_only=False).notices
-    assert notice == f"{earlier} is from before checkpoints had checksums: damage would not show"
+    assert notice == f"{earlier} has no checksums yet: damage is not detected"
 
 
 @pytest.mark.parametrize("file", ["metadata.json", "common.pt", ".metadata", "__0_0.distcp"])

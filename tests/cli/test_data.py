@@ -172,9 +172,7 @@ class TestProgress:
         assert re.fullmatch(r"0 of 0 MB, [\d.]+ MB/s, 10 documents, 0 s left\n", errors)
 
     @pytest.mark.parametrize(("options", "continued"), [([], True), (["--append-eod", "--force"], False)])
-    def test_a_log_tells_of_a_build_that_goes_on_and_not_of_one_that_begins_anew(
-        self, pretrain, corpus, monkeypatch, options, continued
-    ):
+    def test_the_log_reports_a_continued_build_only(self, pretrain, corpus, monkeypatch, options, continued):
         monkeypatch.setattr("pretrain.data.corpus.build.read_chunks", partial(read_chunks, chunk_bytes=50))
         with corpus.open("a") as stream:
             stream.write("oops\n")

@@ -158,7 +158,7 @@ def test_a_dry_run_shows_how_a_deepspeed_file_was_understood(call, workplace):
 
 
 def test_a_dry_run_needs_no_device_and_says_that_there_is_none(call, site):
-    site.backend("absent", availability="Unavailable('out of order', 'Mend it.')")
+    site.backend("absent", availability="Unavailable('out of order', 'Fix it.')")
     options = ("--backend", "absent", "--set", "parallel.tensor_model_parallel_size=2")
     code, out, _ = call("--dry-run", *options)
     assert code == 0
@@ -291,9 +291,9 @@ def test_a_device_that_is_not_there_is_an_error(call, site, trainings):
 
 
 def test_the_failure_of_a_rank_that_the_user_can_mend_is_shown_as_any_other(call, monkeypatch):
-    failure = Failure(rank=1, when=0.0, exit_code=2, text="bad data\nMend it.")
+    failure = Failure(rank=1, when=0.0, exit_code=2, text="bad data\nFix it.")
     monkeypatch.setattr("pretrain.launch.start.run_ranks", lambda job, worlds, rendezvous=None: failure)
-    assert call("--nproc", "2") == (2, "", "rank 1: bad data\nMend it.\n")
+    assert call("--nproc", "2") == (2, "", "rank 1: bad data\nFix it.\n")
 
 
 def test_the_crash_of_a_rank_is_shown_with_its_traceback(call, monkeypatch):

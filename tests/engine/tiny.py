@@ -61,7 +61,7 @@ def engine_of(recipe: Recipe) -> Iterator[MegatronEngine]:
         groups.join_world(plugins.backend, 0, 1, timeout_minutes=1)
     before = _process_groups()
     try:
-        engine, _ = build_engine(recipe, plugins, VOCAB_SIZE, torch.device("cpu"), tell=print)
+        engine, _ = build_engine(recipe, plugins, VOCAB_SIZE, torch.device("cpu"), notify=print)
         with closing(engine):
             yield engine
     finally:

@@ -114,7 +114,7 @@ def test_a_given_folder_without_checkpoint_is_an_error(make, tmp_path, engine):
         start_from(make(f"checkpoint.load={tmp_path}"), engine, tmp_path / "mine", resume=False)
 
 
-def test_a_damaged_checkpoint_ends_the_start_with_the_newest_sound_one(make, tmp_path, engine):
+def test_the_error_of_a_damaged_checkpoint_names_the_newest_intact_one(make, tmp_path, engine):
     save(make(), tmp_path, 10, 20, 30)
     folder = tmp_path / "checkpoints"
     for iteration in (20, 30):
@@ -123,7 +123,7 @@ def test_a_damaged_checkpoint_ends_the_start_with_the_newest_sound_one(make, tmp
         start_from(make(), engine, tmp_path, resume=True)
     damaged, offer = str(caught.value).splitlines()
     assert damaged.startswith(f"{folder}/iter_0000030/progress is damaged: ")
-    assert offer == (f"The newest sound checkpoint is iteration 10: write 10 into {folder / LATEST}, and start again.")
+    assert offer == (f"The newest intact checkpoint is iteration 10: write 10 into {folder / LATEST}, and start again.")
     (folder / LATEST).write_text("10")
     assert start_from(make(), engine, tmp_path, resume=True)[0].iteration == 10
 
@@ -134,10 +134,10 @@ def test_a_checkpoint_of_an_abandoned_part_is_offered_last(make, tmp_path, engin
     (folder / LATEST).write_text("10")
     save(make(), tmp_path, 15)
     (folder / "iter_0000015" / "progress").write_text("something else")
-    with pytest.raises(DamageError, match="The newest sound checkpoint is iteration 10: "):
+    with pytest.raises(DamageError, match="The newest intact checkpoint is iteration 10: "):
         start_from(make(), engine, tmp_path, resume=True)
     (folder / "iter_0000010" / "progress").write_text("something else")
-    with pytest.raises(DamageError, match="The newest sound checkpoint is iteration 30: "):
+    with pytest.raises(DamageError, match="The newest intact checkpoint is iteration 30: "):
         start_from(make(), engine, tmp_path, resume=True)
 
 
@@ -162,18 +162,18 @@ def test_so_does_a_damaged_name(make, tmp_path, engine):
     save(make(), tmp_path, 10, 20)
     tracker = tmp_path / "checkpoints" / LATEST
     tracker.write_text(tracker.read_text().replace("20", "10", 1))
-    with pytest.raises(DamageError, match=rf"{LATEST} is damaged: .*\nThe newest sound checkpoint is iteration 20: "):
+    with pytest.raises(DamageError, match=rf"{LATEST} is damaged: .*\nThe newest intact checkpoint is iteration 20: "):
         start_from(make(f"checkpoint.load={tmp_path}/checkpoints"), engine, tmp_path / "mine", resume=False)
 
 
-def test_where_none_is_sound_it_says_so(make, tmp_path, engine):
+def test_the_error_says_that_no_checkpoint_is_intact(make, tmp_path, engine):
     save(make(), tmp_path, 10)
     (tmp_path / "checkpoints" / "iter_0000010" / "progress").unlink()
-    with pytest.raises(DamageError, match=r"progress is missing\.\nNo checkpoint in .* is sound: bring a copy, or"):
+    with pytest.raises(DamageError, match=r"progress is missing\.\nNo checkpoint in .* is intact: restore a copy, or"):
         start_from(make(), engine, tmp_path, resume=True)
 
 
-def test_one_of_before_there_were_checksums_is_offered_where_none_else_is_sound(make, tmp_path, engine):
+def test_a_checkpoint_without_checksums_is_offered_if_no_other_is_intact(make, tmp_path, engine):
     save(make(), tmp_path, 10, 20, 30)
     folder = tmp_path / "checkpoints"
     for iteration, kind in ((10, 2), (20, 3)):
@@ -183,11 +183,11 @@ def test_one_of_before_there_were_checksums_is_offered_where_none_else_is_sound(
         (directory / "metadata.json").write_text('{"sharded_backend": "torch_dist"}')
         (directory / ".metadata").touch()
     (folder / "iter_0000030" / "progress").unlink()
-    with pytest.raises(DamageError, match=r"\n.* Iteration 10 is from before .*: write 10 into "):
+    with pytest.raises(DamageError, match=r"\n.* Iteration 10 has none .*: write 10 into "):
         start_from(make(), engine, tmp_path, resume=True)
 
 
-def test_a_resumed_run_does_not_begin_anew_over_its_checkpoints(make, tmp_path, engine):
+def test_a_resumed_run_does_not_start_over_if_it_has_checkpoints(make, tmp_path, engine):
     save(make(), tmp_path, 10, 20)
     (tmp_path / "checkpoints" / LATEST).unlink()
     with pytest.raises(CheckpointError, match=rf"has checkpoints, 10, 20, but no {LATEST}\.\nWrite the number"):

@@ -94,7 +94,7 @@ def test_the_kill_switch_is_looked_for_every_time(make, tmp_path):
     with Stopping(make(f"train.kill_switch_path={tmp_path / 'stop'}")) as stopping:
         assert stopping.reason() == ""
         (tmp_path / "stop").touch()
-        assert stopping.reason() == "the kill switch is there"
+        assert stopping.reason() == "the kill switch exists"
 
 
 def test_the_time_may_be_over(make, monkeypatch):
@@ -104,7 +104,7 @@ def test_the_time_may_be_over(make, monkeypatch):
         now[0] += 149
         assert stopping.reason() == ""
         now[0] += 2
-        assert stopping.reason() == "the time of train.exit_duration_in_mins is over"
+        assert stopping.reason() == "train.exit_duration_in_mins has passed"
 
 
 @pytest.mark.ranks

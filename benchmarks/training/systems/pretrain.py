@@ -22,7 +22,7 @@ from pretrain.engine.build import build_engine  # noqa: E402
 
 device = plugins.backend.device(0)
 groups.join_world(plugins.backend, 0, 1, 10)
-engine, _ = build_engine(recipe, plugins, setting["vocab"], device, tell=print)
+engine, _ = build_engine(recipe, plugins, setting["vocab"], device, notify=print)
 batches = [
     {
         "tokens": tokens[:, :-1],

@@ -1,1 +1,1 @@
-"""Folders of checkpoints: written whole or not at all, found again, thinned out."""
+"""Folders of checkpoints: atomic writes, the latest checkpoint, removal of old ones."""

@@ -1,4 +1,4 @@
-"""The file that says what every other file of a checkpoint must be, `checksums.txt`.
+"""Checksums of a checkpoint: `checksums.txt` has the digest and size of every other file.
 
 A line is a digest (pretrain.checkpoint.digest), a size in bytes and a name; the last line is that of those above it.
 """
@@ -19,7 +19,7 @@ FILE = "checksums.txt"
 
 
 def write(directory: Path, files: Mapping[str, FileDigest]) -> None:
-    """Write the digests of a checkpoint's files beside them; those that are missing in `files` are read for it."""
+    """Write the digests of a checkpoint's files; a file that is missing in `files` is read for its digest."""
     others = (entry for entry in directory.iterdir() if entry.name not in files and entry.name != FILE)
     complete = {**files, **{entry.name: file_digest(entry) for entry in others}}
     text = "".join(_line(name, complete[name]) for name in sorted(complete)).encode()
@@ -30,16 +30,16 @@ def write(directory: Path, files: Mapping[str, FileDigest]) -> None:
 
 
 def read(directory: Path) -> dict[str, FileDigest]:
-    """Return what every other file must be, by name.
+    """Return the expected digest and size of every other file, by name.
 
     Raises:
-        DamageError: the file is not what was written.
+        DamageError: the file of checksums is damaged itself.
         OSError: it cannot be read.
     """
     *lines, last = (directory / FILE).read_bytes().splitlines(keepends=True) or [b""]
     text = b"".join(lines)
     if last != _line(FILE, FileDigest(digest_of(text), len(text))).encode():
-        msg = f"{directory / FILE} is damaged: it is not what was written."
+        msg = f"{directory / FILE} is damaged: it does not match its own checksum."
         raise DamageError(msg)
     entries = (line.split(" ", 2) for line in text.decode().splitlines())
     return {name: FileDigest(digest, int(size)) for digest, size, name in entries}
@@ -48,7 +48,7 @@ def read(directory: Path) -> dict[str, FileDigest]:
 def damage_in_share(directory: Path, rank: int, ranks: int) -> str | None:
     """Read this rank's share of a checkpoint's files; return what is wrong with the first that is damaged, or None.
 
-    The shares of all ranks are about equally large, and are all files together.
+    Every file is in the share of one rank; the shares have about the same size.
     """
     try:
         files = read(directory)
@@ -82,7 +82,7 @@ def _damage(path: Path, expected: FileDigest) -> str | None:
         if size != expected.size:
             return f"{path} is damaged: {size} bytes instead of {expected.size}."
         if file_digest(path) != expected:
-            return f"{path} is damaged: its checksum is not the one of when it was written."
+            return f"{path} is damaged: its checksum has changed since it was written."
     except FileNotFoundError:
         return f"{path} is missing."
     except OSError as error:

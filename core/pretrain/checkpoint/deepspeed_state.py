@@ -37,7 +37,7 @@ class DeepSpeedState:
     def __init__(
         self, model: GPT, optimizer: Any, adam: Any, scale: DynamicLossScale | None, *, stage: int, is_fp32: bool
     ) -> None:
-        """Look at the model, the optimizer that DeepSpeed made, the Adam in it, and its loss scale."""
+        """Read the model, the optimizer that DeepSpeed made, the Adam in it, and its loss scale."""
         self._model = model
         self._adam = adam
         self._scale = scale
@@ -52,11 +52,11 @@ class DeepSpeedState:
         optimizer: list[Any] = []
         for name, part, is_ours in self._shared_out():
             if not isinstance(part.data, torch.nn.Parameter):
-                weights[name] = part  # extra states of nothing
+                weights[name] = part  # empty extra states
                 continue
             values = {state: self._zero.whole(part.data, state) for state in (MAIN, *MOMENTS)}
             if is_ours:
-                # A weight is its main weight in fewer bits, after every step.
+                # After every step a weight is its main weight, rounded to fewer bits.
                 weights[name] = _main_replica(replace(part, data=values[MAIN].to(part.data.dtype, copy=True).cpu()))
                 optimizer += [
                     _main_replica(make_sharded_optimizer_tensor(part, values[state].cpu(), f"{PREFIX}.{state}"))
@@ -96,7 +96,7 @@ class DeepSpeedState:
                 self._zero.put(part.data, state, loaded["optimizer"][f"{state}.{name}"])
 
     def _layout(self) -> dict[str, Any]:
-        """Return for each weight which part of the whole model it is, those together whose state is."""
+        """Return for each weight its part of the whole model; weights with a common state are together."""
         with _in_full_shape(self._model):
             layout: dict[str, Any] = self._model.sharded_state_dict(metadata=sharding_metadata())
         return dict(sorted(layout.items(), key=self._order))

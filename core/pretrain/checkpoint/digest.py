@@ -1,6 +1,6 @@
-"""Digests of files: taken while they are written, and again to see whether they are what was written.
+"""Digests of files: computed while they are written, and again to detect damage.
 
-XXH3 with 128 bits (https://github.com/Cyan4973/xxHash): no defence against somebody who means harm, but several times
+XXH3 with 128 bits (https://github.com/Cyan4973/xxHash): not cryptographic, but several times
 as fast as zlib's CRC-32 and ten times as fast as SHA-256. It takes 3 % of the time that writing to a local disk takes
 (benchmarks/training/checkpoint_checksums.py).
 """
@@ -47,7 +47,7 @@ def file_digest(path: Path) -> FileDigest:
 
 
 class Recorder:
-    """Opens files to write, and knows the digest of each when it is closed.
+    """Opens files for writing, and records the digest of each when it is closed.
 
     Attributes:
         files: by name, without the folder.
@@ -59,24 +59,24 @@ class Recorder:
     def open(self, path: str | Path, mode: str) -> DigestingFile:
         """Open a new file as `open` does; only "wb"."""
         if mode != "wb":
-            msg = f"mode {mode!r}: files are written from their beginning to their end"
+            msg = f"mode {mode!r} is not supported; only 'wb' is"
             raise ValueError(msg)
         name = Path(path).name
         return DigestingFile(Path(path).open("wb"), lambda digest: self.files.__setitem__(name, digest))
 
 
 class DigestingFile:
-    """A file that is written from its beginning to its end, and digested on the way."""
+    """A file that is written sequentially and digested at the same time."""
 
-    def __init__(self, file: IO[bytes], tell: Callable[[FileDigest], None]) -> None:
-        """Write to the open file; `tell` is given its digest when all is written and it is closed."""
+    def __init__(self, file: IO[bytes], on_close: Callable[[FileDigest], None]) -> None:
+        """Write to the open file; `on_close` gets its digest when it is closed without an error."""
         self._file = file
-        self._tell = tell
+        self._on_close = on_close
         self._state = xxhash.xxh3_128()
         self._size = 0
 
     def write(self, data: Any) -> int:
-        """Write bytes, or what has a buffer of them."""
+        """Write bytes or an object with the buffer protocol."""
         self._state.update(data)
         written = self._file.write(data)
         self._size += written
@@ -87,11 +87,11 @@ class DigestingFile:
         return self._size
 
     def flush(self) -> None:
-        """Give what is buffered to the system."""
+        """Flush Python's buffer to the operating system."""
         self._file.flush()
 
     def fileno(self) -> int:
-        """Return the descriptor; flushed, since megatron-core calls fsync with it and leaves the buffer where it is."""
+        """Return the descriptor after a flush: megatron-core calls fsync with it, and flushes nothing."""
         self._file.flush()
         return self._file.fileno()
 
@@ -101,4 +101,4 @@ class DigestingFile:
     def __exit__(self, kind: object, *_error: object) -> None:
         self._file.close()
         if kind is None:
-            self._tell(FileDigest(self._state.hexdigest(), self._size))
+            self._on_close(FileDigest(self._state.hexdigest(), self._size))

@@ -93,7 +93,7 @@ class CheckpointFolder:
         text = tracker.read_text(errors="replace")
         number = text.split("\n", 1)[0] if text == _tracked(text.split("\n", 1)[0]) else text.strip()
         if len(number) > _LONGEST:
-            msg = f"{tracker} is damaged: it is not what was written."
+            msg = f"{tracker} is damaged: it does not match its own checksum."
             raise DamageError(msg)
         if not (number.isascii() and number.isdecimal()):
             msg = f"{tracker} holds {number!r}, not an iteration.\n{self._choice()}"
@@ -130,14 +130,14 @@ class CheckpointFolder:
 
     def _publish(self, unfinished: Path, final: Path, iteration: int) -> None:
         _flush(*unfinished.iterdir(), unfinished)
-        if final.exists():  # saved before, by a run that was started again from an older one
+        if final.exists():  # the run was started again from an older checkpoint
             final.rename(self.path / f"{_UNFINISHED}replaced-{iteration:07d}")
         unfinished.rename(final)
         with replacing(self.path / LATEST, error=None) as stream:
             stream.write(_tracked(str(iteration)).encode())
         _flush(self.path)
         if self.keep is not None:
-            # Later ones are of an abandoned part, after a start from an older checkpoint; they are not this run's.
+            # Later ones stay: after a start from an older checkpoint they belong to the abandoned part.
             for old in [number for number in self.iterations() if number < iteration][: -self.keep + 1 or None]:
                 self.directory(old).rename(self.path / f"{_UNFINISHED}old-{old:07d}")
         self._remove_unfinished()
@@ -145,7 +145,7 @@ class CheckpointFolder:
     def _remove_unfinished(self) -> None:
         for left in self.path.glob(f"{_UNFINISHED}*"):
             shutil.rmtree(left)
-        for left in self.path.glob(f".{LATEST}.*"):  # of a process that was killed
+        for left in self.path.glob(f".{LATEST}.*"):  # left by a killed process
             left.unlink()
 
     def _choice(self) -> str:

@@ -1,4 +1,4 @@
-"""Checkpoints of other programs, recognized to say what they are."""
+"""Detection of other programs' checkpoints, for error messages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SIGNS = {
 
 
 def foreign_checkpoint(folder: Path) -> str | None:
-    """Return what another program's checkpoint a folder holds, in words, or None."""
+    """Describe the checkpoint of another program in a folder; None if there is none."""
     for program, patterns in _SIGNS.items():
         found = next((entry for pattern in patterns for entry in folder.glob(pattern)), None)
         if found is not None:

@@ -29,8 +29,8 @@ def sharded_states() -> ShardedObject:
     return ShardedObject("rng", _states(), (dist.get_world_size(),), (dist.get_rank(),), replica_id=0)
 
 
-def belong_here(saved: dict[str, int | str]) -> bool:
-    """Say whether states of that layout fit these ranks; if not, generators are seeded again.
+def can_restore(saved: dict[str, int | str]) -> bool:
+    """Say whether states of that layout can be restored on these ranks; otherwise generators are seeded again.
 
     Old checkpoints without a process group are taken to have this one.
     """

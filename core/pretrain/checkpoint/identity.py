@@ -69,7 +69,7 @@ def require_same(engine: Saved, directory: Path, saved: Mapping[str, Any], *, we
 def differences(engine: Saved, saved: Mapping[str, Any]) -> list[str]:
     """Return a notice for each setting that differs from the checkpoint's; the recipe's value is used."""
     ours = identity(engine)
-    before = {"data.index": "megatron"} | saved["samples"]  # once there was no other
+    before = {"data.index": "megatron"} | saved["samples"]  # the default of checkpoints without this key
     settings = saved.get("settings", {})
     return [
         *(

@@ -41,7 +41,7 @@ class MegatronState:
         *,
         is_fp32: bool,
     ) -> None:
-        """Look at the unwrapped chunks and the optimizer, which has main weights of its own unless all is fp32.
+        """Read the unwrapped chunks and the optimizer, which has main weights unless all is fp32.
 
         In a block of `gathered` every rank has the weights of the last step.
         """
@@ -91,7 +91,7 @@ class MegatronState:
             request = {**models, "optimizer": dict(enumerate(map(_renamed, _sharded_in(structure))))}
         loaded = read(request)
         for number, chunk in enumerate(self._chunks):
-            chunk.load_state_dict(loaded[f"model{number}"], strict=False)  # extra states of nothing
+            chunk.load_state_dict(loaded[f"model{number}"], strict=False)  # empty extra states
         if counters is None:
             self._optimizer.reload_model_params()
             return
@@ -99,12 +99,12 @@ class MegatronState:
         self._optimizer.load_state_dict(_filled(structure, values, counters))
 
     def _allocate(self) -> None:
-        """Make the moments, zeros, before the first step: fp16 may skip many at first, and be stopped then.
+        """Allocate the moments (zeros) before the first step: an fp16 run may save before a step is not skipped.
 
-        megatron-core makes them in the first step, or before it loads.
+        megatron-core allocates them in the first step, or before it loads.
         """
         for optimizer in self._optimizer.chained_optimizers:
-            if optimizer.optimizer is not None:  # of a rank without weights of the kind
+            if optimizer.optimizer is not None:  # None on a rank without weights of this kind
                 optimizer.init_state_fn(optimizer.optimizer, optimizer.config)
 
     def _models(self) -> dict[str, Any]:

@@ -45,7 +45,7 @@ def require_own(recipe: Recipe, run_dir: Path | None, *, resume: bool) -> None:
         return
     if owner and run_dir is not None and owner.get("run") == _identity(run_dir):
         return
-    if not owner and resume:  # a run of before folders had owners
+    if not owner and resume:  # a run of a version whose folders had no owner
         return
     goes_on = checkpoint.load is not None and Path(checkpoint.load).resolve() == folder.path.resolve()
     if goes_on and not checkpoint.finetune:
@@ -54,7 +54,7 @@ def require_own(recipe: Recipe, run_dir: Path | None, *, resume: bool) -> None:
     there = ", ".join(map(str, folder.iterations())) or "none yet"
     msg = (
         f"checkpoint.save: {folder.path} has the checkpoints of another run{whose}: {there}.\n"
-        f"Name another folder; or go on with them: checkpoint.load={folder.path} as well, or --resume of that run."
+        f"Name another folder; or continue them: set checkpoint.load={folder.path} as well, or --resume that run."
     )
     raise CheckpointError(msg)
 

@@ -1,4 +1,4 @@
-"""The learning-rate schedule of a checkpoint, and the one of the recipe that goes on from it."""
+"""The learning-rate schedule of a checkpoint, compared with the recipe's."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ _NAMES = {
 
 
 def restore_schedule(schedule: OptimizerParamScheduler, saved: dict[str, Any], recipe: Recipe) -> list[str]:
-    """Load a saved schedule, and return what is told of values that the recipe has otherwise.
+    """Load a saved schedule; return a notice for each value that differs from the recipe's.
 
-    As in megatron-core they must be the same, unless the recipe says which win.
+    As in megatron-core, values may only differ if the recipe chooses one side.
 
     Raises:
-        CheckpointError: they differ, and the recipe does not say it.
+        CheckpointError: values differ, and the recipe chooses neither side.
     """
     ours, override = schedule.state_dict(), recipe.schedule.override_opt_param_scheduler
     differing = {name: (ours[key], saved[key]) for key, name in _NAMES.items() if ours[key] != saved[key]}
     if differing and not override and not recipe.schedule.use_checkpoint_opt_param_scheduler:
         raise _undecided(differing)
-    schedule.num_steps = 0  # the saved ones are added
+    schedule.num_steps = 0  # load_state_dict adds the saved steps
     schedule.load_state_dict(saved)
     for group in schedule.optimizer.param_groups:
-        group |= {"max_lr": schedule.max_lr, "min_lr": schedule.min_lr}  # megatron-core's groups have their own
+        group |= {"max_lr": schedule.max_lr, "min_lr": schedule.min_lr}  # megatron-core keeps copies in its groups
     schedule.step(increment=0)
     if override:
         return [
@@ -48,7 +48,7 @@ def restore_schedule(schedule: OptimizerParamScheduler, saved: dict[str, Any], r
 def _undecided(differing: dict[str, tuple[Any, Any]]) -> CheckpointError:
     pairs = ", ".join(f"{name} {our} (checkpoint: {its})" for name, (our, its) in differing.items())
     return CheckpointError(
-        f"the schedule is not the checkpoint's: {pairs}. Without lr_decay_* it is as long as the training.\n"
-        "Give the values of before, or say which win: schedule.override_opt_param_scheduler: true, the recipe's, or "
-        "schedule.use_checkpoint_opt_param_scheduler: true, the checkpoint's (a longer training ends at min_lr)."
+        f"the schedule is not the checkpoint's: {pairs}. Without lr_decay_* the decay lasts for the whole training.\n"
+        "Restore the values, or set schedule.override_opt_param_scheduler: true to use the recipe's, or "
+        "schedule.use_checkpoint_opt_param_scheduler: true to use the checkpoint's (a longer training ends at min_lr)."
     )

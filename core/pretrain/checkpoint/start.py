@@ -29,11 +29,11 @@ def require_start(path: Path, own: Path | None) -> None:
     latest = folder.latest()
     if latest is not None:
         require_complete(folder.directory(latest))
-    elif not is_to_be_filled(path, own):
+    elif not is_own_empty_folder(path, own):
         raise nothing_to_load(path)
 
 
-def is_to_be_filled(path: Path, own: Path | None) -> bool:
+def is_own_empty_folder(path: Path, own: Path | None) -> bool:
     """Say whether a folder without a checkpoint is the run's own, which then starts from the beginning."""
     return own is not None and path.resolve() == own.resolve() and not foreign_checkpoint(path)
 
@@ -42,7 +42,7 @@ def require_complete(directory: Path) -> None:
     """Check that the folder of one checkpoint has the files that reading needs.
 
     Raises:
-        CheckpointError: it has not, or it is another program's.
+        CheckpointError: a file is missing, or the checkpoint is another program's.
     """
     missing = [name for name in _FILES if not (directory / name).is_file()]
     if missing:

@@ -90,15 +90,15 @@ def load(engine: Saved, directory: Path, *, weights_only: bool) -> Loaded:
         raise DamageError(msg)
     require_same(engine, directory, common, weights_only=weights_only)
     engine.state.load(partial(_read, directory), None if weights_only else common["counters"])
-    notices = [] if has_checksums else [f"{directory} is from before checkpoints had checksums: damage would not show"]
+    notices = [] if has_checksums else [f"{directory} has no checksums yet: damage is not detected"]
     if weights_only:
         return Loaded(progress=common["progress"], notices=notices)
     notices += restore_schedule(engine.schedule, common["schedule"], engine.recipe)
     notices += differences(engine, common)
-    if generators.belong_here(common["layout"]):
+    if generators.can_restore(common["layout"]):
         generators.restore(_read(directory, {"rng": generators.sharded_states()})["rng"])
     else:
-        notices.append("the layout or the device is another one: random generators start anew from train.seed")
+        notices.append("the layout or the device has changed: random generators are seeded again from train.seed")
     return Loaded(progress=common["progress"], notices=notices)
 
 
@@ -107,8 +107,8 @@ def damage(directory: Path) -> str | None:
     return first_problem(checksums.damage_in_share(directory, dist.get_rank(), dist.get_world_size()))
 
 
-def is_of_before_checksums(directory: Path) -> bool:
-    """Say whether a checkpoint is older than checksums; may be called by one rank."""
+def predates_checksums(directory: Path) -> bool:
+    """Say whether a checkpoint's format has no checksums yet; not collective."""
     try:
         return not (directory / checksums.FILE).exists() and read_common(directory)["format"] == _WITHOUT_CHECKSUMS
     except CheckpointError:
@@ -146,7 +146,7 @@ def _read(directory: Path, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _of_first_rank(common: dict[str, Any]) -> dict[str, Any]:
-    """Return the first rank's value, which is the one that is written; a rank that reads no data knows less."""
+    """Return the first rank's value, the one that is written; ranks that read no data lack parts of it."""
     agreed = [common]
     dist.broadcast_object_list(agreed)
     return agreed[0]
@@ -178,5 +178,5 @@ def _reason(error: BaseException) -> str:
         error = error.__cause__
     line = (str(error).strip() or type(error).__name__).splitlines()[0]
     if "weights_only" in str(error) or "Weights only" in line:  # torch advises to load what may run code
-        return "a file holds what no checkpoint does."
+        return "a file holds objects that no checkpoint has."
     return line if len(line) <= _LONGEST else f"{line[:_LONGEST]} ..."

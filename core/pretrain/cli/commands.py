@@ -14,7 +14,7 @@ DEFAULT = "run"
 
 COMMANDS = {
     "run": "Train a recipe (the default command).",
-    "data": "Build, merge and look into token files.",
+    "data": "Build, merge and inspect token files.",
     "tokenizer": "Train a tokenizer.",
     "backends": "List every backend: version, provider, available or why not.",
     "explain": "Show which kernel each operation gets, and why not the others.",

@@ -14,12 +14,12 @@ from pretrain.errors import BackendError
 @click.command(name="conformance")
 @click.option("--backend", metavar="NAME", required=True, help="The device plugin to test.")
 @click.option("-k", "expression", metavar="EXPRESSION", default="", help="Only tests that match, as in pytest -k.")
-@click.option("--kernels-only", is_flag=True, help="Without the trainings against the cpu, which take a minute.")
+@click.option("--kernels-only", is_flag=True, help="Skip the trainings against the cpu, which take a minute.")
 @click.option("-v", "verbose", is_flag=True, help="One line for each test.")
 def command(backend: str, expression: str, kernels_only: bool, verbose: bool) -> None:
     """Compare every kernel of a backend with the float64 reference, test its device, and train on it.
 
-    The trainings are a few iterations on one device and on two, and go on from each other's checkpoints on the cpu.
+    The trainings are a few iterations on one device and on two, and resume from each other's checkpoints on the cpu.
     What each kernel takes, and why it declines the rest, is listed at the end. The exit code is 0 where nothing failed.
     """
     if find_spec("pytest") is None:

@@ -19,7 +19,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 _PATH = click.Path(path_type=Path)
 _INPUT = "Another INPUT, as Megatron's tool takes it."
 _ENCODER = "auto: gigatoken where it knows the tokenizer, a sample compared with the tokenizers library."
-_ON_ERROR = "Malformed lines: stop at the first, or leave them out and count them."
+_ON_ERROR = "Malformed lines: stop at the first, or skip and count them."
 _TOKENIZER_OPTIONS = (
     click.option("--tokenizer-type", metavar="TYPE", help="gpt2, huggingface or bytes; Megatron's names work too."),
     click.option("--vocab-file", "--vocab", type=_FILE, help="GPT-2's vocab.json, for type gpt2."),
@@ -51,7 +51,7 @@ def _with_more(ctx: click.Context, parameter: click.Parameter, given: tuple[Path
 
 @click.group()
 def command() -> None:
-    """Build, merge and look into token files (.bin and .idx, Megatron's format)."""
+    """Build, merge and inspect token files (.bin and .idx, Megatron's format)."""
 
 
 @command.command(cls=BuildCommand)
@@ -61,14 +61,14 @@ def command() -> None:
 @_names_tokenizer
 @click.option("--json-key", "--json-keys", default="text", show_default=True, help="Key that holds the text.")
 @click.option("--append-eod", is_flag=True, help="End every document with the end-of-document token.")
-@click.option("--workers", type=click.IntRange(min=1), help="How many encode at a time.  [default: one per core]")
+@click.option("--workers", type=click.IntRange(min=1), help="Encoding processes.  [default: one per core]")
 @click.option("--encoder", type=click.Choice(["auto", "tokenizers"]), default="auto", show_default=True, help=_ENCODER)
 @click.option("--on-error", type=click.Choice(["stop", "skip"]), default="stop", show_default=True, help=_ON_ERROR)
-@click.option("--clean", is_flag=True, help="Mend broken characters with ftfy.")
-@click.option("--drop-duplicates", is_flag=True, help="Leave out documents whose text came before.")
-@click.option("--min-length", type=click.IntRange(min=0), default=0, help="Leave out documents of fewer characters.")
+@click.option("--clean", is_flag=True, help="Repair broken Unicode with ftfy.")
+@click.option("--drop-duplicates", is_flag=True, help="Drop documents whose text is a duplicate.")
+@click.option("--min-length", type=click.IntRange(min=0), default=0, help="Drop documents with fewer characters.")
 @click.option("--shard", metavar="I/N", help="Build part I of N, from 0: one element of a job array.")
-@click.option("--dataset-impl", "--data-impl", type=click.Choice(["mmap"]), help="Megatron's; there is no other.")
+@click.option("--dataset-impl", "--data-impl", type=click.Choice(["mmap"]), help="As in Megatron's tool; no effect.")
 @click.option("--force", is_flag=True, help="Replace existing files; discard an interrupted build of other settings.")
 def build(**options: Any) -> None:
     """Encode text into token files.
@@ -76,8 +76,8 @@ def build(**options: Any) -> None:
     INPUT is a JSONL file (plain, .gz, .xz, .bz2 or .zst), a .parquet or .txt file, a folder of such files or of texts,
     a folder of a Hugging Face dataset, a pattern, or several of them with commas between.
 
-    The files are those of Megatron-LM's preprocess_data.py, byte for byte, with any number of workers. An interrupted
-    build goes on where it was when the same command is given again.
+    The files are those of Megatron-LM's preprocess_data.py, byte for byte, with any number of workers. The same
+    command continues an interrupted build.
     """
     from pretrain.cli.data_build import build as run  # noqa: PLC0415  numpy is slow to import for --help
 
@@ -89,8 +89,8 @@ def build(**options: Any) -> None:
 @click.argument("prefix", type=_FILE)
 @_names_tokenizer
 @click.option("--samples", type=click.IntRange(min=0), help="Documents to show.  [default: 1]")
-@click.option("--all-ids", is_flag=True, help="Look at every token id, not at a million of them.")
-@click.option("--repair", is_flag=True, help="Mend the index of files in which end-of-document tokens are not counted.")
+@click.option("--all-ids", is_flag=True, help="Check all token ids (default: a sample of one million).")
+@click.option("--repair", is_flag=True, help="Repair an index that does not count the end-of-document tokens.")
 def inspect(*, prefix: Path, samples: int | None, all_ids: bool, repair: bool, **tokenizer: Any) -> None:
     """Describe PREFIX.bin and PREFIX.idx and check that they are complete.
 
@@ -109,7 +109,8 @@ def inspect(*, prefix: Path, samples: int | None, all_ids: bool, repair: bool, *
     name = _without_suffix(prefix)
     loaded = load_tokenizer(_section(**tokenizer)) if any(tokenizer.values()) else None
     if repair:
-        click.echo(f"repaired: {repair_lengths(name):,} tokens are counted now; {name}.idx.before-repair is as it was")
+        tokens = repair_lengths(name)
+        click.echo(f"repaired: {tokens:,} tokens added to the index; the old one is {name}.idx.before-repair")
     for line in inspect_tokens(name, loaded, samples=1 if samples is None else samples, all_ids=all_ids):
         click.echo(line)
 
@@ -139,7 +140,7 @@ def _section(
         msg = f"--tokenizer-type {error}"
         raise DataError(msg) from error
     if kind == "huggingface" and tokenizer_file is None:
-        tokenizer_file, vocab_file = vocab_file, None  # GPT-NeoX names its tokenizer.json so
+        tokenizer_file, vocab_file = vocab_file, None  # GPT-NeoX passes its tokenizer.json as --vocab-file
     files = {"vocab_file": vocab_file, "merge_file": merge_file, "file": tokenizer_file}
     named = {key: str(path) for key, path in files.items() if path is not None}
     return TokenizerFiles(kind, **named)

@@ -67,7 +67,7 @@ def build(
         if folder_of(prefix).is_dir():
             click.echo(f"{folder_of(prefix)} keeps what is written: the same command continues.", err=True)
         raise
-    _tell(built, prefix, time.monotonic() - begin)
+    _print_summary(built, prefix, time.monotonic() - begin)
 
 
 def _prefix(output_prefix: Path, json_key: str, shard: Shard | None) -> Path:
@@ -79,7 +79,7 @@ def _prefix(output_prefix: Path, json_key: str, shard: Shard | None) -> Path:
     return output_prefix.with_name(f"{output_prefix.name}_{key}_document{shard.suffix if shard else ''}")
 
 
-def _tell(built: Built, prefix: Path, seconds: float) -> None:
+def _print_summary(built: Built, prefix: Path, seconds: float) -> None:
     tokens = f"{built.tokens:,} tokens of {built.token_bytes} bytes"
     click.echo(f"{prefix}: {built.documents:,} documents, {tokens}, {seconds:.1f} s")
     counts = built.counts

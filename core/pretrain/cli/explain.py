@@ -20,13 +20,13 @@ GPT2_VOCAB_SIZE = 50257
 @click.command(name="explain")
 @click.argument("recipe", type=click.Path(path_type=Path))
 @click.option("--backend", metavar="NAME", default="cpu", show_default=True, help="The device plugin to ask.")
-@click.option("--device", metavar="NAME", help="Answer for this device, which need not be here.")
+@click.option("--device", metavar="NAME", help="Answer for this device, which need not be installed.")
 @click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Override a value of the recipe.")
 def command(recipe: Path, backend: str, device: str | None, overrides: tuple[str, ...]) -> None:
     """Show which kernel each operation of RECIPE gets, and why not the others.
 
-    Nothing is built or started. The device need not be here, as long as its plugin can answer without it, or knows the
-    one that --device names ("NVIDIA A100-SXM4-80GB").
+    Nothing is built or started. The device need not be installed, as long as its plugin can answer without it, or
+    knows the one that --device names ("NVIDIA A100-SXM4-80GB").
     """
     # A mistake in the recipe is reported before torch is imported.
     from pretrain.plugins.host.manager import load  # noqa: PLC0415

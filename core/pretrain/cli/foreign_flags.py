@@ -62,6 +62,6 @@ def _flags(arguments: list[str]) -> dict[str, list[str]]:
             flag, equals, value = argument.partition("=")
             values = found.setdefault(flag, [])
             values += [value] if equals else []
-        elif not argument.endswith((".yml", ".yaml")):  # the recipe, which may stand behind the flags
+        elif not argument.endswith((".yml", ".yaml")):  # the recipe, which may follow the flags
             values.append(argument)
     return found

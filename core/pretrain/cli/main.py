@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         _show(error)
         sys.exit(USER_ERROR)
     except OSError as error:
-        if error.filename is None:  # not about a file: a fault of the program
+        if error.filename is None:  # not about a file: a bug
             raise
         _show(PretrainError(f"{error.filename}: {error.strerror}"), error)
         sys.exit(USER_ERROR)

@@ -43,19 +43,19 @@ def _count(_: click.Context, __: click.Parameter, value: str | None) -> int | No
     "--nproc",
     callback=_count,
     metavar="N|auto",
-    help="Ranks to start on this node. auto (the default): on as many devices as the batch fits; on the cpu tensor x "
-    "pipeline size.",
+    help="Ranks to start on this node. auto (the default): one for each device, as far as the batch can be divided; on "
+    "the cpu tensor x pipeline size.",
 )
 @click.option("--nnodes", type=click.IntRange(min=1), metavar="N", help="Nodes; the same command is given on each.")
-@click.option("--rdzv", metavar="HOST:PORT", help="Where the nodes meet; HOST is one of them.")
+@click.option("--rdzv", metavar="HOST:PORT", help="Address of the rendezvous; HOST is one of the nodes.")
 @click.option(
-    "--node-rank", type=click.IntRange(min=0), metavar="K", help="This node's number, if it must be fixed; HOST's is 0."
+    "--node-rank", type=click.IntRange(min=0), metavar="K", help="This node's rank, if it must be fixed; HOST has 0."
 )
 @click.option(
     "--hostfile",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Start all nodes from here: lines HOST slots=RANKS, as DeepSpeed reads them.",
+    help="Start all nodes from this one. DeepSpeed's format: lines HOST slots=RANKS.",
 )
 @click.option(
     "--launcher",
@@ -68,7 +68,7 @@ def _count(_: click.Context, __: click.Parameter, value: str | None) -> int | No
     "--auto-resume", is_flag=True, help="Continue the run of --run-dir if there is one, else start it: for scripts."
 )
 @click.option(
-    "--dry-run", is_flag=True, help="Show the complete recipe and its layout, look at its files; start nothing."
+    "--dry-run", is_flag=True, help="Show the complete recipe and its layout, check its files; start nothing."
 )
 def command(
     *,
@@ -88,8 +88,8 @@ def command(
 ) -> int:
     """Train RECIPE, a YAML file.
 
-    Under torchrun, srun or mpirun each rank calls this; otherwise it starts its own ranks. Ctrl-C saves and leaves, a
-    second one leaves at once.
+    Under torchrun, srun or mpirun each rank calls this; otherwise it starts its own ranks. Ctrl-C saves a
+    checkpoint and exits, a second one exits at once.
     """
     from pretrain.launch.job import Job  # noqa: PLC0415  --help needs none of these
     from pretrain.launch.plan import make_hosted_plan, make_plan  # noqa: PLC0415
@@ -153,7 +153,7 @@ def _hosted(hostfile: Path | None, launcher: str | None, *, counted: bool) -> Ho
             raise LaunchError(msg)
         return None
     if counted:
-        msg = f"--hostfile says where ranks run and how many: {_COUNTS} have no effect.\nPass the one or the others."
+        msg = f"--hostfile says where ranks run and how many: {_COUNTS} have no effect.\nLeave out either side."
         raise LaunchError(msg)
     return Hosted(hosts=read_hostfile(hostfile), launcher=launcher or LAUNCHERS[0])
 

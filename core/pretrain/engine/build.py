@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def build_engine(
-    recipe: Recipe, plugins: Plugins, vocab_size: int, device: torch.device, tell: Callable[[str], None]
+    recipe: Recipe, plugins: Plugins, vocab_size: int, device: torch.device, notify: Callable[[str], None]
 ) -> tuple[Engine, Kernels]:
     """Build this rank's part of the engine; all ranks of the world call it together, in the world of `groups.joined`.
 
@@ -33,7 +33,7 @@ def build_engine(
         plugins: the loaded backend, for which the bridge is installed.
         vocab_size: entries of the tokenizer, before padding.
         device: of this rank.
-        tell: shows the user a line while the engine is built.
+        notify: shows the user a line while the engine is built.
 
     Raises:
         KernelError: an operation has no allowed kernel, or ranks differ in their kernels.
@@ -58,7 +58,7 @@ def build_engine(
         ),
         device=device,
         vocab_size=vocab_size,
-        tell=tell,
+        notify=notify,
     )
     return _engine(parts), kernels
 

@@ -68,7 +68,7 @@ def _logits_at(position: int, output: Tensor, *, non_loss_data: bool) -> Tensor:
 
 
 def _causal_mask(recipe: Recipe, length: int) -> Tensor | None:
-    """Return the mask where attention was negotiated to be given one."""
+    """Return the mask if the negotiated attention takes one, else None."""
     if not recipe.data.reset_attention_mask:
         return None
     return torch.ones(1, 1, length, length, dtype=torch.bool).triu(1)

@@ -1,4 +1,4 @@
-"""Negotiation of a run's kernels, in the two steps that the process groups divide."""
+"""Negotiation of a run's kernels, in two steps: options of the process groups, then all kernels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def negotiate_collectives(recipe: Recipe, plugins: Plugins) -> Kernels:
-    """Choose the options of the process groups, which have to be known before the groups are made."""
+    """Choose the options of the process groups, which are needed before the groups are made."""
     backend = plugins.backend
     request = collectives_request(recipe, backend.device_type, backend.process_group)
     return negotiate(plugins, [request], recipe.kernels.chosen(), recipe.kernels.fallback)

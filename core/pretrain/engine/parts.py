@@ -27,7 +27,7 @@ class Parts:
         chunks: makes the model chunks of this rank; see `pretrain.model.build.build` for its two options.
         device: of this rank.
         vocab_size: entries of the tokenizer, before padding.
-        tell: shows the user a line while the engine is built.
+        notify: shows the user a line while the engine is built.
     """
 
     recipe: Recipe
@@ -36,7 +36,7 @@ class Parts:
     chunks: Callable[..., list[GPT]]
     device: torch.device
     vocab_size: int
-    tell: Callable[[str], None]
+    notify: Callable[[str], None]
 
     @property
     def overflow(self) -> Overflow | None:

@@ -70,7 +70,7 @@ class Engine(Saved, Protocol):
         ...
 
     def advance_schedule(self, samples: int) -> None:
-        """Move the learning-rate schedule on by the samples of a step that was not skipped."""
+        """Advance the learning-rate schedule by the samples of a step that was not skipped."""
         ...
 
     def evaluate(self, batches: Iterator[Batch] | None, num_microbatches: int, iters: int = 1) -> Tensor:
@@ -81,7 +81,7 @@ class Engine(Saved, Protocol):
         ...
 
     def next_token_logits(self, tokens: Sequence[int]) -> Tensor:
-        """Return the logits of the token after `tokens`, fp32 [vocabulary], on all ranks; seq_length of them count."""
+        """Return the logits of the token after `tokens`, fp32 [vocabulary], on all ranks."""
         ...
 
     @property

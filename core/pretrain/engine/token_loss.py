@@ -58,7 +58,7 @@ class PerTokenGradients:
         self.tokens = torch.ones(())
 
     def __call__(self, model: list[Any], num_tokens: Tensor, **options: Any) -> None:
-        """Finish the reduction of all gradients, which are sums here, and make means of them.
+        """Finish the reduction of all gradients, which are sums here, and divide them by the tokens.
 
         Args:
             model: the wrapped chunks of this rank.

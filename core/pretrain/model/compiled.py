@@ -44,7 +44,7 @@ def compile_layers(chunk: nn.Module) -> None:
 
 @cache
 def _opaque(kind: Any) -> type[nn.Module]:
-    """Return the class with its method untraced; it is cached, because each new class would be compiled anew."""
+    """Return the class with its method untraced; it is cached, because each new class would be compiled again."""
     method = OPAQUE[kind]
     disabled = torch.compiler.disable(getattr(kind, method))  # type: ignore[no-untyped-call]
     return type(kind.__name__, (kind,), {method: disabled})

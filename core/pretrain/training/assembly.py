@@ -67,7 +67,7 @@ def assemble(
     tokenizer = load_tokenizer(recipe.tokenizer)
     timeout_minutes = recipe.parallel.distributed_timeout_minutes
     with groups.joined(plugins.backend, world.rank, world.world_size, timeout_minutes):
-        engine, kernels = build_engine(recipe, plugins, tokenizer.vocab_size, device, partial(_tell, world.rank))
+        engine, kernels = build_engine(recipe, plugins, tokenizer.vocab_size, device, partial(_notify, world.rank))
         data, progress, remark = _start(recipe, plugins, tokenizer, layout, engine, run_dir, resume=resume)
         length = Length(iterations=total_iterations(recipe, progress), sizes=BatchSizes.of(recipe), layout=layout)
         with (
@@ -178,7 +178,7 @@ def _devices(plugins: Plugins, device: torch.device) -> list[str]:
     return names
 
 
-def _tell(rank: int, text: str) -> None:
+def _notify(rank: int, text: str) -> None:
     """Show a line before the logger is open."""
     if rank == 0:
         click.echo(text)

@@ -16,7 +16,7 @@ def deterministic(*, is_wanted: bool) -> Iterator[None]:
     """Allow only torch's deterministic algorithms, or any; restore the setting afterwards.
 
     torch would also fill every tensor of torch.empty, which costs a pass over it; a read of uninitialized memory is a
-    mistake in any mode.
+    bug in any mode.
     """
     algorithms, warns = (
         torch.are_deterministic_algorithms_enabled(),

@@ -1,4 +1,4 @@
-"""Errors of a training that cannot recover: values that are not finite, and overflow after overflow."""
+"""Errors of a training that cannot recover: non-finite values, and overflow at the smallest loss scale."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pretrain.training.saving import Saving
 
 MAX_CONSECUTIVE_OVERFLOWS = 50
-"""Overflows in a row at the smallest loss scale after which a training is given up."""
+"""Consecutive overflows at the smallest loss scale after which a training ends with an error."""
 
 
 def is_broken(recipe: Recipe, totals: Totals, interval: Interval) -> bool:
@@ -30,17 +30,17 @@ def not_finite(interval: Interval, progress: Progress, saving: Saving | None) ->
     latest = None if saving is None else saving.folder.latest()
     start = "There is no checkpoint." if latest is None else f"The latest checkpoint is iteration {latest}."
     return TrainingError(
-        f"loss, gradients or weights are not finite any more, within the {interval.iterations} iterations up "
+        f"loss, gradients or weights are not finite within the {interval.iterations} iterations up "
         f"to {progress.iteration}. {start}\n"
         "Lower optimizer.lr or lengthen the warm-up, and start again from there."
     )
 
 
 def check_loss_scale(recipe: Recipe, engine: Engine, interval: Interval, progress: Progress) -> None:
-    """Pass unless step after step overflows and the loss scale cannot fall any more.
+    """Check that steps do not keep overflowing at the smallest loss scale.
 
     Raises:
-        TrainingError: it is so.
+        TrainingError: they do.
     """
     precision, skipped = recipe.precision, interval.skipped_in_a_row
     smallest = precision.min_loss_scale if precision.loss_scale is None else precision.loss_scale

@@ -61,7 +61,7 @@ class Training:
         while self.progress.iteration < self.length.iterations and not reason:
             reason = self._iterate()
         self.stopping.settle()
-        self._save()  # before the evaluations, which may take long: a run that is killed in them loses nothing
+        self._save()  # before the evaluations, so that a run that is killed in them loses nothing
         if not reason:
             self._evaluate_at_the_end()
         if self.continuation is not None and not reason:
@@ -133,7 +133,7 @@ class Training:
         if self.saving is None or self.saving.is_done(self.progress):
             return
         with self.meter.phase("save"):
-            # With fewer logged lines than checkpoints, broken weights would be saved, and sound ones thinned out.
+            # With fewer logged lines than checkpoints, broken weights would be saved, and good ones removed.
             if not math.isfinite(self.engine.parameters_norm().item()):
                 raise not_finite(self.meter.interval, self.progress, self.saving)
             saved = self.saving.save(self.engine, self.progress)

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from pretrain.checkpoint import storage
 from pretrain.checkpoint.folder import LATEST, CheckpointFolder
-from pretrain.checkpoint.start import is_to_be_filled, nothing_to_load
+from pretrain.checkpoint.start import is_own_empty_folder, nothing_to_load
 from pretrain.collective_errors import of_first_rank
 from pretrain.errors import CheckpointError, DamageError
 from pretrain.training.progress import Progress
@@ -60,7 +60,7 @@ def start_from(recipe: Recipe, engine: Saved, run_dir: Path, *, resume: bool) ->
     A resumed run takes its own latest checkpoint; without one, and for a new run, `checkpoint.load` counts.
 
     Raises:
-        DamageError: the checkpoint is damaged; the message names the newest sound one.
+        DamageError: the checkpoint is damaged; the message names the newest intact one.
         CheckpointError: `checkpoint.load` has no checkpoint, or one that does not fit; or the run has checkpoints, and
             nothing says which is its latest.
     """
@@ -73,8 +73,9 @@ def start_from(recipe: Recipe, engine: Saved, run_dir: Path, *, resume: bool) ->
     finetune = recipe.checkpoint.finetune
     loaded = _load_latest(given, engine, weights_only=finetune)
     if loaded is None:
-        if is_to_be_filled(given.path, own.path):
-            return Progress(), f"{given.path}: {_FRESH}"  # one folder for both: filled by a run that is started again
+        if is_own_empty_folder(given.path, own.path):
+            # The first start of a command that a scheduler repeats: load and save are one folder.
+            return Progress(), f"{given.path}: {_FRESH}"
         raise nothing_to_load(given.path)
     progress = Progress() if finetune else Progress.from_mapping(loaded[1].progress)
     return progress, _remark("weights" if finetune else "continued", *loaded)
@@ -96,35 +97,35 @@ def _load_latest(
         directory = folder.directory(iteration)
         return directory, storage.load(engine, directory, weights_only=weights_only)
     except DamageError as error:  # every rank has it
-        msg = f"{error}\n{_newest_sound(folder, iteration)}"
+        msg = f"{error}\n{_newest_intact(folder, iteration)}"
         raise DamageError(msg) from error
 
 
-def _newest_sound(folder: CheckpointFolder, damaged: int | None) -> str:
+def _newest_intact(folder: CheckpointFolder, damaged: int | None) -> str:
     """Return the advice after a damaged checkpoint, or damaged LATEST (None); all ranks call it together.
 
-    Those after the damaged one come last: they are of a part that was abandoned for an earlier start.
+    Later ones than the damaged one come last: they belong to a part that was abandoned.
     """
     there = of_first_rank(folder.iterations)
     for iteration in sorted(there, key=lambda each: (damaged is None or each <= damaged, each), reverse=True):
         if storage.damage(folder.directory(iteration)) is None:
             return (
-                f"The newest sound checkpoint is iteration {iteration}: write {iteration} into {folder.path / LATEST}, "
-                "and start again."
+                f"The newest intact checkpoint is iteration {iteration}: write {iteration} into "
+                f"{folder.path / LATEST}, and start again."
             )
-    earlier = of_first_rank(lambda: [each for each in there if storage.is_of_before_checksums(folder.directory(each))])
+    earlier = of_first_rank(lambda: [each for each in there if storage.predates_checksums(folder.directory(each))])
     if earlier:
         return (
-            f"No checkpoint with checksums is sound. Iteration {earlier[-1]} is from before there were any and may be: "
+            f"No checkpoint with checksums is intact. Iteration {earlier[-1]} has none and may be: "
             f"write {earlier[-1]} into {folder.path / LATEST}, and start again."
         )
-    return f"No checkpoint in {folder.path} is sound: bring a copy, or start a new run."
+    return f"No checkpoint in {folder.path} is intact: restore a copy, or start a new run."
 
 
 def _own_latest(own: CheckpointFolder) -> int | None:
-    """Return the latest checkpoint of a resumed run, which must not begin anew over those it has.
+    """Return the latest checkpoint of a resumed run, which must not start over while it has any.
 
-    One alone needs no name: the run ended just before its first was named, and every iter_* folder is complete.
+    A single one need not be named by LATEST: the run was killed just before that, and every iter_* folder is complete.
     """
     latest, there = own.latest(), own.iterations()
     if latest is not None or not there:

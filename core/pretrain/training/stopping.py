@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 REASONS = (
     "",
-    "the time of train.exit_duration_in_mins is over",
-    "the kill switch is there",
+    "train.exit_duration_in_mins has passed",
+    "the kill switch exists",
     "SIGHUP",
     "SIGINT",
     "SIGTERM",
@@ -29,7 +29,7 @@ _SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 
 
 class Stopping:
-    """Watch over signals, the clock and the kill-switch file; a context that restores the signal handlers.
+    """Watches signals, the clock and the kill-switch file; a context that restores the signal handlers.
 
     A rank that stops because another one was signalled ignores signals from then on: its own is still on the way.
 

@@ -287,7 +287,7 @@ class TestOtherSettings:
         with pytest.raises(DataError, match=r"differs in: inputs\."):
             build_tokens([corpus.parent], tmp_path / "p", SECTION)
 
-    def test_force_begins_anew(self, prefix, inputs, tmp_path):
+    def test_force_starts_over(self, prefix, inputs, tmp_path):
         build_tokens(inputs, prefix, SECTION, force=True)
         build_tokens(inputs, tmp_path / "without", SECTION)
         assert content(prefix) == content(tmp_path / "without")

@@ -156,7 +156,7 @@ class TestPrepare:
         assert TokenFile.open(recipe.data.path).documents == len(list(stdlib_documents(max_bytes=200_000)))
         assert not list((tmp_path / "q").glob("*.partial"))
 
-    def test_a_lost_tokenizer_is_trained_and_the_data_built_anew(self, recipe):
+    def test_a_lost_tokenizer_is_trained_and_the_data_rebuilt(self, recipe):
         prepare_corpus(recipe, workers=1, log=lambda _: None)
         Path(recipe.tokenizer.file).unlink()
         prepare_corpus(recipe, workers=1, log=lambda _: None)

@@ -252,7 +252,7 @@ class TestCache:
         assert {path: path.stat().st_mtime_ns for path in self.files(token_files)} == before
         assert self.tokens(again) == self.tokens(first)
 
-    def test_is_not_used_for_data_built_anew(self, tmp_path, small_recipe, token_files, bytes_section):
+    def test_is_not_used_for_rebuilt_data(self, tmp_path, small_recipe, token_files, bytes_section):
         built(small_recipe(), SampleCounts(train=1))
         fewer = write_jsonl(tmp_path / "fewer.jsonl", DOCUMENTS[:100])
         build_tokens([fewer], token_files, bytes_section, append_eod=True, force=True)

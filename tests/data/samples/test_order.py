@@ -28,7 +28,9 @@ def test_a_length_that_changes_no_order_is_free(before, after):
 
 @pytest.mark.parametrize(("before", "after"), [(EPOCH, EPOCH + 20), (2 * EPOCH, 3 * EPOCH), (3 * EPOCH, 10)])
 def test_one_that_does_is_refused(before, after):
-    with pytest.raises(DataError, match=rf"reads {after} samples, the checkpoint's read {before} .*\nKeep the length"):
+    with pytest.raises(
+        DataError, match=rf"reads {after} samples, the checkpoint's read {before} .*\nRestore the length"
+    ):
         require_same_order(order(before), order(after))
 
 

@@ -15,7 +15,7 @@ from pretrain.engine.deepspeed.offload.async_io import require_async_io
 from pretrain.errors import BackendError
 
 KEY = "engine.zero.offload_optimizer.device"
-REMEDY = f"Mend that, or let {KEY} be cpu."
+REMEDY = f"Fix that, or let {KEY} be cpu."
 
 
 class Builders:

@@ -93,7 +93,7 @@ def holder(tmp_path):
     process.start()
     assert held.wait(60)
     yield process
-    process.kill()  # not an event: it would wait for ever for a process that was killed while it waited for it
+    process.kill()  # not an event: it would wait forever for a process that was killed while it waited for it
     process.join()
 
 
@@ -101,7 +101,7 @@ def test_a_folder_in_which_another_run_is_at_work_is_refused(tmp_path, holder):
     left_behind(tmp_path, 0)
     assert refused(tmp_path) == [
         f"{KEY}: {tmp_path} is in use by another run.",
-        "Wait for its end, or give this one a folder of its own.",
+        "Wait until it ends, or give this run another folder.",
     ]
     assert len(list(tmp_path.glob("zero_stage_3/*/rank0/*"))) == 2
     swap_folders.claim({KEY: str(tmp_path)}, 1)  # ranks of one run share it
@@ -113,10 +113,10 @@ def test_a_run_that_was_killed_holds_up_nobody(tmp_path, holder):
     swap_folders.claim({KEY: str(tmp_path)}, 0)
 
 
-def test_a_folder_that_is_not_there_is_no_folder(tmp_path):
+def test_a_missing_folder_is_refused(tmp_path):
     assert refused(tmp_path / "nvme") == [
-        f"{KEY}: {tmp_path}/nvme is no folder here.",
-        "Make it, on the disk that is to hold the files, or give another.",
+        f"{KEY}: {tmp_path}/nvme is not a folder on this machine.",
+        "Make it, or give another one.",
     ]
 
 
@@ -142,6 +142,6 @@ def test_a_file_system_without_direct_io_is_refused(tmp_path, monkeypatch):
 
 def test_nothing_is_held_after_an_error(tmp_path):
     paths = {KEY: str(tmp_path), "engine.zero.offload_optimizer.nvme_path": str(tmp_path / "absent")}
-    with pytest.raises(RecipeError, match="absent is no folder here"):
+    with pytest.raises(RecipeError, match="absent is not a folder on this machine"):
         swap_folders.claim(paths, 0)
     assert list(tmp_path.iterdir()) == []

@@ -2,7 +2,7 @@
 
 megatron-core 0.16.1 forks a process per file (FileSystemWriterAsync.write_preloaded_data_multiproc) and starts a
 manager process by spawn to receive the result (_get_write_results_queue). If a writer dies, for lack of memory or of a
-package, the training waits for ever; the manager imports the main program again. A synchronous save does not need them.
+package, the training waits forever; the manager imports the main program again. A synchronous save does not need them.
 
 torch's DefaultLoadPlanner.load_bytes reads the objects of a sharded checkpoint with `weights_only=False`.
 """

@@ -1,7 +1,7 @@
 """Build on a cluster through datatrove: its executors run tasks on Slurm, on Ray or on this machine.
 
-Needs `pip install "pretrain[datatrove]"`. An executor remembers the finished tasks, and its `depends` puts the
-merge behind the shards.
+Needs `pip install "pretrain[datatrove]"`. An executor remembers the finished tasks, and its `depends` runs the
+merge after the shards.
 """
 
 from __future__ import annotations

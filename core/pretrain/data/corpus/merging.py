@@ -28,7 +28,7 @@ _COPIED_AT_ONCE = 1 << 24
 def merge_tokens(prefixes: Sequence[Path], output: Path, *, force: bool = False) -> Built:
     """Write the documents of all `prefixes`, in their order, into `output`.bin and `output`.idx.
 
-    The index is written last: ids without an index are left over from a merge that was killed, and are replaced.
+    The index is written last: ids without an index are of a killed merge, and are replaced.
 
     Raises:
         DataError: an input is missing or damaged, they hold different dtypes or were made with different tokenizers,
@@ -39,7 +39,7 @@ def merge_tokens(prefixes: Sequence[Path], output: Path, *, force: bool = False)
     dtype, written = _checked(prefixes)
     note = common_note(prefixes)
     for path in (idx_path(output), bin_path(output)):
-        _remove_left_behind(path)
+        _remove_abandoned(path)
     with replacing(idx_path(output)) as idx_file:
         _lock(idx_file)
         with replacing(bin_path(output)) as bin_file:
@@ -100,9 +100,9 @@ def _lock(file: IO[bytes]) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def _remove_left_behind(path: Path) -> None:
+def _remove_abandoned(path: Path) -> None:
     """Remove the temporary files of killed merges into `path`; they can be as large as the result."""
     for left in path.parent.glob(f".{glob.escape(path.name)}.*.partial"):
-        with suppress(OSError), left.open("r+b") as stream:  # another process writes it, or it is gone
+        with suppress(OSError), left.open("r+b") as stream:  # another process writes it, or has removed it
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
             left.unlink()

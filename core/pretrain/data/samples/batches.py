@@ -104,7 +104,7 @@ class MicroBatches:
         # longer ends the workers and multiprocessing waits for them.
         self._end = weakref.finalize(self, _end, self._read, loader)
         if num_workers:
-            atexit.register(self._end)  # before multiprocessing waits for workers that were not told to exit
+            atexit.register(self._end)  # before multiprocessing waits for workers that got no signal to exit
 
     def __iter__(self) -> Self:
         return self
@@ -145,7 +145,7 @@ def _end(read: Iterator[Batch], loader: Iterator[_Arrays | Batch]) -> None:
 
 
 def _block_indices(*, length: int | None, modulus: int, begin: int, block: int, run: slice) -> Iterator[list[int]]:
-    """Yield one rank's share of each block, until less than a block of `length` is left, or for ever."""
+    """Yield one rank's share of each block, until less than a block of `length` is left, or forever."""
     while length is None or begin + block <= length:
         yield [index % modulus for index in range(begin + run.start, begin + run.stop)]
         begin += block

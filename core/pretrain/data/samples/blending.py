@@ -63,7 +63,7 @@ def blend_surplus(
         shares = [math.ceil(samples * weight) for weight in weights]
         most = [
             math.floor(sum(shares) * weight) + 1 for weight in weights
-        ]  # the part that is behind gives the next sample
+        ]  # the next sample is of the part furthest below its share
         scarce = [number for number, share in enumerate(shares) if most[number] > _prepared(share)]
         has = {n: _available(TokenFile.open(parts[n][0]), bounds, _prepared(shares[n]), seq_length) for n in scarce}
         if all(most[number] <= has[number] for number in scarce):

@@ -12,7 +12,7 @@ from typing import Any
 from pretrain.errors import DataError
 
 _COMPARED = 4096
-"""Number of compared entries of each index; another shuffle differs in them."""
+"""Number of compared entries of each index; different shuffles differ in them."""
 
 
 def order_of(train: Any, samples: int) -> dict[str, Any]:
@@ -25,7 +25,7 @@ def order_of(train: Any, samples: int) -> dict[str, Any]:
 
 
 def require_same_order(saved: dict[str, Any], ours: dict[str, Any]) -> None:
-    """Check that a resumed training reads the samples in the order of before.
+    """Check that a resumed training keeps the order of the samples.
 
     Raises:
         DataError: it would read samples a second time before others have been read once.
@@ -34,8 +34,8 @@ def require_same_order(saved: dict[str, Any], ours: dict[str, Any]) -> None:
         return
     msg = (
         f"the training reads {ours['samples']} samples, the checkpoint's read {saved['samples']} (train_iters, "
-        "train_samples, global_batch_size): beyond one epoch data.index: megatron shuffles them anew, and what was "
-        "read would come again.\nKeep the length of before; or set data.index: native, whose order no length changes "
+        "train_samples, global_batch_size): beyond one epoch data.index: megatron reshuffles them, and samples would "
+        "repeat.\nRestore the length; or set data.index: native, whose order no length changes "
         "(from here on: some samples of this epoch may come again)."
     )
     raise DataError(msg)

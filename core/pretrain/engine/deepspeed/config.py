@@ -20,7 +20,7 @@ def deepspeed_config(recipe: Recipe, data_parallel_size: int) -> dict[str, Any]:
     config: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": train.micro_batch_size,
         "gradient_accumulation_steps": train.global_batch_size // (train.micro_batch_size * data_parallel_size),
-        # Without ZeRO the engine clips. DeepSpeed tells no norm in fp32; in bf16 it counts the first tensor-parallel
+        # Without ZeRO the engine clips. DeepSpeed reports no norm in fp32; in bf16 it counts the first tensor-parallel
         # rank alone, because get_norm_with_moe_layers looks for the mark of split weights on their gradients.
         "gradient_clipping": recipe.optimizer.clip_grad if recipe.engine.zero.stage > 0 else 0.0,
         "zero_optimization": _zero(recipe),
@@ -42,7 +42,7 @@ def _zero(recipe: Recipe) -> dict[str, Any]:
     if zero.offload_param.device != "none":
         config["offload_param"] = _offload(zero.offload_param)
     if zero.stage == 3:
-        # It would replace torch.nn.functional.linear for good, in everything that this process runs; the linear kernel
+        # It would replace torch.nn.functional.linear permanently, for the whole process; the linear kernel
         # holds no gathered weight either (reference/linear.py).
         config["memory_efficient_linear"] = False
     return config

@@ -54,9 +54,9 @@ class DeepSpeedEngine:
         self._overflow = parts.overflow
         self._stage = recipe.engine.zero.stage
         deepspeed = bridge_deepspeed.install(parts.backend)
-        bridge_deepspeed.disconnect()  # from the groups of a training before, if this process had one
+        bridge_deepspeed.disconnect()  # set by an earlier training of this process
         bridge_deepspeed.connect(parts.backend)
-        swapping.prepare(recipe, parts.tell)
+        swapping.prepare(recipe, parts.notify)
         (self.model,) = parts.chunks(**splitting(recipe, deepspeed))
         _sum_over_sequence_parts(self.model)
         groups = parameter_groups(self.model)
@@ -69,7 +69,7 @@ class DeepSpeedEngine:
             mpu=mpu,
             dist_init_required=False,
         )
-        swapping.report_in_memory(recipe, self.model, self.optimizer, parts.tell)
+        swapping.report_in_memory(recipe, self.model, self.optimizer, parts.notify)
         self._scale = zero_scale.install(self.optimizer, recipe.precision)
         if self._overflow is not None:
             watch_overflow(self.optimizer, self._overflow)
@@ -144,7 +144,7 @@ class DeepSpeedEngine:
         return torch.as_tensor(norm, device=self._device), False
 
     def advance_schedule(self, samples: int) -> None:
-        """Move the learning-rate schedule on."""
+        """Advance the learning-rate schedule."""
         self.schedule.step(increment=samples)
 
     @torch.no_grad()
@@ -169,7 +169,7 @@ class DeepSpeedEngine:
         return logits[: self.vocab_size]
 
     def close(self) -> None:
-        """Remove DeepSpeed's hooks from the weights; they would keep model, groups and their threads alive for ever."""
+        """Remove DeepSpeed's hooks from the weights; they would keep model, groups and their threads alive forever."""
         self._engine.destroy()
         bridge_deepspeed.disconnect()
 
@@ -183,7 +183,7 @@ class DeepSpeedEngine:
         return squared.sqrt()
 
     def _release_gathered(self) -> None:
-        """Release weights that stay gathered for a backward pass, which does not come: they hold buffers of files."""
+        """Release weights that stay gathered for a backward pass that never comes: they hold buffers of files."""
         if self.recipe.engine.zero.offload_param.device == "nvme":
             self.optimizer.empty_partition_cache()
 
@@ -219,7 +219,7 @@ def _sum_over_tensor_parallel_ranks(gradient: Tensor) -> Tensor:
 def _adam_of(parts: Parts, groups: list[dict[str, Any]]) -> Any:
     optimizer, offload = parts.recipe.optimizer, parts.recipe.engine.zero.offload_optimizer
     on_host = offload.device != "none"
-    adam = host_adam(parts.recipe, parts.tell) if on_host else counted(parts.kernels.optimizer.adam)
+    adam = host_adam(parts.recipe, parts.notify) if on_host else counted(parts.kernels.optimizer.adam)
     return adam(
         groups,
         lr=0.0,  # the schedule sets it

@@ -42,14 +42,14 @@ class Extension:
 CPU_ADAM = Extension(name="cpu_adam", builder="CPUAdamBuilder", title="CPU Adam", duration="about a minute")
 
 
-def load_extension(extension: Extension, tell: Callable[[str], None]) -> str | None:
+def load_extension(extension: Extension, notify: Callable[[str], None]) -> str | None:
     """Load an extension on this rank, compiled first if needed; the bridge has imported DeepSpeed.
 
     One process compiles; all others wait, those of other runs too. If it is killed, the next one compiles.
 
     Args:
         extension: to load.
-        tell: shows the user a line: that something is compiled, and its duration.
+        notify: shows the user a line: that something is compiled, and its duration.
 
     Returns:
         the reason why the extension is not available; None if it is loaded.
@@ -66,8 +66,8 @@ def load_extension(extension: Extension, tell: Callable[[str], None]) -> str | N
         with _environment(checks_compiler=not library.exists()):
             return (
                 _missing(extension, builder, library)
-                or (extension.first and load_extension(extension.first, tell))
-                or _compile(extension, builder, library, tell)
+                or (extension.first and load_extension(extension.first, notify))
+                or _compile(extension, builder, library, notify)
             )
     except OSError as error:
         return f"its folder cannot be written: {error}"
@@ -84,17 +84,17 @@ def _missing(extension: Extension, builder: Any, library: Path) -> str | None:
     return None if extension.library is None or builder.is_compatible() else f"{extension.library} is missing"
 
 
-def _compile(extension: Extension, builder: Any, library: Path, tell: Callable[[str], None]) -> str | None:
+def _compile(extension: Extension, builder: Any, library: Path, notify: Callable[[str], None]) -> str | None:
     before = _written(library)
     if before is None:
-        tell(f"compiling DeepSpeed's {extension.title}; this is done once and takes {extension.duration} ...")
+        notify(f"compiling DeepSpeed's {extension.title}; this is done once and takes {extension.duration} ...")
     start = time.monotonic()
     with (library.parent / "turn").open("a+") as turn:
         problem = _take(turn, library.parent) or _load(builder)
         turn.truncate(0)
         turn.write(problem or "")
     if _written(library) != before and problem is None:
-        tell(f"compiled DeepSpeed's {extension.title} in {time.monotonic() - start:.0f} s")
+        notify(f"compiled DeepSpeed's {extension.title} in {time.monotonic() - start:.0f} s")
     return problem
 
 
@@ -102,7 +102,7 @@ def _take(turn: Any, folder: Path) -> str:
     """Wait until no other process compiles; return its failure, so that not every rank tries again.
 
     The system releases this lock when a process is killed. torch's own (FileBaton) is a file: it stays, and the next
-    process waits for ever.
+    process waits forever.
     """
     try:
         fcntl.flock(turn, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 _KEY = "engine.zero.offload_optimizer.cpu_adam"
 
 
-def host_adam(recipe: Recipe, tell: Callable[[str], None]) -> type[Any]:
+def host_adam(recipe: Recipe, notify: Callable[[str], None]) -> type[Any]:
     """Return the class that the recipe's `cpu_adam` names; all ranks call it together and get the same.
 
     The bridge has imported DeepSpeed.
 
     Args:
         recipe: what is trained.
-        tell: shows the user a line: that something is compiled, or that torch's Adam is used.
+        notify: shows the user a line: that something is compiled, or that torch's Adam is used.
 
     Raises:
         KernelError: DeepSpeed's Adam is asked for and cannot be compiled on one of them.
@@ -35,15 +35,15 @@ def host_adam(recipe: Recipe, tell: Callable[[str], None]) -> type[Any]:
     if wanted == "torch":
         return counted(FusedAdam)
     # All step with one Adam, also where only some nodes have a compiler.
-    problem = first_problem(load_extension(CPU_ADAM, tell))
+    problem = first_problem(load_extension(CPU_ADAM, notify))
     if problem is None:
         return _deepspeed_adam()
     if wanted == "auto":
-        tell(f"torch's fused AdamW is used instead of DeepSpeed's CPU Adam: {problem}")
+        notify(f"torch's fused AdamW is used instead of DeepSpeed's CPU Adam: {problem}")
         return counted(FusedAdam)
     msg = (
         f"{_KEY}: deepspeed is compiled at its first use, but {problem}.\n"
-        f"Mend that, or set {_KEY} to torch (its fused AdamW), or to auto (torch's where DeepSpeed's cannot be had)."
+        f"Fix that, or set {_KEY} to torch (its fused AdamW), or to auto (torch's where DeepSpeed's cannot be had)."
     )
     raise KernelError(msg)
 

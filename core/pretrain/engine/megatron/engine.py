@@ -99,7 +99,7 @@ class MegatronEngine:
         )
 
     def advance_schedule(self, samples: int) -> None:
-        """Move the learning-rate schedule on."""
+        """Advance the learning-rate schedule."""
         self.schedule.step(increment=samples)
 
     @torch.no_grad()

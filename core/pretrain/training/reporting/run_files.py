@@ -84,6 +84,6 @@ def finish(logger: RunLogger, run_dir: Path, reason: str, iteration: int) -> Non
     """Write the report and log the run directory."""
     if (run_dir / METRICS).stat().st_size:  # a run that had nothing left to do has nothing to report
         write_report([run_dir], run_dir / REPORT)
-    logger.note(f"left after iteration {iteration}: {reason}" if reason else f"done: {iteration} iterations")
+    logger.note(f"stopped after iteration {iteration}: {reason}" if reason else f"done: {iteration} iterations")
     files = sorted(entry.name for entry in run_dir.iterdir() if not entry.name.startswith("."))
     logger.note(f"run directory: {run_dir} ({', '.join(files)})")

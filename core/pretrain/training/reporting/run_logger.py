@@ -1,4 +1,4 @@
-"""Output of a run: console, metrics.jsonl and TensorBoard. Rank 0 writes, the others are silent."""
+"""Output of a run: console, metrics.jsonl and TensorBoard. Only rank 0 writes."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class RunLogger:
         self._console.note(text)
 
     def close(self) -> None:
-        """Close the files and give the terminal back; may be called twice."""
+        """Close the files and restore the terminal; may be called twice."""
         self._console.close()
         for output in (self._metrics, self._tensorboard):
             if output:

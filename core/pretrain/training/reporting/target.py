@@ -10,6 +10,6 @@ if TYPE_CHECKING:
 
 def verdict(target_loss: float, reached: EvalRecord) -> str:
     """Return the line that says whether the validation loss at the end of a run is at most `target_loss`."""
-    met = reached.lm_loss <= target_loss  # false for a loss that is no number
+    met = reached.lm_loss <= target_loss  # False for nan
     word = "reached" if met else "missed"
     return f"target {word}: validation loss {reached.lm_loss:.4f}, evaluation.target_loss {target_loss:g}"

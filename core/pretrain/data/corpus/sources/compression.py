@@ -42,12 +42,12 @@ def open_decompressed(path: Path) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
         if isinstance(exc, OSError) and exc.errno is not None:  # errors of gzip and bz2 have none
             msg = f"{path} cannot be read: {exc.strerror}."
         else:
-            msg = f"{path} cannot be decompressed: {exc}.\nIs it complete, and is it what its name says?"
+            msg = f"{path} cannot be decompressed: {exc}.\nIs it complete, and is it what its suffix says?"
         raise DataError(msg) from exc
 
 
 def _refuse_empty() -> None:
-    msg = "the file is empty, which no compressed file is"
+    msg = "the file is empty, so it is not a compressed file"
     raise EOFError(msg)
 
 
@@ -151,7 +151,7 @@ class _Frames(io.RawIOBase):
             zeros += len(compressed) - len(rest)
             compressed = rest or self._raw.read(self._at_once)
         if zeros and zeros % self._padding:
-            msg = f"{zeros} zeros after a frame are no padding"
+            msg = f"{zeros} zeros after a frame are not padding"
             raise EOFError(msg)
         if compressed:
             self._frame = self._new()

@@ -103,5 +103,5 @@ def _opened(source: Source) -> Iterator[_Parquet | _Arrow]:
         with pa.memory_map(str(source.path)) as file:
             yield _Parquet(file, source.size) if source.kind == "parquet" else _Arrow(file)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as exc:
-        msg = f"{source.path} cannot be read as {source.kind}: {exc}.\nIs it complete, and is it what its name says?"
+        msg = f"{source.path} cannot be read as {source.kind}: {exc}.\nIs it complete, and is it what its suffix says?"
         raise DataError(msg) from exc

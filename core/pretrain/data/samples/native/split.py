@@ -34,7 +34,7 @@ class NativeSamples:
 
     @classmethod
     def of(cls, parts: list[tuple[Windows, float]], format_: SampleFormat, length: int) -> NativeSamples:
-        """Begin with nothing read; a file that is named twice gets the sum of its weights."""
+        """Start from sample 0; a file that is named twice gets the sum of its weights."""
         weights: dict[str, float] = {}
         for windows, weight in parts:
             weights[windows.identity] = weights.get(windows.identity, 0.0) + weight

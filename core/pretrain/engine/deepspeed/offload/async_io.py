@@ -18,21 +18,21 @@ ASYNC_IO = Extension(
     title="async_io",
     duration="some minutes",
     library="libaio (package libaio-dev of Debian and Ubuntu, libaio-devel of Red Hat, libaio of Arch)",
-    first=PIN_MEMORY,  # else the builder compiles it, and waits for ever for the file lock of a run that was killed
+    first=PIN_MEMORY,  # else the builder compiles it, and waits forever for the file lock of a run that was killed
 )
 
 
-def require_async_io(key: str, tell: Callable[[str], None]) -> None:
+def require_async_io(key: str, notify: Callable[[str], None]) -> None:
     """Load DeepSpeed's async_io, or compile it; all ranks call it together, after the bridge has imported DeepSpeed.
 
     Args:
         key: the recipe's key that asks for files.
-        tell: shows the user a line: that something is compiled.
+        notify: shows the user a line: that something is compiled.
 
     Raises:
         BackendError: on all ranks, when one of them lacks it.
     """
-    problem = first_problem(load_extension(ASYNC_IO, tell))
+    problem = first_problem(load_extension(ASYNC_IO, notify))
     if problem is not None:
-        msg = f"{key}: nvme needs DeepSpeed's async_io, but {problem}.\nMend that, or let {key} be cpu."
+        msg = f"{key}: nvme needs DeepSpeed's async_io, but {problem}.\nFix that, or let {key} be cpu."
         raise BackendError(msg)

@@ -62,7 +62,7 @@ def _claim(key: str, path: Path, rank: int) -> str | None:
     if any(folder == claimed for claimed, *_ in _claimed):
         return None
     if not path.is_dir():
-        return f"{key}: {path} is no folder here.\nMake it, on the disk that is to hold the files, or give another."
+        return f"{key}: {path} is not a folder on this machine.\nMake it, or give another one."
     try:
         folder.mkdir(exist_ok=True)
         lock = _lock(folder / f"rank{rank}.lock")
@@ -72,7 +72,7 @@ def _claim(key: str, path: Path, rank: int) -> str | None:
         reason = "is on a file system without direct I/O" if lacks_direct else f"cannot be written: {error.strerror}"
         return f"{key}: {path} {reason}.\nGive a folder of a disk of this machine, in which this user may write."
     if lock is None:
-        return f"{key}: {path} is in use by another run.\nWait for its end, or give this one a folder of its own."
+        return f"{key}: {path} is in use by another run.\nWait until it ends, or give this run another folder."
     _claimed.append((folder, rank, lock))
     _clear(folder, rank)
     return None

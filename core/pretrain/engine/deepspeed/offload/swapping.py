@@ -24,12 +24,12 @@ _OPTIMIZER = "engine.zero.offload_optimizer"
 _PARAM = "engine.zero.offload_param"
 
 
-def prepare(recipe: Recipe, tell: Callable[[str], None]) -> None:
+def prepare(recipe: Recipe, notify: Callable[[str], None]) -> None:
     """Claim folders and load async_io if the recipe has `device: nvme`; all ranks call it together, before the model.
 
     Args:
         recipe: what is trained.
-        tell: shows the user a line: that something is compiled.
+        notify: shows the user a line: that something is compiled.
 
     Raises:
         PretrainError: on all ranks, when one of them has no async_io or cannot use its folder; or on one that may not
@@ -45,7 +45,7 @@ def prepare(recipe: Recipe, tell: Callable[[str], None]) -> None:
         return
     swap_folders.claim({f"{key}.nvme_path": path for key, path in paths.items()}, dist.get_rank())
     try:
-        require_async_io(f"{next(iter(paths))}.device", tell)
+        require_async_io(f"{next(iter(paths))}.device", notify)
         if param.device == "nvme":
             _require_memory(_PARAM, param.buffer_count * param.buffer_size * compute_dtype(recipe).itemsize)
     except PretrainError:
@@ -77,22 +77,22 @@ def require_room(recipe: Recipe, groups: Sequence[dict[str, Any]]) -> None:
     _require_memory(_OPTIMIZER, zero.offload_optimizer.buffer_count * largest * torch.float32.itemsize)
 
 
-def report_in_memory(recipe: Recipe, model: GPT, optimizer: Any, tell: Callable[[str], None]) -> None:
-    """Tell the user if nothing is in files although the recipe asks for it; DeepSpeed does not.
+def report_in_memory(recipe: Recipe, model: GPT, optimizer: Any, notify: Callable[[str], None]) -> None:
+    """Notify the user if nothing is in files although the recipe asks for it; DeepSpeed does not.
 
     Args:
         recipe: what is trained.
         model: split.
         optimizer: as `deepspeed.initialize` returned it.
-        tell: shows the user a line.
+        notify: shows the user a line.
     """
     zero = recipe.engine.zero
     if zero.offload_optimizer.device == "nvme":
         groups = SubGroups(optimizer)
         if not any(groups.is_in_files(number) for number in range(len(groups))):
-            tell(f"{_OPTIMIZER}: nothing is in files; every sub-group has less than 1 MiB for this rank")
+            notify(f"{_OPTIMIZER}: nothing is in files; every sub-group has less than 1 MiB for this rank")
     if zero.offload_param.device == "nvme" and not any(map(is_in_file, model.parameters())):
-        tell(
+        notify(
             f"{_PARAM}: no weight is in a file; they fit into max_in_cpu: {zero.offload_param.max_in_cpu} elements of "
             "host memory, or have less than 1 MiB each"
         )
