@@ -1,7 +1,7 @@
 # Every target makes .venv first if it is missing or out of date; ./bootstrap says how.
 .PHONY: quickstart test test-all test-core test-cuda test-ascend test-ascend-older lint bench build docs wheels test-device venv
 PY := .venv/bin
-SIMULATED := backends/ascend/tests/test_conformance.py backends/ascend/tests/test_simulated_*.py
+SIMULATED := backends/ascend/tests/test_conformance.py backends/ascend/tests/simulated
 SELECTED := not full
 PYTEST := OMP_NUM_THREADS=1 $(PY)/python -m pytest
 

@@ -9,7 +9,7 @@ PREFERRED = ("bf16", "fp16", "fp32")
 DTYPE = re.compile(r"(?<=[-\[])(?:bf16|fp16|fp32)(?=[-\]])")
 FORMULA = re.compile(r"::test_agrees_with_float64\[.*-fp32\]")  # a 16-bit tolerance hides tanh in place of erf
 LONG_SUMS = re.compile(r"[sq]2112")  # they tell of a device's numbers; the simulator's are those of the CPU
-TRAININGS = "::TestTraining::"  # test_simulated_training.py has more layouts
+TRAININGS = "::TestTraining::"  # simulated/test_training.py has more layouts
 
 
 @pytest.hookimpl(tryfirst=True)

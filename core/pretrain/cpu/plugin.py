@@ -20,7 +20,7 @@ from pretrain.plugins.offer import Decline, Offer, offer_unless
 from pretrain.plugins.signatures import OptimizerKernels
 from pretrain.reference.adam import FusedAdam, gradient_norm
 from pretrain.reference.linear import Linear
-from pretrain.reference.torch_norm import TorchNorm
+from pretrain.reference.norm import TorchNorm
 
 if TYPE_CHECKING:
     from pretrain.plugins.backend import Backend

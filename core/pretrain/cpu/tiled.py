@@ -9,9 +9,9 @@ import torch
 
 from pretrain.cpu.dropout import DropoutMask
 from pretrain.cpu.matmul import matmul_dtype
+from pretrain.reference.accumulation import accumulation_dtype
 from pretrain.reference.attention import by_group, scaled_matmul
 from pretrain.reference.masks import causal
-from pretrain.reference.precision import accumulation_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

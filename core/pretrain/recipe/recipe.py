@@ -10,7 +10,7 @@ from pretrain.recipe.origin import Origin
 from pretrain.recipe.section import Section
 from pretrain.recipe.sections.checkpoint import CheckpointSection
 from pretrain.recipe.sections.data import DataSection
-from pretrain.recipe.sections.engine import EngineSection
+from pretrain.recipe.sections.engine.engine import EngineSection
 from pretrain.recipe.sections.evaluation import EvaluationSection
 from pretrain.recipe.sections.kernels import KernelsSection
 from pretrain.recipe.sections.logging import LoggingSection

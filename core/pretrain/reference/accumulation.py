@@ -1,4 +1,4 @@
-"""Add an fp16 or bf16 matmul to an fp32 sum: a weight gradient to `main_grad`.
+"""Accumulation dtype of the kernels, and the sum of a weight gradient and an fp32 `main_grad`.
 
 Tensor cores accumulate in fp32, so rounding their result to fp16 or bf16 only loses precision. torch has two operations
 that do not round it, only on CUDA. `addmm` with `out_dtype` and `out` accepts an fp32 sum from torch 2.11 on; its
@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     AddMatmul: TypeAlias = Callable[[Tensor, Tensor, Tensor], None]
+
+
+def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Return fp32 for fp16 and bf16; fp32 and fp64 are unchanged."""
+    return torch.promote_types(dtype, torch.float32)
 
 
 def add_matmul(total: Tensor, a: Tensor, b: Tensor) -> None:

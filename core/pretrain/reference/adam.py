@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pretrain.reference.precision import accumulation_dtype
+from pretrain.reference.accumulation import accumulation_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

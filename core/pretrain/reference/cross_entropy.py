@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from pretrain.reference.precision import accumulation_dtype
+from pretrain.reference.accumulation import accumulation_dtype
 from pretrain.reference.vocabulary import own_slice
 
 if TYPE_CHECKING:

@@ -1,12 +1,13 @@
-"""Layer norm and RMS norm."""
+"""Layer norm and RMS norm, by their formulas and by torch's own kernels."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 import torch
+from torch.nn import functional as F  # noqa: N812  torch's own alias
 
-from pretrain.reference.precision import accumulation_dtype
+from pretrain.reference.accumulation import accumulation_dtype
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,6 +40,23 @@ class RmsNorm:
         refuse_bias(bias)
         y = x.to(accumulation_dtype(x.dtype))
         return (y * torch.rsqrt(y.square().mean(dim=-1, keepdim=True) + self.epsilon) * weight).to(x.dtype)
+
+
+class TorchNorm:
+    """A `NormFn` of torch's, a fused kernel on most devices, that accumulates the statistics in fp32.
+
+    The device decides on the dtypes of the weights: the CPU also accepts fp32 weights for fp16 and bf16 inputs.
+    """
+
+    def __init__(self, request: NormRequest) -> None:
+        self.kind, self.epsilon = request.kind, request.epsilon
+
+    def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Return [..., h] in the dtype of `x`."""
+        if self.kind == "LayerNorm":
+            return F.layer_norm(x, weight.shape, weight, bias, self.epsilon)
+        refuse_bias(bias)
+        return F.rms_norm(x, weight.shape, weight, self.epsilon)
 
 
 def refuse_bias(bias: Tensor | None) -> None:

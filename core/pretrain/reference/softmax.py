@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from pretrain.reference.accumulation import accumulation_dtype
 from pretrain.reference.masks import masked_positions
-from pretrain.reference.precision import accumulation_dtype
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pretrain.plugins.offer import offer_unless
-from pretrain.reference.torch_norm import TorchNorm
+from pretrain.reference.norm import TorchNorm
 from pretrain_ascend import devices, software
 from pretrain_ascend.devices import Family
 from pretrain_ascend.kernels import chip_requirements

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pretrain.plugins import installed
 from pretrain.plugins.offer import Absent, offer_unless
-from pretrain.reference.torch_norm import TorchNorm
+from pretrain.reference.norm import TorchNorm
 from pretrain_cuda.kernels import triton_requirements
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pretrain.recipe import Recipe
-    from pretrain.recipe.sections.offload import OffloadOptimizerSection, OffloadParamSection
+    from pretrain.recipe.sections.engine.offload import OffloadOptimizerSection, OffloadParamSection
 
 
 def deepspeed_config(recipe: Recipe, data_parallel_size: int) -> dict[str, Any]:

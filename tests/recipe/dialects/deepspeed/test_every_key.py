@@ -20,7 +20,7 @@ from pretrain.recipe.dialects.deepspeed.same import SAME
 from pretrain.recipe.dialects.deepspeed.settled import BLOCKS, REFUSED, REMOVED, SETTLED, SWITCHED, UNREAD
 from pretrain.recipe.dialects.deepspeed.translate import FUNCTIONS, KEYS
 from pretrain.recipe.keys import inner_section, keys_of_recipe, walk
-from pretrain.recipe.sections.zero import ZeroSection
+from pretrain.recipe.sections.engine.zero import ZeroSection
 from recipe.smallest import SMALLEST
 
 COUNT = st.integers(1, 10**12) | st.sampled_from([2e8, 5e8])

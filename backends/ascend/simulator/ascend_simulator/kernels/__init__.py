@@ -3,7 +3,6 @@
 from ascend_simulator.kernels import (  # noqa: F401
     activation,
     attention,
-    attention_v3,
     cross_entropy,
     dropout,
     float_status,

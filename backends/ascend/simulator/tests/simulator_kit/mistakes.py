@@ -4,7 +4,8 @@ import torch
 import torch_npu  # noqa: F401  loads the simulator
 from torch.nn import functional as F  # noqa: N812
 
-from ascend_simulator.kernels import attention, attention_score, rotary, softmax
+from ascend_simulator.kernels import rotary, softmax
+from ascend_simulator.kernels.attention import score
 from ascend_simulator.kernels.registration import kernel
 
 
@@ -30,7 +31,7 @@ def backwards_turn(x, r1, r2, rotary_mode="half", rotate=None):
     return rotary.forward(x, r1, -r2, rotary_mode)
 
 
-def unscaled(query, key, bias, masked, settings, right=attention_score.score):
+def unscaled(query, key, bias, masked, settings, right=score.score):
     return right(query, key * 0.9, bias, masked, settings)
 
 
@@ -39,4 +40,4 @@ kernel("npu::npu_rms_norm")(without_epsilon)
 kernel("npu::npu_gelu")(other_gelu)
 kernel("npu::npu_scaled_masked_softmax")(without_mask)
 kernel("npu::npu_rotary_mul")(backwards_turn)
-attention.attention_score.score = unscaled
+score.score = unscaled

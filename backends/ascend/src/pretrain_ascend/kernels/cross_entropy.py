@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pretrain.reference.precision import accumulation_dtype
+from pretrain.reference.accumulation import accumulation_dtype
 from pretrain_ascend.kernels import operators
 
 if TYPE_CHECKING:

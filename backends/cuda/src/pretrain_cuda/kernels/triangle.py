@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.autograd.function import once_differentiable
 
+from pretrain.reference.accumulation import accumulation_dtype
 from pretrain.reference.attention import by_group, scaled_matmul
-from pretrain.reference.precision import accumulation_dtype
 from pretrain_cuda.kernels.triton.triangle_softmax import DropoutRate, softmax_, softmax_backward_
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Any
 
 from pretrain.recipe.keys import inner_section, walk
 from pretrain.recipe.recipe import Recipe
-from pretrain.recipe.sections.zero import ZeroSection
+from pretrain.recipe.sections.engine.zero import ZeroSection
 
 _ZERO = "zero_optimization"
 _OURS = f"{_ZERO}.offload_optimizer.cpu_adam"

@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 
 from pretrain.recipe.section import Bool, Int, Section
-from pretrain.recipe.sections.offload import OffloadOptimizerSection, OffloadParamSection
+from pretrain.recipe.sections.engine.offload import OffloadOptimizerSection, OffloadParamSection
 
 
 def _even(given: int) -> int:

@@ -6,10 +6,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from ascend_simulator.kernels import attention_layouts as layouts
-from ascend_simulator.kernels import attention_masks as masks
-from ascend_simulator.kernels import attention_score
-from ascend_simulator.kernels.attention_score import Settings
+from ascend_simulator.kernels.attention import layouts, masks, score
+from ascend_simulator.kernels.attention.score import Settings
 from ascend_simulator.kernels.contract import (
     broadcasts,
     require,
@@ -22,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from torch import Tensor
+
+    from ascend_simulator.kernels.attention.score import Score
 
 NAME = "npu_fusion_attention"
 LARGEST_HEAD, MOST_HEADS = 768, 256
@@ -55,9 +55,9 @@ class Problem:
             key, value = self.key[:, :, sample.keys], self.value[:, :, sample.keys]
             yield sample, self.query[:, :, sample.queries], key, value
 
-    def score(self, sample: Sample, query: Tensor, key: Tensor) -> attention_score.Score:
+    def score(self, sample: Sample, query: Tensor, key: Tensor) -> Score:
         """Return one sample's weights."""
-        return attention_score.score(query, key, self.bias, sample.masked, self.settings)
+        return score.score(query, key, self.bias, sample.masked, self.settings)
 
 
 def problem_of(

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ascend_simulator.kernels import attention_layouts as layouts
-from ascend_simulator.kernels import attention_score, random
-from ascend_simulator.kernels.attention_problem import NAME, problem_of
+from ascend_simulator.kernels import random
+from ascend_simulator.kernels.attention import layouts, score
+from ascend_simulator.kernels.attention.problem import NAME, problem_of
 from ascend_simulator.kernels.contract import require
 from ascend_simulator.kernels.registration import kernel
 
@@ -38,7 +38,7 @@ def forward(
     contexts, largest, total, dropped = [], [], [], 0
     for sample, q, k, v in problem.parts():
         found = problem.score(sample, q, k)
-        contexts.append(found.dropped @ attention_score.shared(v, q.shape[1]))
+        contexts.append(found.dropped @ score.shared(v, q.shape[1]))
         largest.append(found.largest)
         total.append(found.total)
         dropped += found.weights.numel()
@@ -63,9 +63,9 @@ def backward(
     for sample, q, k, v in problem.parts():
         found = problem.score(sample, q, k)
         stored = (_read(x, input_layout)[:, :, sample.queries] for x in (softmax_max, softmax_sum))
-        require(attention_score.agrees(found, *stored), NAME, "softmax_max and softmax_sum are of another forward pass")
+        require(score.agrees(found, *stored), NAME, "softmax_max and softmax_sum are of another forward pass")
         g = dcontext[:, :, sample.queries]
-        dq, dk, dv, dscores = attention_score.backward(q, k, v, g, found, sample.masked, problem.settings.scale)
+        dq, dk, dv, dscores = score.backward(q, k, v, g, found, sample.masked, problem.settings.scale)
         for grad, part, where in zip(grads, (dq, dk, dv), (sample.queries, sample.keys, sample.keys), strict=True):
             grad[:, :, where] = part
         if pse is not None:

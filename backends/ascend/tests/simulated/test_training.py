@@ -19,7 +19,7 @@ from pretrain.plugins.backend import Unavailable
 from pretrain_ascend.backend import AscendBackend
 from pretrain_ascend.devices import Family, family_of
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 BACKEND = "ascend"
 TINY = (
     "model={num_layers: 2, hidden_size: 32, num_attention_heads: 4, seq_length: 32}",

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from pretrain.recipe.section import Section
-from pretrain.recipe.sections.zero import ZeroSection
+from pretrain.recipe.sections.engine.zero import ZeroSection
 from pretrain.recipe.shown import shown
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ascend_simulator.kernels import attention
+from ascend_simulator.kernels.attention import fusion_attention
 from ascend_simulator.kernels.registration import kernel
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def forward(query: Tensor, key: Tensor, value: Tensor, *rest: Any, **options: An
     """Return context, softmax_max, softmax_sum, nothing, seed and offset."""
     names = [argument.name for argument in torch.ops.npu.npu_fusion_attention_v3.default._schema.arguments[3:]]  # noqa: SLF001
     given = _with_lists(dict(zip(names, rest, strict=False)) | options)
-    *tensors, seed, offset, _ = attention.forward(query, key, value, **given)
+    *tensors, seed, offset, _ = fusion_attention.forward(query, key, value, **given)
     return *tensors, torch.tensor([seed]), torch.tensor([offset])
 
 
@@ -31,7 +31,7 @@ def backward(
 ) -> tuple[Tensor, ...]:
     """Return the gradients of query, key, value, pse and sink."""
     seed, offset = (0 if number is None else int(number) for number in (seed, offset))
-    return attention.backward(*arguments, seed=seed, offset=offset, **_with_lists(options))
+    return fusion_attention.backward(*arguments, seed=seed, offset=offset, **_with_lists(options))
 
 
 def _with_lists(given: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""Section `engine`, and the sections inside it."""
