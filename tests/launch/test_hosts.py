@@ -28,7 +28,7 @@ def ended(process):
 
 
 def remote(*command, port=None, **environment):
-    return RemoteNodes(command, (LOCALHOST, port or free_port()), 2, environment)
+    return RemoteNodes(command, (LOCALHOST, port or free_port()), ["host-a", "host-b"], environment)
 
 
 @on_hosts
@@ -123,7 +123,7 @@ def test_a_signal_before_there_are_nodes_ends_the_launcher(monkeypatch):
 
     monkeypatch.setattr(remote_nodes, "_END_TIMEOUT", 0.2)
     with (
-        Interrupted(["sleep", "600"], (LOCALHOST, free_port()), 2, {}) as nodes,
+        Interrupted(["sleep", "600"], (LOCALHOST, free_port()), ["host-a", "host-b"], {}) as nodes,
         pytest.raises(SystemExit) as left,
     ):
         supervise(nodes)

@@ -36,12 +36,12 @@ def run_on_hosts(hosted: Hosted, job: Job) -> Failure | None:
     backend = load_alone(find_backend(job.backend)).backend
     variables = exported_variables(os.environ, backend)
     warn_of_own_variables(os.environ, backend)
-    endpoint, count = hosted.endpoint(os.environ), len(hosted.hosts.members)
-    nodes = ["--nnodes", str(count), "--rdzv", ":".join(map(str, endpoint))]
+    endpoint, hosts = hosted.endpoint(os.environ), [host.name for host in hosted.hosts.members]
+    nodes = ["--nnodes", str(len(hosts)), "--rdzv", ":".join(map(str, endpoint))]
     run = [sys.executable, "-P", "-m", "pretrain.cli.main", *job.arguments(), *nodes]
     # srun hands on every variable that it has.
     environment = {name: value for name, value in os.environ.items() if name not in backend.own_variables}
     from pretrain.launch.nodes.remote_nodes import RemoteNodes  # noqa: PLC0415  torch is slow; the checks come first
 
-    with RemoteNodes(hosted.command(run, variables, os.environ), endpoint, count, environment) as remote:
+    with RemoteNodes(hosted.command(run, variables, os.environ), endpoint, hosts, environment) as remote:
         return supervise(remote)

@@ -1,12 +1,14 @@
 """A node of a hostfile and its launcher, in one process."""
 
 import signal
+from contextlib import contextmanager
 from datetime import timedelta
 
 import pytest
 
 from launch.rank_processes import wait_for
 from pretrain.errors import LaunchError
+from pretrain.launch.nodes import launcher_member
 from pretrain.launch.nodes import rendezvous as module
 from pretrain.launch.nodes.launcher_member import LauncherMember
 from pretrain.launch.nodes.nodes import Nodes
@@ -27,7 +29,12 @@ def node(port):
 
 @pytest.fixture
 def launcher(port):
-    member = LauncherMember(LOCALHOST, port, 1)
+    with running(LauncherMember(LOCALHOST, port, ["host-a"])) as member:
+        yield member
+
+
+@contextmanager
+def running(member):
     member.start()
     yield member
     member.close()
@@ -46,6 +53,16 @@ def test_the_launcher_reads_the_failure_and_the_exit_code_before_the_node_leaves
     assert node.report(failure) == failure
     node.leave(USER_ERROR)
     assert (launcher.failure, launcher.exit_codes) == (failure, [USER_ERROR])
+
+
+def test_a_host_that_sends_no_word_is_a_failure_that_names_it(port, monkeypatch):
+    monkeypatch.setattr(launcher_member, "ARRIVAL_TIMEOUT", timedelta(0))
+    node = Rendezvous(Nodes(count=2, rendezvous=f"{LOCALHOST}:{port}", rank=0, of_hostfile=True))
+    with running(LauncherMember(LOCALHOST, port, ["host-a", "host-b"])) as launcher:
+        wait_for(lambda: launcher.failure, "the launcher's patience to end")
+        assert str(launcher.failure).startswith("--hostfile: no word of host-b within 0 s.\nThe output above may say why")
+        assert launcher.failure.exit_code == USER_ERROR
+    assert node.poll() is None
 
 
 def test_a_stop_request_becomes_as_many_signals(node, launcher):

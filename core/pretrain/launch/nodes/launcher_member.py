@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import json
+import math
 import socket
+import sys
 import threading
+import time
 from contextlib import suppress
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined]
 
-from pretrain.launch.nodes.rendezvous import FAILURE, GONE, LAUNCHER, STOP, ended_key
-from pretrain.launch.processes.failure import Failure
+from pretrain.launch.nodes.rendezvous import ARRIVAL_TIMEOUT, FAILURE, GONE, LAUNCHER, STOP, ended_key, taken_key
+from pretrain.launch.processes.failure import USER_ERROR, Failure
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _PERIOD = 0.25
 _TIMEOUT = timedelta(seconds=30)
+_NAMES = 8
+"""Hosts that an error names at most."""
 
 
 class LauncherMember(threading.Thread):
@@ -22,18 +31,19 @@ class LauncherMember(threading.Thread):
 
     Attributes:
         joined: the rendezvous is there, and the launcher has joined it.
-        failure: why the run failed, as the nodes report it; None so far.
+        failure: why the run failed, as the nodes report it, or because some have not come; None so far.
         exit_codes: of all nodes, once all have ended; None before.
     """
 
-    def __init__(self, host: str, port: int, nodes: int) -> None:
-        """Describe the rendezvous; `start` joins it as soon as it is there."""
+    def __init__(self, host: str, port: int, hosts: Sequence[str]) -> None:
+        """Describe the rendezvous of a node on each of `hosts`; `start` joins it as soon as it is there."""
         super().__init__(daemon=True, name="rendezvous")
         self.joined = False
         self.failure: Failure | None = None
         self.exit_codes: list[int] | None = None
         self._endpoint = (host, port)
-        self._ended_keys = [ended_key(node) for node in range(nodes)]
+        self._hosts = hosts
+        self._ended_keys = [ended_key(node) for node in range(len(hosts))]
         self._request = ""
         self._request_sent = ""
         self._closed = threading.Event()
@@ -51,9 +61,13 @@ class LauncherMember(threading.Thread):
         store = self._join()
         if store is None:
             return
+        arrival = time.monotonic() + ARRIVAL_TIMEOUT.total_seconds()
         with suppress(DistError):
             while self.exit_codes is None and not self._closed.is_set():
                 self._exchange(store)
+                if time.monotonic() > arrival:
+                    arrival = math.inf
+                    self.failure = self.failure or self._absence(store)
                 self._closed.wait(_PERIOD)
             self._exchange(store)
             store.add(GONE, 1)
@@ -69,6 +83,20 @@ class LauncherMember(threading.Thread):
                 return store
             self._closed.wait(_PERIOD)
         return None
+
+    def _absence(self, store: TCPStore) -> Failure | None:
+        """Return the failure that some nodes have not come; None if all have."""
+        absent = [host for node, host in enumerate(self._hosts) if not store.check([taken_key(node)])]
+        if not absent:
+            return None
+        more = f" and {len(absent) - _NAMES} more" if len(absent) > _NAMES else ""
+        endpoint = ":".join(map(str, self._endpoint))
+        text = (
+            f"--hostfile: no word of {', '.join(absent[:_NAMES])}{more} within {ARRIVAL_TIMEOUT.seconds} s.\n"
+            "The output above may say why. Check that the launcher program reaches each of them and starts "
+            f"{sys.executable} there, and that they reach {endpoint}."
+        )
+        return Failure(rank=0, when=time.time(), exit_code=USER_ERROR, text=text)
 
     def _exchange(self, store: TCPStore) -> None:
         if self._request != self._request_sent:

@@ -22,19 +22,19 @@ class RemoteNodes:
     """Nodes that are started on entering a with-block; none is left when it ends, unless a host does not answer."""
 
     def __init__(
-        self, command: Sequence[str], endpoint: tuple[str, int], nodes: int, environment: Mapping[str, str]
+        self, command: Sequence[str], endpoint: tuple[str, int], hosts: Sequence[str], environment: Mapping[str, str]
     ) -> None:
         """Describe the launcher program and the rendezvous of the nodes that it starts.
 
         Args:
             command: pdsh, mpirun or srun with its arguments.
             endpoint: host and port of the rendezvous.
-            nodes: their number.
+            hosts: their names, in the order of the nodes.
             environment: of the program.
         """
         self._command = command
         self._environment = environment
-        self._member = LauncherMember(*endpoint, nodes)
+        self._member = LauncherMember(*endpoint, hosts)
         self._stop_signal = 0
 
     def __enter__(self) -> Self:

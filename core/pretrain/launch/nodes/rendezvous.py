@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 LAUNCHER, STOP, FAILURE, GONE = "launcher", "stop", "failure", "gone"
 """Keys of the store: the launcher of a hostfile has joined; its stop request; the first failure; who has left."""
 
+ARRIVAL_TIMEOUT = timedelta(minutes=2)
+"""How long the nodes of a hostfile, which are started together, wait for each other's first word."""
 _TIMEOUT = timedelta(minutes=15)
 _LAUNCHER_TIMEOUT = timedelta(minutes=1)
 _PERIOD = 0.2
@@ -47,12 +49,12 @@ class Rendezvous:
         self._serves = nodes.rank == 0 if nodes.rank is not None else _is_here(self._host)
         self._signals_passed_on = 0
         try:
-            self._store = self._open(port)
+            self._store = self._open(port, ARRIVAL_TIMEOUT if nodes.of_hostfile else _TIMEOUT)
         except DistError as exc:
             msg = f"--rdzv {nodes.rendezvous}: no rendezvous with the other nodes ({str(exc).splitlines()[0]})."
             raise LaunchError(msg) from exc
         self._rank = nodes.rank if nodes.rank is not None else 0 if self._serves else self._store.add("arrived", 1)
-        if self._rank >= nodes.count or self._store.add(f"taken/{self._rank}", 1) > 1:
+        if self._rank >= nodes.count or self._store.add(taken_key(self._rank), 1) > 1:
             msg = (
                 f"--rdzv {nodes.rendezvous}: node {self._rank} of {nodes.count} is there already.\n"
                 "Each node gives the same --nnodes, and its own --node-rank or none; or another run has this port."
@@ -127,16 +129,16 @@ class Rendezvous:
                 time.sleep(0.1)
                 gone = self._store.add(GONE, 0)
 
-    def _open(self, port: int) -> TCPStore:
+    def _open(self, port: int, timeout: timedelta) -> TCPStore:
         if self._serves:
             try:
-                return TCPStore(self._host, port, is_master=True, timeout=_TIMEOUT, wait_for_workers=False)
+                return TCPStore(self._host, port, is_master=True, timeout=timeout, wait_for_workers=False)
             except DistError:
                 # Two nodes on one machine: the other one came first.
                 if self._nodes.rank is not None:
                     raise
                 self._serves = False
-        return TCPStore(self._host, port, is_master=False, timeout=_TIMEOUT, wait_for_workers=False)
+        return TCPStore(self._host, port, is_master=False, timeout=timeout, wait_for_workers=False)
 
     def _wait(self, keys: list[str], timeout: timedelta, msg: str) -> None:
         """Wait for keys; raise LaunchError after the timeout, or with the failure that another node reports."""
@@ -158,6 +160,11 @@ class Rendezvous:
         while self._signals_passed_on < times:
             self._signals_passed_on += 1
             signal.raise_signal(number)
+
+
+def taken_key(node: int) -> str:
+    """Return the key that says that a node has come."""
+    return f"taken/{node}"
 
 
 def ended_key(node: int) -> str:
