@@ -112,6 +112,9 @@ class Reports:
     def __init__(self):
         self.failures = []
 
+    def wait_for_launcher(self):
+        pass
+
     def report(self, failure):
         self.failures.append(failure)
         return failure

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from pretrain.launch.job import Job
     from pretrain.launch.plan import Plan
+    from pretrain.launch.processes.failure import Failure
     from pretrain.launch.world import World
 
 _COUNTS = "--nproc, --nnodes, --rdzv and --node-rank"
@@ -164,7 +165,11 @@ def _start(plan: Plan, job: Job, world: World | None) -> int:
         return 0
     from pretrain.launch.start import start  # noqa: PLC0415
 
-    failure = start(plan, job)
+    return _show_failure(start(plan, job))
+
+
+def _show_failure(failure: Failure | None) -> int:
+    """Show why a run failed; return the exit code."""
     if failure is None:
         return 0
     if failure.expected:
@@ -176,5 +181,4 @@ def _start(plan: Plan, job: Job, world: World | None) -> int:
 def _start_node_of_hostfile(nodes: Nodes, plan_run: Callable[[], Plan], job: Job) -> int:
     from pretrain.launch.start import start_node_of_hostfile  # noqa: PLC0415
 
-    start_node_of_hostfile(nodes, plan_run, job)
-    return 0  # the launcher of the hostfile shows the failure
+    return _show_failure(start_node_of_hostfile(nodes, plan_run, job))

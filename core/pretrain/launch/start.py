@@ -64,11 +64,15 @@ def run_ranks(job: Job, worlds: Sequence[World], rendezvous: Rendezvous | None =
     return rendezvous.report(failure) if failure and rendezvous else failure
 
 
-def start_node_of_hostfile(nodes: Nodes, make_plan: Callable[[], Plan], job: Job) -> None:
+def start_node_of_hostfile(nodes: Nodes, make_plan: Callable[[], Plan], job: Job) -> Failure | None:
     """Start the ranks of one node of a hostfile; the launcher of all nodes reads in the rendezvous how they end.
 
+    Returns:
+        a failure that no launcher has read, so that only this node's output can say why; None otherwise.
+
     Raises:
-        LaunchError: the rendezvous failed, so that only this node's output can say why.
+        LaunchError: this node could not join the rendezvous.
+        SystemExit: a signal ended this node, and no launcher has read that.
     """
     from pretrain.launch.nodes.rendezvous import Rendezvous  # noqa: PLC0415  slow, as `_start_with_others`
 
@@ -77,10 +81,14 @@ def start_node_of_hostfile(nodes: Nodes, make_plan: Callable[[], Plan], job: Job
         signal.signal(number, _end)
     code = CRASH
     try:
-        rendezvous.wait_for_launcher()
-        code = _run_node_of_hostfile(rendezvous, make_plan, job)
+        failure = _run_node_of_hostfile(rendezvous, make_plan, job)
+        code = failure.exit_code if failure else 0
+        return failure if failure and not rendezvous.launcher_has_read() else None
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else CRASH
+        if not rendezvous.launcher_has_read():
+            raise
+        return None
     finally:
         rendezvous.leave(code)
 
@@ -89,20 +97,20 @@ def _end(number: int, _: object) -> NoReturn:
     raise SystemExit(128 + number)
 
 
-def _run_node_of_hostfile(rendezvous: Rendezvous, make_plan: Callable[[], Plan], job: Job) -> int:
-    """Return the exit code of this node; whatever ends it is reported, so that no other node waits for it."""
+def _run_node_of_hostfile(rendezvous: Rendezvous, make_plan: Callable[[], Plan], job: Job) -> Failure | None:
+    """Return the failure of this node; whatever ends it is reported, so that no other node waits for it."""
     try:
-        failure = _run_node(rendezvous, make_plan(), job)
+        rendezvous.wait_for_launcher()
+        return _run_node(rendezvous, make_plan(), job)
     except PretrainError as error:
         text = f"{socket.gethostname()}: {error}"
-        failure = rendezvous.report(Failure(rank=0, when=time.time(), exit_code=USER_ERROR, text=text))
+        return rendezvous.report(Failure(rank=0, when=time.time(), exit_code=USER_ERROR, text=text))
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else CRASH
         rendezvous.report(Failure.from_exit_code(0, code))
         raise
     except Exception as error:  # noqa: BLE001  a plugin that cannot be imported, a system without memory for a process
-        failure = rendezvous.report(Failure.of(error, 0, with_traceback=True))
-    return failure.exit_code if failure else 0
+        return rendezvous.report(Failure.of(error, 0, with_traceback=True))
 
 
 def _start_with_others(plan: Plan, job: Job) -> Failure | None:

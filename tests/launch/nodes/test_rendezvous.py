@@ -7,13 +7,14 @@ from datetime import timedelta
 import pytest
 
 from launch.rank_processes import wait_for
-from pretrain.errors import LaunchError
+from pretrain.errors import LaunchError, RecipeError
 from pretrain.launch.nodes import launcher_member
 from pretrain.launch.nodes import rendezvous as module
 from pretrain.launch.nodes.launcher_member import LauncherMember
 from pretrain.launch.nodes.nodes import Nodes
 from pretrain.launch.nodes.rendezvous import Rendezvous
 from pretrain.launch.processes.failure import USER_ERROR, Failure
+from pretrain.launch.start import start_node_of_hostfile
 from pretrain.launch.world import LOCALHOST, free_port
 
 
@@ -53,6 +54,41 @@ def test_the_launcher_reads_the_failure_and_the_exit_code_before_the_node_leaves
     assert node.report(failure) == failure
     node.leave(USER_ERROR)
     assert (launcher.failure, launcher.exit_codes) == (failure, [USER_ERROR])
+
+
+def end_in(error, port):
+    """Run a node of a hostfile whose plan cannot be made."""
+
+    def plan():
+        raise error
+
+    nodes = Nodes(count=1, rendezvous=f"{LOCALHOST}:{port}", rank=0, of_hostfile=True)
+    with kept_signal_handlers():
+        return start_node_of_hostfile(nodes, plan, None)
+
+
+@contextmanager
+def kept_signal_handlers():
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("launcher")
+def test_a_failure_that_the_launcher_has_read_is_not_shown_by_the_node(port):
+    assert end_in(RecipeError("no layers"), port) is None
+
+
+@pytest.mark.parametrize("ended", ["before it joins", "later"])
+def test_a_failure_without_a_launcher_is_shown_by_the_node(port, monkeypatch, ended):
+    monkeypatch.setattr(module, "_LAUNCHER_TIMEOUT", timedelta(0))
+    monkeypatch.setattr(module, "_READ_TIMEOUT", timedelta(seconds=0.1))
+    monkeypatch.setattr(module, "_LEAVE_TIMEOUT", 0.0)
+    if ended == "later":
+        monkeypatch.setattr(Rendezvous, "wait_for_launcher", lambda _: None)
+    words = "no layers" if ended == "later" else "the launcher did not join"
+    assert words in str(end_in(RecipeError("no layers"), port))
 
 
 def test_a_host_that_sends_no_word_is_a_failure_that_names_it(port, monkeypatch):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined]
 
-from pretrain.launch.nodes.rendezvous import ARRIVAL_TIMEOUT, FAILURE, GONE, LAUNCHER, STOP, ended_key, taken_key
+from pretrain.launch.nodes.rendezvous import ARRIVAL_TIMEOUT, FAILURE, GONE, LAUNCHER, READ, STOP, ended_key, taken_key
 from pretrain.launch.processes.failure import USER_ERROR, Failure
 
 if TYPE_CHECKING:
@@ -103,7 +103,8 @@ class LauncherMember(threading.Thread):
             self._request_sent = self._request
             store.set(STOP, self._request_sent)
         ended = store.check(self._ended_keys)
-        if self.failure is None and store.check([FAILURE]):
-            self.failure = Failure(**json.loads(store.get(FAILURE)))
+        if store.check([FAILURE]):
+            self.failure = self.failure or Failure(**json.loads(store.get(FAILURE)))
+            store.set(READ, "by the launcher")
         if ended and self.exit_codes is None:
             self.exit_codes = [int(store.get(key)) for key in self._ended_keys]

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from pretrain.launch.nodes.nodes import Nodes
     from pretrain.launch.world import World
 
-LAUNCHER, STOP, FAILURE, GONE = "launcher", "stop", "failure", "gone"
-"""Keys of the store: the launcher of a hostfile has joined; its stop request; the first failure; who has left."""
+LAUNCHER, STOP, FAILURE, READ, GONE = "launcher", "stop", "failure", "read", "gone"
+"""Keys of the store: the launcher of a hostfile has joined; its stop request; the first failure; the launcher has read
+it; how many have left."""
 
 ARRIVAL_TIMEOUT = timedelta(minutes=2)
 """How long the nodes of a hostfile, which are started together, wait for each other's first word."""
@@ -31,6 +32,7 @@ _LAUNCHER_TIMEOUT = timedelta(minutes=1)
 _PERIOD = 0.2
 _CAUSE_TIMEOUT = 5.0
 """Seconds that a node whose ranks only lost a peer waits for the failure of that peer's node."""
+_READ_TIMEOUT = timedelta(seconds=10)
 _LEAVE_TIMEOUT = 30.0
 """Seconds that the node which serves the store waits for the others when it has finished."""
 
@@ -102,6 +104,13 @@ class Rendezvous:
         with suppress(DistError):
             self._store.compare_set(FAILURE, "", json.dumps(asdict(failure)))
         return failure
+
+    def launcher_has_read(self) -> bool:
+        """Wait until the launcher of the hostfile has read the failure; return False if it does not: it has ended."""
+        with suppress(DistError):
+            self._store.wait([READ], _READ_TIMEOUT)
+            return True
+        return False
 
     def poll(self) -> Failure | None:
         """Return the failure that a node has reported, or None.
