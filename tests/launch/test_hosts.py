@@ -14,7 +14,9 @@ from pretrain.launch.hosts import start_hosts
 from pretrain.launch.nodes import remote_nodes
 from pretrain.launch.nodes.hostfile import read_hostfile
 from pretrain.launch.nodes.launchers import PDSH, Hosted
+from pretrain.launch.nodes.nodes import Nodes
 from pretrain.launch.nodes.remote_nodes import RemoteNodes
+from pretrain.launch.nodes.rendezvous import Rendezvous
 from pretrain.launch.processes.failure import CRASH, USER_ERROR
 from pretrain.launch.processes.supervision import supervise
 from pretrain.launch.world import LOCALHOST, free_port
@@ -128,6 +130,25 @@ def test_a_signal_before_there_are_nodes_ends_the_launcher(monkeypatch):
     ):
         supervise(nodes)
     assert left.value.code == 130
+    assert not nodes.running()
+
+
+def test_the_loss_of_the_node_that_serves_the_rendezvous_ends_the_launcher_program(monkeypatch):
+    class Losing(RemoteNodes):
+        def running(self):
+            if self._member.joined:
+                first.clear()
+            return super().running()
+
+    port = free_port()
+    first = [Rendezvous(Nodes(count=2, rendezvous=f"{LOCALHOST}:{port}", rank=0, of_hostfile=True))]
+    monkeypatch.setattr(remote_nodes, "_END_TIMEOUT", 0.2)
+    with Losing(["sleep", "600"], (LOCALHOST, port), ["host-a", "host-b"], {}) as nodes:
+        failure = supervise(nodes)
+    assert str(failure).startswith(
+        f"--hostfile: host-a, which serves the rendezvous {LOCALHOST}:{port}, left it before"
+    )
+    assert failure.exit_code == USER_ERROR
     assert not nodes.running()
 
 

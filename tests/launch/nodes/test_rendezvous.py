@@ -96,7 +96,9 @@ def test_a_host_that_sends_no_word_is_a_failure_that_names_it(port, monkeypatch)
     node = Rendezvous(Nodes(count=2, rendezvous=f"{LOCALHOST}:{port}", rank=0, of_hostfile=True))
     with running(LauncherMember(LOCALHOST, port, ["host-a", "host-b"])) as launcher:
         wait_for(lambda: launcher.failure, "the launcher's patience to end")
-        assert str(launcher.failure).startswith("--hostfile: no word of host-b within 0 s.\nThe output above may say why")
+        assert str(launcher.failure).startswith(
+            "--hostfile: no word of host-b within 0 s.\nThe output above may say why"
+        )
         assert launcher.failure.exit_code == USER_ERROR
     assert node.poll() is None
 

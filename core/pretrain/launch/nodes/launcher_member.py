@@ -31,7 +31,7 @@ class LauncherMember(threading.Thread):
 
     Attributes:
         joined: the rendezvous is there, and the launcher has joined it.
-        failure: why the run failed, as the nodes report it, or because some have not come; None so far.
+        failure: why the run failed, as the nodes report it, or as the launcher finds; None so far.
         exit_codes: of all nodes, once all have ended; None before.
     """
 
@@ -42,6 +42,7 @@ class LauncherMember(threading.Thread):
         self.failure: Failure | None = None
         self.exit_codes: list[int] | None = None
         self._endpoint = (host, port)
+        self._address = f"{host}:{port}"
         self._hosts = hosts
         self._ended_keys = [ended_key(node) for node in range(len(hosts))]
         self._request = ""
@@ -61,16 +62,23 @@ class LauncherMember(threading.Thread):
         store = self._join()
         if store is None:
             return
-        arrival = time.monotonic() + ARRIVAL_TIMEOUT.total_seconds()
-        with suppress(DistError):
-            while self.exit_codes is None and not self._closed.is_set():
-                self._exchange(store)
-                if time.monotonic() > arrival:
-                    arrival = math.inf
-                    self.failure = self.failure or self._absence(store)
-                self._closed.wait(_PERIOD)
+        try:
+            self._watch(store)
             self._exchange(store)
             store.add(GONE, 1)
+        except DistError:
+            if self.exit_codes is None and not self._closed.is_set():
+                self.failure = self.failure or self._loss()
+
+    def _watch(self, store: TCPStore) -> None:
+        """Exchange requests for reports until all nodes have ended."""
+        arrival = time.monotonic() + ARRIVAL_TIMEOUT.total_seconds()
+        while self.exit_codes is None and not self._closed.is_set():
+            self._exchange(store)
+            if time.monotonic() > arrival:
+                arrival = math.inf
+                self.failure = self.failure or self._absence(store)
+            self._closed.wait(_PERIOD)
 
     def _join(self) -> TCPStore | None:
         while not self._closed.is_set():
@@ -90,11 +98,17 @@ class LauncherMember(threading.Thread):
         if not absent:
             return None
         more = f" and {len(absent) - _NAMES} more" if len(absent) > _NAMES else ""
-        endpoint = ":".join(map(str, self._endpoint))
         text = (
             f"--hostfile: no word of {', '.join(absent[:_NAMES])}{more} within {ARRIVAL_TIMEOUT.seconds} s.\n"
             "The output above may say why. Check that the launcher program reaches each of them and starts "
-            f"{sys.executable} there, and that they reach {endpoint}."
+            f"{sys.executable} there, and that they reach {self._address}."
+        )
+        return Failure(rank=0, when=time.time(), exit_code=USER_ERROR, text=text)
+
+    def _loss(self) -> Failure:
+        text = (
+            f"--hostfile: {self._hosts[0]}, which serves the rendezvous {self._address}, left it before the others.\n"
+            "The node there was killed, or the host is down: look at the output above, and at the host."
         )
         return Failure(rank=0, when=time.time(), exit_code=USER_ERROR, text=text)
 
