@@ -25,7 +25,7 @@ _OTHER = {
     "spmtokenizer": _JSON,
     "llama2tokenizer": _JSON,
     "tiktokentokenizer": _JSON,
-    "charleveltokenizer": "bytes is of the same kind, but not of the same ids: encode the text anew with it.",
+    "charleveltokenizer": "bytes is similar, but has other ids: encode the text again with it.",
     "nulltokenizer": "It reads no text; bytes needs no files either.",
 }
 """Types that are not supported, and the replacement for each."""

@@ -1,4 +1,4 @@
-"""A device that is not the CPU trains as the CPU does: found, driven and judged as a vendor's would be.
+"""A device that is not the CPU trains as the CPU does: discovered, used and tested as a vendor's backend.
 
 It changes torch for a whole process, so that every test here starts processes.
 """

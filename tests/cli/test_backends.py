@@ -37,7 +37,7 @@ def test_a_backend_without_device_shows_reason_and_remedy(site):
     [
         ("import vendor_library", "failed to import: ModuleNotFoundError: No module named 'vendor_library'"),
         ("raise SystemExit(1)", "failed to import: SystemExit"),
-        ("@hookimpl\ndef pretrain_nrom(request):\n    pass\n", "implements 'pretrain_nrom', which is no hook."),
+        ("@hookimpl\ndef pretrain_nrom(request):\n    pass\n", "implements 'pretrain_nrom', which is not a hook."),
     ],
 )
 def test_a_broken_backend_is_a_line_and_the_others_are_still_listed(site, source, what):

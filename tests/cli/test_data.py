@@ -96,7 +96,7 @@ class TestBuild:
         code, _, errors = build(pretrain, corpus, "--chunk-size", "25", "--jsonl-keys", "text", "--foce")
         assert code == 2
         assert errors.splitlines() == [
-            "--chunk-size: not needed: documents are handed to the workers in chunks of a fitting size.",
+            "--chunk-size: not needed: chunks of documents have a fixed size.",
             "--jsonl-keys: here it is --json-key.",
             "--foce: there is no such option. Did you mean '--force'?",
             "Try 'pretrain data build --help'.",

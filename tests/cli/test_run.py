@@ -259,7 +259,7 @@ def test_by_default_as_many_devices_are_used_as_the_recipe_fits(call, site, sett
 def test_a_number_of_ranks_that_was_asked_for_is_taken_or_refused(call, site):
     site.backend("eight", EIGHT)
     code, _, err = call("--backend", "eight", "--nproc", "8")
-    assert (code, "train.global_batch_size 4 is no multiple of train.micro_batch_size 1 x data" in err) == (2, True)
+    assert (code, "train.global_batch_size 4 is not a multiple of train.micro_batch_size 1 x data" in err) == (2, True)
 
 
 def test_where_no_number_of_devices_fits_all_of_them_are_said_not_to(call, site):

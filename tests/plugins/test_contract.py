@@ -79,7 +79,7 @@ def test_a_plugin_for_another_contract_is_refused(site, given, newer):
     assert first.startswith(
         f"backend 'fake' (pretrain-fake 1.0) was written for contract {theirs} of pretrain's plugins"
     )
-    assert first.endswith(f"keeps {CONTRACT[0]}.{CONTRACT[1]}.")
+    assert first.endswith(f"has {CONTRACT[0]}.{CONTRACT[1]}.")
     assert second.startswith(f"Install a newer {newer}")
 
 
@@ -164,7 +164,7 @@ def test_a_removal_comes_with_a_major_version():
 @pytest.mark.parametrize(
     ("answer", "fault"),
     [
-        ("Offer(name='reference', build=len)", "a kernel called 'reference', which is what recipes call the core's"),
+        ("Offer(name='reference', build=len)", "a kernel called 'reference', which recipes use for the core's"),
         ("[Offer(name='a', build=len), Decline(name='a', reason='b')]", "two kernels called 'a'"),
         ("Offer(name='a:b', build=len)", "the colon stands between distribution and kernel"),
     ],

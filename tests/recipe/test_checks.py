@@ -81,7 +81,7 @@ SAMPLES = "train.train_samples=5000"
                 "parallel={pipeline_model_parallel_size: 2, pipeline_layers: [1, 1]}",
                 "parallel.num_layers_in_last_pipeline_stage=1",
             ],
-            "stage or parallel.num_layers_in_last_pipeline_stage, which it says too; choose one.",
+            "stage or parallel.num_layers_in_last_pipeline_stage, which it includes; choose one.",
         ),
         (
             ["model.num_layers=8", "parallel={pipeline_model_parallel_size: 4, num_layers_in_first_pipeline_stage: 1}"],
@@ -137,7 +137,7 @@ SAMPLES = "train.train_samples=5000"
             ["train={train_iters: 1, train_samples: 8, micro_batch_size: 1, global_batch_size: 1}"],
             "train.train_samples: given beside train.train_iters; choose one.",
         ),
-        (["train.micro_batch_size=3"], "train.global_batch_size: 8 is no multiple of train.micro_batch_size 3."),
+        (["train.micro_batch_size=3"], "train.global_batch_size: 8 is not a multiple of train.micro_batch_size 3."),
         (
             ["train.rampup_batch_size=[2, 4, 100]", SAMPLES],
             "train.rampup_batch_size: this does not reach train.global_batch_size 8 from 2 in steps of 4.",

@@ -53,7 +53,7 @@ def test_a_batch_that_cannot_be_shared_out_is_refused(make):
     with pytest.raises(RecipeError) as caught:
         lay_out(make(), 3)
     assert str(caught.value).splitlines() == [
-        "recipe: train.global_batch_size 8 is no multiple of train.micro_batch_size 2 x data-parallel size 3 = 6.",
+        "recipe: train.global_batch_size 8 is not a multiple of train.micro_batch_size 2 x data-parallel size 3 = 6.",
         "The data-parallel size is 3 ranks / 1 (tensor x pipeline).",
     ]
 
@@ -61,7 +61,7 @@ def test_a_batch_that_cannot_be_shared_out_is_refused(make):
 def test_every_batch_of_a_rampup_must_be_shared_out(make):
     recipe = make("train.rampup_batch_size=2 2 100", "train.train_samples=1000")
     assert lay_out(recipe, 1).data_parallel_size == 1
-    with pytest.raises(RecipeError, match=r"train.rampup_batch_size reaches 2 is no multiple of .* = 4\.\n"):
+    with pytest.raises(RecipeError, match=r"train.rampup_batch_size reaches 2 is not a multiple of .* = 4\.\n"):
         lay_out(recipe, 2)
 
 
@@ -69,7 +69,7 @@ def test_the_interleaved_schedule_needs_whole_rounds(make):
     more = "parallel={pipeline_model_parallel_size: 4, virtual_pipeline_model_parallel_size: 2}"
     recipe = make("model.num_layers=8", more)
     assert lay_out(recipe, 4).num_microbatches(8) == 4
-    with pytest.raises(RecipeError, match=r"gives 2 micro batches, no multiple of .* 4"):
+    with pytest.raises(RecipeError, match=r"gives 2 micro batches, not a multiple of .* 4"):
         lay_out(recipe, 8)
 
 

@@ -224,7 +224,7 @@ class TestNamed:
 
     def test_it_is_available_and_has_its_name(self):
         named = AscendBackend().named("Ascend910B3")
-        assert named.availability() == Available("Ascend910B3, named and not looked for")
+        assert named.availability() == Available("Ascend910B3, named and not searched for")
         assert named.device_name() == "Ascend910B3"
 
     @pytest.mark.parametrize(

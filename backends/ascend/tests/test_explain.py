@@ -56,7 +56,7 @@ NEOX = {
 def test_neox20b_on_an_a2_chip(explain):
     code, out, err = explain("neox20b", A2)
     assert (code, err) == (0, "")
-    assert out.startswith(f"device: available: {A2}, named and not looked for\n")
+    assert out.startswith(f"device: available: {A2}, named and not searched for\n")
     assert rows(out) == NEOX
     assert reasons(out)["fusion_attention"] == "offered, but the recipe names 'triangle'"
     assert reasons(out)["cross_entropy_loss"] == "declined: tensor_parallel_size 2; only 1, the kernel knows no group"

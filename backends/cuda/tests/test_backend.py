@@ -113,7 +113,7 @@ class TestNamed:
 
     def test_it_is_available_and_has_its_name(self):
         named = CudaBackend().named(A100)
-        assert named.availability() == Available(f"{A100}, named and not looked for")
+        assert named.availability() == Available(f"{A100}, named and not searched for")
         assert named.device_name() == A100
 
     @pytest.mark.parametrize(

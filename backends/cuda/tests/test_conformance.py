@@ -1,6 +1,6 @@
 """The cuda backend against the conformance kit. Without a GPU the module is skipped, with what is missing.
 
-What can be judged without one is judged in the tests of each operation, through Triton's interpreter.
+Tests of each operation cover what needs no GPU, through Triton's interpreter.
 """
 
 import pytest

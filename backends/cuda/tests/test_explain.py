@@ -45,7 +45,7 @@ def reasons(out):
 def test_gpt3_on_an_a100(explain):
     code, out, err = explain("gpt3", A100)
     assert (code, err) == (0, "")
-    assert out.startswith(f"device: available: {A100}, named and not looked for\n")
+    assert out.startswith(f"device: available: {A100}, named and not searched for\n")
     assert rows(out) == {
         "collectives": ("nccl", "-"),
         "attention": ("sdpa_flash", "flash"),

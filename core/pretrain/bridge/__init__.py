@@ -1,1 +1,1 @@
-"""Adapters of third-party libraries to a device; the only code that changes them. It uses devices through Backend."""
+"""Adapters of third-party libraries to a device; the only code that patches them. It uses devices through Backend."""

@@ -43,7 +43,7 @@ class _Lines:
     """Prints a line to stderr every half minute."""
 
     def __init__(self) -> None:
-        self._begun = self._told = time.monotonic()
+        self._begun = self._last_shown = time.monotonic()
         self._read_before: int | None = None
 
     def __call__(self, progress: Progress) -> None:
@@ -52,8 +52,8 @@ class _Lines:
             if progress.continued:
                 click.echo(f"continuing an interrupted build at {progress.read / 1e6:,.1f} MB", err=True)
         now = time.monotonic()
-        if now - self._told >= _LINE_EVERY:
-            self._told = now
+        if now - self._last_shown >= _LINE_EVERY:
+            self._last_shown = now
             speed = max(progress.read - self._read_before, 1) / max(now - self._begun, 1e-9)
             click.echo(
                 f"{progress.read / 1e6:,.0f} of {progress.total / 1e6:,.0f} MB, {speed / 1e6:.1f} MB/s, "

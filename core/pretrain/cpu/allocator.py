@@ -12,7 +12,7 @@ _M_MMAP_MAX = -4
 def keep_freed_memory() -> None:
     """Let glibc's malloc keep freed memory for the next tensors of the step.
 
-    By default glibc maps every block over 32 MiB anew, and trims the heap's end; the kernel then zeroes the pages of
+    By default glibc maps every block over 32 MiB again, and trims the heap's end; the kernel then zeroes the pages of
     activations and gradients again in every step. That took 15 to 20 % of a step of four GPT-2 blocks and their
     vocabulary on 2 cores, in fp32 and bf16. The resident set stays at its peak. Other C libraries have no such switch;
     there this does nothing.

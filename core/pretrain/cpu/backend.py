@@ -44,7 +44,7 @@ class CpuBackend(Backend):
         return host.memory(reset_peak=reset_peak)
 
     def point_to_point(self) -> PointToPoint:
-        """Return Gloo's capabilities: it confuses several messages of one batch to one peer, but no single ones."""
+        """Return Gloo's capabilities: it confuses several messages of one batch to one peer."""
         return PointToPoint(batched=False, overlapped=True, stream_ordered=False)
 
     def describe(self) -> Mapping[str, str]:

@@ -32,7 +32,7 @@ class Plan:
         nproc: ranks of this node.
         world_size: ranks of all nodes, taken as equal where each starts its own.
         hosted: the hosts of a hostfile; then `nodes` and `nproc` do not matter.
-        absent: why the device cannot be used here, in a plan that is only looked at.
+        absent: reason that the device cannot be used here, in a --dry-run.
         notice: a line for the user about the number of ranks; empty if it is the expected one.
     """
 
@@ -65,7 +65,7 @@ def make_plan(
         nodes: see `Nodes`.
         nproc: ranks to start on this node; None: one for each device, or for as many of them as the recipe's batch and
             model-parallel size fit; tensor x pipeline where processes are not bound to devices.
-        world: this rank's place, if somebody else started the ranks; then `nodes` and `nproc` do not matter.
+        world: this rank's place, if another program started the ranks; then `nodes` and `nproc` do not matter.
         needs_device: whether it is an error that the device cannot be used here.
 
     Raises:

@@ -31,5 +31,5 @@ def indented(text: str, indent: int, width: int = 100) -> list[str]:
 
 
 def _wrap(text: str, width: int) -> list[str]:
-    # Names, paths and commands stay in one piece: they are there to be copied.
+    # Names, paths and commands stay in one piece: users copy them.
     return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def train_line(record: TrainRecord, total_iterations: int) -> str:
-    """Return one line with all numbers for which a log is usually searched."""
+    """Return one log line with the numbers that scripts usually parse."""
     parts = [
         f"iteration {record.iteration:>{len(str(total_iterations))}}/{total_iterations}",
         f"samples {record.consumed_samples}",

@@ -62,8 +62,8 @@ class PointToPoint:
 
     Attributes:
         batched: `torch.distributed.batch_isend_irecv` keeps several messages to one peer apart. Where this is
-            False (gloo), sends and receives are issued one by one: with it assumed wrongly, an interleaved pipeline
-            computes wrong gradients without an error.
+            False (gloo), sends and receives are issued one by one: if a backend wrongly claims it, an interleaved
+            pipeline silently computes wrong gradients.
         overlapped: Messages that are sent and received one by one, and waited for later, reach each peer in their
             order while the device computes. Where this is True the interleaved schedule does so by default
             (`parallel.overlap_p2p_comm`).
@@ -145,7 +145,8 @@ class Backend(ABC):
 
         common.init_backend_registration()
         if common.get_scheduling_for_device(self.device_type) is None:
-            return Unavailable(f"the inductor of torch {torch.__version__} makes no kernels for '{self.device_type}'")
+            reason = f"the inductor of torch {torch.__version__} generates no kernels for '{self.device_type}'"
+            return Unavailable(reason)
         return Available()
 
     def peak_flops(self, dtype: torch.dtype) -> float | None:

@@ -1,7 +1,7 @@
 """Version of the plugin contract: hooks, requests and `Backend`.
 
-`pretrain.plugins.CONTRACT` is (major, minor). A new hook, member or request field raises the minor number. Whatever an
-older plugin would do wrongly raises the major number. A plugin states its version as `CONTRACT = (1, 0)` beside its
+`pretrain.plugins.CONTRACT` is (major, minor). A new hook, member or request field raises the minor number. A change
+that breaks older plugins raises the major number. A plugin states its version as `CONTRACT = (1, 0)` beside its
 hooks; without it, it counts as written for the first minor version. Its distribution may state the same as a
 dependency: `pretrain>=1.2`. `pretrain.plugins.host.compatibility` refuses a plugin of another major version.
 
@@ -9,7 +9,7 @@ A hook that is to be removed is marked with `@leaving` for at least one minor ve
 works, and a notice names it at start.
 
 A request field that is added later has a default that keeps the earlier meaning, and the version that added it:
-`field(default=..., metadata={"since": (1, 1)})`. If a request has another value there, the core declines in the name of
+`field(default=..., metadata={"since": (1, 1)})`. If a request has another value there, the core declines for
 kernels whose plugin is older than the field.
 """
 
@@ -57,7 +57,7 @@ def removal_of(hook: Any) -> str:
 
 
 def keep(answer: Offer | Decline, request: Request, contract: Version) -> Offer | Decline:
-    """Return the answer, or where the request says something that its plugin cannot know of, a decline instead."""
+    """Return the answer, or a decline if the request has a value that is newer than the plugin's contract."""
     unknown = _unknown(request, contract)
     if isinstance(answer, Decline) or not unknown:
         return answer

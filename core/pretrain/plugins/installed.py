@@ -25,7 +25,7 @@ def answers(package: str, request: Request) -> Answer:
     Args:
         package: the plugin's package, which has one module per operation: "pretrain_cuda", for
             `pretrain_cuda.attention.answers(request)`.
-        request: what a hook was asked with.
+        request: the argument of the hook.
     """
     return cast("Answer", import_module(f"{package}.{request.operation}").answers(request))
 

@@ -6,7 +6,7 @@ from pretrain.plugins.backend import Available
 
 
 class NamedDevice:
-    """Stands before a backend among the bases, and answers for a device by its name alone.
+    """Base class before a backend; answers for a device by its name alone.
 
     Example:
         class _Named(NamedDevice, AcmeBackend):
@@ -17,8 +17,8 @@ class NamedDevice:
         self._device_name = device_name
 
     def availability(self) -> Available:
-        """Say that the device was named and not looked for."""
-        return Available(f"{self._device_name}, named and not looked for")
+        """Return Available: the device was named, and not searched for."""
+        return Available(f"{self._device_name}, named and not searched for")
 
     def device_name(self) -> str:
         """Return the name as it was given."""

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Offer:
-    """A kernel that fits the request exactly as it was asked.
+    """A kernel that serves the request exactly.
 
     Attributes:
         name: what the kernel is called in the kernel table and in `kernels: {<operation>: <name>}` of a recipe.
@@ -49,7 +49,7 @@ class Absent(str):
 
         Decline(name="apex", reason=Absent("apex is not installed; pip install ..."))
 
-    Users read it as any other reason. The conformance kit lists such a kernel as absent. A kernel that declines all
+    It is shown as any other reason. The conformance kit lists such a kernel as absent. A kernel that declines all
     requests with other reasons fails the kit.
     """
 

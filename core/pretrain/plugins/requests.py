@@ -41,7 +41,7 @@ class Request:
         dtype: of the activations that go in and come out.
         deterministic: the same input must give the same bits on every call.
         device_name: what `Backend.device_name` says; empty where it does not matter. A plugin may depend on it, but on
-            nothing else of the device, so that it can be asked about a device that is not there.
+            nothing else of the device, so that it can answer for a device that is not installed.
     """
 
     operation: ClassVar[str]
@@ -254,7 +254,7 @@ class CollectivesRequest(Request):
 
     Attributes:
         process_group: `Backend.process_group` ("nccl", "hccl", "gloo").
-        timeout_minutes: after which a collective is given up.
+        timeout_minutes: timeout of a collective.
     """
 
     operation: ClassVar[str] = "collectives"

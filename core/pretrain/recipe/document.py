@@ -71,7 +71,7 @@ class Document:
 
 
 def read_document(path: Path) -> Document:
-    """Read a YAML file; raises RecipeError with file and line for what is no mapping of unique keys."""
+    """Read a YAML file; raises RecipeError with file and line unless it is a mapping of unique keys."""
     document = Document(str(path), {})
     try:
         loader = yaml.SafeLoader(_read_text(path))

@@ -58,7 +58,7 @@ def lay_out(recipe: Recipe, world_size: int) -> Layout:
     """Divide `world_size` ranks as the recipe says.
 
     Raises:
-        RecipeError: the ranks are no multiple of tensor x pipeline, or a global batch cannot be divided among them.
+        RecipeError: the ranks are not a multiple of tensor x pipeline, or a global batch cannot be divided among them.
     """
     parallel = recipe.parallel
     if world_size < 1 or world_size % recipe.model_parallel_size:
@@ -89,7 +89,7 @@ def _check_batch(recipe: Recipe, layout: Layout, batch: int) -> None:
     key = "train.global_batch_size" if batch == recipe.train.global_batch_size else "train.rampup_batch_size reaches"
     if batch % share:
         msg = (
-            f"{recipe.source}: {key} {batch} is no multiple of train.micro_batch_size {layout.micro_batch_size} x "
+            f"{recipe.source}: {key} {batch} is not a multiple of train.micro_batch_size {layout.micro_batch_size} x "
             f"data-parallel size {layout.data_parallel_size} = {share}.\n"
             f"The data-parallel size is {layout.world_size} ranks / {recipe.model_parallel_size} (tensor x pipeline)."
         )
@@ -97,7 +97,7 @@ def _check_batch(recipe: Recipe, layout: Layout, batch: int) -> None:
     stages = layout.pipeline_model_parallel_size
     if layout.virtual_pipeline_model_parallel_size and layout.num_microbatches(batch) % stages:
         msg = (
-            f"{recipe.source}: {key} {batch} gives {layout.num_microbatches(batch)} micro batches, no multiple of "
+            f"{recipe.source}: {key} {batch} gives {layout.num_microbatches(batch)} micro batches, not a multiple of "
             f"parallel.pipeline_model_parallel_size {stages}.\n"
             "The interleaved schedule needs that: change the batch, or leave out virtual_pipeline_model_parallel_size."
         )

@@ -33,7 +33,7 @@ def load_recipe(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
         overrides: "section.key=value", the value in YAML; later ones win. null unsets a key.
 
     Raises:
-        RecipeError: the file cannot be read, or is no valid recipe; one line for each mistake.
+        RecipeError: the file cannot be read, or is not a valid recipe; one line for each mistake.
     """
     return _build(read_document(Path(path)), overrides)
 
@@ -62,7 +62,7 @@ def _build(document: Document, overrides: Iterable[str]) -> Recipe:
 
 
 def _read(document: Document, origin: Origin) -> tuple[Recipe | None, list[Problem]]:
-    """Return the recipe and what does not fit together in it; no recipe where a section refuses its keys."""
+    """Return the recipe and its problems; no recipe if a section rejects its keys."""
     try:
         recipe = Recipe.model_validate(document.data, context={"origin": origin})
     except ValidationError as error:
@@ -71,7 +71,7 @@ def _read(document: Document, origin: Origin) -> tuple[Recipe | None, list[Probl
 
 
 def _drop_switched_off(document: Document, problems: Iterable[Problem]) -> bool:
-    """Drop keys of the file that an override left without effect: who sets dtype to fp32 wants no loss scale.
+    """Drop keys of the file that an override left without effect, such as the loss scale after dtype=fp32.
 
     Returns:
         whether any was dropped.
@@ -86,7 +86,7 @@ def _drop_switched_off(document: Document, problems: Iterable[Problem]) -> bool:
 
 
 def _drop_unread(document: Document, problems: Iterable[Problem], taken: TakenOver) -> list[str]:
-    """Drop what a DeepSpeed file says and DeepSpeed would not read, such as a key of another stage.
+    """Drop keys that a DeepSpeed file gives and DeepSpeed would not read, such as those of another stage.
 
     Returns:
         a notice for each.

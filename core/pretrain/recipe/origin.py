@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class AccumulationSteps:
-    """Micro batches of a step that a DeepSpeed file promises; a recipe has none, they follow from the ranks.
+    """Micro-batches per step that a DeepSpeed file states; in a recipe they follow from the ranks.
 
     Attributes:
         place: "ds_config.json:3: gradient_accumulation_steps".
@@ -25,7 +25,7 @@ class Origin:
     Attributes:
         source: the file.
         notices: one line for each thing that was understood in another way than it was written.
-        accumulation_steps: what the layout has to give, if it was promised.
+        accumulation_steps: the micro-batches per step that the layout must have; None without a DeepSpeed file.
     """
 
     source: str = "recipe"

@@ -66,7 +66,7 @@ def _value(text: str) -> Any:
 
 
 def _forget(document: Document, keys: tuple[str, ...]) -> None:
-    """Drop the places of keys that a mapping replaced."""
+    """Drop the places of keys that a mapping has replaced."""
     for known in [known for known in document.places if known[: len(keys)] == keys]:
         del document.places[known]
 

@@ -63,7 +63,7 @@ class Recipe(Section):
 
     @property
     def accumulation_steps(self) -> AccumulationSteps | None:
-        """Gradient accumulation steps that a DeepSpeed file promised; not part of the data."""
+        """Gradient accumulation steps that a DeepSpeed file states; not part of the data."""
         return self._origin.accumulation_steps
 
     @property
@@ -81,7 +81,7 @@ class Recipe(Section):
         return self.model.padded_vocab_size(vocab_size, self.parallel.tensor_model_parallel_size)
 
     def model_post_init(self, context: Any, /) -> None:
-        """Take over the origin that validation was told of."""
+        """Keep the origin from the validation context."""
         if context:
             self._origin = context["origin"]
 

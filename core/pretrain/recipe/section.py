@@ -14,7 +14,7 @@ _INTEGER = re.compile(r"[-+]?\d+(_\d+)*")
 
 
 def as_number(given: object) -> object:
-    """Read what YAML 1.1 leaves as text: 1e-4, 2.0e8."""
+    """Convert numbers that YAML 1.1 reads as text: 1e-4, 2.0e8."""
     if not isinstance(given, str):
         return given
     try:

@@ -18,8 +18,8 @@ class StagesError(ValueError):
     """The layers cannot be cut as the recipe says.
 
     Attributes:
-        path: the key that is wrong, "section.key".
-        text: what is wrong, and what is allowed.
+        path: the key, "section.key".
+        text: the problem, and what is allowed.
     """
 
     def __init__(self, path: str, text: str) -> None:
@@ -36,7 +36,7 @@ def layers_of_chunks(parallel: ParallelSection, num_layers: int) -> tuple[int, .
         StagesError: the layers cannot be cut so.
     """
     if parallel.pipeline_model_parallel_size == 1:
-        return (num_layers,)  # the other keys are without effect, and refused for that
+        return (num_layers,)  # the other keys have no effect then, which is its own problem
     chunks = parallel.virtual_pipeline_model_parallel_size or 1
     if parallel.pipeline_layers is not None:
         return _listed(parallel, parallel.pipeline_layers, num_layers)
@@ -53,7 +53,7 @@ def layers_of_chunks(parallel: ParallelSection, num_layers: int) -> tuple[int, .
 def _listed(parallel: ParallelSection, listed: tuple[int, ...], num_layers: int) -> tuple[int, ...]:
     stages, chunks = parallel.pipeline_model_parallel_size, parallel.virtual_pipeline_model_parallel_size or 1
     if parallel.num_layers_in_first_pipeline_stage or parallel.num_layers_in_last_pipeline_stage:
-        raise StagesError(LIST, f"given beside {FIRST} or {LAST}, which it says too; choose one.")
+        raise StagesError(LIST, f"given beside {FIRST} or {LAST}, which it includes; choose one.")
     if len(listed) != stages * chunks:
         of = f"pipeline_model_parallel_size {stages}"
         of += f" x virtual_pipeline_model_parallel_size {chunks}" if chunks > 1 else ""
@@ -64,7 +64,7 @@ def _listed(parallel: ParallelSection, listed: tuple[int, ...], num_layers: int)
 
 
 def _stages(parallel: ParallelSection, num_layers: int) -> list[int]:
-    """Return the layers of every stage; those between the first and the last share what these leave."""
+    """Return the layers of every stage; those between the first and the last share the rest."""
     first, last = parallel.num_layers_in_first_pipeline_stage, parallel.num_layers_in_last_pipeline_stage
     given = [layers for layers in (first, last) if layers is not None]
     others, left = parallel.pipeline_model_parallel_size - len(given), num_layers - sum(given)

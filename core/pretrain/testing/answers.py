@@ -25,7 +25,7 @@ class Answers:
         kernel: the kernel that answered.
         provider: the distribution, and the library that does the work.
         taken: requests that it takes.
-        declined: request -> the reason; those for which its plugin did not name it at all are left out.
+        declined: request -> the reason; requests for which its plugin does not name it are left out.
     """
 
     kernel: Kernel
@@ -55,7 +55,7 @@ class Answers:
         first = next(iter(self.declined), None)
         example = "" if first is None else f"\nOne of the requests: {label(first)}"
         return (
-            f"nothing was compared: no request of the kit fits the kernel.\n{self.summary()}{example}\n"
+            f"nothing was compared: the kernel declines every request of the kit.\n{self.summary()}{example}\n"
             "Take one of them, or tell the kit's authors what it takes. A kernel that cannot be on this machine says "
             "so by a reason that is `Absent` (pretrain.plugins.offer)."
         )
@@ -79,7 +79,7 @@ def answers(subject: Subject, kernel: Kernel, requests: Iterable[Request]) -> An
 
 
 def accepted(subject: Subject, kernel: Kernel, listed: Iterable[Case]) -> list[Request]:
-    """Return, of every case, the first request that the kernel takes; cases of which it takes none are left out."""
+    """Return the first request of every case that the kernel takes; cases without one are left out."""
     device_type = subject.plugins.backend.device_type
     requests = [
         next((request for request in case.candidates if subject.takes(kernel, request)), None)

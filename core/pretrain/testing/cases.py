@@ -30,7 +30,7 @@ ABBREVIATIONS = {
     "tensor_parallel_size": "t",
     "weight_dtype": "weights ",
 }
-UNTOLD = frozenset({"device_type", "device_name", "dtype", "process_group", "timeout_minutes"})
+UNLABELLED = frozenset({"device_type", "device_name", "dtype", "process_group", "timeout_minutes"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Case:
     """Alternative requests; a kernel is tested with the first that it takes.
 
     Attributes:
-        candidates: the usual one first, then what kernels take that decline it.
+        candidates: the usual one first, then others for kernels that decline it.
         is_costly: seconds on a CPU. There one candidate is enough; on a device each is a case of its own.
     """
 
@@ -57,7 +57,7 @@ def cases(*requests: Request) -> list[Case]:
     return [Case((request,)) for request in requests]
 
 
-def judged(listed: Iterable[Case]) -> Callable[[Test], Test]:
+def run_with(listed: Iterable[Case]) -> Callable[[Test], Test]:
     """Mark a test to be run for every kernel and every case that the kernel takes.
 
     The test's arguments `kernel` and `asked` are the kernel and the request.
@@ -77,12 +77,13 @@ def cases_of(tests: object) -> list[Case]:
 
 
 def label(request: Request) -> str:
-    """Return a request in a few words, as tests are named by it: "n4-g2-d16-s33-b2-causal-block_size 16-fp32"."""
-    told = [_told(field, getattr(request, field.name)) for field in fields(request) if field.name not in UNTOLD]
-    return "-".join([*filter(None, told), DTYPE_NAMES.get(str(request.dtype), str(request.dtype))])
+    """Return the short label of a request in the names of tests: "n4-g2-d16-s33-b2-causal-block_size 16-fp32"."""
+    labelled = (field for field in fields(request) if field.name not in UNLABELLED)
+    labels = (_field_label(field, getattr(request, field.name)) for field in labelled)
+    return "-".join([*filter(None, labels), DTYPE_NAMES.get(str(request.dtype), str(request.dtype))])
 
 
-def _told(field: Field[Any], value: Any) -> str:
+def _field_label(field: Field[Any], value: Any) -> str:
     """Return the label of one field; "" at its default, except for a mask."""
     if field.name != "mask" and value == field.default:
         return ""

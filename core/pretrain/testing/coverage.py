@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 class TestCoverage:
-    """Kernels that take none of the kit's requests."""
+    """Kernels that decline all of the kit's requests."""
 
     operations = tuple(CATALOGUE)
 
     def test_takes_a_request(self, subject: Subject, kernel: Kernel) -> None:
-        """A kernel that declines every request has been compared with nothing."""
+        """Every kernel takes at least one request; otherwise it was not compared."""
         found = answers(subject, kernel, CATALOGUE[kernel.operation])
         if found.absent:
             pytest.skip(f"not on this machine: {found.absent}")
@@ -28,7 +28,7 @@ class TestCoverage:
 
     @pytest.mark.parametrize("operation", CATALOGUE)
     def test_names_a_kernel(self, subject: Subject, operation: str) -> None:
-        """A hook of the backend that answers None or an empty list to everything has no kernel to test."""
+        """A hook of the backend offers or declines a kernel for at least one request."""
         own = [member for member in subject.plugins.members if member.installed.role is Role.BACKEND]
         for plugin in own:
             if not hasattr(plugin.hooks, f"pretrain_{operation}"):

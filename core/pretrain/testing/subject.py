@@ -38,7 +38,7 @@ class Kernel:
         return f"{self.plugin}-{self.name}"
 
     def made(self, proposal: Proposal) -> bool:
-        """Say whether a proposal is one of this kernel."""
+        """Say whether a proposal is for this kernel."""
         return (proposal.plugin.installed.name, proposal.answer.name) == (self.plugin, self.name)
 
 
@@ -56,7 +56,7 @@ class Subject:
 
     @property
     def device(self) -> torch.device:
-        """The first device; made the current one when it is asked for first."""
+        """The first device; made the current one at the first access."""
         return _first_device(self.name)
 
     def kernels(self, requests: Iterable[Request]) -> list[Kernel]:

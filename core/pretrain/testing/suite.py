@@ -87,7 +87,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if isinstance(answer, Unavailable):
         _skip(metafunc, f"{subject.plugins.label}: {answer.reason}")
         return
-    assert subject.device  # a plugin may know more of its device once it is there
+    assert subject.device  # a plugin may know more once the device is initialized
     kernels = [kernel for operation in operations for kernel in subject.kernels(CATALOGUE[operation])]
     if "asked" not in metafunc.fixturenames:
         metafunc.parametrize("kernel", kernels, ids=[f"{kernel.operation}-{kernel}" for kernel in kernels])

@@ -71,7 +71,7 @@ def test_waiting_in_vain_for_another_rank_is_told_without_a_traceback(text, seco
     assert waited.lost_peer
     first, second, *_ = str(waited).splitlines()
     assert first == "rank 2 failed:"
-    assert second.startswith(f"It waited {seconds} s for another rank and gave up: one is stopped, hangs, or")
+    assert second.startswith(f"It waited {seconds} s for another rank and timed out: one is stopped, hangs, or")
     assert len(str(waited).splitlines()) == 3
 
 

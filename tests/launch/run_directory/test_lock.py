@@ -56,7 +56,7 @@ def test_a_folder_that_is_held_is_refused_and_says_by_whom(holder, tmp_path):
         pass
     first, second = str(caught.value).splitlines()
     assert first == f"{tmp_path} is in use by process {holder.pid} on {before['host']}, since {before['since']}."
-    assert second.startswith("Wait for that run's end, or stop it")
+    assert second.startswith("Wait until it ends, stop it")
     with pytest.raises(RunError), held(tmp_path, never):  # the first refusal has not ended it
         pass
 
@@ -83,11 +83,11 @@ def test_a_run_that_was_killed_on_another_machine_is_watched_for_a_while(tmp_pat
     with held(tmp_path, said.append):
         assert record(tmp_path)["process"] == os.getpid()
     (line,) = said
-    assert line.startswith(f"{tmp_path}: process 12 on node7 has not said that it has ended; looking for ")
+    assert line.startswith(f"{tmp_path}: process 12 on node7 did not release its lock; waiting ")
 
 
 def test_a_run_that_lives_on_another_machine_is_refused(holder, tmp_path, impatient, monkeypatch):
-    """Where locks reach no other machine its beat tells."""
+    """Where locks do not reach other machines, the heartbeat decides."""
     monkeypatch.setattr(lock.fcntl, "lockf", lambda *_: None)
     monkeypatch.setattr(lock, "_machine", lambda: "another")
     with pytest.raises(RunError, match=f"in use by process {holder.pid} on "), held(tmp_path, lambda _: None):
@@ -95,7 +95,7 @@ def test_a_run_that_lives_on_another_machine_is_refused(holder, tmp_path, impati
     assert record(tmp_path)["process"] == holder.pid
 
 
-def test_without_locks_the_beat_decides_on_one_machine_too(holder, tmp_path, impatient, monkeypatch):
+def test_without_locks_the_heartbeat_decides_on_one_machine_too(holder, tmp_path, impatient, monkeypatch):
     def unsupported(*_):
         raise OSError(38, "Function not implemented")
 

@@ -110,7 +110,7 @@ def test_a_misspelt_member_is_an_error_when_the_backend_is_loaded(site):
         load(site, "suports(self, dtype): False")
     first, second = str(error.value).splitlines()
     assert first == (
-        "backend 'fake' (pretrain-fake 1.0): Own.suports is no member of Backend, so that nothing calls it. "
+        "backend 'fake' (pretrain-fake 1.0): Own.suports is not a member of Backend, so that nothing calls it. "
         "Did you mean 'supports'?"
     )
     assert "begins with an underscore" in second

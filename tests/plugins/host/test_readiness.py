@@ -71,7 +71,7 @@ def test_layers_that_cannot_be_compiled_are_an_error_of_two_lines(site):
         require_compilation(plugins, make_recipe(SMALLEST, COMPILED))
     first, second = str(caught.value).splitlines()
     assert first.startswith("backend 'fake' (pretrain-fake 1.0) cannot serve kernels.compile: layer: the inductor of")
-    assert first.endswith("makes no kernels for 'abacus'")
+    assert first.endswith("generates no kernels for 'abacus'")
     assert second == "Set kernels.compile to none."
 
 

@@ -29,7 +29,7 @@ def test_every_hook_is_known():
 
 def test_a_misspelt_hook_names_the_plugin_and_the_nearest_hook(site):
     text = failure(site, "@hookimpl\ndef pretrain_atention(request):\n    return None\n")
-    assert "backend 'fake' (pretrain-fake 1.0) implements 'pretrain_atention', which is no hook." in text
+    assert "backend 'fake' (pretrain-fake 1.0) implements 'pretrain_atention', which is not a hook." in text
     assert "Did you mean 'pretrain_attention'?" in text
     assert "pip uninstall pretrain-fake" in text
 

@@ -159,7 +159,7 @@ def test_a_recipe_is_answered_likewise(key, answer, refusal):
         ("gpt_j_residual", "false", "It is written model.parallel_residual: false."),
         ("disable_bias_linear", "false", "It is written model.add_bias_linear: true."),
         ("checkpoint-activations", "false", "It is false: leave it out."),
-        ("master_port", "6000", "It is no part of a recipe: give pretrain --rdzv HOST:PORT."),
+        ("master_port", "6000", "It is not a key of a recipe: give pretrain --rdzv HOST:PORT."),
     ],
 )
 def test_a_key_is_answered_by_its_value(key, value, answer, refusal):

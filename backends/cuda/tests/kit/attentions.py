@@ -1,6 +1,6 @@
 """Attention kernels as backends that the conformance kit can judge here: each without its conditions on the device.
 
-All but the triangle stay on the CPU where a GPU is too: what is judged is the call. torch's flash attention for a GPU
+All but the triangle stay on the CPU where a GPU is too: only the call is tested. torch's flash attention for a GPU
 takes neither fp32 nor masks, which its kernel for a CPU does, and the libraries are stood in for.
 """
 

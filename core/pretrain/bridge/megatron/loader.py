@@ -45,7 +45,7 @@ class TranslatingLoader(importlib.machinery.SourceFileLoader):
             code: CodeType = compile(
                 translate.translate(path.read_bytes(), str(path)), str(path), "exec", dont_inherit=True
             )
-            # Atomic, because ranks import at the same time; a folder that cannot be written is no error.
+            # Atomic, because ranks import at the same time; a folder that cannot be written is ignored.
             with suppress(OSError), replacing(cache, error=None, durable=False) as file:
                 file.write(marshal.dumps(code))
             return code

@@ -33,7 +33,7 @@ class _Child:
 
 
 class Processes:
-    """Rank processes that are started on entering a with-block; none is left when it ends."""
+    """Rank processes that are started on entering a with-block, and all ended on leaving it."""
 
     def __init__(self, job: Job, worlds: Sequence[World]) -> None:
         """Describe the ranks of this node; `worlds` holds the place of each."""

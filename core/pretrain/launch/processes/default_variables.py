@@ -9,6 +9,6 @@ def default_variables(local_world_size: int) -> dict[str, str]:
     """Return the values for variables that the user has not set: a share of the cores, warnings of libraries off."""
     return {
         "OMP_NUM_THREADS": str(max(1, available_cores() // local_world_size)),
-        # When a rank dies, those of the others warn about every connection they lose.
+        # After a rank has died, the other ranks warn about every lost connection.
         "TORCH_CPP_LOG_LEVEL": "ERROR",
     }

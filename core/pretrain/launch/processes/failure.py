@@ -36,7 +36,7 @@ class Failure:
         when: seconds since the epoch.
         exit_code: `USER_ERROR` or `CRASH`.
         text: what to show.
-        lost_peer: the rank stopped because it could no longer reach another one: a consequence, hardly the cause.
+        lost_peer: the rank lost its connection to another one, which is a consequence rather than the cause.
         interrupted: Ctrl-C or SIGTERM ended the rank.
     """
 
@@ -51,7 +51,7 @@ class Failure:
     def of(cls, error: BaseException, rank: int, *, with_traceback: bool) -> Failure:
         """Describe an exception: a known error by its message, anything else (or if asked) by its traceback.
 
-        A timeout of a wait for another rank is known too: its traceback says nothing of that rank.
+        A timeout of a wait for another rank is known too: its traceback does not name that rank.
         """
         known, lost_peer = isinstance(error, PretrainError), _is_lost_peer(error)
         message = str(error) if known else _timeout_message(str(error)) if lost_peer else ""
@@ -72,7 +72,7 @@ class Failure:
         else:
             text = f"It was killed by {_signal_name(-returncode)}."
             if returncode == -signal.SIGKILL:
-                text += " On Linux that is mostly the system being out of memory: `dmesg` tells."
+                text += " On Linux the usual cause is the out-of-memory killer: see `dmesg`."
         interrupted = returncode in _INTERRUPTED
         return cls(rank=rank, when=time.time(), exit_code=CRASH, text=text, interrupted=interrupted)
 
@@ -89,7 +89,7 @@ class Failure:
 
     @classmethod
     def read(cls, path: Path) -> Failure | None:
-        """Return what a rank left, or None."""
+        """Return the failure of a rank, or None."""
         return cls(**json.loads(path.read_text())) if path.exists() else None
 
     def __str__(self) -> str:
@@ -120,7 +120,7 @@ def _timeout_message(text: str) -> str:
         return ""
     seconds = int(waited[1]) / (1000 if waited[2].lower() == "ms" else 1)
     return (
-        f"It waited {seconds:g} s for another rank and gave up: one is stopped, hangs, or is that much slower.\n"
+        f"It waited {seconds:g} s for another rank and timed out: one is stopped, hangs, or is too slow.\n"
         "Look at the other ranks' processes (`ps` shows stopped ones as T, `py-spy dump --pid PID` where one hangs) "
         "and the network between them; slow ones need more parallel.distributed_timeout_minutes."
     )

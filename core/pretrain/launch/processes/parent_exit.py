@@ -15,7 +15,7 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 def kill_on_parent_exit(parent: int) -> None:
     """Let the system kill this process when its parent ends, also after kill -9.
 
-    On Linux the kernel does it, elsewhere a thread that looks once a second.
+    On Linux the kernel does it, elsewhere a thread that checks once a second.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

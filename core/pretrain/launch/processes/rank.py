@@ -35,7 +35,7 @@ def train(job: Job, world: World, failure_file: Path) -> None:
     """Train as one rank; if that fails, write the failure file, which the launcher shows, and end the process."""
     try:
         _train(job, world, failure_file)
-    except KeyboardInterrupt:  # perhaps while a failure, which may be the interruption's consequence, is described
+    except KeyboardInterrupt:  # perhaps while a failure, itself a consequence of the interruption, is described
         code = 128 + signal.SIGINT
         _leave(Failure.from_exit_code(world.rank, code), failure_file, code)
 
@@ -46,7 +46,7 @@ def _train(job: Job, world: World, failure_file: Path) -> None:
     except Exception as error:  # noqa: BLE001  whatever it is, the launcher shows it
         failure = Failure.of(error, world.rank, with_traceback=_traceback_wanted())
         _leave(failure, failure_file, failure.exit_code)
-    except SystemExit as ended:  # rank 0 could not prepare the run: it says why, perhaps on another node
+    except SystemExit as ended:  # rank 0 could not prepare the run and reports the error, perhaps on another node
         code = ended.code if isinstance(ended.code, int) else CRASH
         if code:
             failure = Failure.from_exit_code(world.rank, code)
@@ -59,10 +59,10 @@ def _traceback_wanted() -> bool:
 
 
 def _leave(failure: Failure, failure_file: Path, code: int) -> NoReturn:
-    """End at once: process groups that have lost a member hang, or complain, when they are destroyed."""
+    """Exit immediately: destroying a process group that has lost a member hangs or logs errors."""
     try:
         failure.write(failure_file)
-    except OSError:  # A full disk, or a launcher that has gone: then the output is the only place.
+    except OSError:  # A full disk, or a launcher that has ended: print it instead.
         sys.stderr.write(f"{failure}\n")
     sys.stdout.flush()
     sys.stderr.flush()

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 _PERIOD = 0.05
 _GRACE = 1.0
-"""Seconds that the other ranks get to say why they end, before they are killed: the first to be seen need not be the
-first to have failed."""
+"""Seconds that the other ranks have to report their failures before they are killed: the first failure seen need not
+be the first in time."""
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -54,7 +54,7 @@ class _Stop:
 def supervise(ranks: Ranks, poll: Callable[[], Failure | None] | None = None) -> Failure | None:
     """Wait until all ranks have ended.
 
-    Ctrl-C, SIGTERM or SIGHUP is passed on to the ranks, which save and leave as the training decides; a second one
+    Ctrl-C, SIGTERM or SIGHUP is passed on to the ranks, which save and exit; a second one
     kills them. Must be called in the main thread.
 
     Args:
@@ -62,10 +62,10 @@ def supervise(ranks: Ranks, poll: Callable[[], Failure | None] | None = None) ->
         poll: called once a second; returns why another node has failed, or None. A failure ends the ranks here.
 
     Returns:
-        why the run failed; None if it did not, or if it ended because it was asked to.
+        the reason that the run failed; None if it did not fail, or was asked to end.
 
     Raises:
-        SystemExit: the ranks were stopped by a signal before they could leave by themselves; 128 + its number.
+        SystemExit: the ranks were stopped by a signal before they could exit by themselves; 128 + its number.
     """
     with _passing_on(ranks) as stop:
         elsewhere = _wait_for_event(ranks, stop, poll or (lambda: None))
@@ -85,10 +85,10 @@ def _passing_on(ranks: Ranks) -> Iterator[_Stop]:
     def pass_on(number: int, _: FrameType | None) -> None:
         stop.number, stop.times = number, stop.times + 1
         if stop.times == 1:
-            # A terminal that closes is no reason to lose the training: the ranks know SIGTERM as "save and leave".
+            # SIGHUP of a closed terminal becomes SIGTERM, on which the ranks save and exit.
             ranks.send(signal.SIGTERM if number == signal.SIGHUP else number)
 
-    # What was ignored before stays ignored: nohup, or a job that a script has put into the background.
+    # Signals that were ignored stay ignored: under nohup, or in a background job of a script.
     handled = [number for number in _STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
     before = {number: signal.signal(number, pass_on) for number in handled}
     try:

@@ -24,11 +24,11 @@ def check_run_dir(run_dir: Path | None, *, resume: bool, auto: bool = False) -> 
     Args:
         run_dir: as given; None for a new one.
         resume: whether it must hold a run.
-        auto: whether that was decided by what is there; then a run that was ended before its first file was complete
-            will do, and the directory must be given.
+        auto: --auto-resume has decided that; then a run without any complete file is accepted, and the directory must
+            be given.
 
     Raises:
-        RunError: it does not; with what to do.
+        RunError: it does not.
     """
     if run_dir is not None and str(run_dir) in {"", "."}:
         msg = "--run-dir: an empty path, or the working directory itself.\nName a folder for the run."
@@ -47,13 +47,13 @@ def check_run_dir(run_dir: Path | None, *, resume: bool, auto: bool = False) -> 
     if resume and "recipe.yml" not in held and not auto:
         msg = (
             f"--run-dir {run_dir} holds no run to resume (no recipe.yml).\n"
-            "Leave out --resume to start one there; --auto-resume does the one or the other."
+            "Leave out --resume to start one there; --auto-resume starts or resumes."
         )
         raise RunError(msg)
     if held and not resume:
         msg = (
             f"--run-dir {run_dir} already holds a run ({', '.join(held)}).\n"
-            "Pass --resume to continue it (--auto-resume in a script that starts again), or another --run-dir."
+            "Pass --resume to continue it (--auto-resume in a script that is repeated), or another --run-dir."
         )
         raise RunError(msg)
 
@@ -75,7 +75,7 @@ def _check_writable(run_dir: Path) -> None:
     """Check that the directory exists or can be made."""
     nearest = next(folder for folder in (run_dir.absolute(), *run_dir.absolute().parents) if folder.exists())
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
-        msg = f"--run-dir {run_dir}: {nearest} is no folder that can be written.\nName another one."
+        msg = f"--run-dir {run_dir}: {nearest} is not a writable folder.\nName another one."
         raise RunError(msg)
 
 

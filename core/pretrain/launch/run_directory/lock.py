@@ -1,10 +1,10 @@
 """Lock of a folder that one run writes into; other runs are refused, on any machine.
 
-A POSIX lock (`fcntl.lockf`) on `.lock` in the folder is the system's own word: it ends with the process, however that
-ends, is not inherited by processes that it starts, and reaches other nodes where the file system's locks do (NFS, GPFS,
-Lustre mounted with `flock`). Where they do not, a beat in the file shows that its process lives: a lock that a process
-of another machine has left is watched for a while, and one whose beat stands still is taken over. So a run that was
-killed blocks no start after it, and one on the same machine not for a moment.
+A POSIX lock (`fcntl.lockf`) on `.lock` in the folder ends with the process, even if that is killed. Child processes do
+not inherit it. It holds on other nodes where the file system's locks do (NFS, GPFS, Lustre mounted with `flock`). Where
+they do not, a heartbeat in the file shows that its process runs: a lock of another machine is watched for a while, and
+taken over if its heartbeat has stopped. So a killed run blocks later starts for that time only, and on the same machine
+not at all.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 FILE = ".lock"
 BEAT = 5.0
-"""Seconds between two beats."""
+"""Seconds between two heartbeats."""
 PATIENCE = 30.0
-"""Seconds for which a lock of another machine must stand still until it counts as left behind."""
+"""Seconds without a heartbeat after which a lock of another machine counts as abandoned."""
 _TAKEN = (errno.EACCES, errno.EAGAIN)
 
 
@@ -41,7 +41,7 @@ def held(folder: Path, tell: Callable[[str], object] = click.echo, *, just_made:
 
     Args:
         folder: of a run, or of its checkpoints.
-        tell: is given a line where there is something to wait for.
+        tell: shows the user a line before a wait.
         just_made: the caller has made it for this run; as one that is made here, it is removed if it stays empty.
 
     Raises:
@@ -68,7 +68,7 @@ def held(folder: Path, tell: Callable[[str], object] = click.echo, *, just_made:
             end.set()
             beating.join()
             with suppress(OSError):
-                os.ftruncate(descriptor, 0)  # nobody has to watch it
+                os.ftruncate(descriptor, 0)  # no other process needs the heartbeat
     finally:
         os.close(descriptor)
         if is_new and os.listdir(folder) == [FILE]:  # noqa: PTH208  nothing came of the run: leave nothing behind
@@ -101,11 +101,11 @@ def _watch(folder: Path, before: dict[str, Any], tell: Callable[[str], object]) 
     """Wait until the lock has not changed for long enough.
 
     Raises:
-        RunError: its process lives.
+        RunError: its process still runs.
     """
     tell(
-        f"{folder}: process {before.get('process')} on {before.get('host')} has not said that it has ended; "
-        f"looking for {PATIENCE:.0f} s whether it still runs"
+        f"{folder}: process {before.get('process')} on {before.get('host')} did not release its lock; "
+        f"waiting {PATIENCE:.0f} s for a sign that it still runs"
     )
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
@@ -121,7 +121,7 @@ def _in_use(folder: Path, record: dict[str, Any]) -> RunError:
     by = f" by process {record.get('process')} on {record.get('host')}, since {record.get('since')}" if record else ""
     return RunError(
         f"{folder} is in use{by}.\n"
-        "Wait for that run's end, or stop it (Ctrl-C or SIGTERM: it saves and leaves), or name another folder."
+        "Wait until it ends, stop it (Ctrl-C or SIGTERM: it saves and exits), or name another folder."
     )
 
 

@@ -38,7 +38,7 @@ def prepare_run(recipe: Recipe, run_dir: Path | None, lock: ExitStack, *, resume
         run_dir: as given; None for a new one below runs/.
         lock: holds the run's directory, and its folder of checkpoints, against other runs.
         resume: whether `run_dir` must hold a run, instead of none.
-        auto: whether it may hold one or none; then what is there decides.
+        auto: whether it may hold a run or not, which decides between resume and start.
 
     Raises:
         RunError: the directory holds a run and must not, or the other way round, or another process trains there.
@@ -56,7 +56,7 @@ def prepare_run(recipe: Recipe, run_dir: Path | None, lock: ExitStack, *, resume
 
         prepare_corpus(recipe)
     else:
-        require_inputs(recipe, checkpoint=False)  # many ranks would start only to find that one is missing
+        require_inputs(recipe, checkpoint=False)  # otherwise many ranks would start before a missing one is reported
     if run_dir is None:
         run_dir = new_run_dir(Path(recipe.source).stem)
         lock.enter_context(held(run_dir, just_made=True))
@@ -91,7 +91,7 @@ def _take_checkpoints(recipe: Recipe, run_dir: Path | None, lock: ExitStack, *, 
         if run_dir is None or run_dir.absolute() not in folder.absolute().parents:
             lock.enter_context(held(folder))
             around = folder.resolve().parent
-            if (around / LOCK).exists():  # the directory of a run that saves there by default, and may live
+            if (around / LOCK).exists():  # the directory of a run that saves there by default, and may still run
                 lock.enter_context(held(around))
 
 
@@ -99,12 +99,12 @@ def _is_restarted(run_dir: Path | None) -> bool:
     """Say whether torchrun has restarted the ranks after a failure, with the same command.
 
     Raises:
-        RunError: it may do so, and no restart would find the run.
+        RunError: it may restart them, and a restart would not find the run.
     """
     if run_dir is None and os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0":
         msg = (
             "torchrun --max-restarts starts this command again after a failure: the run must be found again.\n"
-            "Pass --run-dir DIR; a restart then goes on from the last checkpoint there."
+            "Pass --run-dir DIR; a restart then continues from the last checkpoint there."
         )
         raise RunError(msg)
     return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"

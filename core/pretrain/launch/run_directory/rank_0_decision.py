@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pretrain.launch.world import World
 
 _DECISION_TIMEOUT = timedelta(days=1)
-"""How long the others wait: building a corpus is part of what rank 0 does meanwhile."""
+"""Timeout of the other ranks, long enough for rank 0 to build a corpus."""
 _READ_TIMEOUT = 30.0
 
 
@@ -26,7 +26,7 @@ def first_rank_decides(decide: Callable[[], str], world: World) -> str:
 
     Raises:
         Exception: on rank 0, whatever `decide` raised.
-        SystemExit: on the other ranks, in silence, because rank 0 says why.
+        SystemExit: on the other ranks, without a message, because rank 0 prints one.
     """
     if world.world_size == 1:
         return decide()

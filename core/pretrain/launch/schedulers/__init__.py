@@ -1,1 +1,1 @@
-"""Ranks that another program started: torchrun, srun, mpirun, and what they say of a rank's place."""
+"""Ranks that another program started: torchrun, srun, mpirun, and their variables for a rank's place."""

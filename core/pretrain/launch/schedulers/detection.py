@@ -24,7 +24,7 @@ def current_world(environ: Mapping[str, str] | None = None) -> World | None:
         environ: `os.environ` if None.
 
     Raises:
-        LaunchError: some of the variables are missing or no numbers.
+        LaunchError: some of the variables are missing or not numbers.
     """
     environ = os.environ if environ is None else environ
     if "RANK" in environ and "WORLD_SIZE" in environ:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def current_world(environ: Mapping[str, str]) -> World | None:
     """Return this process's place if mpirun started it with others, else None.
 
-    mpirun tells nobody where rank 0 is: MASTER_ADDR must say it, unless all ranks are on one host. MASTER_PORT may.
+    mpirun does not pass the address of rank 0: MASTER_ADDR is required unless all ranks are on one host.
 
     Raises:
         LaunchError: MASTER_ADDR is missing, or a variable cannot be read.

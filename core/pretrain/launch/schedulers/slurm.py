@@ -46,11 +46,12 @@ def hosts(nodelist: str) -> Iterator[str]:
     brackets (`rack[1-2]node[1-4]`), of which the last varies fastest.
 
     Raises:
-        LaunchError: the text is no node list.
+        LaunchError: the text is not a node list.
     """
     if not re.fullmatch(rf"{_NAME}(?:,{_NAME})*", nodelist):
         msg = (
-            f"'{nodelist}' is no Slurm node list such as tux[1-3,07],login.\nSet MASTER_ADDR to the first node's name."
+            f"'{nodelist}' is not a Slurm node list such as tux[1-3,07],login.\n"
+            "Set MASTER_ADDR to the first node's name."
         )
         raise LaunchError(msg)
     for name in re.findall(_NAME, nodelist):

@@ -1,4 +1,4 @@
-"""Plugins that were written for another version of pretrain or of its plugin contract are refused."""
+"""Check that a plugin was written for this version of pretrain and of its plugin contract."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def require_core(installed: Installed) -> None:
-    """Pass when the distribution's dependency on pretrain allows this one; pip sees to it unless told not to.
+    """Check that the distribution's dependency on pretrain allows this version, also if pip's check was skipped.
 
     Raises:
         BackendError: it does not.
@@ -35,7 +35,7 @@ def contract_of(installed: Installed, hooks: Any) -> Version:
     """Return the contract that a plugin was written for.
 
     Raises:
-        BackendError: it says so in another form, or is written for one that this pretrain does not keep.
+        BackendError: CONTRACT is malformed, or of a version that this pretrain does not support.
     """
     given = getattr(hooks, "CONTRACT", (CONTRACT[0], 0))
     if not (isinstance(given, tuple) and len(given) == 2 and all(type(part) is int for part in given)):
@@ -45,7 +45,7 @@ def contract_of(installed: Installed, hooks: Any) -> Version:
         theirs, ours = (".".join(map(str, version)) for version in (given, CONTRACT))
         other = "pretrain" if given > CONTRACT else installed.distribution or "its distribution"
         msg = (
-            f"{installed.label} was written for contract {theirs} of pretrain's plugins; pretrain {__version__} keeps "
+            f"{installed.label} was written for contract {theirs} of pretrain's plugins; pretrain {__version__} has "
             f"{ours}.\nInstall a newer {other}."
         )
         raise BackendError(msg)

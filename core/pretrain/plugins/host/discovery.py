@@ -23,7 +23,7 @@ _REQUIREMENT = re.compile(r"pretrain\s*(?:\[[^]]*\])?\s*\(?([<>=!~][^;()]*)\)?",
 
 
 class Role(StrEnum):
-    """Purpose that a plugin was loaded for; the word that messages call it by."""
+    """Purpose that a plugin was loaded for, as messages name it."""
 
     KERNELS = "plugin"
     BACKEND = "backend"
@@ -35,7 +35,7 @@ class Installed:
     """An installed plugin, not imported.
 
     Attributes:
-        role: what it is for.
+        role: its purpose.
         name: of the entry point; for a backend the value of `--backend`.
         target: "package.module" or "package.module:object".
         distribution: what pip calls it, "" where the entry point does not say.
@@ -85,7 +85,7 @@ def find_backend(name: str) -> Installed:
     """Return the backend of this name.
 
     Raises:
-        BackendError: nobody, or more than one distribution, registers the name.
+        BackendError: no distribution, or more than one, registers the name.
     """
     backends = installed_backends()
     found = [backend for backend in backends if backend.name == name]

@@ -53,11 +53,11 @@ class Plugins:
 def load(backend_name: str) -> Plugins:
     """Import the named backend, every kernel plugin and the reference kernels; no other backend is imported.
 
-    Whether the device is there is another question: `readiness.require_device`.
+    The device is checked separately: `readiness.require_device`.
 
     Raises:
         BackendError: the backend is not installed, registered twice or fails to import; or a plugin that takes part
-            is broken. Without its kernels a run would be slower or differ, and nothing would show it.
+            is broken. Without its kernels a run would silently be slower or have other losses.
     """
     backend = load_plugin(discovery.find_backend(backend_name))
     extras = [load_plugin(plugin) for plugin in discovery.installed_plugins()]

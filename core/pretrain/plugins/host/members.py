@@ -1,7 +1,7 @@
 """Checks of what a backend's members return; a wrong value is an error that names the distribution.
 
 Hooks are checked where they are called (`manager`, `answers`), `availability` and `compilation` in `readiness`. Here
-are the others: `take_device` asks each as soon as the device is the current one, before anything is built on it.
+are the others: `take_device` calls each as soon as the device is the current one, before anything is built on it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Check = Callable[[Any], bool]
 
 
 def take_device(plugins: Plugins, local_rank: int) -> torch.device:
-    """Make the device of this rank the current one and return it, after every member was asked once.
+    """Make the device of this rank the current one and return it, after calling every member once.
 
     Raises:
         BackendError: a member raised, or answered with something else than its contract says.
@@ -81,7 +81,7 @@ def named(plugins: Plugins, device_name: str) -> Plugins:
 
 
 def require_module(plugins: Plugins) -> Any:
-    """Return torch's module of the device, which `availability` has made known where torch does not know it itself.
+    """Return torch's module of the device, which `availability` registers if torch does not know it itself.
 
     Raises:
         BackendError: torch knows no such device, or has no module for it.
@@ -100,7 +100,7 @@ def require_module(plugins: Plugins) -> Any:
 
 
 def require_process_group(plugins: Plugins) -> None:
-    """Pass when torch.distributed knows `Backend.process_group`: a name, or "cpu:gloo,<device>:<name>".
+    """Check that torch.distributed knows `Backend.process_group`: a name, or "cpu:gloo,<device>:<name>".
 
     Raises:
         BackendError: it does not; with the names that it knows.

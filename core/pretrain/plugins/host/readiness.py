@@ -45,7 +45,7 @@ def require_device(plugins: Plugins) -> Available:
 
 
 def require_dtype(plugins: Plugins, dtype: torch.dtype) -> None:
-    """Pass when the device multiplies matrices of the dtype.
+    """Check that the device multiplies matrices of the dtype.
 
     Raises:
         BackendError: it does not; with the training dtypes that it has.
@@ -64,10 +64,10 @@ def require_dtype(plugins: Plugins, dtype: torch.dtype) -> None:
 
 
 def require_compilation(plugins: Plugins, recipe: Recipe) -> None:
-    """Pass when torch.compile makes kernels for the device, or the recipe compiles nothing.
+    """Check that torch.compile generates kernels for the device, unless the recipe compiles nothing.
 
     Raises:
-        BackendError: it makes none; with the backend's reason and remedy.
+        BackendError: it generates none; with the backend's reason and remedy.
     """
     if recipe.kernels.compile == "none":
         return
@@ -79,7 +79,7 @@ def require_compilation(plugins: Plugins, recipe: Recipe) -> None:
 
 
 def require_overlap(plugins: Plugins, recipe: Recipe) -> None:
-    """Pass when the device's stages can compute while they send and receive, or the recipe does not ask for it.
+    """Check that the device's stages can compute while they send and receive, if the recipe asks for it.
 
     Raises:
         BackendError: they cannot.

@@ -62,7 +62,7 @@ def _check(manager: pluggy.PluginManager, plugin: Plugin) -> None:
                     f" This is contract {'.'.join(map(str, CONTRACT))}: one of a later pretrain is marked "
                     "@hookimpl(optionalhook=True)."
                 )
-                raise _fault(plugin, f"implements '{caller.name}', which is no hook.{hint}")
+                raise _fault(plugin, f"implements '{caller.name}', which is not a hook.{hint}")
             if impl.hookwrapper or impl.wrapper or impl.tryfirst or impl.trylast:
                 raise _fault(plugin, f"marks {caller.name} with an option: hooks are asked in a fixed order, unwrapped")
             implemented.add(caller.name)

@@ -18,7 +18,7 @@ def check_spelling(who: str, backend: Backend) -> None:
         hint = "" if name.startswith("_") else did_you_mean(name, members, cutoff=0.8)
         if hint:
             msg = (
-                f"{who}: {type(backend).__name__}.{name} is no member of Backend, so that nothing calls it.{hint}\n"
+                f"{who}: {type(backend).__name__}.{name} is not a member of Backend, so that nothing calls it.{hint}\n"
                 "A name of the backend's own begins with an underscore; docs/hooks.md has the members."
             )
             raise BackendError(msg)

@@ -32,8 +32,8 @@ def negotiate(
     """Choose a kernel for every request and build it.
 
     Args:
-        plugins: whom to ask.
-        requests: one for each operation that is needed now; other operations are not asked for.
+        plugins: those of the run.
+        requests: one for each operation that is needed now.
         chosen: operation -> "auto", a kernel's name, or a kind ("flash"); operations not in it are "auto".
         fallback: "allow", or "forbid": then an operation that only the reference serves is an error, unless the
             recipe names the reference kernel.

@@ -90,7 +90,7 @@ def choose(plugins: Plugins, requests: Sequence[Request], chosen: Mapping[str, s
 
 
 def _needs_softmax(choices: list[Choice], wanted: str) -> bool:
-    """Say whether the chosen attention may be made of a softmax kernel.
+    """Say whether the chosen attention may use a softmax kernel.
 
     Raises:
         KernelError: it is not, and the recipe names a softmax kernel.
@@ -156,8 +156,8 @@ def _refuse_reference(choices: list[Choice]) -> None:
         f"\n{choice.request.operation}:{_declines(choice.proposals) or ' no plugin offers it'}" for choice in served
     ]
     msg = (
-        f"kernels.fallback is 'forbid', but only the reference serves what follows.{''.join(lines)}\n"
-        "Set kernels.fallback=allow, or name the reference where you want it: "
+        f"kernels.fallback is 'forbid', but only the reference serves these operations.{''.join(lines)}\n"
+        "Set kernels.fallback=allow, or name the reference for each of them: "
         f"kernels.{served[0].request.operation}=reference"
     )
     raise KernelError(msg)

@@ -1,4 +1,4 @@
-"""Comparison of the kernel tables of all ranks before the first step: different kernels let losses drift apart."""
+"""Comparison of the kernel tables of all ranks before the first step: different kernels make losses diverge."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def check_same_on_all_ranks(table: KernelTable) -> None:
     ]
     more = f"\n  ... and {len(lines) - 8} more differences" if len(lines) > 8 else ""
     msg = (
-        "the kernel tables of the ranks differ: their losses would drift apart.\n"
+        "the kernel tables of the ranks differ: their losses would diverge.\n"
         + "\n".join(lines[:8])
         + more
         + "\nInstall the same versions on every node, or name the kernels in the recipe's section `kernels`."

@@ -1,4 +1,4 @@
-"""Name of the kernel in errors that it raises, found in the traceback afterwards: a call itself costs nothing more."""
+"""Name of the kernel in errors that it raises, found in the traceback afterwards: calls have no overhead."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def naming_kernels(kernels: Kernels) -> Iterator[None]:
 
 
 def add_note(error: BaseException, kernels: Kernels) -> None:
-    """Add a note with name and provider of the kernel in whose code an error was raised, if it was in one's.
+    """Add a note with name and provider of the kernel whose code raised an error, if any did.
 
     A kernel's code is that of its callable; after that, for a backward pass that is a function of its own, whatever
-    lies in the same module as the callable. The pure-torch reference, and what is not written in Python, is not looked
-    for.
+    lies in the same module as the callable. The pure-torch reference and native code are
+    not searched.
     """
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][::-1]
     codes = {row.operation: set(_codes(kernels.built[row.operation])) for row in kernels.table.rows}

@@ -90,7 +90,7 @@ class KernelTable:
     def digest(self) -> str:
         """Return the sha256 of the decisions as canonical JSON: equal on ranks that run the same kernels.
 
-        Reasons of kernels that were not taken are left out: they may tell of one device only, and change nothing.
+        Reasons of kernels that were not taken are left out: they may depend on one device only, and change nothing.
         """
         decided = {
             "backend": self.backend,

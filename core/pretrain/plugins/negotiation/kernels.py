@@ -28,10 +28,10 @@ class Kernels:
     """One callable for each operation that was asked for.
 
     Take the callable once, when a layer is built, and keep it. An operation that was not asked for raises
-    AttributeError; `"rotary" in kernels` tells.
+    AttributeError; test for it with `"rotary" in kernels`.
 
     Attributes:
-        table: which kernels these are, from whom, and why not others.
+        table: the kernels, their providers, and the reasons against others.
         built: operation -> what its kernel's `Offer.build` returned.
     """
 

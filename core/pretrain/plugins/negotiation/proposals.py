@@ -60,7 +60,7 @@ def ask(plugins: Plugins, request: Request) -> list[Proposal]:
     """Return what all plugins answer to a request, in the order of preference.
 
     Raises:
-        BackendError: a hook raised, or answered with something that is no answer.
+        BackendError: a hook raised, or returned something else than an answer.
     """
     hook = f"pretrain_{request.operation}"
     return [
@@ -88,7 +88,7 @@ def _checked(plugin: Plugin, request: Request, given: Any) -> list[Offer | Decli
 def _misnamed(answer: Offer | Decline, plugin: Plugin, request: Request) -> str:
     is_reference = plugin.installed.role is Role.REFERENCE
     if answer.name == RESERVED and not is_reference:
-        return f"a kernel called '{RESERVED}', which is what recipes call the core's"
+        return f"a kernel called '{RESERVED}', which recipes use for the core's"
     if ":" in answer.name:
         return f"a kernel called '{answer.name}'; in a recipe the colon stands between distribution and kernel"
     kinds = KINDS.get(request.operation, ())

@@ -22,7 +22,7 @@ def problems(recipe: Recipe) -> Iterator[Problem]:
     if train.global_batch_size % train.micro_batch_size:
         yield Problem(
             "train.global_batch_size",
-            f"{train.global_batch_size} is no multiple of train.micro_batch_size {train.micro_batch_size}.",
+            f"{train.global_batch_size} is not a multiple of train.micro_batch_size {train.micro_batch_size}.",
         )
     if train.calculate_per_token_loss and recipe.engine.name == "megatron":
         yield from _per_token(recipe)

@@ -1,4 +1,4 @@
-"""Limits of compiled layers, proven or untested."""
+"""Limits of compiled layers."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def problems(recipe: Recipe) -> Iterator[Problem]:
     if recipe.engine.name != "megatron":
         yield Problem(_KEY, f"layer needs engine.name: megatron; with {recipe.engine.name} it was not tested.")
     if recipe.train.deterministic_mode:
-        yield Problem(_KEY, "layer does not go with train.deterministic_mode: compiled sums were not seen to repeat.")
+        yield Problem(_KEY, "layer does not go with train.deterministic_mode: compiled sums may not be reproducible.")
     if recipe.parallel.overlap_param_gather:
         yield Problem(_KEY, "layer does not go with parallel.overlap_param_gather, which hooks into every module.")
     for key in ("hidden_dropout", "attention_dropout"):
         if getattr(recipe.model, key):
             yield Problem(
-                _KEY, f"layer needs model.{key}: 0. A compiler draws numbers of its own, not those of the ranks' seeds."
+                _KEY, f"layer needs model.{key}: 0. Compiled code draws its own random numbers, not the ranks'."
             )
     for operation in COMPILED:
         if getattr(recipe.kernels, operation) not in {"auto", "reference"}:

@@ -30,7 +30,7 @@ def _stage(recipe: Recipe) -> int:
 
 
 def _buckets(recipe: Recipe) -> bool:
-    """Tell whether ZeRO's buckets are read; BF16_Optimizer reads none (DeepSpeedEngine._do_optimizer_sanity_check)."""
+    """Say whether ZeRO's buckets are read; BF16_Optimizer reads none (DeepSpeedEngine._do_optimizer_sanity_check)."""
     zero, precision = recipe.engine.zero, recipe.precision
     fp32_gradients = precision.dtype == "bf16" and precision.grad_reduce_in_fp32
     return zero.stage > 1 or (zero.stage == 1 and not (fp32_gradients and zero.offload_optimizer.device != "cpu"))

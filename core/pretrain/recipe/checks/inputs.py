@@ -15,7 +15,7 @@ _FILES_OF_TYPE = {"gpt2": ("vocab_file", "merge_file"), "huggingface": ("file",)
 
 
 def problems(recipe: Recipe) -> Iterator[Problem]:
-    """Yield the files that are missing from the recipe, and those that are one too many."""
+    """Yield missing and superfluous keys of input files."""
     yield from _tokenizer(recipe)
     yield from _data(recipe)
 

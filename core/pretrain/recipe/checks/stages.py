@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def problems(recipe: Recipe) -> Iterator[Problem]:
-    """Yield why the layers cannot be cut so, or what no chunk of them can do."""
+    """Yield problems of the division into stages and of recomputation in their chunks."""
     try:
         layers = recipe.layers_of_chunks
     except StagesError as error:
@@ -25,7 +25,7 @@ def problems(recipe: Recipe) -> Iterator[Problem]:
 
 
 def _recomputed(recipe: Recipe, layers: tuple[int, ...]) -> Iterator[Problem]:
-    """Yield why a chunk's layers are no groups: megatron-core's uniform method would go past the last of them."""
+    """Yield a problem if num_layers does not divide a chunk: megatron-core's uniform method would exceed it."""
     path, recomputed = "recompute.num_layers", recipe.recompute.num_layers
     odd = next((number for number in layers if number % recomputed), None)
     if recomputed > max(layers):

@@ -52,7 +52,7 @@ class DataSection(Section):
     index: Literal["megatron", "native"] = Field(
         default="megatron",
         description="Order of the samples. megatron: Megatron-LM's, from index files that rank 0 builds; native: "
-        "computed, nothing is built or waited for, and the blend may change at a resume.",
+        "computed without index files; the blend may change at a resume.",
     )
     cache_path: Str | None = Field(
         default=None, min_length=1, description="Folder for the sample indices; by default beside the token file."
@@ -70,5 +70,5 @@ class DataSection(Section):
     def shares(self) -> tuple[float, float, float]:
         """The shares of training, validation and test, which sum to 1."""
         train, valid, test = (float(part) for part in self.split.split(","))
-        total = train + valid + test or 1.0  # 0,0,0 leaves no document for anything, and is refused as such
+        total = train + valid + test or 1.0  # 0,0,0: refused later, because no split has a document
         return train / total, valid / total, test / total

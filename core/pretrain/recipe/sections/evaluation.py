@@ -19,7 +19,7 @@ class EvaluationSection(Section):
     target_loss: Float | None = Field(
         default=None,
         gt=0,
-        description="Validation loss to reach by the end, in nats per token; the run says whether it has.",
+        description="Validation loss to reach by the end, in nats per token; the run reports whether it was reached.",
     )
     prompt: Str | None = Field(
         default=None, min_length=1, description="Text that the model continues at the end of the run."

@@ -10,7 +10,7 @@ from pretrain.recipe.section import Bool, Float, Int, Section
 
 
 def _ffn_hidden_size(given: dict[str, Any]) -> int:
-    """4 h; with swiglu 8/3 h in multiples of 64, so that three matrices weigh what two did (Megatron-LM's rule)."""
+    """4 h; with swiglu 8/3 h in multiples of 64, so that three matrices are as large as two (Megatron-LM's)."""
     hidden_size: int = given.get("hidden_size", 0)
     return max(64, hidden_size * 8 // 3 // 64 * 64) if given.get("activation") == "swiglu" else 4 * hidden_size
 

@@ -52,6 +52,4 @@ class ParallelSection(Section):
     overlap_param_gather: Bool = Field(
         default=False, description="Whether updated weights are gathered while the next forward pass already runs."
     )
-    distributed_timeout_minutes: Int = Field(
-        default=10, gt=0, description="Minutes after which a collective is given up."
-    )
+    distributed_timeout_minutes: Int = Field(default=10, gt=0, description="Timeout of a collective in minutes.")

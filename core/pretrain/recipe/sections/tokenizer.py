@@ -35,12 +35,12 @@ class TokenizerSection(Section):
     @model_validator(mode="before")
     @classmethod
     def _file_of_gpt_neox(cls, given: Any) -> Any:
-        """Take vocab_file for file: GPT-NeoX names a tokenizer.json so."""
+        """Read vocab_file as file: GPT-NeoX's key of a tokenizer.json."""
         if not isinstance(given, dict) or given.get("file") is not None or given.get("vocab_file") is None:
             return given
         try:
             named = tokenizer_type(str(given.get("type")))
-        except ValueError:  # which the type itself is told
+        except ValueError:  # a wrong type has its own error
             return given
         if named != "huggingface":
             return given

@@ -1,4 +1,4 @@
-"""Section `train`: how long, in which batches, and when to leave."""
+"""Section `train`: length, batches, and reasons to stop early."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Rampup = Annotated[tuple[Int, Int, Int], BeforeValidator(_split_words)]
 
 
 class TrainSection(Section):
-    """Length of the training, its batches, and when it stops."""
+    """Length of the training, its batches, and its reasons to stop early."""
 
     micro_batch_size: Int = Field(gt=0, description="Samples that one rank computes at a time.")
     global_batch_size: Int = Field(gt=0, description="Samples of one optimizer step over all ranks.")
@@ -49,11 +49,13 @@ class TrainSection(Section):
     )
     manual_gc_interval: Int = Field(default=50, gt=0, description="Iterations between two such collections.")
     exit_interval: Int | None = Field(
-        default=None, gt=0, description="Save and leave at a multiple of so many iterations."
+        default=None, gt=0, description="Save and exit at multiples of this number of iterations."
     )
-    exit_duration_in_mins: Float | None = Field(default=None, gt=0, description="Save and leave after so many minutes.")
+    exit_duration_in_mins: Float | None = Field(
+        default=None, gt=0, description="Save and exit after this time, in minutes."
+    )
     kill_switch_path: Str | None = Field(
         default=None,
         min_length=1,
-        description="Save and leave as soon as this file exists; it is looked for at every iteration.",
+        description="Save and exit as soon as this file exists; checked at every iteration.",
     )

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     Function = Callable[..., Tensor]
 
 OVERWRITABLE = frozenset({"logits"})
-"""Inputs whose memory a kernel may use: `CrossEntropyFn` says so of its own, and no other signature does."""
+"""Inputs that a kernel may overwrite: those of `CrossEntropyFn` only, by its signature."""
 
 
 def random(*shape: int, dtype: torch.dtype, seed: int = 0) -> Tensor:
@@ -44,11 +44,11 @@ def forward_backward(
 
     Args:
         function: called with the inputs by name.
-        inputs: all are differentiated by.
+        inputs: gradients are computed for all of them.
         place: puts a tensor onto the device, with the strides that it is to have there.
         grad_output: random where None.
-        is_watched: whether it is an error to make the host wait. The watch changes the way of torch.distributed's
-            calls, which a process group in Python does not survive.
+        is_watched: whether it is an error to make the host wait. The watch intercepts torch.distributed's calls, which
+            fails with a process group that is written in Python.
 
     Raises:
         AssertionError: the function overwrote an input, or the gradient of its output, or made the host wait.
@@ -92,7 +92,7 @@ def assert_agrees(
     Args:
         kernel: called with the inputs by name, on the device.
         oracle: called with the inputs by name, in fp64 on the CPU.
-        inputs: on the CPU in the kernel's dtype; all are differentiated by. The first decides the tolerance.
+        inputs: on the CPU in the kernel's dtype, all with a gradient. The first decides the tolerance.
         device: where the kernel runs.
         is_strided: inputs and the gradient of the output are not contiguous.
         output_dtype: dtype of the output; that of the first input by default.
@@ -126,8 +126,8 @@ def assert_repeats(
 ) -> None:
     """Fail unless two calls give the same bits, forward and backward, under torch's deterministic algorithms.
 
-    A training that is to be deterministic asks torch for them too, and kernels that call torch's may rely on it. The
-    bits are compared with the oracle's as well: a kernel that takes only deterministic requests is tested only here.
+    A deterministic training enables them too, and kernels that call torch's may rely on it. Values are compared with
+    the oracle's as well: a kernel that takes only deterministic requests is tested only here.
     """
     before = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(True)

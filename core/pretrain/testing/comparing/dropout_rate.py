@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 
 def assert_dropout_rate(probability: float, kept: Tensor) -> None:
-    """Fail unless the share of entries that are not kept is within six standard deviations of the probability.
+    """Fail unless the share of dropped entries is within six standard deviations of the probability.
 
-    The draws are independent, so a right kernel fails once in 500 million runs.
+    The draws are independent, so a correct kernel fails once in 500 million runs.
     """
     count = kept.numel()
     rate = 1 - kept.double().mean().item()
@@ -30,4 +30,4 @@ def assert_independent(kept: Tensor) -> None:
     half = kept.shape[-1] // 2
     rows = kept[:, :, -half:, :half].reshape(-1, half)
     different = torch.unique(rows, dim=0).shape[0]
-    assert different == rows.shape[0], f"{rows.shape[0]} rows of weights drop only {different} different patterns"
+    assert different == rows.shape[0], f"{rows.shape[0]} rows of weights have only {different} different dropout masks"

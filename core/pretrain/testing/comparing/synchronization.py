@@ -23,7 +23,7 @@ WAITS = frozenset(
         aten._unique2,  # noqa: SLF001
     }
 )
-"""Operators whose result, or its size, the host must know before it can go on."""
+"""Operators whose result, or its size, the host must know before it continues."""
 
 INDEXED_WRITES = frozenset({aten.index_put, aten.index_put_})
 
@@ -31,8 +31,8 @@ INDEXED_WRITES = frozenset({aten.index_put, aten.index_put_})
 class NoSynchronization(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Mode in which an operator that makes the host wait for the device raises AssertionError.
 
-    It works on the CPU too, where nothing waits, so that a kernel is tested without a device. It sees operators of
-    torch, forward and backward, and not what a library does by itself.
+    It works on the CPU too, where nothing waits, so that a kernel is tested without a device. It sees torch's
+    operators, forward and backward, but not the calls that a library makes itself.
     """
 
     def __init__(self) -> None:
@@ -58,9 +58,9 @@ def _reads_back(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> boo
 
 
 def _counts_a_mask(func: Any, args: tuple[Any, ...]) -> bool:
-    """Tell whether a tensor is indexed by a mask, whose values decide how many entries are read or written.
+    """Say whether a tensor is indexed by a mask, whose values decide how many entries are read or written.
 
-    Writing one value to all of them is no such case: torch fills by the mask then.
+    Writing one value to all of them does not count: torch then uses masked_fill.
     """
     if func.overloadpacket in INDEXED_WRITES and args[2].numel() == 1:
         return False

@@ -14,10 +14,10 @@ TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2**-5, t
 
 fp16 and bf16: four units in the last place (2^-7 for bf16, 2^-10 for fp16). A kernel rounds its result, and, if it is
 made of two matmuls, the values between them, forward and again backward. Kernel and reference have the same inputs.
-fp32: 84 units (2^-23). Kernels add up a few hundred terms in an order of their own.
-fp64: the same idea, for kernels that claim it.
+fp32: 84 units (2^-23). Kernels sum a few hundred terms in different orders.
+fp64: the same, for kernels that support it.
 
-The largest entry and not each one: an entry that is a difference of large terms has their error.
+Relative to the largest entry, not to each one: a difference of large terms has their error.
 """
 
 
@@ -28,8 +28,8 @@ def assert_near(actual: Tensor, expected: Tensor, dtype: torch.dtype, what: str,
         actual: on any device.
         expected: fp64 on the CPU.
         dtype: of the kernel's inputs.
-        what: named by the message.
-        floor: what the largest entry counts at least: entries may be differences of terms of this size.
+        what: name in the message.
+        floor: lower limit of the largest entry, as entries may be differences of terms of this size.
     """
     actual = actual.detach().cpu().double()
     assert actual.shape == expected.shape, f"{what}: shape {list(actual.shape)}, expected {list(expected.shape)}"

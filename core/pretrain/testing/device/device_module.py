@@ -1,4 +1,4 @@
-"""Device module of torch, and pinned memory: a training's needs beside kernels."""
+"""Device module of torch, and pinned memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class TestDeviceModule:
-    """`torch.<device>` has what docs/hooks.md lists, and it does what torch.cuda's of that name does."""
+    """`torch.<device>` has the members of docs/hooks.md, with the behaviour of torch.cuda's."""
 
     @pytest.mark.parametrize("member", MEMBERS, ids=lambda member: member.name)
     def test_has(self, subject: Subject, member: Member) -> None:
@@ -29,7 +29,7 @@ class TestDeviceModule:
         pytest.skip(f"{where} is missing; instead: {member.otherwise}")
 
     def test_the_device_of_the_backend_is_the_current_one(self, subject: Subject) -> None:
-        """A tensor without an index lands on the device that `Backend.device` returned; choosing it changes nothing."""
+        """A device without an index is the one that `Backend.device` returned; setting it again changes nothing."""
         module = _module(subject)
         device = subject.device
         assert module.current_device() == (device.index or 0)
@@ -43,7 +43,7 @@ class TestDeviceModule:
         module, device = _module(subject), subject.device
         state = module.get_rng_state(device)
         assert state.dtype == torch.uint8, f"a state of {state.dtype}"
-        assert state.device.type == "cpu", f"a state on {state.device}: a checkpoint is read where there is no device"
+        assert state.device.type == "cpu", f"a state on {state.device}; checkpoints need it on the host"
         first, second = (torch.rand(100, device=device).cpu() for _ in range(2))
         assert not torch.equal(first, second), "two draws are the same"
         module.set_rng_state(state, device)
@@ -85,7 +85,7 @@ class TestDeviceModule:
         event = second.record_event()
         first.wait_event(event)
         assert torch.equal((doubled + 0).cpu(), torch.full((2**20,), 42.0))
-        assert isinstance(second, torch.Stream), f"{type(second)} is no torch.Stream: record_stream refuses it"
+        assert isinstance(second, torch.Stream), f"{type(second)} is not a torch.Stream: record_stream rejects it"
         second.synchronize()
         assert event.query()
 

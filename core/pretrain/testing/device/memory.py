@@ -29,11 +29,11 @@ class TestMemory:
         assert min(known) >= 0
 
     def test_sees_what_is_allocated(self, subject: Subject) -> None:
-        """In use and peak hold large tensors; the peak stays when they are gone."""
+        """Memory in use and peak include large tensors; the peak stays when they are freed."""
         backend = subject.plugins.backend
         before = during = _reported(backend.memory(reset_peak=True))
         tensors: list[Tensor] = []
-        # The first ones can be given what the process has kept of tensors that were freed before.
+        # The first ones may reuse memory that the process has kept of freed tensors.
         while during - before < MORE // 2 and len(tensors) <= before // MORE + 1:
             tensors.append(torch.ones(MORE // 4, dtype=torch.float32, device=subject.device))
             during = _reported(backend.memory())

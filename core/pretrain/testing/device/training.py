@@ -22,7 +22,7 @@ class TestTraining:
     """`pretrain RECIPE` on the device computes what it computes on the CPU.
 
     Attributes:
-        tolerance: how far a loss may be from the CPU's, relative to it; a gradient norm may be ten times as far. None:
+        tolerance: relative to the CPU's loss; ten times as much for gradient norms. None:
             1e-4 in fp32, 2e-2 in fp16 and bf16. With the high learning rate the loss falls by a tenth each iteration.
     """
 
@@ -63,7 +63,7 @@ class TestTraining:
         expected = trainings.run("cpu", "cpu")
         of_dtype = 1e-4 if trainings.dtype == "fp32" else 2e-2
         tolerance = self.tolerance or of_dtype
-        # One that ignored its checkpoint would have the right losses, too, from the first iteration on.
+        # A run that ignored its checkpoint would have the right losses too, but from the first iteration on.
         assert sorted(curve.losses) == [*iterations], f"iterations {sorted(curve.losses)} were trained"
         losses = {iteration: expected.losses[iteration] for iteration in curve.losses}
         assert curve.losses == pytest.approx(losses, rel=tolerance), "losses, which must be those of the CPU"
@@ -73,7 +73,7 @@ class TestTraining:
 
 def _trainings(subject: Subject) -> TrainingRuns:
     if "." in subject.name:
-        pytest.skip(f"{subject.name} is no installed backend: `pretrain --backend` cannot find it")
+        pytest.skip(f"{subject.name} is not an installed backend: `pretrain --backend` cannot find it")
     _ = subject.device  # is asked what it supports
     return TrainingRuns.of(subject)
 

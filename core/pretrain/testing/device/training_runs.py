@@ -36,7 +36,7 @@ RECIPE = {
     "evaluation": {"interval": 0},
     "logging": {"log_interval": 1, "tensorboard": False},
 }
-"""Without dropout: every device draws other numbers."""
+"""Without dropout: devices generate different random numbers."""
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -81,7 +81,7 @@ class TrainingRuns:
     ) -> Curve:
         """Train until iteration `last`, from the start or from where the training called `load` ended.
 
-        A training that fails, fails every test that needs it, with the end of what it printed.
+        A failed training fails every test that needs it, with the end of its output.
         """
         if name not in self._outcomes:
             loaded = [f"checkpoint.load={load}/checkpoints"] if load else []
@@ -106,7 +106,7 @@ class TrainingRuns:
         )
 
     def _start(self, *arguments: str) -> str:
-        """Run the command; return what it printed last if it failed, and "" if not."""
+        """Run the command; return the end of its output if it failed, else ""."""
         done = subprocess.run(
             [sys.executable, "-m", "pretrain.cli.main", *arguments],
             cwd=self._folder,

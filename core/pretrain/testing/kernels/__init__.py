@@ -1,1 +1,1 @@
-"""Conformance of kernels: one file per operation, each judged against the pure-torch reference."""
+"""Conformance of kernels: one file per operation, each compared with the pure-torch reference."""

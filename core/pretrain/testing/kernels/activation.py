@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from pretrain.testing.cases import Case, cases, judged
+from pretrain.testing.cases import Case, cases, run_with
 from pretrain.testing.comparing.comparison import assert_agrees, assert_repeats, random
 from pretrain.testing.examples import DTYPES, activation
 from pretrain.testing.subject import oracle
@@ -29,7 +29,7 @@ class TestActivation:
 
     operations = ("activation",)
 
-    @judged(
+    @run_with(
         [
             *cases(
                 *(
@@ -48,15 +48,15 @@ class TestActivation:
         ]
     )
     def test_agrees_with_float64(self, subject: Subject, kernel: Kernel, asked: ActivationRequest) -> None:
-        """Forward and backward, from -10 to 10; the two forms of GELU differ by 5e-4 and are told apart in fp32."""
+        """Forward and backward, from -10 to 10; the two forms of GELU differ by 5e-4, which fp32 distinguishes."""
         kernels = subject.build(kernel, asked), oracle(asked)
         assert_agrees(*kernels, _inputs(asked), subject.device, is_strided=asked.features == 64)
 
-    @judged(
+    @run_with(
         Case(tuple(replace(activation(dtype, features=n), deterministic=True) for n in (64, 4096))) for dtype in DTYPES
     )
     def test_repeats_when_deterministic(self, subject: Subject, kernel: Kernel, asked: ActivationRequest) -> None:
-        """The same bits on every call, and the right ones."""
+        """Calls are bitwise reproducible and agree with the oracle."""
         assert_repeats(subject.build(kernel, asked), oracle(asked), _inputs(asked), subject.device)
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pretrain.plugins.requests import Mask
-from pretrain.testing.cases import cases, judged
+from pretrain.testing.cases import cases, run_with
 from pretrain.testing.comparing.comparison import assert_agrees, assert_repeats
 from pretrain.testing.examples import DTYPES, attention
 from pretrain.testing.kernels.attention_cases import ANY, OWN_KEYS, SHAPES, each, long
@@ -25,7 +25,7 @@ class TestAttention(AttentionDropout):
 
     operations = ("attention",)
 
-    @judged(
+    @run_with(
         [
             *cases(*(attention(dtype, mask, **shape) for shape in SHAPES for mask in Mask for dtype in DTYPES)),
             *(long(mask=mask, size=size) for mask, size in ((Mask.CAUSAL, 64), (Mask.CAUSAL, 128), (Mask.NONE, 128))),
@@ -38,7 +38,7 @@ class TestAttention(AttentionDropout):
         # One token alone: the gradients of query and key are differences of equal terms.
         assert_agrees(*calls(built, expected, mask, subject.device), inputs(asked), subject.device, floor=1.0)
 
-    @judged(
+    @run_with(
         [
             *(case for mask in (Mask.NONE, Mask.CAUSAL) for shapes in (OWN_KEYS, ANY) for case in each(mask, shapes)),
             long(mask=Mask.CAUSAL),
@@ -55,7 +55,7 @@ class TestAttention(AttentionDropout):
             floor=1.0,
         )
 
-    @judged(each())
+    @run_with(each())
     def test_takes_tensors_that_are_not_contiguous(
         self, subject: Subject, kernel: Kernel, asked: AttentionRequest
     ) -> None:
@@ -63,29 +63,29 @@ class TestAttention(AttentionDropout):
         kernels = subject.build(kernel, asked), oracle(asked)
         assert_agrees(*calls(*kernels, None, subject.device), inputs(asked), subject.device, is_strided=True)
 
-    @judged([*each(scale=0.3), *each(scale=0.02)])
+    @run_with([*each(scale=0.3), *each(scale=0.02)])
     def test_scales_as_it_is_asked(self, subject: Subject, kernel: Kernel, asked: AttentionRequest) -> None:
         """The request's scale, and not the inverse root of the head size."""
         kernels = subject.build(kernel, asked), oracle(asked)
         assert_agrees(*calls(*kernels, None, subject.device), inputs(asked), subject.device)
 
-    @judged(each(divisor=8.0))
+    @run_with(each(divisor=8.0))
     def test_undoes_the_score_divisor(self, subject: Subject, kernel: Kernel, asked: AttentionRequest) -> None:
-        """Scores divided before they are stored count in full: the divisor changes no result."""
+        """The divisor of stored scores does not change the result."""
         expected = oracle(replace(asked, score_divisor=1.0))
         kernels = subject.build(kernel, asked), expected
         assert_agrees(*calls(*kernels, None, subject.device), inputs(asked), subject.device)
 
-    @judged(each(mask=Mask.ARBITRARY))
+    @run_with(each(mask=Mask.ARBITRARY))
     def test_keeps_documents_apart(self, subject: Subject, kernel: Kernel, asked: AttentionRequest) -> None:
-        """Several documents of other lengths in every row of the batch: none sees another."""
+        """Several documents per row, of different lengths in each row of the batch, do not attend to each other."""
         kernels = subject.build(kernel, asked), oracle(asked)
         mask = documents(asked.micro_batch_size, asked.seq_length)
         assert_agrees(*calls(*kernels, mask, subject.device), inputs(asked), subject.device, floor=1.0)
 
-    @judged([*each(mask=Mask.KEY_PADDING), *each(mask=Mask.ARBITRARY)])
+    @run_with([*each(mask=Mask.KEY_PADDING), *each(mask=Mask.ARBITRARY)])
     def test_queries_that_see_no_key_get_zeros(self, subject: Subject, kernel: Kernel, asked: AttentionRequest) -> None:
-        """Their context is exactly zero, they get no gradient and give none; the others are as ever."""
+        """Their context is exactly zero, they get no gradient and give none; other queries are unaffected."""
         mask, empty = mask_with_empty_rows(asked.mask, asked.micro_batch_size, asked.seq_length, asked.seq_length)
         kernels = subject.build(kernel, asked), oracle(asked)
         results = assert_agrees(*calls(*kernels, mask, subject.device), inputs(asked), subject.device)
@@ -93,7 +93,7 @@ class TestAttention(AttentionDropout):
             rows = results[name].cpu().transpose(0, 1)[empty]
             assert not rows.count_nonzero(), f"{name}: {rows.count_nonzero()} entries of empty rows are not zero"
 
-    @judged([*each(deterministic=True), long(mask=Mask.CAUSAL, deterministic=True)])
+    @run_with([*each(deterministic=True), long(mask=Mask.CAUSAL, deterministic=True)])
     def test_repeats_when_deterministic(self, subject: Subject, kernel: Kernel, asked: AttentionRequest) -> None:
-        """The same bits on every call, and the right ones."""
+        """Calls are bitwise reproducible and agree with the oracle."""
         assert_repeats(subject.build(kernel, asked), oracle(asked), inputs(asked), subject.device, floor=1.0)

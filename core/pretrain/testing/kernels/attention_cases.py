@@ -1,4 +1,4 @@
-"""Shapes of attention that kernels differ by: head sizes, tiles, blocks, shared keys."""
+"""Shapes for which attention kernels take different paths: head sizes, tiles, blocks, shared keys."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ SHAPES = [
     _shape(64, 2, 2, 192, 32),
     _shape(64, 2, 2, 256, 64),
 ]
-"""Odd lengths and heads; heads of 64, 80, 96, 128, 192 and 256; blocks that are no multiple of 32, and that are."""
+"""Odd lengths and heads; heads of 64, 80, 96, 128, 192 and 256; blocks that are multiples of 32, and others."""
 
 ANY = [_shape(33, 4, 2, 16, 16), _shape(96, 4, 2, 64, 32), _shape(96, 2, 2, 128, 32)]
-"""Of which a kernel needs to take one: where the shape does not matter."""
+"""Alternatives, of which a kernel must take one, for tests that do not depend on the shape."""
 
 
 OWN_KEYS = [_shape(33, 4, 4, 16, 16), _shape(96, 2, 2, 64, 32), _shape(96, 2, 2, 128, 32)]

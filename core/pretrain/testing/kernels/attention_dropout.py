@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pretrain.plugins.requests import Mask
-from pretrain.testing.cases import judged
+from pretrain.testing.cases import run_with
 from pretrain.testing.comparing.comparison import assert_agrees, forward_backward, random
 from pretrain.testing.comparing.default_generator import generator_of
 from pretrain.testing.comparing.dropout_rate import assert_dropout_rate, assert_independent
@@ -34,11 +34,11 @@ SHAPES = ANY[1:]
 class AttentionDropout:
     """The tests of dropout, part of `TestAttention`."""
 
-    @judged(
+    @run_with(
         [*(case for mask in Mask for case in each(mask, SHAPES, dropout=0.25)), long(mask=Mask.CAUSAL, dropout=0.25)]
     )
     def test_dropout(self, subject: Subject, kernel: Kernel, asked: AttentionRequest) -> None:
-        """Weights are dropped at the rate asked for, each on its own; output and all gradients count what is left."""
+        """Weights are dropped independently at the requested rate; output and gradients use the kept ones."""
         built, given = subject.build(kernel, asked), inputs(asked)
         projection = one_projection(given)
 
@@ -67,9 +67,9 @@ class AttentionDropout:
             told = f"{name.replace('projection', names['projection'])} under dropout"
             assert_near(actual[name], value, asked.dtype, told)
 
-    @judged(each(dropout=0.5))
+    @run_with(each(dropout=0.5))
     def test_no_dropout_outside_training(self, subject: Subject, kernel: Kernel, asked: AttentionRequest) -> None:
-        """training=False: every weight counts."""
+        """training=False drops nothing."""
         built, expected = subject.build(kernel, asked), oracle(replace(asked, dropout=0.0))
         kernels = calls(partial(built, training=False), expected, None, subject.device)
         assert_agrees(*kernels, inputs(asked), subject.device)

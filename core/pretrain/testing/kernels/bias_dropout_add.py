@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pretrain.testing.cases import Case, cases, judged
+from pretrain.testing.cases import Case, cases, run_with
 from pretrain.testing.comparing.comparison import assert_agrees, assert_repeats, forward_backward, random
 from pretrain.testing.comparing.dropout_rate import assert_dropout_rate
 from pretrain.testing.comparing.tolerance import assert_near
@@ -34,16 +34,16 @@ class TestBiasDropoutAdd:
 
     operations = ("bias_dropout_add",)
 
-    @judged(cases(*(r for p in (0.0, 0.5) for bias in (True, False) for r in _requests(dropout=p, has_bias=bias))))
+    @run_with(cases(*(r for p in (0.0, 0.5) for bias in (True, False) for r in _requests(dropout=p, has_bias=bias))))
     def test_agrees_with_float64_outside_training(
         self, subject: Subject, kernel: Kernel, asked: BiasDropoutAddRequest
     ) -> None:
-        """Forward and backward; training=False drops nothing, whatever the dropout is."""
+        """Forward and backward; training=False drops nothing."""
         built = partial(subject.build(kernel, asked), training=False, **_absent(asked))
         expected = partial(oracle(asked), training=False, **_absent(asked))
         assert_agrees(built, expected, example_inputs(asked), subject.device, is_strided=asked.hidden_size == 64)
 
-    @judged(cases(*_requests()))
+    @run_with(cases(*_requests()))
     def test_agrees_with_float64_without_dropout(
         self, subject: Subject, kernel: Kernel, asked: BiasDropoutAddRequest
     ) -> None:
@@ -51,7 +51,7 @@ class TestBiasDropoutAdd:
         kernels = subject.build(kernel, asked), oracle(asked)
         assert_agrees(*kernels, example_inputs(asked), subject.device, is_strided=asked.hidden_size == 64)
 
-    @judged(
+    @run_with(
         cases(
             *(
                 bias_dropout_add(dtype, hidden=hidden, dropout=dropout, has_bias=has_bias)
@@ -61,7 +61,7 @@ class TestBiasDropoutAdd:
         )
     )
     def test_dropout(self, subject: Subject, kernel: Kernel, asked: BiasDropoutAddRequest) -> None:
-        """Entries are dropped at the rate asked for, the others scaled up; the backward pass drops the same."""
+        """Entries are dropped at the requested rate, the others scaled up; the backward pass uses the same mask."""
         built = partial(subject.build(kernel, asked), **_absent(asked))
         inputs, dropout = example_inputs(asked), asked.dropout
         inputs["residual"] = torch.zeros_like(inputs["residual"])  # what is added is then not rounded with it
@@ -84,20 +84,20 @@ class TestBiasDropoutAdd:
                 results["gradient of bias"], expected.sum((0, 1)), asked.dtype, "gradient of bias under dropout"
             )
 
-    @judged(
+    @run_with(
         Case((replace(bias_dropout_add(dtype, hidden=64, dropout=p), deterministic=True),))
         for dtype in DTYPES
         for p in (0.0, 0.5)
     )
     def test_repeats_when_deterministic(self, subject: Subject, kernel: Kernel, asked: BiasDropoutAddRequest) -> None:
-        """The same bits on every call that drops nothing, and the right ones."""
+        """Calls without dropout are bitwise reproducible and agree with the oracle."""
         built = partial(subject.build(kernel, asked), training=False)
         expected = partial(oracle(asked), training=False)
         assert_repeats(built, expected, example_inputs(asked), subject.device)
 
-    @judged(cases(*(bias_dropout_add(dtype, hidden=64, dropout=p) for dtype in DTYPES for p in (0.0, 0.5))))
+    @run_with(cases(*(bias_dropout_add(dtype, hidden=64, dropout=p) for dtype in DTYPES for p in (0.0, 0.5))))
     def test_backward_needs_no_output(self, subject: Subject, kernel: Kernel, asked: BiasDropoutAddRequest) -> None:
-        """A pipeline stage frees what it has sent: the gradients are the same when the output holds nonsense."""
+        """A pipeline stage frees its output after sending it: gradients do not depend on the output's content."""
         built = partial(subject.build(kernel, asked), training=False)
         leaves = [x.to(subject.device).requires_grad_() for x in example_inputs(asked).values()]
         results = []

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from pretrain.testing.cases import Case, cases, judged
+from pretrain.testing.cases import Case, cases, run_with
 from pretrain.testing.comparing.comparison import assert_agrees, assert_repeats, random
 from pretrain.testing.examples import DTYPES, cross_entropy
 from pretrain.testing.ranks.rank_pair import RankPair
@@ -34,7 +34,7 @@ class TestCrossEntropy:
 
     operations = ("cross_entropy",)
 
-    @judged(
+    @run_with(
         cases(
             *(
                 cross_entropy(dtype, vocab_size=vocab_size, padded=padded, length=length, micro_batch=micro_batch)
@@ -46,21 +46,21 @@ class TestCrossEntropy:
         )
     )
     def test_agrees_with_float64(self, subject: Subject, kernel: Kernel, asked: CrossEntropyRequest) -> None:
-        """The loss in fp32, and the gradient of the logits; padding columns count for nothing and get none."""
+        """The loss in fp32, and the gradient of the logits; padding columns are ignored and get no gradient."""
         logits = random(asked.seq_length, asked.micro_batch_size, asked.padded_vocab_size, dtype=asked.dtype) * 3
-        logits[..., asked.vocab_size :] = 30  # would win, if it counted
+        logits[..., asked.vocab_size :] = 30  # the largest logit, if it were not ignored
         results = self._compare(subject, kernel, asked, logits, is_strided=asked.seq_length == 33)
         padding = results["gradient of logits"][..., asked.vocab_size :]
         assert not padding.count_nonzero(), f"{padding.count_nonzero()} gradients of padding are not zero"
 
-    @judged(cases(*(cross_entropy(dtype) for dtype in DTYPES)))
+    @run_with(cases(*(cross_entropy(dtype) for dtype in DTYPES)))
     def test_takes_large_logits(self, subject: Subject, kernel: Kernel, asked: CrossEntropyRequest) -> None:
         """Logits whose exponentials overflow fp32, and targets whose weights underflow."""
         self._compare(subject, kernel, asked, random(7, 2, 64, dtype=asked.dtype) * 300)
 
-    @judged(Case((replace(cross_entropy(dtype), deterministic=True),)) for dtype in DTYPES)
+    @run_with(Case((replace(cross_entropy(dtype), deterministic=True),)) for dtype in DTYPES)
     def test_repeats_when_deterministic(self, subject: Subject, kernel: Kernel, asked: CrossEntropyRequest) -> None:
-        """The same bits on every call, and the right ones."""
+        """Calls are bitwise reproducible and agree with the oracle."""
         built, expected = subject.build(kernel, asked), oracle(asked)
         target = _target((7, 2), asked.vocab_size)
         placed = target.to(subject.device)
@@ -72,7 +72,7 @@ class TestCrossEntropy:
             output_dtype=torch.float32,
         )
 
-    @judged([Case(tuple(cross_entropy(dtype, tensor_parallel_size=2) for dtype in DTYPES))])
+    @run_with([Case(tuple(cross_entropy(dtype, tensor_parallel_size=2) for dtype in DTYPES))])
     def test_two_ranks(self, subject: Subject, kernel: Kernel, asked: CrossEntropyRequest) -> None:
         """Each with half of the columns, the second one with padding only or in part; no result is read too early."""
         assert subject.takes(kernel, asked)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pretrain.testing.cases import cases, judged
+from pretrain.testing.cases import cases, run_with
 from pretrain.testing.comparing.default_generator import generator_of
 from pretrain.testing.examples import DTYPES, bias_dropout_add
 from pretrain.testing.kernels.attention_cases import each
@@ -29,9 +29,9 @@ class TestRandom:
 
     operations = ("attention", "bias_dropout_add")
 
-    @judged(CASES)
+    @run_with(CASES)
     def test_a_restored_state_repeats_the_dropout(self, subject: Subject, kernel: Kernel, asked: Request) -> None:
-        """A run that is resumed, or recomputes its activations, drops what it dropped before."""
+        """A resumed run, or one that recomputes activations, has the same dropout masks."""
         draw, generator = _dropout(subject, kernel, asked), generator_of(subject)
         state = generator.get_rng_state()
         first, second = draw(), draw()
@@ -41,9 +41,9 @@ class TestRandom:
         assert torch.equal(first, again[0]), "the first call dropped something else after the state was restored"
         assert torch.equal(second, again[1]), "the second call dropped something else after the state was restored"
 
-    @judged(CASES)
+    @run_with(CASES)
     def test_a_seed_repeats_the_dropout(self, subject: Subject, kernel: Kernel, asked: Request) -> None:
-        """Equal seeds, equal dropout; other seeds, other dropout."""
+        """Equal seeds give equal dropout masks, different seeds different ones."""
         draw, generator = _dropout(subject, kernel, asked), generator_of(subject)
         results = []
         for seed in (1, 1, 2):
@@ -52,7 +52,7 @@ class TestRandom:
         assert torch.equal(results[0], results[1]), "the same seed dropped something else"
         assert not torch.equal(results[0], results[2]), "another seed dropped the same"
 
-    @judged(CASES)
+    @run_with(CASES)
     def test_a_fork_leaves_the_generator_alone(self, subject: Subject, kernel: Kernel, asked: Request) -> None:
         """Random numbers from a forked state, as each tensor-parallel rank has one, do not change the outer state."""
         draw, generator = _dropout(subject, kernel, asked), generator_of(subject)
@@ -69,7 +69,7 @@ class TestRandom:
         assert torch.equal(second, expected[1]), "drawing inside a fork changed what is drawn outside"
         assert not torch.equal(inside, second), "the fork did not change what is drawn"
 
-    @judged(CASES)
+    @run_with(CASES)
     def test_recomputation_drops_the_same(self, subject: Subject, kernel: Kernel, asked: Request) -> None:
         """Activations that are recomputed: the first pass keeps no graph, the second one starts from the same state."""
         draw, generator = _dropout(subject, kernel, asked), generator_of(subject)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pretrain.testing.cases import Case, cases, judged
+from pretrain.testing.cases import Case, cases, run_with
 from pretrain.testing.comparing.comparison import assert_agrees, assert_repeats, random
 from pretrain.testing.comparing.tolerance import assert_near
 from pretrain.testing.examples import DTYPES, linear
@@ -34,7 +34,7 @@ class TestLinear:
 
     operations = ("linear",)
 
-    @judged(cases(*(linear(dtype) for dtype in DTYPES)))
+    @run_with(cases(*(linear(dtype) for dtype in DTYPES)))
     def test_agrees_with_float64(self, subject: Subject, kernel: Kernel, asked: LinearRequest) -> None:
         """Forward and backward on one rank: input, weight and bias; few tokens and many, contiguous and not."""
         kernels = subject.build(kernel, asked), oracle(asked)
@@ -43,9 +43,9 @@ class TestLinear:
                 inputs = _inputs(tokens, asked.dtype, has_bias)
                 assert_agrees(*kernels, inputs, subject.device, is_strided=tokens[0] == 33)
 
-    @judged(cases(*(linear(dtype, main_grad_dtype=main) for dtype in DTYPES for main in _main_grad_dtypes(dtype))))
+    @run_with(cases(*(linear(dtype, main_grad_dtype=main) for dtype in DTYPES for main in _main_grad_dtypes(dtype))))
     def test_adds_to_main_grad(self, subject: Subject, kernel: Kernel, asked: LinearRequest) -> None:
-        """Two micro-batches add up in `main_grad`, once each; the data-parallel hook is told so."""
+        """Two micro-batches add up in `main_grad`, once each; the data-parallel hook is notified."""
         built = subject.build(kernel, asked)
         inputs = {name: x.to(subject.device) for name, x in _inputs((7, 2), asked.dtype, True).items()}
         weight: Any = torch.nn.Parameter(inputs.pop("weight"))
@@ -56,7 +56,7 @@ class TestLinear:
         expected = 1 + 2 * rows.expand(weight.shape)
         assert_near(weight.main_grad, expected, asked.dtype, "main_grad after two micro-batches")
 
-    @judged(cases(*(linear(dtype, main_grad_dtype=torch.float32) for dtype in DTYPES)))
+    @run_with(cases(*(linear(dtype, main_grad_dtype=torch.float32) for dtype in DTYPES)))
     def test_returns_the_gradient_of_a_shared_weight(
         self, subject: Subject, kernel: Kernel, asked: LinearRequest
     ) -> None:
@@ -71,16 +71,18 @@ class TestLinear:
         expected = doubled.sum(0).expand(6, 5) + doubled.sum(0)
         assert_near(weight.main_grad, expected, asked.dtype, "main_grad of a shared weight")
 
-    @judged(
+    @run_with(
         Case(tuple(replace(linear(dtype, main_grad_dtype=main), deterministic=True) for main in (None, torch.float32)))
         for dtype in DTYPES
     )
     def test_repeats_when_deterministic(self, subject: Subject, kernel: Kernel, asked: LinearRequest) -> None:
-        """The same bits on every call, and the right ones."""
+        """Calls are bitwise reproducible and agree with the oracle."""
         kernels = subject.build(kernel, asked), oracle(asked)
         assert_repeats(*kernels, _inputs((33, 3), asked.dtype, True), subject.device)
 
-    @judged(Case(tuple(linear(dtype, tensor_parallel_size=2, sequence_parallel=sp) for dtype in DTYPES)) for sp in BOTH)
+    @run_with(
+        Case(tuple(linear(dtype, tensor_parallel_size=2, sequence_parallel=sp) for dtype in DTYPES)) for sp in BOTH
+    )
     def test_two_ranks(self, subject: Subject, kernel: Kernel, asked: LinearRequest) -> None:
         """The input's gradient is summed over ranks; nothing is read before its communication was waited for."""
         way = "sequence_parallel" if asked.sequence_parallel else "all_reduce"

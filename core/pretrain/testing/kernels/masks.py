@@ -27,14 +27,14 @@ def example_mask(kind: Mask, batch: int, queries: int, keys: int) -> Tensor | No
 
 
 def documents(batch: int, length: int) -> Tensor:
-    """Return a causal mask [b, 1, s, s] of rows that hold several documents, of other lengths in each row."""
+    """Return a causal mask [b, 1, s, s] of rows that hold several documents, of different lengths in each row."""
     of_token = torch.stack([torch.arange(length) // (5 + 3 * row + length // 4) for row in range(batch)])
     is_other = of_token[:, :, None] != of_token[:, None, :]
     return (is_other | torch.ones(length, length, dtype=torch.bool).triu(1)).unsqueeze(1)
 
 
 def mask_with_empty_rows(kind: Mask, batch: int, queries: int, keys: int) -> tuple[Tensor, Tensor]:
-    """Return a mask tensor under which some queries see no key, and which those are: bool [batch, queries]."""
+    """Return a mask tensor under which some queries see no key, and bool [batch, queries], True for those."""
     mask = example_mask(kind, batch, queries, keys)
     if mask is None:
         msg = f"{kind} has no mask tensor"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pretrain.testing.cases import Case, cases, judged
+from pretrain.testing.cases import Case, cases, run_with
 from pretrain.testing.comparing.comparison import assert_agrees, assert_repeats, random
 from pretrain.testing.examples import DTYPES, norm
 from pretrain.testing.subject import oracle
@@ -41,42 +41,42 @@ class TestNorm:
 
     operations = ("norm",)
 
-    @judged(cases(*(norm(dtype, kind, hidden=hidden) for hidden in TOKENS for kind in KINDS for dtype in DTYPES)))
+    @run_with(cases(*(norm(dtype, kind, hidden=hidden) for hidden in TOKENS for kind in KINDS for dtype in DTYPES)))
     def test_agrees_with_float64(self, subject: Subject, kernel: Kernel, asked: NormRequest) -> None:
-        """Forward and backward: input, weight and bias; of one token too."""
+        """Output and gradients of input, weight and bias agree; also for one token."""
         kernels, inputs = (subject.build(kernel, asked), oracle(asked)), _inputs(asked)
         assert_agrees(*kernels, inputs, subject.device, is_strided=asked.hidden_size == 100)
         assert_agrees(*kernels, inputs | {"x": inputs["x"][:1, :1]}, subject.device)
 
-    @judged(_any(HALF, weight_dtype=torch.float32))
+    @run_with(_any(HALF, weight_dtype=torch.float32))
     def test_takes_weights_in_fp32(self, subject: Subject, kernel: Kernel, asked: NormRequest) -> None:
-        """The output has the dtype of the input."""
+        """fp16 and bf16 inputs with fp32 weights; the output has the dtype of the input."""
         kernels, inputs = (subject.build(kernel, asked), oracle(asked)), _inputs(asked)
         assert_agrees(*kernels, {name: x if name == "x" else x.float() for name, x in inputs.items()}, subject.device)
 
-    @judged(case for epsilon in EPSILONS for case in _any(epsilon=epsilon))
+    @run_with(case for epsilon in EPSILONS for case in _any(epsilon=epsilon))
     def test_adds_epsilon(self, subject: Subject, kernel: Kernel, asked: NormRequest) -> None:
-        """The one that is asked for: rows whose variance is of its size or smaller, and a row of zeros."""
+        """The requested epsilon, with rows of a variance no larger than it, and a row of zeros."""
         kernels, inputs = (subject.build(kernel, asked), oracle(asked)), _inputs(asked)
         small = inputs["x"] * asked.epsilon**0.5
         small[0] = 0
         for factor in (1.0, 0.25):
             assert_agrees(*kernels, inputs | {"x": small * factor}, subject.device)
 
-    @judged(
+    @run_with(
         Case(tuple(norm(dtype, kind, hidden=hidden) for hidden in (1024, 768, 6144, 48)))
         for kind in KINDS
         for dtype in HALF
     )
     def test_accumulates_half_precision_in_fp32(self, subject: Subject, kernel: Kernel, asked: NormRequest) -> None:
-        """Rows whose squares overflow fp16."""
+        """Statistics in fp32: rows whose squares overflow fp16."""
         kernels, inputs = (subject.build(kernel, asked), oracle(asked)), _inputs(asked)
         inputs["x"] = inputs["x"] * 256 + 32
         assert_agrees(*kernels, inputs, subject.device)
 
-    @judged(_any(deterministic=True))
+    @run_with(_any(deterministic=True))
     def test_repeats_when_deterministic(self, subject: Subject, kernel: Kernel, asked: NormRequest) -> None:
-        """The same bits on every call, and the right ones."""
+        """Calls are bitwise reproducible and agree with the oracle."""
         inputs = _inputs(asked) | {"x": random(33, 3, asked.hidden_size, dtype=asked.dtype)}
         assert_repeats(subject.build(kernel, asked), oracle(asked), inputs, subject.device)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pretrain.testing.cases import Case, judged
+from pretrain.testing.cases import Case, run_with
 from pretrain.testing.comparing.comparison import random
 from pretrain.testing.comparing.synchronization import NoSynchronization
 from pretrain.testing.comparing.tolerance import assert_near
@@ -32,7 +32,7 @@ class TestOptimizer:
 
     operations = ("optimizer",)
 
-    @judged(NAMES)
+    @run_with(NAMES)
     def test_agrees_with_float64(self, subject: Subject, kernel: Kernel, asked: OptimizerRequest) -> None:
         """Five steps of many tensors; a parameter without a gradient stays as it is."""
         name, adam = asked.name, subject.build(kernel, asked).adam
@@ -45,7 +45,7 @@ class TestOptimizer:
             assert_near(parameter, expected, torch.float32, f"parameter {number}")
         assert torch.equal(parameters[-1], torch.ones_like(parameters[-1])), "a parameter without gradient changed"
 
-    @judged(ANY)
+    @run_with(ANY)
     def test_is_shaped_like_apex(self, subject: Subject, kernel: Kernel, asked: OptimizerRequest) -> None:
         """`step` is a number in the parameter group, the state exp_avg and exp_avg_sq and nothing else."""
         adam = subject.build(kernel, asked).adam
@@ -56,7 +56,7 @@ class TestOptimizer:
         assert [group["step"] for group in stepping.param_groups] == [2, 2]
         assert {name for state in stepping.state.values() for name in state} == {"exp_avg", "exp_avg_sq"}
 
-    @judged(ANY)
+    @run_with(ANY)
     def test_continues_from_a_checkpoint(self, subject: Subject, kernel: Kernel, asked: OptimizerRequest) -> None:
         """Two steps, saved and loaded into a new optimizer, and two more are four steps, bit for bit."""
         adam = subject.build(kernel, asked).adam
@@ -73,7 +73,7 @@ class TestOptimizer:
         for ours, theirs in zip(parameters, straight, strict=True):
             assert torch.equal(ours, theirs), "a resumed run differs from an uninterrupted one"
 
-    @judged(ANY)
+    @run_with(ANY)
     def test_gradient_norm(self, subject: Subject, kernel: Kernel, asked: OptimizerRequest) -> None:
         """fp32 scalar on the device; of many tensors, of a long one, of none."""
         norm = subject.build(kernel, asked).gradient_norm
@@ -81,9 +81,9 @@ class TestOptimizer:
         nothing = norm([])
         assert (nothing.item(), nothing.dtype, nothing.device.type) == (0.0, torch.float32, subject.device.type)
 
-    @judged(ANY)
+    @run_with(ANY)
     def test_gradient_norm_of_half_precision(self, subject: Subject, kernel: Kernel, asked: OptimizerRequest) -> None:
-        """Summed up in fp32, within one tensor and over all of them: squares that overflow fp16, many small ones."""
+        """Accumulated in fp32, within one tensor and over all: squares that overflow fp16, and many small ones."""
         norm = subject.build(kernel, asked).gradient_norm
         for dtype in DTYPES[1:]:
             if not subject.plugins.backend.supports(dtype):

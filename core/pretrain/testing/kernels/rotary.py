@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pretrain.testing.cases import Case, cases, judged
+from pretrain.testing.cases import Case, cases, run_with
 from pretrain.testing.comparing.comparison import assert_agrees, assert_repeats, random
 from pretrain.testing.examples import DTYPES, rotary
 from pretrain.testing.subject import oracle
@@ -31,7 +31,7 @@ class TestRotary:
 
     operations = ("rotary",)
 
-    @judged(
+    @run_with(
         [
             *cases(
                 *(
@@ -49,9 +49,9 @@ class TestRotary:
         built, expected, x = *_calls(subject, kernel, asked), _input(asked)
         assert_agrees(built, expected, {"x": x}, subject.device, is_strided=asked.seq_length == 33)
 
-    @judged(Case(tuple(rotary(dtype, **shape) for shape in ANY)) for dtype in DTYPES)
+    @run_with(Case(tuple(rotary(dtype, **shape) for shape in ANY)) for dtype in DTYPES)
     def test_takes_a_part_of_one_projection(self, subject: Subject, kernel: Kernel, asked: RotaryRequest) -> None:
-        """Keys or queries that are views of the projection of all three; keys of fewer heads than queries."""
+        """Queries or keys that are views of the fused projection; fewer heads of keys than of queries."""
         built, expected = _calls(subject, kernel, asked)
         size = asked.head_size
         for heads in (asked.heads, 1):
@@ -63,9 +63,9 @@ class TestRotary:
                 subject.device,
             )
 
-    @judged(Case(tuple(replace(rotary(dtype, **shape), deterministic=True) for shape in ANY)) for dtype in DTYPES)
+    @run_with(Case(tuple(replace(rotary(dtype, **shape), deterministic=True) for shape in ANY)) for dtype in DTYPES)
     def test_repeats_when_deterministic(self, subject: Subject, kernel: Kernel, asked: RotaryRequest) -> None:
-        """The same bits on every call, and the right ones."""
+        """Calls are bitwise reproducible and agree with the oracle."""
         assert_repeats(*_calls(subject, kernel, asked), {"x": _input(asked)}, subject.device)
 
 

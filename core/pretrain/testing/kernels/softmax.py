@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pretrain.plugins.requests import Mask
-from pretrain.testing.cases import Case, cases, judged
+from pretrain.testing.cases import Case, cases, run_with
 from pretrain.testing.comparing.comparison import assert_agrees, assert_repeats, forward_backward, random
 from pretrain.testing.examples import DTYPES, softmax
 from pretrain.testing.kernels.masks import documents, example_mask, mask_with_empty_rows
@@ -27,7 +27,7 @@ ANY: list[dict[str, Any]] = [
     {"queries": 64, "keys": 64, "heads": 8},
     {"queries": 128, "keys": 128, "heads": 4},
 ]
-"""Of which a kernel needs to take one: where the shape does not matter."""
+"""Alternatives, of which a kernel must take one, for tests that do not depend on the shape."""
 
 WIDE: dict[str, Any] = {"queries": 64, "keys": 2112, "heads": 1}
 SQUARE: dict[str, Any] = {"queries": 2112, "keys": 2112, "heads": 1}
@@ -49,7 +49,7 @@ class TestSoftmax:
 
     operations = ("softmax",)
 
-    @judged(
+    @run_with(
         [
             *cases(
                 *(
@@ -68,7 +68,7 @@ class TestSoftmax:
         mask = example_mask(asked.mask, _batch(asked), asked.queries, asked.keys)
         self._compare(subject, kernel, asked, mask, is_strided=asked.queries in (33, 96))
 
-    @judged(
+    @run_with(
         case for scale in (0.125, 8.0) for mask in (Mask.CAUSAL, Mask.ARBITRARY) for case in _each(mask, scale=scale)
     )
     def test_scales_as_it_is_asked(self, subject: Subject, kernel: Kernel, asked: SoftmaxRequest) -> None:
@@ -76,18 +76,18 @@ class TestSoftmax:
         mask = example_mask(asked.mask, 2, asked.queries, asked.keys)
         self._compare(subject, kernel, asked, mask)
 
-    @judged(_each(scale=4096.0))
+    @run_with(_each(scale=4096.0))
     def test_scales_half_precision_in_fp32(self, subject: Subject, kernel: Kernel, asked: SoftmaxRequest) -> None:
         """Scores that would overflow or lose digits when they are scaled in fp16 or bf16."""
         kernels = subject.build(kernel, asked), oracle(asked)
         assert_agrees(*kernels, {"scores": _scores(asked) * 1e-3 + 20}, subject.device)
 
-    @judged(_each(Mask.ARBITRARY))
+    @run_with(_each(Mask.ARBITRARY))
     def test_keeps_documents_apart(self, subject: Subject, kernel: Kernel, asked: SoftmaxRequest) -> None:
-        """Several documents of other lengths in every row of the batch: none sees another."""
+        """Several documents per row, of different lengths in each row of the batch, do not attend to each other."""
         self._compare(subject, kernel, asked, documents(2, asked.queries))
 
-    @judged([*_each(Mask.KEY_PADDING), *_each(Mask.ARBITRARY)])
+    @run_with([*_each(Mask.KEY_PADDING), *_each(Mask.ARBITRARY)])
     def test_queries_that_see_no_key_get_zeros(self, subject: Subject, kernel: Kernel, asked: SoftmaxRequest) -> None:
         """Exactly zero: weights and gradients of fully masked rows, and all masked entries."""
         built = subject.build(kernel, asked)
@@ -100,9 +100,9 @@ class TestSoftmax:
             masked = result.cpu()[mask.expand(result.shape)]
             assert not masked.count_nonzero(), f"{name}: {masked.count_nonzero()} masked entries are not zero"
 
-    @judged(_each(deterministic=True))
+    @run_with(_each(deterministic=True))
     def test_repeats_when_deterministic(self, subject: Subject, kernel: Kernel, asked: SoftmaxRequest) -> None:
-        """The same bits on every call, and the right ones."""
+        """Calls are bitwise reproducible and agree with the oracle."""
         assert_repeats(subject.build(kernel, asked), oracle(asked), {"scores": _scores(asked)}, subject.device)
 
     def _compare(

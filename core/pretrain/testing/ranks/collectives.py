@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pretrain.testing import examples
-from pretrain.testing.cases import Case, judged
+from pretrain.testing.cases import Case, run_with
 from pretrain.testing.ranks.rank_pair import RankPair
 
 if TYPE_CHECKING:
@@ -24,11 +24,11 @@ class TestCollectives:
 
     @pytest.mark.parametrize("way", ["sync", "async"])
     @pytest.mark.parametrize("operation", OPERATIONS)
-    @judged([Case((examples.collectives(),))])
+    @run_with([Case((examples.collectives(),))])
     def test_two_ranks(
         self, subject: Subject, kernel: Kernel, asked: CollectivesRequest, operation: str, way: str
     ) -> None:
-        """The result is right: after the call, or after the wait that belongs to it."""
+        """The result is right after the call, or after its wait."""
         if operation.startswith("batched") and not subject.plugins.backend.point_to_point().batched:
             pytest.skip(f"{subject.plugins.label} says that it sends messages one by one (point_to_point)")
         assert subject.takes(kernel, asked)

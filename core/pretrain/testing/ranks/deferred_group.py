@@ -1,4 +1,4 @@
-"""Process group that communicates as late as allowed: when its result is waited for."""
+"""Process group that communicates as late as allowed, in `wait`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _COLLECTIVES = ("all", "reduce", "broadcast", "gather", "scatter")
-"""Beginnings of methods that communicate, whatever a version of torch calls them (with or without an underscore)."""
+"""Prefixes of the methods that communicate (with or without an underscore, by torch's version)."""
 
 
 class DeferredGroup(dist.ProcessGroup):
-    """Stands for another group of the same ranks.
+    """Proxy of another group of the same ranks.
 
     A result that is read before its `wait` is deterministically wrong: a reduction has not happened, and what is
     received is nan. An input that is written before the `wait` is an error.

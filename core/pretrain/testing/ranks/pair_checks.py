@@ -125,4 +125,4 @@ REQUESTS: dict[str, list[Request]] = {
     ],
     "cross_entropy": [examples.cross_entropy(dtype, tensor_parallel_size=2) for dtype in DTYPES],
 }
-"""Operation -> requests by which its kernels are found."""
+"""Operation -> requests for which its kernels are listed."""

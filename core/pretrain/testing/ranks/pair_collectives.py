@@ -107,4 +107,4 @@ COLLECTIVES: dict[str, Callable[[Rank, ProcessGroup, torch.dtype, bool], tuple[T
     "send_recv": _send_recv,
     "batched_send_recv": _batched_send_recv,
 }
-"""Name -> run it; returns what was received and what it should be."""
+"""Name -> function that runs it and returns the received and the expected tensor."""

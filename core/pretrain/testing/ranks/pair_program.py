@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def main(name: str, number: int, count: int, folder: str) -> None:
-    """Run every check for every kernel; what was wrong is in `<folder>/<number>.json` after each."""
+    """Run every check for every kernel; failures are written to `<folder>/<number>.json` after each."""
     subject = load_subject(name)
     backend = subject.plugins.backend
     rank = Rank(subject=subject, number=number, device=take_device(subject.plugins, number))

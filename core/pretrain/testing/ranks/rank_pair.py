@@ -32,7 +32,7 @@ class RankPair:
     """Findings of two ranks.
 
     Attributes:
-        failures: for each rank, "check, kernel" -> what was wrong, "" where nothing was.
+        failures: for each rank, "check, kernel" -> failure, "" if it passed.
         end: reason that the processes failed, "" if they did not.
     """
 
@@ -65,7 +65,7 @@ def _run(name: str) -> RankPair:
     with tempfile.TemporaryDirectory(prefix="pretrain-conformance-") as folder:
         processes = [context.Process(target=main, args=(name, rank, RANKS, folder)) for rank in range(RANKS)]
         previous = os.environ.get("OMP_NUM_THREADS")
-        os.environ["OMP_NUM_THREADS"] = "1"  # read by the children when they import torch
+        os.environ["OMP_NUM_THREADS"] = "1"  # the children read it when they import torch
         try:
             for process in processes:
                 process.start()

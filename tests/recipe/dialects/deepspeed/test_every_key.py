@@ -161,7 +161,7 @@ def test_what_happens_anyway_changes_nothing(path):
     kind = {"optimizer": {"type": "AdamW", "params": {"weight_decay": 0.01}}} if "params" in path else {}
     recipe = recipe_of({}, merged(kind, nested(path, SETTLED[path])))
     assert recipe == recipe_of({}, kind)
-    assert any(f"these say what happens anyway: {path}: " in notice for notice in recipe.notices)
+    assert any(f"these match pretrain's fixed behaviour: {path}: " in notice for notice in recipe.notices)
 
 
 def test_a_key_is_in_one_table():

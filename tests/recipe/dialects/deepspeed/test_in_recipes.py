@@ -17,11 +17,11 @@ import pytest
         ),
         ("max_live_parameters: 1", "It is written engine.zero.stage3_max_live_parameters."),
         ("allgather_partitions: true", "Nothing in DeepSpeed 0.19 reads it, at any stage. Delete it."),
-        ("zero_quantized_weights: false", "It is DeepSpeed's; a recipe has nothing for it. Delete it."),
+        ("zero_quantized_weights: false", "It is DeepSpeed's; a recipe has no equivalent. Delete it."),
         (
             "stage3_gather_fp16_weights_on_model_save: true",
             (
-                "It is DeepSpeed's; a recipe has nothing for it: nothing here calls save_16bit_model, which reads it. "
+                "It is DeepSpeed's; a recipe has no equivalent: nothing here calls save_16bit_model, which reads it. "
                 "Delete it."
             ),
         ),
@@ -34,9 +34,9 @@ def test_another_spelling_is_told_the_right_one(refusal, key, told):
     assert refusal(override).endswith(f": engine.zero.{name}: unknown key. {told}")
 
 
-def test_a_key_of_an_inner_section_is_told_too(refusal):
+def test_a_key_of_an_inner_section_has_its_advice_too(refusal):
     override = "engine={name: deepspeed, zero: {stage: 3, offload_optimizer: {device: cpu, ratio: 0.5}}}"
     assert refusal(override).endswith(
-        ": engine.zero.offload_optimizer.ratio: unknown key. It is DeepSpeed's; a recipe has nothing for it: no "
-        "schedule and no checkpoint reaches what it leaves on the device. Delete it."
+        ": engine.zero.offload_optimizer.ratio: unknown key. It is DeepSpeed's; a recipe has no equivalent: the "
+        "part left on the device would have no schedule and no checkpoint. Delete it."
     )

@@ -120,7 +120,7 @@ def test_the_batch_ramp_goes_through_as_it_is(load):
     assert (recipe.engine.zero.stage, recipe.optimizer.clip_grad) == (1, 1.0)
     assert recipe.notices == (
         "ds.json:16: steps_per_print: 2000 is not used; logging.log_interval says how often metrics are shown.",
-        "ds.json: these say what happens anyway: wall_clock_breakdown: false.",
+        "ds.json: these match pretrain's fixed behaviour: wall_clock_breakdown: false.",
     )
 
 

@@ -87,7 +87,7 @@ def test_required_keys_may_come_from_the_file(load):
         ),
         (
             {"bfloat16": {"enabled": True}, "communication_data_type": "bf16"},
-            "ds.json:3: bfloat16.enabled: the old name of bf16.enabled; it was read as that.",
+            "ds.json:3: bfloat16.enabled: the old name of bf16.enabled; it was read as bf16.enabled.",
         ),
         (
             {"optimizer": {"type": "Adam", "params": {"weight_decay": 0.1}}},
@@ -113,7 +113,10 @@ def test_required_keys_may_come_from_the_file(load):
         ),
         (
             {"fp16": {"enabled": False}, "dump_state": False, "wandb": {"enabled": False, "team": "us"}},
-            "ds.json: these say what happens anyway: fp16.enabled: false, dump_state: false, wandb.enabled: false.",
+            (
+                "ds.json: these match pretrain's fixed behaviour: fp16.enabled: false, dump_state: false, "
+                "wandb.enabled: false."
+            ),
         ),
         (
             {"train_batch_size": 8.0, "zero_optimization": {"stage": 1, "reduce_bucket_size": 2e8}},
@@ -192,7 +195,7 @@ def test_defaults_of_deepspeed_give_way_to_the_recipe(load):
         ({"fp16": {"enabled": "yes"}}, "ds.json:3: fp16.enabled: 'yes' is not true or false."),
         (
             {"fp16": {"enabled": True, "initial_scale_power": 1.5}},
-            "ds.json:4: fp16.initial_scale_power: 1.5 is not a whole number that is the power of 2 of a number.",
+            "ds.json:4: fp16.initial_scale_power: 1.5 is not a whole number in range, the exponent of 2.",
         ),
         (
             {"data_types": {"grad_accum_dtype": "int8"}},
@@ -207,7 +210,7 @@ def test_defaults_of_deepspeed_give_way_to_the_recipe(load):
             {"optimizer": {"type": "AdamW", "params": {"adam_w_mode": False}}},
             (
                 "ds.json:5: optimizer.params.adam_w_mode: false has no effect with optimizer.type AdamW; "
-                "Adam is the one without W."
+                "give Adam instead."
             ),
         ),
         (
@@ -217,55 +220,55 @@ def test_defaults_of_deepspeed_give_way_to_the_recipe(load):
         (
             {"optimizer": {"type": "Adam", "params": {"max_grad_norm": 1.0}}},
             (
-                "ds.json:5: optimizer.params.max_grad_norm: 1.0: a recipe has nothing for it: DeepSpeed refuses it; "
+                "ds.json:5: optimizer.params.max_grad_norm: 1.0: a recipe has no equivalent: DeepSpeed refuses it; "
                 "gradient_clipping is its key. Delete it."
             ),
         ),
         (
             {"scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 10}}},
             (
-                "ds.json:2: scheduler: a recipe has nothing for it: section schedule of the recipe is the learning "
-                "rate's. Delete it."
+                "ds.json:2: scheduler: a recipe has no equivalent: section schedule of the recipe sets the learning "
+                "rate. Delete it."
             ),
         ),
         ({"elasticity": {"enabled": False}}, "ds.json:2: elasticity: DeepSpeed has removed this. Delete it."),
         (
             {"tensorboard": {"enabled": True}},
             (
-                "ds.json:2: tensorboard: a recipe has nothing for it: logging.tensorboard: true writes for "
+                "ds.json:2: tensorboard: a recipe has no equivalent: logging.tensorboard: true writes for "
                 "TensorBoard. Delete it."
             ),
         ),
         (
             {"wall_clock_breakdown": True},
             (
-                "ds.json:2: wall_clock_breakdown: true: a recipe has nothing for it: logging.log_timers: true times "
+                "ds.json:2: wall_clock_breakdown: true: a recipe has no equivalent: logging.log_timers: true times "
                 "the phases of a step. Delete it."
             ),
         ),
-        ({"prescale_gradients": 1}, "ds.json:2: prescale_gradients: 1: a recipe has nothing for it. Delete it."),
+        ({"prescale_gradients": 1}, "ds.json:2: prescale_gradients: 1: a recipe has no equivalent. Delete it."),
         (
             {"activation_checkpointing": {"number_checkpoints": 4}},
-            "ds.json:3: activation_checkpointing.number_checkpoints: 4: a recipe has nothing for it. Delete it.",
+            "ds.json:3: activation_checkpointing.number_checkpoints: 4: a recipe has no equivalent. Delete it.",
         ),
         (
             {"zero_optimization": {"stage": 3, "stage3_gather_fp16_weights_on_model_save": True}},
             (
-                "ds.json:4: zero_optimization.stage3_gather_fp16_weights_on_model_save: true: a recipe has nothing "
-                "for it: nothing here calls save_16bit_model, which reads it. Delete it."
+                "ds.json:4: zero_optimization.stage3_gather_fp16_weights_on_model_save: true: a recipe has no "
+                "equivalent: nothing here calls save_16bit_model, which reads it. Delete it."
             ),
         ),
         (
             {"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu", "ratio": 0.5}}},
             (
-                f"ds.json:6: {OFFLOAD}.ratio: 0.5: a recipe has nothing for it: no schedule and no checkpoint reaches "
-                "what it leaves on the device. Delete it."
+                f"ds.json:6: {OFFLOAD}.ratio: 0.5: a recipe has no equivalent: the part left on the device would have "
+                "no schedule and no checkpoint. Delete it."
             ),
         ),
         (
             {"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu", "cpu_adam": "torch"}}},
             (
-                f"ds.json:6: {OFFLOAD}.cpu_adam: torch: a recipe has nothing for it: it is the recipe's own: "
+                f"ds.json:6: {OFFLOAD}.cpu_adam: torch: a recipe has no equivalent: it is a key of the recipe: "
                 "engine.zero.offload_optimizer.cpu_adam. Delete it."
             ),
         ),
@@ -280,7 +283,7 @@ def test_defaults_of_deepspeed_give_way_to_the_recipe(load):
         ({"train_batch_size": {}}, "ds.json:2: train_batch_size: train.global_batch_size: {} is not a whole number."),
     ],
 )
-def test_what_cannot_be_taken_over_is_named(refused, config, line):
+def test_keys_that_cannot_be_translated_are_named(refused, config, line):
     assert line in refused(config, without=("train.global_batch_size",) if "train_batch_size" in config else ())
 
 

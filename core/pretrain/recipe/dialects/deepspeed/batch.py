@@ -20,5 +20,5 @@ def accumulation_steps(translation: Translation, path: str, value: Any) -> None:
 
 
 def steps_per_print(translation: Translation, path: str, value: Any) -> None:
-    """steps_per_print: DeepSpeed's own lines are off, and the recipe says how often there is one."""
+    """steps_per_print: DeepSpeed's own log is off, and the recipe has logging.log_interval."""
     translation.notice(path, f"{shown(value)} is not used; logging.log_interval says how often metrics are shown.")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pretrain.recipe.document import Document
 
 AUTO = "auto"
-"""Value that DeepSpeed's caller fills in; it counts as not given."""
+"""Value that DeepSpeed's caller replaces; it counts as not given."""
 
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],]')
 
@@ -57,7 +57,7 @@ def read_json(name: str, named_by: str) -> JsonFile:
         named_by: where the recipe names it, for errors.
 
     Raises:
-        RecipeError: it cannot be read, or is no JSON object with unique keys.
+        RecipeError: it cannot be read, or is not a JSON object with unique keys.
     """
     text = _read_text(Path(name), named_by)
     try:
@@ -117,7 +117,7 @@ def _part(key: str) -> str:
 def _flat(data: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     values: dict[str, Any] = {}
     for key, value in data.items():
-        path = prefix + _part(str(key))  # YAML has keys that are no text
+        path = prefix + _part(str(key))  # a key of YAML may be a number
         values |= _flat(value, f"{path}.") if isinstance(value, dict) and value else {path: value}
     return values
 

@@ -15,7 +15,7 @@ _SECTION = "engine.zero."
 
 
 def of_deepspeed(path: str) -> str:
-    """Return what to do about an unknown key of a recipe; nothing if it is none of DeepSpeed's either."""
+    """Return the advice for an unknown key of a recipe that is one of DeepSpeed's; empty otherwise."""
     if not path.startswith(_SECTION):
         return ""
     key = path.removeprefix(_SECTION)

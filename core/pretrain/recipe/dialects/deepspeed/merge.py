@@ -26,7 +26,7 @@ class TakenOver:
         name: the file; empty if there is none.
         problems: lines of an error.
         notices: lines for the user.
-        accumulation_steps: what the layout has to give.
+        accumulation_steps: the micro-batches per step that the layout must have.
         given: the keys of the recipe that the file has given, and not the recipe itself.
     """
 

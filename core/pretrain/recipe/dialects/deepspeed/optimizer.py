@@ -30,13 +30,13 @@ def name(translation: Translation, path: str, value: Any) -> None:
 
 
 def adam_w_mode(translation: Translation, path: str, value: Any) -> None:
-    """optimizer.params.adam_w_mode: `name` reads it with Adam; AdamW is what it is."""
+    """optimizer.params.adam_w_mode: checked here for AdamW; `name` reads it for Adam."""
     kind = translation.file.values.get("optimizer.type")
     if translation.is_switch(path, value) and isinstance(kind, str) and kind.lower() == "adamw":
         if value:
             translation.settle(path, value)
         else:
-            translation.refuse(path, f"false has no effect with optimizer.type {kind}; Adam is the one without W.")
+            translation.refuse(path, f"false has no effect with optimizer.type {kind}; give Adam instead.")
 
 
 def betas(translation: Translation, path: str, value: Any) -> None:

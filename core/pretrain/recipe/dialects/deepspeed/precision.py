@@ -32,7 +32,7 @@ def enabled(translation: Translation, path: str, value: Any) -> None:
     if not translation.is_switch(path, value):
         return
     if path == "bfloat16.enabled":
-        translation.notice(path, "the old name of bf16.enabled; it was read as that.")
+        translation.notice(path, "the old name of bf16.enabled; it was read as bf16.enabled.")
     translation.given.append(
         Given(json_path=path, path="precision.dtype", value=dtype, kind="is" if value else "is not")
     )
@@ -56,7 +56,7 @@ def initial_scale_power(translation: Translation, path: str, value: Any) -> None
     if whole and abs(value) <= _MOST:
         translation.give(path, "precision.initial_loss_scale", 2.0**value)
     else:
-        translation.refuse(path, f"{shown(value)} is not a whole number that is the power of 2 of a number.")
+        translation.refuse(path, f"{shown(value)} is not a whole number in range, the exponent of 2.")
 
 
 def initial_scale_of_deepspeed(translation: Translation) -> None:

@@ -1,4 +1,4 @@
-"""Keys of DeepSpeed that a recipe has no key for: the value with which they say what happens anyway, or why not."""
+"""Keys of DeepSpeed without a key of the recipe: the value that matches fixed behaviour, or why it is refused."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ SETTLED: dict[str, Any] = {
     f"{_ZERO}.offload_optimizer.ratio": 1.0,
     f"{_ZERO}.offload_optimizer.super_offload": False,
 }
-"""Behaviour that pretrain has anyway, by key."""
+"""Value by key that matches pretrain's fixed behaviour."""
 
 _CHECKPOINTS = "checkpoints are complete at every stage, and read at any other"
 _WEIGHTS_IN_FILE = "nothing here calls save_16bit_model, which reads it"
@@ -79,10 +79,10 @@ INSTEAD = {
     f"{_ZERO}.stage3_gather_16bit_weights_on_model_save": _WEIGHTS_IN_FILE,
     f"{_ZERO}.gather_16bit_weights_on_model_save": _WEIGHTS_IN_FILE,
     f"{_ZERO}.stage3_gather_fp16_weights_on_model_save": _WEIGHTS_IN_FILE,
-    f"{_ZERO}.memory_efficient_linear": "the linear kernel holds no gathered weight either",
-    f"{_ZERO}.offload_optimizer.ratio": "no schedule and no checkpoint reaches what it leaves on the device",
+    f"{_ZERO}.memory_efficient_linear": "the linear kernel keeps no gathered weight either",
+    f"{_ZERO}.offload_optimizer.ratio": "the part left on the device would have no schedule and no checkpoint",
     f"{_ZERO}.offload_optimizer.cpuadam_cores_perc": "it belongs to super_offload",
-    f"{_ZERO}.offload_optimizer.cpu_adam": "it is the recipe's own: engine.zero.offload_optimizer.cpu_adam",
+    f"{_ZERO}.offload_optimizer.cpu_adam": "it is a key of the recipe: engine.zero.offload_optimizer.cpu_adam",
 }
 """Reason to refuse another value of a key, or its replacement."""
 
@@ -118,9 +118,9 @@ SWITCHED = {
 """Objects that do nothing unless their `enabled` is true, and what there is instead."""
 
 BLOCKS = {
-    "scheduler": "section schedule of the recipe is the learning rate's",
+    "scheduler": "section schedule of the recipe sets the learning rate",
     "aio": "files are read and written with DeepSpeed's defaults",
-    "checkpoint": "section checkpoint of the recipe says what is saved and loaded",
+    "checkpoint": "section checkpoint of the recipe sets what is saved and loaded",
     "pipeline": "pipelines belong to engine.name: megatron",
     "tensor_parallel": "parallel.tensor_model_parallel_size splits layers",
     "sequence_parallel_size": "parallel.sequence_parallel: true splits sequences",
@@ -153,8 +153,6 @@ REMOVED = (
 
 
 def advice(path: str) -> str:
-    """Return what to do about a key that a recipe has nothing for."""
+    """Return the advice for a key without an equivalent in a recipe."""
     instead = INSTEAD.get(path) or SWITCHED.get(path) or BLOCKS.get(path)
-    return (
-        f"a recipe has nothing for it: {instead}. Delete it." if instead else "a recipe has nothing for it. Delete it."
-    )
+    return f"a recipe has no equivalent: {instead}. Delete it." if instead else "a recipe has no equivalent. Delete it."

@@ -38,7 +38,7 @@ FUNCTIONS: dict[str, Callable[[Translation, str, Any], None]] = {
     "zero_optimization.cpu_offload_params": zero.cpu_offload,
     "zero_optimization.cpu_offload_use_pin_memory": zero.pin_memory,
 }
-"""Keys that are more than another name."""
+"""Keys whose translation needs a function."""
 
 KEYS = {*SAME, *FUNCTIONS, *SETTLED, *REFUSED, *UNREAD}
 _OBJECTS = (*SWITCHED, *BLOCKS, *REMOVED)
@@ -63,7 +63,7 @@ def translate(file: JsonFile) -> Translation:
 
 
 def _object(path: str) -> str | None:
-    """Return the object that is taken or refused as a whole and holds this key."""
+    """Return the object around this key that is accepted or refused as a whole."""
     return next((name for name in _OBJECTS if f"{path}.".startswith(f"{name}.")), None)
 
 
@@ -80,7 +80,7 @@ def _refuse_object(translation: Translation, name: str) -> None:
 
 
 def _key(translation: Translation, path: str, value: Any) -> None:
-    """Take over one key; null and "auto" count as not given, but do not hide an unknown key."""
+    """Translate one key; null and "auto" count as not given, but do not hide an unknown key."""
     inner = any(key.startswith(f"{path}.") for key in KEYS)
     if path not in KEYS and not inner:
         translation.refuse(path, f"unknown key.{did_you_mean(path, (*KEYS, *_OBJECTS))}")

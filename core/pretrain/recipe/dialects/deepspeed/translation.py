@@ -22,7 +22,7 @@ class Given:
         json_path: the key of the file.
         path: the key of the recipe.
         value: its value; None: the recipe may not give it.
-        kind: "is" or "is not" this value, or "by default", which the recipe may give otherwise.
+        kind: "is" or "is not" this value, or "by default", which the recipe may override.
         unless: keys of the recipe with which a default would have no effect.
     """
 
@@ -42,9 +42,9 @@ class Translation:
         given: in the order of the file, defaults last.
         problems: lines of an error.
         notices: lines that the user is shown.
-        settled: "key: value" for each key that says what happens anyway.
+        settled: "key: value" for each key that matches fixed behaviour.
         rounded: "key: value" for each whole number that was written as 2e8 or 1.0.
-        accumulation_steps: what the layout has to give.
+        accumulation_steps: the micro-batches per step that the layout must have.
     """
 
     file: JsonFile
@@ -56,25 +56,25 @@ class Translation:
     accumulation_steps: AccumulationSteps | None = None
 
     def give(self, json_path: str, path: str, value: Any) -> None:
-        """Take over a value."""
+        """Set a key of the recipe."""
         self.given.append(Given(json_path=json_path, path=path, value=value))
 
     def refuse(self, json_path: str, text: str) -> None:
-        """Say what is wrong with a key."""
+        """Add a problem with a key."""
         self.problems.append(f"{self.file.place(json_path)}: {text}")
 
     def notice(self, json_path: str, text: str) -> None:
-        """Say how a key was understood."""
+        """Add a notice about the meaning of a key."""
         self.notices.append(f"{self.file.place(json_path)}: {text}")
 
     def settle(self, json_path: str, value: Any) -> None:
-        """Note that a key says what happens anyway."""
+        """Note a key that matches fixed behaviour."""
         self.settled.append(f"{json_path}: {written(value)}")
 
     def sum_up(self) -> None:
-        """Make one notice each of what is too small for a line of its own."""
+        """Add one notice for all `settled` keys and one for all `rounded` ones."""
         if self.settled:
-            self.notices.append(f"{self.file.name}: these say what happens anyway: {', '.join(self.settled)}.")
+            self.notices.append(f"{self.file.name}: these match pretrain's fixed behaviour: {', '.join(self.settled)}.")
         if self.rounded:
             self.notices.append(f"{self.file.name}: these were read as whole numbers: {', '.join(self.rounded)}.")
 

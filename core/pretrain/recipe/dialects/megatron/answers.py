@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def flag_of_run(flag: str, values: Sequence[str] = ()) -> str:
-    """Return what a flag of a training script is for `pretrain run`, empty if it is not known.
+    """Return the equivalent in `pretrain run` of a flag of a training script; empty for an unknown one.
 
     Args:
         flag: "--train-iters".
@@ -33,7 +33,7 @@ def flag_of_run(flag: str, values: Sequence[str] = ()) -> str:
 
 
 def flag_of_build(flag: str) -> str:
-    """Return what a flag of preprocess_data.py is for `pretrain data build`, empty if it is not known."""
+    """Return the equivalent in `pretrain data build` of a flag of preprocess_data.py; empty for an unknown one."""
     name = _name(flag)
     if name in BUILD_OPTIONS:
         return f"here it is {BUILD_OPTIONS[name]}."
@@ -41,7 +41,7 @@ def flag_of_build(flag: str) -> str:
 
 
 def key_of_recipe(path: str, given: object) -> str:
-    """Return what an unknown key of a recipe, "data.data_impl", is here; empty if it is not known either.
+    """Return the equivalent of an unknown key of a recipe, "data.data_impl"; empty if there is none.
 
     Args:
         path: the key.
@@ -52,7 +52,7 @@ def key_of_recipe(path: str, given: object) -> str:
     if name in NOT_NEEDED:
         return f" It is not needed: {NOT_NEEDED[name]}"
     if name in OPTIONS:
-        return f" It is no part of a recipe: give pretrain {OPTIONS[name]}."
+        return f" It is not a key of a recipe: give pretrain {OPTIONS[name]}."
     found = HERE.get(name) or (_same_name(name) if name != key else None)
     if found is None:
         return ""

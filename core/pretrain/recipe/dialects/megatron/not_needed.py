@@ -59,12 +59,12 @@ NOT_NEEDED = {
     # checkpoints
     "no_save_optim": _COMPLETE,
     "no_save_rng": _COMPLETE,
-    "no_load_rng": "generators are restored where the ranks are laid out as in the checkpoint, else seeded anew.",
+    "no_load_rng": "generators are restored if the layout is the checkpoint's, else seeded again.",
     "ckpt_format": "checkpoints are sharded, and any layout reads them.",
     "dist_ckpt_format": "checkpoints are sharded, and any layout reads them.",
     "use_dist_ckpt": "checkpoints are sharded, and any layout reads them.",
     "use_checkpoint_args": "the recipe in the run directory is complete.",
-    "exit_signal_handler": "SIGTERM and Ctrl-C always save and leave.",
+    "exit_signal_handler": "SIGTERM and Ctrl-C always save a checkpoint and exit.",
     # logging
     "tensorboard_dir": "TensorBoard's files are in tensorboard/ of the run directory: --run-dir.",
     "tensorboard_log_interval": "TensorBoard gets every line of metrics.jsonl.",
@@ -87,9 +87,9 @@ NOT_NEEDED = {
 """By the flag's name, with underscores and in small letters."""
 
 BUILD_NOT_NEEDED = {
-    "log_interval": "a bar or a line now and then says how far the build is.",
-    "chunk_size": "documents are handed to the workers in chunks of a fitting size.",
-    "num_docs": "the size of the inputs says how far the build is.",
+    "log_interval": "the build shows its progress.",
+    "chunk_size": "chunks of documents have a fixed size.",
+    "num_docs": "progress is measured by the size of the inputs.",
     "files_per_subprocess": "documents, not files, are handed to the workers.",
     "keep_sequential_samples": "documents always keep their order.",
     "vocab_size": "the tokenizer's files say it.",

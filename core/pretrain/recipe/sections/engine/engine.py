@@ -29,6 +29,6 @@ class EngineSection(Section):
     zero: ZeroSection = ZeroSection()
     deepspeed_config: Annotated[str | dict[str, Any] | None, BeforeValidator(_file_or_object)] = Field(
         default=None,
-        description="A DeepSpeed JSON file, relative to the working directory, or what it would hold; what it says is "
-        "taken over as keys of the recipe.",
+        description="A DeepSpeed JSON file, relative to the working directory, or its content as a mapping; its "
+        "keys become keys of the recipe.",
     )

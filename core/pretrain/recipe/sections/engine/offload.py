@@ -36,8 +36,8 @@ class OffloadOptimizerSection(Section):
     )
     cpu_adam: Literal["deepspeed", "torch", "auto"] = Field(
         default="deepspeed",
-        description="Adam of the host: deepspeed (compiled at its first use, an error where no compiler is), torch "
-        "(its fused AdamW), or auto: where no compiler is, torch may stand in.",
+        description="Adam of the host: deepspeed (compiled at its first use; an error without a compiler), torch "
+        "(its fused AdamW), or auto: deepspeed, or torch without a compiler.",
     )
 
 
