@@ -6,7 +6,7 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from pretrain.bridge.megatron.translate import DEVICE, translate
+from pretrain.bridge.megatron.source_translation import DEVICE, translate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,7 +18,7 @@ from click.testing import CliRunner
 
 from pretrain.cli.main import commands, main
 from pretrain.data.corpus.sources.reading import read_chunks
-from pretrain.data.tokenizers.training import train_tokenizer
+from pretrain.data.tokenizers.bpe_training import train_tokenizer
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from engine.tiny import DATA
-from pretrain.checkpoint.schedule import restore_schedule
+from pretrain.checkpoint.saved_schedule import restore_schedule
 from pretrain.engine.schedule import build_schedule, schedule_steps
 from pretrain.errors import CheckpointError
 from pretrain.recipe import make_recipe

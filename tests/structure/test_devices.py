@@ -28,7 +28,7 @@ IN_TEXT = re.compile(
 
 ALLOWED = {
     "plugins/host/discovery.py": "FIRST_PARTY: the names of this project's own distributions, for 'how do I get it'",
-    "observe/environment.py": "prefixes of the environment variables that a run records",
+    "observe/environment_file.py": "prefixes of the environment variables that a run records",
     "recipe/dialects/megatron/here.py": "the names of other programs' flags, such as --use-flash-attn",
     "testing/suite.py": "an example in an error message: BACKEND = ...",
 }

@@ -22,8 +22,8 @@ from pretrain.checkpoint.contents import Loaded
 from pretrain.checkpoint.digest import Recorder
 from pretrain.checkpoint.identity import differences, identity, require_same
 from pretrain.checkpoint.index import check_index
-from pretrain.checkpoint.schedule import restore_schedule
-from pretrain.checkpoint.start import require_complete
+from pretrain.checkpoint.saved_schedule import restore_schedule
+from pretrain.checkpoint.starting_checkpoint import require_complete
 from pretrain.collective_errors import first_problem, of_first_rank
 from pretrain.errors import CheckpointError, DamageError
 

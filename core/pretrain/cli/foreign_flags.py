@@ -36,7 +36,7 @@ class RunCommand(_TranslatingCommand):
 
     def answer(self, flag: str, values: list[str]) -> str:
         """Return the equivalent of a training flag."""
-        from pretrain.recipe.dialects.megatron.answers import flag_of_run  # noqa: PLC0415  only for an error
+        from pretrain.recipe.dialects.megatron.hints import flag_of_run  # noqa: PLC0415  only for an error
 
         return flag_of_run(flag, values)
 
@@ -46,7 +46,7 @@ class BuildCommand(_TranslatingCommand):
 
     def answer(self, flag: str, values: list[str]) -> str:  # noqa: ARG002  none is needed
         """Return the equivalent of a flag of preprocess_data.py."""
-        from pretrain.recipe.dialects.megatron.answers import flag_of_build  # noqa: PLC0415  only for an error
+        from pretrain.recipe.dialects.megatron.hints import flag_of_build  # noqa: PLC0415  only for an error
 
         return flag_of_build(flag)
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from pretrain.bridge.megatron import checkpoint as bridge_checkpoint
 from pretrain.engine import groups
-from pretrain.engine.kernels import attention_of_layer, negotiate_collectives, negotiate_kernels
 from pretrain.engine.megatron.engine import MegatronEngine
+from pretrain.engine.negotiation import attention_of_layer, negotiate_collectives, negotiate_kernels
 from pretrain.engine.parts import Parts
 from pretrain.model.build import build
 

@@ -15,7 +15,7 @@ from megatron.core import parallel_state
 from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
 from torch.distributed.rendezvous import rendezvous
 
-from pretrain.bridge.megatron import groups as bridge_groups
+from pretrain.bridge.megatron import group_options
 from pretrain.engine.deepspeed.offload import swap_folders
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def _store_of_restart() -> Any:
 
 def make_parallel_groups(recipe: Recipe, options: ProcessGroupOptionsFn) -> None:
     """Divide the world into tensor, pipeline and data parallel groups, each with the options of its name."""
-    bridge_groups.install(options)
+    group_options.install(options)
     parallel = recipe.parallel
     parallel_state.initialize_model_parallel(
         tensor_model_parallel_size=parallel.tensor_model_parallel_size,

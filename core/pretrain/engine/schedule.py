@@ -38,7 +38,7 @@ def schedule_steps(recipe: Recipe) -> ScheduleSteps:
 
 
 def build_schedule(recipe: Recipe, optimizer: Any) -> OptimizerParamScheduler:
-    """Return megatron-core's scheduler; `pretrain.checkpoint.schedule` decides whose values win at a resume."""
+    """Return megatron-core's scheduler; `pretrain.checkpoint.saved_schedule` decides whose values win at a resume."""
     steps = schedule_steps(recipe)
     weight_decay = recipe.optimizer.weight_decay
     override = recipe.schedule.override_opt_param_scheduler

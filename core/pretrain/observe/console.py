@@ -47,7 +47,7 @@ class Console:
         stream = stream or sys.stdout
         is_terminal = stream.isatty() and os.environ.get("TTY_COMPATIBLE") != "0"
         if is_terminal if terminal is None else terminal:
-            from pretrain.observe.progress import ProgressBar  # noqa: PLC0415  rich is imported only for a terminal
+            from pretrain.observe.progress_bar import ProgressBar  # noqa: PLC0415  rich is imported only for a terminal
 
             self._output = ProgressBar(total_iterations, start_iteration, stream, terminal=terminal)
         else:

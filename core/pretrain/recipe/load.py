@@ -14,8 +14,8 @@ from pretrain.recipe.dialects.deepspeed.merge import take_over
 from pretrain.recipe.document import Document, read_document
 from pretrain.recipe.origin import Origin
 from pretrain.recipe.overrides import apply_override
+from pretrain.recipe.problem_messages import describe, problems_in
 from pretrain.recipe.recipe import Recipe
-from pretrain.recipe.report import describe, problems_in
 
 if TYPE_CHECKING:
     import os

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from pretrain.checkpoint import storage
 from pretrain.checkpoint.folder import LATEST, CheckpointFolder
-from pretrain.checkpoint.start import is_own_empty_folder, nothing_to_load
+from pretrain.checkpoint.starting_checkpoint import is_own_empty_folder, nothing_to_load
 from pretrain.collective_errors import of_first_rank
 from pretrain.errors import CheckpointError, DamageError
 from pretrain.training.progress import Progress

@@ -13,8 +13,8 @@ from pretrain.data.corpus import compared_texts
 from pretrain.data.corpus.build import build_tokens
 from pretrain.data.corpus.compared_texts import parts_of
 from pretrain.data.tokenizers import fast
+from pretrain.data.tokenizers.bpe_training import train_tokenizer
 from pretrain.data.tokenizers.bytes import ByteTokenizer
-from pretrain.data.tokenizers.training import train_tokenizer
 from pretrain.errors import DataError
 from pretrain.recipe.sections.tokenizer import TokenizerSection
 

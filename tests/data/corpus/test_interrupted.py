@@ -22,7 +22,7 @@ from pretrain.data.corpus.cleaning import Cleaning
 from pretrain.data.corpus.sources import reading
 from pretrain.data.corpus.unfinished import STATE, folder_of
 from pretrain.data.token_files.reading import bin_path, idx_path
-from pretrain.data.tokenizers.training import train_tokenizer
+from pretrain.data.tokenizers.bpe_training import train_tokenizer
 from pretrain.errors import DataError
 from pretrain.recipe.sections.tokenizer import TokenizerSection
 

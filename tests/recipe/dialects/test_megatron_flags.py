@@ -9,8 +9,8 @@ import pytest
 
 from pretrain.cli.run import command
 from pretrain.recipe import load_recipe, make_recipe
-from pretrain.recipe.dialects.megatron.answers import flag_of_run
 from pretrain.recipe.dialects.megatron.here import BUILD_OPTIONS, HERE, OPTIONS
+from pretrain.recipe.dialects.megatron.hints import flag_of_run
 from pretrain.recipe.dialects.megatron.not_needed import BUILD_NOT_NEEDED, NOT_NEEDED
 from pretrain.recipe.keys import keys_of_recipe
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 import torch.distributed as dist
 
-from pretrain.bridge.deepspeed.zero_files import SubGroups, put_part
+from pretrain.bridge.deepspeed.zero_swapped_tensors import SubGroups, put_part
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch.distributed as dist
 
-from pretrain.bridge.deepspeed.zero_files import part_of
+from pretrain.bridge.deepspeed.zero_swapped_tensors import part_of
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pretrain.atomic_files import replacing
-from pretrain.bridge.megatron import translate
+from pretrain.bridge.megatron import source_translation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +32,7 @@ class TranslatingLoader(importlib.machinery.SourceFileLoader):
 
     def exec_module(self, module: ModuleType) -> None:
         """Run the module with the device's names in its globals."""
-        setattr(module, translate.DEVICE, self._names)
+        setattr(module, source_translation.DEVICE, self._names)
         super().exec_module(module)
 
     def get_code(self, fullname: str) -> CodeType:
@@ -43,7 +43,7 @@ class TranslatingLoader(importlib.machinery.SourceFileLoader):
             return marshal.loads(cache.read_bytes())  # type: ignore[no-any-return]  # noqa: S302  written below
         except (OSError, EOFError, ValueError, TypeError):
             code: CodeType = compile(
-                translate.translate(path.read_bytes(), str(path)), str(path), "exec", dont_inherit=True
+                source_translation.translate(path.read_bytes(), str(path)), str(path), "exec", dont_inherit=True
             )
             # Atomic, because ranks import at the same time; a folder that cannot be written is ignored.
             with suppress(OSError), replacing(cache, error=None, durable=False) as file:
@@ -77,7 +77,7 @@ class Finder(importlib.machinery.PathFinder):
 def _cache_file(path: Path) -> Path:
     """Return the bytecode's path, named by the versions of the source and of the translation."""
     stat = path.stat()
-    key = f"{stat.st_mtime_ns}-{stat.st_size}-{translate.REVISION}"
+    key = f"{stat.st_mtime_ns}-{stat.st_size}-{source_translation.REVISION}"
     digest = hashlib.sha256(key.encode()).hexdigest()[:12]
     plain = Path(importlib.util.cache_from_source(str(path)))
     return plain.with_name(f"{path.stem}.{sys.implementation.cache_tag}-pretrain-{digest}.pyc")

@@ -16,7 +16,7 @@ from pretrain.data.corpus.build import build_tokens
 from pretrain.data.corpus.sources.documents import read_texts
 from pretrain.data.corpus.stdlib import stdlib_documents
 from pretrain.data.token_files.reading import bin_path, idx_path
-from pretrain.data.tokenizers.training import train_tokenizer
+from pretrain.data.tokenizers.bpe_training import train_tokenizer
 from pretrain.errors import DataError
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from megatron.core import parallel_state
 
 from pretrain.bridge.deepspeed import mpu
-from pretrain.bridge.deepspeed.zero_files import read_in_turn
+from pretrain.bridge.deepspeed.zero_swapped_tensors import read_in_turn
 from pretrain.engine.deepspeed.config import deepspeed_config
 from pretrain.errors import RecipeError
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pretrain.errors import LaunchError
 from pretrain.launch.nodes.nodes import HOSTFILE_NODE
-from pretrain.observe.environment import COMMAND
+from pretrain.observe.environment_file import COMMAND
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Self
 from pretrain.launch.processes.default_variables import default_variables
 from pretrain.launch.processes.failure import Failure
 from pretrain.launch.processes.rank import FAILURE_FILE, PARENT
-from pretrain.observe.environment import COMMAND
+from pretrain.observe.environment_file import COMMAND
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pretrain
 from pretrain.atomic_files import replacing
 from pretrain.errors import RunError
-from pretrain.observe.report import tables
+from pretrain.observe.report import html_tables
 from pretrain.observe.report.chart import COLOURS, Curve, chart
 from pretrain.observe.report.run_data import read_runs
 
@@ -38,9 +38,9 @@ def render(runs: Sequence[RunData]) -> str:
     main = [
         f"<h1>{escape(title)}</h1>",
         _legend(runs) if len(runs) > 1 else "",
-        tables.summary(runs),
+        html_tables.summary(runs),
         f'<div class="charts">{"".join(_charts(runs))}</div>',
-        _section("Recipes differ in", tables.differences(runs), unfolded=True),
+        _section("Recipes differ in", html_tables.differences(runs), unfolded=True),
         *(_about(run, heading=len(runs) > 1) for run in runs),
     ]
     return (
@@ -82,8 +82,8 @@ def _about(run: RunData, *, heading: bool) -> str:
     recipe = f"<pre>{escape(run.recipe)}</pre>" if run.recipe else ""
     parts = [
         f"<h2>{escape(run.name)}</h2>" if heading else "",
-        _section("Kernels", tables.kernels(run), unfolded=not heading),
-        _section("Environment", tables.environment(run)),
+        _section("Kernels", html_tables.kernels(run), unfolded=not heading),
+        _section("Environment", html_tables.environment(run)),
         _section("Recipe", recipe),
     ]
     return "".join(parts)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from pretrain.errors import RunError
-from pretrain.observe import environment, metrics
+from pretrain.observe import environment_file, metrics
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -82,7 +82,7 @@ def _read(run_dir: Path, name: str) -> RunData:
         train=[line for line in lines if line.get("kind") == "train"],
         evaluations=[line for line in lines if line.get("kind") == "eval"],
         recipe=recipe.read_text(encoding="utf-8") if recipe.is_file() else "",
-        environment=_environment(run_dir / environment.FILE),
+        environment=_environment(run_dir / environment_file.FILE),
     )
 
 

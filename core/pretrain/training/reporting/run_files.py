@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pretrain.atomic_files import replacing
 from pretrain.data.token_files.entropy import unigram_entropy
-from pretrain.observe.environment import describe_environment, write_environment
+from pretrain.observe.environment_file import describe_environment, write_environment
 from pretrain.observe.flops import parameter_count
 from pretrain.observe.kernel_table_text import render
 from pretrain.observe.metrics import FILE as METRICS

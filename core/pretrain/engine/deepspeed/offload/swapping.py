@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from pretrain.bridge.deepspeed.zero_files import SubGroups, is_in_file
+from pretrain.bridge.deepspeed.zero_swapped_tensors import SubGroups, is_in_file
 from pretrain.engine.deepspeed.offload import swap_folders
 from pretrain.engine.deepspeed.offload.async_io import require_async_io
 from pretrain.engine.deepspeed.offload.locked_memory import can_lock

@@ -1,4 +1,4 @@
-"""Answers to a flag or a key of another program: its name here, or why nothing needs it."""
+"""Hints for a flag or a key of another program: its name here, or why nothing needs it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Describe the environment of a run: environment.json."""
+"""A run's environment.json: describe the environment, and write the file."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pretrain.errors import did_you_mean
 from pretrain.recipe.dialects.deepspeed.in_recipes import of_deepspeed
-from pretrain.recipe.dialects.megatron.answers import key_of_recipe
+from pretrain.recipe.dialects.megatron.hints import key_of_recipe
 from pretrain.recipe.keys import keys_of_recipe
 from pretrain.recipe.problem import Problem
 from pretrain.recipe.shown import shown

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pretrain.checkpoint.folder import LATEST
-from pretrain.checkpoint.start import require_start
+from pretrain.checkpoint.starting_checkpoint import require_start
 from pretrain.errors import CheckpointError
 
 COMPLETE = ("metadata.json", "common.pt", ".metadata")

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from pretrain.observe.environment import (
+from pretrain.observe.environment_file import (
     COMMAND,
     describe_environment,
     git_commit,

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pretrain.bridge.megatron.translate import DEVICE, translate
+from pretrain.bridge.megatron.source_translation import DEVICE, translate
 
 
 def expression(source):
