@@ -1,6 +1,7 @@
 """A device that is not the CPU trains as the CPU does: discovered, used and tested as a vendor's backend.
 
-It changes torch for a whole process, so that every test here starts processes.
+It changes torch for a whole process, so that every test here starts processes. Their variables are those of pytest:
+PRETRAIN_WRITE_OFFERS=1 writes conformance.yml.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def run(environment, *arguments):
 
 def test_it_passes_the_kit_with_the_losses_of_the_cpu(environment, tmp_path):
     kit = f"{HERE / 'conformance.py'} --noconftest -c {os.devnull} -p no:cacheprovider -rA --tb=short".split()
-    classes = "TestDeviceModule or TestTraining or TestMemory or TestRandom or beads"
+    classes = "TestDeviceModule or TestTraining or TestMemory or TestOffers or TestRandom or beads"
     code, shown = run(environment, "pytest", *kit, "--basetemp", str(tmp_path), "-k", classes)
     assert code == 0, shown
     passed = set(re.findall(r"^PASSED \S*?::(.*)$", shown, re.MULTILINE))
@@ -57,6 +58,7 @@ def test_it_passes_the_kit_with_the_losses_of_the_cpu(environment, tmp_path):
         "test_two_ranks_of_zero_3",
     }
     assert {f"TestDeviceModule::test_has[{name}]" for name in NEEDED} <= passed
+    assert "TestOffers::test_are_those_of_the_table" in passed
     assert any(name.startswith("TestNorm::test_agrees_with_float64[abacus-beads") for name in passed), shown
 
 

@@ -37,11 +37,10 @@ MINIATURE = (
     "schedule={lr_decay_style: constant, lr_warmup_iters: 5}",
 )
 
-answer = CudaBackend().availability()
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(isinstance(answer, Unavailable), reason=f"no GPU: {getattr(answer, 'reason', '')}"),
-]
+if isinstance(answer := CudaBackend().availability(), Unavailable):
+    pytest.skip(f"no GPU: {answer.reason}", allow_module_level=True)
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

@@ -101,10 +101,15 @@ class Subject:
 @cache
 def _proposals(name: str, request: Request) -> list[Proposal]:
     plugins = load_subject(name).plugins
-    placed: dict[str, Any] = {"device_type": plugins.backend.device_type}
+    return ask(plugins, placed(plugins, request))
+
+
+def placed(plugins: Plugins, request: Request, device_name: str = "") -> Request:
+    """Return a request put onto the device of a backend; with a name, onto the device of that name."""
+    where: dict[str, Any] = {"device_type": plugins.backend.device_type, "device_name": device_name}
     if isinstance(request, CollectivesRequest):
-        placed["process_group"] = plugins.backend.process_group
-    return ask(plugins, replace(request, **placed))
+        where["process_group"] = plugins.backend.process_group
+    return replace(request, **where)
 
 
 @lru_cache

@@ -53,6 +53,7 @@ __all__ = [
     "TestTraining",
     "pytest_generate_tests",
     "subject",
+    "test_takes_its_device",
 ]
 
 _CHOSEN = pytest.StashKey[str]()
@@ -77,15 +78,25 @@ class Chosen:
                 terminalreporter.write_line(answers(subject, kernel, requests).summary())
 
 
+def test_takes_its_device(subject: Subject) -> None:
+    """The first device. Without one pytest skips the whole module here: it collects functions before classes' tests."""
+    assert subject.device.type == subject.plugins.backend.device_type
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run a test of the kit for every kernel of its operation, and for every case that the kernel takes."""
+    """Run a test of the kit for every kernel of its operation, and for every case that the kernel takes.
+
+    What cannot run at all is skipped as it is collected, once: the module without a device, a class that does not fit.
+    """
     operations = getattr(metafunc.cls, "operations", ())
-    if "kernel" not in metafunc.fixturenames or not operations:
-        return
+    skip_reason = getattr(metafunc.cls, "skip_reason", None)
+    if not operations and skip_reason is None and metafunc.function is not test_takes_its_device:
+        return  # no test of the kit
     subject = _subject(metafunc.config, metafunc.module)
-    answer = availability(subject.plugins)
-    if isinstance(answer, Unavailable):
-        _skip(metafunc, f"{subject.plugins.label}: {answer.reason}")
+    _require_device(subject)
+    if skip_reason is not None and (reason := skip_reason(subject)):
+        pytest.skip(f"{metafunc.cls.__name__}: {reason}")
+    if "kernel" not in metafunc.fixturenames:
         return
     assert subject.device  # a plugin may know more once the device is initialized
     kernels = [kernel for operation in operations for kernel in subject.kernels(CATALOGUE[operation])]
@@ -115,10 +126,14 @@ def _skip(metafunc: pytest.Metafunc, reason: str) -> None:
 def subject(request: pytest.FixtureRequest) -> Subject:
     """Return the backend under test; skip where its device is absent."""
     subject = _subject(request.config, request.module)
+    _require_device(subject)
+    return subject
+
+
+def _require_device(subject: Subject) -> None:
     answer = availability(subject.plugins)
     if isinstance(answer, Unavailable):
         pytest.skip(f"{subject.plugins.label}: {answer.reason}")
-    return subject
 
 
 def _subject(config: pytest.Config, module: ModuleType) -> Subject:

@@ -64,13 +64,10 @@ SCALED = (
     "checkpoint.save=false",
 )
 
-answer = AscendBackend().availability()
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.ranks,
-    pytest.mark.xdist_group("ranks"),
-    pytest.mark.skipif(isinstance(answer, Unavailable), reason=f"no NPU: {getattr(answer, 'reason', '')}"),
-]
+if isinstance(answer := AscendBackend().availability(), Unavailable):
+    pytest.skip(f"no NPU: {answer.reason}", allow_module_level=True)
+
+pytestmark = [pytest.mark.slow, pytest.mark.ranks, pytest.mark.xdist_group("ranks")]
 
 
 def command(*arguments, environment=None):
