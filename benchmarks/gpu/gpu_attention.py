@@ -20,6 +20,7 @@ from dataclasses import replace
 import torch
 
 from benchmarks.gpu import command
+from benchmarks.gpu.device_time import synchronize
 from pretrain.plugins.negotiation.proposals import ask
 from pretrain.plugins.offer import Decline, Offer
 from pretrain.reference.attention import softmax_request
@@ -137,11 +138,6 @@ def sample(call, device) -> float:
     call()
     synchronize(device)
     return (time.perf_counter() - start) / PASSES
-
-
-def synchronize(device) -> None:
-    if device.type != "cpu":
-        torch.accelerator.synchronize()
 
 
 def flops(request) -> float:

@@ -20,6 +20,7 @@ from dataclasses import replace
 import torch
 
 from benchmarks.gpu import command
+from benchmarks.gpu.device_time import synchronize
 from pretrain.plugins.negotiation.proposals import ask
 from pretrain.plugins.offer import Decline
 from pretrain.plugins.requests import Mask
@@ -129,11 +130,6 @@ def sample(call, device) -> float:
         call()
     synchronize(device)
     return (time.perf_counter() - start) / PASSES
-
-
-def synchronize(device) -> None:
-    if device.type != "cpu":
-        torch.accelerator.synchronize()
 
 
 if __name__ == "__main__":

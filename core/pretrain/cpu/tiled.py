@@ -9,8 +9,8 @@ import torch
 
 from pretrain.cpu.dropout import DropoutMask
 from pretrain.cpu.matmul import matmul_dtype
-from pretrain.reference.accumulation import accumulation_dtype
-from pretrain.reference.attention import by_group, scaled_matmul
+from pretrain.reference.accumulation import accumulation_dtype, add_batched_matmul
+from pretrain.reference.attention import by_group, scaled_matmul, ungrouped
 from pretrain.reference.masks import causal
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class _Tiled(torch.autograd.Function):
             weights = _weights(by_group(query[start:end], plan.groups), keys[:, :end], end - start, plan)
             dropped = dropout_mask.draw(weights.shape) if dropout_mask else None
             rows = torch.bmm(_kept(weights, dropped, plan), values[:, :end])
-            context[start:end] = _ungroup(rows, context[start:end].shape)
+            context[start:end] = ungrouped(rows, context[start:end].shape)
             if stores:
                 saved += [weights, dropped]
         ctx.save_for_backward(query, key, value, *saved)
@@ -104,13 +104,13 @@ class _Tiled(torch.autograd.Function):
         stored = zip(saved[::2], saved[1::2], strict=True) if plan.stores else _recomputed(ctx, query, keys)
         for (start, end), (weights, dropped) in zip(plan.tiles(query.shape[0]), stored, strict=True):
             grad_rows = by_group(grad_context[start:end], plan.groups)
-            _add_matmul(grad_values[:, :end], _kept(weights, dropped, plan).transpose(1, 2), grad_rows)
+            add_batched_matmul(grad_values[:, :end], _kept(weights, dropped, plan).transpose(1, 2), grad_rows)
             grad_weights = _kept(torch.bmm(grad_rows, values[:, :end].transpose(1, 2)), dropped, plan)
             grad_scores = torch._softmax_backward_data(grad_weights, weights, -1, weights.dtype)  # noqa: SLF001
             rows = by_group(query[start:end], plan.groups)
-            _add_matmul(grad_keys[:, :end], grad_scores.transpose(1, 2), rows, plan.whole_scale)
+            add_batched_matmul(grad_keys[:, :end], grad_scores.transpose(1, 2), rows, plan.whole_scale)
             grad_rows = scaled_matmul(grad_scores, keys[:, :end], plan.whole_scale)
-            grad_query[start:end] = _ungroup(grad_rows, grad_query[start:end].shape)
+            grad_query[start:end] = ungrouped(grad_rows, grad_query[start:end].shape)
         return grad_query, _as_input(grad_keys, key), _as_input(grad_values, value), None, None
 
 
@@ -141,18 +141,5 @@ def _kept(x: Tensor, dropped: Tensor | None, plan: _Plan) -> Tensor:
     return x.masked_fill(dropped, 0).mul_(plan.dropout_mask.scale)
 
 
-def _add_matmul(total: Tensor, a: Tensor, b: Tensor, scale: float = 1.0) -> None:
-    if total.dtype == a.dtype:
-        total.baddbmm_(a, b, alpha=scale)
-    else:
-        total.add_(torch.bmm(a, b), alpha=scale)
-
-
-def _ungroup(x: Tensor, shape: torch.Size) -> Tensor:
-    """Return [s, b, n, d] for [b * g, (n / g) * s, d]: the inverse of `by_group`."""
-    s, b, n, d = shape
-    return x.view(b, n, s, d).permute(2, 0, 1, 3)
-
-
 def _as_input(grad: Tensor, x: Tensor) -> Tensor:
-    return _ungroup(grad, x.shape).to(x.dtype)
+    return ungrouped(grad, x.shape).to(x.dtype)

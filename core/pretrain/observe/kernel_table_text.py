@@ -12,15 +12,16 @@ if TYPE_CHECKING:
     from pretrain.plugins.negotiation.kernel_table import KernelTable, Rejected
 
 INDENT = 4
+WIDTH = 100
+"""Characters of a line; an unbreakable name may be longer."""
 
 
-def render(table: KernelTable, *, everything: bool = False, width: int = 100) -> str:
+def render(table: KernelTable, *, everything: bool = False) -> str:
     """Return the table as plain text.
 
     Args:
         table: what to show.
         everything: also what was asked, and the kernels that were offered but not taken. Otherwise only declines.
-        width: of a line, in characters; an unbreakable name may be longer.
     """
     header = ("operation", "kernel", "kind", "provider")
     cells = [header, *((row.operation, row.kernel, row.kind or "-", row.provider) for row in table.rows)]
@@ -30,10 +31,10 @@ def render(table: KernelTable, *, everything: bool = False, width: int = 100) ->
     for line, row in zip(body, table.rows, strict=True):
         lines.append(line)
         if everything:
-            lines += indented(f"asked: {_request(row.request)}", INDENT, width)
+            lines += indented(f"asked: {_request(row.request)}", INDENT, WIDTH)
         for other in row.rejected:
             if everything or other.why.startswith("declined"):
-                lines += indented(f"not {_name(other)}, {other.provider}: {other.why}", INDENT, width)
+                lines += indented(f"not {_name(other)}, {other.provider}: {other.why}", INDENT, WIDTH)
     return "\n".join(lines)
 
 

@@ -37,6 +37,14 @@ def add_matmul(total: Tensor, a: Tensor, b: Tensor) -> None:
         accumulation_for(total.device, total.dtype, a.dtype)(total, a, b)
 
 
+def add_batched_matmul(total: Tensor, a: Tensor, b: Tensor, scale: float = 1.0) -> None:
+    """Add scale * a @ b to `total` in place, for a [n, m, k], b [n, k, l]; rounded first if the dtypes differ."""
+    if total.dtype == a.dtype:
+        total.baddbmm_(a, b, alpha=scale)
+    else:
+        total.add_(torch.bmm(a, b), alpha=scale)
+
+
 @cache
 def accumulation_for(device: torch.device, total_dtype: torch.dtype, dtype: torch.dtype) -> AddMatmul:
     """Return the first exact method of a device. The first call computes a small sum and waits for it; it is cached."""

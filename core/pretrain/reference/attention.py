@@ -75,6 +75,12 @@ def by_group(x: Tensor, groups: int) -> Tensor:
     return split.permute(1, 2, 3, 0, 4).reshape(b * groups, n // groups * s, d)
 
 
+def ungrouped(x: Tensor, shape: torch.Size) -> Tensor:
+    """Return [s, b, n, d], which is `shape`, for [b * g, (n / g) * s, d]: the inverse of `by_group`."""
+    s, b, n, d = shape
+    return x.view(b, n, s, d).permute(2, 0, 1, 3)
+
+
 def scaled_matmul(a: Tensor, b: Tensor, scale: float) -> Tensor:
     """Return scale * a @ b for batches of matrices, scaled before it is rounded to the dtype.
 

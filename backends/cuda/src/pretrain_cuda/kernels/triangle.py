@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from pretrain.reference.accumulation import accumulation_dtype
-from pretrain.reference.attention import by_group, scaled_matmul
+from pretrain.reference.accumulation import accumulation_dtype, add_batched_matmul
+from pretrain.reference.attention import by_group, scaled_matmul, ungrouped
 from pretrain_cuda.kernels.triton.triangle_softmax import DropoutRate, softmax_, softmax_backward_
 
 if TYPE_CHECKING:
@@ -104,9 +104,9 @@ class _Triangle(torch.autograd.Function):
             grad_rows = by_group(grad_context[start:end], plan.groups)
             grad_scores = torch.bmm(grad_rows, values[:, :end].transpose(1, 2))
             kept = softmax_backward_(grad_scores, weights, end - start, ctx.dropout)
-            _add_matmul(grad_values[:, :end], kept.transpose(1, 2), grad_rows)
+            add_batched_matmul(grad_values[:, :end], kept.transpose(1, 2), grad_rows)
             rows = by_group(query[start:end], plan.groups)
-            _add_matmul(grad_keys[:, :end], grad_scores.transpose(1, 2), rows, plan.whole_scale)
+            add_batched_matmul(grad_keys[:, :end], grad_scores.transpose(1, 2), rows, plan.whole_scale)
             _matmul_into(grad_query[start:end], grad_scores, keys[:, :end], plan.whole_scale)
         return grad_query, _as_input(grad_keys, key), _as_input(grad_values, value), None, None
 
@@ -116,21 +116,8 @@ def _matmul_into(target: Tensor, a: Tensor, b: Tensor, scale: float = 1.0) -> No
     if a.shape[0] == target.shape[1] * target.shape[2]:  # g = n: the heads are a batch of matrices as they lie there
         torch.baddbmm(a.new_empty(1), a, b, beta=0, alpha=scale, out=by_group(target, target.shape[2]))
     else:
-        target.copy_(_ungroup(scaled_matmul(a, b, scale), target.shape))
-
-
-def _add_matmul(total: Tensor, a: Tensor, b: Tensor, scale: float = 1.0) -> None:
-    if total.dtype == a.dtype:
-        total.baddbmm_(a, b, alpha=scale)
-    else:
-        total.add_(torch.bmm(a, b), alpha=scale)
-
-
-def _ungroup(x: Tensor, shape: torch.Size) -> Tensor:
-    """Return [s, b, n, d] for [b * g, (n / g) * s, d]: the inverse of `by_group`."""
-    s, b, n, d = shape
-    return x.view(b, n, s, d).permute(2, 0, 1, 3)
+        target.copy_(ungrouped(scaled_matmul(a, b, scale), target.shape))
 
 
 def _as_input(grad: Tensor, x: Tensor) -> Tensor:
-    return _ungroup(grad, x.shape).to(x.dtype)
+    return ungrouped(grad, x.shape).to(x.dtype)
