@@ -9,7 +9,16 @@ import pytest
 
 from structure.sources import ROOT, tracked
 
-HOSTS = ("arxiv.org", "example.org", "github.com", "json-schema.org", "www.apache.org", "www.w3.org", "127.0.0.1")
+HOSTS = (
+    "arxiv.org",
+    "example.org",
+    "gitee.com",
+    "github.com",
+    "json-schema.org",
+    "www.apache.org",
+    "www.w3.org",
+    "127.0.0.1",
+)
 """Allowed hosts of links. No package registry or mirror is among them: those differ between users."""
 
 UNWANTED = {
