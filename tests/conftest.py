@@ -14,7 +14,7 @@ from pretrain.cpu.backend import CpuBackend
 
 THREADS = pytest.StashKey[int]()
 
-# A busy machine is no failure, and a commit has one verdict.
+# No deadlines: a busy machine must not fail a test. The same examples in every run.
 settings.register_profile("pretrain", deadline=None, derandomize=True)
 settings.load_profile("pretrain")
 
@@ -43,7 +43,7 @@ def _threads():
 
 @pytest.fixture(scope="module")
 def forked_python():
-    """Let the module's tests fork Python processes, and these theirs, which spares each the import of torch."""
+    """Let the module's tests fork Python processes, and these their own, which saves each the import of torch."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(subprocess, "Popen", client.Popen)
         yield

@@ -1,4 +1,4 @@
-"""A rank program that fails is told from its output, and leaves no other rank waiting."""
+"""A failed rank program is reported with its output, and ends the other ranks."""
 
 import pytest
 

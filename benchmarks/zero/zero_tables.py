@@ -17,7 +17,7 @@ def main() -> None:
 
 
 def with_tables(page: str) -> str:
-    """Return the page with every table between `<!-- NAME -->` and `<!-- end -->` made anew."""
+    """Return the page with every table between `<!-- NAME -->` and `<!-- end -->` generated again."""
     for name, table in tables().items():
         page, found = re.subn(f"(?s)(<!-- {name} -->\n).*?(\n<!-- end -->)", rf"\g<1>{table}\g<2>", page)
         if found != 1:

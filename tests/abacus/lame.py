@@ -1,4 +1,4 @@
-"""The abacus of a careless vendor, which computes and cannot be trained on; `abacus.lame` names it to the kit."""
+"""An incomplete abacus, which computes but cannot be trained on; the kit loads it as `abacus.lame`."""
 
 import torch_abacus.runtime
 from pretrain_abacus.plugin import AbacusBackend

@@ -1,4 +1,4 @@
-"""Finding what a translated module still asks of CUDA that the bridge does not know."""
+"""Search for names of CUDA in a translated module that the bridge does not know."""
 
 from __future__ import annotations
 

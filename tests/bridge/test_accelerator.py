@@ -24,7 +24,7 @@ from pretrain.bridge.deepspeed.accelerator import DeviceAccelerator, make_accele
 
 
 class Loom(CpuBackend):
-    """Somebody's device, which happens to be the CPU."""
+    """A device under another name, which is the CPU."""
 
     name = "loom"
 
@@ -227,7 +227,7 @@ def test_an_unknown_device_trains(monkeypatch, stage):
 
 
 class Asynchronous(DeviceAccelerator):
-    """With streams that must be waited for: DeepSpeed takes the way that it takes on a real device."""
+    """With streams that must be waited for: DeepSpeed takes its code path of a real device."""
 
     def is_synchronized_device(self):
         return False

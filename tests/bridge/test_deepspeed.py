@@ -1,4 +1,4 @@
-"""DeepSpeed on a backend: installed once, for one device, without a trace; its groups are forgotten after a run."""
+"""DeepSpeed on a backend: installed once, for one device, without side effects; its groups are released after a run."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def test_a_later_release_of_the_same_version_is_taken(monkeypatch, version):
     bridge.install(CPU)
 
 
-def test_a_broken_deepspeed_is_told_apart_from_a_missing_one(monkeypatch):
+def test_a_broken_deepspeed_is_distinguished_from_a_missing_one(monkeypatch):
     monkeypatch.setitem(sys.modules, "deepspeed", None)
     with pytest.raises(BackendError, match=r"deepspeed 0.19.\d+ is installed, but its import failed: "):
         bridge.install(CPU)
@@ -260,7 +260,7 @@ def test_disconnecting_releases_the_model():
     assert left_in_deepspeed(torch.nn.Module) == []
 
 
-def test_disconnecting_without_a_connection_is_no_fault():
+def test_disconnecting_without_a_connection_is_allowed():
     bridge.install(CPU)
     bridge.disconnect()
     bridge.disconnect()

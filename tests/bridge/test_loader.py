@@ -81,7 +81,7 @@ def test_a_damaged_cache_is_made_again(load, source, names, damage):
     assert cache.read_bytes() != damage
 
 
-def test_a_folder_that_cannot_be_written_is_no_fault(load, source, names):
+def test_a_folder_that_cannot_be_written_is_ignored(load, source, names):
     (source.parent / "__pycache__").write_text("a file where the folder should be")
     assert load()["where"] == names.current_device()
 

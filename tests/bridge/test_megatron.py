@@ -1,4 +1,4 @@
-"""Installing the bridge: once, for one device, before megatron.core, and without a trace elsewhere."""
+"""Installing the bridge: once, for one device, before megatron.core, and without side effects elsewhere."""
 
 from __future__ import annotations
 

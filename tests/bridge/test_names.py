@@ -132,6 +132,6 @@ def test_compile_gives_the_function_back_in_every_form(names):
     assert names.compile(mode="max-autotune")(len) is len
 
 
-def test_an_unknown_name_says_who_asked_for_it(names):
+def test_the_error_of_an_unknown_name_says_that_megatron_core_uses_it(names):
     with pytest.raises(AttributeError, match=r"torch.cuda.teleport, which neither torch.cpu nor the bridge has"):
         _ = names.teleport

@@ -1,4 +1,4 @@
-"""Two layers on DeepSpeed, trained on text of this rank, whichever accelerator it has."""
+"""Two layers on DeepSpeed, trained on text of this rank, with any accelerator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever becomes of a file of a checkpoint is noticed, by one rank of those that share the reading."""
+"""Any change of a checkpoint's file is detected, by one of the ranks that share the reading."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def directory(tmp_path):
 
 
 def flip(path, place):
-    """Turn one bit of a file over."""
+    """Flip one bit of a file."""
     content = bytearray(path.read_bytes())
     content[place] ^= 1
     path.write_bytes(content)
@@ -49,7 +49,7 @@ def test_a_flipped_bit_is_found_by_one_rank(directory, ranks, name, place):
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_so_is_a_file_that_is_gone_or_cut_off(directory, name):
+def test_a_missing_or_truncated_file_is_found_by_one_rank(directory, name):
     (directory / name).write_bytes((directory / name).read_bytes()[:-1])
     problem = f"{directory / name} is damaged: {SIZES[name] - 1} bytes instead of {SIZES[name]}."
     assert found(directory, 2) == [problem]
@@ -57,7 +57,7 @@ def test_so_is_a_file_that_is_gone_or_cut_off(directory, name):
     assert found(directory, 2) == [f"{directory / name} is missing."]
 
 
-def test_every_bit_of_the_checksums_counts(directory):
+def test_every_flipped_bit_of_the_checksums_is_found(directory):
     file = directory / checksums.FILE
     for place in range(file.stat().st_size):
         flip(file, place)
@@ -67,7 +67,7 @@ def test_every_bit_of_the_checksums_counts(directory):
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"no checksums\n" * 3])
-def test_anything_else_is_no_checksums(directory, content):
+def test_malformed_checksums_are_damage(directory, content):
     (directory / checksums.FILE).write_bytes(content)
     assert found(directory, 1) == [f"{directory / checksums.FILE} is damaged: it does not match its own checksum."]
 

@@ -1,4 +1,4 @@
-"""A crash at any moment leaves a usable checkpoint; old ones are removed; a damaged folder says what is there."""
+"""A crash at any moment leaves a usable checkpoint; old ones are removed; errors list the contents."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CheckpointFolder(Path(sys.argv[1])).save(20, write, is_main=True, barrier=lambda
 
 
 class CrashError(Exception):
-    """The machine goes down."""
+    """A crash of the machine."""
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_a_process_killed_while_writing_leaves_the_previous_one(folder):
 
 @pytest.fixture
 def crash_at(monkeypatch):
-    """Let the machine go down instead of the n-th change of the disk, counted from 0."""
+    """Crash instead of the n-th change of the disk, counted from 0."""
 
     def crash_at(number):
         count = iter(range(1000))
@@ -171,7 +171,7 @@ def test_a_checkpoint_is_written_again_in_its_place(folder):
 
 
 @pytest.mark.parametrize(("keep", "left"), [(None, [10, 20, 30, 40]), (1, [40]), (2, [30, 40]), (9, [10, 20, 30, 40])])
-def test_so_many_are_kept(tmp_path, keep, left):
+def test_the_configured_number_is_kept(tmp_path, keep, left):
     folder = CheckpointFolder(tmp_path, keep)
     for iteration in (10, 20, 30, 40):
         save(folder, iteration)
@@ -243,7 +243,7 @@ def test_a_user_chooses_another_by_its_number(folder, text):
     assert folder.latest() == 10
 
 
-def test_every_flipped_bit_of_the_name_is_an_error(folder):
+def test_every_flipped_bit_of_the_latest_file_is_an_error(folder):
     """Else 10 might become 20, which is there."""
     for iteration in (10, 20, 11, 30):
         save(folder, iteration)
@@ -257,7 +257,7 @@ def test_every_flipped_bit_of_the_name_is_an_error(folder):
 
 
 @pytest.mark.parametrize("text", ["", "release", "-3", "1.5", "20 30", "\N{SUPERSCRIPT TWO}"])
-def test_a_name_that_is_no_iteration_is_an_error(folder, text):
+def test_a_latest_file_without_an_iteration_is_an_error(folder, text):
     save(folder, 10)
     save(folder, 20)
     (folder.path / LATEST).write_text(text)
@@ -265,7 +265,7 @@ def test_a_name_that_is_no_iteration_is_an_error(folder, text):
         folder.latest()
 
 
-def test_a_name_whose_folder_is_gone_is_an_error(folder):
+def test_a_latest_file_that_names_a_missing_folder_is_an_error(folder):
     save(folder, 10)
     save(folder, 20)
     shutil.rmtree(folder.directory(20))

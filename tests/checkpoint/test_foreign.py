@@ -1,4 +1,4 @@
-"""Checkpoints of other programs are called by their names."""
+"""Checkpoints of other programs are recognized."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_folder_is_recognized_by_its_files(tmp_path, file, name):
     assert foreign_checkpoint(tmp_path) == f"{name} ({file}), which this version cannot read"
 
 
-def test_ours_are_not_foreign(tmp_path):
+def test_our_own_checkpoints_are_not_foreign(tmp_path):
     save = CheckpointFolder(tmp_path).save
     save(10, lambda directory: (directory / "common.pt").touch(), is_main=True, barrier=lambda: None)
     assert foreign_checkpoint(tmp_path) is None
@@ -34,7 +34,7 @@ def test_ours_are_not_foreign(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["release", "", "5000"])
-def test_a_name_without_checkpoints_says_what_the_folder_holds(tmp_path, text):
+def test_the_error_without_checkpoints_says_what_the_folder_holds(tmp_path, text):
     (tmp_path / LATEST).write_text(text)
     with pytest.raises(CheckpointError, match=r"\nThe folder holds no checkpoint \(iter_\*\); name another\.$"):
         CheckpointFolder(tmp_path).latest()

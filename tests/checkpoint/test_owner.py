@@ -31,7 +31,7 @@ def run(tmp_path, name):
 
 
 def train(recipe, run_dir, *iterations, resume=False):
-    """Do what a run does to the folder that it saves into."""
+    """Claim the folder and save into it, as a run does."""
     require_own(recipe, run_dir, resume=resume)
     claim(recipe, run_dir, resume=resume)
     folder = CheckpointFolder(type(run_dir)(recipe.checkpoint.save), recipe.checkpoint.keep)
@@ -92,7 +92,8 @@ def test_a_run_that_loads_and_saves_in_one_folder_becomes_its_owner(recipe, shar
     both = recipe(f"checkpoint.load={shared}")
     train(both, run(tmp_path, "second"), 20)
     train(both, run(tmp_path, "third"), 30)
-    assert "(" + str(tmp_path / "third") + ")" in refused(recipe(), first, resume=True)  # it would lose the others'
+    # resumed, the first run would remove the others' checkpoints
+    assert "(" + str(tmp_path / "third") + ")" in refused(recipe(), first, resume=True)
 
 
 def test_finetuning_into_the_loaded_folder_is_refused(recipe, shared, tmp_path):

@@ -1,4 +1,4 @@
-"""What a run is told to start from is looked at before anything of it is read."""
+"""`checkpoint.load` is checked before anything of it is read."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def refusal(path, own=None):
     return str(error.value)
 
 
-def test_a_complete_checkpoint_will_do(folder):
+def test_a_complete_checkpoint_is_accepted(folder):
     require_start(folder(*COMPLETE), None)
 
 
@@ -41,7 +41,7 @@ def test_megatrons_own_folder_is_known_by_the_checkpoint_that_its_tracker_names(
     assert "iter_0000005 is a checkpoint of Megatron-LM in its old format" in refusal(folder(*OF_MEGATRON))
 
 
-def test_one_without_its_files_says_which(folder):
+def test_an_incomplete_checkpoint_names_the_missing_files(folder):
     refused = refusal(folder(*COMPLETE[1:]))
     assert "iter_0000005 is not a complete checkpoint: metadata.json is missing." in refused
     assert f"write another iteration into {folder() / LATEST}." in refused

@@ -39,7 +39,7 @@ def damaged(saved, tmp_path):
 
 
 def refusal(directory, *overrides, weights_only=False):
-    """Return the message with which a checkpoint is refused; to one of damage, what to do is added by the caller."""
+    """Return the message with which a checkpoint is refused; for damage, the caller adds the advice."""
     with tiny.engine_of(tiny.tiny(*SMALL, *overrides)) as engine, pytest.raises(CheckpointError) as caught:
         storage.load(engine, directory, weights_only=weights_only)
     message = str(caught.value)
@@ -51,7 +51,7 @@ def refusal(directory, *overrides, weights_only=False):
 
 
 def sign(directory):
-    """Write checksums of what is there now, as somebody who means harm would."""
+    """Write matching checksums, as an attacker would."""
     (directory / checksums.FILE).unlink(missing_ok=True)
     checksums.write(directory, {})
 
@@ -61,7 +61,7 @@ def sign(directory):
     [(), ZERO1, FP16, (*FP16, *ZERO1), ("precision.dtype=bf16",), ("precision.dtype=bf16", *ZERO1)],
     ids=["fp32", "fp32-zero1", "fp16", "fp16-zero1", "bf16", "bf16-zero1"],
 )
-def test_a_run_that_stopped_goes_on_bit_for_bit(overrides, tmp_path):
+def test_a_stopped_run_resumes_bit_for_bit(overrides, tmp_path):
     recipe = tiny.tiny(*SMALL, *DROPOUT, *overrides)
     with tiny.engine_of(recipe) as engine:
         tiny.train(engine, 0, 3)
@@ -78,7 +78,7 @@ def test_a_run_that_stopped_goes_on_bit_for_bit(overrides, tmp_path):
 
 
 @pytest.mark.parametrize("overrides", [(), ZERO1, STAGE[2]], ids=["", "zero1", "deepspeed"])
-def test_a_run_that_stopped_before_its_first_update_goes_on_bit_for_bit(overrides, tmp_path):
+def test_a_run_stopped_before_its_first_update_resumes_bit_for_bit(overrides, tmp_path):
     """The first steps in fp16 overflow and are skipped, so that no Adam has moments when the run stops."""
     scale = ("precision.initial_loss_scale=17179869184", "precision.hysteresis=1")
     recipe = tiny.tiny(*SMALL, *DROPOUT, "precision.dtype=fp16", *scale, *overrides)
@@ -93,7 +93,7 @@ def test_a_run_that_stopped_before_its_first_update_goes_on_bit_for_bit(override
 
 
 def told(engine, iteration):
-    """Take a step, and return what can be seen of it."""
+    """Take a step, and return its observable results."""
     step = tiny.take_step(engine, iteration)
     norm = None if step.skipped else step.grad_norm.item()
     return repr(step.loss.item()), norm, step.skipped, engine.loss_scale, engine.parameters_norm().item()
@@ -154,7 +154,7 @@ def test_weights_alone_start_a_new_run(saved, overrides):
         storage.load(engine, saved, weights_only=True)
         assert engine.parameters_norm().item() == pytest.approx(weights, rel=1e-3 if overrides else 0)
         assert engine.learning_rate == 0.0  # the warm-up begins
-        tiny.train(engine, 0, 1)  # at a rate of zero: main weights that were not loaded would show now
+        tiny.train(engine, 0, 1)  # with a learning rate of zero, main weights that were not loaded would show
         assert engine.parameters_norm().item() == pytest.approx(weights, rel=1e-3 if overrides else 0)
 
 
@@ -190,7 +190,7 @@ def test_another_model_is_refused(saved, override, named, weights_only):
         ("data.eod_mask_loss=true", "data.eod_mask_loss: True from here on; it was False"),
     ],
 )
-def test_another_setting_of_the_training_is_told_and_taken(saved, override, notice):
+def test_another_setting_of_the_training_is_reported_and_used(saved, override, notice):
     with tiny.engine_of(tiny.tiny(*SMALL, override)) as engine:
         assert storage.load(engine, saved, weights_only=False).notices == [notice]
 
@@ -252,7 +252,7 @@ def spoil(path, damage):
 
 @pytest.fixture
 def earlier(damaged):
-    """A checkpoint of before there were checksums."""
+    """A checkpoint of a version without checksums."""
     (damaged / checksums.FILE).unlink()
     torch.save(torch.load(damaged / "common.pt", weights_only=False) | {"format": 2}, damaged / "common.pt")
     return damaged
@@ -290,7 +290,7 @@ class Trap:
 
 @pytest.fixture
 def trap(tmp_path):
-    """A trap that must not have been sprung in the end."""
+    """A trap: its file must not exist after the test."""
     yield Trap(tmp_path / "sprung")
     assert not (tmp_path / "sprung").exists()
 
@@ -304,7 +304,7 @@ def test_common_state_runs_no_code(damaged, trap):
 def test_an_index_runs_no_code(damaged, trap):
     (damaged / ".metadata").write_bytes(pickle.dumps(trap))
     sign(damaged)
-    assert ".metadata holds pathlib.Path.touch, which is no part of an index" in refusal(damaged)
+    assert ".metadata holds pathlib.Path.touch, which is not part of an index" in refusal(damaged)
 
 
 def test_an_index_reaches_nothing_through_torchs_modules(damaged, trap):

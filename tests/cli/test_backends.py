@@ -1,4 +1,4 @@
-"""`pretrain backends`: everything that is installed, whatever its state."""
+"""`pretrain backends`: everything that is installed, usable or not."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_kernel_plugins_are_listed_with_their_operations(site):
     assert "sad kernels-sad 2.0 failed to import: ZeroDivisionError: division by zero" in text
 
 
-def test_a_misspelt_entry_point_group_is_told(site):
+def test_a_misspelt_entry_point_group_is_reported(site):
     site.install("kernels-lost", "1.0", "pretrain.plugin", lost="lost_plugin")
     output = " ".join(CliRunner().invoke(command).output.split())
     assert (

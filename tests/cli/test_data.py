@@ -165,7 +165,7 @@ class TestProgress:
         assert "10 documents" in shown
         assert f"{corpus.stat().st_size}/{corpus.stat().st_size} bytes" in shown
 
-    def test_a_log_gets_a_line_now_and_then(self, pretrain, corpus, monkeypatch):
+    def test_a_log_gets_a_progress_line_at_intervals(self, pretrain, corpus, monkeypatch):
         monkeypatch.setattr("pretrain.cli.data_progress._LINE_EVERY", 0.0)
         code, _, errors = build(pretrain, corpus, "--tokenizer-type", "bytes")
         assert (code, len(errors.splitlines())) == (0, 1)
@@ -195,14 +195,14 @@ class TestBuildOptions:
             whole = corpus.with_name(f"out_text_document{suffix}").read_bytes()
             assert corpus.with_name(f"m{suffix}").read_bytes() == whole
 
-    def test_bad_lines_are_counted_and_the_first_is_shown(self, pretrain, corpus):
+    def test_malformed_lines_are_counted_and_the_first_is_shown(self, pretrain, corpus):
         with corpus.open("a") as stream:
             stream.write('oops\n{"text": 7}\n')
         code, output, _ = build(pretrain, corpus, "--tokenizer-type", "bytes", "--on-error", "skip")
         assert (code, "10 documents" in output) == (0, True)
         assert f"left out: 2 malformed; the first is {corpus}:11: not JSON" in output
 
-    def test_cleaning_says_what_it_left_out(self, pretrain, corpus):
+    def test_cleaning_reports_what_it_dropped(self, pretrain, corpus):
         with corpus.open("a") as stream:
             stream.write('{"text": "document 1"}\n{"text": "a"}\n')
         options = ("--tokenizer-type", "bytes", "--drop-duplicates", "--min-length", "2", "--clean")

@@ -1,4 +1,4 @@
-"""The frame around all commands: which one is called, and what a user sees of errors."""
+"""Dispatch of commands, and errors as a user sees them."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_its_traceback_is_shown_on_demand(call, monkeypatch):
     assert err.endswith("pretrain.errors.RecipeError: what\nallowed\n")
 
 
-def test_an_interrupt_is_no_error_of_the_program(call):
+def test_an_interrupt_is_not_a_bug(call):
     code, out, err = call("explain", "interrupt")
     assert (code, out, err.strip()) == (130, "", "")
 
@@ -155,7 +155,7 @@ def test_help_imports_nothing_heavy():
 
 
 def test_a_device_library_that_cannot_be_loaded_breaks_nothing_but_its_own_backend(tmp_path):
-    """torch imports all of them when it is imported itself, unless it is told not to."""
+    """torch imports all of them when it is imported, unless TORCH_DEVICE_BACKEND_AUTOLOAD is 0."""
     metadata = tmp_path / "broken-1.0.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")

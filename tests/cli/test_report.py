@@ -31,7 +31,7 @@ def test_the_report_of_several_runs_lies_here_or_where_wanted(runs, capsys):
     assert (runs / "report.html").read_text() == (runs / "deep/both.html").read_text()
 
 
-def test_what_is_no_run_is_an_error(runs, capsys):
+def test_a_directory_without_a_run_is_an_error(runs, capsys):
     code, out, err = call(capsys, "c")
     assert (code, out) == (2, "")
     assert err.startswith("c is not a directory.\n")

@@ -1,4 +1,4 @@
-"""`pretrain run`: everything up to the first line of the training, which is played here."""
+"""`pretrain run`: everything up to the training, which is faked here."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TORCHRUN = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "l
 
 @pytest.fixture(autouse=True)
 def workplace(tmp_path, monkeypatch, site):
-    """A working directory with a recipe, where one device is there and nobody started ranks."""
+    """A working directory with a recipe, with one device, outside of any launcher."""
     site.backend("fake")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tiny.yml").write_text(RECIPE)
@@ -262,7 +262,7 @@ def test_a_number_of_ranks_that_was_asked_for_is_taken_or_refused(call, site):
     assert (code, "train.global_batch_size 4 is not a multiple of train.micro_batch_size 1 x data" in err) == (2, True)
 
 
-def test_where_no_number_of_devices_fits_all_of_them_are_said_not_to(call, site):
+def test_if_no_number_of_devices_fits_the_error_counts_all_of_them(call, site):
     site.backend("eight", EIGHT)
     code, _, err = call("--backend", "eight", "--set", "parallel.tensor_model_parallel_size=16", *WIDE)
     assert (code, "8 ranks cannot hold tensor_model_parallel_size 16" in err) == (2, True)
@@ -290,7 +290,7 @@ def test_a_device_that_is_not_there_is_an_error(call, site, trainings):
     assert trainings.calls == []
 
 
-def test_the_failure_of_a_rank_that_the_user_can_mend_is_shown_as_any_other(call, monkeypatch):
+def test_a_user_error_of_a_rank_is_shown_as_a_user_error(call, monkeypatch):
     failure = Failure(rank=1, when=0.0, exit_code=2, text="bad data\nFix it.")
     monkeypatch.setattr("pretrain.launch.start.run_ranks", lambda job, worlds, rendezvous=None: failure)
     assert call("--nproc", "2") == (2, "", "rank 1: bad data\nFix it.\n")
@@ -334,7 +334,7 @@ def test_flags_of_other_programs_are_answered_all_at_once(call):
     ]
 
 
-def test_the_recipe_behind_the_flags_is_no_value_of_theirs(capsys):
+def test_a_recipe_after_the_flags_is_not_taken_as_their_value(capsys):
     with pytest.raises(SystemExit):
         main(["run", "--lr", "1e-4", "--save-interval", "5", "tiny.yml"])
     err = capsys.readouterr().err
@@ -342,7 +342,7 @@ def test_the_recipe_behind_the_flags_is_no_value_of_theirs(capsys):
     assert "--save-interval: here it is --set checkpoint.save_interval=5." in err.splitlines()
 
 
-def test_several_nodes_need_a_meeting_point(call):
+def test_several_nodes_need_a_rendezvous(call):
     assert "--rdzv HOST:PORT" in call("--nnodes", "2")[2]
     assert "no effect on one node" in call("--rdzv", "a:1")[2]
 

@@ -36,7 +36,7 @@ def describe(command: click.Command, path: str) -> Iterator[str]:
             yield from describe(inner, f"{path} {name}")
 
 
-def test_commands_and_options_are_those_that_were_agreed_on():
+def test_commands_and_options_are_frozen():
     assert "\n".join(describe(commands, "pretrain")) + "\n" == FROZEN.read_text(encoding="utf-8")
 
 

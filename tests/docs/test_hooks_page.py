@@ -1,4 +1,4 @@
-"""docs/hooks.md says what the code says, for every hook."""
+"""docs/hooks.md agrees with the code, for every hook."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/recipes.md and the JSON Schema say what the code does."""
+"""docs/recipes.md and the JSON Schema agree with the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the DeepSpeed engine cannot do is said in two lines before anything starts, with what to do instead."""
+"""Unsupported settings of the DeepSpeed engine are errors of two lines before anything starts, with a remedy."""
 
 import json
 

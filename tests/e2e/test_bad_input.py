@@ -1,4 +1,4 @@
-"""A user's mistake: two or three lines, exit code 2, nothing half-written."""
+"""User errors: two or three lines, exit code 2, no partial files."""
 
 import shutil
 from importlib.metadata import version

@@ -1,4 +1,4 @@
-"""A run on the DeepSpeed engine is stopped, killed, resumed and changes its engine, and its curve goes on."""
+"""A run on the DeepSpeed engine is stopped, killed, resumed and changes its engine, and its loss curve continues."""
 
 import os
 import re

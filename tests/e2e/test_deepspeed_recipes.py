@@ -54,7 +54,7 @@ def test_tiny_rampup_has_the_same_metrics_on_both_engines_through_overflows_and_
     theirs, _ = train("tiny-rampup", "megatron", *settings, "engine.name=megatron")
     for key in ("iteration", "consumed_samples", "global_batch_size", "skipped_iterations", "loss_scale"):
         assert [record[key] for record in ours] == [record[key] for record in theirs], key
-    # A weight that is rounded to the next fp16 number, of a thousandth, is seen in the norm.
+    # Rounding a weight to another fp16 number (a thousandth) shows in the norm.
     for key, rel in (("lm_loss", 1e-5), ("grad_norm", 1e-3), ("learning_rate", 0)):
         taken = [[record[key] for record in records if not record["skipped_iterations"]] for records in (ours, theirs)]
         assert taken[0] == pytest.approx(taken[1], rel=rel), key

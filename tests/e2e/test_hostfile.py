@@ -32,7 +32,7 @@ def hostfile(tmp_path, monkeypatch):
 @pytest.mark.ranks
 def test_a_run_on_two_hosts_stops_and_goes_on_as_one_that_starts_its_own_ranks(hostfile, text_tokens, tmp_path):
     own, hosted = tmp_path / "own", tmp_path / "hosted"
-    longer = ("train.train_iters=2000", "checkpoint.save_interval=10000")  # an order takes a second to be seen
+    longer = ("train.train_iters=2000", "checkpoint.save_interval=10000")  # the nodes poll once a second
     arguments = [*tiny(text_tokens, hosted, *longer), "--hostfile", hostfile]
     assert kill_after(arguments, hosted, iteration=3, number=signal.SIGINT) == 0
     stopped = latest(hosted)

@@ -1,4 +1,4 @@
-"""`data.index: native`: a run that stops goes on unchanged, and its blend may change."""
+"""`data.index: native`: a stopped run continues unchanged, and its blend may change."""
 
 from __future__ import annotations
 

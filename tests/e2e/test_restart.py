@@ -1,4 +1,4 @@
-"""torchrun starts the ranks again after a failure, with the same command: the run goes on."""
+"""torchrun starts the ranks again after a failure, with the same command: the run continues."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""One run: what it leaves behind, and that stopping and resuming changes nothing."""
+"""One run: its files, and that stopping and resuming changes nothing."""
 
 import json
 import os
@@ -91,7 +91,7 @@ def test_a_killed_run_resumes_from_its_last_checkpoint(whole_run, text_tokens, t
     assert numbers(killed) == numbers(run_dir)
 
 
-def test_sigterm_saves_and_leaves_with_success(whole_run, text_tokens, tmp_path):
+def test_sigterm_saves_and_exits_with_success(whole_run, text_tokens, tmp_path):
     run_dir, _ = whole_run
     stopped = tmp_path / "stopped"
     code = kill_after(tiny(text_tokens, stopped), stopped, iteration=6, number=signal.SIGTERM)

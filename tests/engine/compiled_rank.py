@@ -1,4 +1,4 @@
-"""`engine.ranks` with layers that are cut as for the compiler, and then run by torch itself, which takes seconds."""
+"""`engine.ranks` with layers that are traced as for the compiler and then run eagerly, which takes seconds."""
 
 from __future__ import annotations
 

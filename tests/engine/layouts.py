@@ -1,4 +1,4 @@
-"""Every way to lay the tiny GPT over two and four ranks that must train as one process does."""
+"""Layouts of the tiny GPT on two and four ranks, which must train as one process does."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def test_the_real_compiler_gives_the_same_numbers(model):
 
 
 def test_one_layer_is_compiled_for_all(monkeypatch):
-    """torch compiles a function at most eight times, and then leaves it alone without a word."""
+    """torch compiles a function at most eight times, and then silently runs it uncompiled."""
     monkeypatch.setattr(compiled, "BACKEND", "eager")
 
     def graphs(layers):
@@ -55,7 +55,7 @@ def test_one_layer_is_compiled_for_all(monkeypatch):
     assert 0 < graphs(2) == graphs(12)
 
 
-def test_a_checkpoint_does_not_know_of_it(monkeypatch):
+def test_a_checkpoint_does_not_depend_on_compilation(monkeypatch):
     monkeypatch.setattr(compiled, "BACKEND", "eager")
 
     def names(*overrides):

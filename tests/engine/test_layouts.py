@@ -1,4 +1,4 @@
-"""One recipe gives one loss curve, however it is laid over the ranks; a checkpoint goes on at any other layout."""
+"""One recipe gives one loss curve, in every layout; a checkpoint resumes in any other layout."""
 
 from __future__ import annotations
 
@@ -37,5 +37,5 @@ def test_four_ranks_train_as_one(name, four_ranks):
 
 
 @pytest.mark.parametrize("name", ONE_RANK)
-def test_a_checkpoint_of_two_ranks_goes_on_in_one(name, folder, two_ranks):
+def test_a_checkpoint_of_two_ranks_resumes_on_one(name, folder, two_ranks):
     check(tiny.run(ONE_RANK[name], folder), ONE_RANK[name])

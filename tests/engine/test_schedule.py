@@ -135,7 +135,7 @@ class TestRestored:
             ("min_lr=1e-5", "schedule.min_lr 1e-05 (checkpoint: 0.0)"),
         ],
     )
-    def test_other_values_are_an_error_where_nobody_wins(self, saved, override, named):
+    def test_differing_values_are_an_error_unless_the_recipe_chooses(self, saved, override, named):
         with pytest.raises(CheckpointError) as caught:
             self.restore(saved, "lr_decay_style=linear", "lr_warmup_iters=4", override)
         first, second = str(caught.value).splitlines()

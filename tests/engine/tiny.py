@@ -1,4 +1,4 @@
-"""A tiny GPT on the megatron engine with the cpu backend's kernels, and text that is the same at every layout."""
+"""A tiny GPT on the megatron engine with the cpu backend's kernels, and the same text in every layout."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def micro_batches(recipe: Recipe, iteration: int) -> Iterator[dict[str, torch.Te
 
 
 def take_step(engine: MegatronEngine, iteration: int) -> Step:
-    """Train one iteration and move the schedule on, as the loop does."""
+    """Train one iteration and advance the schedule, as the loop does."""
     batches = micro_batches(engine.recipe, iteration) if engine.reads_data else None
     step = engine.train_step(batches, num_microbatches(engine.recipe))
     if not step.skipped:
@@ -153,13 +153,13 @@ def run(case: Case, folder: Path) -> dict[str, object]:
 
 
 def save(engine: MegatronEngine, directory: Path, iteration: int) -> None:
-    """Save into a folder that is made for it; megatron-core finds no fault with what the ranks give it."""
+    """Save into a folder that is made for it; megatron-core validates what the ranks give it."""
     if dist.get_rank() == 0:
         directory.mkdir(parents=True)
     dist.barrier()
     progress = {"iteration": iteration, "consumed_samples": 8 * iteration, "skipped_iterations": 0}
     if dist.get_rank():
-        progress["blend"] = None  # as ranks that read no data know less
+        progress["blend"] = None  # ranks that read no data lack parts of it
     with _no_warnings_of("megatron.core.dist_checkpointing"):
         storage.save(engine, directory, progress)
 

@@ -1,4 +1,4 @@
-"""`subprocess.Popen` whose Python processes are forked: each is spared the three seconds that the imports take.
+"""`subprocess.Popen` whose Python processes are forked: each saves the three seconds of the imports.
 
 A process started so is a child of the process that asked, with its own environment, folder, streams and session, as
 any other; its command is read as the interpreter would read it. What it starts by `subprocess` is forked as well.
@@ -145,6 +145,6 @@ def _start_server() -> socket.socket:
 
 
 def connect(server: socket.socket) -> None:
-    """Ask this server from now on."""
+    """Use this server from now on."""
     global _server  # noqa: PLW0603
     _server = server

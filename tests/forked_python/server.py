@@ -45,7 +45,7 @@ def load() -> None:
 
 
 def serve(connection: socket.socket) -> client.Job:
-    """Fork a process for each request, until nobody asks any more; in each of these, return what it has to run."""
+    """Fork a process for each request, until the last client closes; in each of these, return what it has to run."""
     while True:
         message, streams, _, _ = socket.recv_fds(connection, 1_000_000, _STREAMS)
         if not message:
@@ -76,7 +76,7 @@ def serve(connection: socket.socket) -> client.Job:
 
 
 def _fork(connection: socket.socket) -> bool:
-    """Fork a child of whoever asked, and tell its id. Return True in the child, and False here."""
+    """Fork a child of the requesting process, and send its id. Return True in the child, and False here."""
     waits, goes = os.pipe()
     told, tells = os.pipe()
     between = os.fork()
@@ -112,7 +112,7 @@ def _take(streams: list[int]) -> None:
 
 
 def run(job: client.Job) -> None:
-    """Do what the interpreter does with such a command."""
+    """Run the command as the interpreter does."""
     os.environ.clear()
     os.environ.update(job.environment)
     np.random.seed(None)  # torch's and Python's are given; a forked numpy would draw the same numbers in every rank

@@ -1,4 +1,4 @@
-"""A forked process is what a started one is."""
+"""A forked process behaves as a started one."""
 
 import json
 import signal

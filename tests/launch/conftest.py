@@ -25,7 +25,7 @@ optimizer: {lr: 0.001}
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch):
-    """Lets rank processes import fake_training; nobody else started this process as a rank."""
+    """Lets rank processes import fake_training; no other program started this process as a rank."""
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -57,7 +57,7 @@ def job(recipe_file, tmp_path):
 
 @pytest.fixture
 def programs(tmp_path, monkeypatch):
-    """Fakes of all launchers on the PATH; returns what each was called with. Nodes meet on a port that is free."""
+    """Fakes of all launchers on the PATH; returns what each was called with. The rendezvous is on a free port."""
     folder, calls = tmp_path / "bin", tmp_path / "calls"
     folder.mkdir()
     calls.mkdir()

@@ -34,7 +34,7 @@ def run(commands, environments):
 
 
 def options(arguments, values):
-    """Split options from the command; `values` says how many words follow an option, where it is not none."""
+    """Split options from the command; `values`: number of words that follow an option, if any."""
     found = {}
     while arguments and arguments[0].startswith("-"):
         name, *arguments = arguments
@@ -76,7 +76,7 @@ def mpirun(arguments):
 
 
 def srun(arguments):
-    """Start one task on each host, in the alphabetical order of names, whatever the order of --nodelist."""
+    """Start one task on each host, in alphabetical order, not in that of --nodelist."""
     found, command = options(arguments, {})
     hosts = sorted(found["--nodelist"].split(","))
     size = len(hosts)

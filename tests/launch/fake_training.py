@@ -15,8 +15,8 @@ OTHERS = ("OMP_NUM_THREADS", "DS_ACCELERATOR")
 
 
 def report(recipe, *, backend_name, run_dir, resume, world):
-    """Write down what a rank was told."""
-    told = {
+    """Write the arguments and the environment of a rank to a file."""
+    seen = {
         "layers": recipe.model.num_layers,
         "backend": backend_name,
         "resume": resume,
@@ -27,7 +27,7 @@ def report(recipe, *, backend_name, run_dir, resume, world):
         "run_dir": str(run_dir),
     }
     run_dir.mkdir(parents=True, exist_ok=True)
-    (run_dir / f"{world.rank}.json").write_text(json.dumps(told))
+    (run_dir / f"{world.rank}.json").write_text(json.dumps(seen))
 
 
 def rank_1_misses_data(recipe, *, run_dir, world, **_):
@@ -36,7 +36,7 @@ def rank_1_misses_data(recipe, *, run_dir, world, **_):
 
 
 def all_miss_data(recipe, *, run_dir, world, **_):
-    """Rank 0 first: as soon as one rank has failed, the others may be ended before they can say why."""
+    """Fail on rank 0 first: after the first failure the others may be ended before they report theirs."""
     (run_dir / f"{world.rank}.pid").write_text(str(os.getpid()))
     pids_of_ranks(run_dir, world.world_size)
     wait_for(lambda: world.rank == 0 or _has_failed(0, run_dir), "rank 0 to fail")
@@ -49,20 +49,20 @@ def rank_1_crashes(recipe, *, run_dir, world, **_):
 
 
 class _InterruptedError(RuntimeError):
-    """While somebody asks what it says, the process is told to end."""
+    """Interrupt the process while the message is read."""
 
     def __str__(self):
         signal.raise_signal(signal.SIGINT)
-        return "said"
+        return "message"
 
 
-def all_are_interrupted_while_they_say_why(recipe, **_):
+def all_are_interrupted_while_reporting(recipe, **_):
     signal.signal(signal.SIGINT, signal.default_int_handler)
     raise _InterruptedError
 
 
 def _has_failed(rank, run_dir):
-    """Look where the launcher of this node looks."""
+    """Say whether the failure file of the rank exists."""
     return Path(os.environ["PRETRAIN_FAILURE_FILE"]).with_name(f"{rank}.json").exists()
 
 
@@ -71,13 +71,13 @@ def rank_1_is_killed(recipe, *, run_dir, world, **_):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def rank_1_leaves_without_a_word(recipe, *, run_dir, world, **_):
+def rank_1_exits_without_output(recipe, *, run_dir, world, **_):
     _train_as_two(run_dir, world)
     os._exit(7)
 
 
 def _train_as_two(run_dir, world):
-    """Return on rank 1 as soon as rank 0 trains: one that is still starting says nothing when it is ended."""
+    """Return on rank 1 as soon as rank 0 trains: a rank that is still starting reports nothing when it is ended."""
     (run_dir / f"{world.rank}.pid").write_text(str(os.getpid()))
     if world.rank == 0:
         time.sleep(600)
@@ -96,7 +96,7 @@ def rank_1_dies_in_a_collective(recipe, *, world, **_):
 
 
 def sum_of_ranks(recipe, *, run_dir, world, **_):
-    """What a real training starts with: a process group over env://."""
+    """Sum the ranks over a process group of env://, as a real training makes it."""
     import torch
     import torch.distributed as dist
 
@@ -107,8 +107,8 @@ def sum_of_ranks(recipe, *, run_dir, world, **_):
     (Path(run_dir) / f"{world.rank}.sum").write_text(str(total.item()))
 
 
-def until_told(recipe, *, run_dir, world, **_):
-    """Train until a signal asks to save and leave; count how often it does."""
+def until_signalled(recipe, *, run_dir, world, **_):
+    """Train until a signal; write all signals to a file."""
     signals = []
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, _: signals.append(number))
@@ -119,8 +119,8 @@ def until_told(recipe, *, run_dir, world, **_):
     (run_dir / f"{world.rank}.signals").write_text(json.dumps([signal.Signals(number).name for number in signals]))
 
 
-def deaf(recipe, *, run_dir, world, **_):
-    """Never leave, whatever is asked."""
+def ignoring_signals(recipe, *, run_dir, world, **_):
+    """Ignore signals, but note them in a file."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: (run_dir / f"{world.rank}.heard").touch())
     (run_dir / f"{world.rank}.pid").write_text(str(os.getpid()))
@@ -129,15 +129,15 @@ def deaf(recipe, *, run_dir, world, **_):
 
 
 def importing(recipe, *, run_dir, world, **_):
-    """Do what takes time before a training looks at signals."""
+    """Sleep before the signal handlers of a training are set."""
     (run_dir / f"{world.rank}.pid").write_text(str(os.getpid()))
     time.sleep(60)
 
 
-def until_rank_0_is_told(recipe, *, run_dir, world, **_):
-    """Train until rank 0 is asked to save and leave; the others follow it, as by the vote of a real training."""
+def until_rank_0_is_signalled(recipe, *, run_dir, world, **_):
+    """Train until rank 0 gets a signal; the others stop with it, as by the vote of a real training."""
     if world.rank == 0:
-        until_told(recipe, run_dir=run_dir, world=world)
+        until_signalled(recipe, run_dir=run_dir, world=world)
     else:
         while not (run_dir / "0.signals").exists():
             time.sleep(0.02)

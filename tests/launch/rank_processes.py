@@ -1,4 +1,4 @@
-"""Looking at rank processes from outside."""
+"""Observation of rank processes from outside."""
 
 import time
 from pathlib import Path
@@ -19,7 +19,7 @@ def wait_for(condition, what, seconds=300):
 
 
 def alive(pid):
-    """Say whether a process runs; one that has ended but was not collected does not."""
+    """Say whether a process runs; a zombie does not."""
     try:
         return state(pid) != "Z"
     except FileNotFoundError:
@@ -27,5 +27,5 @@ def alive(pid):
 
 
 def state(pid):
-    """Return the letter of /proc for what a process does."""
+    """Return the state letter of /proc of a process."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]

@@ -56,7 +56,7 @@ def test_a_crash_of_one_rank_shows_its_traceback_alone(launcher):
 @on_hosts
 @pytest.mark.parametrize(
     ("train", "words"),
-    [("rank_1_is_killed", "killed by SIGKILL"), ("rank_1_leaves_without_a_word", "ended with exit code 7")],
+    [("rank_1_is_killed", "killed by SIGKILL"), ("rank_1_exits_without_output", "ended with exit code 7")],
 )
 def test_a_rank_that_dies_without_a_report_is_named(launcher, train, words):
     code, errors = ended(launcher(train, 11))
@@ -80,7 +80,7 @@ def test_what_rank_0_refuses_is_the_reason_on_all_nodes(launcher, recipe_file):
     ("sent", "received"), [(signal.SIGINT, "SIGINT"), (signal.SIGHUP, "SIGTERM")], ids=["SIGINT", "SIGHUP"]
 )
 def test_a_signal_reaches_every_rank_once_and_the_launcher_waits_for_all(launcher, tmp_path, sent, received):
-    process = launcher("until_told", 11)
+    process = launcher("until_signalled", 11)
     pids_of_ranks(tmp_path / "run")
     process.send_signal(sent)
     assert ended(process) == (0, "")
@@ -88,8 +88,8 @@ def test_a_signal_reaches_every_rank_once_and_the_launcher_waits_for_all(launche
 
 
 @on_hosts
-def test_a_second_signal_kills_ranks_that_do_not_leave(launcher, tmp_path):
-    process = launcher("deaf", 11)
+def test_a_second_signal_kills_ranks_that_do_not_exit(launcher, tmp_path):
+    process = launcher("ignoring_signals", 11)
     pids = pids_of_ranks(tmp_path / "run")
     process.send_signal(signal.SIGINT)
     for rank in range(2):
@@ -102,7 +102,7 @@ def test_a_second_signal_kills_ranks_that_do_not_leave(launcher, tmp_path):
 
 
 @on_hosts
-def test_ranks_that_do_not_handle_signals_yet_end_without_noise(launcher, tmp_path):
+def test_ranks_that_do_not_handle_signals_yet_end_without_output(launcher, tmp_path):
     process = launcher("importing", 1)  # a single host has a rendezvous with the launcher too
     pids_of_ranks(tmp_path / "run", 1)
     process.send_signal(signal.SIGTERM)

@@ -81,16 +81,16 @@ def test_a_crash_of_one_rank_shows_its_traceback_and_ends_the_others(job):
     assert not any(alive(pid) for pid in pids_of_ranks(crashing.run_dir))
 
 
-def test_ranks_that_are_told_to_end_while_they_say_why_they_failed_print_nothing(job, capfd):
-    assert run_ranks(job("all_are_interrupted_while_they_say_why"), worlds(2)).interrupted
+def test_ranks_that_are_stopped_while_they_report_a_failure_print_nothing(job, capfd):
+    assert run_ranks(job("all_are_interrupted_while_reporting"), worlds(2)).interrupted
     assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize(
     ("train", "words"),
-    [("rank_1_is_killed", "killed by SIGKILL"), ("rank_1_leaves_without_a_word", "ended with exit code 7")],
+    [("rank_1_is_killed", "killed by SIGKILL"), ("rank_1_exits_without_output", "ended with exit code 7")],
 )
-def test_a_rank_that_dies_without_a_word_is_named(job, train, words):
+def test_a_rank_that_dies_without_output_is_named(job, train, words):
     failure = run_ranks(job(train), worlds(2))
     assert failure.exit_code == CRASH
     assert "rank 1 failed" in str(failure)

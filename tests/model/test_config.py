@@ -16,7 +16,7 @@ LAYERS = "model.num_layers=8"
     ("stages", "virtual", "meets_twice"), [(2, None, False), (4, None, False), (2, 2, True), (4, 2, False)]
 )
 def test_messages_go_one_by_one_where_one_batch_would_hold_two_for_one_peer(batched, stages, virtual, meets_twice):
-    """An interleaved schedule on two stages sends on and back to the same rank, and only the order tells them apart."""
+    """An interleaved schedule on two stages sends both ways to one rank; only the order distinguishes messages."""
     sizes = [f"parallel.pipeline_model_parallel_size={stages}"]
     if virtual:
         sizes.append(f"parallel.virtual_pipeline_model_parallel_size={virtual}")

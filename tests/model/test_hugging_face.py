@@ -77,7 +77,7 @@ def test_logits_are_those_of_hugging_faces_model(config, model):
     theirs = transformers.AutoModelForCausalLM.from_config(config).eval()
     with tiny.engine_of(tiny.tiny(*SAME, *model)) as engine, torch.no_grad():
         ours = dict(engine.chunks[0].module.named_parameters())
-        for number, weight in enumerate(ours.values()):  # off their start, where biases are zero and norms one
+        for number, weight in enumerate(ours.values()):  # perturbed, because biases start at zero and norms at one
             weight.add_(torch.randn(weight.shape, generator=torch.Generator().manual_seed(number)), alpha=0.05)
         taken = {name: ours[megatrons_name(name)] for name, _ in theirs.named_parameters()}
         assert len(taken) == len(ours)

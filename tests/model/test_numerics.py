@@ -36,7 +36,7 @@ MODELS = {
 
 
 def disturb(engine):
-    """Move every weight off its start, where biases are zero and norms one; return them in float64 by name."""
+    """Perturb every weight, because biases start at zero and norms at one; return them in float64 by name."""
     generator = torch.Generator().manual_seed(11)
     named = dict(engine.chunks[0].module.named_parameters())
     with torch.no_grad():

@@ -51,7 +51,7 @@ def test_an_evaluation_is_one_line():
 
 
 @pytest.mark.parametrize("terminal", [False, True])
-def test_every_rank_but_0_is_silent(train_record, terminal):
+def test_every_rank_but_0_prints_nothing(train_record, terminal):
     def everything(console):
         console.train(train_record())
         console.evaluation(EvalRecord.of("valid", 1, 1.0))

@@ -50,7 +50,7 @@ def test_the_command_is_what_the_user_typed(monkeypatch):
     assert describe()["command"] == "pretrain recipe.yml --nproc 2"
 
 
-def test_only_variables_of_the_training_are_told_and_no_secrets():
+def test_only_variables_of_the_training_are_listed_and_no_secrets():
     environ = {
         "OMP_NUM_THREADS": "1",
         "CUDA_VISIBLE_DEVICES": "0",
@@ -86,7 +86,7 @@ def test_outside_a_repository_there_is_no_commit(repository):
     assert git_commit() is None
 
 
-def test_the_commit_tells_of_changes(repository, tmp_path):
+def test_the_commit_is_marked_if_files_have_changed(repository, tmp_path):
     (tmp_path / "file").write_text("1")
     repository("init")
     repository("add", "file")

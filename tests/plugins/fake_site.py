@@ -1,4 +1,4 @@
-"""Installed distributions that are not there: dist-info folders on sys.path, as pip would leave them."""
+"""Fake installed distributions: dist-info folders on sys.path, as pip makes them."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class FakeSite:
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeSite]:
-    """An empty site-packages folder on sys.path; its modules are forgotten after the test."""
+    """An empty site-packages folder on sys.path; its modules are unloaded after the test."""
     folder = tmp_path / "site-packages"
     folder.mkdir()
     monkeypatch.syspath_prepend(str(folder))

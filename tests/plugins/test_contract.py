@@ -100,7 +100,7 @@ def test_a_distribution_that_requires_another_pretrain_is_refused_before_its_imp
         manager.load("fake")
 
 
-def test_a_hook_of_a_later_pretrain_is_told_how_to_be_one(site):
+def test_a_hook_of_a_later_pretrain_is_an_error_with_advice(site):
     first = failure(site, "@hookimpl\ndef pretrain_mixture_of_experts(request):\n    return None\n")[0]
     assert first.endswith("This is contract 1.0: one of a later pretrain is marked @hookimpl(optionalhook=True).")
 

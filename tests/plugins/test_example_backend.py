@@ -1,4 +1,4 @@
-"""docs/writing-a-backend.md and the backend that it shows are one, and it works."""
+"""The backend in docs/writing-a-backend.md is the one of docs/example-backend, and it works."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""kernels.compile: what it stands for, and what it does not go with."""
+"""kernels.compile: its effect, and the settings that exclude it."""
 
 from __future__ import annotations
 
@@ -39,5 +39,5 @@ def test_without_it_every_kernel_is_the_recipes(make):
         (["kernels.norm=triton"], "kernels.norm: must be auto or reference with kernels.compile: layer."),
     ],
 )
-def test_what_was_not_seen_to_work_is_refused(refusal, overrides, expected):
+def test_untested_combinations_are_refused(refusal, overrides, expected):
     assert expected in refusal(LAYER, *PLAIN, *overrides)

@@ -20,7 +20,7 @@ VALUES = {
     "model.rotary_percent": 0.5,
     "parallel.pipeline_layers": [2],
 }
-"""Values of keys for which 2 will not do."""
+"""Values of keys that do not accept 2."""
 
 SWITCHES = {
     "parallel.overlap_p2p_comm",
@@ -51,7 +51,7 @@ SWITCHED_OFF = {
     "train.manual_gc_interval": ["train.manual_gc=false"],
     "logging.tensorboard_queue_size": ["logging.tensorboard=false"],
 }
-"""What makes a key idle that has an effect in the smallest recipe."""
+"""Settings under which a key of the smallest recipe has no effect."""
 
 KEYS = [(key, rule) for rule in RULES for key in rule.keys]
 
@@ -72,7 +72,7 @@ def test_an_idle_switch_may_be_given_as_off(make, key):
     assert to_yaml(make(f"{key}=false")) == to_yaml(make())
 
 
-def test_idle_defaults_are_no_mistake(make):
+def test_idle_defaults_are_allowed(make):
     assert "precision.loss_scale_window" in without_effect(make())
 
 
@@ -92,6 +92,6 @@ def test_what_an_override_leaves_without_effect_goes(smallest, file, override, g
     assert recipe == make_recipe(smallest, [override])
 
 
-def test_an_override_of_another_key_excuses_nothing(refusal, smallest):
+def test_an_override_of_another_key_does_not_drop_it(refusal, smallest):
     smallest["precision"] = {"dtype": "fp32", "loss_scale_window": 500}
     assert "precision.loss_scale_window: no effect here" in refusal("train.seed=3", data=smallest)

@@ -38,7 +38,7 @@ VALUES = {
     "offload_optimizer": {"device": "cpu"},
     "offload_param": {"device": "cpu"},
 }
-"""Values of keys for which 2 will not do."""
+"""Values of keys that do not accept 2."""
 
 DEVICES_OF = {
     "offload_optimizer": {

@@ -112,7 +112,7 @@ def test_a_key_given_twice_is_an_error(message, smallest):
     )
 
 
-def test_a_recipe_survives_the_way_to_another_process(write, smallest):
+def test_a_recipe_can_be_pickled(write, smallest):
     write(text_of(smallest))
     recipe = load_recipe("recipe.yml")
     arrived = pickle.loads(pickle.dumps(recipe))
@@ -145,7 +145,7 @@ def test_null_does_not_hide_an_unknown_key(message, smallest):
         ("", "recipe.yml: model: required. The shape of the GPT and how its weights start."),
     ],
 )
-def test_what_is_no_recipe_is_refused_in_words(message, text, expected):
+def test_a_malformed_recipe_is_refused_with_an_explanation(message, text, expected):
     refused = message(text)
     assert expected in refused
     assert len(refused.splitlines()) <= 9

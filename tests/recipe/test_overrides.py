@@ -29,14 +29,14 @@ def test_null_unsets_a_key_of_the_file(smallest):
 
 
 @pytest.mark.parametrize("override", ["model.num_layers", "=3", "model.=3", ".x=3", ""])
-def test_what_is_no_override_is_told_how_to_be_one(refusal, override):
+def test_a_malformed_override_gets_an_example(refusal, override):
     assert refusal(override) == (
         f"--set {override}: an override is section.key=value, for example --set model.num_layers=2."
     )
 
 
 @pytest.mark.parametrize("value", ["[", "2020-13-01", "!!python/name:os.system", "9" * 5000, "[" * 5000])
-def test_a_value_that_is_no_yaml_is_refused(refusal, value):
+def test_a_value_that_is_not_yaml_is_refused(refusal, value):
     refused = refusal(f"evaluation.prompt={value}")
     assert refused.startswith("--set evaluation.prompt=")
     assert ": the value is not YAML. Quote it: --set 'evaluation.prompt=\"...\"'." in refused

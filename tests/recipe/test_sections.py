@@ -114,7 +114,7 @@ def test_a_missing_width_is_reported_without_what_follows_from_it(refusal):
     ]
 
 
-def test_rope_turns_a_part_of_each_head(make):
+def test_rope_rotates_a_part_of_each_head(make):
     recipe = make("model.position_embedding_type=rope", "model.rotary_percent=0.25", "model.kv_channels=96")
     assert recipe.model.rotary_size == 24
     assert make().model.rotary_size == 0

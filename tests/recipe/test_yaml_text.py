@@ -53,7 +53,7 @@ CHOICES = {
 
 @st.composite
 def overrides(draw):
-    """Some keys with values that are possible, together or not."""
+    """Some keys with possible values, compatible or not."""
     paths = draw(st.lists(st.sampled_from(sorted(CHOICES)), unique=True))
     return {path: draw(st.sampled_from(CHOICES[path])) for path in paths}
 

@@ -1,4 +1,4 @@
-"""Importing pretrain does nothing, and what answers at once imports little."""
+"""Importing pretrain has no side effects, and fast commands import little."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ GUILTY = {
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    """What is found in a package with one module for each effect, and an innocent one."""
+    """What is found in a package with one module for each effect, and one without effects."""
     package = tmp_path_factory.mktemp("site") / "guilty"
     package.mkdir()
     (package / "__init__.py").touch()
@@ -85,7 +85,7 @@ def test_a_module_that_does_something_is_found(found, effect):
     assert found[f"guilty.module_{number:02d}"] == [effect]
 
 
-def test_an_innocent_module_is_not(found):
+def test_a_module_without_effects_is_not(found):
     assert set(found) == {f"guilty.module_{number:02d}" for number in range(len(GUILTY))}
 
 

@@ -1,4 +1,4 @@
-"""The kernel table in the README is one that the run beside it can have.
+"""The kernel table in the README is possible for the run beside it.
 
 Which kernel is taken depends on the machine, so each row is compared with everything that is offered or declined here.
 """

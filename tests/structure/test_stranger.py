@@ -1,4 +1,4 @@
-"""A stranger's backend: docs/example-backend, installed by pip beside pretrain, trains without a change to the core."""
+"""A third-party backend: docs/example-backend, installed by pip beside pretrain, trains with an unchanged core."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ CORNERS = {
 
 
 def spoiled(name, request, applies):
-    """An attention that is a tenth too large where `applies` says so."""
+    """An attention that is a tenth too large if `applies` is true."""
 
     def attention(query, key, value, mask=None, *, training=True):
         context = Attention(request)(query, key, value, mask, training=training)

@@ -1,4 +1,4 @@
-"""A backend all of whose kernels are wrong, each in a way that a careless author could get it wrong."""
+"""A backend all of whose kernels are wrong, each by a plausible mistake."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ class StepByParameter(torch.optim.AdamW):
 
 
 class SilentBackend(CpuBackend):
-    """Its communication library says that it is done, and has sent nothing."""
+    """Its communication library reports completion, but sends nothing."""
 
     name = "silent"
     process_group = "fake"

@@ -131,7 +131,7 @@ def test_messages_that_keep_their_order_pass(corners):
     }
 
 
-def test_a_kernel_that_is_not_on_this_machine_is_no_failure(corners):
+def test_a_kernel_that_is_not_on_this_machine_is_not_a_failure(corners):
     assert not [name for name in [*corners.failed, *corners.passed] if "is_not_here" in name]
 
 

@@ -1,4 +1,4 @@
-"""A continued prompt: the same on every rank, and nothing of it reaches the training."""
+"""A continued prompt: the same on every rank, without an effect on the training."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def engine(logits_of):
 
 
 def certain(token):
-    """Return logits that leave no doubt."""
+    """Return logits with one clear maximum."""
     return [100.0 if number == token else 0.0 for number in range(EOD + 1)]
 
 

@@ -15,7 +15,7 @@ def switches():
 
 
 @pytest.mark.parametrize("wanted", [True, False])
-def test_nothing_is_filled_and_everything_put_back(wanted):
+def test_no_tensor_is_filled_and_all_settings_are_restored(wanted):
     before = switches()
     assert before == (False, True)  # torch's defaults
     with suppress(RuntimeError), deterministic(is_wanted=wanted):

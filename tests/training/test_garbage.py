@@ -1,4 +1,4 @@
-"""Python's garbage is collected after the steps for which it is due, and as before when the training is over."""
+"""Garbage is collected after the configured steps, and automatically again after the training."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def collector():
     assert gc.get_freeze_count() <= before
 
 
-def test_garbage_goes_after_the_iterations_of_the_interval():
+def test_garbage_is_collected_at_the_interval():
     with Garbage(3, is_manual=True) as garbage:
         assert not gc.isenabled()
         gone = weakref.ref(Knot())
@@ -42,7 +42,7 @@ def test_the_collector_works_again_after_an_error():
         raise RuntimeError("broken")
 
 
-def test_what_was_there_before_is_left_out_until_the_end():
+def test_earlier_objects_are_frozen_until_the_end():
     knot = Knot()
     there = weakref.ref(knot)
     with Garbage(1, is_manual=True) as garbage:
@@ -53,7 +53,7 @@ def test_what_was_there_before_is_left_out_until_the_end():
     assert there() is None
 
 
-def test_the_collector_may_be_left_alone(monkeypatch):
+def test_the_collector_may_stay_automatic(monkeypatch):
     with Garbage(1, is_manual=False) as garbage:
         assert gc.isenabled()
         monkeypatch.setattr(gc, "collect", pytest.fail)

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("alone")
 
 
 class FakeEngine:
-    """Loses 0.1 a step; skips and breaks where it is told to. The learning rate counts the samples of the schedule."""
+    """Loses 0.1 a step; skips steps and gives nan on request. The learning rate counts the samples of the schedule."""
 
     def __init__(self, *, skips=(), breaks_at=None):
         self.skips, self.breaks_at = skips, breaks_at
@@ -64,7 +64,7 @@ def files_of_fake_engines(monkeypatch):
 
 
 class Log:
-    """A logger that keeps what it is told, in order."""
+    """A logger that records its calls in order."""
 
     def __init__(self):
         self.records = []
@@ -133,7 +133,7 @@ def test_logs_evaluations_and_checkpoints_come_at_their_intervals_and_at_the_end
     ]  # fmt: skip
 
 
-def test_nothing_comes_twice_at_the_end(training):
+def test_records_and_checkpoints_of_the_last_iteration_are_written_once(training):
     run = training(
         "train.train_iters=4", "logging.log_interval=2", "evaluation.interval=2", "checkpoint.save_interval=2"
     )
@@ -155,13 +155,13 @@ def test_at_the_end_a_run_says_whether_its_target_was_reached(training, target, 
     assert not any(event.startswith("target") for event in stopped.meter.logger.events)
 
 
-def test_a_loss_that_is_no_number_reaches_no_target():
+def test_a_loss_of_nan_reaches_no_target():
     assert verdict(3.0, EvalRecord.of("valid", 1, math.nan)) == (
         "target missed: validation loss nan, evaluation.target_loss 3"
     )
 
 
-def test_a_record_tells_of_its_interval(training):
+def test_a_record_describes_its_interval(training):
     run = training("train.train_iters=4", "logging.log_interval=2", "logging.log_params_norm=true")
     run.run()
     record = run.meter.logger.records[-1]
@@ -186,7 +186,7 @@ def test_exit_interval(training):
 
 @pytest.mark.parametrize("dies_at", [2, 4])
 @pytest.mark.parametrize("save_interval", [2, 0])
-def test_who_is_killed_in_an_evaluation_has_lost_nothing_that_was_due(training, dies_at, save_interval):
+def test_a_run_killed_in_an_evaluation_has_written_its_record_and_checkpoint(training, dies_at, save_interval):
     def evaluate(split, iteration):
         if iteration == dies_at:
             raise KeyboardInterrupt
@@ -214,7 +214,7 @@ def test_an_exit_interval_saves_before_it_evaluates(training):
 
 
 @pytest.mark.parametrize("every", [2, 4])
-def test_a_finished_training_is_no_exit(training, every):
+def test_the_last_iteration_is_not_an_early_exit(training, every):
     run = training("train.train_iters=4", f"train.exit_interval={every}", progress=Progress(2, 16))
     assert run.run() == ""
     assert run.meter.logger.events[-3:] == ["valid 4", "test 4", "the model continues def main"]
@@ -288,7 +288,7 @@ def test_broken_weights_are_never_saved(training):
     assert run.saving.folder.iterations() == [2]
 
 
-def test_fp16_goes_on_with_a_smaller_scale(training):
+def test_fp16_continues_with_a_smaller_scale(training):
     run = training(
         "train.train_iters=2",
         "logging.log_interval=1",
@@ -300,7 +300,7 @@ def test_fp16_goes_on_with_a_smaller_scale(training):
 
 
 @pytest.mark.parametrize(("scale", "ends"), [(1.0, True), (2.0, False)], ids=["smallest", "not the smallest"])
-def test_fp16_gives_up_where_every_step_overflows_at_the_smallest_scale(training, scale, ends):
+def test_fp16_fails_if_every_step_overflows_at_the_smallest_scale(training, scale, ends):
     engine = FakeEngine(skips=range(2, 100))
     engine.loss_scale = scale
     run = replace(training("train.train_iters=60", "precision.dtype=fp16", engine=engine), saving=None)

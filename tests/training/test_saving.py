@@ -73,7 +73,7 @@ def test_a_resumed_run_takes_its_own_latest(make, tmp_path, engine):
     assert engine.loaded == [("iter_0000020", False)]
 
 
-def test_what_came_of_loading_is_told(make, tmp_path):
+def test_notices_of_loading_are_reported(make, tmp_path):
     save(make(), tmp_path, 10)
     _, remark = start_from(make(), FakeEngine(["a notice", "another"]), tmp_path, resume=True)
     assert remark.splitlines()[1:] == ["a notice", "another"]
@@ -158,7 +158,7 @@ def test_all_ranks_do_what_the_first_one_sees(make, tmp_path, engine, monkeypatc
     assert sent == [[None, None]]
 
 
-def test_so_does_a_damaged_name(make, tmp_path, engine):
+def test_a_damaged_latest_file_names_the_newest_intact_one(make, tmp_path, engine):
     save(make(), tmp_path, 10, 20)
     tracker = tmp_path / "checkpoints" / LATEST
     tracker.write_text(tracker.read_text().replace("20", "10", 1))
@@ -195,7 +195,7 @@ def test_a_resumed_run_does_not_start_over_if_it_has_checkpoints(make, tmp_path,
     assert start_from(make(), engine, tmp_path, resume=False) == (Progress(), "")
 
 
-def test_a_run_that_ended_before_its_first_checkpoint_was_named_takes_it(make, tmp_path, engine):
+def test_a_single_checkpoint_needs_no_latest_file(make, tmp_path, engine):
     save(make(), tmp_path, 10)
     (tmp_path / "checkpoints" / LATEST).unlink()
     assert start_from(make(), engine, tmp_path, resume=True)[0].iteration == 10
@@ -203,7 +203,7 @@ def test_a_run_that_ended_before_its_first_checkpoint_was_named_takes_it(make, t
 
 @pytest.mark.parametrize("load", ["both", "link"])
 def test_one_folder_to_load_from_and_to_save_into_may_be_empty_at_first(make, tmp_path, engine, load):
-    """As scripts for Megatron-LM have it that are started again and again."""
+    """As in repeated scripts for Megatron-LM."""
     (tmp_path / "link").symlink_to(tmp_path / "both")
     recipe = make(f"checkpoint.load={tmp_path / load}", f"checkpoint.save={tmp_path / 'both'}")
     progress, remark = start_from(recipe, engine, tmp_path / "first", resume=False)
@@ -219,13 +219,13 @@ def test_one_folder_to_load_from_and_to_save_into_may_be_empty_at_first(make, tm
         ("other/checkpoints/iter_0000010", "Name the folder around it"),
     ],
 )
-def test_a_folder_beside_the_right_one_is_told_from_it(make, tmp_path, engine, given, proposed):
+def test_a_wrong_folder_near_the_right_one_gets_a_suggestion(make, tmp_path, engine, given, proposed):
     save(make(), tmp_path / "other", 10)
     with pytest.raises(CheckpointError, match=rf"^checkpoint\.load: .* holds no checkpoint .*\n{proposed}"):
         start_from(make(f"checkpoint.load={tmp_path / given}"), engine, tmp_path / "mine", resume=False)
 
 
-def test_another_programs_checkpoint_is_called_by_its_name(make, tmp_path, engine):
+def test_another_programs_checkpoint_is_recognized(make, tmp_path, engine):
     (tmp_path / "config.json").touch()
     with pytest.raises(
         CheckpointError, match=r"holds a model of Hugging Face \(config\.json\), which .* cannot read\.\n"

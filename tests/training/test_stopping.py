@@ -1,4 +1,4 @@
-"""Signals, the clock and the kill switch: every rank leaves after the same iteration."""
+"""Signals, the clock and the kill switch: every rank stops after the same iteration."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def send(number):
     os.kill(os.getpid(), number)
 
 
-def test_without_a_reason_the_training_goes_on(make):
+def test_without_a_reason_the_training_continues(make):
     with Stopping(make()) as stopping:
         assert stopping.reason() == ""
         stopping.settle()
@@ -60,7 +60,7 @@ def test_a_signal_is_remembered(make, number):
         assert stopping.reason() == number.name
 
 
-def test_the_second_signal_of_a_kind_does_what_it_always_did(make):
+def test_the_second_signal_of_a_kind_has_its_default_effect(make):
     with Stopping(make()) as stopping:
         send(signal.SIGINT)
         with pytest.raises(KeyboardInterrupt):
@@ -78,7 +78,7 @@ def test_an_ignored_signal_stays_ignored(make):
         signal.signal(signal.SIGHUP, before)
 
 
-def test_the_handlers_are_put_back(make):
+def test_the_handlers_are_restored(make):
     def handler(*_args): ...
 
     before = signal.signal(signal.SIGTERM, handler)
@@ -90,14 +90,14 @@ def test_the_handlers_are_put_back(make):
         signal.signal(signal.SIGTERM, before)
 
 
-def test_the_kill_switch_is_looked_for_every_time(make, tmp_path):
+def test_the_kill_switch_is_checked_at_every_iteration(make, tmp_path):
     with Stopping(make(f"train.kill_switch_path={tmp_path / 'stop'}")) as stopping:
         assert stopping.reason() == ""
         (tmp_path / "stop").touch()
         assert stopping.reason() == "the kill switch exists"
 
 
-def test_the_time_may_be_over(make, monkeypatch):
+def test_a_time_limit_stops_the_run(make, monkeypatch):
     now = [1000.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     with Stopping(make("train.exit_duration_in_mins=2.5")) as stopping:
@@ -108,7 +108,7 @@ def test_the_time_may_be_over(make, monkeypatch):
 
 
 @pytest.mark.ranks
-def test_all_ranks_leave_after_the_same_iteration_for_the_same_reason(tmp_path):
+def test_all_ranks_stop_after_the_same_iteration_for_the_same_reason(tmp_path):
     said = two_ranks(tmp_path, signal.SIGINT, signal.SIGTERM)
     assert said == ["['', '', 'SIGTERM']"] * 2  # the votes of one iteration are read in the next
 

@@ -69,7 +69,7 @@ def test_the_first_generation_computes_the_triangle():
 
 
 @pytest.mark.parametrize("name", ["triangle_fused", "query_first"])
-def test_the_first_generation_has_no_products_of_fp32(name):
+def test_the_first_generation_has_no_fp32_matmuls(name):
     assert reason(on(FIRST, torch.float32), name) == (
         "dtype float32 on chip family 910A, which multiplies it in float16; only float16"
     )

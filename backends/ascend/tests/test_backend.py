@@ -231,7 +231,7 @@ class TestNamed:
         ("name", "other"),
         [("Ascend910A", False), ("Ascend910B", False), ("Ascend910B1", True), ("Ascend910_9362", True)],
     )
-    def test_products_of_bf16_and_of_fp32_begin_with_a2(self, name, other):
+    def test_matmuls_of_bf16_and_of_fp32_begin_with_a2(self, name, other):
         """The 910A family multiplies fp32 in fp16; a training in fp32 would be one in fp16 without a loss scale."""
         named = AscendBackend().named(name)
         assert named.supports(torch.bfloat16) is other
@@ -271,7 +271,7 @@ class TestPeak:
         found = AscendBackend().named(name).peak_flops(dtype)
         assert found == (None if tera is None else tera * 1e12)
 
-    def test_the_user_may_know_better(self, machine, monkeypatch):
+    def test_the_users_peak_overrides_the_table(self, machine, monkeypatch):
         monkeypatch.setenv(backend.PEAK, "313")
         assert AscendBackend().named("Ascend910B3").peak_flops(torch.bfloat16) == 313e12
         assert AscendBackend().named("Ascend910B3").peak_flops(torch.float32) is None
@@ -295,7 +295,7 @@ def test_the_environment_of_a_run_names_chip_and_libraries(machine):
 
 
 @pytest.mark.skipif(bool(software.version()), reason="torch_npu is installed")
-def test_a_machine_without_any_of_it_is_told_in_three_lines():
+def test_a_machine_without_npu_software_gets_an_error_of_three_lines():
     recipe = __file__.rpartition("/backends/")[0] + "/recipes/neox20b.yml"
     command = [sys.executable, "-m", "pretrain.cli.main", "--backend", "ascend", recipe]
     done = subprocess.run(command, check=False, capture_output=True, text=True)

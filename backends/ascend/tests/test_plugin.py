@@ -81,7 +81,7 @@ def test_every_hook_answers_for_every_recipe_on_every_chip(seen):
     assert {row for row in asked - answered if row[-1] in OPERATIONS} == set()
 
 
-def test_no_answer_is_a_bare_no(seen):
+def test_every_decline_has_a_reason(seen):
     """A reason says what was asked and what is allowed, after a semicolon."""
     reasons = {reason for *_, answers in seen for _, reason in answers if reason}
     assert reasons

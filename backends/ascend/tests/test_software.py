@@ -24,7 +24,7 @@ from pretrain_ascend import software
         ("10.0.0", "2.13.0", "Huawei's table has neither CANN 10.0.0 nor torch_npu 2.13.0"),
     ],
 )
-def test_a_pair_is_judged_by_the_table(cann, torch_npu, expected):
+def test_a_pair_is_looked_up_in_huaweis_table(cann, torch_npu, expected):
     assert software.unpaired(cann, torch_npu) == expected
 
 

@@ -97,7 +97,7 @@ def test_the_recipe_names_the_triangle(explain):
     assert reasons(out)["sdpa_flash"] == "offered, but the recipe names 'triangle'"
 
 
-def test_a_v100_cannot_do_bf16(explain):
+def test_a_v100_does_not_support_bf16(explain):
     code, out, _ = explain("gpt3", V100, "precision={dtype: bf16}")
     assert code == 0
     lines = out.splitlines()

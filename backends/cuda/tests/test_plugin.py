@@ -146,7 +146,7 @@ def test_every_hook_answers_for_every_recipe_on_every_device(world, request):
 
 
 @pytest.mark.parametrize("world", ["here", "everywhere"])
-def test_no_answer_is_a_bare_no(world, request):
+def test_every_decline_has_a_reason(world, request):
     """A reason says what was asked and what is allowed, after a semicolon; or what is missing and how to get it."""
     _, seen = request.getfixturevalue(world)
     reasons = {reason for *_, answers in seen for _, reason in answers if reason}

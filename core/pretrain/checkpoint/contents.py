@@ -1,4 +1,4 @@
-"""Contents of a checkpoint, in the same words for every engine."""
+"""Contents of a checkpoint, in terms common to all engines."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class _Unpickler(pickle.Unpickler):
             found = super().find_class(module, name)
             if (module, name) in _OTHERS or isinstance(found, torch.dtype) or _is_record(found, module):
                 return found
-        msg = f"{INDEX} holds {module}.{name}, which is no part of an index"
+        msg = f"{INDEX} holds {module}.{name}, which is not part of an index"
         raise pickle.UnpicklingError(msg)
 
 

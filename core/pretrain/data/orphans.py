@@ -10,7 +10,7 @@ import threading
 def exit_with_parent() -> None:
     """Exit this worker when its parent ends, even if the parent was killed; call it once in the worker.
 
-    Otherwise a pool's worker would wait for its queue for ever, and a data loader's worker for some seconds.
+    Otherwise a pool's worker would wait for its queue forever, and a data loader's worker for some seconds.
     """
     threading.Thread(target=_wait, daemon=True).start()
 

@@ -1,4 +1,4 @@
-"""Passes are captured as a graph where the device has graphs. CUDA's own were not run: a module with their names is."""
+"""Passes are captured as a graph where the device has graphs. CUDA's own were not run: a fake module is used."""
 
 from __future__ import annotations
 

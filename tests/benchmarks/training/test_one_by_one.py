@@ -1,4 +1,4 @@
-"""Systems that are measured one after the other: one that dies takes nothing of the others along."""
+"""Systems that are measured one after the other: one that dies does not affect the others."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_what_runs_out_of_memory_or_fails_is_said_to_have(one_by_one, setting):
     assert one_by_one.ratios(found, "memory") == {}
 
 
-def test_of_a_straw_man_there_is_no_ratio(one_by_one):
+def test_a_baseline_that_is_not_competitive_has_no_ratio(one_by_one):
     found = {"ours": {"seconds": [1.0]}, "theirs": {"seconds": [3.0], "no_rival": "none: it lacks a kernel"}}
     assert one_by_one.ratios(found, "ours") == {"speed over theirs": "none: it lacks a kernel"}
 

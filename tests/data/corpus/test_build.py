@@ -1,4 +1,4 @@
-"""`pretrain data build`: Megatron's bytes for any number of workers, and nothing half-written."""
+"""`pretrain data build`: Megatron's bytes for any number of workers, and no partial files."""
 
 import json
 import os
@@ -82,7 +82,7 @@ def test_inputs_follow_one_another(tmp_path, bytes_section):
     assert (built.documents, built.tokens, built.token_bytes) == (3, 3, 2)
 
 
-def test_progress_is_told_of_every_chunk(tmp_path, corpus, bytes_section):
+def test_progress_is_reported_for_every_chunk(tmp_path, corpus, bytes_section):
     told = []
     build_tokens([corpus, corpus], tmp_path / "p", bytes_section, progress=told.append)
     size = corpus.stat().st_size
@@ -151,7 +151,7 @@ class TestNothingIsLeftBehind:
 
 @pytest.fixture
 def endless_build(tmp_path):
-    """Start a build that reads the same chunk for ever, and wait until it has written something."""
+    """Start a build that reads the same chunk forever, and wait until it has written something."""
     corpus = write_jsonl(tmp_path / "c.jsonl", DOCUMENTS)
     (tmp_path / "main.py").write_text(ENDLESS)
     processes = []

@@ -27,7 +27,7 @@ def peak(corpus, output):
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="Linux tells the largest size so far")
-def test_ten_times_the_corpus_takes_no_more(tmp_path):
+def test_memory_does_not_grow_with_the_corpus(tmp_path):
     corpus = tmp_path / "corpus.jsonl"
     line = json.dumps({"text": "once upon a time " * 300}) + "\n"
     sizes = []

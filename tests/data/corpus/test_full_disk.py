@@ -45,7 +45,7 @@ def test_a_full_disk_is_named_and_what_is_written_stays_valid(tmp_path, inputs, 
     room = [50_000]
 
     def write(file, content, write=writing.write_all):
-        """Write what there is room for, as the system does."""
+        """Write as much as there is room for, as the system does."""
         content = memoryview(content).cast("B")
         write(file, content[: room[0]])
         room[0] -= len(content)
@@ -89,7 +89,7 @@ def failing_once(monkeypatch, module, name, number, error):
 
 
 class TestFailuresOfSaving:
-    """Quotas and network disks tell of a full disk only here."""
+    """Quotas and network disks report a full disk only here."""
 
     @pytest.fixture(autouse=True)
     def _always_saved(self, monkeypatch):

@@ -75,7 +75,7 @@ def test_the_bytes_are_those_of_a_build_that_was_not_stopped(tmp_path_factory, i
     for number in chunks:
         with pytest.raises(Crash):
             stopped_after(number, inputs, prefix, SECTION, append_eod=True)
-        for name in unfinished.FILES:  # what a chunk has written of which the state does not tell yet
+        for name in unfinished.FILES:  # data of a chunk that the state does not include yet
             with (folder_of(prefix) / name).open("ab") as stream:
                 stream.write(garbage)
     build_tokens(inputs, prefix, SECTION, append_eod=True)

@@ -163,7 +163,7 @@ def _killed(step, parts, output):
 
 
 class TestShardsOfOneBuild:
-    """Each is built by a command of its own, which finds the inputs by itself."""
+    """Each is built by a separate command, which finds the inputs itself."""
 
     @pytest.fixture
     def shard(self, tmp_path, bytes_section):
@@ -187,7 +187,7 @@ class TestShardsOfOneBuild:
             merge_tokens([shard(number, [corpus]) for number, corpus in enumerate(corpora)], tmp_path / "merged")
 
     def test_know_a_file_that_came_in_between_them(self, tmp_path, shard):
-        """Its bytes, or some of another file, would be in no shard."""
+        """Some bytes would be in no shard."""
         (tmp_path / "in").mkdir()
         write_jsonl(tmp_path / "in" / "b.jsonl", DOCUMENTS)
         first = shard(0, [tmp_path / "in"])

@@ -141,7 +141,7 @@ class TestDatasets:
             assert windows._first == file.tokens_before(first)
             assert windows._first + windows._size == file.tokens_before(last + 1)
 
-    def test_what_tells_a_file_apart_is_read_once_for_all_splits(self, native, monkeypatch):
+    def test_the_identity_of_a_file_is_computed_once_for_all_splits(self, native, monkeypatch):
         read, identity = [], TokenFile.identity
         monkeypatch.setattr(TokenFile, "identity", lambda file: read.append(file) or identity(file))
         built(native(), SampleCounts(train=80, valid=8, test=8))
@@ -230,7 +230,7 @@ def test_a_checkpoint_of_another_index_begins_the_counting(files):
     assert (dataset.phase.begin, dataset.phase.read_before(50)) == (40, {next(iter(dataset.parts)): 10})
 
 
-def test_what_is_read_of_each_file_is_told(files):
+def test_the_samples_read_of_each_file_are_reported(files):
     before = blend(files, {"A": 1, "B": 1})
     dataset = blend(files, {"A": 1, "C": 3}).resume(30, before.blend())
     a, c = dataset.describe(30)

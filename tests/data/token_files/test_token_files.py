@@ -166,7 +166,7 @@ class TestDamage:
         assert "is damaged" in self.error(prefix)
 
 
-def test_identity_tells_other_content_apart(tmp_path):
+def test_identity_differs_for_other_content(tmp_path):
     write(tmp_path / "a", [[[1, 2]], [[3]]])
     write(tmp_path / "same", [[[1, 2]], [[3]]])
     write(tmp_path / "other_tokens", [[[1, 2]], [[4]]])

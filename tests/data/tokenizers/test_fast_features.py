@@ -1,4 +1,4 @@
-"""gigatoken encodes a tokenizer.json only if each of its features was seen to give the reference's ids."""
+"""gigatoken encodes a tokenizer.json only if all of its features are known to give the reference's ids."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""Stands for DeepSpeed's extension async_io, with plain files and the stricter reading of what it promises.
+"""Emulation of DeepSpeed's extension async_io, with plain files and a stricter contract.
 
 The names are those of deepspeed/ops/csrc/aio/py_lib/py_ds_aio.cpp, as far as ZeRO-3 calls them. Nothing happens before
 `wait`: what is used too early is not a number, what is changed too early is written as changed, and another handle sees

@@ -1,4 +1,4 @@
-"""DeepSpeed's async_io: where it cannot be had the user is told what is missing, before anything is built."""
+"""DeepSpeed's async_io: if it is unavailable, the error names what is missing, before anything is built."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REMEDY = f"Fix that, or let {KEY} be cpu."
 
 
 class Builders:
-    """Stands for DeepSpeed's builders of async_io and pin_memory: what they would compile is an empty file each."""
+    """Fakes of DeepSpeed's builders of async_io and pin_memory: each compiles to an empty file."""
 
     def __init__(self, folder, *, libaio=True):
         self.folder = folder
@@ -92,7 +92,7 @@ def test_without_libaio_it_is_an_error_that_names_the_package(machine):
     assert builders.compiled == []
 
 
-def test_the_user_is_told_that_something_is_compiled_and_it_happens_once(machine):
+def test_the_user_is_notified_of_the_compilation_which_happens_once(machine):
     builders = machine()
     assert told() == [
         "compiling DeepSpeed's pin_memory; this is done once and takes less than a minute ...",
@@ -105,7 +105,7 @@ def test_the_user_is_told_that_something_is_compiled_and_it_happens_once(machine
 
 
 @pytest.mark.parametrize("name", ["pin_memory", "async_io"])
-def test_a_run_that_was_killed_while_compiling_holds_up_nobody(name, machine, tmp_path):
+def test_a_run_killed_while_compiling_does_not_block_others(name, machine, tmp_path):
     machine()
     lock = tmp_path / "extensions" / name / "lock"  # torch waits until this file is gone
     lock.parent.mkdir(parents=True)
@@ -114,7 +114,7 @@ def test_a_run_that_was_killed_while_compiling_holds_up_nobody(name, machine, tm
     assert not lock.exists()
 
 
-def test_what_was_compiled_needs_a_compiler_all_the_same(machine, tmp_path):
+def test_a_compiled_extension_still_needs_the_compiler(machine, tmp_path):
     """DeepSpeed looks for libaio whenever it loads async_io, by compiling a program that calls it."""
     machine()
     told()
@@ -122,7 +122,7 @@ def test_what_was_compiled_needs_a_compiler_all_the_same(machine, tmp_path):
     assert refused() == [f"{KEY}: nvme needs DeepSpeed's async_io, but there is no C++ compiler (c++).", REMEDY]
 
 
-def test_a_device_for_which_deepspeed_has_none_is_told_so(machine, monkeypatch):
+def test_an_error_says_that_deepspeed_has_none_for_the_device(machine, monkeypatch):
     builders = machine()
     monkeypatch.setattr("deepspeed.ops.op_builder.AsyncIOBuilder", builders.of("deepspeed_not_implemented"))
     assert refused()[0].endswith("but DeepSpeed has no async_io for this device.")

@@ -1,4 +1,4 @@
-"""The DeepSpeed engine in one process: what it shares with the megatron engine, and what ZeRO could spoil."""
+"""The DeepSpeed engine in one process: what it has in common with the megatron engine, and what ZeRO could break."""
 
 from __future__ import annotations
 
@@ -61,18 +61,18 @@ def test_a_skipped_step_changes_nothing(stage):
 
 
 @EVERY_STAGE
-def test_a_run_that_stopped_goes_on_bit_for_bit(stage, tmp_path):
+def test_a_stopped_run_resumes_bit_for_bit(stage, tmp_path):
     goes_on(tiny.tiny(*SMALL, *DROPOUT, *STAGE[stage]), tmp_path / "saved")
 
 
 @SPLIT_STAGE
-def test_a_run_with_offload_that_stopped_goes_on_bit_for_bit(stage, tmp_path):
+def test_a_stopped_run_with_offload_resumes_bit_for_bit(stage, tmp_path):
     goes_on(tiny.tiny(*SMALL, *DROPOUT, *STAGE[stage], *(OFFLOAD if stage < 3 else OFFLOAD_ALL)), tmp_path / "saved")
 
 
 @SPLIT_STAGE
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
-def test_a_run_in_16_bits_that_stopped_goes_on_bit_for_bit(stage, dtype, tmp_path):
+def test_an_fp16_or_bf16_run_resumes_bit_for_bit(stage, dtype, tmp_path):
     scale = (*FP16, "precision.initial_loss_scale=1024") if dtype == "fp16" else ()
     goes_on(tiny.tiny(*SMALL, *DROPOUT, *STAGE[stage], f"precision.dtype={dtype}", *scale), tmp_path / "saved")
 
@@ -112,7 +112,7 @@ def test_weights_alone_start_a_new_run(stage, tmp_path):
     with tiny.engine_of(tiny.tiny(*SMALL, *STAGE[stage])) as engine:
         storage.load(engine, tmp_path / "saved", weights_only=True)
         assert engine.parameters_norm().item() == pytest.approx(weights, rel=1e-6)
-        tiny.train(engine, 0, 1)  # at a rate of zero: main weights that were not loaded would show now
+        tiny.train(engine, 0, 1)  # with a learning rate of zero, main weights that were not loaded would show
         assert engine.parameters_norm().item() == pytest.approx(weights, rel=1e-6)
         assert engine.state.counters()["step"] == 1
 
@@ -224,7 +224,7 @@ def test_the_norm_of_weights_in_host_memory_is_summed_on_the_device(monkeypatch)
 
 def test_torchs_linear_stays_torchs(monkeypatch):
     linear = torch._C._nn.linear
-    monkeypatch.setattr(torch.nn.functional, "linear", linear)  # whatever this process did before
+    monkeypatch.setattr(torch.nn.functional, "linear", linear)  # independent of earlier tests in this process
     with tiny.engine_of(tiny.tiny(*SMALL, *STAGE[3])) as engine:
         tiny.train(engine, 0, 2)
         assert torch.nn.functional.linear is linear
@@ -239,8 +239,8 @@ def test_stage_3_in_bf16_rounds_as_without_zero():
 
 
 @EVERY_STAGE
-def test_nothing_of_a_closed_engine_stays(stage):
-    """DeepSpeed's hooks are held where Python's garbage collector does not look."""
+def test_a_closed_engine_is_garbage_collected(stage):
+    """DeepSpeed's hooks are held by C++ objects, which Python's garbage collector does not traverse."""
     with tiny.engine_of(tiny.tiny(*SMALL, *STAGE[stage])) as engine:
         tiny.take_step(engine, 0)
         model = weakref.ref(engine.model)

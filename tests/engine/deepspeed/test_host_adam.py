@@ -1,4 +1,4 @@
-"""Adam of the host: DeepSpeed's is compiled once and the user is told; torch's stands in where the recipe says so."""
+"""Adam of the host: DeepSpeed's is compiled once, with a notice; torch's replaces it where the recipe says so."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COMPILED = "compiled DeepSpeed's CPU Adam in 0 s"
 
 
 class Compiler:
-    """Stands for DeepSpeed's CPUAdamBuilder: what it would compile is an empty file."""
+    """Fake of DeepSpeed's CPUAdamBuilder: it compiles to an empty file."""
 
     NAME = "cpu_adam"
 
@@ -90,7 +90,7 @@ def compiler(tmp_path, monkeypatch):
 
 
 def choose(cpu_adam="deepspeed"):
-    """Return the name of the class, and what the user is told."""
+    """Return the name of the class, and the lines shown to the user."""
     told = []
     recipe = tiny.tiny("engine={name: deepspeed, zero: {stage: 3}}", f"{KEY}={cpu_adam}", f"{KEY[:-9]}.device=cpu")
     adam = host_adam(recipe, told.append)
@@ -104,14 +104,14 @@ def refused(cpu_adam="deepspeed"):
     return str(caught.value).splitlines()
 
 
-def test_the_user_is_told_that_something_is_compiled_and_it_happens_once(compiler):
+def test_the_user_is_notified_of_the_compilation_which_happens_once(compiler):
     ours = compiler()
     assert choose() == ("HostAdam", [COMPILING, COMPILED])
     assert choose() == ("HostAdam", [])
     assert (ours.compiled, ours.loaded) == (1, 2)
 
 
-def test_torchs_adam_is_taken_without_a_look_at_the_compiler(compiler):
+def test_torchs_adam_is_used_without_checking_the_compiler(compiler):
     ours = compiler()
     assert choose("torch") == ("FusedAdam", [])
     assert ours.loaded == 0
@@ -152,7 +152,7 @@ def test_the_compiler_is_the_one_that_torch_calls(compiler, monkeypatch, tmp_pat
     assert choose()[0] == "HostAdam"
 
 
-def test_what_was_compiled_needs_no_compiler_any_more(compiler, tmp_path):
+def test_a_compiled_extension_needs_no_compiler(compiler, tmp_path):
     ours = compiler()
     choose()
     assert "TORCH_DONT_CHECK_COMPILER_ABI" not in ours.environment
@@ -185,7 +185,7 @@ def test_a_folder_that_cannot_be_written_is_named(compiler, monkeypatch, tmp_pat
     assert f"its folder cannot be written: [Errno 20] Not a directory: '{tmp_path}/file/cpu_adam'" in refused()[0]
 
 
-def test_a_run_that_was_killed_while_compiling_holds_up_nobody(compiler, tmp_path):
+def test_a_run_killed_while_compiling_does_not_block_others(compiler, tmp_path):
     ours = compiler()
     lock = tmp_path / "extensions" / "cpu_adam" / "lock"  # torch waits until this file is gone
     lock.parent.mkdir(parents=True)
@@ -232,7 +232,7 @@ def test_an_installed_extension_is_loaded_as_it_is(compiler, monkeypatch, tmp_pa
 
 
 class Extension:
-    """Stands for what is compiled: it notes which step it is asked to take."""
+    """Fake of the compiled extension: it records the step numbers."""
 
     def __init__(self):
         self.steps = []

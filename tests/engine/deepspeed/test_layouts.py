@@ -1,4 +1,4 @@
-"""The DeepSpeed engine has the megatron engine's curve at every stage; checkpoints go on at any other, on either."""
+"""The DeepSpeed engine has the megatron engine's curve at every stage; checkpoints resume at any stage of either."""
 
 from __future__ import annotations
 
@@ -37,5 +37,5 @@ def test_four_ranks_train_as_the_megatron_engine_on_one(name, four_ranks):
 
 
 @pytest.mark.parametrize("name", DEEPSPEED_ONE_RANK)
-def test_a_checkpoint_goes_on_in_one(name, folder, four_ranks):
+def test_a_checkpoint_resumes_on_one_rank(name, folder, four_ranks):
     check(tiny.run(DEEPSPEED_ONE_RANK[name], folder), DEEPSPEED_ONE_RANK[name])

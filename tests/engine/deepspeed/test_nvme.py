@@ -88,7 +88,7 @@ def in_files(tmp_path):
 
 
 def numbers(*overrides):
-    """Train six steps, look at the model in the middle; return losses and gradient norms, and what was seen."""
+    """Train six steps, inspect the model in the middle; return losses, gradient norms, and the result."""
     with tiny.engine_of(tiny.tiny(*overrides)) as engine:
         curve = tiny.train(engine, 0, 4)
         seen = [
@@ -117,7 +117,7 @@ def test_it_trains_as_the_megatron_engine_does(case, in_files):
     assert numbers(*in_files(*CASES[case])) == pytest.approx(on_megatron(), rel=1e-5)
 
 
-def test_it_is_in_files_that_are_gone_with_the_training(in_files, tmp_path):
+def test_its_files_are_removed_with_the_training(in_files, tmp_path):
     with tiny.engine_of(tiny.tiny(*in_files(*BOTH, *SUB_GROUPS))) as engine:
         tiny.train(engine, 0, 1)
         matrices = [p for p in engine.model.parameters() if p.ds_numel >= 262_144]
@@ -131,7 +131,7 @@ def test_it_is_in_files_that_are_gone_with_the_training(in_files, tmp_path):
 
 @pytest.mark.parametrize("case", ["state, written behind", "weights", "both, pipelined"])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_run_that_stopped_goes_on_bit_for_bit(case, dtype, in_files, tmp_path):
+def test_a_stopped_run_resumes_bit_for_bit(case, dtype, in_files, tmp_path):
     recipe = tiny.tiny(*in_files(*CASES[case], *DTYPES[dtype]))
     with tiny.engine_of(recipe) as engine:
         tiny.train(engine, 0, 3)
@@ -182,12 +182,12 @@ def test_weights_alone_start_a_new_run(in_files, tmp_path):
     with tiny.engine_of(tiny.tiny(*in_files(*BOTH))) as engine:
         storage.load(engine, tmp_path / "saved", weights_only=True)
         assert engine.parameters_norm().item() == pytest.approx(weights, rel=1e-6)
-        tiny.train(engine, 0, 1)  # at a rate of zero: main weights that were not loaded would show now
+        tiny.train(engine, 0, 1)  # with a learning rate of zero, main weights that were not loaded would show
         assert engine.parameters_norm().item() == pytest.approx(weights, rel=1e-6)
 
 
 def test_a_skipped_step_changes_nothing(in_files):
-    """And the next one, at a smaller scale, takes the gradients of its own."""
+    """And the next one, at a smaller scale, uses its own gradients."""
 
     def steps(*overrides):
         with tiny.engine_of(tiny.tiny(*overrides, *FP16)) as engine:

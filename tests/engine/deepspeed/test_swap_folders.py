@@ -1,4 +1,4 @@
-"""The folder of a run's files: its own, writable, and left as it was found."""
+"""The folder of a run's files: exclusive, writable, and cleaned up."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_other_ranks_files_stay(tmp_path):
     assert len(list(tmp_path.glob("zero_stage_3/*/rank1*/*"))) == 4
 
 
-def test_what_a_killed_run_has_left_is_removed(tmp_path):
+def test_files_of_a_killed_run_are_removed(tmp_path):
     left_behind(tmp_path, 0, "optimizer", "float16params")
     swap_folders.claim({KEY: str(tmp_path)}, 0)
     assert list(tmp_path.glob("zero_stage_3/*/rank0")) == []
@@ -107,7 +107,7 @@ def test_a_folder_in_which_another_run_is_at_work_is_refused(tmp_path, holder):
     swap_folders.claim({KEY: str(tmp_path)}, 1)  # ranks of one run share it
 
 
-def test_a_run_that_was_killed_holds_up_nobody(tmp_path, holder):
+def test_a_killed_run_does_not_block_others(tmp_path, holder):
     holder.kill()
     holder.join()
     swap_folders.claim({KEY: str(tmp_path)}, 0)

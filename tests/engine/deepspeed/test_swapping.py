@@ -1,4 +1,4 @@
-"""Room for what ZeRO-3 reads from files: too little of it is an error in words, where DeepSpeed would abort."""
+"""Memory for what ZeRO-3 reads from files: too little is an error message, where DeepSpeed would abort."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class Optimizer:
         ),
     ],
 )
-def test_the_user_is_told_when_nothing_is_in_files(model, optimizer, told):
+def test_the_user_is_notified_if_nothing_is_in_files(model, optimizer, told):
     lines = []
     swapping.report_in_memory(tiny.tiny(*FILES), model, optimizer, lines.append)
     assert lines == told

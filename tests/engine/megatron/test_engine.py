@@ -25,7 +25,7 @@ def test_it_learns():
     assert losses[-1] < losses[0] - 0.3
 
 
-def test_the_first_loss_is_that_of_a_guess():
+def test_the_first_loss_is_that_of_uniform_predictions():
     loss, _ = curve(iterations=1)[0]
     assert loss == pytest.approx(torch.tensor(float(tiny.VOCAB_SIZE)).log().item(), rel=0.02)
 
@@ -149,7 +149,7 @@ def step_by_token(*overrides):
 @pytest.mark.parametrize(
     "engine", [(), ("engine.name=deepspeed", "engine.zero.stage=0")], ids=["megatron", "deepspeed"]
 )
-def test_the_loss_by_token_does_not_know_micro_batches_and_the_default_does(engine):
+def test_the_loss_by_token_does_not_depend_on_micro_batches_and_the_default_does(engine):
     whole = step_by_token("train.micro_batch_size=8", *engine)  # one micro-batch: the default is by token too
     by_token = step_by_token("train.micro_batch_size=2", "train.calculate_per_token_loss=true", *engine)
     assert by_token == pytest.approx(whole, rel=1e-5)
@@ -206,7 +206,7 @@ class TestEvaluation:
                 losses.append(tiny.held_out_loss(engine))
         assert losses[0] == losses[1]
 
-    def test_training_goes_on_as_if_nothing_had_been_asked(self, recipe):
+    def test_evaluations_and_prompts_leave_the_training_unchanged(self, recipe):
         recipe = recipe.model_copy(update={"model": recipe.model.model_copy(update={"hidden_dropout": 0.1})})
         with tiny.engine_of(recipe) as engine:
             undisturbed = tiny.train(engine, 0, 4)

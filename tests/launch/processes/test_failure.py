@@ -17,18 +17,18 @@ def caught(error):
         return Failure.of(raised, 2, with_traceback=False)
 
 
-def test_a_known_error_is_told_in_its_own_words():
+def test_a_user_error_is_shown_as_its_message():
     told = caught(BackendError("no device\nplug one in"))
     assert (told.exit_code, str(told)) == (USER_ERROR, "rank 2: no device\nplug one in")
 
 
-def test_a_known_error_is_told_with_its_traceback_on_demand():
+def test_a_user_error_is_shown_with_its_traceback_on_demand():
     told = Failure.of(BackendError("no device"), 0, with_traceback=True)
     assert told.exit_code == USER_ERROR
     assert "pretrain.errors.BackendError: no device" in str(told)
 
 
-def test_a_bug_is_told_with_its_traceback():
+def test_a_bug_is_shown_with_its_traceback():
     told = caught(ValueError("negative length"))
     assert told.exit_code == CRASH
     assert str(told).startswith("rank 2 failed:\nTraceback")
@@ -52,7 +52,7 @@ def test_a_failure_survives_its_file(tmp_path):
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_losing_a_peer_is_told_apart(error):
+def test_a_lost_peer_is_recognized(error):
     assert caught(error).lost_peer
 
 
@@ -66,7 +66,7 @@ def test_losing_a_peer_is_told_apart(error):
         ("[/pytorch/third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 500ms for send", "0.5"),
     ],
 )
-def test_waiting_in_vain_for_another_rank_is_told_without_a_traceback(text, seconds):
+def test_a_timeout_of_a_wait_for_a_rank_is_shown_without_a_traceback(text, seconds):
     waited = caught(RuntimeError(text))
     assert waited.lost_peer
     first, second, *_ = str(waited).splitlines()
@@ -75,7 +75,7 @@ def test_waiting_in_vain_for_another_rank_is_told_without_a_traceback(text, seco
     assert len(str(waited).splitlines()) == 3
 
 
-def test_a_store_without_an_answer_is_waiting_in_vain():
+def test_a_timeout_of_the_store_is_a_timeout_of_a_wait_for_a_rank():
     class DistError(RuntimeError):
         pass
 
@@ -83,11 +83,11 @@ def test_a_store_without_an_answer_is_waiting_in_vain():
         assert "It waited 2 s for another rank" in str(caught(DistError(text)))
 
 
-def test_another_time_that_is_up_keeps_its_traceback():
+def test_another_timeout_keeps_its_traceback():
     assert "Traceback" in str(caught(RuntimeError("DataLoader timed out after 5 seconds")))
 
 
-def test_an_ordinary_error_is_no_lost_peer():
+def test_an_ordinary_error_is_not_a_lost_peer():
     assert not caught(RuntimeError("shape mismatch")).lost_peer
 
 
@@ -101,12 +101,12 @@ def test_a_lost_peer_is_the_cause_only_if_there_is_no_other():
     assert root_cause([lost]) is lost
 
 
-def test_of_ranks_that_say_the_same_the_lowest_speaks():
+def test_of_equal_failures_the_lowest_ranks_is_shown():
     assert root_cause([failure(3, 1.0, "same"), failure(0, 1.2, "same"), failure(1, 0.9, "same")]).rank == 0
 
 
 @pytest.mark.parametrize("code", [-signal.SIGINT, -signal.SIGTERM, 130, 143])
-def test_an_interrupted_rank_is_told_apart(code):
+def test_an_interrupted_rank_is_recognized(code):
     assert Failure.from_exit_code(0, code).interrupted
 
 
@@ -114,7 +114,7 @@ def test_an_interrupted_rank_is_told_apart(code):
     ("code", "words"),
     [(-9, "killed by SIGKILL. On Linux"), (-11, "killed by SIGSEGV."), (3, "exit code 3"), (-200, "signal 200")],
 )
-def test_a_rank_without_a_word_is_described_by_its_exit_code(code, words):
+def test_a_rank_without_output_is_described_by_its_exit_code(code, words):
     told = Failure.from_exit_code(1, code)
     assert words in str(told)
     assert not told.interrupted

@@ -16,7 +16,7 @@ from launch.rank_processes import alive, pids_of_ranks, wait_for
     ids=str,
 )
 def test_a_signal_reaches_every_rank_once_and_the_launcher_waits(launcher, tmp_path, sent, received):
-    process = launcher("until_told")
+    process = launcher("until_signalled")
     pids_of_ranks(tmp_path / "run")
     process.send_signal(sent)
     _, errors = process.communicate(timeout=120)
@@ -24,8 +24,8 @@ def test_a_signal_reaches_every_rank_once_and_the_launcher_waits(launcher, tmp_p
     assert [json.loads((tmp_path / f"run/{rank}.signals").read_text()) for rank in range(2)] == [[received]] * 2
 
 
-def test_a_second_signal_kills_ranks_that_do_not_leave(launcher, tmp_path):
-    process = launcher("deaf")
+def test_a_second_signal_kills_ranks_that_do_not_exit(launcher, tmp_path):
+    process = launcher("ignoring_signals")
     pids = pids_of_ranks(tmp_path / "run")
     process.send_signal(signal.SIGINT)
     wait_for((tmp_path / "run/0.heard").exists, "the first signal to be passed on")
@@ -38,7 +38,7 @@ def test_a_second_signal_kills_ranks_that_do_not_leave(launcher, tmp_path):
 
 
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_ranks_that_do_not_handle_signals_yet_end_without_noise(launcher, tmp_path, sent, code):
+def test_ranks_that_do_not_handle_signals_yet_end_without_output(launcher, tmp_path, sent, code):
     process = launcher("importing")
     pids_of_ranks(tmp_path / "run")
     process.send_signal(sent)
@@ -47,7 +47,7 @@ def test_ranks_that_do_not_handle_signals_yet_end_without_noise(launcher, tmp_pa
 
 
 def test_no_rank_outlives_a_launcher_that_is_killed(launcher, tmp_path):
-    process = launcher("deaf")
+    process = launcher("ignoring_signals")
     pids = pids_of_ranks(tmp_path / "run")
     process.kill()
     process.wait()
@@ -55,9 +55,9 @@ def test_no_rank_outlives_a_launcher_that_is_killed(launcher, tmp_path):
 
 
 def test_a_launcher_under_nohup_survives_the_terminal(launcher, tmp_path):
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # what nohup does to its child
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does for its child
     try:
-        process = launcher("until_told")
+        process = launcher("until_signalled")
     finally:
         signal.signal(signal.SIGHUP, before)
     pids_of_ranks(tmp_path / "run")
@@ -70,7 +70,7 @@ def test_a_launcher_under_nohup_survives_the_terminal(launcher, tmp_path):
 
 
 def test_a_rank_killed_from_outside_is_a_failure(launcher, tmp_path):
-    process = launcher("deaf")
+    process = launcher("ignoring_signals")
     pids = pids_of_ranks(tmp_path / "run")
     os.kill(pids[1], signal.SIGKILL)
     _, errors = process.communicate(timeout=120)

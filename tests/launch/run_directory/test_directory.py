@@ -11,18 +11,18 @@ def test_a_new_run_may_use_a_directory_that_is_absent_or_empty(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["recipe.yml", "metrics.jsonl", "checkpoints"])
-def test_a_new_run_may_not_use_the_directory_of_another(tmp_path, name):
+def test_a_new_run_is_refused_in_the_directory_of_another(tmp_path, name):
     (tmp_path / name).mkdir()
     with pytest.raises(RunError, match=rf"already holds a run \({name}\)\.\nPass --resume .* or another --run-dir"):
         check_run_dir(tmp_path, resume=False)
 
 
-def test_a_run_is_resumed_where_it_is(tmp_path):
+def test_a_directory_with_a_run_can_be_resumed(tmp_path):
     (tmp_path / "recipe.yml").touch()
     check_run_dir(tmp_path, resume=True)
 
 
-def test_nothing_is_resumed_where_no_run_is(tmp_path):
+def test_a_directory_without_a_run_cannot_be_resumed(tmp_path):
     with pytest.raises(RunError, match="holds no run to resume"):
         check_run_dir(tmp_path, resume=True)
 

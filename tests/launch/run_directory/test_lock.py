@@ -1,4 +1,4 @@
-"""A folder is one run's: another is refused while it lives, and is not kept waiting after it."""
+"""Only one run uses a folder: others are refused while it runs, and start without a wait after it."""
 
 from __future__ import annotations
 
@@ -50,18 +50,18 @@ def record(folder):
     return json.loads((folder / FILE).read_text())
 
 
-def test_a_folder_that_is_held_is_refused_and_says_by_whom(holder, tmp_path):
+def test_a_locked_folder_is_refused_with_its_holder(holder, tmp_path):
     before = record(tmp_path)
     with pytest.raises(RunError) as caught, held(tmp_path, never):
         pass
     first, second = str(caught.value).splitlines()
     assert first == f"{tmp_path} is in use by process {holder.pid} on {before['host']}, since {before['since']}."
     assert second.startswith("Wait until it ends, stop it")
-    with pytest.raises(RunError), held(tmp_path, never):  # the first refusal has not ended it
+    with pytest.raises(RunError), held(tmp_path, never):  # the first refusal did not release the lock
         pass
 
 
-def test_it_is_free_when_its_run_has_ended(holder, tmp_path):
+def test_the_lock_is_released_at_the_end_of_the_run(holder, tmp_path):
     holder.communicate("")
     assert (tmp_path / FILE).read_text() == ""
     with held(tmp_path, never):
@@ -69,7 +69,7 @@ def test_it_is_free_when_its_run_has_ended(holder, tmp_path):
     assert (tmp_path / FILE).read_text() == ""
 
 
-def test_it_is_free_at_once_when_its_run_was_killed(holder, tmp_path):
+def test_the_lock_of_a_killed_run_is_released_at_once(holder, tmp_path):
     holder.kill()
     holder.wait()
     assert record(tmp_path)["process"] == holder.pid
@@ -86,7 +86,7 @@ def test_a_run_that_was_killed_on_another_machine_is_watched_for_a_while(tmp_pat
     assert line.startswith(f"{tmp_path}: process 12 on node7 did not release its lock; waiting ")
 
 
-def test_a_run_that_lives_on_another_machine_is_refused(holder, tmp_path, impatient, monkeypatch):
+def test_a_run_on_another_machine_is_refused(holder, tmp_path, impatient, monkeypatch):
     """Where locks do not reach other machines, the heartbeat decides."""
     monkeypatch.setattr(lock.fcntl, "lockf", lambda *_: None)
     monkeypatch.setattr(lock, "_machine", lambda: "another")
@@ -108,7 +108,7 @@ def test_without_locks_the_heartbeat_decides_on_one_machine_too(holder, tmp_path
         assert record(tmp_path)["process"] == os.getpid()
 
 
-def test_the_holder_shows_that_it_lives(holder, tmp_path):
+def test_the_holder_writes_heartbeats(holder, tmp_path):
     deadline, first = time.monotonic() + 60, record(tmp_path)["beat"]
     while record(tmp_path)["beat"] == first:
         assert time.monotonic() < deadline
@@ -116,13 +116,13 @@ def test_the_holder_shows_that_it_lives(holder, tmp_path):
 
 
 @pytest.mark.parametrize("content", ["", "{", "[1]", "\x00" * 100])
-def test_whatever_is_in_the_file_blocks_nobody(tmp_path, content):
+def test_any_content_of_the_lock_file_is_accepted(tmp_path, content):
     (tmp_path / FILE).write_text(content)
     with held(tmp_path, never):
         pass
 
 
-def test_of_a_run_that_came_to_nothing_nothing_is_left(tmp_path):
+def test_a_run_that_fails_at_the_start_leaves_no_folder(tmp_path):
     with held(tmp_path / "new"):
         pass
     assert not (tmp_path / "new").exists()

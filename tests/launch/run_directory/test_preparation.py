@@ -1,4 +1,4 @@
-"""Where a run is, and whether it is one that is continued; one command that a scheduler starts again and again."""
+"""The run directory, resumed or new; one command that a scheduler repeats."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from recipe.smallest import SMALLEST
 
 @pytest.fixture(autouse=True)
 def no_inputs(monkeypatch):
-    """Look at no token files."""
+    """Skip the check of token files."""
     monkeypatch.setattr(preparation, "require_inputs", lambda *_, **__: None)
     for name in ("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS"):
         monkeypatch.delenv(name, raising=False)
@@ -46,7 +46,7 @@ def test_auto_resume_continues_a_run_that_ended_before_its_recipe_was_written(tm
     assert prepare(tmp_path, auto=True).resume
 
 
-def test_auto_resume_needs_a_place(tmp_path):
+def test_auto_resume_needs_a_run_directory(tmp_path):
     with pytest.raises(RunError, match="--auto-resume needs the run to continue: pass --run-dir DIR"):
         prepare(None, auto=True)
 
@@ -78,7 +78,7 @@ def test_another_runs_folder_of_checkpoints_is_refused_before_anything_is_made(t
 
 @pytest.fixture
 def other_process():
-    """Say what another process would meet: to this one its own POSIX locks are free."""
+    """Try the lock in another process: a process can always take its own POSIX locks."""
     program = (
         "import sys\nfrom pathlib import Path\nfrom pretrain.launch.run_directory.lock import held\n"
         "with held(Path(sys.argv[1])): pass"
@@ -104,8 +104,8 @@ def test_a_new_run_directory_is_held_too_and_not_left_behind_empty(tmp_path, mon
     assert other_process(run_dir)
 
 
-def test_who_saves_into_another_runs_directory_holds_that(tmp_path, other_process):
-    """The run that saves there by default holds its directory alone, and so meets the other one."""
+def test_a_run_that_saves_into_another_run_directory_locks_it(tmp_path, other_process):
+    """The run that saves there by default locks only its directory, so the other one must lock that too."""
     first, folder = begin(tmp_path / "first"), tmp_path / "first" / "checkpoints"
     (folder / "iter_0000010").mkdir(parents=True)
     both = make_recipe(SMALLEST, [f"checkpoint.save={folder}", f"checkpoint.load={folder}"])

@@ -1,4 +1,4 @@
-"""Ranks that torchrun or srun started settle on one run directory before they train."""
+"""Ranks that torchrun or srun started agree on one run directory before they train."""
 
 import os
 import subprocess
@@ -33,7 +33,7 @@ def test_all_ranks_get_the_directory_that_rank_0_makes_and_can_make_a_process_gr
     assert [(run_dir / f"{rank}.sum").read_text() for rank in range(2)] == ["1", "1"]
 
 
-def test_what_rank_0_refuses_ends_the_others_in_silence(job, tmp_path):
+def test_an_error_of_rank_0_ends_the_others_without_output(job, tmp_path):
     (tmp_path / "run/recipe.yml").touch()
     first, second = start_as_torchrun_does(job("sum_of_ranks", prepared=False), tmp_path)
     assert "already holds a run" in first.communicate(timeout=60)[1]

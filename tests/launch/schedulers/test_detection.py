@@ -36,11 +36,11 @@ MPIRUN = {
 }
 
 
-def test_a_process_that_nobody_started_as_a_rank_has_no_world():
+def test_a_process_that_is_not_a_rank_has_no_world():
     assert current_world({"PATH": "/bin"}) is None
 
 
-def test_torchruns_variables_are_used_as_they_are():
+def test_torchruns_variables_give_the_world():
     assert current_world(TORCHRUN) == World(
         rank=5, world_size=8, local_rank=1, local_world_size=4, node_rank=1, master_addr="node0", master_port=29500
     )
@@ -54,31 +54,31 @@ def test_the_node_follows_from_the_rank_where_it_is_not_said():
     assert current_world({name: value for name, value in TORCHRUN.items() if name != "GROUP_RANK"}).node_rank == 1
 
 
-def test_a_rank_without_a_meeting_point_is_an_error():
+def test_a_rank_without_a_rendezvous_address_is_an_error():
     with pytest.raises(LaunchError, match="not LOCAL_RANK, MASTER_ADDR, MASTER_PORT"):
         current_world({"RANK": "0", "WORLD_SIZE": "2"})
 
 
-def test_a_rank_that_is_no_number_is_an_error():
+def test_a_rank_that_is_not_a_number_is_an_error():
     with pytest.raises(LaunchError, match="RANK is 'one'"):
         current_world(TORCHRUN | {"RANK": "one"})
 
 
-def test_sruns_variables_are_used_as_they_are():
+def test_sruns_variables_give_the_world():
     world = current_world(SRUN)
     assert (world.rank, world.world_size, world.local_rank, world.local_world_size, world.node_rank) == (2, 3, 0, 1, 1)
     assert world.master_addr == "gpu07"
     assert 10_000 <= world.master_port < 30_000
 
 
-def test_all_tasks_of_a_job_meet_at_one_port_and_jobs_at_different_ones():
+def test_all_tasks_of_a_job_have_one_port_and_jobs_different_ones():
     other_task = current_world(SRUN | {"SLURM_PROCID": "0", "SLURM_NODEID": "0"})
     other_job = current_world(SRUN | {"SLURM_JOB_ID": "81235"})
     assert other_task.master_port == current_world(SRUN).master_port
     assert other_job.master_port != current_world(SRUN).master_port
 
 
-def test_the_user_may_choose_where_tasks_meet():
+def test_the_user_may_choose_the_rendezvous_address():
     world = current_world(SRUN | {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "4242"})
     assert (world.master_addr, world.master_port) == ("10.0.0.1", 4242)
 
@@ -87,15 +87,15 @@ def test_torchrun_started_by_srun_wins():
     assert current_world(SRUN | TORCHRUN).master_addr == "node0"
 
 
-def test_one_task_of_srun_is_single():
+def test_one_task_of_srun_is_a_single_process():
     assert current_world(SRUN | {"SLURM_STEP_NUM_TASKS": "1", "SLURM_NTASKS": "1"}) is None
 
 
-def test_an_interactive_step_is_single_whatever_the_allocation():
+def test_an_interactive_step_is_a_single_process_in_any_allocation():
     assert current_world(SRUN | {"SLURM_STEP_NUM_TASKS": "1", "SLURM_NTASKS": "8"}) is None
 
 
-def test_a_batch_script_outside_srun_is_single():
+def test_a_batch_script_outside_srun_is_a_single_process():
     batch = {name: value for name, value in SRUN.items() if not name.startswith("SLURM_STEP")}
     assert current_world(batch | {"SLURM_PROCID": "0"}) is None
 
@@ -117,34 +117,34 @@ def test_a_step_without_its_nodes_is_an_error():
         current_world({name: value for name, value in SRUN.items() if name != "SLURM_JOB_NODELIST"})
 
 
-def test_deepspeeds_words_for_the_node_are_understood():
+def test_deepspeeds_variables_for_the_node_are_understood():
     of_deepspeed = {"LOCAL_WORLD_SIZE": "LOCAL_SIZE", "GROUP_RANK": "CROSS_RANK"}
     assert current_world({of_deepspeed.get(name, name): value for name, value in TORCHRUN.items()}) == World(
         rank=5, world_size=8, local_rank=1, local_world_size=4, node_rank=1, master_addr="node0", master_port=29500
     )
 
 
-def test_mpiruns_variables_are_used_as_they_are():
+def test_mpiruns_variables_give_the_world():
     world = current_world(MPIRUN)
     assert (world.rank, world.world_size, world.local_rank, world.local_world_size, world.node_rank) == (3, 4, 1, 2, 1)
     assert world.master_addr == "node1"
     assert current_world(MPIRUN | {"MASTER_PORT": "4242"}).master_port == 4242
 
 
-def test_all_ranks_of_mpirun_meet_at_one_port_and_runs_at_different_ones():
+def test_all_ranks_of_mpirun_have_one_port_and_runs_different_ones():
     other_rank = current_world(MPIRUN | {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_LOCAL_RANK": "0"})
     assert other_rank.master_port == current_world(MPIRUN).master_port
     assert current_world(MPIRUN | {"PMIX_NAMESPACE": "other"}).master_port != current_world(MPIRUN).master_port
 
 
-def test_mpirun_on_several_hosts_must_say_where_they_meet():
+def test_mpirun_on_several_hosts_needs_master_addr():
     without = {name: value for name, value in MPIRUN.items() if name != "MASTER_ADDR"}
     with pytest.raises(LaunchError, match=r"MASTER_ADDR is not set\.\nName the host of rank 0: mpirun -x MASTER_ADDR"):
         current_world(without)
     assert current_world(without | {"OMPI_COMM_WORLD_LOCAL_SIZE": "4"}).master_addr == "127.0.0.1"
 
 
-def test_one_rank_of_mpirun_is_single():
+def test_one_rank_of_mpirun_is_a_single_process():
     assert current_world(MPIRUN | {"OMPI_COMM_WORLD_SIZE": "1"}) is None
 
 

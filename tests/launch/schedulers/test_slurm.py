@@ -47,6 +47,6 @@ def test_the_first_of_very_many_hosts_is_found_at_once():
 
 
 @pytest.mark.parametrize("text", ["", "n[1-", "n[1-2", "n]", "n[a-b]", "n1,,n2", "n 1", "n[1-2-3]"])
-def test_what_is_no_node_list_is_an_error(text):
+def test_a_malformed_node_list_is_an_error(text):
     with pytest.raises(LaunchError, match="not a Slurm node list"):
         list(hosts(text))

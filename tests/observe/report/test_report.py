@@ -70,7 +70,7 @@ def test_several_runs_are_drawn_over_each_other_with_what_differs(tmp_path, run)
     assert page.count('<g class="curve c1">') == 4
 
 
-def test_runs_of_one_name_are_told_apart_by_their_paths(tmp_path, run):
+def test_runs_of_one_name_are_distinguished_by_their_paths(tmp_path, run):
     page = report(tmp_path, run("a/run"), run("b/run"))
     assert f">{tmp_path / 'a/run'}<" in page
     assert f">{tmp_path / 'b/run'}<" in page

@@ -72,14 +72,14 @@ def test_a_distribution_without_metadata_is_still_named(site, backport, monkeypa
 
 
 @pytest.mark.parametrize("distribution", ["aaa", "zzz"])
-def test_who_takes_a_name_of_the_cores_is_the_one_to_uninstall(site, distribution):
+def test_a_plugin_that_takes_a_name_of_the_core_is_the_one_to_uninstall(site, distribution):
     site.install(distribution, "1.0", "pretrain.backends", cpu="their_cpu")
     with pytest.raises(BackendError) as error:
         discovery.find_backend("cpu")
     assert str(error.value).splitlines()[1] == f"Keep one: pip uninstall {distribution}"
 
 
-def test_a_misspelt_entry_point_group_is_told(site):
+def test_a_misspelt_entry_point_group_is_reported(site):
     site.install("kernels-lost", "1.0", "pretrain.plugin", lost="lost_plugin")
     (line,) = discovery.unread_groups()
     assert line.startswith(

@@ -1,4 +1,4 @@
-"""A plugin that cannot be imported: who it is, why, and what to do."""
+"""A plugin that cannot be imported: its name, the cause, and the remedy."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_missing_library_is_named(site):
     assert "--backend" in second
 
 
-def test_a_plugin_whose_own_files_are_gone_is_told_apart(site):
+def test_a_plugin_whose_own_files_are_missing_is_recognized(site):
     site.install("pretrain-gone", "0.1.0", "pretrain.backends", gone="pretrain_gone.plugin")
     assert "Its own files are missing: install pretrain-gone again, from its folder or wheel" in failure("gone")
 
@@ -39,7 +39,7 @@ def test_any_other_failure_says_how_to_see_more(site):
     assert re.search(r"OSError: undefined symbol: _ZN2at\n.*PRETRAIN_TRACEBACK=1", failure("torn"))
 
 
-def test_a_plugin_that_leaves_the_interpreter_does_not_take_us_along(site):
+def test_a_plugin_that_calls_sys_exit_at_import_is_an_error(site):
     site.backend("quitter", "import sys; sys.exit('no driver')")
     assert "SystemExit: no driver" in failure("quitter")
 

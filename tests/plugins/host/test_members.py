@@ -30,7 +30,7 @@ def pretrain_backend():
 """
 
 
-def test_a_right_backend_gives_its_device(site):
+def test_a_correct_backend_gives_its_device(site):
     site.backend("fake")
     assert take_device(manager.load("fake"), 0) == torch.device("cpu")
 

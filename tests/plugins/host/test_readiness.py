@@ -1,4 +1,4 @@
-"""The device of a loaded backend: there or not, and what it can do."""
+"""The device of a loaded backend: its availability and capabilities."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One rank of test_agreement: compares one table after another, prints what came of each as a JSON line."""
+"""One rank of test_agreement: compares one table after another, prints the result of each as a JSON line."""
 
 from __future__ import annotations
 

@@ -59,5 +59,5 @@ def test_an_operation_that_one_rank_lacks_is_named(outcomes):
     assert "rank 1, norm: not asked for; rank 0: kernel 'fast'" in first
 
 
-def test_one_process_has_nobody_to_disagree_with():
+def test_one_process_needs_no_comparison():
     check_same_on_all_ranks(KernelTable(backend="fake", provider="fake 1", rows=()))

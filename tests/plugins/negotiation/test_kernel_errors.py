@@ -1,4 +1,4 @@
-"""An error in a kernel names the kernel and who brings it."""
+"""An error in a kernel names the kernel and its provider."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kernel table: what was taken, from whom, and why not the others."""
+"""The kernel table: the chosen kernels, their providers, and the reasons against others."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ TWINS = "@hookimpl\ndef pretrain_norm():\n    return Offer(name='extra', build=l
 @pytest.mark.parametrize(
     ("wanted", "taken"), [("extra", len), ("kernels-one:extra", len), ("kernels-two:extra", print), ("auto", len)]
 )
-def test_a_recipe_may_say_whose_kernel(site, wanted, taken):
+def test_a_recipe_may_name_the_distribution_of_a_kernel(site, wanted, taken):
     site.plugin("one", TWINS.format(kernel="len"))
     site.plugin("two", TWINS.format(kernel="print"))
     site.backend("fake")
@@ -101,7 +101,7 @@ def test_a_named_kernel_that_declines_is_an_error_with_its_reason(plugins):
     )
 
 
-def test_a_kernel_that_nobody_knows_lists_what_there_is(plugins):
+def test_an_unknown_kernel_lists_the_known_ones(plugins):
     with pytest.raises(KernelError) as error:
         negotiate(plugins, [NORM], {"norm": "fats"}, "allow")
     assert str(error.value) == (
@@ -118,7 +118,7 @@ def test_what_is_not_asked_for_is_not_negotiated(plugins):
         _ = kernels.softmax
 
 
-def test_an_operation_that_nobody_offers_is_an_error_with_every_decline(site):
+def test_an_operation_without_an_offer_is_an_error_with_every_decline(site):
     site.backend("fake", "@hookimpl\ndef pretrain_softmax(request):\n    return Decline(name='s', reason='4 keys')\n")
     with pytest.raises(
         KernelError, match=r"no kernel for softmax on cpu.\n  's' \(pretrain-fake 1.0\) declines: 4 keys"
@@ -127,7 +127,7 @@ def test_an_operation_that_nobody_offers_is_an_error_with_every_decline(site):
 
 
 class TestForbiddenFallback:
-    def test_the_reference_is_no_silent_choice(self, site):
+    def test_the_reference_is_not_chosen_silently(self, site):
         site.backend("fake", "@hookimpl\ndef pretrain_norm(request):\n    return Decline(name='n', reason='h is 8')\n")
         with pytest.raises(KernelError) as error:
             negotiate(manager.load("fake"), [NORM], {}, "forbid")

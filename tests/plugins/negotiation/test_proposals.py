@@ -26,7 +26,7 @@ def norm_hook(answer: str) -> str:
     return f"@hookimpl\ndef pretrain_norm(request):\n    return {answer}\n"
 
 
-def test_every_plugin_is_heard_in_order_and_knows_its_provider(site):
+def test_every_plugin_is_asked_in_order_and_has_its_provider(site):
     site.plugin("extra", norm_hook("Offer(name='first', build=print, provider='apex 0.1')"))
     site.backend("fake", norm_hook("Decline(name='second', reason=f'h = {request.hidden_size}')"))
     heard = [(found.answer.name, found.provider, found.is_reference) for found in ask(manager.load("fake"), REQUEST)]

@@ -119,7 +119,7 @@ def test_a_value_that_counts_something_else_is_not_copied(flag, value, answer):
 
 
 def test_an_activation_is_the_one_that_the_program_computes():
-    """Megatron's fused_bias_gelu computes the tanh approximation whatever the activation is called."""
+    """Megatron's fused_bias_gelu always computes the tanh approximation."""
     assert "--set model.activation=gelu_tanh" in flag_of_run("--bias-gelu-fusion")
     assert "--set model.activation=gelu " in flag_of_run("--no-bias-gelu-fusion")
 
@@ -130,8 +130,8 @@ def test_leaving_out_the_generators_does_not_leave_out_the_optimizer():
 
 
 @pytest.mark.parametrize("flag", ["--no-such-flag", "--device", "--compile", "--name", "--file", "--interval"])
-def test_what_nobody_knows_has_none(flag):
-    """A key's name of one word says nothing of another program's flag: --device is no place of offload."""
+def test_an_unknown_flag_has_no_answer(flag):
+    """A key of one word may have another meaning as a flag: --device is not a device of offload."""
     assert flag_of_run(flag) == ""
 
 

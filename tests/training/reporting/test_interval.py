@@ -41,7 +41,7 @@ def test_skipped_iterations_do_not_count_for_the_loss(interval):
 
 
 @pytest.mark.parametrize("broken", [torch.nan, torch.inf, -torch.inf])
-def test_losses_that_are_not_finite_are_counted_apart(interval, broken):
+def test_losses_that_are_not_finite_are_counted_separately(interval, broken):
     totals = add(interval, step(2.0), step(broken), step(broken))
     assert (totals.lm_loss, totals.nan_iterations) == (2.0, 2)
 
@@ -58,7 +58,7 @@ def test_a_new_interval_begins_at_zero(interval):
     assert add(interval, step(5.0)).lm_loss == 5.0
 
 
-def test_the_clock_stands_still_in_a_pause(monkeypatch):
+def test_the_clock_is_stopped_in_a_pause(monkeypatch):
     now = [100.0]
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
     interval = Interval(torch.device("cpu"))

@@ -1,4 +1,4 @@
-"""What rank 0 says at the start of a run."""
+"""Log lines of rank 0 at the start of a run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pretrain.training.reporting.run_files import log_header
 from recipe.smallest import SMALLEST
 
 
-def test_how_a_deepspeed_file_was_understood_is_said(tmp_path):
+def test_notices_of_a_deepspeed_file_are_logged(tmp_path):
     (tmp_path / "ds.json").write_text('{"steps_per_print": 10}')
     blend = {"blend": [{"weight": 1, "path": "corpus"}]}
     engine = {"name": "deepspeed", "deepspeed_config": str(tmp_path / "ds.json")}

@@ -1,4 +1,4 @@
-"""Rank 0 tells console, metrics.jsonl and TensorBoard; the other ranks are silent."""
+"""Rank 0 writes to console, metrics.jsonl and TensorBoard; the other ranks write nothing."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_rank_0_writes_to_every_output(logger, tmp_path, train_record, capsys):
     assert any((tmp_path / "tensorboard").iterdir())
 
 
-def test_other_ranks_are_silent(logger, tmp_path, train_record, capfd):
+def test_other_ranks_log_nothing(logger, tmp_path, train_record, capfd):
     with logger(rank=1) as opened:
         opened.train(train_record(10))
         opened.evaluation(EvalRecord.of("valid", 10, 2.0), consumed_samples=80)
@@ -62,7 +62,7 @@ def test_tensorboard_may_be_switched_off(logger, tmp_path):
     assert not (tmp_path / "tensorboard").exists()
 
 
-def test_a_resumed_run_drops_what_it_will_do_again(logger, tmp_path, train_record):
+def test_a_resumed_run_drops_records_of_later_iterations(logger, tmp_path, train_record):
     with logger() as opened:
         opened.train(train_record(10))
         opened.evaluation(EvalRecord.of("valid", 20, 2.0), consumed_samples=800)
@@ -79,7 +79,7 @@ def test_a_finished_run_that_is_started_again_writes_its_evaluations_once(logger
     assert [(line["split"], line["iteration"]) for line in lines(tmp_path)] == [("valid", 100), ("test", 100)]
 
 
-def test_closing_twice_is_no_error(logger):
+def test_closing_twice_is_allowed(logger):
     opened = logger()
     opened.close()
     opened.close()

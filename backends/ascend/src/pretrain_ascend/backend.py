@@ -38,7 +38,7 @@ class AscendBackend(Backend):
     own_variables = environment.OWN
 
     def availability(self) -> Available | Unavailable:
-        """Return the number of NPUs, or the missing one of torch_npu, CANN and the devices."""
+        """Return the number of NPUs, or what is missing: torch_npu, CANN or the devices."""
         lack = software.missing()
         if lack is not None:
             return Unavailable(*lack)
@@ -87,7 +87,7 @@ class AscendBackend(Backend):
     def compilation(self) -> Unavailable:
         """Return that there is none: torch_npu's inductor and triton-ascend were not tried."""
         return Unavailable(
-            "torch's inductor makes no kernels for an NPU; torch_npu's needs triton-ascend, not tried yet"
+            "torch's inductor generates no kernels for an NPU; torch_npu's needs triton-ascend, not tried yet"
         )
 
     def peak_flops(self, dtype: torch.dtype) -> float | None:

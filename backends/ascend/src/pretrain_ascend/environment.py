@@ -26,7 +26,7 @@ CONNECT = (120, 7200)
 EXECUTE = (1836, 17340)
 """Seconds: CANN's default of HCCL_EXEC_TIMEOUT, and the most that a 910A takes."""
 _EARLIER, _LATER = 20, 30
-"""Seconds: HCCL gives up before torch's watchdog, and an event is waited for longer than HCCL (torch_npu: 30)."""
+"""Seconds by which HCCL times out before torch's watchdog, and events after HCCL (torch_npu: 30)."""
 
 
 def variables(recipe: Recipe, given: Mapping[str, str]) -> dict[str, str]:
@@ -45,15 +45,15 @@ def variables(recipe: Recipe, given: Mapping[str, str]) -> dict[str, str]:
 def _timeouts(seconds: int, given: Mapping[str, str]) -> dict[str, str]:
     """Return HCCL's timeouts: torch's where that is longer than CANN's own, and never less than CANN's own.
 
-    HCCL should give up before torch's watchdog ends the process, so that its log says on what. torch_npu warns where it
-    would not (ProcessGroupHCCL's constructor), and where an event is not waited for longer than a collective.
+    HCCL should time out before torch's watchdog ends the process, so that its log names the collective. torch_npu warns
+    otherwise (ProcessGroupHCCL's constructor), and where an event is not waited for longer than a collective.
     """
     shortest, longest = CONNECT
     found = {"HCCL_CONNECT_TIMEOUT": str(min(max(seconds, shortest), longest))}
     usual, most = EXECUTE
     execute = str(min(max(seconds - _EARLIER, usual), most))
     asked = given.get("HCCL_EXEC_TIMEOUT", execute)
-    if asked.isdigit():  # 0: for ever
+    if asked.isdigit():  # 0: no timeout
         found["HCCL_EVENT_TIMEOUT"] = str(int(asked) + _LATER) if int(asked) else "0"
     return found | {"HCCL_EXEC_TIMEOUT": execute}
 

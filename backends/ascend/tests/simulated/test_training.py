@@ -185,7 +185,7 @@ def test_a_checkpoint_goes_from_the_cpu_to_the_npu_and_back(train, on_the_cpu, e
         pytest.param("deepspeed", "bf16", 2e-2, marks=pytest.mark.full),
     ],
 )
-def test_16_bits_have_about_the_curve_of_the_cpu(train, in_16_bits_on_the_cpu, dtype, tolerance, engine):
+def test_fp16_and_bf16_have_about_the_curve_of_the_cpu(train, in_16_bits_on_the_cpu, dtype, tolerance, engine):
     """fp16 begins with a loss scale that overflows: the same steps are skipped."""
     settings, expected = in_16_bits_on_the_cpu(dtype, engine)
     found, _ = train(BACKEND, f"{dtype}-{engine}", settings)

@@ -1,6 +1,6 @@
 """Bias and activation of the MLP in one Triton kernel.
 
-liger-kernel's SwiGLU was left out: it takes two contiguous halves and no bias, so that the halves would be copied.
+liger-kernel's SwiGLU is not offered: it takes two contiguous halves and no bias, so that the halves would be copied.
 torch.compile makes a kernel like this one, seconds after the start.
 """
 

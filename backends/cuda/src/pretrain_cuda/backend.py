@@ -30,7 +30,7 @@ class CudaBackend(Backend):
     exported_variables = ("NCCL",)
 
     def availability(self) -> Available | Unavailable:
-        """Return the number of GPUs, or the missing one of torch's CUDA build, the driver and the devices."""
+        """Return the number of GPUs, or what is missing: torch's CUDA build, the driver or the devices."""
         if torch.version.cuda is None:
             return Unavailable(
                 f"torch {torch.__version__} is built without CUDA",
@@ -91,7 +91,7 @@ class CudaBackend(Backend):
         return _peak(self.device_name(), dtype)
 
     def point_to_point(self) -> PointToPoint:
-        """NCCL keeps messages to one peer in order, also while kernels run; not seen on GPUs here."""
+        """NCCL keeps messages to one peer in order, also while kernels run; not tested on GPUs."""
         return PointToPoint(batched=True, overlapped=True)
 
     def device_name(self) -> str:

@@ -1,6 +1,6 @@
 """Vocabulary-parallel cross entropy in Triton, in place.
 
-liger-kernel's was left out: it knows no tensor-parallel group. torch.compile cannot write over its input.
+liger-kernel's is not offered: it does not support tensor-parallel groups. torch.compile cannot write over its input.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Rotary position embedding in one Triton kernel.
 
-apex's extension fused_rotary_positional_embedding was left out: its call changed between versions, and its Python
+apex's extension fused_rotary_positional_embedding is not offered: its call changed between versions, and its Python
 wrapper left apex with apex.transformer. torch.compile makes a kernel like this one, seconds after the start.
 """
 

@@ -2,7 +2,7 @@
 
     cd backends/cuda/tests && python -m fake_gpu.figures
 
-writes them anew, which takes some minutes; names of jobs behind it: theirs alone.
+writes them again, which takes some minutes; names of jobs behind it: theirs alone.
 A change belongs into the commit that causes it.
 """
 

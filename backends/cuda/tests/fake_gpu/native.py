@@ -22,7 +22,7 @@ def load() -> None:
 
 
 def library() -> Path:
-    """Return the compiled library; it is made anew when the source or torch has changed."""
+    """Return the compiled library; it is compiled again when the source or torch has changed."""
     torch = Path(importlib.util.find_spec("torch").submodule_search_locations[0])
     checksum = hashlib.sha256(SOURCE.read_bytes() + version("torch").encode()).hexdigest()[:16]
     built = BUILT / f"device-{checksum}.so"

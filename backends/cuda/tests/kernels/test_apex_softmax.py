@@ -195,7 +195,7 @@ def test_masked_keys_get_zero_even_beside_the_lowest_scores(name, kind):
     assert isinstance(above, Decline)
 
 
-def test_why_masks_are_declined_otherwise():
+def test_masks_with_scores_near_the_masked_score_give_wrong_weights():
     """A row that lies below -10000 is lost with the empty ones; one just above it gives weight to what is masked."""
     request = asked(FP16, Mask.ARBITRARY)
     kernel = Softmax(request, "scaled_masked_softmax_cuda")

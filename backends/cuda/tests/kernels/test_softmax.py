@@ -182,7 +182,7 @@ def test_scores_are_scaled_forward_and_backward(device, scale):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-def test_sixteen_bits_are_computed_in_fp32_even_where_it_is_not_asked_for(device, dtype):
+def test_fp16_and_bf16_are_computed_in_fp32_even_if_not_requested(device, dtype):
     request = replace(examples.softmax(dtype, scale=4096.0), in_fp32=False)
     scores = {"scores": random(2, 4, 33, 33, dtype=dtype) * 1e-3 + 20}
     assert_agrees(build(request), oracle(request), scores, device)
@@ -196,7 +196,7 @@ def test_a_gradient_may_be_one_number_for_all(device):
 
 
 @pytest.mark.parametrize("shape", [(0, 4, 33, 33), (2, 4, 0, 33)], ids=str)
-def test_nothing_gives_nothing(device, shape):
+def test_empty_input_gives_empty_output(device, shape):
     scores = torch.zeros(shape, device=device, requires_grad=True)
     weights = build(examples.softmax())(scores)
     weights.sum().backward()

@@ -60,7 +60,7 @@ def step_with(fake_gpus, mutant, **job):
 
 
 @pytest.mark.parametrize(("mutant", "told"), RAISED.items())
-def test_what_a_gpu_could_not_do_is_refused(mutant, told, fake_gpus):
+def test_operations_that_a_gpu_could_not_do_are_refused(mutant, told, fake_gpus):
     assert told in step_with(fake_gpus, mutant, compile=mutant == "fp16 for a seed")["error"]
 
 

@@ -1,4 +1,4 @@
-"""The backend `abacus`, as somebody writes one who knows docs/writing-a-backend.md alone."""
+"""The backend `abacus`, as written from docs/writing-a-backend.md alone."""
 
 from importlib.util import find_spec
 

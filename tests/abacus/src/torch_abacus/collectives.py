@@ -15,7 +15,7 @@ NAMES = """
 
 
 def register():
-    """Stand where torch would ask for a process group of the device."""
+    """Register where torch would look for a process group of the device."""
     library = torch.library.Library("c10d", "IMPL")
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Warning only once for all operators")  # that we stand there

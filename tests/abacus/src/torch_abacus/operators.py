@@ -9,7 +9,7 @@ LIBRARIES = []
 
 
 def register():
-    """Tell torch's dispatcher; the libraries must live as long as their operators."""
+    """Register with torch's dispatcher; the libraries must outlive their operators."""
     everything, ours = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
     everything.fallback(compute, "PrivateUse1")
     for name, function in OWN.items():
@@ -41,7 +41,7 @@ class _Call:
         return on_device(value, self.storages.get(value.untyped_storage()._cdata))
 
     def follow(self):
-        """Let the device's tensors follow those of the host that an operator resized, or gave another storage."""
+        """Update the device's tensors whose host tensors an operator resized, or gave another storage."""
         for ours, host in self.pairs:
             there = host.untyped_storage()
             storage = self.storages.get(there._cdata)

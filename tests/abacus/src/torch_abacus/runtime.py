@@ -1,4 +1,4 @@
-"""`torch.abacus`: what torch and pretrain ask of a device's module. The one device computes when it is called."""
+"""`torch.abacus`: the members that torch and pretrain need of a device's module. Its one device is synchronous."""
 
 import torch
 
@@ -11,7 +11,7 @@ class Bytes:
 
     @classmethod
     def count(cls, nbytes):
-        """Note that storage of so many bytes was made, or with a negative number that it is gone."""
+        """Count the allocation of so many bytes, or with a negative number their release."""
         cls.in_use += nbytes
         cls.peak = max(cls.peak, cls.in_use)
 

@@ -6,7 +6,7 @@ from torch_abacus.storage import over
 
 
 def register():
-    """Tell torch.load whose location "abacus" is; by itself it would ask for an allocator, which is C++."""
+    """Register the location "abacus" with torch.load, which would otherwise need an allocator in C++."""
     torch.serialization.register_package(5, _tag, _restore)
 
 

@@ -1,4 +1,4 @@
-"""JSONL is read in chunks of whole lines, and a bad line is named."""
+"""JSONL is read in chunks of whole lines, and a malformed line is named."""
 
 import bz2
 import gzip
@@ -101,7 +101,7 @@ class TestPaddingOfXz:
         assert f"{count} zeros after a frame" in error_in(tmp_path / "a.jsonl.xz", whole + bytes(count) + after)
 
 
-def test_empty_lines_and_windows_line_ends_are_no_mistake(tmp_path):
+def test_empty_lines_and_windows_line_ends_are_allowed(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'\n{"text": "a"}\r\n\r\n{"text": "b"}')
     assert documents_in(path) == [["a"], ["b"]]

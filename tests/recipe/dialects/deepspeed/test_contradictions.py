@@ -1,4 +1,4 @@
-"""A DeepSpeed file and the recipe that names it must not say different things."""
+"""A DeepSpeed file and the recipe that names it must not contradict one another."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_both_places_and_both_values_are_named(refused):
     ]
 
 
-def test_an_override_is_a_place_too(refused):
+def test_an_override_has_a_place_too(refused):
     assert refused(STAGE_1, "engine.zero.stage=2") == [
         (
             "ds.json:3: zero_optimization.stage: 1 means engine.zero.stage: 1, but --set engine.zero.stage=2 gives 2. "
@@ -100,12 +100,12 @@ def test_an_override_to_the_same_value_is_fine(load):
 
 
 def test_an_override_that_needs_no_such_key_drops_it(load):
-    """An override drops them like keys of the recipe: who wants a constant learning rate wants no such thing."""
+    """An override drops them like keys of the recipe: for example with a constant learning rate."""
     config = {"fp16": {"enabled": True, "loss_scale_window": 500}, **STAGE_1}
     assert "loss_scale_window" not in to_yaml(load(config, "precision.loss_scale=128"))
 
 
-def test_a_section_that_is_none_is_the_mistake(refused):
+def test_a_section_that_is_not_a_mapping_is_the_problem(refused):
     assert refused(STAGE_1, "engine.zero=3") == [
         "--set engine.zero=3: engine.zero: 3 is not a section with keys.",
     ]

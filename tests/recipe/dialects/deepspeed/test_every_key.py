@@ -1,4 +1,4 @@
-"""Whatever a file holds, nothing of it is lost and nothing breaks."""
+"""Every key of a file is translated or is an error, with any value."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_a_file_gives_a_recipe_or_an_error_that_names_it(pairs):
 
 
 @pytest.mark.parametrize("path", WORDS)
-def test_a_key_with_a_strange_value_is_not_passed_over(path):
+def test_a_key_with_an_unexpected_value_is_an_error(path):
     config = merged({"optimizer": {"type": "AdamW"}}, nested(path, "strange"))
     if path == "steps_per_print":
         assert recipe_of({}, config).notices
@@ -157,7 +157,7 @@ def test_auto_and_null_count_as_not_given(path):
 
 
 @pytest.mark.parametrize("path", sorted(SETTLED))
-def test_what_happens_anyway_changes_nothing(path):
+def test_keys_that_match_fixed_behaviour_change_nothing(path):
     kind = {"optimizer": {"type": "AdamW", "params": {"weight_decay": 0.01}}} if "params" in path else {}
     recipe = recipe_of({}, merged(kind, nested(path, SETTLED[path])))
     assert recipe == recipe_of({}, kind)
@@ -188,7 +188,7 @@ print(json.dumps({
 }))
 """
 SET_BY_THE_ENGINE = {"zero_optimization.memory_efficient_linear": False}
-"""What is otherwise than DeepSpeed's default."""
+"""Values that differ from DeepSpeed's defaults."""
 
 
 @pytest.mark.slow

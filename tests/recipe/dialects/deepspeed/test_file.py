@@ -53,7 +53,7 @@ def test_every_key_knows_its_line(read):
         ('{"a": ' + "9" * 5000 + "}", ["ds.json: this is not JSON that can be read: "]),
     ],
 )
-def test_what_is_no_json_is_named_by_its_line(read, text, expected):
+def test_malformed_json_is_named_by_its_line(read, text, expected):
     with pytest.raises(RecipeError) as caught:
         read(text)
     lines = str(caught.value).splitlines()
@@ -71,7 +71,7 @@ def test_a_missing_file_suggests_its_neighbour(read):
     ]
 
 
-def test_a_folder_is_no_file(tmp_path):
+def test_a_folder_is_not_a_file(tmp_path):
     with pytest.raises(RecipeError, match="this file cannot be read: Is a directory"):
         read_json(str(tmp_path), HERE)
 

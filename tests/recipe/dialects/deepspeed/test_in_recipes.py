@@ -28,7 +28,7 @@ import pytest
         ("stage3_max_live_params: 1", "Did you mean 'engine.zero.stage3_max_live_parameters'?"),
     ],
 )
-def test_another_spelling_is_told_the_right_one(refusal, key, told):
+def test_another_spelling_gets_the_right_one(refusal, key, told):
     name = key.partition(":")[0]
     override = f"engine={{name: deepspeed, zero: {{stage: 3, {key}}}}}"
     assert refusal(override).endswith(f": engine.zero.{name}: unknown key. {told}")

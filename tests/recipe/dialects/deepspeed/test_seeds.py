@@ -106,7 +106,7 @@ def test_the_file_may_stand_in_the_recipe(load):
         ("3", "3 is neither the path of a DeepSpeed JSON file nor an object with its keys."),
     ],
 )
-def test_what_is_no_such_file_is_refused_in_a_line(refused, inline, line):
+def test_a_malformed_file_or_name_is_refused_in_one_line(refused, inline, line):
     assert line in refused("{}", f"engine.deepspeed_config={inline}")[0]
 
 

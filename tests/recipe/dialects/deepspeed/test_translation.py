@@ -127,7 +127,7 @@ def test_required_keys_may_come_from_the_file(load):
         ),
     ],
 )
-def test_what_was_not_written_so_is_told(load, config, notice):
+def test_keys_read_in_another_way_are_reported(load, config, notice):
     assert load(config).notices == (notice,)
 
 
@@ -156,11 +156,11 @@ def test_what_was_not_written_so_is_told(load, config, notice):
         ),
     ],
 )
-def test_what_would_not_be_read_is_left_out_with_a_notice(load, config, notice):
+def test_keys_that_deepspeed_would_not_read_are_dropped_with_a_notice(load, config, notice):
     assert notice in "\n".join(load(config).notices)
 
 
-def test_offload_that_this_stage_does_not_have_is_no_small_thing(refused):
+def test_offload_that_the_stage_does_not_support_is_an_error(refused):
     config = {"zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}}
     assert "engine.zero.offload_param: no effect here; it needs engine.zero.stage: 3." in refused(config)[0]
 
@@ -169,7 +169,7 @@ def test_plain_keys_need_no_notice(load):
     assert load({"train_batch_size": 8, "gradient_clipping": 0.5, **STAGE_1}).notices == ()
 
 
-def test_defaults_of_deepspeed_give_way_to_the_recipe(load):
+def test_the_recipe_overrides_defaults_of_deepspeed(load):
     config = {"fp16": {"enabled": True}, "optimizer": {"type": "AdamW"}, **STAGE_1}
     recipe = load(config, precision={"initial_loss_scale": 4}, optimizer={"weight_decay": 0.5})
     assert (recipe.precision.initial_loss_scale, recipe.optimizer.weight_decay, recipe.notices) == (4.0, 0.5, ())
@@ -287,7 +287,7 @@ def test_keys_that_cannot_be_translated_are_named(refused, config, line):
     assert line in refused(config, without=("train.global_batch_size",) if "train_batch_size" in config else ())
 
 
-def test_all_mistakes_are_told_at_once(refused):
+def test_all_mistakes_are_reported_at_once(refused):
     config = {"dump_state": True, "scheduler": {"type": "OneCycle"}, "zero_optimization": {"stage": 7}}
     assert [line.split(":")[1] for line in refused(config)] == ["2", "3", "7"]
 

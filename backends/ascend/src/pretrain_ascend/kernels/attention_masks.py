@@ -29,7 +29,7 @@ def compressed_causal(device: torch.device) -> Tensor:
 def causal(queries: int, keys: int, device: torch.device) -> Tensor:
     """Return bool [queries, keys], True where a key is later than the query; made once, not for every layer.
 
-    The tensor is shared: nobody may write to it.
+    The tensor is shared: do not write to it.
     """
     return masks.causal(queries, keys, device)
 

@@ -30,7 +30,7 @@ CAUSAL_KEYS, KEYS = 16384, 4096
 
 GENERIC_KEYS = 11912
 """keys + 4 * ceil(keys / 128) floats in 48 KiB of shared memory. The launch is not checked: one that needs more does
-nothing, and what comes back was never written."""
+nothing, and its output is uninitialized."""
 
 MASKED_SCORE, VANISHES = -10000.0, 104.0
 """Score of a masked key, instead of minus infinity; exp(-104) is zero in fp32."""
@@ -83,7 +83,7 @@ def _blocks(request: SoftmaxRequest) -> str:
         return f"{request.queries} queries; with {keys} keys only multiples of {rows}" if request.queries % rows else ""
     if request.queries != keys:
         return f"{request.queries} queries, {keys} keys; only equally many"
-    if request.heads % rows:  # the request does not tell the micro batch, and a prompt is continued with 1
+    if request.heads % rows:  # the request has no micro batch size, and a prompt has 1
         return f"{request.heads} heads; with {keys} keys only multiples of {rows}, whatever the micro batch"
     return ""
 

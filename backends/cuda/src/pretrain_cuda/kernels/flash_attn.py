@@ -2,7 +2,7 @@
 
 Limits are those that the libraries check, at commit 0251105a of github.com/Dao-AILab/flash-attention (2.8.4):
 csrc/flash_attn/flash_api.cpp, hopper/flash_api.cpp, flash_attn/cute/interface.py. Scores stay in fp32 in all, so that
-`score_divisor` has nothing to prevent and `softmax_in_fp32` is fulfilled; causal masks end at the last key.
+`score_divisor` is not needed and `softmax_in_fp32` is fulfilled; causal masks end at the last key.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ def foreach_norm(tensors: Sequence[Tensor]) -> Tensor:
     """Return the Euclidean norm over all tensors, fp32 scalar on their device, without host synchronization.
 
     torch's kernel for CUDA adds up chunks of 65536 entries by trees, then those of a tensor, which keeps the error of a
-    long one small; not so on the CPU (pretrain.reference.adam), for which this is not meant. Not seen on a GPU here.
+    long one small; not so on the CPU (pretrain.reference.adam), for which this is not meant. Not tested on a GPU.
     """
     if not tensors:
         return torch.zeros((), device="cuda")

@@ -1,6 +1,6 @@
 """Causal attention over the blocks on and below the diagonal only, with stored weights.
 
-A strip of queries meets the keys up to its own last row: of n x n blocks n (n + 1) / 2 are multiplied, exponentiated,
+A strip of queries uses the keys up to its own last row: of n x n blocks n (n + 1) / 2 are multiplied, exponentiated,
 dropped and stored, (n + 1) / 2n of the square. cuBLAS multiplies, on the tensor cores of any GPU and with
 nothing to tune here; a Triton kernel turns scores into weights in place. A fused kernel would save passes over the
 strip, but is flash attention, and that has no reason to store weights. Strips come one after the other, so that the

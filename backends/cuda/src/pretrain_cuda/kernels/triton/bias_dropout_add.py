@@ -1,7 +1,7 @@
 """residual + dropout(x + bias) in Triton; the backward pass draws the dropout mask again instead of storing it.
 
-Every call draws a seed from the device's default generator, on the device: whoever saves, restores or forks the
-generator governs the dropout, and the host waits for nothing. From the seed Philox (Salmon et al. 2011) makes four
+Every call draws a seed from the device's default generator, on the device: saving, restoring or forking the
+generator determines the dropout, without host synchronization. From the seed Philox (Salmon et al. 2011) makes four
 words of 32 bits at each count, for as many rows of a tile; a tile counts alike in both passes.
 """
 

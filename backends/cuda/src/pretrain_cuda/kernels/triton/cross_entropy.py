@@ -26,7 +26,7 @@ BLOCK, WARPS = 4096, 8
 """Columns that a program has at a time: 16 logits in a thread, in fp16 or bf16 two loads of 16 bytes. Not tuned."""
 
 LEAST = tl.constexpr(-3.4028234663852886e38)
-"""The least finite fp32: minus infinity minus it is no nan."""
+"""The least finite fp32; in its place -inf - -inf would be nan."""
 
 
 class CrossEntropy:

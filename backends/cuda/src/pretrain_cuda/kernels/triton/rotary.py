@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 TILE, WARPS = 1024, 4
-"""Entries of a half that one program turns: some heads of one token, which have one cos and sin. Not tuned."""
+"""Entries of a half that one program rotates: some heads of one token, which have one cos and sin. Not tuned."""
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """A `RotaryFn`: turn the first cos.shape[-1] dimensions of [s, b, n, d] in fp32; pass on the others.
+    """A `RotaryFn`: rotate the first cos.shape[-1] dimensions of [s, b, n, d] in fp32; pass on the others.
 
     cos and sin, [s, 1, 1, rotary_size], get no gradient.
     """

@@ -35,7 +35,7 @@ class Softmax:
 
     Everything is computed in fp32, even if the request does not ask for it: fp16 or bf16 would save no memory traffic.
     A mask is read where it is, with stride 0 where it is broadcast. Sums are always added in the same order.
-    Rows that are no multiple of 16 elements, or not contiguous, are served too, with loads of one element each.
+    Rows of other lengths than multiples of 16, or not contiguous, are read one element at a time.
     """
 
     def __init__(self, request: SoftmaxRequest) -> None:

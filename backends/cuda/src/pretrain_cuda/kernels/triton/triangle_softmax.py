@@ -128,7 +128,7 @@ def _forward(
     turns: tl.constexpr,
 ) -> None:
     row, seen, start = _place(rows, queries, keys, tile_rows)
-    unseen = tl.where(row < rows, float("-inf"), 0.0)[:, None]  # rows beyond the last are no nan, but zeros
+    unseen = tl.where(row < rows, float("-inf"), 0.0)[:, None]  # rows beyond the last are zeros, not nan
     largest = tl.full((tile_rows,), float("-inf"), tl.float32)
     total = tl.zeros((tile_rows,), tl.float32)
     for turn in range(turns):
