@@ -99,7 +99,7 @@ def told(engine, iteration):
     return repr(step.loss.item()), norm, step.skipped, engine.loss_scale, engine.parameters_norm().item()
 
 
-def test_a_checkpoint_of_another_kind_of_device_goes_on_with_generators_of_this_one(tmp_path, monkeypatch):
+def test_a_checkpoint_of_another_device_resumes_with_generators_of_this_one(tmp_path, monkeypatch):
     """States of one kind of generator are no states of another; torch refuses them."""
     with tiny.engine_of(tiny.tiny(*SMALL)) as engine:
         tiny.train(engine, 0, 1)

@@ -116,7 +116,7 @@ class TestWithoutTheDevice:
         assert result.output.splitlines()[0] == "device: not available: no driver. install it"
         assert "attention other flash" in text_of(result)
 
-    def test_a_plugin_that_cannot_answer_without_it_is_no_failure(self, site, reference):
+    def test_a_plugin_that_cannot_answer_without_the_device_is_not_a_failure(self, site, reference):
         site.backend("fake", SIMPLE + ATTENTION.replace("return [", "1 / 0; return ["), availability=self.UNAVAILABLE)
         assert "kernels: not known without the device: backend 'fake'" in text_of(explain())
 

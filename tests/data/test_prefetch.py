@@ -66,7 +66,7 @@ def test_nothing_comes_after_an_error_or_the_end():
 
 
 @pytest.mark.parametrize("asked", [False, True])
-def test_an_error_keeps_nothing_alive(asked):
+def test_an_error_holds_no_references(asked):
     class Item:
         pass
 

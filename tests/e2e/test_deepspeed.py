@@ -68,14 +68,14 @@ def test_deepspeed_says_nothing_by_itself(stopped_run):
     assert [line for line in printed.splitlines() if re.search("deepspeed|warn|error|GB", line, re.IGNORECASE)] == []
 
 
-def test_a_kill_switch_stops_it_and_it_goes_on_bit_for_bit(whole_run, stopped_run, run, tmp_path):
+def test_a_run_stopped_by_the_kill_switch_resumes_bit_for_bit(whole_run, stopped_run, run, tmp_path):
     run_dir = shutil.copytree(stopped_run[0], tmp_path / "stopped")
     assert latest(run_dir) == len(metrics(run_dir)) < LENGTH
     pretrain(*run(run_dir), "--resume")
     assert numbers(run_dir) == numbers(whole_run)
 
 
-def test_killed_while_it_saves_it_goes_on_from_the_checkpoint_before(whole_run, run, tmp_path):
+def test_a_run_killed_while_it_saves_resumes_from_the_previous_checkpoint(whole_run, run, tmp_path):
     run_dir = tmp_path / "killed"
     arguments = run(run_dir, "checkpoint.save_interval=1")
     kill_while_saving(arguments, run_dir / "checkpoints")
@@ -87,7 +87,7 @@ def test_killed_while_it_saves_it_goes_on_from_the_checkpoint_before(whole_run, 
     assert not unfinished.exists()
 
 
-def test_a_run_changes_its_engine_twice_and_its_curve_goes_on(whole_run, stopped_run, run, tmp_path):
+def test_a_run_changes_its_engine_twice_and_its_loss_curve_continues(whole_run, stopped_run, run, tmp_path):
     megatron, zero1 = "engine={name: megatron}", "engine={name: deepspeed, zero: {stage: 1}}"
     first, second = shutil.copytree(stopped_run[0], tmp_path / "first"), tmp_path / "second"
     pretrain(*run(first, "train.exit_interval=4", engine=megatron), "--resume")

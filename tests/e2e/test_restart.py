@@ -16,7 +16,7 @@ from pretrain.launch.world import free_port
 @pytest.mark.ranks
 @pytest.mark.slow
 @pytest.mark.usefixtures("forked_python")
-def test_a_restart_by_torchrun_goes_on_from_the_last_checkpoint(text_tokens, tmp_path):
+def test_a_restart_by_torchrun_continues_from_the_last_checkpoint(text_tokens, tmp_path):
     run_dir = tmp_path / "run"
     arguments = tiny(
         text_tokens, run_dir, "train.train_iters=400", "checkpoint.save_interval=10", "evaluation={interval: 0}"

@@ -62,7 +62,7 @@ def test_a_file_in_the_working_directory_hides_no_module(job, tmp_path, monkeypa
     assert run_ranks(two, worlds(2)) is None
 
 
-def test_a_known_error_of_one_rank_ends_all_and_is_shown_in_its_words(job):
+def test_a_user_error_of_one_rank_ends_all_and_is_shown_as_its_message(job):
     failure = run_ranks(job("rank_1_misses_data"), worlds(2))
     assert failure.exit_code == USER_ERROR
     assert str(failure) == "rank 1: corpus.bin is truncated.\nBuild it again."
@@ -97,7 +97,7 @@ def test_a_rank_that_dies_without_output_is_named(job, train, words):
     assert words in str(failure)
 
 
-def test_ranks_that_lose_a_peer_in_a_collective_stay_silent(launcher):
+def test_ranks_that_lose_a_peer_in_a_collective_print_nothing(launcher):
     process = launcher("rank_1_dies_in_a_collective")
     _, errors = process.communicate(timeout=300)
     assert process.returncode == CRASH

@@ -35,7 +35,7 @@ def test_the_embedding_norm_is_part_of_the_checkpoint(gpt):
     assert names <= model.sharded_state_dict().keys()
 
 
-def test_without_it_there_is_none(gpt):
+def test_without_the_embedding_norm_there_is_no_parameter(gpt):
     assert not any("embedding_layernorm" in name for name in gpt().state_dict())
 
 

@@ -37,7 +37,7 @@ def test_a_blocks_numbers_are_those_of_a_generator_for_the_key_and_its_number(wh
 
 
 @pytest.mark.parametrize(("first", "end"), [(1, 2), (HEIGHT, PIECE), (PIECE - 1, PIECE + 1), (PIECE + 5, END), (3, 3)])
-def test_any_rows_can_be_had(whole, first, end):
+def test_any_range_of_rows_can_be_generated(whole, first, end):
     assert torch.equal(rows(first, end), whole[first:end])
 
 

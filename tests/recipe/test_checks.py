@@ -181,7 +181,7 @@ SAMPLES = "train.train_samples=5000"
         ),
     ],
 )
-def test_what_does_not_fit_is_refused(refusal, overrides, expected):
+def test_unsupported_combinations_are_refused(refusal, overrides, expected):
     problems = [
         line.partition(": ")[2] if line.startswith("recipe: ") else line for line in refusal(*overrides).splitlines()
     ]
@@ -206,5 +206,5 @@ def test_what_does_not_fit_is_refused(refusal, overrides, expected):
         ["kernels={attention: their-triangle, triangle_block_size: 64}"],
     ],
 )
-def test_what_fits_is_taken(make, overrides):
+def test_supported_combinations_are_accepted(make, overrides):
     assert make(*overrides) != make()

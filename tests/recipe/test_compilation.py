@@ -17,7 +17,7 @@ def test_what_is_compiled_is_the_references(make):
     assert chosen["linear"] == chosen["optimizer"] == "auto"
 
 
-def test_without_it_every_kernel_is_the_recipes(make):
+def test_without_compilation_every_kernel_is_the_recipes(make):
     chosen = make("kernels.norm=mine").kernels.chosen()
     assert chosen.pop("norm") == "mine"
     assert set(chosen.values()) == {"auto"}

@@ -51,7 +51,7 @@ def test_fp16_needs_zero(refusal):
     "precision",
     ["{initial_loss_scale: 3000, min_loss_scale: 0.5, hysteresis: 3, dtype: fp16}", "{loss_scale: 3000, dtype: fp16}"],
 )
-def test_any_loss_scale_will_do(precision):
+def test_any_loss_scale_is_accepted(precision):
     """The engine's is megatron-core's; DeepSpeed's own would take powers of two alone."""
     assert make_recipe(zero(1), [f"precision={precision}"]).precision.dtype == "fp16"
 

@@ -149,7 +149,7 @@ def test_offload_that_is_idle_is_one_mistake():
     ]
 
 
-def test_the_hosts_adam_takes_the_place_of_the_negotiated_one():
+def test_the_hosts_adam_replaces_the_negotiated_one():
     data = deepspeed({"stage": 2, "offload_optimizer": {"device": "cpu"}})
     assert refusal_of(data, "kernels.optimizer=fused") == [
         (

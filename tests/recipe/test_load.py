@@ -91,7 +91,7 @@ def test_all_mistakes_are_reported_at_once(message, smallest):
     ]
 
 
-def test_of_very_many_mistakes_the_first_are_shown(message, smallest):
+def test_only_the_first_of_very_many_mistakes_are_shown(message, smallest):
     lines = message(text_of(smallest, "".join(f"wrong{n}: 1\n" for n in range(20)))).splitlines()
     assert (len(lines), lines[-1]) == (9, "... and 12 more.")
 
@@ -106,7 +106,7 @@ def test_a_wrong_part_of_a_blend_is_named_by_its_line(message, smallest):
     assert message(text_of(smallest)) == "recipe.yml:12: data.blend.1.weight: 0.0 must be greater than 0."
 
 
-def test_a_key_given_twice_is_an_error(message, smallest):
+def test_a_duplicate_key_is_an_error(message, smallest):
     assert message(text_of(smallest, "  adam_eps: 1.0e-8\n  lr: 2\n")) == (
         "recipe.yml:17: optimizer.lr is given twice; remove one."
     )
@@ -158,7 +158,7 @@ def test_a_missing_file_suggests_its_neighbour(write):
         load_recipe("recipes.yml")
 
 
-def test_a_folder_and_a_binary_file_are_no_recipes(tmp_path):
+def test_a_folder_and_a_binary_file_are_not_recipes(tmp_path):
     binary = tmp_path / "binary.yml"
     binary.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(RecipeError, match="cannot be read: it is not UTF-8 text"):

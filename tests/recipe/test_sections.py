@@ -18,7 +18,7 @@ def test_a_whole_number_may_be_written_with_exponent_and_underscores(make, text)
     assert make(f"train.train_iters={text}").train.train_iters == 1000
 
 
-def test_a_whole_number_will_do_for_a_number(make):
+def test_a_whole_number_is_accepted_as_a_number(make):
     weight_decay = make("optimizer.weight_decay=0").optimizer.weight_decay
     assert (weight_decay, type(weight_decay)) == (0.0, float)
 
@@ -44,7 +44,7 @@ def test_text_is_text(refusal):
     assert refusal("data.path=''").endswith("data.path: '' is not text that is not empty.")
 
 
-def test_a_wrong_value_is_shown_short(refusal):
+def test_a_long_wrong_value_is_shortened(refusal):
     refused = refusal("train.train_iters=" + "x" * 10_000)
     assert refused.startswith("--set train.train_iters=...: train.train_iters: 'xxxx")
     assert len(refused) < 200
@@ -61,12 +61,12 @@ def test_a_bound_is_named(refusal):
 
 
 @pytest.mark.parametrize("text", ["2 2 1000", "'2 2 1_000'", "[2, 2, 1000]"])
-def test_a_rampup_is_a_list_or_megatrons_three_words(make, text):
+def test_a_rampup_is_a_list_or_megatrons_three_numbers(make, text):
     recipe = make(f"train.rampup_batch_size={text}", "train.train_samples=5000")
     assert recipe.train.rampup_batch_size == (2, 2, 1000)
 
 
-def test_the_deepspeed_engine_splits_nothing_and_offloads_nothing_unless_told(make):
+def test_the_deepspeed_engine_splits_and_offloads_nothing_by_default(make):
     zero = make("engine.name=deepspeed").engine.zero
     assert (zero.stage, zero.offload_optimizer.device, zero.offload_param.device) == (0, "none", "none")
 
@@ -132,7 +132,7 @@ def test_a_recipe_pads_for_its_own_layout(make):
     assert make("parallel.tensor_model_parallel_size=2").padded_vocab_size(300) == 512
 
 
-def test_gradients_of_bf16_are_summed_in_fp32_unless_told_otherwise(make):
+def test_gradients_of_bf16_are_summed_in_fp32_by_default(make):
     assert make("precision.dtype=bf16").precision.grad_reduce_in_fp32
     assert not make("precision.dtype=fp16").precision.grad_reduce_in_fp32
     assert not make("precision={dtype: bf16, grad_reduce_in_fp32: false}").precision.grad_reduce_in_fp32

@@ -90,5 +90,5 @@ def test_every_default_that_has_an_effect_is_written_out(make):
 
 
 @pytest.mark.parametrize("key", ["loss_scale_window", "rotary_base", "triangle_block_size", "vocab_file", "load"])
-def test_what_has_no_effect_is_not(make, key):
+def test_keys_without_effect_are_not_written(make, key):
     assert key not in to_yaml(make())

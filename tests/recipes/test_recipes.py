@@ -40,7 +40,7 @@ def path(request):
     return request.param
 
 
-def test_the_promised_recipes_are_there():
+def test_the_documented_recipes_exist():
     assert {path.stem for path in RECIPES} >= {
         *("quickstart", "gpt2-345m", "gpt3", "neox20b"),
         *("gpt2-345m-zero3", "tiny-rampup", "gpt3-80gb"),

@@ -21,7 +21,7 @@ def test_a_kernel_hook_has_a_reference(operation):
     assert hook.pretrain_impl, "without @hookimpl it would never be called"
 
 
-def test_the_reference_is_no_device():
+def test_the_reference_has_no_backend_hook():
     assert not hasattr(plugin, "pretrain_backend")
 
 

@@ -65,7 +65,7 @@ def test_a_new_run_starts_at_the_beginning(make, tmp_path, engine):
     assert engine.loaded == []
 
 
-def test_a_resumed_run_takes_its_own_latest(make, tmp_path, engine):
+def test_a_resumed_run_loads_its_own_latest_checkpoint(make, tmp_path, engine):
     save(make(), tmp_path, 10, 20)
     progress, remark = start_from(make(), engine, tmp_path, resume=True)
     assert progress == Progress(iteration=20, consumed_samples=80, skipped_iterations=1)
@@ -100,7 +100,7 @@ def test_its_own_checkpoint_comes_before_the_given_one(make, tmp_path, engine):
     assert start_from(recipe, engine, tmp_path / "mine", resume=True)[0].iteration == 30
 
 
-def test_finetuning_takes_the_weights_alone(make, tmp_path, engine):
+def test_finetuning_loads_the_weights_only(make, tmp_path, engine):
     save(make(), tmp_path / "other", 10)
     recipe = make(f"checkpoint.load={tmp_path / 'other' / 'checkpoints'}", "checkpoint.finetune=true")
     progress, remark = start_from(recipe, engine, tmp_path / "mine", resume=False)

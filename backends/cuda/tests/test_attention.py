@@ -78,7 +78,7 @@ def test_requests_beyond_flash_attention_are_left_to_the_others(request_, names)
 
 @pytest.mark.parametrize("name", [A100, H100, B200, V100, ""])
 @pytest.mark.parametrize("mask", Mask)
-def test_every_kernel_answers_whatever_is_asked(name, mask):
+def test_every_kernel_answers_every_request(name, mask):
     """A kernel that does not fit is in the table with its reason, never left out."""
     answers = attention.answers(on(name, mask=mask))
     assert sorted(answer.name for answer in answers) == sorted({*HOPPER, *FLASH})

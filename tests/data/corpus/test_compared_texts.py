@@ -105,7 +105,7 @@ WORDS = ["na\u00efve", "a", "the", "1234", " ", "\n\n", "...", "don't", "\u4e2d\
 
 
 @given(words=st.lists(st.sampled_from(WORDS), min_size=1, max_size=60), repeated=st.integers(20, 150))
-def test_what_is_right_passes_however_long_texts_are_cut(trained, words, repeated):
+def test_correct_ids_pass_for_long_texts_that_are_cut_anywhere(trained, words, repeated):
     tokenizer = fast.huggingface(Path(trained.file))
     texts = [" ".join(words) * repeated]
     for text, ids, _ in samples_by(tokenizer, texts):

@@ -83,7 +83,7 @@ def test_the_bytes_are_those_of_a_build_that_was_not_stopped(tmp_path_factory, i
     assert not folder_of(prefix).exists()
 
 
-def test_it_goes_on_where_it_was(tmp_path, inputs):
+def test_it_continues_where_it_stopped(tmp_path, inputs):
     with pytest.raises(Crash):
         stopped_after(10, inputs, tmp_path / "p", SECTION, append_eod=True)
     before = json.loads((folder_of(tmp_path / "p") / STATE).read_text())["written"][0]

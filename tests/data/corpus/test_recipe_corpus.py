@@ -169,7 +169,7 @@ class TestPrepare:
         assert [line.partition(":")[0] for line in lines] == ["corpus", "token file"]
 
     @pytest.mark.ranks
-    def test_of_two_runs_at_once_one_builds(self, tmp_path, recipe):
+    def test_one_of_two_concurrent_runs_builds(self, tmp_path, recipe):
         (tmp_path / "recipe.yml").write_text(to_yaml(recipe))
         program = (
             "import sys; from pretrain.recipe import load_recipe;"

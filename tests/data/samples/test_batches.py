@@ -69,7 +69,7 @@ class TestOrder:
         assert [numbers(next(second)) for _ in range(2)] == [[2, 3], [6, 7]]
 
     @given(layout=layouts, consumed=st.integers(0, 100), sizes=st.lists(st.integers(1, 4), min_size=1, max_size=5))
-    def test_a_step_reads_the_next_samples_whatever_the_layout(self, layout, consumed, sizes):
+    def test_a_step_reads_the_next_samples_in_any_layout(self, layout, consumed, sizes):
         """The global batch changes from step to step, as in a ramp-up."""
         micro_batch_size, size = layout
         ranks = [batches(1000, micro_batch_size, rank, size, consumed) for rank in range(size)]
@@ -93,7 +93,7 @@ class TestOrder:
                 next(rank)
 
     @given(before=layouts, after=layouts, steps=st.integers(0, 10))
-    def test_a_resumed_run_goes_on_with_the_next_sample_in_any_layout(self, before, after, steps):
+    def test_a_resumed_run_continues_with_the_next_sample_in_any_layout(self, before, after, steps):
         ranks = [batches(1000, before[0], rank, before[1]) for rank in range(before[1])]
         read = [number for _ in range(steps) for number in step(ranks, 12 // (before[0] * before[1]))]
         resumed = [batches(1000, after[0], rank, after[1], ranks[0].consumed_samples) for rank in range(after[1])]

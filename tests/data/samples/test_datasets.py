@@ -91,11 +91,11 @@ class TestSamples:
         ]
         assert seen == [set("abcdefg"), set("hi"), set("j")]
 
-    def test_a_split_that_nobody_reads_is_not_built(self, small_recipe):
+    def test_an_unused_split_is_not_built(self, small_recipe):
         datasets = built(small_recipe("evaluation.interval=0"))
         assert (datasets.valid, datasets.test) == (None, None)
 
-    def test_a_split_without_documents_is_no_error_if_nobody_reads_it(self, tmp_path, small_recipe, bytes_section):
+    def test_a_split_without_documents_is_allowed_if_it_is_unused(self, tmp_path, small_recipe, bytes_section):
         """megatron-core would look for its first token for ever."""
         build_tokens([write_jsonl(tmp_path / "few.jsonl", DOCUMENTS[5:9])], tmp_path / "few", bytes_section)
         datasets = built(small_recipe(f"data.path={tmp_path / 'few'}", "evaluation.interval=0"))

@@ -21,7 +21,7 @@ class TestPermutation:
         assert sorted(map(shuffled, range(size))) == list(range(size))
 
     @given(st.integers(1, 2**62), st.data())
-    def test_a_range_of_any_size_costs_nothing(self, size, data):
+    def test_a_range_of_any_size_needs_no_memory(self, size, data):
         index = data.draw(st.integers(0, size - 1))
         assert 0 <= Permutation(size, b"key")(index) < size
 
@@ -73,7 +73,7 @@ class TestApportionment:
         assert turns.before(position + 1) == counts
 
     @pytest.mark.parametrize("weights", [[1.0] * 300, [1000.0, *[1.0] * 300], [1.5**-i for i in range(300)]])
-    def test_hundreds_of_datasets_take_their_turns(self, weights):
+    def test_hundreds_of_datasets_get_their_shares(self, weights):
         """Where many are due at once, and one of them many times."""
         turns = Apportionment(weights)
         for begin in (0, 149, 650, 10**9 + 150):

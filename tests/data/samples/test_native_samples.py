@@ -186,7 +186,7 @@ class TestBlend:
         dataset = NativeSamples.of([(windows, float(weight)) for windows, weight in parts], FORM, 100)
         assert Counter(chr(int(dataset[i]["tokens"][0])) for i in range(100)) == {"A": 50, "B": 50}
 
-    def test_the_same_blend_in_another_order_goes_on_unchanged(self, files):
+    def test_the_same_blend_in_another_order_continues_unchanged(self, files):
         dataset = blend(files, {"A": 0.7, "B": 0.2, "C": 0.1})
         resumed = blend(files, {"C": 1, "A": 7, "B": 2}).resume(77, dataset.blend())
         assert resumed.phase.begin == 77  # 0.1 is not exactly a tenth
@@ -204,7 +204,7 @@ class TestBlend:
             max_size=6,
         )
     )
-    def test_no_sample_comes_again_before_its_epoch_ends_however_the_blend_changes(self, files, plan):
+    def test_no_sample_repeats_within_an_epoch_when_the_blend_changes(self, files, plan):
         """Each (samples, weights) is a part of the training; datasets come, go and return."""
         position, saved, read = 0, None, {letter: [] for letter in "ABC"}
         for samples, weights in plan:

@@ -29,7 +29,7 @@ def lines(tmp_path, bytes_section):
     return describe
 
 
-def test_counts_lengths_and_the_beginning_are_told(lines):
+def test_counts_lengths_and_the_beginning_are_shown(lines):
     told = lines(["a", "bc", "", ["def", "g"], "hello"])
     assert told["documents"] == "5 (1 empty)"
     assert told["sequences"] == "5"

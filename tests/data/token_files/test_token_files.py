@@ -67,7 +67,7 @@ def test_what_was_written_is_read(tmp_path_factory, documents):
     assert tokens.documents == len(documents)
 
 
-def test_offsets_go_on_where_the_part_before_ended(tmp_path, monkeypatch):
+def test_offsets_continue_where_the_previous_part_ended(tmp_path, monkeypatch):
     """The offsets are written in parts; three parts here."""
     monkeypatch.setattr("pretrain.data.token_files.writing._WRITTEN_AT_ONCE", 2)
     write(tmp_path / "p", [[[1, 2, 3]], [[4]], [[5, 6]], [[7]], [[8, 9]]])

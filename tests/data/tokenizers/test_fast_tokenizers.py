@@ -119,7 +119,7 @@ def test_a_small_corpus_is_encoded_by_the_reference_which_starts_sooner(tmp_path
     assert (built.documents, built.compared) == (10, None)
 
 
-def test_a_sample_is_compared_however_long_the_documents_are(tmp_path, trained):
+def test_a_sample_is_compared_for_documents_of_any_length(tmp_path, trained):
     corpus = write_jsonl(tmp_path / "c.jsonl", ["", "the loss " * 50_000])
     assert build_tokens([corpus], tmp_path / "p", trained).compared == 1
 

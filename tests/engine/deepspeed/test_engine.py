@@ -125,7 +125,7 @@ def test_another_model_is_refused(tmp_path):
 
 
 @EVERY_STAGE
-def test_evaluation_leaves_no_trace(stage):
+def test_evaluation_does_not_affect_the_training(stage):
     recipe = tiny.tiny(*SMALL, *DROPOUT, *STAGE[stage])
     with tiny.engine_of(recipe) as engine:
         undisturbed = tiny.train(engine, 0, 4)

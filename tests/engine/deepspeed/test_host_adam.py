@@ -135,7 +135,7 @@ class TestWithout:
         ]
         assert ours.loaded == 0
 
-    def test_auto_takes_torchs_and_says_why(self, missing, problem, compiler, tmp_path):
+    def test_auto_uses_torchs_and_logs_the_reason(self, missing, problem, compiler, tmp_path):
         compiler()
         (tmp_path / "bin" / missing).unlink()
         told = [f"torch's fused AdamW is used instead of DeepSpeed's CPU Adam: {problem}"]

@@ -162,7 +162,7 @@ ELSEWHERE = {"stage 3": STAGE[3], "stage 1": STAGE[1], "megatron": ()}
 
 
 @pytest.mark.parametrize("there", ELSEWHERE)
-def test_a_run_goes_on_without_files_and_a_run_without_them_in_files(there, in_files, tmp_path):
+def test_a_run_with_files_resumes_without_them_and_the_reverse(there, in_files, tmp_path):
     files, elsewhere = in_files(*BOTH, *SUB_GROUPS), (*MODEL, *ELSEWHERE[there])
     for number, (before, after) in enumerate([(files, elsewhere), (elsewhere, files)]):
         with tiny.engine_of(tiny.tiny(*before)) as engine:

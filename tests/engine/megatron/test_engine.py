@@ -187,7 +187,7 @@ class TestEvaluation:
     @pytest.mark.parametrize(
         "zero", [(), ("engine.name=deepspeed", "engine.zero.stage=0")], ids=["megatron", "deepspeed"]
     )
-    def test_the_loss_is_that_of_all_tokens_whatever_the_micro_batch(self, zero):
+    def test_the_loss_is_that_of_all_tokens_for_any_micro_batch(self, zero):
         losses = []
         for micro in (1, 2, 8):
             with tiny.engine_of(tiny.tiny(f"train.micro_batch_size={micro}", *zero)) as engine:
@@ -199,7 +199,7 @@ class TestEvaluation:
             batches = [{**batch, "loss_mask": torch.zeros(4, 32)} for batch in tiny.micro_batches(recipe, 0)]
             assert torch.isnan(engine.evaluate(iter(batches), 2))
 
-    def test_nothing_is_dropped(self):
+    def test_dropout_is_off_in_evaluations(self):
         losses = []
         for overrides in ((), DROPOUT):
             with tiny.engine_of(tiny.tiny(*overrides)) as engine:

@@ -141,7 +141,7 @@ def test_a_node_of_srun_finds_its_number_by_its_name():
     assert node_rank("3", {}) == 3
 
 
-def test_pdsh_gets_words_that_its_shells_read_as_they_are(hosted):
+def test_pdsh_gets_arguments_quoted_for_its_shells(hosted):
     script = hosted("a slots=2\n").command(RUN, {"A": "x y"}, {})[-1]
     words = shlex.split(script.replace("%%", "%"))
     assert words[words.index("A=x y") - 1] == "env"

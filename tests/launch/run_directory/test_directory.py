@@ -37,7 +37,7 @@ def test_resuming_needs_a_directory_and_the_latest_is_proposed(tmp_path, monkeyp
         check_run_dir(None, resume=True)
 
 
-def test_a_file_is_no_run_directory(tmp_path):
+def test_a_file_is_not_a_run_directory(tmp_path):
     (tmp_path / "run").touch()
     with pytest.raises(RunError, match="not a directory"):
         check_run_dir(tmp_path / "run", resume=False)

@@ -110,7 +110,7 @@ def test_an_unknown_kernel_lists_the_known_ones(plugins):
     )
 
 
-def test_what_is_not_asked_for_is_not_negotiated(plugins):
+def test_unrequested_operations_are_not_negotiated(plugins):
     kernels = negotiate(plugins, [NORM], {"softmax": "never asked"}, "allow")
     assert "norm" in kernels
     assert "softmax" not in kernels
@@ -169,7 +169,7 @@ class TestBuilding:
         return Offer(name="a", kind="softmax", build=build)
     """
 
-    def test_attention_is_given_the_softmax_kernel_whatever_the_order_of_requests(self, site):
+    def test_attention_is_given_the_softmax_kernel_in_any_order_of_requests(self, site):
         site.backend("fake", self.SOURCE)
         kernels = negotiate(manager.load("fake"), [ATTENTION, SOFTMAX], {}, "allow")
         assert kernels.attention(None, None, None) == "context of weights"

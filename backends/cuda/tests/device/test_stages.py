@@ -59,7 +59,7 @@ def test_a_stage_that_fails_stops_none_and_the_report_names_it(call):
 SOFT = "conformance-softmax"
 
 
-def test_a_stage_that_takes_too_long_is_stopped_with_what_it_started(call, monkeypatch):
+def test_a_stage_that_exceeds_its_timeout_is_stopped_with_its_children(call, monkeypatch):
     monkeypatch.setattr(stages, "LIMIT", 1)
     monkeypatch.setattr(stages, "GRACE", 1)
     code, lines = call("*TestSoftmax) trap '' INT; sleep 1000 & sleep 1000 ;;", SOFT, LAST)

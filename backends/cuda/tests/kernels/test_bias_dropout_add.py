@@ -63,7 +63,7 @@ def test_no_two_rows_and_no_two_columns_drop_the_same(device, small_tiles):
 
 
 @pytest.mark.parametrize(("dropout", "training"), [(0.0, True), (0.3, False)])
-def test_nothing_is_drawn_where_nothing_is_dropped(device, dropout, training):
+def test_no_random_numbers_are_drawn_without_dropout(device, dropout, training):
     generator = torch if device.type == "cpu" else torch.cuda
     before = generator.get_rng_state()
     x = torch.zeros(3, 2, 48, device=device)

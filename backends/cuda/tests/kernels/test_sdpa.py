@@ -91,7 +91,7 @@ def test_efficient_is_given_as_many_keys_as_queries_have_heads(allowed, mask):
 
 @pytest.mark.parametrize("least", [-torch.inf, -65504.0])
 @pytest.mark.parametrize("mask", TENSORS)
-def test_what_torch_makes_of_a_query_without_keys_does_not_matter(monkeypatch, mask, least):
+def test_torchs_result_for_a_query_without_keys_is_ignored(monkeypatch, mask, least):
     """It is not asked: it has given nan, which goes through to all gradients, and the mean of the values."""
 
     def attend(query, key, value, *, attn_mask, scale, **_):

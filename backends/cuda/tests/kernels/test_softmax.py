@@ -94,7 +94,7 @@ def test_a_mask_is_read_where_it_is(device, monkeypatch, mask):
     ],
     ids=str,
 )
-def test_rows_that_are_too_long_for_registers_are_gone_through_twice(device, short_registers, mask, dtype):
+def test_rows_that_are_too_long_for_registers_are_read_twice(device, short_registers, mask, dtype):
     request = examples.softmax(dtype, mask, queries=5, keys=37)
     assert_right(request, device, example_mask(mask, 2, 5, 37), heads=2, floor=0.1, is_strided=True)
 

@@ -35,7 +35,7 @@ def module(monkeypatch):
     monkeypatch.setattr("pretrain.plugins.installed.provider", lambda name: f"{name} 2.9")
 
 
-def test_it_says_what_does_the_work():
+def test_it_names_the_library_that_does_the_work():
     answer = transformer_engine.answer(on(A100))
     assert isinstance(answer, Offer)
     assert (answer.name, answer.kind, answer.provider) == ("transformer_engine", "flash", "transformer_engine 2.9")
@@ -50,7 +50,7 @@ def test_it_says_what_does_the_work():
         (Mask.NONE, 5, 33, "no_mask"),
     ],
 )
-def test_it_is_told_where_the_mask_ends(mask, queries, keys, called):
+def test_it_gets_the_alignment_of_the_mask(mask, queries, keys, called):
     request = on(A100, mask=mask, groups=2)
     kernel = transformer_engine.answer(request).build({})
     inputs = {
@@ -69,7 +69,7 @@ def test_outside_training_it_does_not_drop():
     assert not torch.equal(first, kernel(x, x, x))
 
 
-def test_its_states_are_none_of_the_models():
+def test_it_adds_no_state_to_checkpoints():
     """Its module would add `_extra_state` to a checkpoint, which other backends do not know."""
     assert not isinstance(transformer_engine.answer(on(A100)).build({}), torch.nn.Module)
 

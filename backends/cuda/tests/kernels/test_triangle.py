@@ -58,7 +58,7 @@ def test_the_block_size_changes_no_result(device, block_size):
 
 
 @pytest.mark.parametrize("dtype", examples.DTYPES, ids=str)
-def test_long_rows_are_gone_through_in_turns(device, monkeypatch, dtype):
+def test_long_rows_are_processed_in_pieces(device, monkeypatch, dtype):
     monkeypatch.setattr("pretrain_cuda.kernels.triton.triangle_softmax.LONGEST", 32)
     request = replace(examples.attention(dtype, length=70, heads=2), block_size=30)
     assert_agrees(answer(request).build({}), oracle(request), inputs(70, 2, heads=2, dtype=dtype), device)
@@ -178,7 +178,7 @@ def test_a_second_backward_finds_the_weights_unchanged(device):
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
-def test_without_gradients_a_strip_is_gone_before_the_next(device, monkeypatch):
+def test_without_gradients_a_strip_is_freed_before_the_next(device, monkeypatch):
     from pretrain_cuda.kernels import triangle
 
     strips, softmax = [], triangle.softmax_

@@ -204,7 +204,7 @@ class TestTables:
         with pytest.raises(DataError, match=r"/d has the dataset_dict\.json of a dataset, but none of its splits"):
             find_sources([tmp_path / "d"])
 
-    def test_reading_goes_on_at_a_row(self, tmp_path):
+    def test_reading_continues_at_a_row(self, tmp_path):
         sources = find_sources([self.parquet(tmp_path / "a.parquet", DOCUMENTS)])
         chunks = list(read_chunks(sources, "text", chunk_bytes=3000))
         assert len(chunks) > 10

@@ -51,7 +51,7 @@ def names(pattern, **options):
 
 @pytest.mark.parametrize("pattern", ["*", "**/*.*", "[ao-z]*"])
 class TestABuildBesideItsInputs:
-    def test_goes_on_after_a_kill(self, folder, tmp_path, build, pattern):
+    def test_continues_after_a_kill(self, folder, tmp_path, build, pattern):
         build(folder / "*.jsonl", tmp_path / "whole")
         with pytest.raises(Crash):
             build(folder / pattern, folder / "out", stopped=True)
@@ -59,7 +59,7 @@ class TestABuildBesideItsInputs:
         build(folder / pattern, folder / "out")
         assert content(folder / "out") == content(tmp_path / "whole")
 
-    def test_goes_on_after_a_kill_between_two_names(self, folder, tmp_path, build, pattern, monkeypatch):
+    def test_continues_after_a_kill_between_two_renames(self, folder, tmp_path, build, pattern, monkeypatch):
         def crash(*_):
             raise Crash
 
@@ -96,7 +96,7 @@ def test_an_unfinished_build_is_left_out_also_while_its_folder_is_made_or_remove
     assert names(folder / "*") == ["a.jsonl", "z.jsonl"]
 
 
-def test_a_folder_that_is_gone_when_it_is_looked_at_was_one(folder, monkeypatch):
+def test_a_folder_that_disappears_meanwhile_was_an_unfinished_build(folder, monkeypatch):
     (folder / "p.partial").mkdir()
 
     def listdir(path):

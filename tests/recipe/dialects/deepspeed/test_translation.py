@@ -292,7 +292,7 @@ def test_all_mistakes_are_reported_at_once(refused):
     assert [line.split(":")[1] for line in refused(config)] == ["2", "3", "7"]
 
 
-def test_of_very_many_mistakes_the_first_are_shown(refused):
+def test_only_the_first_of_very_many_mistakes_are_shown(refused):
     lines = refused({f"wrong{number}": 1 for number in range(20)})
     assert (len(lines), lines[-1]) == (9, "... and 12 more.")
 
