@@ -44,7 +44,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
         prefix = Path(folder) / "made_up"
         samples = int(arguments.epochs * make_up(prefix, arguments.documents) // SEQ_LENGTH)
-        start("index: native", prefix, samples)  # looks into the ids, which are then in the page cache for everybody
+        start(
+            "index: native", prefix, samples
+        )  # looks into the ids, which are then in the page cache for all processes
         for _ in range(arguments.rounds):
             for system in SYSTEMS:
                 measured[system].append(start(system, prefix, samples))
@@ -128,7 +130,7 @@ def resident(name: str) -> float:
 
 def clocked(build) -> dict[str, float]:
     """Return time and memory of building a dataset and reading its first sample."""
-    Path("/proc/self/clear_refs").write_text("5")  # the largest size so far is forgotten (proc(5))
+    Path("/proc/self/clear_refs").write_text("5")  # reset the peak of the resident size (proc(5))
     before, own = resident("VmRSS"), resident("RssAnon")
     begin = time.perf_counter()
     built = build()

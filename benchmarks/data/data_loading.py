@@ -83,7 +83,7 @@ def beside_a_device(prefix: Path, parameters: float, samples: int, seq_length: i
 
 
 def reading(prefix: Path, index: str, workers: int, number: int) -> dict[str, float]:
-    """Return the speed of a loader that is asked without a pause."""
+    """Return the speed of a loader that is read without pauses."""
     waits = clocked(prefix, index, workers, 4, 2048, number, 0.0)
     mean = statistics.mean(waits)
     return {"ms_per_micro_batch": round(1e3 * mean, 3), "million_tokens_per_s": round(4 * 2048 / mean / 1e6, 1)}

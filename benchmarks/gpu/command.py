@@ -25,7 +25,7 @@ def parser(name: str, description: str) -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(prog=name, description=description.splitlines()[0])
     results = options.add_mutually_exclusive_group()
     results.add_argument("--keep", action="store_true", help=f"write results/{name}.json")
-    results.add_argument("--tiny", action="store_true", help=argparse.SUPPRESS)  # on the CPU; its numbers mean nothing
+    results.add_argument("--tiny", action="store_true", help=argparse.SUPPRESS)  # on the CPU, for tests only
     return options
 
 

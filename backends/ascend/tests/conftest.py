@@ -1,4 +1,4 @@
-"""Choice of conformance tests for the simulated NPU: one 16-bit dtype tells of the plumbing, fp32 of the formula."""
+"""Choice of conformance tests for the simulated NPU: one of fp16 and bf16 tests the calls, fp32 the formula."""
 
 import re
 import sys
@@ -8,7 +8,7 @@ import pytest
 PREFERRED = ("bf16", "fp16", "fp32")
 DTYPE = re.compile(r"(?<=[-\[])(?:bf16|fp16|fp32)(?=[-\]])")
 FORMULA = re.compile(r"::test_agrees_with_float64\[.*-fp32\]")  # a 16-bit tolerance hides tanh in place of erf
-LONG_SUMS = re.compile(r"[sq]2112")  # they tell of a device's numbers; the simulator's are those of the CPU
+LONG_SUMS = re.compile(r"[sq]2112")  # they test a device's arithmetic; the simulator's is the CPU's
 TRAININGS = "::TestTraining::"  # simulated/test_training.py has more layouts
 
 

@@ -1,4 +1,4 @@
-"""CANN and torch_npu: Huawei's pairs of them, and the version of the installed CANN."""
+"""CANN and torch_npu: the versions that Huawei pairs, and the version of the installed CANN."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def no_device(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def whole_language():
-    """Restore Triton's language before every test, whichever tests ran before in this process."""
+    """Restore Triton's language before every test, after any other test in this process."""
     language.restore()
     assert language.copies() == [], "a test before this one has imported triton.language a second time"
 

@@ -80,7 +80,7 @@ def test_the_gradient_is_added_to_the_main_gradient(extension, dtype, main, used
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_without_apex_a_gpu_keeps_the_matmul_in_fp32(device, dtype):
-    """To 1e-5 of the largest entry, which a rounded matmul misses by far. Not seen on a GPU yet."""
+    """To 1e-5 of the largest entry, which a rounded matmul misses by far. Not tested on a GPU yet."""
     if device.type != "cuda":
         pytest.skip("the operations of torch that it needs are CUDA's alone; tests/reference has stand-ins")
     assert accumulation_for(device, torch.float32, dtype) is not rounded

@@ -119,7 +119,7 @@ def read_common(directory: Path) -> dict[str, Any]:
     """Return the part that is the same on all ranks: format, progress, schedule, model, layout.
 
     Raises:
-        CheckpointError: the folder is no checkpoint, incomplete, damaged or of a later format.
+        CheckpointError: the folder is not a checkpoint, or one that is incomplete, damaged or of a later format.
     """
     require_complete(directory)
     try:

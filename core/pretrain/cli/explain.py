@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pretrain.recipe import Recipe
 
 GPT2_VOCAB_SIZE = 50257
-"""Entries of GPT-2's vocabulary; stands in where a recipe's tokenizer is not there yet."""
+"""Entries of GPT-2's vocabulary; used while a recipe's tokenizer does not exist yet."""
 
 
 @click.command(name="explain")

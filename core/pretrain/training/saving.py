@@ -134,7 +134,7 @@ def _own_latest(own: CheckpointFolder) -> int | None:
         return there[0]
     msg = (
         f"{own.path} has checkpoints, {', '.join(map(str, there))}, but no {LATEST}.\n"
-        "Write the number of the one to go on from into a file of that name; or start a new run."
+        "Write the number of the one to continue from into a file of that name; or start a new run."
     )
     raise CheckpointError(msg)
 

@@ -101,7 +101,7 @@ def generated(name: str, text: str) -> Path:
 
 
 def stubs() -> str:
-    """Return functions that say that they are not simulated, and the profiler's, of which nothing is wanted."""
+    """Return functions that raise because they are not simulated, and no-ops for the profiler."""
     names = [line for line in (SOURCES / "stubs.txt").read_text().splitlines() if not line.startswith("#")]
     return "\n".join(
         [

@@ -10,7 +10,7 @@ import warnings
 from ascend_simulator.places import LIBRARIES
 
 RUNTIME = ("ascendcl", "ge_runner", "hccl", "graph", "acl_tdt_channel", "acl_op_compiler", "opapi")
-"""Libraries, in the order of their dependencies. Loaded by path and for everybody, they answer to their names."""
+"""Libraries, in the order of their dependencies. Loaded by path and globally, so that others find them by name."""
 
 
 AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Finder:
-    """Finds torch_npu where it is installed, and has the simulator around its import."""
+    """Finder of torch_npu, which loads the simulator before and after its import."""
 
     @staticmethod
     def find_spec(

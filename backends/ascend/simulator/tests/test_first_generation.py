@@ -1,4 +1,4 @@
-"""Ascend910A: float16 saturates, the flag is sticky, what came later is refused."""
+"""Ascend910A: float16 saturates, the flag is sticky, features of later chips are refused."""
 
 import pytest
 import torch
@@ -40,7 +40,7 @@ def test_a_product_of_fp32_is_one_of_fp16(found):
 
 
 def test_a_product_is_rounded_before_it_is_scaled(found):
-    """op-plugin's acl_op::baddbmm: BatchMatMul into float16, then mul by alpha; nothing brings back what overflowed."""
+    """op-plugin's acl_op::baddbmm: BatchMatMul into float16, then mul by alpha; overflowed values are lost."""
     assert found["divided after"] == {"result": [32752.0, 32752.0], "flag": True}
     assert found["divided before"] == {"result": [40000.0, 40000.0], "flag": False}
 

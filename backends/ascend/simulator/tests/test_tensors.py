@@ -1,4 +1,4 @@
-"""Tensors of the simulated NPU: torch_npu's device, the CPU's arithmetic, and the faults that would not show there."""
+"""Tensors of the simulated NPU: torch_npu's device, the CPU's arithmetic, and the faults that the CPU would hide."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Two ranks: who reads before waiting reads what was there before, and every collective gives what HCCL's would."""
+"""Two ranks: a read before the wait gets the old values, and every collective gives the result of HCCL's."""
 
 import pytest
 
@@ -10,7 +10,7 @@ pytestmark = [pytest.mark.ranks, pytest.mark.xdist_group("ranks")]  # one worker
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     folder = tmp_path_factory.mktemp("hccl")
-    # What nobody waits for would come after a minute: later than the slowest machine reads without waiting.
+    # Without a wait, results come after a minute: later than the slowest machine reads.
     return programs.run("two_ranks", ranks=2, ASCEND_SIMULATOR_FOLDER=str(folder), ASCEND_SIMULATOR_DELAY_MS="60000")
 
 

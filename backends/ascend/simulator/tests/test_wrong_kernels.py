@@ -1,4 +1,4 @@
-"""Wrong kernels: with each of these mistakes in the simulated NPU, the backend's conformance tests fail."""
+"""Wrong kernels: with each of these faults in the simulated NPU, the backend's conformance tests fail."""
 
 import os
 import subprocess

@@ -147,7 +147,7 @@ class _Named(NamedDevice, AscendBackend):
 
 
 def _npu() -> Any:
-    return import_module("torch_npu").npu  # a process whose torch loads no backends by itself asks here first
+    return import_module("torch_npu").npu  # the first use of torch_npu where torch's autoload is off
 
 
 def _supports(dtype: torch.dtype, family: Family | None) -> bool:

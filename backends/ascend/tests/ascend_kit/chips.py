@@ -1,4 +1,4 @@
-"""The ascend backend's answers for a chip that is not here, as a backend that the conformance kit can judge on a CPU.
+"""The ascend backend's answers for a chip that is not here, as a backend that the conformance kit can test on a CPU.
 
 Tensors are on the CPU, and the operators are those of `ascend_kit.operators`.
 """

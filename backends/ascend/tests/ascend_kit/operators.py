@@ -16,7 +16,7 @@ calls = []
 
 
 def call(name, *arguments, **options):
-    """Take the place of `pretrain_ascend.kernels.operators.call`."""
+    """Replace `pretrain_ascend.kernels.operators.call`."""
     given = [schemas.bind(release, name, arguments, options) for release in schemas.RELEASES][-1]
     calls.append((name, given))
     return globals()[name](**{key: value for key, value in given.items() if key not in UNUSED})
@@ -40,7 +40,7 @@ def npu_fusion_attention(query, key, value, head_num, input_layout, atten_mask, 
     k, v = (x.repeat_interleave(head_num // k.shape[1], 1) for x in (k, v))
     scores = q @ k.mT * scale
     if sparse_mode == 2:
-        # By numpy: torch.equal would make the host wait, for which the conformance kit blames the kernel.
+        # By numpy: the conformance kit would count torch.equal as a host wait of the kernel.
         assert (atten_mask.numpy() == torch.ones(2048, 2048, dtype=torch.bool).triu(1).numpy()).all()
         masked = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
     elif sparse_mode == 1:
@@ -53,7 +53,8 @@ def npu_fusion_attention(query, key, value, head_num, input_layout, atten_mask, 
         assert sparse_mode == 0
         assert atten_mask is None
         masked = torch.zeros((), dtype=torch.bool)
-    weights = scores.masked_fill(masked, float("-inf")).softmax(-1)  # nan in a fully masked row, as nothing says what
+    # nan in a fully masked row, because the operator's result is undocumented
+    weights = scores.masked_fill(masked, float("-inf")).softmax(-1)
     context = F.dropout(weights, 1 - keep_prob) @ v
     return context.permute(2, 0, 1, 3).flatten(2).to(query.dtype), None, None, None, 0, 0, 0
 

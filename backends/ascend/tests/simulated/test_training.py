@@ -154,7 +154,7 @@ def test_the_curve_is_the_cpus(train, on_the_cpu, layout):
 
 
 def test_an_interleaved_pipeline_of_two_stages_has_the_curve_of_one_rank(train):
-    """On and back to the same rank: messages of one batch would be mistaken for each other."""
+    """Both ways to the same rank: messages of one batch could be confused."""
     settings = ("model.num_layers=4", "train.global_batch_size=8", "checkpoint.save=false", SHORT)
     interleaved = (PIPELINE, "parallel.virtual_pipeline_model_parallel_size=2")
     expected, _ = train("cpu", "cpu-interleaved", settings)
@@ -222,7 +222,7 @@ def test_compiled_layers_are_refused_before_anything_is_built(tokens, tmp_path):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_chip_that_saturates_skips_the_steps_that_overflow(train, in_16_bits_on_the_cpu, engine):
-    """On two ranks of the first generation, where no gradient is ever inf: the float status alone says so."""
+    """On two ranks of the first generation, where no gradient is ever inf: only the float status shows the overflow."""
     settings, expected = in_16_bits_on_the_cpu("fp16", engine)
     chip = {"ASCEND_SIMULATOR_SOC": "Ascend910A"}
     found, run_dir = train(BACKEND, f"saturates-{engine}", settings, ranks=2, environment=chip)

@@ -1,4 +1,4 @@
-"""Bringing what a GPU machine without a network lacks. The download itself is seen by `make wheels`."""
+"""Wheels for a GPU machine without a network. The download itself is tested by `make wheels`."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""A rank of a large CUDA job on a machine without a GPU; docs/fake-gpu.md says what that shows and what it cannot."""
+"""A rank of a large CUDA job on a machine without a GPU; docs/fake-gpu.md has the limits of that."""

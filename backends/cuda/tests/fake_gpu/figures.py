@@ -2,7 +2,7 @@
 
     cd backends/cuda/tests && python -m fake_gpu.figures
 
-writes them again, which takes some minutes; names of jobs behind it: theirs alone.
+writes them again, which takes some minutes; names of jobs after it: only theirs.
 A change belongs into the commit that causes it.
 """
 
@@ -35,7 +35,7 @@ def of(name: str, answer: dict) -> dict[str, int]:
 
 
 def main(names: list[str]) -> int:
-    """Run the jobs of these names, all of them without any; each figure is written as soon as it is there."""
+    """Run the jobs of these names, or all without names; each figure is written as soon as it is known."""
     with tempfile.TemporaryDirectory() as cache:
         server = Server(Path(cache))
         for name in names or JOBS:

@@ -1,4 +1,4 @@
-"""One job: the engine of a recipe as one rank of a world, some steps of it, and what they were."""
+"""One job: the engine of a recipe as one rank of a world, some steps of it, and their records."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ MOST_WARPS = 32
 
 
 class LaunchError(AssertionError):
-    """A launch that a GPU would refuse, or in which a kernel would read what is not its."""
+    """A launch that a GPU would refuse, or in which a kernel would read out of bounds."""
 
 
 class _AbsentDevice:
@@ -41,7 +41,7 @@ class Launches:
     """Counts launches by kernel."""
 
     def __init__(self, product: Product, *, compiles: bool) -> None:
-        """Take the place of Triton's launcher.
+        """Replace Triton's launcher.
 
         Args:
             product: what is launched on.

@@ -1,4 +1,4 @@
-"""Replacements where a fake parameter cannot act like a real one, and where numbers would be made or read."""
+"""Replacements where a fake parameter cannot act like a real one, and where values would be computed or read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults for the gate's own tests: each is put into a rank, which must be found by it."""
+"""Faults for the gate's own tests: it must detect each one in a rank."""
 
 from __future__ import annotations
 

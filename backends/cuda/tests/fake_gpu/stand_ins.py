@@ -1,6 +1,6 @@
 """Stand-ins for torch.cuda in a process without a GPU: one stream, no memory, generators that draw nothing.
 
-Functions on which the host would wait for the device tell `waits`.
+Functions on which the host would wait for the device are counted in `waits`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ GIB = 2**30
 
 
 class Product(NamedTuple):
-    """GPU model that the job takes its devices for."""
+    """GPU model of the job's devices."""
 
     name: str
     capability: tuple[int, int]

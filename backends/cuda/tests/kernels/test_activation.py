@@ -18,7 +18,7 @@ BACKEND = "kit.interpreted"
 COSTLY = False  # 24576 features take the interpreter minutes; test_conformance.py has them on a GPU
 KINDS = ["gelu", "gelu_tanh", "swiglu"]
 
-# numpy says so where the interpreter computes a sigmoid of less than -88; it is 0 all the same.
+# numpy warns of overflow for the sigmoid of less than -88; the result 0 is right.
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered in exp:RuntimeWarning")
 
 

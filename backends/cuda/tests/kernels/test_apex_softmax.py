@@ -1,4 +1,4 @@
-"""Softmax by apex's extensions. The real ones were not run: modules that do what their sources say stand in.
+"""Softmax by apex's extensions. The real ones were not run: fake modules follow their sources.
 
 Sources: apex csrc/megatron at commit 6424da3b, the files scaled_*softmax* and generic_scaled_masked_softmax*.
 """
@@ -210,7 +210,7 @@ def test_masks_with_scores_near_the_masked_score_give_wrong_weights():
 
 @pytest.mark.parametrize("mask", Mask, ids=str)
 def test_the_gradient_that_is_given_stays(mask):
-    """It may be another's too: autograd hands one tensor to both terms of a sum."""
+    """It may be shared: autograd passes one tensor to both terms of a sum."""
     kernel = build("apex", asked(FP16, mask, scale=SMALL))
     scores, other = (random(2, 8, 32, 32, dtype=FP16, seed=seed).requires_grad_() for seed in (1, 2))
     grad = random(2, 8, 32, 32, dtype=FP16, seed=3)

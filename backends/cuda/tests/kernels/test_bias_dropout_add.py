@@ -35,7 +35,7 @@ def test_the_backward_pass_drops_what_the_forward_pass_dropped(device, small_til
     kernel = build(dtype=dtype, hidden=37, dropout=0.3)
     shapes = {"x": (rows, 1, 37), "bias": (37,), "residual": (rows, 1, 37)}
     inputs = {name: random(*shape, dtype=dtype, seed=seed) for seed, (name, shape) in enumerate(shapes.items())}
-    inputs["x"] += 9  # dropped entries are told apart, in fp16 and bf16 too
+    inputs["x"] += 9  # dropped entries are distinguishable, in fp16 and bf16 too
 
     def then_draws(**leaves):
         y = kernel(**leaves)
@@ -54,7 +54,7 @@ def test_the_backward_pass_drops_what_the_forward_pass_dropped(device, small_til
 
 
 def test_no_two_rows_and_no_two_columns_drop_the_same(device, small_tiles):
-    """Two tiles, two quarters or two steps that drew the same words would."""
+    """Tiles, quarters or steps with equal random words would repeat the mask."""
     ones, zeros = torch.ones(64, 1, 64, device=device), torch.zeros(64, 1, 64, device=device)
     kept = build(hidden=64, dropout=0.5)(ones, None, zeros)[:, 0] > 0
     assert len({tuple(row) for row in kept.tolist()}) == 64

@@ -50,7 +50,7 @@ def inputs(length=33, groups=4, size=16, batch=2):
 
 @pytest.fixture
 def install(tmp_path, monkeypatch):
-    """Put files of the libraries onto the path, and forget afterwards what was imported from there."""
+    """Put files of the libraries onto the path; unload their modules afterwards."""
     monkeypatch.syspath_prepend(tmp_path)
 
     def put(*paths):

@@ -1,4 +1,4 @@
-"""One test's kernels leave nothing behind in Triton's language that another test's would meet."""
+"""Kernels of one test leave Triton's language unpatched for the next test."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def test_queries_and_keys_may_be_views_of_one_projection(device, part):
 
 
 def test_the_gradient_is_the_transpose_where_the_halves_of_cos_and_sin_differ(device):
-    """Not so in any model; the inverse rotation, of opposite angle, would be something else then."""
+    """No model has this; the inverse rotation by the opposite angle would be wrong then."""
     cos, sin = (random(5, 1, 1, 8, dtype=torch.float32, seed=seed) for seed in (1, 2))
     compare(device, random(5, 2, 4, 16, dtype=torch.float32), cos, sin)
 

@@ -106,7 +106,7 @@ def test_the_gradient_of_a_long_row_is_scaled_too(device, short_registers, mask)
 
 
 def test_a_long_row_s_maximum_may_be_anywhere(device, short_registers):
-    """Rising, falling and level scores: what was summed up before a new maximum is made smaller."""
+    """Rising, falling and equal scores: earlier sums are rescaled at a new maximum."""
     request = examples.softmax(mask=Mask.NONE, queries=3, keys=50)
     scores = torch.stack([torch.arange(50.0), -torch.arange(50.0), torch.zeros(50)]).expand(1, 1, 3, 50) * 7
     assert_agrees(build(request), oracle(request), {"scores": scores}, device)
@@ -135,7 +135,7 @@ CASES = [("causal", 9, 5), ("causal", 5, 9), ("key_padding", 5, 9), ("arbitrary"
 @pytest.mark.parametrize(("kind", "queries", "keys"), CASES)
 @pytest.mark.parametrize("length", ["in registers", "long"])
 def test_masked_keys_have_no_effect_and_get_exactly_zero(device, request, kind, queries, keys, length):
-    """Scores may be nan where they are hidden, and so may gradients. Queries that see no key are among them."""
+    """Masked scores may be nan, and so may their gradients. Queries that see no key are among them."""
     if length == "long":
         request.getfixturevalue("short_registers")
     asked = examples.softmax(mask=Mask(kind), queries=queries, keys=keys)

@@ -1,4 +1,4 @@
-"""The triangle: the kit in Triton's interpreter, and what makes it one."""
+"""The triangle: the kit in Triton's interpreter, blocks, dropout and memory."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_dropped_weights_are_dropped_backward_too(device, monkeypatch, longest):
 
 @pytest.mark.parametrize("longest", [4096, 16])
 def test_every_weight_is_dropped_on_its_own(device, monkeypatch, longest):
-    """The rate is right over all; no two rows of 30 keys keep the same ones, and no turn repeats the one before."""
+    """The overall rate is right; no two rows of 30 keys keep the same ones, and no piece repeats the previous one."""
     monkeypatch.setattr("pretrain_cuda.kernels.triton.triangle_softmax.LONGEST", longest)
     length = 64
     kernel = answer(replace(examples.attention(length=length, size=length, dropout=0.3), block_size=20)).build({})

@@ -1,4 +1,4 @@
-"""Attention kernels as backends that the conformance kit can judge here: each without its conditions on the device.
+"""Attention kernels as backends that the conformance kit can test here: each without its conditions on the device.
 
 All but the triangle stay on the CPU where a GPU is too: only the call is tested. torch's flash attention for a GPU
 takes neither fp32 nor masks, which its kernel for a CPU does, and the libraries are stood in for.

@@ -1,4 +1,4 @@
-"""The cuda backend's kernels as a backend that the conformance kit can judge here.
+"""The cuda backend's kernels as a backend that the conformance kit can test here.
 
 Without a GPU the device is the CPU, and conftest.py has Triton interpret the kernels; with one it is the GPU.
 """

@@ -20,7 +20,7 @@ WHOLE = [(place, dict(vars(place))) for place in PATCHED]
 
 
 def restore() -> list[str]:
-    """Take back what is patched, and return its names."""
+    """Undo the patches, and return their names."""
     found = []
     for place, whole in WHOLE:
         for name in {*vars(place), *whole}:
@@ -36,7 +36,7 @@ def restore() -> list[str]:
 
 
 def copies() -> list[str]:
-    """Return what says that there is a second copy of the language; empty where there is one."""
+    """Return the signs of a second copy of the language; empty if there is only one."""
     tensors = {
         "triton.language": sys.modules["triton.language"].tensor,
         "triton.language.core": sys.modules["triton.language.core"].tensor,

@@ -21,7 +21,7 @@ ROWS, OUT, IN = (4, 3), 10, 6
 
 
 class WatchedGroup(dist.ProcessGroup):
-    """Writes down when a collective of another group is started and when it is waited for."""
+    """Records when a collective of another group is started and when it is waited for."""
 
     def __init__(self, inner, events):
         super().__init__(inner.rank(), inner.size())

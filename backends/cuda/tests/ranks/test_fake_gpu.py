@@ -1,4 +1,4 @@
-"""The gate of the fake GPUs finds faults: each one is put into a small rank."""
+"""The gate of the fake GPUs finds faults: each one is injected into a small rank."""
 
 from __future__ import annotations
 

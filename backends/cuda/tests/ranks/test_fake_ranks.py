@@ -1,4 +1,4 @@
-"""Ranks of large jobs on fake GPUs: every launch, collective, wait and byte. docs/fake-gpu.md says what that shows.
+"""Ranks of large jobs on fake GPUs: every launch, collective, wait and byte. docs/fake-gpu.md has the limits.
 
 A job that raises fails all of its tests: a launch that does not bind or compile, a grid that is not allowed, tensors on
 two devices.

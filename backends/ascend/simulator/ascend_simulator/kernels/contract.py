@@ -1,4 +1,4 @@
-"""Documented requirements of an operator for a call. A device would refuse, crash or compute something else."""
+"""Documented requirements of an operator for a call. A device might refuse, crash or give wrong results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sticky overflow flag of chips that saturate, as eight words of which the first says it."""
+"""The sticky overflow flag of chips that saturate, as eight words, of which the first is the flag."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WORDS = 8
 
 @kernel("npu::npu_alloc_float_status")
 def alloc(_: Tensor) -> Tensor:
-    """Return room for the status."""
+    """Return a buffer for the status."""
     return torch.zeros(WORDS)
 
 

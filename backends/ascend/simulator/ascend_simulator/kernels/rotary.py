@@ -18,7 +18,7 @@ LARGEST_HEAD = 896
 
 @kernel(f"npu::{NAME}")
 def forward(x: Tensor, r1: Tensor, r2: Tensor, rotary_mode: str = "half", rotate: Tensor | None = None) -> Tensor:
-    """Return x * r1 + turned(x) * r2, for 3 or 4 dimensions of which the last is the head."""
+    """Return x * r1 + rotated(x) * r2, for 3 or 4 dimensions of which the last is the head."""
     size = x.shape[-1]
     require_dtype(NAME, "x", x)
     require_one_dtype(NAME, x=x, r1=r1, r2=r2)
@@ -38,7 +38,7 @@ def backward(
     grad: Tensor, x: Tensor, r1: Tensor, r2: Tensor, rotary_mode: str = "half"
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of x, r1 and r2."""
-    dx = grad * r1 - turned(grad * r2, rotary_mode)  # turning is antisymmetric
+    dx = grad * r1 - turned(grad * r2, rotary_mode)  # the rotation is antisymmetric
     return dx, (grad * x).sum_to_size(r1.shape), (grad * turned(x, rotary_mode)).sum_to_size(r2.shape)
 
 

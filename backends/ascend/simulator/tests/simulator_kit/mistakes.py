@@ -1,4 +1,4 @@
-"""A pytest plugin that puts a mistake into each kernel: `-p simulator_kit.mistakes`."""
+"""A pytest plugin that injects a fault into each kernel: `-p simulator_kit.mistakes`."""
 
 import torch
 import torch_npu  # noqa: F401  loads the simulator

@@ -11,7 +11,7 @@ PROGRAMS = Path(__file__).parent / "processes"
 
 
 def run(name, ranks=0, **environment):
-    """Run processes/<name>.py, on its own or as ranks, and return what each process told, in the order of the ranks."""
+    """Run processes/<name>.py, on its own or as ranks, and return each process's results, by rank."""
     launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "--rdzv-backend", "c10d"]
     launcher += ["--rdzv-endpoint", "localhost:0", "--redirects", "0"]
     environment = {**os.environ, "PYTHONPATH": str(PROGRAMS.parents[1]), **environment}
@@ -23,6 +23,6 @@ def run(name, ranks=0, **environment):
 
 
 def tell(found):
-    """Hand over what this process found: in a file, because lines that ranks print to one pipe run into each other."""
+    """Report the results of this process in a file, because lines of several ranks in one pipe may be interleaved."""
     file = Path(sys.argv[1]) / f"{os.environ.get('RANK', '0')}.json"
     file.write_text(json.dumps(found))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def query_first(a: Tensor, b: Tensor, scale: float) -> Tensor:
     """Return (scale * a) @ b for batches of matrices: a `ScaledMatmul` in which only the scaled result may overflow.
 
-    torch's baddbmm is no single kernel here: op-plugin's acl_op::baddbmm, which the 910A family gets, is BatchMatMul
+    torch's baddbmm is not a single kernel here: op-plugin's acl_op::baddbmm, which the 910A family gets, is BatchMatMul
     into the dtype, mul by alpha, zeros_like and add. A raw score above 65504 is lost in fp16 before it is divided.
     Rounding the scaled queries makes up to 1.6 times the error of scaling in the matmul (measured on the CPU).
     """

@@ -135,7 +135,7 @@ FLASH_2 = Library(
     extension="flash_attn_2_cuda",
     distribution="flash-attn",
     remedy="pip install flash-attn --no-build-isolation",
-    limits=_limits_2,  # head sizes that are no multiple of 8 are padded by its Python side
+    limits=_limits_2,  # its Python code pads head sizes to multiples of 8
 )
 FLASH_3 = Library(
     name="flash_attn_3",

@@ -1,4 +1,4 @@
-"""One of two ranks: collectives of the real ProcessGroupHCCL over the simulated HCCL. Tells what it got."""
+"""One of two ranks: collectives of the real ProcessGroupHCCL over the simulated HCCL. Reports its results."""
 
 import ctypes
 import os
@@ -19,7 +19,7 @@ found = {}
 
 
 def refused(call):
-    """Return the error's words, "" where there was none."""
+    """Return the error's message, "" without an error."""
     try:
         call()
     except RuntimeError as error:
@@ -39,7 +39,7 @@ found["after wait"] = x.tolist()
 
 x = filled(rank + 1.0)
 work = dist.all_reduce(x, async_op=True)
-used = (x * 10).tolist()  # a kernel that was not told to wait
+used = (x * 10).tolist()  # a kernel on a stream that does not wait
 work.wait()
 found["used before wait"], found["used after wait"] = used, (x * 10).tolist()
 
@@ -90,7 +90,7 @@ folder = Path(os.environ["ASCEND_SIMULATOR_FOLDER"])
 dist.barrier()
 before = set(folder.iterdir())
 dist.barrier()
-for _ in range(20):  # a rank that is done must not take away what the other has not read
+for _ in range(20):  # a rank that has finished must not free what the other has not read
     group = dist.new_group()
     dist.all_reduce(filled(1.0), group=group)
     dist.destroy_process_group(group)
