@@ -174,7 +174,7 @@ def test_variables_of_one_host_stay_here_and_those_of_the_backend_go_to_all(
 ):
     class Ended(RemoteNodes):
         def __enter__(self):
-            seen.append((self._command, self._environment))
+            seen.append((next((tmp_path / "run").glob(".variables-*")).read_text(), self._environment))
             raise KeyboardInterrupt
 
     seen = []
@@ -187,10 +187,10 @@ def test_variables_of_one_host_stay_here_and_those_of_the_backend_go_to_all(
     hosted = Hosted(hosts=read_hostfile(tmp_path / "hosts"), launcher=PDSH)
     with pytest.raises(KeyboardInterrupt):
         hosts.run_on_hosts(hosted, job("report"))
-    command, environment = seen[0]
-    assert "TASK_QUEUE_ENABLE=1" in command[-1]
-    assert "HCCL_BUFFSIZE=1" in command[-1]
-    assert not any(f" {name}=" in command[-1] for name in ("OTHER", "HCCL_IF_IP"))
+    variables, environment = seen[0]
+    assert "export TASK_QUEUE_ENABLE=1\n" in variables
+    assert "export HCCL_BUFFSIZE=1\n" in variables
+    assert not any(f" {name}=" in variables for name in ("OTHER", "HCCL_IF_IP"))
     assert "OTHER" in environment
     assert "HCCL_IF_IP" not in environment
     assert capsys.readouterr().err.splitlines() == [

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pretrain.launch.nodes.exported_variables import exported_variables, warn_of_own_variables
+from pretrain.launch.nodes.variables_file import variables_file
 from pretrain.launch.processes.supervision import supervise
-from pretrain.launch.run_directory.directory import check_run_dir, holds_run
+from pretrain.launch.run_directory.directory import RUNS, check_run_dir, existing_folder, holds_run
 from pretrain.plugins.host.discovery import find_backend
 from pretrain.plugins.host.manager import load_alone
 
@@ -43,5 +44,8 @@ def run_on_hosts(hosted: Hosted, job: Job) -> Failure | None:
     environment = {name: value for name, value in os.environ.items() if name not in backend.own_variables}
     from pretrain.launch.nodes.remote_nodes import RemoteNodes  # noqa: PLC0415  torch is slow; the checks come first
 
-    with RemoteNodes(hosted.command(run, variables, os.environ), endpoint, hosts, environment) as remote:
-        return supervise(remote)
+    folder = existing_folder(Path(job.run_dir) if job.run_dir else RUNS)
+    with variables_file(folder, variables) as file:
+        command = hosted.command(run, file, os.environ)
+        with RemoteNodes(command, endpoint, hosts, environment) as remote:
+            return supervise(remote)

@@ -3,6 +3,7 @@
 import json
 import shlex
 import socket
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -17,6 +18,7 @@ from pretrain.launch.nodes.node_command import node_rank
 from pretrain.launch.processes.failure import CRASH, USER_ERROR
 
 RUN = ["python", "-m", "pretrain", "run", "my recipe.yml", "--set", "model.note='100%n'"]
+FILE = Path("/shared/run 1/.variables-x")
 
 
 @pytest.fixture
@@ -59,7 +61,9 @@ def test_pdsh_starts_the_ranks_of_every_host(start, hosted, programs, tmp_path, 
     assert {rank["run_dir"] for rank in ranks} == {str(tmp_path / "run")}
     assert all(int(rank["environ"]["OMP_NUM_THREADS"]) >= 1 for rank in ranks)
     assert programs("pdsh")[:7] == ["-R", "ssh", "-S", "-f", "1024", "-w", "host-a,host-b"]
-    assert programs("pdsh")[7].startswith(f"cd {tmp_path} && env ")
+    assert programs("pdsh")[7].startswith(f"cd {tmp_path} && sh -c ")
+    assert "a b" not in programs("pdsh")[7]
+    assert list((tmp_path / "run").glob(".variables-*")) == []
 
 
 @pytest.mark.slow
@@ -118,16 +122,17 @@ def test_where_all_is_installed_the_launcher_can_be_called(hosted, programs, lau
 
 
 def test_mpirun_has_a_context_for_each_host(hosted):
-    words = hosted("a slots=2\nb slots=4\n", "openmpi").command(RUN, {"A": "1"}, {})
-    assert words[:8] == ["mpirun", "--bind-to", "none", "-n", "1", "-host", "a", "env"]
+    words = hosted("a slots=2\nb slots=4\n", "openmpi").command(RUN, FILE, {})
+    assert words[:9] == ["mpirun", "--bind-to", "none", "-n", "1", "-host", "a", "sh", "-c"]
     second = words[words.index(":") + 1 :]
-    assert second[:6] == ["-n", "1", "-host", "b", "env", "A=1"]
+    assert second[:6] == ["-n", "1", "-host", "b", "sh", "-c"]
+    assert second[7] == str(FILE)
     assert second[-len(RUN) - 2 :] == ["1", "2,4", *RUN]
 
 
 def test_srun_asks_for_cores_outside_of_an_allocation_alone(hosted):
     by_slurm = hosted("a slots=2\nb slots=4\n", "slurm")
-    outside, inside = (by_slurm.command(RUN, {}, environ) for environ in ({}, {"SLURM_JOB_ID": "7"}))
+    outside, inside = (by_slurm.command(RUN, FILE, environ) for environ in ({}, {"SLURM_JOB_ID": "7"}))
     assert outside[:5] == ["srun", "--ntasks=2", "--nodes=2", "--ntasks-per-node=1", "--nodelist=a,b"]
     assert set(outside) - set(inside) == {"--cpus-per-task=4"}
     assert inside[-len(RUN) - 2 :] == ["slurm=a,b", "2,4", *RUN]
@@ -142,9 +147,9 @@ def test_a_node_of_srun_finds_its_number_by_its_name():
 
 
 def test_pdsh_gets_arguments_quoted_for_its_shells(hosted):
-    script = hosted("a slots=2\n").command(RUN, {"A": "x y"}, {})[-1]
+    script = hosted("a slots=2\n").command(RUN, FILE, {})[-1]
     words = shlex.split(script.replace("%%", "%"))
-    assert words[words.index("A=x y") - 1] == "env"
+    assert words[words.index("sh") + 3] == str(FILE)
     assert words[-len(RUN) - 2 :] == ["%n", "2", *RUN]
     assert script.count("%n") - script.count("%%n") == 1
 

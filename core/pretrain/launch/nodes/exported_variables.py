@@ -1,4 +1,4 @@
-"""Environment variables that `--hostfile` sets on every node."""
+"""Choice of the environment variables that `--hostfile` sets on every node."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from pretrain.errors import LaunchError
 from pretrain.launch.nodes.node_command import BY_SLURM
+from pretrain.launch.nodes.variables_file import with_variables
 from pretrain.launch.schedulers.integer_variable import integer_variable
 from pretrain.launch.world import LOCALHOST, port_of
 
@@ -81,12 +82,12 @@ class Hosted:
         # Names in pdsh's hostfile may be known to ssh alone.
         return self._first_address() if self.launcher == PDSH else self._first_host(), port
 
-    def command(self, run: Sequence[str], variables: Mapping[str, str], environ: Mapping[str, str]) -> list[str]:
+    def command(self, run: Sequence[str], variables: Path, environ: Mapping[str, str]) -> list[str]:
         """Return the launcher program and its arguments.
 
         Args:
             run: the command of all nodes, without --node-rank and --nproc.
-            variables: environment variables for every node.
+            variables: file of the environment variables of every node; see `variables_file`.
             environ: of this process; says whether it is in an allocation of Slurm.
         """
         names = [host.name for host in self.hosts.members]
@@ -108,13 +109,11 @@ class Hosted:
         node = self._node(BY_SLURM + ",".join(names), run, variables)
         return ["srun", *placed, *cores, "--cpu-bind=none", "--kill-on-bad-exit=1", "--export=ALL", *node]
 
-    def _node(self, place: str, run: Sequence[str], variables: Mapping[str, str]) -> list[str]:
+    def _node(self, place: str, run: Sequence[str], variables: Path) -> list[str]:
         """Return the command that one node executes; see `node_command`."""
-        # `env` and not Python: some variables count when the interpreter starts.
-        assignments = [f"{name}={value}" for name, value in variables.items()]
         slots = ",".join(str(host.slots) for host in self.hosts.members)
         python = [sys.executable, "-P", "-m", "pretrain.launch.nodes.node_command"]
-        return ["env", *assignments, *python, place, slots, *run]
+        return with_variables(variables, [*python, place, slots, *run])
 
     def _first_host(self) -> str:
         """Return the first host as the others can reach it."""

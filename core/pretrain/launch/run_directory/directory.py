@@ -71,9 +71,14 @@ def new_run_dir(name: str) -> Path:
     raise AssertionError
 
 
+def existing_folder(run_dir: Path) -> Path:
+    """Return the directory, or the nearest one above it that exists."""
+    return next(folder for folder in (run_dir.absolute(), *run_dir.absolute().parents) if folder.exists())
+
+
 def _check_writable(run_dir: Path) -> None:
     """Check that the directory exists or can be made."""
-    nearest = next(folder for folder in (run_dir.absolute(), *run_dir.absolute().parents) if folder.exists())
+    nearest = existing_folder(run_dir)
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
         msg = f"--run-dir {run_dir}: {nearest} is not a writable folder.\nName another one."
         raise RunError(msg)
