@@ -77,6 +77,12 @@ def held(folder: Path, tell: Callable[[str], object] = click.echo, *, just_made:
                 folder.rmdir()
 
 
+def holder(folder: Path) -> tuple[str, int] | None:
+    """Return host and process id of the folder's holder, None without one. Not to be called by the holder."""
+    record = _read(folder)
+    return (record["host"], record["process"]) if record else None
+
+
 def _open(folder: Path) -> int:
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -14,6 +14,7 @@ from pretrain.launch.run_directory.directory import check_run_dir, holds_run, ne
 from pretrain.launch.run_directory.lock import FILE as LOCK
 from pretrain.launch.run_directory.lock import held
 from pretrain.launch.run_directory.rank_0_decision import first_rank_decides
+from pretrain.launch.run_directory.sharing import require_shared, this_process
 
 if TYPE_CHECKING:
     from contextlib import ExitStack
@@ -70,14 +71,17 @@ def prepare_together(
 
     Raises:
         PretrainError: on rank 0, as `prepare_run`.
+        RunError: on the first rank of another node, which does not see the run directory.
         SystemExit: on the other ranks, if rank 0 failed.
     """
 
     def decide() -> str:
         prepared = prepare_run(recipe, run_dir, lock, resume=resume, auto=auto)
-        return json.dumps([str(prepared.run_dir.absolute()), prepared.resume])
+        return json.dumps([str(prepared.run_dir.absolute()), prepared.resume, *this_process()])
 
-    agreed_dir, agreed_resume = json.loads(first_rank_decides(decide, world))
+    agreed_dir, agreed_resume, *first = json.loads(first_rank_decides(decide, world))
+    if world.rank != 0 and world.local_rank == 0:
+        require_shared(Path(agreed_dir), tuple(first))
     return Prepared(Path(agreed_dir), agreed_resume)
 
 
