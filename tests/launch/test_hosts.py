@@ -13,6 +13,7 @@ from pretrain.launch import hosts
 from pretrain.launch.hosts import start_hosts
 from pretrain.launch.nodes import remote_nodes
 from pretrain.launch.nodes.hostfile import read_hostfile
+from pretrain.launch.nodes.launcher_member import LauncherMember
 from pretrain.launch.nodes.launchers import PDSH, Hosted
 from pretrain.launch.nodes.nodes import Nodes
 from pretrain.launch.nodes.remote_nodes import RemoteNodes
@@ -150,6 +151,22 @@ def test_the_loss_of_the_node_that_serves_the_rendezvous_ends_the_launcher_progr
     )
     assert failure.exit_code == USER_ERROR
     assert not nodes.running()
+
+
+def test_nothing_runs_where_the_start_fails(monkeypatch, tmp_path):
+    def no_thread(_):
+        raise RuntimeError("can't start new thread")
+
+    without_program = remote(str(tmp_path / "absent"))
+    with pytest.raises(FileNotFoundError):
+        without_program.__enter__()
+    without_program._member.join(10)
+    assert not without_program._member.is_alive()
+    monkeypatch.setattr(LauncherMember, "start", no_thread)
+    without_thread = remote("touch", str(tmp_path / "started"))
+    with pytest.raises(RuntimeError, match="new thread"):
+        without_thread.__enter__()
+    assert not (tmp_path / "started").exists()
 
 
 @pytest.mark.parametrize(("command", "code"), [("true", 0), ("false", 1)])

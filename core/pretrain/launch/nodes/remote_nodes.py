@@ -38,11 +38,15 @@ class RemoteNodes:
         self._stop_signal = 0
 
     def __enter__(self) -> Self:
-        # A session of its own: Ctrl-C reaches this process only, which has the nodes save and leave.
-        self._program = subprocess.Popen(
-            self._command, env=self._environment, stdin=subprocess.DEVNULL, start_new_session=True
-        )
-        self._member.start()
+        self._member.start()  # first: were it to fail after the program has started, nobody would end that
+        try:
+            # A session of its own: Ctrl-C reaches this process only, which has the nodes save and leave.
+            self._program = subprocess.Popen(
+                self._command, env=self._environment, stdin=subprocess.DEVNULL, start_new_session=True
+            )
+        except BaseException:
+            self._member.close()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
