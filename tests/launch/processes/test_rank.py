@@ -10,7 +10,7 @@ from pretrain.launch.world import LOCALHOST, free_port, node_worlds
 
 
 def test_a_rank_that_cannot_write_its_failure_file_prints_the_failure(job, tmp_path):
-    (tmp_path / "0.tmp").mkdir()  # prevents writing the file, as a full disk would
+    (tmp_path / "0.json").mkdir()  # prevents writing the file, as a full disk would
     world = node_worlds([1], 0, LOCALHOST, free_port())[0]
     own = {PARENT: str(os.getpid()), FAILURE_FILE: str(tmp_path / "0.json")}
     rank = subprocess.run(

@@ -11,6 +11,7 @@ import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pretrain.atomic_files import replacing
 from pretrain.errors import PretrainError
 
 if TYPE_CHECKING:
@@ -83,9 +84,8 @@ class Failure:
 
     def write(self, path: Path) -> None:
         """Write the failure for the parent process, completely or not at all."""
-        temporary = path.with_suffix(".tmp")
-        temporary.write_text(json.dumps(dataclasses.asdict(self)))
-        temporary.replace(path)
+        with replacing(path, error=None, durable=False) as stream:
+            stream.write(json.dumps(dataclasses.asdict(self)).encode())
 
     @classmethod
     def read(cls, path: Path) -> Failure | None:
