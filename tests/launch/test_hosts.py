@@ -31,7 +31,11 @@ def ended(process):
 
 
 def remote(*command, port=None, **environment):
-    return RemoteNodes(command, (LOCALHOST, port or free_port()), ["host-a", "host-b"], environment)
+    return RemoteNodes(command, environment, member(port or free_port()))
+
+
+def member(port):
+    return LauncherMember((LOCALHOST, port), ["host-a", "host-b"], "7f")
 
 
 @on_hosts
@@ -126,7 +130,7 @@ def test_a_signal_before_there_are_nodes_ends_the_launcher(monkeypatch):
 
     monkeypatch.setattr(remote_nodes, "_END_TIMEOUT", 0.2)
     with (
-        Interrupted(["sleep", "600"], (LOCALHOST, free_port()), ["host-a", "host-b"], {}) as nodes,
+        Interrupted(["sleep", "600"], {}, member(free_port())) as nodes,
         pytest.raises(SystemExit) as left,
     ):
         supervise(nodes)
@@ -142,9 +146,9 @@ def test_the_loss_of_the_node_that_serves_the_rendezvous_ends_the_launcher_progr
             return super().running()
 
     port = free_port()
-    first = [Rendezvous(Nodes(count=2, rendezvous=f"{LOCALHOST}:{port}", rank=0, of_hostfile=True))]
+    first = [Rendezvous(Nodes(count=2, rendezvous=f"{LOCALHOST}:{port}", rank=0, run="7f"))]
     monkeypatch.setattr(remote_nodes, "_END_TIMEOUT", 0.2)
-    with Losing(["sleep", "600"], (LOCALHOST, port), ["host-a", "host-b"], {}) as nodes:
+    with Losing(["sleep", "600"], {}, member(port)) as nodes:
         failure = supervise(nodes)
     assert str(failure).startswith(
         f"--hostfile: host-a, which serves the rendezvous {LOCALHOST}:{port}, left it before"

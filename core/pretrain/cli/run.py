@@ -95,8 +95,8 @@ def command(
     from pretrain.launch.job import Job  # noqa: PLC0415  --help needs none of these
     from pretrain.launch.plan import make_hosted_plan, make_plan  # noqa: PLC0415
 
-    of_hostfile = HOSTFILE_NODE in os.environ  # then the variables of mpirun or srun are a node's, not a rank's
-    world = None if of_hostfile else current_world()
+    of_run = os.environ.get(HOSTFILE_NODE, "")  # then the variables of mpirun or srun are a node's, not a rank's
+    world = None if of_run else current_world()
     counted = any(option is not None for option in (nproc, nnodes, rdzv, node_rank))
     if world is not None and (counted or hostfile is not None or launcher is not None):
         msg = (
@@ -105,7 +105,7 @@ def command(
         )
         raise LaunchError(msg)
     hosted = _hosted(hostfile, launcher, counted=counted)
-    nodes = Nodes(count=nnodes or 1, rendezvous=rdzv, rank=node_rank, of_hostfile=of_hostfile)
+    nodes = Nodes(count=nnodes or 1, rendezvous=rdzv, rank=node_rank, run=of_run)
 
     def plan_run() -> Plan:
         if hosted is not None:
@@ -120,7 +120,7 @@ def command(
         resume=resume and not auto_resume,
         auto_resume=auto_resume,
     )
-    if of_hostfile:
+    if nodes.of_hostfile:
         return _start_node_of_hostfile(nodes, plan_run, job)
     plan = plan_run()
     if dry_run:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import secrets
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pretrain.launch.nodes.exported_variables import exported_variables, warn_of_own_variables
+from pretrain.launch.nodes.nodes import HOSTFILE_NODE
 from pretrain.launch.nodes.variables_file import variables_file
 from pretrain.launch.processes.supervision import supervise
 from pretrain.launch.run_directory.directory import RUNS, check_run_dir, existing_folder, holds_run
@@ -35,17 +37,19 @@ def start_hosts(hosted: Hosted, job: Job) -> Failure | None:
 def run_on_hosts(hosted: Hosted, job: Job) -> Failure | None:
     """Run `pretrain run --nnodes ...` on every host, and wait for all."""
     backend = load_alone(find_backend(job.backend)).backend
-    variables = exported_variables(os.environ, backend)
+    identity = secrets.token_hex(8)
+    variables = exported_variables(os.environ, backend) | {HOSTFILE_NODE: identity}
     warn_of_own_variables(os.environ, backend)
     endpoint, hosts = hosted.endpoint(os.environ), [host.name for host in hosted.hosts.members]
     nodes = ["--nnodes", str(len(hosts)), "--rdzv", ":".join(map(str, endpoint))]
     run = [sys.executable, "-P", "-m", "pretrain.cli.main", *job.arguments(), *nodes]
     # srun hands on every variable that it has.
     environment = {name: value for name, value in os.environ.items() if name not in backend.own_variables}
-    from pretrain.launch.nodes.remote_nodes import RemoteNodes  # noqa: PLC0415  torch is slow; the checks come first
+    from pretrain.launch.nodes.launcher_member import LauncherMember  # noqa: PLC0415  torch is slow: after the checks
+    from pretrain.launch.nodes.remote_nodes import RemoteNodes  # noqa: PLC0415
 
     folder = existing_folder(Path(job.run_dir) if job.run_dir else RUNS)
     with variables_file(folder, variables) as file:
         command = hosted.command(run, file, os.environ)
-        with RemoteNodes(command, endpoint, hosts, environment) as remote:
+        with RemoteNodes(command, environment, LauncherMember(endpoint, hosts, identity)) as remote:
             return supervise(remote)

@@ -25,12 +25,12 @@ def port():
 
 @pytest.fixture
 def node(port):
-    return Rendezvous(Nodes(count=1, rendezvous=f"{LOCALHOST}:{port}", rank=0, of_hostfile=True))
+    return Rendezvous(Nodes(count=1, rendezvous=f"{LOCALHOST}:{port}", rank=0, run="7f"))
 
 
 @pytest.fixture
 def launcher(port):
-    with running(LauncherMember(LOCALHOST, port, ["host-a"])) as member:
+    with running(LauncherMember((LOCALHOST, port), ["host-a"], "7f")) as member:
         yield member
 
 
@@ -62,7 +62,7 @@ def end_in(error, port):
     def plan():
         raise error
 
-    nodes = Nodes(count=1, rendezvous=f"{LOCALHOST}:{port}", rank=0, of_hostfile=True)
+    nodes = Nodes(count=1, rendezvous=f"{LOCALHOST}:{port}", rank=0, run="7f")
     with kept_signal_handlers():
         return start_node_of_hostfile(nodes, plan, None)
 
@@ -93,14 +93,29 @@ def test_a_failure_without_a_launcher_is_shown_by_the_node(port, monkeypatch, en
 
 def test_a_host_that_sends_no_word_is_a_failure_that_names_it(port, monkeypatch):
     monkeypatch.setattr(launcher_member, "ARRIVAL_TIMEOUT", timedelta(0))
-    node = Rendezvous(Nodes(count=2, rendezvous=f"{LOCALHOST}:{port}", rank=0, of_hostfile=True))
-    with running(LauncherMember(LOCALHOST, port, ["host-a", "host-b"])) as launcher:
+    node = Rendezvous(Nodes(count=2, rendezvous=f"{LOCALHOST}:{port}", rank=0, run="7f"))
+    with running(LauncherMember((LOCALHOST, port), ["host-a", "host-b"], "7f")) as launcher:
         wait_for(lambda: launcher.failure, "the launcher's patience to end")
         assert str(launcher.failure).startswith(
             "--hostfile: no word of host-b within 0 s.\nThe output above may say why"
         )
         assert launcher.failure.exit_code == USER_ERROR
     assert node.poll() is None
+
+
+@pytest.mark.parametrize("run", ["80", ""], ids=["of another hostfile", "by hand"])
+def test_a_node_of_another_run_at_the_same_port_is_refused(node, port, run):
+    with pytest.raises(
+        LaunchError, match=rf"--rdzv {LOCALHOST}:{port}: another run meets there\.\nWait for its end, or"
+    ):
+        Rendezvous(Nodes(count=2, rendezvous=f"{LOCALHOST}:{port}", rank=1, run=run))
+
+
+def test_a_launcher_of_another_run_at_the_same_port_fails(node, port):
+    with running(LauncherMember((LOCALHOST, port), ["host-a"], "80")) as launcher:
+        wait_for(lambda: launcher.failure, "the failure")
+        assert str(launcher.failure).startswith(f"--rdzv {LOCALHOST}:{port}: another run meets there.")
+        assert not launcher.joined
 
 
 def test_a_stop_request_becomes_as_many_signals(node, launcher):

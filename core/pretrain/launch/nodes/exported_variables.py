@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pretrain.errors import LaunchError
-from pretrain.launch.nodes.nodes import HOSTFILE_NODE
 from pretrain.observe.environment_file import COMMAND
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ def exported_variables(environ: Mapping[str, str], backend: Backend) -> dict[str
         for name, value in environ.items()
         if name.startswith(prefixes) and name not in backend.own_variables
     }
-    found |= {COMMAND: shlex.join(sys.argv), HOSTFILE_NODE: "1", "PYTHONUNBUFFERED": "1"}
+    found |= {COMMAND: shlex.join(sys.argv), "PYTHONUNBUFFERED": "1"}
     if not sys.stdout.isatty():
         found["TTY_COMPATIBLE"] = "0"  # mpirun gives the nodes a terminal, whose progress bars would be in a log
     return found | _variables_of_files(environ)

@@ -14,7 +14,18 @@ from typing import TYPE_CHECKING
 
 from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined]
 
-from pretrain.launch.nodes.rendezvous import ARRIVAL_TIMEOUT, FAILURE, GONE, LAUNCHER, READ, STOP, ended_key, taken_key
+from pretrain.launch.nodes.rendezvous import (
+    ARRIVAL_TIMEOUT,
+    FAILURE,
+    GONE,
+    LAUNCHER,
+    READ,
+    STOP,
+    another_run,
+    ended_key,
+    is_of_run,
+    taken_key,
+)
 from pretrain.launch.processes.failure import USER_ERROR, Failure
 
 if TYPE_CHECKING:
@@ -35,15 +46,16 @@ class LauncherMember(threading.Thread):
         exit_codes: of all nodes, once all have ended; None before.
     """
 
-    def __init__(self, host: str, port: int, hosts: Sequence[str]) -> None:
+    def __init__(self, endpoint: tuple[str, int], hosts: Sequence[str], run: str) -> None:
         """Describe the rendezvous of a node on each of `hosts`; `start` joins it as soon as it is there."""
         super().__init__(daemon=True, name="rendezvous")
         self.joined = False
         self.failure: Failure | None = None
         self.exit_codes: list[int] | None = None
-        self._endpoint = (host, port)
-        self._address = f"{host}:{port}"
+        self._endpoint = endpoint
+        self._address = ":".join(map(str, endpoint))
         self._hosts = hosts
+        self._run = run
         self._ended_keys = [ended_key(node) for node in range(len(hosts))]
         self._request = ""
         self._request_sent = ""
@@ -86,6 +98,9 @@ class LauncherMember(threading.Thread):
             with suppress(OSError, DistError):
                 socket.create_connection(self._endpoint, timeout=5).close()
                 store = TCPStore(*self._endpoint, is_master=False, timeout=_TIMEOUT, wait_for_workers=False)
+                if not is_of_run(store, self._run):
+                    self.failure = _user_error(another_run(self._address))
+                    return None
                 store.set(LAUNCHER, "joined")
                 self.joined = True
                 return store
@@ -103,14 +118,14 @@ class LauncherMember(threading.Thread):
             "The output above may say why. Check that the launcher program reaches each of them and starts "
             f"{sys.executable} there, and that they reach {self._address}."
         )
-        return Failure(rank=0, when=time.time(), exit_code=USER_ERROR, text=text)
+        return _user_error(text)
 
     def _loss(self) -> Failure:
         text = (
             f"--hostfile: {self._hosts[0]}, which serves the rendezvous {self._address}, left it before the others.\n"
             "The node there was killed, or the host is down: look at the output above, and at the host."
         )
-        return Failure(rank=0, when=time.time(), exit_code=USER_ERROR, text=text)
+        return _user_error(text)
 
     def _exchange(self, store: TCPStore) -> None:
         if self._request != self._request_sent:
@@ -122,3 +137,7 @@ class LauncherMember(threading.Thread):
             store.set(READ, "by the launcher")
         if ended and self.exit_codes is None:
             self.exit_codes = [int(store.get(key)) for key in self._ended_keys]
+
+
+def _user_error(text: str) -> Failure:
+    return Failure(rank=0, when=time.time(), exit_code=USER_ERROR, text=text)

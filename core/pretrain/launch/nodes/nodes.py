@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pretrain.errors import LaunchError
 
 HOSTFILE_NODE = "PRETRAIN_HOSTFILE_NODE"
-"""Environment variable that is set on the nodes that `--hostfile` starts."""
+"""Environment variable of the nodes that `--hostfile` starts: the identity of their run."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -18,13 +18,13 @@ class Nodes:
         count: number of nodes; the same command is given on each.
         rendezvous: "HOST:PORT" where they meet, HOST being one of them; None for a single node.
         rank: of this node; None: HOST is node 0, the others count in the order of arrival.
-        of_hostfile: `--hostfile` started this node: its launcher joins the rendezvous too, also that of a single node.
+        run: identity of the run if `--hostfile` started this node, else "".
     """
 
     count: int = 1
     rendezvous: str | None = None
     rank: int | None = None
-    of_hostfile: bool = False
+    run: str = ""
 
     def __post_init__(self) -> None:
         if self.count == 1 and not self.of_hostfile and (self.rendezvous is not None or self.rank is not None):
@@ -39,6 +39,11 @@ class Nodes:
         if self.rank is not None and self.rank >= self.count:
             msg = f"--node-rank {self.rank} is not below --nnodes {self.count}; nodes are counted from 0."
             raise LaunchError(msg)
+
+    @property
+    def of_hostfile(self) -> bool:
+        """`--hostfile` started this node: its launcher joins the rendezvous too, also that of a single node."""
+        return bool(self.run)
 
     def endpoint(self) -> tuple[str, int]:
         """Return host and port of the rendezvous.

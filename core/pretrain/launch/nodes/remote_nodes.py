@@ -8,11 +8,12 @@ import subprocess
 from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
-from pretrain.launch.nodes.launcher_member import LauncherMember
 from pretrain.launch.processes.failure import USER_ERROR, Failure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from pretrain.launch.nodes.launcher_member import LauncherMember
 
 _END_TIMEOUT = 15.0
 """Seconds that the nodes get to end, and the launcher program to notice it, before it is killed."""
@@ -21,20 +22,17 @@ _END_TIMEOUT = 15.0
 class RemoteNodes:
     """Nodes that are started on entering a with-block; none is left when it ends, unless a host does not answer."""
 
-    def __init__(
-        self, command: Sequence[str], endpoint: tuple[str, int], hosts: Sequence[str], environment: Mapping[str, str]
-    ) -> None:
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], member: LauncherMember) -> None:
         """Describe the launcher program and the rendezvous of the nodes that it starts.
 
         Args:
             command: pdsh, mpirun or srun with its arguments.
-            endpoint: host and port of the rendezvous.
-            hosts: their names, in the order of the nodes.
             environment: of the program.
+            member: of the nodes' rendezvous, not started yet.
         """
         self._command = command
         self._environment = environment
-        self._member = LauncherMember(*endpoint, hosts)
+        self._member = member
         self._stop_signal = 0
 
     def __enter__(self) -> Self:

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from pretrain.launch.nodes.nodes import Nodes
     from pretrain.launch.world import World
 
-LAUNCHER, STOP, FAILURE, READ, GONE = "launcher", "stop", "failure", "read", "gone"
-"""Keys of the store: the launcher of a hostfile has joined; its stop request; the first failure; the launcher has read
-it; how many have left."""
+RUN, LAUNCHER, STOP, FAILURE, READ, GONE = "run", "launcher", "stop", "failure", "read", "gone"
+"""Keys of the store: the run's identity; the launcher of a hostfile has joined; its stop request; the first failure;
+the launcher has read it; how many have left."""
 
 ARRIVAL_TIMEOUT = timedelta(minutes=2)
 """How long the nodes of a hostfile, which are started together, wait for each other's first word."""
@@ -44,7 +44,8 @@ class Rendezvous:
         """Join, waiting for the node that serves the store.
 
         Raises:
-            LaunchError: it does not come, a node number is taken twice, or there are more nodes than said.
+            LaunchError: it does not come, or serves another run; a node number is taken twice; or there are more
+                nodes than said.
         """
         self._nodes = nodes
         self._host, port = nodes.endpoint()
@@ -55,6 +56,8 @@ class Rendezvous:
         except DistError as exc:
             msg = f"--rdzv {nodes.rendezvous}: no rendezvous with the other nodes ({str(exc).splitlines()[0]})."
             raise LaunchError(msg) from exc
+        if not is_of_run(self._store, nodes.run):
+            raise LaunchError(another_run(str(nodes.rendezvous)))
         self._rank = nodes.rank if nodes.rank is not None else 0 if self._serves else self._store.add("arrived", 1)
         if self._rank >= nodes.count or self._store.add(taken_key(self._rank), 1) > 1:
             msg = (
@@ -169,6 +172,20 @@ class Rendezvous:
         while self._signals_passed_on < times:
             self._signals_passed_on += 1
             signal.raise_signal(number)
+
+
+def is_of_run(store: TCPStore, run: str) -> bool:
+    """Say whether the store is that of the run, which the first to ask decides; nodes started by hand have run ""."""
+    own = run or "by hand"
+    return bool(store.compare_set(RUN, "", own).decode() == own)
+
+
+def another_run(endpoint: str) -> str:
+    """Return the error of a rendezvous at which another run meets."""
+    return (
+        f"--rdzv {endpoint}: another run meets there.\n"
+        "Wait for its end, or give this one another port: --rdzv HOST:PORT, or MASTER_PORT with --hostfile."
+    )
 
 
 def taken_key(node: int) -> str:
