@@ -177,9 +177,10 @@ def test_pdsh_asks_the_first_host_for_its_address_unless_it_is_given(hosted, pro
     assert hosted("a slots=2\n").endpoint({"MASTER_ADDR": "10.0.0.1"})[0] == "10.0.0.1"
 
 
-def test_a_port_that_is_no_number_is_an_error(hosted):
-    with pytest.raises(LaunchError, match="MASTER_PORT is 'x'"):
-        hosted("a slots=2\n").endpoint({"MASTER_PORT": "x"})
+@pytest.mark.parametrize(("port", "words"), [("x", "is 'x'"), ("0", "is 0; a port"), ("65536", "is 65536; a port")])
+def test_what_is_no_port_is_an_error(hosted, port, words):
+    with pytest.raises(LaunchError, match=f"MASTER_PORT {words}"):
+        hosted("a slots=2\n").endpoint({"MASTER_PORT": port})
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from pretrain.errors import LaunchError
 from pretrain.launch.nodes.node_command import BY_SLURM
 from pretrain.launch.nodes.variables_file import with_variables
-from pretrain.launch.schedulers.integer_variable import integer_variable
+from pretrain.launch.schedulers.integer_variable import port_variable
 from pretrain.launch.world import LOCALHOST, port_of
 
 if TYPE_CHECKING:
@@ -74,9 +74,9 @@ class Hosted:
             environ: MASTER_ADDR and MASTER_PORT count, if the user has set them.
 
         Raises:
-            LaunchError: MASTER_PORT is no number, or pdsh's ssh does not reach the first host.
+            LaunchError: MASTER_PORT is no port, or pdsh's ssh does not reach the first host.
         """
-        port = integer_variable(environ, "MASTER_PORT", port_of(os.getpid()))
+        port = port_variable(environ, port_of(os.getpid()))
         if environ.get("MASTER_ADDR"):
             return environ["MASTER_ADDR"], port
         # Names in pdsh's hostfile may be known to ssh alone.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pretrain.errors import LaunchError
 from pretrain.launch.schedulers import openmpi, slurm
-from pretrain.launch.schedulers.integer_variable import integer_variable
+from pretrain.launch.schedulers.integer_variable import integer_variable, port_variable
 from pretrain.launch.world import World
 
 if TYPE_CHECKING:
@@ -52,5 +52,5 @@ def _torchrun(environ: Mapping[str, str]) -> World:
             environ, "GROUP_RANK", integer_variable(environ, "CROSS_RANK", rank // local_world_size)
         ),
         master_addr=environ["MASTER_ADDR"],
-        master_port=integer_variable(environ, "MASTER_PORT"),
+        master_port=port_variable(environ),
     )

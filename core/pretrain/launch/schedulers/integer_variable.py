@@ -24,3 +24,16 @@ def integer_variable(environ: Mapping[str, str], name: str, default: int | None 
         )
         raise LaunchError(msg)
     return int(text)
+
+
+def port_variable(environ: Mapping[str, str], default: int | None = None) -> int:
+    """Return MASTER_PORT.
+
+    Raises:
+        LaunchError: it is no port, or is missing and has no default.
+    """
+    port = integer_variable(environ, "MASTER_PORT", default)
+    if not 0 < port < 65536:
+        msg = f"the environment variable MASTER_PORT is {port}; a port is from 1 to 65535.\nSet another, or unset it."
+        raise LaunchError(msg)
+    return port

@@ -6,7 +6,7 @@ import zlib
 from typing import TYPE_CHECKING
 
 from pretrain.errors import LaunchError
-from pretrain.launch.schedulers.integer_variable import integer_variable
+from pretrain.launch.schedulers.integer_variable import integer_variable, port_variable
 from pretrain.launch.world import LOCALHOST, World, port_of
 
 if TYPE_CHECKING:
@@ -44,7 +44,5 @@ def current_world(environ: Mapping[str, str]) -> World | None:
         node_rank=rank // local_world_size,  # OMPI_COMM_WORLD_NODE_RANK is the rank within the node
         master_addr=master_addr,
         # The name of the job differs between jobs and is the same on all hosts.
-        master_port=integer_variable(
-            environ, "MASTER_PORT", port_of(zlib.crc32(environ.get("PMIX_NAMESPACE", "").encode()))
-        ),
+        master_port=port_variable(environ, port_of(zlib.crc32(environ.get("PMIX_NAMESPACE", "").encode()))),
     )

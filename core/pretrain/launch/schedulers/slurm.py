@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from pretrain.errors import LaunchError
-from pretrain.launch.schedulers.integer_variable import integer_variable
+from pretrain.launch.schedulers.integer_variable import integer_variable, port_variable
 from pretrain.launch.world import World, port_of
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def current_world(environ: Mapping[str, str]) -> World | None:
         local_world_size=_tasks_of_node(environ, node),
         node_rank=node,
         master_addr=environ.get("MASTER_ADDR") or first_host(_nodelist(environ)),
-        master_port=integer_variable(environ, "MASTER_PORT", port_of(integer_variable(environ, "SLURM_JOB_ID"))),
+        master_port=port_variable(environ, port_of(integer_variable(environ, "SLURM_JOB_ID"))),
     )
 
 
