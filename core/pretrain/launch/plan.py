@@ -31,6 +31,7 @@ class Plan:
         nodes: where this node's ranks belong.
         nproc: ranks of this node.
         world_size: ranks of all nodes, taken as equal where each starts its own.
+        needs_own_machine: a second node of the hostfile on this machine would take the same devices.
         hosted: the hosts of a hostfile; then `nodes` and `nproc` do not matter.
         absent: reason that the device cannot be used here, in a --dry-run.
         notice: a line for the user about the number of ranks; empty if it is the expected one.
@@ -41,6 +42,7 @@ class Plan:
     nodes: Nodes
     nproc: int
     world_size: int
+    needs_own_machine: bool = False
     hosted: Hosted | None = None
     absent: str = ""
     notice: str = ""
@@ -94,6 +96,7 @@ def make_plan(
         nodes=nodes,
         nproc=nproc,
         world_size=world_size,
+        needs_own_machine=nodes.of_hostfile and device_count(plugins) is not None,
         absent=absent,
         notice=notice,
     )

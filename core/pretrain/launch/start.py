@@ -125,6 +125,8 @@ def _start_with_others(plan: Plan, job: Job) -> Failure | None:
 
 
 def _run_node(rendezvous: Rendezvous, plan: Plan, job: Job) -> Failure | None:
+    if plan.needs_own_machine:
+        rendezvous.require_own_machine()
     worlds = rendezvous.worlds(plan.nproc)
     lay_out(plan.recipe, worlds[0].world_size)
     return run_ranks(job, worlds, rendezvous)

@@ -118,6 +118,15 @@ def test_a_launcher_of_another_run_at_the_same_port_fails(node, port):
         assert not launcher.joined
 
 
+def test_two_names_of_one_machine_are_an_error_where_ranks_take_devices(port):
+    first, second = (
+        Rendezvous(Nodes(count=2, rendezvous=f"{LOCALHOST}:{port}", rank=rank, run="7f")) for rank in range(2)
+    )
+    first.require_own_machine()
+    with pytest.raises(LaunchError, match=r"hosts 1 and 2 of the hostfile are one machine, .*\nGive it one line"):
+        second.require_own_machine()
+
+
 def test_a_stop_request_becomes_as_many_signals(node, launcher):
     got = []
     before = signal.signal(signal.SIGUSR1, lambda number, _: got.append(number))

@@ -89,7 +89,7 @@ def test_a_run_that_was_killed_on_another_machine_is_watched_for_a_while(tmp_pat
 def test_a_run_on_another_machine_is_refused(holder, tmp_path, impatient, monkeypatch):
     """Where locks do not reach other machines, the heartbeat decides."""
     monkeypatch.setattr(lock.fcntl, "lockf", lambda *_: None)
-    monkeypatch.setattr(lock, "_machine", lambda: "another")
+    monkeypatch.setattr(lock, "machine", lambda: "another")
     with pytest.raises(RunError, match=f"in use by process {holder.pid} on "), held(tmp_path, lambda _: None):
         pass
     assert record(tmp_path)["process"] == holder.pid

@@ -15,6 +15,7 @@ from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined]
 
 from pretrain.errors import LaunchError
 from pretrain.launch.processes.failure import Failure
+from pretrain.launch.run_directory.lock import machine
 from pretrain.launch.world import free_port, node_worlds
 
 if TYPE_CHECKING:
@@ -78,6 +79,22 @@ class Rendezvous:
             "Set MASTER_ADDR (and MASTER_PORT) to an address of the first host that the launcher and all hosts reach."
         )
         self._wait([LAUNCHER], _LAUNCHER_TIMEOUT, msg)
+
+    def require_own_machine(self) -> None:
+        """Check that no other node of the hostfile is on this machine: both would take its devices from 0 on.
+
+        Raises:
+            LaunchError: the hostfile has two names of it.
+        """
+        here = f"machine/{machine()} {socket.gethostname()}"
+        other = int(self._store.compare_set(here, "", str(self._rank)))
+        if other != self._rank:
+            first, second = sorted([other + 1, self._rank + 1])
+            msg = (
+                f"hosts {first} and {second} of the hostfile are one machine, {socket.gethostname()}: "
+                "their ranks would share its devices.\nGive it one line with all its ranks."
+            )
+            raise LaunchError(msg)
 
     def worlds(self, local_world_size: int) -> list[World]:
         """Return the places of this node's ranks; nodes may have different numbers of them.

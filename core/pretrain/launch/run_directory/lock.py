@@ -52,13 +52,13 @@ def held(folder: Path, tell: Callable[[str], object] = click.echo, *, just_made:
     try:
         before = _read(folder)
         is_certain = _lock(descriptor, folder)
-        if before and not (is_certain and before.get("machine") == _machine()):
+        if before and not (is_certain and before.get("machine") == machine()):
             with suppress(OSError):
                 fcntl.lockf(descriptor, fcntl.LOCK_UN)  # reading the file would end it
             _watch(folder, before, tell)
             _lock(descriptor, folder)
         end = threading.Event()
-        record = {"machine": _machine(), "host": socket.gethostname(), "process": os.getpid(), "since": _now()}
+        record = {"machine": machine(), "host": socket.gethostname(), "process": os.getpid(), "since": _now()}
         _write(descriptor, {**record, "beat": 0})
         beating = threading.Thread(target=_beat, args=(descriptor, record, end), daemon=True, name="run-lock")
         beating.start()
@@ -81,6 +81,13 @@ def holder(folder: Path) -> tuple[str, int] | None:
     """Return host and process id of the folder's holder, None without one. Not to be called by the holder."""
     record = _read(folder)
     return (record["host"], record["process"]) if record else None
+
+
+def machine() -> str:
+    """Return an identity of this machine and its current boot; containers share that of their host."""
+    with suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return socket.gethostname()
 
 
 def _open(folder: Path) -> int:
@@ -157,13 +164,6 @@ def _read(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return record if isinstance(record, dict) else {}
-
-
-def _machine() -> str:
-    """Return an identity of this machine and its current boot."""
-    with suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return socket.gethostname()
 
 
 def _now() -> str:
