@@ -37,14 +37,14 @@ def test_a_run_on_two_hosts_stops_and_goes_on_as_one_that_starts_its_own_ranks(h
     assert kill_after(arguments, hosted, iteration=3, number=signal.SIGINT) == 0
     stopped = latest(hosted)
     assert 3 <= stopped < 1900
-    end = ("--set", f"train.exit_interval={stopped + 50}")
+    end = ("--set", f"train.exit_interval={stopped + 10}")
     printed = pretrain(*arguments, *end, "--resume")
     assert f"run directory: {hosted} (checkpoints," in printed
     pretrain(*tiny(text_tokens, own, *longer), *end, "--nproc", "2")
     assert [[row.get(key) for key in KEYS] for row in steps(hosted)] == [
         [row.get(key) for key in KEYS] for row in steps(own)
     ]
-    assert len(steps(own)) == stopped + 50
+    assert len(steps(own)) == stopped + 10
 
 
 def steps(run_dir):

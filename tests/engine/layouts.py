@@ -37,6 +37,7 @@ OVERLAP = ("parallel.overlap_grad_reduce=true",)
 OVERLAP_BOTH = (*OVERLAP, "parallel.overlap_param_gather=true")
 DDP_BUCKETS = ("parallel.ddp_bucket_size=10000",)
 RECOMPUTE = ("recompute.granularity=full",)
+SELECTIVE = ("recompute.granularity=selective",)
 SPLIT_INPUTS = (*RECOMPUTE, "recompute.distribute_saved_activations=true")
 MASKED = ("data.reset_attention_mask=true",)
 PER_TOKEN = ("train.calculate_per_token_loss=true",)
@@ -58,8 +59,8 @@ SMALL_PARTS = (
 SMALL_BUCKETS = ("engine.zero.reduce_bucket_size=10000", "engine.zero.allgather_bucket_size=10000")
 ZERO_OVERLAP = ("engine.zero.overlap_comm=true",)
 
-SAVED_AT = 10
-ITERATIONS = 20
+SAVED_AT = 4
+ITERATIONS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,19 +166,16 @@ DEEPSPEED_ONE_RANK = {
     "stage 3, TP x DP -> one, stage 2": Case(GPT2, STAGE[2], loads="of-TP-DP"),
     "stage 0 -> megatron": Case(GPT2, (), loads="of-stage-0"),
     "Llama, stage 3 -> megatron": Case(LLAMA, (), loads="of-Llama", last=ITERATIONS),
-    "bf16, stage 3 -> megatron, ZeRO-1": Case(BF16, ZERO1, loads="of-bf16", last=SAVED_AT + 5),
+    "bf16, stage 3 -> megatron, ZeRO-1": Case(BF16, ZERO1, loads="of-bf16", last=SAVED_AT + 2),
 }
 
 COMPILE = ("kernels.compile=layer",)
 COMPILED = {
-    name: Case(model, (*layout, *COMPILE), last=SAVED_AT + 2)
+    name: Case(model, (*layout, *COMPILE), last=SAVED_AT)
     for name, model, layout in [
-        ("sequence, gated", LLAMA, (*TP, *SP)),
-        ("recompute", GPT2, (*TP, *RECOMPUTE)),
-        ("selective recompute, bf16", BF16, (*TP, "recompute.granularity=selective")),
-        ("pipeline, masked", MASKED, PP),
-        ("interleaved, parallel residual", NEOX, (*PP, *INTERLEAVED)),
-        ("distributed optimizer, overlapped", GPT2, (*ZERO1, *OVERLAP)),
+        ("sequence, gated, recompute", LLAMA, (*TP, *SP, *RECOMPUTE)),
+        ("interleaved, parallel residual, selective recompute", NEOX, (*PP, *INTERLEAVED, *SELECTIVE)),
+        ("distributed optimizer, overlapped, bf16", BF16, (*ZERO1, *OVERLAP)),
     ]
 }
 COMPILED_FULL = {
@@ -185,6 +183,12 @@ COMPILED_FULL = {
     for name, model, layout in [
         ("tensor", GPT2, TP),
         ("sequence", GPT2, (*TP, *SP)),
+        ("sequence, gated", LLAMA, (*TP, *SP)),
+        ("recompute", GPT2, (*TP, *RECOMPUTE)),
+        ("selective recompute, bf16", BF16, (*TP, *SELECTIVE)),
+        ("pipeline, masked", MASKED, PP),
+        ("interleaved, parallel residual", NEOX, (*PP, *INTERLEAVED)),
+        ("distributed optimizer, overlapped", GPT2, (*ZERO1, *OVERLAP)),
         ("parallel residual", NEOX, TP),
         ("gated", LLAMA, TP),
         ("pipeline", GPT2, PP),
@@ -193,4 +197,4 @@ COMPILED_FULL = {
         ("bf16", BF16, TP),
     ]
 }
-"""Each feature alone; COMPILED has them in pairs."""
+"""Each feature alone or in pairs; COMPILED has several at once."""

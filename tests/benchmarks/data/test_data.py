@@ -20,6 +20,7 @@ def english(monkeypatch):
     return write_english
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_the_text_is_jsonl_of_the_size_and_the_same_in_every_run(tmp_path, english, shared_data):
     for name in ("a", "b"):
@@ -30,6 +31,7 @@ def test_the_text_is_jsonl_of_the_size_and_the_same_in_every_run(tmp_path, engli
     assert 300_000 <= len(content) < 500_000
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_it_runs_and_all_outputs_are_equal(shared_data):
     benchmark = ["-m", "benchmarks.data.data_build", "--megabytes", "1", "--rounds", "1", "--without-pool"]

@@ -28,6 +28,7 @@ def test_without_a_gpu_it_says_so_in_two_lines(run, benchmark):
     assert done.stdout == ""
 
 
+@pytest.mark.full
 @pytest.mark.slow
 @pytest.mark.parametrize("benchmark", BENCHMARKS)
 def test_it_runs(run, benchmark):

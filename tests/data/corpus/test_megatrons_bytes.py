@@ -126,6 +126,7 @@ build.build_tokens([Path(corpus)], Path(prefix), section, append_eod=True, worke
 """
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_the_checksums_are_megatrons(bridged, tmp_path, peps, section):
     megatrons(tmp_path / "p", peps, librarys(section))

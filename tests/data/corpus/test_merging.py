@@ -45,6 +45,7 @@ def test_equals_a_build_over_all_inputs(tmp_path, parts, bytes_section, monkeypa
         assert path(tmp_path / "merged").read_bytes() == path(tmp_path / "built").read_bytes()
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_more_than_2_to_the_31_tokens(tmp_path):
     """Two sparse files of one byte a token, which end in different ones."""

@@ -17,10 +17,14 @@ from pretrain.checkpoint import storage
 from pretrain.errors import CheckpointError
 from pretrain.model import weights
 
+FULL = pytest.mark.full
 SMALL = ("model.num_layers=2",)
 DROPOUT = ("model.hidden_dropout=0.1", "model.attention_dropout=0.1")
 EVERY_STAGE = pytest.mark.parametrize("stage", range(4))
 SPLIT_STAGE = pytest.mark.parametrize("stage", [1, 2, 3])
+ODD_STAGE = pytest.mark.parametrize("stage", [pytest.param(0, marks=FULL), 1, pytest.param(2, marks=FULL), 3])
+EVEN_STAGE = pytest.mark.parametrize("stage", [0, pytest.param(1, marks=FULL), 2, pytest.param(3, marks=FULL)])
+"""On every commit two stages, in `make test-all` all four."""
 FP16 = ("precision.dtype=fp16", "precision.loss_scale_window=2", "precision.hysteresis=2")
 
 
@@ -34,9 +38,14 @@ def tell(step, engine):
     return step.loss.item(), None if step.skipped else step.grad_norm.item(), step.skipped, engine.loss_scale
 
 
-@SPLIT_STAGE
-@pytest.mark.parametrize("scale", [2.0**40, 1024.0], ids=["overflows", "grows"])
-def test_the_loss_scale_moves_as_the_megatron_engines_and_changes_no_gradient(stage, scale):
+@pytest.mark.parametrize(
+    ("scale", "stage"),
+    [
+        *((2.0**40, 1), (1024.0, 2), (2.0**40, 3)),
+        *(pytest.param(scale, stage, marks=FULL) for scale, stage in ((1024.0, 1), (2.0**40, 2), (1024.0, 3))),
+    ],
+)
+def test_the_loss_scale_moves_as_the_megatron_engines_and_changes_no_gradient(scale, stage):
     overrides = (*FP16, f"precision.initial_loss_scale={scale}", "optimizer.clip_grad=0.0")
     ours, theirs = steps(*STAGE[stage], *overrides, iterations=8), steps(*overrides, iterations=8)
     assert [step[2:] for step in ours] == [step[2:] for step in theirs]
@@ -65,14 +74,19 @@ def test_a_stopped_run_resumes_bit_for_bit(stage, tmp_path):
     goes_on(tiny.tiny(*SMALL, *DROPOUT, *STAGE[stage]), tmp_path / "saved")
 
 
-@SPLIT_STAGE
+@pytest.mark.parametrize("stage", [pytest.param(1, marks=FULL), 2, 3])
 def test_a_stopped_run_with_offload_resumes_bit_for_bit(stage, tmp_path):
     goes_on(tiny.tiny(*SMALL, *DROPOUT, *STAGE[stage], *(OFFLOAD if stage < 3 else OFFLOAD_ALL)), tmp_path / "saved")
 
 
-@SPLIT_STAGE
-@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
-def test_an_fp16_or_bf16_run_resumes_bit_for_bit(stage, dtype, tmp_path):
+@pytest.mark.parametrize(
+    ("dtype", "stage"),
+    [
+        *(("bf16", 3), ("fp16", 1), ("bf16", 2)),
+        *(pytest.param(dtype, stage, marks=FULL) for dtype, stage in (("fp16", 3), ("bf16", 1), ("fp16", 2))),
+    ],
+)
+def test_an_fp16_or_bf16_run_resumes_bit_for_bit(dtype, stage, tmp_path):
     scale = (*FP16, "precision.initial_loss_scale=1024") if dtype == "fp16" else ()
     goes_on(tiny.tiny(*SMALL, *DROPOUT, *STAGE[stage], f"precision.dtype={dtype}", *scale), tmp_path / "saved")
 
@@ -91,7 +105,7 @@ def goes_on(recipe, directory):
         assert (engine.loss_scale, engine.learning_rate, engine.parameters_norm().item()) == expected
 
 
-@EVERY_STAGE
+@ODD_STAGE
 def test_a_run_may_stop_before_its_first_step(stage, tmp_path):
     recipe = tiny.tiny(*SMALL, *STAGE[stage])
     with tiny.engine_of(recipe) as engine:
@@ -103,7 +117,7 @@ def test_a_run_may_stop_before_its_first_step(stage, tmp_path):
         assert tiny.train(engine, 0, 2) == uninterrupted
 
 
-@EVERY_STAGE
+@EVEN_STAGE
 def test_weights_alone_start_a_new_run(stage, tmp_path):
     with tiny.engine_of(tiny.tiny(*SMALL)) as engine:
         tiny.train(engine, 0, 3)
@@ -124,7 +138,7 @@ def test_another_model_is_refused(tmp_path):
         storage.load(engine, tmp_path / "saved", weights_only=False)
 
 
-@EVERY_STAGE
+@ODD_STAGE
 def test_evaluation_does_not_affect_the_training(stage):
     recipe = tiny.tiny(*SMALL, *DROPOUT, *STAGE[stage])
     with tiny.engine_of(recipe) as engine:
@@ -138,7 +152,7 @@ def test_evaluation_does_not_affect_the_training(stage):
     assert disturbed == undisturbed
 
 
-@EVERY_STAGE
+@EVEN_STAGE
 def test_the_batch_may_grow_between_steps(stage):
     def losses(*overrides):
         with tiny.engine_of(tiny.tiny(*SMALL, *ACCUMULATED, *overrides)) as engine:
@@ -173,7 +187,7 @@ def test_stage_3_never_holds_more_than_one_whole_weight_while_it_builds(monkeypa
     assert all(whole == held_together for whole, held_together in held)
 
 
-@EVERY_STAGE
+@ODD_STAGE
 def test_padding_of_the_vocabulary_stays_zero(stage, tmp_path):
     with tiny.engine_of(tiny.tiny(*SMALL, *STAGE[stage])) as engine:
         tiny.train(engine, 0, 3)
@@ -192,7 +206,7 @@ def test_adam_without_decoupled_weight_decay():
 
 
 @EVERY_STAGE
-@pytest.mark.parametrize("clip", [0.01, 0.0])
+@pytest.mark.parametrize("clip", [0.01, pytest.param(0.0, marks=FULL)])
 def test_clipping_bounds_the_update_but_not_the_reported_norm(stage, clip):
     ours = steps(*STAGE[stage], f"optimizer.clip_grad={clip}")
     theirs = steps(f"optimizer.clip_grad={clip}")
@@ -200,9 +214,17 @@ def test_clipping_bounds_the_update_but_not_the_reported_norm(stage, clip):
     assert [step[1] for step in ours] == pytest.approx([step[1] for step in theirs], rel=1e-5)
 
 
-@EVERY_STAGE
-@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-def test_no_step_waits_for_the_device_by_itself(stage, dtype, monkeypatch):
+@pytest.mark.parametrize(
+    ("dtype", "stage"),
+    [
+        *(("bf16", 0), ("fp32", 1), ("bf16", 2), ("fp32", 3)),
+        *(
+            pytest.param(dtype, stage, marks=FULL)
+            for dtype, stage in (("fp32", 0), ("bf16", 1), ("fp32", 2), ("bf16", 3))
+        ),
+    ],
+)
+def test_no_step_waits_for_the_device_by_itself(dtype, stage, monkeypatch):
     waits = []
     sums = ("precision.grad_reduce_in_fp32=false",) if dtype == "bf16" and stage == 0 else ()
     with tiny.engine_of(tiny.tiny(*SMALL, *STAGE[stage], f"precision.dtype={dtype}", *sums)) as engine:

@@ -62,6 +62,10 @@ CASES = {
     "both, many micro-batches": (*BOTH, *SUB_GROUPS, *ACCUMULATED),
     "both, recompute": (*BOTH, *RECOMPUTE),
 }
+EVERY_COMMIT = {
+    *("state, read ahead", "state, written behind", "weights, some in memory", "weights, state in memory"),
+    *("both, fast_init, pipelined", "both, many micro-batches", "both, recompute"),
+}
 
 
 @pytest.fixture(autouse=True)
@@ -112,7 +116,9 @@ def on_megatron(*overrides):
     return numbers(*MODEL, *overrides)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", [case if case in EVERY_COMMIT else pytest.param(case, marks=pytest.mark.full) for case in CASES]
+)
 def test_it_trains_as_the_megatron_engine_does(case, in_files):
     assert numbers(*in_files(*CASES[case])) == pytest.approx(on_megatron(), rel=1e-5)
 
@@ -129,8 +135,16 @@ def test_its_files_are_removed_with_the_training(in_files, tmp_path):
     assert list((tmp_path / "nvme").iterdir()) == []
 
 
-@pytest.mark.parametrize("case", ["state, written behind", "weights", "both, pipelined"])
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("case", "dtype"),
+    [
+        *(("state, written behind", "bf16"), ("weights", "fp32"), ("both, pipelined", "bf16")),
+        *(
+            pytest.param(case, dtype, marks=pytest.mark.full)
+            for case, dtype in (("state, written behind", "fp32"), ("weights", "bf16"), ("both, pipelined", "fp32"))
+        ),
+    ],
+)
 def test_a_stopped_run_resumes_bit_for_bit(case, dtype, in_files, tmp_path):
     recipe = tiny.tiny(*in_files(*CASES[case], *DTYPES[dtype]))
     with tiny.engine_of(recipe) as engine:
@@ -146,7 +160,7 @@ def test_a_stopped_run_resumes_bit_for_bit(case, dtype, in_files, tmp_path):
         assert engine.parameters_norm().item() == expected
 
 
-@pytest.mark.parametrize("case", ["state in sub-groups", "both, pipelined"])
+@pytest.mark.parametrize("case", [pytest.param("state in sub-groups", marks=pytest.mark.full), "both, pipelined"])
 def test_a_run_may_stop_before_its_first_step(case, in_files, tmp_path):
     recipe = tiny.tiny(*in_files(*CASES[case]))
     with tiny.engine_of(recipe) as engine:
@@ -161,7 +175,9 @@ def test_a_run_may_stop_before_its_first_step(case, in_files, tmp_path):
 ELSEWHERE = {"stage 3": STAGE[3], "stage 1": STAGE[1], "megatron": ()}
 
 
-@pytest.mark.parametrize("there", ELSEWHERE)
+@pytest.mark.parametrize(
+    "there", ["stage 3", *(pytest.param(name, marks=pytest.mark.full) for name in ("stage 1", "megatron"))]
+)
 def test_a_run_with_files_resumes_without_them_and_the_reverse(there, in_files, tmp_path):
     files, elsewhere = in_files(*BOTH, *SUB_GROUPS), (*MODEL, *ELSEWHERE[there])
     for number, (before, after) in enumerate([(files, elsewhere), (elsewhere, files)]):
