@@ -8,9 +8,10 @@ import pytest
 
 from e2e.conftest import latest, metrics, pretrain, tiny
 from e2e.test_run import kill_after
+from launch.conftest import FAKE
 from pretrain.launch.world import free_port
 
-FAKES = Path(__file__).parents[1] / "launch" / "fake_launchers.py"
+FAKES = Path(__file__).parents[1] / "launch"
 KEYS = ("iteration", "consumed_samples", "lm_loss", "grad_norm", "learning_rate")
 
 
@@ -18,7 +19,7 @@ KEYS = ("iteration", "consumed_samples", "lm_loss", "grad_norm", "learning_rate"
 def hostfile(tmp_path, monkeypatch):
     """Two hosts with one rank each, and programs on the PATH that reach them."""
     for name in ("pdsh", "ssh"):
-        (tmp_path / name).write_text(f'#!/bin/sh\nexec {sys.executable} {FAKES} {name} "$@"\n')
+        (tmp_path / name).write_text(f"#!{sys.executable}\n{FAKE.format(name=name, folder=str(FAKES))}")
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     monkeypatch.setenv("FAKE_CALLS", str(tmp_path))

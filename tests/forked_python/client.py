@@ -11,6 +11,7 @@ import ctypes
 import inspect
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -98,7 +99,10 @@ class Popen(STARTED):
 def _job(given: dict) -> Job | None:
     """Return what can be forked."""
     command = given["args"]
-    if isinstance(command, str | bytes | os.PathLike) or os.fspath(command[0]) != sys.executable:
+    if isinstance(command, str | bytes | os.PathLike):
+        return None
+    command = [*_script(os.fsdecode(command[0]), given["env"]), *command[1:]]
+    if os.fspath(command[0]) != sys.executable:
         return None
     if any(given[name] not in (None, False, ()) for name in _UNUSUAL) or given["process_group"] != -1:
         return None
@@ -111,6 +115,16 @@ def _job(given: dict) -> Job | None:
         job.folder = str(Path(os.fsdecode(given["cwd"] or ".")).absolute())
         job.new_session = given["start_new_session"]
     return job
+
+
+def _script(program: str, environment: dict | None) -> list[str]:
+    """Return a program's words: those of a script whose `#!` names this interpreter begin with the interpreter."""
+    path = shutil.which(program, path=(environment or os.environ).get("PATH"))
+    if path is None or path == sys.executable:
+        return [program]
+    first = f"#!{sys.executable}\n".encode()
+    with Path(path).open("rb") as file:
+        return [sys.executable, path] if file.read(len(first)) == first else [program]
 
 
 def _fork(job: Job, streams: list[int]) -> int:

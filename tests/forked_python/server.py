@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import importlib
@@ -22,6 +23,7 @@ from forked_python import client
 
 _PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of sys/prctl.h
 _STREAMS = 3
+_execv = os.execv
 MODULES = (
     "pretrain.cpu.plugin",
     "pretrain.engine.build",
@@ -111,6 +113,24 @@ def _take(streams: list[int]) -> None:
         os.close(stream)
 
 
+def _customize() -> None:
+    """Import the `sitecustomize` that the interpreter would import at its start."""
+    sys.modules.pop("sitecustomize", None)
+    with contextlib.suppress(ModuleNotFoundError):
+        importlib.import_module("sitecustomize")
+
+
+def _exec(path: str, words: list[str]) -> None:
+    """Replace the program as `os.execv` does; one of Python goes on in this process."""
+    job = client.Job.read(words) if path == sys.executable else None
+    if job is None:
+        _execv(path, words)
+        return
+    job.environment, job.folder = dict(os.environ), str(Path.cwd())
+    run(job)
+    sys.exit()
+
+
 def run(job: client.Job) -> None:
     """Run the command as the interpreter does."""
     os.environ.clear()
@@ -122,9 +142,11 @@ def run(job: client.Job) -> None:
     if job.unbuffered:
         sys.stdout.reconfigure(write_through=True)  # type: ignore[union-attr]
     subprocess.Popen = client.Popen  # type: ignore[misc]
+    os.execv = _exec  # type: ignore[assignment]
     first = {"module": str(Path.cwd()), "code": "", "script": str(Path(job.what).resolve().parent)}[job.kind]
     paths = [path for path in job.environment.get("PYTHONPATH", "").split(os.pathsep) if path]
     sys.path[:] = ([] if job.safe_path else [first]) + paths + sys.path
+    _customize()
     sys.argv[:] = [{"module": "-m", "code": "-c", "script": job.what}[job.kind], *job.arguments]
     main = types.ModuleType("__main__")
     sys.modules["__main__"] = main

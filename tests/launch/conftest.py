@@ -22,6 +22,13 @@ train: {micro_batch_size: 1, global_batch_size: 4, train_iters: 10}
 optimizer: {lr: 0.001}
 """
 
+FAKE = """
+import sys
+sys.path.insert(0, {folder!r})
+from fake_launchers import main
+main({name!r})
+"""
+
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch):
@@ -62,7 +69,7 @@ def programs(tmp_path, monkeypatch):
     folder.mkdir()
     calls.mkdir()
     for name in ("pdsh", "ssh", "mpirun", "srun"):
-        (folder / name).write_text(f'#!/bin/sh\nexec {sys.executable} {HERE / "fake_launchers.py"} {name} "$@"\n')
+        (folder / name).write_text(f"#!{sys.executable}\n{FAKE.format(name=name, folder=str(HERE))}")
         (folder / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
     monkeypatch.setenv("FAKE_CALLS", str(calls))

@@ -1,4 +1,4 @@
-"""pdsh, ssh, mpirun and srun as `--hostfile` uses them, all hosts being this machine: `fake_launchers.py NAME ...`.
+"""pdsh, ssh, mpirun and srun as `--hostfile` uses them, all hosts being this machine: `main(NAME)`.
 
 Each writes down how it was called in FAKE_CALLS/NAME.json. ssh does not reach the hosts in FAKE_UNREACHABLE.
 Nodes are in sessions of their own, as processes on other machines are, but end with the test.
@@ -7,6 +7,7 @@ Nodes are in sessions of their own, as processes on other machines are, but end 
 import ctypes
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -20,17 +21,38 @@ def end_with_parent():
 
 def run(commands, environments):
     """Run commands together; return the highest exit code, as pdsh -S and srun do."""
-    started = [
-        subprocess.Popen(
-            command,
-            env=os.environ | environment,
-            shell=isinstance(command, str),
-            start_new_session=True,
-            preexec_fn=end_with_parent,  # noqa: PLW1509  there are no threads
-        )
-        for command, environment in zip(commands, environments, strict=True)
-    ]
+    start = _fork if subprocess.Popen.__module__ == "forked_python.client" else _start
+    started = [start(command, os.environ | given) for command, given in zip(commands, environments, strict=True)]
     return max(abs(process.wait()) for process in started)
+
+
+def _start(command, environment):
+    """Start a node; a command as text is one for the shell of its host."""
+    return subprocess.Popen(
+        command,
+        env=environment,
+        shell=isinstance(command, str),
+        start_new_session=True,
+        preexec_fn=end_with_parent,  # noqa: PLW1509  there are no threads
+    )
+
+
+def _fork(command, environment):
+    """Fork a node; what the shell and `env` would do is done here."""
+    words = shlex.split(command) if isinstance(command, str) else list(command)
+    folder = Path.cwd()
+    if words[0] == "cd":
+        _, folder, _, *words = words
+    _, *words = words  # env
+    while "=" in words[0]:
+        name, _, environment[name] = words.pop(0).partition("=")
+    node = [sys.executable, __file__, "node", *words]
+    return subprocess.Popen(node, env=environment, cwd=folder, start_new_session=True)
+
+
+def node(words):
+    end_with_parent()
+    os.execv(words[0], words)
 
 
 def options(arguments, values):
@@ -88,8 +110,13 @@ def srun(arguments):
     return run([command] * size, places)
 
 
-if __name__ == "__main__":
+def main(name):
+    """Act as the program of this name."""
     end_with_parent()
-    name, *given = sys.argv[1:]
+    given = sys.argv[1:]
     (Path(os.environ["FAKE_CALLS"]) / f"{name}.json").write_text(json.dumps(given))
     sys.exit({"pdsh": pdsh, "ssh": ssh, "mpirun": mpirun, "srun": srun}[name](given))
+
+
+if __name__ == "__main__":
+    node(sys.argv[2:])

@@ -22,6 +22,7 @@ from pretrain.launch.processes.failure import CRASH, USER_ERROR
 from pretrain.launch.processes.supervision import supervise
 from pretrain.launch.world import LOCALHOST, free_port
 
+pytestmark = pytest.mark.usefixtures("forked_python")
 on_hosts = pytest.mark.parametrize("launcher", ["hosts_launcher.py"], indirect=True)
 
 

@@ -108,12 +108,14 @@ def test_a_time_limit_stops_the_run(make, monkeypatch):
 
 
 @pytest.mark.ranks
+@pytest.mark.usefixtures("forked_python")
 def test_all_ranks_stop_after_the_same_iteration_for_the_same_reason(tmp_path):
     said = two_ranks(tmp_path, signal.SIGINT, signal.SIGTERM)
     assert said == ["['', '', 'SIGTERM']"] * 2  # the votes of one iteration are read in the next
 
 
 @pytest.mark.ranks
+@pytest.mark.usefixtures("forked_python")
 def test_a_rank_that_has_stopped_with_another_is_not_ended_by_its_own_late_signal(tmp_path):
     assert two_ranks(tmp_path, signal.SIGINT, None) == ["['', '', 'SIGINT']"] * 2
 

@@ -66,7 +66,7 @@ def test_pdsh_starts_the_ranks_of_every_host(start, hosted, programs, tmp_path, 
     assert list((tmp_path / "run").glob(".variables-*")) == []
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("forked_python")
 @pytest.mark.parametrize("launcher", ["openmpi", "slurm"])
 def test_mpirun_and_srun_start_the_nodes_in_the_hostfiles_order(start, hosted, tmp_path, monkeypatch, launcher):
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
@@ -75,7 +75,7 @@ def test_mpirun_and_srun_start_the_nodes_in_the_hostfiles_order(start, hosted, t
     assert [rank["world"] for rank in told(tmp_path, 4)] == places
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("forked_python")
 def test_a_crash_of_one_rank_ends_those_of_all_hosts(start, hosted, tmp_path, capfd):
     failure = start("rank_1_crashes", hosted("host-a slots=1\nhost-b slots=1\n"))
     assert failure.exit_code == CRASH
@@ -84,7 +84,7 @@ def test_a_crash_of_one_rank_ends_those_of_all_hosts(start, hosted, tmp_path, ca
     assert "Traceback" not in "".join(capfd.readouterr())
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("forked_python")
 def test_an_error_of_one_node_before_its_ranks_ends_all_and_names_the_host(start, hosted, job, programs):
     failure = run_on_hosts(hosted("host-a slots=1\nhost-b slots=1\n"), job("report", overrides=("model.nonsense=1",)))
     assert failure.exit_code == USER_ERROR

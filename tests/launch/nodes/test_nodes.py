@@ -86,6 +86,7 @@ def test_a_node_that_lost_a_peer_shows_the_failure_of_the_node_that_caused_it():
     assert here.poll() == cause
 
 
+@pytest.mark.usefixtures("forked_python")
 def test_ranks_of_two_nodes_train_together(job, tmp_path):
     endpoint = f"127.0.0.1:{free_port()}"
     script = HERE / "node_launcher.py"

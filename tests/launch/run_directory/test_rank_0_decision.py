@@ -4,8 +4,11 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from pretrain.launch.world import LOCALHOST, free_port, node_worlds
 
+pytestmark = pytest.mark.usefixtures("forked_python")
 RANK = """import sys
 from pretrain.launch.job import Job
 from pretrain.launch.schedulers.detection import current_world
