@@ -1,8 +1,10 @@
 """Fixtures of all tests."""
 
 import gc
+import re
 import signal
 import subprocess
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from forked_python import client
 from pretrain.bridge import megatron
 from pretrain.cpu.backend import CpuBackend
 
+DTYPE = re.compile(r"-(fp32|bf16|fp16)]$")
 THREADS = pytest.StashKey[int]()
 
 # No deadlines: a busy machine must not fail a test. The same examples in every run.
@@ -64,8 +67,29 @@ def pytest_collection_modifyitems(items):
 
     Those of tests/launch mostly wait, so that any worker runs them beside the others.
     """
+    _one_dtype_a_case(items)
     for item in items:
         # Every one of a backend asks the same two ranks, or the same trainings.
         is_of_kit = item.name.startswith("test_two_ranks") or "::TestTraining::" in item.nodeid
         if item.get_closest_marker("ranks") or is_of_kit:
             item.add_marker(pytest.mark.xdist_group("ranks"))
+
+
+def _one_dtype_a_case(items):
+    """Leave each case of the conformance kit one dtype on every commit, in turn; all of them are in `make test-all`.
+
+    That a kernel takes the others is in the tables of test_offers.py. The reference's kernels are judged in tests/cpu.
+    """
+    cases, seen = {}, Counter()
+    for item in items:
+        if item.cls is not None and "[reference-" in item.name and item.path.parent.name != "cpu":
+            item.add_marker(pytest.mark.full)
+            continue
+        if item.cls is not None and (dtype := DTYPE.search(item.name)):
+            cases.setdefault((item.path, item.cls, item.name[: dtype.start()]), []).append(item)
+    for (path, _, name), dtypes in cases.items():
+        test = path, name.partition("[")[0]
+        for item in dtypes:
+            if item is not dtypes[seen[test] % len(dtypes)]:
+                item.add_marker(pytest.mark.full)
+        seen[test] += 1
