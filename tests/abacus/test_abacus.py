@@ -46,18 +46,18 @@ def run(environment, *arguments):
 
 TRAININGS = {
     "test_one_rank",
-    "test_a_checkpoint_goes_to_the_cpu",
-    "test_a_checkpoint_comes_from_the_cpu_to_two_tensor_parallel_ranks",
+    "test_a_checkpoint_resumes_on_the_cpu",
+    "test_a_checkpoint_of_the_cpu_resumes_on_two_tensor_parallel_ranks",
     "test_two_pipeline_stages",
     "test_two_ranks_of_zero_3",
 }
-"""Each starts processes that import torch anew: on every commit two of them, one on one rank and one on two."""
+"""Each starts processes that import torch: on every commit two of them, one on one rank and one on two."""
 
 
 @pytest.mark.parametrize(
     "left_out",
     [
-        TRAININGS - {"test_a_checkpoint_goes_to_the_cpu", "test_two_ranks_of_zero_3"},
+        TRAININGS - {"test_a_checkpoint_resumes_on_the_cpu", "test_two_ranks_of_zero_3"},
         pytest.param(set(), marks=pytest.mark.full),
     ],
     ids=["", "all"],

@@ -267,7 +267,7 @@ class TestInspect:
         tokens.write_bytes(tokens.read_bytes()[:-1])
         code, output, errors = pretrain("data", "inspect", corpus.with_name("out_text_document"))
         assert (code, output) == (2, "")
-        assert "is truncated: 199 bytes, out_text_document.idx promises 200" in errors
+        assert "is truncated: 199 bytes, out_text_document.idx expects 200" in errors
 
 
 def test_merge_joins_files(pretrain, corpus):

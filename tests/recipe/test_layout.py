@@ -49,7 +49,7 @@ def test_too_few_ranks_are_refused(make, world_size):
         lay_out(make(TENSOR_4), world_size)
 
 
-def test_a_batch_that_cannot_be_shared_out_is_refused(make):
+def test_a_batch_that_cannot_be_divided_is_refused(make):
     with pytest.raises(RecipeError) as caught:
         lay_out(make(), 3)
     assert str(caught.value).splitlines() == [
@@ -58,7 +58,7 @@ def test_a_batch_that_cannot_be_shared_out_is_refused(make):
     ]
 
 
-def test_every_batch_of_a_rampup_must_be_shared_out(make):
+def test_every_batch_of_a_rampup_must_be_divisible(make):
     recipe = make("train.rampup_batch_size=2 2 100", "train.train_samples=1000")
     assert lay_out(recipe, 1).data_parallel_size == 1
     with pytest.raises(RecipeError, match=r"train.rampup_batch_size reaches 2 is not a multiple of .* = 4\.\n"):

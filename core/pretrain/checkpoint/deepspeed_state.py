@@ -50,7 +50,7 @@ class DeepSpeedState:
         """Return this rank's share of weights and optimizer state."""
         weights: dict[str, Any] = {}
         optimizer: list[Any] = []
-        for name, part, is_ours in self._shared_out():
+        for name, part, is_ours in self._divided_among_ranks():
             if not isinstance(part.data, torch.nn.Parameter):
                 weights[name] = part  # empty extra states
                 continue
@@ -105,7 +105,7 @@ class DeepSpeedState:
         weight = entry[1].data
         return self._zero.order(weight) if isinstance(weight, torch.nn.Parameter) else 0
 
-    def _shared_out(self) -> Iterator[tuple[str, Any, bool]]:
+    def _divided_among_ranks(self) -> Iterator[tuple[str, Any, bool]]:
         """Yield every entry of the layout, and whether this data-parallel rank writes it: equal shares of elements."""
         layout = self._layout()
         sizes = {name: _elements(part) for name, part in layout.items()}

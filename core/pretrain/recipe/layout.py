@@ -80,7 +80,7 @@ def lay_out(recipe: Recipe, world_size: int) -> Layout:
     )
     for batch in global_batch_sizes(recipe):
         _check_batch(recipe, layout, batch)
-    _check_promise(recipe, layout)
+    _check_accumulation(recipe, layout)
     return layout
 
 
@@ -104,11 +104,11 @@ def _check_batch(recipe: Recipe, layout: Layout, batch: int) -> None:
         raise RecipeError(msg)
 
 
-def _check_promise(recipe: Recipe, layout: Layout) -> None:
-    promised, batch = recipe.accumulation_steps, recipe.train.global_batch_size
-    if promised is not None and promised.steps != layout.num_microbatches(batch):
+def _check_accumulation(recipe: Recipe, layout: Layout) -> None:
+    given, batch = recipe.accumulation_steps, recipe.train.global_batch_size
+    if given is not None and given.steps != layout.num_microbatches(batch):
         msg = (
-            f"{promised.place}: {promised.steps}, but {layout.world_size} ranks accumulate "
+            f"{given.place}: {given.steps}, but {layout.world_size} ranks accumulate "
             f"{layout.num_microbatches(batch)}: train.global_batch_size {batch} / (train.micro_batch_size "
             f"{layout.micro_batch_size} x data-parallel size {layout.data_parallel_size}).\n"
             "Delete the key, which follows from these, or change one of them."

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from pretrain.errors import RecipeError
 from pretrain.recipe.checks import problems_of
-from pretrain.recipe.dialects.deepspeed.merge import take_over
+from pretrain.recipe.dialects.deepspeed.merge import merge_deepspeed
 from pretrain.recipe.document import Document, read_document
 from pretrain.recipe.origin import Origin
 from pretrain.recipe.overrides import apply_override
@@ -46,7 +46,7 @@ def make_recipe(data: Mapping[str, Any], overrides: Sequence[str] = (), source: 
 def _build(document: Document, overrides: Iterable[str]) -> Recipe:
     for override in overrides:
         apply_override(document, override)
-    taken = take_over(document)
+    taken = merge_deepspeed(document)
     notices = list(taken.notices)
     while True:
         recipe, problems = _read(document, Origin(document.source, tuple(notices), taken.accumulation_steps))

@@ -50,7 +50,7 @@ def apply_override(document: Document, override: str) -> None:
             inner[key] = {}
         inner = inner[key]
     inner[keys[-1]] = value
-    _forget(document, keys)
+    _drop_places(document, keys)
     document.places[keys] = place
     document.overridden.add(path)
     if value is not None:
@@ -65,7 +65,7 @@ def _value(text: str) -> Any:
     return yaml.safe_load(text)
 
 
-def _forget(document: Document, keys: tuple[str, ...]) -> None:
+def _drop_places(document: Document, keys: tuple[str, ...]) -> None:
     """Drop the places of keys that a mapping has replaced."""
     for known in [known for known in document.places if known[: len(keys)] == keys]:
         del document.places[known]

@@ -193,7 +193,7 @@ class TestChecks:
     def test_truncated_files_are_named_with_both_sizes(self, small_recipe, token_files):
         size = bin_path(token_files).stat().st_size
         os.truncate(bin_path(token_files), size - 10)
-        assert f"corpus.bin is truncated: {size - 10} bytes, corpus.idx promises {size}" in error(small_recipe())
+        assert f"corpus.bin is truncated: {size - 10} bytes, corpus.idx expects {size}" in error(small_recipe())
 
     def test_another_tokenizer_is_named(self, small_recipe, token_files):
         fingerprint_path(token_files).write_text('{"fingerprint": "x", "vocab_size": 50257, "eod": 50256}')

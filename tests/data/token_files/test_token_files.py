@@ -119,12 +119,12 @@ class TestDamage:
 
     def test_a_truncated_bin_is_named_with_both_sizes(self, prefix):
         bin_path(prefix).write_bytes(bin_path(prefix).read_bytes()[:-3])
-        assert "p.bin is truncated: 7 bytes, p.idx promises 10" in self.error(prefix)
+        assert "p.bin is truncated: 7 bytes, p.idx expects 10" in self.error(prefix)
 
     def test_a_bin_that_is_too_long_is_an_error_too(self, prefix):
         """Megatron-DeepSpeed's --append-eod does not count the end-of-document tokens in the index."""
         bin_path(prefix).write_bytes(bin_path(prefix).read_bytes() + b"\x00\x00")
-        assert "p.bin has 12 bytes, p.idx promises 10" in self.error(prefix)
+        assert "p.bin has 12 bytes, p.idx expects 10" in self.error(prefix)
 
     @pytest.mark.parametrize("kept", [1, 20, 33, 34, 40, -1])
     def test_a_truncated_idx_is_named_with_its_size(self, prefix, kept):

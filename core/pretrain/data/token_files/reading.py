@@ -187,9 +187,9 @@ def _read_header(idx: Path) -> tuple[np.dtype[Any], int, int]:
     if version != VERSION or code not in DTYPE_CODES:
         msg = f"{idx} has version {version} and token dtype code {code}; known are version {VERSION} and codes 1-5, 8."
         raise DataError(msg)
-    promised = HEADER.size + 12 * sequences + 8 * documents
-    if size not in {promised, promised + sequences}:  # one more byte a sequence: the modes of multimodal data
-        msg = f"{idx} is truncated or damaged: {size} bytes, its header promises {promised}.\nBuild the data again."
+    expected = HEADER.size + 12 * sequences + 8 * documents
+    if size not in {expected, expected + sequences}:  # one more byte a sequence: the modes of multimodal data
+        msg = f"{idx} is truncated or damaged: {size} bytes, its header expects {expected}.\nBuild the data again."
         raise DataError(msg)
     return DTYPE_CODES[code], sequences, documents
 
@@ -205,13 +205,13 @@ def _check_bin_size(
     bin_: Path, idx: Path, lengths: npt.NDArray[np.int32], offsets: npt.NDArray[np.int64], dtype: np.dtype[Any]
 ) -> None:
     size = bin_.stat().st_size
-    promised = int(offsets[-1]) + int(lengths[-1]) * dtype.itemsize if lengths.size else 0
-    if size < promised:
-        msg = f"{bin_} is truncated: {size} bytes, {idx.name} promises {promised}.\nCopy or build the data again."
+    expected = int(offsets[-1]) + int(lengths[-1]) * dtype.itemsize if lengths.size else 0
+    if size < expected:
+        msg = f"{bin_} is truncated: {size} bytes, {idx.name} expects {expected}.\nCopy or build the data again."
         raise DataError(msg)
-    if size > promised:
+    if size > expected:
         msg = (
-            f"{bin_} has {size} bytes, {idx.name} promises {promised}: every document but the first would be misread.\n"
+            f"{bin_} has {size} bytes, {idx.name} expects {expected}: every document but the first would be misread.\n"
             "Data of Megatron-DeepSpeed's preprocess_data.py --append-eod is like this.\n"
             "Build it again, or repair the index: pretrain data inspect --repair."
         )

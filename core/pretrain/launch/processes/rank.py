@@ -37,7 +37,7 @@ def train(job: Job, world: World, failure_file: Path) -> None:
         _train(job, world, failure_file)
     except KeyboardInterrupt:  # perhaps while a failure, itself a consequence of the interruption, is described
         code = 128 + signal.SIGINT
-        _leave(Failure.from_exit_code(world.rank, code), failure_file, code)
+        _exit(Failure.from_exit_code(world.rank, code), failure_file, code)
 
 
 def _train(job: Job, world: World, failure_file: Path) -> None:
@@ -45,12 +45,12 @@ def _train(job: Job, world: World, failure_file: Path) -> None:
         job.run(world)
     except Exception as error:  # noqa: BLE001  whatever it is, the launcher shows it
         failure = Failure.of(error, world.rank, with_traceback=_traceback_wanted())
-        _leave(failure, failure_file, failure.exit_code)
+        _exit(failure, failure_file, failure.exit_code)
     except SystemExit as ended:  # rank 0 could not prepare the run and reports the error, perhaps on another node
         code = ended.code if isinstance(ended.code, int) else CRASH
         if code:
             failure = Failure.from_exit_code(world.rank, code)
-            _leave(dataclasses.replace(failure, lost_peer=True), failure_file, code)
+            _exit(dataclasses.replace(failure, lost_peer=True), failure_file, code)
         raise
 
 
@@ -58,7 +58,7 @@ def _traceback_wanted() -> bool:
     return os.environ.get("PRETRAIN_TRACEBACK", "0") not in {"", "0"}
 
 
-def _leave(failure: Failure, failure_file: Path, code: int) -> NoReturn:
+def _exit(failure: Failure, failure_file: Path, code: int) -> NoReturn:
     """Exit immediately: destroying a process group that has lost a member hangs or logs errors."""
     try:
         failure.write(failure_file)

@@ -36,12 +36,12 @@ _TAKEN = (errno.EACCES, errno.EAGAIN)
 
 
 @contextmanager
-def held(folder: Path, tell: Callable[[str], object] = click.echo, *, just_made: bool = False) -> Iterator[None]:
+def held(folder: Path, notify: Callable[[str], object] = click.echo, *, just_made: bool = False) -> Iterator[None]:
     """Make and lock the folder for the duration of the context or of this process.
 
     Args:
         folder: of a run, or of its checkpoints.
-        tell: shows the user a line before a wait.
+        notify: shows the user a line before a wait.
         just_made: the caller has made it for this run; as one that is made here, it is removed if it stays empty.
 
     Raises:
@@ -55,7 +55,7 @@ def held(folder: Path, tell: Callable[[str], object] = click.echo, *, just_made:
         if before and not (is_certain and before.get("machine") == machine()):
             with suppress(OSError):
                 fcntl.lockf(descriptor, fcntl.LOCK_UN)  # reading the file would end it
-            _watch(folder, before, tell)
+            _watch(folder, before, notify)
             _lock(descriptor, folder)
         end = threading.Event()
         record = {"machine": machine(), "host": socket.gethostname(), "process": os.getpid(), "since": _now()}
@@ -110,13 +110,13 @@ def _lock(descriptor: int, folder: Path) -> bool:
     return True
 
 
-def _watch(folder: Path, before: dict[str, Any], tell: Callable[[str], object]) -> None:
+def _watch(folder: Path, before: dict[str, Any], notify: Callable[[str], object]) -> None:
     """Wait until the lock has not changed for long enough.
 
     Raises:
         RunError: its process still runs.
     """
-    tell(
+    notify(
         f"{folder}: process {before.get('process')} on {before.get('host')} did not release its lock; "
         f"waiting {PATIENCE:.0f} s for a sign that it still runs"
     )

@@ -51,7 +51,7 @@ def prepare_run(recipe: Recipe, run_dir: Path | None, lock: ExitStack, *, resume
     check_run_dir(run_dir, resume=resume, auto=auto)
     if run_dir is not None:
         lock.enter_context(held(run_dir))
-    _take_checkpoints(recipe, run_dir, lock, resume=resume)
+    _lock_checkpoints(recipe, run_dir, lock, resume=resume)
     if recipe.data.corpus is not None:
         from pretrain.data.corpus.recipe_corpus import prepare_corpus  # noqa: PLC0415  most recipes have their data
 
@@ -85,7 +85,7 @@ def prepare_together(
     return Prepared(Path(agreed_dir), agreed_resume)
 
 
-def _take_checkpoints(recipe: Recipe, run_dir: Path | None, lock: ExitStack, *, resume: bool) -> None:
+def _lock_checkpoints(recipe: Recipe, run_dir: Path | None, lock: ExitStack, *, resume: bool) -> None:
     """Check the owner of a checkpoint folder outside the run directory, and lock it."""
     from pretrain.checkpoint.owner import require_own  # noqa: PLC0415  --help needs none of it
 

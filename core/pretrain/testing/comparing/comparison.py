@@ -63,12 +63,12 @@ def forward_backward(
     kept, placed = output.detach().clone(), place(grad_output).to(output.dtype)
     with watch():
         grads = torch.autograd.grad(output, list(leaves.values()), placed)
-    _assert_left_alone(given, leaves)
-    _assert_left_alone({"gradient of the output": placed}, {"gradient of the output": place(grad_output)})
+    _assert_not_overwritten(given, leaves)
+    _assert_not_overwritten({"gradient of the output": placed}, {"gradient of the output": place(grad_output)})
     return {"output": kept} | {f"gradient of {name}": grad for name, grad in zip(leaves, grads, strict=True)}
 
 
-def _assert_left_alone(given: Mapping[str, Tensor], before: Mapping[str, Tensor]) -> None:
+def _assert_not_overwritten(given: Mapping[str, Tensor], before: Mapping[str, Tensor]) -> None:
     written = [name for name, x in given.items() if name not in OVERWRITABLE and not _is_same(x, before[name])]
     assert not written, f"overwritten by the kernel: {', '.join(written)}; only logits may be"
 

@@ -28,7 +28,7 @@ class TestMemory:
         assert known == sorted(known), f"allocated <= peak <= total does not hold: {memory}"
         assert min(known) >= 0
 
-    def test_sees_what_is_allocated(self, subject: Subject) -> None:
+    def test_reports_allocations(self, subject: Subject) -> None:
         """Memory in use and peak include large tensors; the peak stays when they are freed."""
         backend = subject.plugins.backend
         before = during = _reported(backend.memory(reset_peak=True))
@@ -43,7 +43,7 @@ class TestMemory:
         peak = backend.memory().peak
         assert peak is None or peak >= during, f"the peak is {peak}, but {during} bytes were in use"
 
-    def test_forgets_the_peak(self, subject: Subject) -> None:
+    def test_resets_the_peak(self, subject: Subject) -> None:
         """`reset_peak` returns the peak until now; afterwards it is counted from what is in use."""
         backend = subject.plugins.backend
         memory = backend.memory(reset_peak=True)

@@ -37,11 +37,11 @@ class TestTraining:
         """Two iterations from the same weights."""
         self._agrees(subject, _alone(_trainings(subject)), range(1, 3))
 
-    def test_a_checkpoint_goes_to_the_cpu(self, subject: Subject) -> None:
+    def test_a_checkpoint_resumes_on_the_cpu(self, subject: Subject) -> None:
         """A checkpoint of the device after two iterations is continued on the CPU."""
         self._agrees(subject, _on_the_cpu(_trainings(subject)), range(3, 5))
 
-    def test_a_checkpoint_comes_from_the_cpu_to_two_tensor_parallel_ranks(self, subject: Subject) -> None:
+    def test_a_checkpoint_of_the_cpu_resumes_on_two_tensor_parallel_ranks(self, subject: Subject) -> None:
         """The CPU's later checkpoint is continued on two devices, whose ranks have half of every layer."""
         _require_two(subject)
         trainings = _trainings(subject)

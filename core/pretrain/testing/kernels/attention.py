@@ -64,7 +64,7 @@ class TestAttention(AttentionDropout):
         assert_agrees(*calls(*kernels, None, subject.device), inputs(asked), subject.device, is_strided=True)
 
     @run_with([*each(scale=0.3), *each(scale=0.02)])
-    def test_scales_as_it_is_asked(self, subject: Subject, kernel: Kernel, asked: AttentionRequest) -> None:
+    def test_applies_the_requested_scale(self, subject: Subject, kernel: Kernel, asked: AttentionRequest) -> None:
         """The request's scale, and not the inverse root of the head size."""
         kernels = subject.build(kernel, asked), oracle(asked)
         assert_agrees(*calls(*kernels, None, subject.device), inputs(asked), subject.device)

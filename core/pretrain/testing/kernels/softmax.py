@@ -71,7 +71,7 @@ class TestSoftmax:
     @run_with(
         case for scale in (0.125, 8.0) for mask in (Mask.CAUSAL, Mask.ARBITRARY) for case in _each(mask, scale=scale)
     )
-    def test_scales_as_it_is_asked(self, subject: Subject, kernel: Kernel, asked: SoftmaxRequest) -> None:
+    def test_applies_the_requested_scale(self, subject: Subject, kernel: Kernel, asked: SoftmaxRequest) -> None:
         """The scores are multiplied before the softmax, and the gradient after it."""
         mask = example_mask(asked.mask, 2, asked.queries, asked.keys)
         self._compare(subject, kernel, asked, mask)

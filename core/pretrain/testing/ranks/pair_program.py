@@ -33,12 +33,12 @@ def main(name: str, number: int, count: int, folder: str) -> None:
         for kernel in subject.kernels(REQUESTS[operation]):
             for check, parts in checks.items():
                 outcomes = [_outcome(part, rank, kernel) for part in parts]
-                found[f"{check}, {kernel}"] = _worst(outcomes)
+                found[f"{check}, {kernel}"] = _first_failure(outcomes)
                 Path(folder, f"{number}.json").write_text(json.dumps(found))
     dist.destroy_process_group()
 
 
-def _worst(outcomes: list[str]) -> str:
+def _first_failure(outcomes: list[str]) -> str:
     """Return the first failure; that the kernel declines only where it declined every part."""
     declined = [outcome for outcome in outcomes if outcome.startswith("declines: ")]
     failed = [outcome for outcome in outcomes if outcome and outcome not in declined]

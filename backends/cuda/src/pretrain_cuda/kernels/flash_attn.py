@@ -18,7 +18,7 @@ from pretrain.reference.masks import check_mask
 from pretrain_cuda.kernels.flash_limits import (
     before_ampere,
     has_little_shared_memory,
-    no_multiple_of,
+    not_a_multiple_of,
     over_head_size,
     unsupported_reason,
 )
@@ -114,7 +114,7 @@ def _limits_3(request: AttentionRequest, architecture: Architecture) -> str:
         return Absent(f"compute capability {architecture}; only 9.0")
     if request.deterministic and request.head_size > 192:
         return f"head size {request.head_size} and deterministic; its deterministic backward pass takes at most 192"
-    return _no_dropout(request) or over_head_size(request, 256) or no_multiple_of(8, request)
+    return _no_dropout(request) or over_head_size(request, 256) or not_a_multiple_of(8, request)
 
 
 def _limits_4(request: AttentionRequest, architecture: Architecture) -> str:
@@ -122,7 +122,7 @@ def _limits_4(request: AttentionRequest, architecture: Architecture) -> str:
         return Absent(f"compute capability {architecture}; only 9.0 and 10.x")
     if architecture.major == 10 and 128 < request.head_size < 256:
         return f"head size {request.head_size} on compute capability {architecture}; only up to 128, and 256"
-    return _no_dropout(request) or over_head_size(request, 256) or no_multiple_of(8, request)
+    return _no_dropout(request) or over_head_size(request, 256) or not_a_multiple_of(8, request)
 
 
 def _no_dropout(request: AttentionRequest) -> str:

@@ -48,7 +48,7 @@ def over_head_size(request: AttentionRequest, largest: int) -> str:
     return f"head size {request.head_size}; at most {largest}" if request.head_size > largest else ""
 
 
-def no_multiple_of(alignment: int, request: AttentionRequest) -> str:
+def not_a_multiple_of(alignment: int, request: AttentionRequest) -> str:
     """Return the reason of a kernel that reads several entries of a head at a time."""
     return f"head size {request.head_size}; only multiples of {alignment}" if request.head_size % alignment else ""
 

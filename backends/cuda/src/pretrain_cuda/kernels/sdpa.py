@@ -22,7 +22,7 @@ from pretrain_cuda.kernels.flash_limits import (
     HALF,
     before_ampere,
     has_little_shared_memory,
-    no_multiple_of,
+    not_a_multiple_of,
     over_head_size,
     unknown,
     unsupported_reason,
@@ -120,7 +120,7 @@ def _flash(request: AttentionRequest, architecture: Architecture) -> str:
 
 
 def _cudnn(request: AttentionRequest, architecture: Architecture) -> str:
-    reason = before_ampere(architecture) or over_head_size(request, 128) or no_multiple_of(8, request)
+    reason = before_ampere(architecture) or over_head_size(request, 128) or not_a_multiple_of(8, request)
     if reason:
         return reason
     version = _cudnn_version()
@@ -141,7 +141,7 @@ def _efficient(request: AttentionRequest) -> str:
         return f"dtype {request.dtype}; only fp32, fp16 and bf16"
     if request.dtype is torch.bfloat16 and architecture < AMPERE:
         return f"dtype {request.dtype} on compute capability {architecture}; bf16 only on {AMPERE} and later"
-    return no_multiple_of(8 if request.dtype in HALF else 4, request)
+    return not_a_multiple_of(8 if request.dtype in HALF else 4, request)
 
 
 def _dense(x: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from pretrain.plugins import installed
 from pretrain.plugins.offer import Absent, offer_unless
 from pretrain.plugins.requests import Mask
 from pretrain.reference.masks import check_mask
-from pretrain_cuda.kernels.flash_limits import before_ampere, no_multiple_of, over_head_size, unsupported_reason
+from pretrain_cuda.kernels.flash_limits import before_ampere, not_a_multiple_of, over_head_size, unsupported_reason
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -76,4 +76,4 @@ def _mask_type(mask: Mask, *, is_square: bool) -> str:
 def _limits(request: AttentionRequest, architecture: Architecture) -> str:
     if request.deterministic:
         return "deterministic; asked for that, it may use none of its fused kernels"
-    return before_ampere(architecture) or over_head_size(request, 128) or no_multiple_of(8, request)
+    return before_ampere(architecture) or over_head_size(request, 128) or not_a_multiple_of(8, request)

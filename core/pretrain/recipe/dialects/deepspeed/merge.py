@@ -37,8 +37,8 @@ class TakenOver:
     given: frozenset[str] = frozenset()
 
 
-def take_over(document: Document) -> TakenOver:
-    """Replace a DeepSpeed file's name, or its content, in the document by the keys that it stands for.
+def merge_deepspeed(document: Document) -> TakenOver:
+    """Replace a DeepSpeed file's name, or its content, in the document by the keys that it is translated to.
 
     Without engine.name: deepspeed the name stays where it is, as a key without effect.
 

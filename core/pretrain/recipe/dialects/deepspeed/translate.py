@@ -58,7 +58,7 @@ def translate(file: JsonFile) -> Translation:
             done.add(name)
             _refuse_object(translation, name)
     precision.initial_scale_of_deepspeed(translation)
-    translation.sum_up()
+    translation.summarize()
     return translation
 
 

@@ -71,7 +71,7 @@ class Translation:
         """Note a key that matches fixed behaviour."""
         self.settled.append(f"{json_path}: {written(value)}")
 
-    def sum_up(self) -> None:
+    def summarize(self) -> None:
         """Add one notice for all `settled` keys and one for all `rounded` ones."""
         if self.settled:
             self.notices.append(f"{self.file.name}: these match pretrain's fixed behaviour: {', '.join(self.settled)}.")
