@@ -26,7 +26,7 @@ def outcome(failing):
     return results.get_nowait()
 
 
-def test_what_was_written_is_reported_by_bucket():
+def test_results_of_written_buckets_are_reported():
     assert outcome(failing=()) == {0: ["wrote a"], 1: ["wrote b"]}
 
 

@@ -47,7 +47,7 @@ def run(source, **names):
         ("x.is_cuda = False", "x.is_cuda = False"),
     ],
 )
-def test_what_is_written_and_what_runs(written, runs):
+def test_each_cuda_name_is_redirected(written, runs):
     assert expression(written) == runs
 
 

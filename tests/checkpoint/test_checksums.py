@@ -97,7 +97,7 @@ def test_a_file_is_digested_while_it_is_written(tmp_path):
     assert recorder.files["file"].digest == digest_of(b"abc" + b"def" * 100_000)
 
 
-def test_what_is_synchronized_has_left_the_buffer(tmp_path):
+def test_fsync_comes_after_a_flush(tmp_path):
     with Recorder().open(tmp_path / "file", "wb") as file:
         file.write(b"abc")
         file.fileno()  # as os.fsync is given it

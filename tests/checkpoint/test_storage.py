@@ -158,7 +158,7 @@ def test_weights_alone_start_a_new_run(saved, overrides):
         assert engine.parameters_norm().item() == pytest.approx(weights, rel=1e-3 if overrides else 0)
 
 
-def test_what_all_ranks_agree_on_can_be_read_alone(saved):
+def test_the_common_part_can_be_read_by_one_rank(saved):
     common = read_common(saved)
     assert common["progress"]["iteration"] == 3
     assert common["model"]["num_layers"] == 2

@@ -279,7 +279,7 @@ def test_merge_joins_files(pretrain, corpus):
 
 
 @pytest.mark.parametrize("option", [("--samples", "3"), ("--all-ids",)])
-def test_what_only_a_tokenizer_can_show_asks_for_it(pretrain, corpus, option):
+def test_options_that_need_a_tokenizer_ask_for_it(pretrain, corpus, option):
     build(pretrain, corpus, "--tokenizer-type", "bytes")
     prefix = corpus.with_name("out_text_document")
     code, output, errors = pretrain("data", "inspect", prefix, *option)

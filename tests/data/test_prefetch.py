@@ -53,7 +53,7 @@ def test_an_error_comes_in_its_place():
         next(stream)
 
 
-def test_nothing_comes_after_an_error_or_the_end():
+def test_iteration_stops_after_an_error_or_the_end():
     def items():
         yield 1
         raise OSError("the file is damaged")

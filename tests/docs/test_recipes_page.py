@@ -16,7 +16,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 @pytest.mark.parametrize(("name", "generate"), [(PAGE, page), (SCHEMA, schema)])
-def test_what_is_in_docs_is_what_the_sections_say(name, generate):
+def test_the_page_agrees_with_the_sections(name, generate):
     assert (DOCS / name).read_text(encoding="utf-8") == generate(), "run: python docs/generate/recipes_page.py"
 
 

@@ -29,12 +29,12 @@ def test_a_training_line_has_every_key_even_where_there_is_no_value(train_record
     assert (line["kind"], line["mfu"]) == ("train", None)
 
 
-def test_what_is_only_sometimes_logged_is_there_only_then(train_record):
+def test_optional_keys_are_written_only_if_they_are_logged(train_record):
     line = train_record(params_norm=12.5, num_zeros_in_grad=3).to_json()
     assert list(line) == [*TRAIN_KEYS, "params_norm", "num_zeros_in_grad"]
 
 
-def test_what_is_not_finite_becomes_null(train_record):
+def test_values_that_are_not_finite_become_null(train_record):
     line = train_record(lm_loss=math.nan, grad_norm=math.inf).to_json()
     assert (line["lm_loss"], line["grad_norm"]) == (None, None)
 

@@ -47,7 +47,7 @@ def test_scalars_have_megatrons_names(tmp_path, train_record):
     assert curves(tmp_path / "samples")["lm loss validation vs samples"] == [(80, 2.0)]
 
 
-def test_what_is_not_measured_is_not_shown(tmp_path, train_record):
+def test_unmeasured_values_are_not_shown(tmp_path, train_record):
     with TensorBoard(tmp_path) as board:
         board.train(train_record(mfu=None, loss_scale=None, lm_loss=None))
     assert {"mfu", "loss-scale", "lm loss"}.isdisjoint(curves(tmp_path))

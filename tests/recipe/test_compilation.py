@@ -8,7 +8,7 @@ LAYER = "kernels.compile=layer"
 PLAIN = ("model.hidden_dropout=0", "model.attention_dropout=0")
 
 
-def test_what_is_compiled_is_the_references(make):
+def test_compiled_operations_use_the_reference(make):
     chosen = make(LAYER, *PLAIN, "kernels.attention=flash").kernels.chosen()
     assert {operation for operation, kernel in chosen.items() if kernel == "reference"} == {
         *("norm", "rotary", "activation", "bias_dropout_add")

@@ -86,7 +86,7 @@ def test_idle_defaults_are_allowed(make):
         ({"recompute": {"granularity": "full", "method": "block"}}, "recompute.granularity=none", "  method:"),
     ],
 )
-def test_what_an_override_leaves_without_effect_goes(smallest, file, override, gone):
+def test_keys_that_an_override_leaves_without_effect_are_dropped(smallest, file, override, gone):
     recipe = make_recipe({**smallest, **file}, [override])
     assert gone not in to_yaml(recipe)
     assert recipe == make_recipe(smallest, [override])

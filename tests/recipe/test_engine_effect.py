@@ -159,7 +159,7 @@ def test_the_hosts_adam_replaces_the_negotiated_one():
     ]
 
 
-def test_what_is_given_as_off_may_stay(smallest):
+def test_keys_that_are_switched_off_may_stay(smallest):
     off = {"stage": 0, "overlap_comm": False, "offload_param": {"device": "none", "pin_memory": False}}
     assert not refusal_of(deepspeed(off))
     smallest["engine"] = {"zero": off}

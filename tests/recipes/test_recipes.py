@@ -117,7 +117,7 @@ def test_gpt3_for_throughput_only_saves_and_evaluates_nothing_and_starts_at_a_sc
     assert recipe.precision.initial_loss_scale == 2**12
 
 
-def test_what_a_recipe_proposes_to_set_is_valid(path):
+def test_settings_in_a_recipes_comments_are_valid(path):
     for settings in settings_in_comments(path):
         assert load_recipe(path, settings) != load_recipe(path)
 

@@ -64,7 +64,7 @@ def test_it_would_be_found(what, line):
         ("an address", "https://arxiv.org/abs/2001.08361"),
     ],
 )
-def test_what_is_harmless_is_not(what, line):
+def test_harmless_lines_are_not(what, line):
     assert not UNWANTED[what].search(line)
 
 

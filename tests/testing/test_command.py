@@ -30,7 +30,7 @@ def test_a_backend_that_fails_does_not():
     assert "FAILED" in result.output
 
 
-def test_what_a_kernel_declines_is_listed_with_the_reason():
+def test_declined_requests_are_listed_with_the_reason():
     result = invoke("--backend", "cpu", "-k", "TestMemory")
     assert result.exit_code == 0
     listed = result.output.partition("norm cpu-torch (pretrain ")[2].splitlines()[:2]

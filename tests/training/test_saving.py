@@ -249,7 +249,7 @@ def test_an_iteration_is_saved_once(make, tmp_path, engine):
     assert not saving.is_done(progress)
 
 
-def test_what_was_just_loaded_is_not_saved_again(make, tmp_path, engine):
+def test_a_checkpoint_that_was_just_loaded_is_not_saved_again(make, tmp_path, engine):
     saving = Saving(CheckpointFolder.of(make(), tmp_path), rank=0)
     saving.mark_loaded(Progress(iteration=20))
     assert saving.is_done(Progress(iteration=20))

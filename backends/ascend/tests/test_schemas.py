@@ -21,7 +21,7 @@ def test_every_operator_that_is_called_is_kept(release):
     assert sorted(schemas.RELEASES[release]) == called()
 
 
-def test_what_differs_between_the_releases_is_left_at_its_default():
+def test_arguments_that_differ_between_releases_keep_their_defaults():
     """The stand-ins hold each call against all releases; here is one that only the newer one has."""
     assert schemas.bind("torch_npu-2.13.0", "npu_rotary_mul", (X, X, X), {"rotate": X})
     with pytest.raises(

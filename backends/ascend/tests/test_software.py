@@ -47,7 +47,7 @@ def test_where_torch_npu_does_not_answer_the_installers_files_do(monkeypatch, tm
     assert software.cann() == "8.5.0"
 
 
-def test_without_either_it_is_not_known(monkeypatch, tmp_path):
+def test_without_either_the_version_is_unknown(monkeypatch, tmp_path):
     monkeypatch.setattr(software, "import_module", lambda name: {}[name])
     monkeypatch.setenv("ASCEND_TOOLKIT_HOME", str(tmp_path))
     assert software.cann() == ""

@@ -58,7 +58,7 @@ def test_gpt3_on_an_a100(explain):
     }
 
 
-def test_what_must_be_installed_for_the_rest(explain):
+def test_reasons_name_the_missing_libraries(explain):
     _, out, _ = explain("gpt3", A100)
     missing = {name: reason for name, reason in reasons(out).items() if "is not installed" in reason}
     assert missing["flash_attn_2"] == (

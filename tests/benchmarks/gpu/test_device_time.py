@@ -59,7 +59,7 @@ def test_a_replay_is_timed_and_no_call_is_made_for_it(device_time, module):
     assert (module.Graph.replays, len(module.calls)) == (1, made)
 
 
-def test_what_cannot_be_captured_is_launched_and_said_to_be(device_time, module):
+def test_calls_that_cannot_be_captured_are_launched_and_reported(device_time, module):
     def call():
         module.calls.append(1)
         if len(module.calls) == device_time.WARM_UP + 1:

@@ -47,7 +47,7 @@ def test_it_runs(run, benchmark):
         assert result["speed over megatron"].startswith("none: ")
 
 
-def test_what_tiny_sizes_give_is_not_kept(run):
+def test_results_of_tiny_sizes_are_not_kept(run):
     done = run("gpu.gpu_train", "--tiny", "--keep")
     assert done.returncode == 2
     assert "not allowed with argument" in done.stderr

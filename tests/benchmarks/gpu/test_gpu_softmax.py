@@ -34,7 +34,7 @@ def test_it_measures_every_kernel_both_ways(run):
         (Mask.CAUSAL, 2, 16 + 2 * 10),
     ],
 )
-def test_what_is_counted_is_what_must_be_moved(monkeypatch, mask, read, moved):
+def test_the_bytes_counted_are_those_that_must_be_moved(monkeypatch, mask, read, moved):
     """4 queries of 4 keys, 2 bytes each; causal ones see 10 of 16."""
     monkeypatch.syspath_prepend(ROOT)
     from benchmarks.gpu.gpu_softmax import rates

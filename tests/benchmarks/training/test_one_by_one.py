@@ -54,7 +54,7 @@ def test_each_ends_before_the_next_begins_and_two_steps_are_not_counted(one_by_o
     assert one_by_one.ratios(found, "ours") == {"speed over theirs": 1.0}
 
 
-def test_what_runs_out_of_memory_or_fails_is_said_to_have(one_by_one, setting):
+def test_calls_that_run_out_of_memory_or_fail_are_reported(one_by_one, setting):
     found = one_by_one.measure(["memory", "broken", "ours"], setting, 3)
     assert found["memory"] == {"out_of_memory": MEMORY}
     assert found["broken"] == {"failed": ["KeyError: 1"]}

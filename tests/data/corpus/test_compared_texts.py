@@ -65,7 +65,7 @@ def test_rare_texts_are_preferred_and_come_first(rare):
     assert not any(part.rare for part in others)
 
 
-def test_what_is_rare_in_a_long_text_is_in_the_sample():
+def test_rare_characters_of_a_long_text_are_in_the_sample():
     text = "a" * 30_000 + "\u00e9" + "a" * 30_000
     assert "\u00e9" in parts([text])[0].text
 

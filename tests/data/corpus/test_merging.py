@@ -88,7 +88,7 @@ def test_without_a_note_at_one_input_the_result_has_none(tmp_path, parts):
     assert not fingerprint_path(tmp_path / "merged").exists()
 
 
-def test_with_force_a_note_of_the_replaced_files_goes(tmp_path, parts):
+def test_with_force_the_note_of_replaced_files_is_removed(tmp_path, parts):
     merge_tokens(parts, tmp_path / "merged")
     assert fingerprint_path(tmp_path / "merged").exists()
     fingerprint_path(parts[1]).unlink()

@@ -53,7 +53,7 @@ class TestWhichText:
             "__pycache__/a.py", "pydoc_data/topics.py", "encodings/cp1.py", "_sysconfigdata__linux_x.py", "lib.so",
         ],
     )  # fmt: skip
-    def test_what_is_left_out_by_name(self, library, name):
+    def test_files_are_excluded_by_name(self, library, name):
         library("kept.py")
         library(name)
         assert names(library) == {"kept.py"}
@@ -63,7 +63,7 @@ class TestWhichText:
         [b"x = 1\n", b"# \xff\n" + PROSE.encode(), PROSE * 400, "TABLE = [0x00, 0x01, 0x02, 0x03]\n" * 50],
         ids=["tiny", "not UTF-8", "huge", "table"],
     )
-    def test_what_is_left_out_by_content(self, library, content):
+    def test_files_are_excluded_by_content(self, library, content):
         library("kept.py")
         library("other.py", content)
         assert names(library) == {"kept.py"}

@@ -115,7 +115,7 @@ def test_no_part_gives_more_than_its_weight_and_one(weights, samples):
 
 
 @pytest.mark.parametrize("prepared", [1, 43, 44, 45, 300])
-def test_what_a_part_can_give_is_known_before_it_is_built(files, tmp_path, prepared):
+def test_the_samples_of_a_part_are_counted_before_it_is_built(files, tmp_path, prepared):
     from pretrain.data.samples.blending import _available
 
     train, *_ = ours(files[:1], [1.0], (prepared, 1, 1), tmp_path)

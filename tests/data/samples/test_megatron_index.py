@@ -87,7 +87,7 @@ class TestWriting:
             built(recipe, SampleCounts(train=8))
         assert list(folder.iterdir()) == []
 
-    def test_what_a_killed_run_left_goes_after_a_day_and_not_while_it_may_be_written(self, recipe, folder):
+    def test_temporary_files_of_killed_runs_are_removed_after_a_day(self, recipe, folder):
         built(recipe, SampleCounts(train=8))
         index = next(folder.glob("*document_index.npy"))
         fresh, old = (index.with_name(f".{index.name}.{host}.7.partial") for host in ("other", "killed"))

@@ -26,7 +26,7 @@ class TestPermutation:
         assert 0 <= Permutation(size, b"key")(index) < size
 
     @pytest.mark.parametrize("index", [-1, 10, 11])
-    def test_what_is_outside_is_an_error(self, index):
+    def test_an_index_out_of_range_is_an_error(self, index):
         with pytest.raises(IndexError, match=r"range\(10\)"):
             Permutation(10, b"key")(index)
 

@@ -155,7 +155,7 @@ class TestDatasets:
         with pytest.raises(DataError, match="fewer than one sample"):
             built(native(f"data.path={files['A']}", "model.seq_length=4000"), SampleCounts(train=8))
 
-    def test_what_is_sent_to_a_worker_is_small_and_reads_the_same(self, native):
+    def test_a_pickled_dataset_is_small_and_reads_the_same(self, native):
         dataset = built(native(), SampleCounts(train=100)).train
         dataset[3]
         sent = pickle.dumps(dataset)

@@ -87,7 +87,7 @@ class TestRepair:
         assert idx_path(megatron_deepspeeds).read_bytes() == idx_path(tmp_path / "good").read_bytes()
         assert Path(f"{idx_path(megatron_deepspeeds)}.before-repair").read_bytes() == before
 
-    def test_what_is_right_is_not_touched(self, tmp_path, megatron_deepspeeds):
+    def test_an_intact_index_is_not_changed(self, tmp_path, megatron_deepspeeds):
         with pytest.raises(DataError, match="lacks no token"):
             repair_lengths(tmp_path / "good")
 
@@ -95,7 +95,7 @@ class TestRepair:
         ("kept", "end", "message"),
         [(None, [1], "lacks 4 tokens of 3 documents"), (-1, [7], "do not end in one token")],
     )
-    def test_what_is_wrong_otherwise_is_not_touched(self, megatron_deepspeeds, kept, end, message):
+    def test_an_index_with_other_faults_is_not_changed(self, megatron_deepspeeds, kept, end, message):
         found = np.fromfile(bin_path(megatron_deepspeeds), "<u2")
         np.append(found[:kept], np.array(end, "<u2")).tofile(bin_path(megatron_deepspeeds))
         before = idx_path(megatron_deepspeeds).read_bytes()

@@ -55,7 +55,7 @@ def test_the_bytes_are_those_of_megatrons_builder(bridged, tmp_path_factory, doc
 
 
 @given(documents=documents_of_sequences)
-def test_what_was_written_is_read(tmp_path_factory, documents):
+def test_written_files_are_read_back(tmp_path_factory, documents):
     prefix = tmp_path_factory.mktemp("files") / "p"
     write(prefix, documents)
     tokens = TokenFile.open(prefix)
@@ -214,7 +214,7 @@ class TestIdentityOfLargeFiles:
 
 
 @given(size=st.one_of(st.integers(0, 1 << 23), st.integers(0, 1 << 50)))
-def test_what_is_hashed_is_bounded_and_spread(size):
+def test_the_hashed_parts_are_bounded_and_spread(size):
     seen = _hashed(size)
     assert all(0 <= begin <= end <= size for begin, end in seen)
     assert sum(end - begin for begin, end in seen) <= 3 << 20

@@ -138,7 +138,7 @@ LEFT = {
 
 
 @pytest.mark.parametrize("feature", AGREE)
-def test_what_agrees_is_encoded_by_gigatoken(section, feature):
+def test_compared_tokenizers_are_encoded_by_gigatoken(section, feature):
     encoder, reference = load_encoder(section(AGREE[feature])), load_tokenizer(section(AGREE[feature]))
     assert isinstance(encoder.tokenizer, fast.FastTokenizer)
     assert encoder.tokenizer.vocab_size == reference.vocab_size
@@ -146,7 +146,7 @@ def test_what_agrees_is_encoded_by_gigatoken(section, feature):
 
 
 @pytest.mark.parametrize("feature", [*AGREE, "with a space"])
-def test_what_is_written_for_long_texts_holds_what_their_parts_get(section, feature):
+def test_ids_of_long_texts_contain_those_of_their_parts(section, feature):
     changed = AGREE.get(feature) or added({"content": "a b"}, {"content": "1 "})
     tokenizer = load_encoder(section(changed)).tokenizer
     texts = [separator.join(TEXTS[first::30]) * 9 for first in range(5) for separator in ("", " ", "a b")]

@@ -227,7 +227,7 @@ class TestTraining:
         assert train_tokenizer(["aaaa"], 1000, tmp_path / "t.json") < 300
 
     @pytest.mark.parametrize(("texts", "size", "message"), [(["a"], 256, "too small"), (["", ""], 300, "no text")])
-    def test_what_cannot_be_trained(self, tmp_path, texts, size, message):
+    def test_invalid_training_input_is_an_error(self, tmp_path, texts, size, message):
         with pytest.raises(DataError, match=message):
             train_tokenizer(texts, size, tmp_path / "t.json")
         assert list(tmp_path.iterdir()) == []

@@ -35,7 +35,7 @@ def test_a_bug_is_shown_with_its_traceback():
     assert str(told).endswith("ValueError: negative length")
 
 
-def test_a_failure_survives_its_file(tmp_path):
+def test_a_failure_is_read_back_from_its_file(tmp_path):
     told = caught(ValueError("x"))
     told.write(tmp_path / "2.json")
     assert Failure.read(tmp_path / "2.json") == told

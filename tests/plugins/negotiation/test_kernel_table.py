@@ -84,7 +84,7 @@ class TestDigest:
         assert table.digest() == dataclasses.replace(table).digest()
         assert len(table.digest()) == 64
 
-    def test_reasons_against_others_do_not_count(self, table):
+    def test_the_digest_does_not_cover_reasons_against_others(self, table):
         (row,) = table.rows
         alone = dataclasses.replace(table, rows=(dataclasses.replace(row, rejected=()),))
         assert alone.digest() == table.digest()
@@ -93,7 +93,7 @@ class TestDigest:
         ("field", "value"),
         [("kernel", "slow"), ("kind", ""), ("provider", "other 1"), ("request", {"dtype": "float32"})],
     )
-    def test_everything_that_was_decided_counts(self, table, field, value):
+    def test_the_digest_covers_every_decision(self, table, field, value):
         (row,) = table.rows
         changed = dataclasses.replace(table, rows=(dataclasses.replace(row, **{field: value}),))
         assert changed.digest() != table.digest()

@@ -151,7 +151,7 @@ class TestForbiddenFallback:
         with pytest.raises(KernelError, match="softmax: no plugin offers it"):
             negotiate(manager.load("fake"), [SOFTMAX], {"softmax": "blocks"}, "forbid")
 
-    def test_what_a_plugin_offers_is_taken(self, plugins):
+    def test_the_offer_of_a_plugin_is_taken(self, plugins):
         assert negotiate(plugins, [NORM], {}, "forbid").norm(None, None) == "fast norm"
 
 

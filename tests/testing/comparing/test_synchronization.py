@@ -32,6 +32,6 @@ def test_a_call_whose_result_is_in_the_values_waits(call):
 
 
 @pytest.mark.parametrize("call", [write_one_value_by_mask, lambda x: x[torch.tensor([0, 1])]], ids=["fill", "indices"])
-def test_what_needs_no_value_does_not(call):
+def test_operators_that_need_no_value_do_not_wait(call):
     with NoSynchronization():
         call(torch.tensor([1.0, -1.0, 2.0, 3.0]))

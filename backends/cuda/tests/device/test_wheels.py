@@ -17,7 +17,7 @@ wheels = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(wheels)
 
 
-def test_everything_that_is_needed_is_asked_for():
+def test_all_needed_wheels_are_requested():
     names = {wheels._name(requirement) for requirement in wheels.requirements()}
     assert names >= {"megatron-core", "deepspeed", "pydantic", "tokenizers", "pytest", "hatchling", "triton", "torch"}
     assert not names & {"pretrain", "pretrain-cuda", "ruff", "mypy"}
@@ -36,12 +36,12 @@ def test_what_is_there_can_be_named_and_taken_off():
     assert wheels.versions_there(["torch==2.13.0", "numpy=="]) == {"torch": "2.13.0", "triton": "3.6.0"}
 
 
-def test_a_folder_that_can_be_carried_is_weighed(tmp_path):
+def test_a_folder_within_the_size_limit_is_accepted(tmp_path):
     (tmp_path / "one-1.0-py3-none-any.whl").write_bytes(bytes(3 * 2**20))
     assert wheels.weigh(tmp_path) == f"{tmp_path}: 1 wheels, 3.0 MiB"
 
 
-def test_a_folder_that_cannot_be_carried_is_an_error_with_what_is_largest(tmp_path):
+def test_a_folder_over_the_size_limit_is_an_error_with_its_largest_files(tmp_path):
     for name, size in (("small", 3), ("large", 40), ("middle", 20)):
         with (tmp_path / f"{name}-1.0-py3-none-any.whl").open("wb") as wheel:
             wheel.truncate(size * 2**20)

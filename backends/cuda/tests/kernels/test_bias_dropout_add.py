@@ -80,7 +80,7 @@ def test_only_the_seed_is_saved(device):
 
 
 @pytest.mark.parametrize("dropout", [1e-12, 1 - 1e-12])
-def test_a_dropout_near_the_ends_drops_nothing_or_all(device, dropout):
+def test_a_dropout_near_0_or_1_drops_nothing_or_all(device, dropout):
     x = torch.ones(3, 2, 48, device=device)
     added = build(dropout=dropout)(x, None, torch.zeros_like(x))
     assert added.eq(round(1 - dropout)).all()

@@ -68,7 +68,7 @@ def install(tmp_path, monkeypatch):
     [("2", A100, "flash-attn 2.8.4"), ("3", H100, "flash-attn-3 3.0.0"), ("4", B200, "flash-attn-4 4.0")],
 )
 @pytest.mark.parametrize("mask", [Mask.NONE, Mask.CAUSAL])
-def test_what_is_installed_is_called_as_its_sources_say(install, library, device_name, provider, mask):
+def test_installed_libraries_are_called_as_their_sources_say(install, library, device_name, provider, mask):
     install(*FILES)
     request = on(device_name, mask=mask, groups=2, deterministic=True)
     offer = LIBRARIES[library].answer(request)

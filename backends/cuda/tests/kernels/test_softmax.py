@@ -257,7 +257,7 @@ def test_a_decline_of_triton_names_the_unsupported_value(changes, reason):
     assert answer.reason == reason
 
 
-def test_triton_that_is_not_there_is_said_how_to_get(monkeypatch):
+def test_the_reason_of_missing_triton_says_how_to_install_it(monkeypatch):
     monkeypatch.setattr("pretrain.plugins.installed.has", lambda module: module != "triton")
     answer = softmax.answers(examples.softmax())[0]
     assert isinstance(answer, Decline)

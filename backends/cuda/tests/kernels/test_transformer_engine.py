@@ -94,7 +94,7 @@ def test_it_declines_what_it_may_compute_with_stored_weights(request_, reason):
     assert answer.reason == reason
 
 
-def test_where_it_is_missing_it_is_said_how_to_get_it(monkeypatch):
+def test_the_reason_of_a_missing_library_says_how_to_install_it(monkeypatch):
     monkeypatch.setattr("pretrain.plugins.installed.has", lambda _: False)
     assert transformer_engine.answer(on(A100)).reason == (
         "transformer_engine.pytorch is not installed: pip install --no-build-isolation transformer_engine[pytorch]"

@@ -88,7 +88,7 @@ def below_diagonal(length):
 
 
 @pytest.mark.parametrize("longest", [4096, 16])
-def test_dropped_weights_are_dropped_backward_too(device, monkeypatch, longest):
+def test_weights_dropped_forward_are_dropped_backward(device, monkeypatch, longest):
     """Against float64 with the same weights kept: the gradients of query and key too."""
     monkeypatch.setattr("pretrain_cuda.kernels.triton.triangle_softmax.LONGEST", longest)
     request = replace(examples.attention(length=40, heads=2, size=40, dropout=0.25), block_size=15)

@@ -63,7 +63,7 @@ class TestNames:
         assert build_tokens([corpus], tmp_path / "p", bytes_section, shard=shard).documents == 1
 
     @pytest.mark.parametrize("name", ["none.jsonl", "none-*.jsonl"])
-    def test_what_is_not_there_is_named(self, tmp_path, name):
+    def test_missing_inputs_are_named(self, tmp_path, name):
         corpus = write_jsonl(tmp_path / "c.jsonl", ["a"])
         with pytest.raises(DataError, match="does not exist, and as a pattern it matches no file"):
             find_sources([Path(f"{corpus},{tmp_path / name}")])
@@ -85,7 +85,7 @@ class TestNames:
         with pytest.raises(DataError, match=r"pipe\.jsonl is neither a file nor a folder"):
             find_sources([tmp_path])
 
-    def test_what_is_behind_a_link_to_a_folder_is_read_and_a_loop_ends(self, folder, tmp_path):
+    def test_links_to_folders_are_followed_and_loops_end(self, folder, tmp_path):
         (tmp_path / "elsewhere" / "deep").mkdir(parents=True)
         (tmp_path / "elsewhere" / "deep" / "e.txt").write_text("e")
         (tmp_path / "elsewhere" / "back").symlink_to(folder)

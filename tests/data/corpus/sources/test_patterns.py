@@ -107,7 +107,7 @@ def test_a_folder_that_disappears_meanwhile_was_an_unfinished_build(folder, monk
     assert names(folder / "*") == ["a.jsonl", "z.jsonl"]
 
 
-def test_what_only_looks_like_a_builds_files_is_read(folder):
+def test_files_that_only_resemble_a_builds_are_read(folder):
     (folder / "b.partial").mkdir()
     (folder / "b.partial" / "text").touch()
     for name in ("c.bin", "d.idx", "e.tokenizer.json", "f.partial"):
@@ -125,7 +125,7 @@ def test_a_file_is_read_once_also_if_its_folder_is_found_too(folder, pattern):
     assert found == ["a.jsonl", "b.jsonl", "c.jsonl", "z.jsonl"]
 
 
-def test_what_is_named_is_read(folder):
+def test_named_files_are_read(folder):
     for name in ("out.bin", "out.idx", "out.tokenizer.json"):
         (folder / name).touch()
     (folder / "out.partial").mkdir()

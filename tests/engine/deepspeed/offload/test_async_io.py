@@ -136,14 +136,14 @@ def test_an_installed_extension_is_loaded_as_it_is(machine, monkeypatch, tmp_pat
     assert builders.compiled == ["async_io"]
 
 
-def test_what_is_missing_on_one_node_is_an_error_on_all(machine, monkeypatch):
+def test_a_library_missing_on_one_node_is_an_error_on_all(machine, monkeypatch):
     machine()
     monkeypatch.setattr(dist, "get_world_size", lambda: 2)
     monkeypatch.setattr(dist, "all_gather_object", lambda ranks, own: ranks.__setitem__(slice(2), [own, "it is not"]))
     assert refused()[0].endswith("but it is not.")
 
 
-def test_it_is_looked_for_before_anything_is_built(monkeypatch, tmp_path):
+def test_it_is_loaded_before_anything_is_built(monkeypatch, tmp_path):
     monkeypatch.setattr("deepspeed.ops.op_builder.AsyncIOBuilder", Builders(tmp_path, libaio=False).of("async_io"))
     monkeypatch.setattr("pretrain.engine.build.build", lambda *_, **__: pytest.fail("a model was built"))
     recipe = tiny.tiny(

@@ -140,7 +140,7 @@ def test_a_file_system_without_direct_io_is_refused(tmp_path, monkeypatch):
     assert refused(tmp_path)[0] == f"{KEY}: {tmp_path} is on a file system without direct I/O."
 
 
-def test_nothing_is_held_after_an_error(tmp_path):
+def test_no_folder_is_held_after_an_error(tmp_path):
     paths = {KEY: str(tmp_path), "engine.zero.offload_optimizer.nvme_path": str(tmp_path / "absent")}
     with pytest.raises(RecipeError, match="absent is not a folder on this machine"):
         swap_folders.claim(paths, 0)

@@ -83,7 +83,7 @@ def test_an_override_has_a_place_too(refused):
         ),
     ],
 )
-def test_what_means_the_same_key_must_agree(refused, config, more, text):
+def test_two_spellings_of_one_key_must_agree(refused, config, more, text):
     assert any(line.startswith(text) for line in refused(config, **more))
 
 

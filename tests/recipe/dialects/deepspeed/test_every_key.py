@@ -95,7 +95,7 @@ def test_a_zero_section_as_json_is_the_same_section(section):
 
 
 @given(zero_sections())
-def test_what_a_recipe_resolves_to_can_be_written_as_json(section):
+def test_the_resolved_recipe_can_be_written_as_json(section):
     recipe = make_recipe({**SMALLEST, "engine": {"name": "deepspeed", "zero": section}})
     resolved = yaml.safe_load(to_yaml(recipe))["engine"]["zero"]
     resolved.get("offload_optimizer", {}).pop("cpu_adam", None)
