@@ -44,9 +44,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
         prefix = Path(folder) / "made_up"
         samples = int(arguments.epochs * make_up(prefix, arguments.documents) // SEQ_LENGTH)
-        start(
-            "index: native", prefix, samples
-        )  # looks into the ids, which are then in the page cache for all processes
+        start("index: native", prefix, samples)  # brings the ids into the page cache
         for _ in range(arguments.rounds):
             for system in SYSTEMS:
                 measured[system].append(start(system, prefix, samples))

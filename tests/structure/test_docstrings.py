@@ -28,7 +28,8 @@ LINE_NUMBER = re.compile(r"\b[\w/]+\.(?:py|cpp|cu|cuh|h|hpp)(?::|,? (?:lines? )?
 
 RIDDLES = re.compile(
     r"without[ _]a[ _]word|last[ _]words|hopeless|hurry|in 16 bits|leave[ _]with[ _]parent|die[ _]with|unfit|chip_fit"
-    r"|is no document|user's to mend",
+    r"|is no document|user's to mend|\banew\b|\bmend(s|ed)?\b|for[ _]ever\b|what[ _]happens[ _]anyway|told[ _]apart"
+    r"|is[ _]no[ _]multiple",
     re.IGNORECASE,
 )
 """Idiom of this repository's past, in place of the field's terms."""

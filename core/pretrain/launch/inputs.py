@@ -59,7 +59,7 @@ def _checks(recipe: Recipe, *, checkpoint: bool) -> Iterator[Callable[[], object
 
 
 def _require_checkpoint(load: str, save: bool | str) -> None:
-    from pretrain.checkpoint.starting_checkpoint import require_start  # noqa: PLC0415  most runs start anew
+    from pretrain.checkpoint.starting_checkpoint import require_start  # noqa: PLC0415  most runs load no checkpoint
 
     require_start(Path(load), Path(save) if isinstance(save, str) else None)
 

@@ -1,6 +1,6 @@
 """Imported when Python starts in the Ascend virtual environment: `import torch_npu` then brings the simulated NPU.
 
-The environment's .pth file imports this, so that every process has it, whoever starts it: pytest, pretrain, torchrun.
+The environment's .pth file imports this, so that every process has it: pytest, pretrain, torchrun.
 Nothing is loaded before torch_npu is imported.
 """
 

@@ -2,7 +2,7 @@
 
 Facts and cases alone, of test_custom_ops and test_base_ops at commit 517f2e7d: inputs' shapes (the large ones made
 smaller where nothing depends on them), ranges and dtypes, and the definition that its expected values follow, written
-anew in float64. Its cases of attention are in test_attention.py's form, that of the float status in
+again in float64. Its cases of attention are in test_attention.py's form, that of the float status in
 test_first_generation.py. Its tolerance for fp32 is 1e-4, for fp16 and bf16 1e-3 (torch_npu.testing.testcase).
 """
 

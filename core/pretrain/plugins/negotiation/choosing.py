@@ -133,7 +133,7 @@ def _fits(proposal: Proposal, wanted: str) -> bool:
 
 def _offered(offers: list[Proposal]) -> str:
     plain = [offer.answer.name for offer in offers]
-    # A name that two distributions offer is told apart by the distribution.
+    # A name that two distributions offer is shown with its distribution.
     names = [offer.names[plain.count(offer.answer.name) > 1] for offer in offers]
     kinds = dict.fromkeys(offer.answer.kind for offer in offers if offer.answer.kind)
     return f"Offered here: {', '.join(names) or 'nothing'}" + (f"; kinds: {', '.join(kinds)}." if kinds else ".")
