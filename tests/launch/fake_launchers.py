@@ -38,14 +38,15 @@ def _start(command, environment):
 
 
 def _fork(command, environment):
-    """Fork a node; what the shell and `env` would do is done here."""
+    """Fork a node; a shell reads its variables, as in `variables_file`, and what else a shell does is done here."""
     words = shlex.split(command) if isinstance(command, str) else list(command)
     folder = Path.cwd()
     if words[0] == "cd":
         _, folder, _, *words = words
-    _, *words = words  # env
-    while "=" in words[0]:
-        name, _, environment[name] = words.pop(0).partition("=")
+    _, _, _, file, *words = words  # sh -c SCRIPT FILE COMMAND...
+    read = ["sh", "-c", '. "$0"; env -0', file]
+    variables = subprocess.run(read, env=environment, capture_output=True, text=True, check=True).stdout
+    environment = dict(variable.split("=", 1) for variable in variables.split("\0") if variable)
     node = [sys.executable, __file__, "node", *words]
     return subprocess.Popen(node, env=environment, cwd=folder, start_new_session=True)
 
