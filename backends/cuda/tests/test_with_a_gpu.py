@@ -21,6 +21,7 @@ FILES = (
 )
 
 
+@pytest.mark.full
 def test_tests_that_need_none_pass_where_one_is():
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "kit.gpu_here"]
     command += ["-k", "not TestAttention and not TestNorm", *map(str, FILES)]

@@ -2,9 +2,10 @@
 
 What the interpreter takes and the compiler does not (a global, a loop whose types change) is found so without a device.
 
-    python -m kit.offline 80 norm
+    python -m kit.offline 80 norm softmax
 
-prints, as JSON, every kernel that was compiled for compute capability 8.0 and the bytes of its shared memory.
+prints, as JSON, for each operation every kernel that was compiled for compute capability 8.0 and the bytes of its
+shared memory.
 """
 
 from __future__ import annotations
@@ -58,4 +59,5 @@ def compile_operation(capability: int, operation: str) -> dict[str, int]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(compile_operation(int(sys.argv[1]), sys.argv[2])))
+    _, capability, *operations = sys.argv
+    print(json.dumps({operation: compile_operation(int(capability), operation) for operation in operations}))

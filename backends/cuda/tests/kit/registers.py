@@ -3,13 +3,16 @@
     python -m kit.registers [--write] [--only TEXT] [CAPABILITY ...]      in backends/cuda/tests; 80 90 100
 
 prints it as JSON, or with --write makes registers.json of it: what is asked and the kernel -> capability -> registers
-and bytes of local memory of a thread, threads of a program. Nothing is launched. The numbers are those of the ptxas
+and bytes of local memory of a thread, threads of a program; and a hash of the kernels' source, by which a test sees
+without a compilation that the table is of these kernels. Nothing is launched. The numbers are those of the ptxas
 that Triton brings, for one version of Triton.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
+import hashlib
 import json
 import os
 import re
@@ -20,9 +23,11 @@ from pathlib import Path
 import triton
 from triton.runtime.jit import JITFunction
 
+import pretrain_cuda
 from kit.offline import AbsentDevice
 
 TABLE = Path(__file__).parents[1] / "registers.json"
+KERNELS = Path(pretrain_cuda.__file__).parent / "kernels/triton"
 CAPABILITIES = (80, 90, 100)
 
 
@@ -54,6 +59,22 @@ def measure(capabilities: list[int], only: str = "") -> dict[str, dict[str, list
     return found
 
 
+def source_hash() -> str:
+    """Return a hash of the kernels' files and of what is asked of them; comments and docstrings do not count."""
+    digest = hashlib.sha256()
+    for file in (*sorted(KERNELS.glob("*.py")), Path(__file__).with_name("register_calls.py")):
+        tree = ast.parse(file.read_text())
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef):
+                node.body = [part for part in node.body if not _is_text(part)]
+        digest.update(ast.dump(tree).encode())
+    return digest.hexdigest()
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+
+
 def resources(kernel) -> list[int]:
     """Return registers and bytes of local memory of a thread, and the threads of a program."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as cubin:
@@ -77,7 +98,8 @@ def main() -> None:
         print(json.dumps(rows))
         return
     lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(row)}" for name, row in sorted(rows.items()))
-    TABLE.write_text(f'{{\n "triton": "{triton.__version__}",\n "kernels": {{\n{lines}\n }}\n}}\n')
+    head = f' "triton": "{triton.__version__}",\n "source": "{source_hash()}",\n'
+    TABLE.write_text(f'{{\n{head} "kernels": {{\n{lines}\n }}\n}}\n')
 
 
 if __name__ == "__main__":
