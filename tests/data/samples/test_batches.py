@@ -255,7 +255,7 @@ if __name__ == "__main__":
 
 
 @pytest.fixture
-def program(tmp_path):
+def program(tmp_path, forked_python):
     """Start a process that reads batches with a worker; PROGRAM until it gets SIGINT, then twenty more."""
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
     processes = []

@@ -17,7 +17,7 @@ COLLECTIVES = {"barrier", "monitored_barrier", "broadcast", "broadcast_object_li
 COLLECTIVES |= {"all_gather", "all_gather_object", "all_gather_into_tensor", "gather_object", "scatter", "all_to_all"}
 COLLECTIVES |= {"scatter_object_list", "reduce_scatter", "reduce_scatter_tensor", "send", "recv", "isend", "irecv"}
 
-pytestmark = pytest.mark.usefixtures("bridged")
+pytestmark = pytest.mark.usefixtures("bridged", "forked_python")
 
 
 def built(recipe):

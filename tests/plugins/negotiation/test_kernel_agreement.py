@@ -20,7 +20,7 @@ ROUNDS["missing operation"] = {"softmax": "fused"}
 
 
 @pytest.fixture(scope="module")
-def outcomes(tmp_path_factory):
+def outcomes(tmp_path_factory, forked_python):
     """Output of each rank for each round; rank 0 always has the same table."""
     store = tmp_path_factory.mktemp("agreement") / "store"
     tables = [[json.dumps(SAME)] * len(ROUNDS), [json.dumps(kernels) for kernels in ROUNDS.values()]]
