@@ -44,6 +44,8 @@ LAYOUTS = {
     "data": (2, (ZERO_1,)),
     "zero3": (2, (ZERO_3,)),
 }
+IN_ANOTHER_TEST = ("tensor", "pipeline")
+"""Both are in the four ranks of neox20b; alone only in `make test-all`."""
 
 OVERFLOWS, SHORT = ", initial_loss_scale: 1048576, hysteresis: 1", "train.train_iters=10"
 """The first steps overflow, the last ones do not."""
@@ -144,7 +146,9 @@ def curve(records):
     return [record["lm_loss"] for record in records]
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    "layout", [pytest.param(layout, marks=[pytest.mark.full] * (layout in IN_ANOTHER_TEST)) for layout in LAYOUTS]
+)
 def test_the_curve_is_the_cpus(train, on_the_cpu, layout):
     ranks, settings = LAYOUTS[layout]
     records, run_dir = train(BACKEND, layout, (*settings, "checkpoint.save=false"), ranks=ranks)
@@ -162,7 +166,10 @@ def test_an_interleaved_pipeline_of_two_stages_has_the_curve_of_one_rank(train):
     assert curve(found) == pytest.approx(curve(expected), rel=1e-5)
 
 
-@pytest.mark.parametrize(("engine", "ranks"), [((), 1), ((ZERO_3,), 2)], ids=["megatron", "zero3"])
+@pytest.mark.parametrize(
+    ("engine", "ranks"),
+    [pytest.param((), 1, id="megatron"), pytest.param((ZERO_3,), 2, id="zero3", marks=pytest.mark.full)],
+)
 def test_a_checkpoint_goes_from_the_cpu_to_the_npu_and_back(train, on_the_cpu, engine, ranks):
     """Four iterations here, four there, four here: the curve of an uninterrupted training."""
     home, away, load = "cpu", BACKEND, ()
@@ -220,7 +227,7 @@ def test_compiled_layers_are_refused_before_anything_is_built(tokens, tmp_path):
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", [pytest.param("megatron", marks=pytest.mark.full), "deepspeed"])
 def test_a_chip_that_saturates_skips_the_steps_that_overflow(train, in_16_bits_on_the_cpu, engine):
     """On two ranks of the first generation, where no gradient is ever inf: only the float status shows the overflow."""
     settings, expected = in_16_bits_on_the_cpu("fp16", engine)
