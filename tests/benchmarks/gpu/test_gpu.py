@@ -19,7 +19,13 @@ SMALL = {
 
 
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="there may be a GPU here")
-@pytest.mark.parametrize("benchmark", [*BENCHMARKS, "gpu_elementwise", "gpu_softmax"])
+@pytest.mark.parametrize(
+    "benchmark",
+    [
+        "gpu_train",
+        *(pytest.param(name, marks=pytest.mark.full) for name in [*BENCHMARKS[1:], "gpu_elementwise", "gpu_softmax"]),
+    ],
+)
 def test_without_a_gpu_it_says_so_in_two_lines(run, benchmark):
     done = run(f"gpu.{benchmark}", "--keep")
     assert done.returncode == 2

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 ROWS = {
     *("norm, LayerNorm", "norm, RMSNorm", "activation, gelu", "activation, gelu_tanh", "activation, swiglu"),
     *("bias_dropout_add, dropout 0.0", "bias_dropout_add, dropout 0.1", "rotary", "cross_entropy"),
 }
 
 
+@pytest.mark.full
 def test_it_measures_every_kernel_of_every_operation(run):
     done = run("gpu.gpu_elementwise", "--tiny", "--rounds", "1")
     assert done.returncode == 0, done.stderr

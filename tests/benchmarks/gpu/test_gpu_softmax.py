@@ -12,6 +12,7 @@ from pretrain.testing import examples
 from structure.sources import ROOT
 
 
+@pytest.mark.full
 def test_it_measures_every_kernel_both_ways(run):
     done = run("gpu.gpu_softmax", "--tiny", "--rounds", "2")
     assert done.returncode == 0, done.stderr

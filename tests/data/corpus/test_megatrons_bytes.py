@@ -62,6 +62,11 @@ def section(request, shared_data):
     return TokenizerSection(type=request.param, **{key: str(shared_data / name) for key, name in named.items()})
 
 
+ONE_TOKENIZER = pytest.mark.parametrize(
+    "section", ["huggingface", pytest.param("gpt2", marks=pytest.mark.full)], indirect=True
+)
+
+
 @pytest.mark.ranks
 @pytest.mark.parametrize("workers", [1, 2, 5])
 def test_with_any_number_of_workers(tmp_path, peps, section, workers):
@@ -70,6 +75,7 @@ def test_with_any_number_of_workers(tmp_path, peps, section, workers):
     assert built.compared >= 5
 
 
+@ONE_TOKENIZER
 @pytest.mark.parametrize("suffix", PACK)
 def test_from_compressed_files(tmp_path, peps, section, suffix):
     compressed = tmp_path / f"peps.jsonl{suffix}"
@@ -78,6 +84,7 @@ def test_from_compressed_files(tmp_path, peps, section, suffix):
     assert sums(tmp_path / "p") == MEGATRONS[section.type]
 
 
+@ONE_TOKENIZER
 def test_from_four_shards(tmp_path, peps, section):
     prefixes = [tmp_path / f"p{Shard(number, 4).suffix}" for number in range(4)]
     for number, prefix in enumerate(prefixes):
@@ -86,6 +93,7 @@ def test_from_four_shards(tmp_path, peps, section):
     assert sums(tmp_path / "merged") == MEGATRONS[section.type]
 
 
+@ONE_TOKENIZER
 @pytest.mark.ranks
 def test_after_three_kills(tmp_path, peps, section):
     """SIGKILL at random moments of a build that takes its time."""
