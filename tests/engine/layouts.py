@@ -132,30 +132,33 @@ DEEPSPEED_TWO_RANKS = {
     "stage 2": Case(GPT2, (*STAGE[2], *ACCUMULATED), saves="of-stage-2"),
     "stage 3": Case(GPT2, (*STAGE[3], *ACCUMULATED), saves="of-stage-3"),
     "stage 1, overlapped": Case(GPT2, (*STAGE[1], *ZERO_OVERLAP, *SMALL_BUCKETS), last=SAVED_AT),
-    "stage 2, offload": Case(GPT2, (*STAGE[2], *OFFLOAD, *ACCUMULATED)),
     "stage 3, offload": Case(GPT2, (*STAGE[3], *OFFLOAD_ALL, *ACCUMULATED), saves="of-offload"),
     "stage 3, in small parts": Case(GPT2, (*STAGE[3], *SMALL_PARTS, *ACCUMULATED), last=SAVED_AT),
     "stage 3, masks of documents": Case(MASKED, STAGE[3], last=SAVED_AT),
     "stage 1, TP": Case(GPT2, (*STAGE[1], *TP), saves="of-stage-1-TP"),
-    "stage 3, TP": Case(GPT2, (*STAGE[3], *TP)),
     "stage 3, TP, recompute": Case(GPT2, (*STAGE[3], *TP, *SPLIT_INPUTS), last=SAVED_AT),
-    "NeoX, stage 2, TP, sequence parallel": Case(NEOX, (*STAGE[2], *TP, *SP), last=SAVED_AT),
     "NeoX, stage 3, TP, sequence parallel": Case(NEOX, (*STAGE[3], *TP, *SP), last=SAVED_AT),
     "Llama, stage 3": Case(LLAMA, STAGE[3], last=SAVED_AT, saves="of-Llama"),
-    "per token, stage 1": Case(PER_TOKEN, (*STAGE[1], *ACCUMULATED), last=SAVED_AT),
     "per token, stage 3": Case(PER_TOKEN, (*STAGE[3], *ACCUMULATED), last=SAVED_AT),
     "bf16, stage 0, TP": Case(BF16_SUMS, (*STAGE[0], *TP), last=SAVED_AT),
-    "bf16, stage 1": Case(BF16, STAGE[1], last=SAVED_AT),
     "bf16, stage 2, offload": Case(BF16, (*STAGE[2], *OFFLOAD), last=SAVED_AT),
     "bf16, stage 3": Case(BF16, STAGE[3], last=SAVED_AT, saves="of-bf16"),
     "fp16, stage 3, TP": Case(FP16, (*STAGE[3], *TP), last=SAVED_AT),
-    "stage 1 -> 3": Case(GPT2, STAGE[3], loads="of-stage-1"),
     "stage 3 -> 1, TP": Case(GPT2, (*STAGE[1], *TP), loads="of-stage-3"),
-    "stage 1, TP -> 2": Case(GPT2, STAGE[2], loads="of-stage-1-TP"),
     "offload -> 0": Case(GPT2, STAGE[0], loads="of-offload"),
     "stage 3 -> megatron, ZeRO-1": Case(GPT2, ZERO1, loads="of-stage-3"),
+}
+DEEPSPEED_TWO_RANKS_FULL = {
+    "stage 2, offload": Case(GPT2, (*STAGE[2], *OFFLOAD, *ACCUMULATED)),
+    "stage 3, TP": Case(GPT2, (*STAGE[3], *TP)),
+    "NeoX, stage 2, TP, sequence parallel": Case(NEOX, (*STAGE[2], *TP, *SP), last=SAVED_AT),
+    "per token, stage 1": Case(PER_TOKEN, (*STAGE[1], *ACCUMULATED), last=SAVED_AT),
+    "bf16, stage 1": Case(BF16, STAGE[1], last=SAVED_AT),
+    "stage 1 -> 3": Case(GPT2, STAGE[3], loads="of-stage-1"),
+    "stage 1, TP -> 2": Case(GPT2, STAGE[2], loads="of-stage-1-TP"),
     "stage 2 -> megatron, PP": Case(GPT2, PP, loads="of-stage-2"),
 }
+"""Further combinations; what they combine is in DEEPSPEED_TWO_RANKS, too, whose checkpoints they load."""
 DEEPSPEED_FOUR_RANKS = {
     "stage 1, TP x DP": Case(GPT2, (*STAGE[1], *TP), last=SAVED_AT),
     "stage 3, TP x DP": Case(GPT2, (*STAGE[3], *TP), saves="of-TP-DP"),
@@ -174,13 +177,13 @@ COMPILED = {
     name: Case(model, (*layout, *COMPILE), last=SAVED_AT)
     for name, model, layout in [
         ("sequence, gated, recompute", LLAMA, (*TP, *SP, *RECOMPUTE)),
-        ("interleaved, parallel residual, selective recompute", NEOX, (*PP, *INTERLEAVED, *SELECTIVE)),
-        ("distributed optimizer, overlapped, bf16", BF16, (*ZERO1, *OVERLAP)),
     ]
 }
 COMPILED_FULL = {
     name: Case(model, (*layout, *COMPILE), last=SAVED_AT + 2)
     for name, model, layout in [
+        ("interleaved, parallel residual, selective recompute", NEOX, (*PP, *INTERLEAVED, *SELECTIVE)),
+        ("distributed optimizer, overlapped, bf16", BF16, (*ZERO1, *OVERLAP)),
         ("tensor", GPT2, TP),
         ("sequence", GPT2, (*TP, *SP)),
         ("sequence, gated", LLAMA, (*TP, *SP)),
@@ -197,4 +200,4 @@ COMPILED_FULL = {
         ("bf16", BF16, TP),
     ]
 }
-"""Each feature alone or in pairs; COMPILED has several at once."""
+"""Each feature alone or in pairs; COMPILED has one layout, since compiling takes most of the time."""

@@ -6,7 +6,7 @@ import pytest
 
 from engine import ranks, tiny
 from engine.comparison import check
-from engine.layouts import DEEPSPEED_FOUR_RANKS, DEEPSPEED_ONE_RANK, DEEPSPEED_TWO_RANKS
+from engine.layouts import DEEPSPEED_FOUR_RANKS, DEEPSPEED_ONE_RANK, DEEPSPEED_TWO_RANKS, DEEPSPEED_TWO_RANKS_FULL
 
 pytestmark = pytest.mark.ranks
 
@@ -29,6 +29,17 @@ def four_ranks(folder, two_ranks):
 @pytest.mark.parametrize("name", DEEPSPEED_TWO_RANKS)
 def test_two_ranks_train_as_the_megatron_engine_on_one(name, two_ranks):
     check(two_ranks[name], DEEPSPEED_TWO_RANKS[name])
+
+
+@pytest.fixture(scope="module")
+def two_ranks_further(folder, two_ranks):
+    return ranks.run("DEEPSPEED_TWO_RANKS_FULL", 2, folder)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", DEEPSPEED_TWO_RANKS_FULL)
+def test_two_ranks_train_further_combinations_as_the_megatron_engine_on_one(name, two_ranks_further):
+    check(two_ranks_further[name], DEEPSPEED_TWO_RANKS_FULL[name])
 
 
 @pytest.mark.parametrize("name", DEEPSPEED_FOUR_RANKS)
