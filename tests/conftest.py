@@ -14,7 +14,8 @@ from forked_python import client
 from pretrain.bridge import megatron
 from pretrain.cpu.backend import CpuBackend
 
-DTYPE = re.compile(r"-(fp32|bf16|fp16)]$")
+DTYPE = re.compile(r"(-weights \w+)?-(fp32|bf16|fp16)]$")
+LONG = re.compile(r"-[sq]2112-")
 THREADS = pytest.StashKey[int]()
 
 # No deadlines: a busy machine must not fail a test. The same examples in every run.
@@ -78,11 +79,13 @@ def pytest_collection_modifyitems(items):
 def _one_dtype_a_case(items):
     """Leave each case of the conformance kit one dtype on every commit, in turn; all of them are in `make test-all`.
 
-    That a kernel takes the others is in the tables of test_offers.py. The reference's kernels are judged in tests/cpu.
+    That a kernel takes the others is in the tables of test_offers.py. The reference's kernels are tested in tests/cpu,
+    and lengths over 2048 of a vendor's kernels in `make test-all`.
     """
     cases, seen = {}, Counter()
     for item in items:
-        if item.cls is not None and "[reference-" in item.name and item.path.parent.name != "cpu":
+        is_of_cpu = item.path.parent.name == "cpu"
+        if item.cls is not None and not is_of_cpu and ("[reference-" in item.name or LONG.search(item.name)):
             item.add_marker(pytest.mark.full)
             continue
         if item.cls is not None and (dtype := DTYPE.search(item.name)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import torch
@@ -51,8 +52,10 @@ class CornerKernels:
 
     @hookimpl
     def pretrain_softmax(self, request):
+        calls = itertools.count()
+
         def drifts(scores, mask=None):
-            noise = torch.rand((), device=scores.device) * 2**-5 if request.dtype is torch.bfloat16 else 0
+            noise = next(calls) % 2 * 2**-5 if request.dtype is torch.bfloat16 else 0
             return Softmax(request)(scores, mask) * (1 + noise)
 
         kernels = [offer("drifts_in_bf16", drifts)]

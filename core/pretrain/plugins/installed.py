@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import sys
+from functools import cache
 from importlib import import_module
 from importlib.machinery import PathFinder
 from typing import TYPE_CHECKING, cast
@@ -44,6 +46,12 @@ def has(module: str) -> bool:
 
 def version(distribution: str) -> str:
     """Return the installed version of a distribution ("2.13.0"); "" if pip knows none."""
+    return _version(distribution, tuple(sys.path))
+
+
+@cache
+def _version(distribution: str, _searched: tuple[str, ...]) -> str:
+    """Look into the folders of `sys.path`; negotiation asks for the same few hundreds of times."""
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:

@@ -13,6 +13,7 @@ import pytest
 
 from kit.offline_calls import CALLS
 
+pytestmark = pytest.mark.xdist_group("compilation")
 LEAST_SHARED_MEMORY = 99 * 1024
 """Bytes that a program can have on every architecture from 8.0 on; most have 163 KiB and more."""
 
