@@ -17,16 +17,17 @@ if TYPE_CHECKING:
 
 @contextmanager
 def replacing(
-    path: Path, *, error: type[PretrainError] | None = DataError, durable: bool = True
+    path: Path, *, error: type[PretrainError] | None = DataError, durable: bool = True, make_folders: bool = True
 ) -> Iterator[IO[bytes]]:
     """Open a temporary file for writing; rename it to `path` when the block ends, or remove it if the block raises.
 
-    Of two nested blocks the inner file appears first. Folders are made as needed.
+    Of two nested blocks the inner file appears first.
 
     Args:
         path: the file to write.
         error: the user error to raise for an OSError; None: raise the OSError itself.
         durable: wait for the disk before the rename; without, an outage may leave a truncated file under the name.
+        make_folders: make the folders of `path` as needed; without, their absence is an OSError as any other.
 
     Raises:
         PretrainError: the file cannot be written; of the type `error`.
@@ -34,7 +35,8 @@ def replacing(
     """
     partial = _partial_of(path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if make_folders:
+            path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with partial.open("wb") as stream:
                 yield stream

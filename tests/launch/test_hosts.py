@@ -11,7 +11,7 @@ from launch.rank_processes import alive, pids_of_ranks, wait_for
 from pretrain.errors import RunError
 from pretrain.launch import hosts
 from pretrain.launch.hosts import start_hosts
-from pretrain.launch.nodes import remote_nodes
+from pretrain.launch.nodes import launcher_member, remote_nodes
 from pretrain.launch.nodes.hostfile import read_hostfile
 from pretrain.launch.nodes.launcher_member import LauncherMember
 from pretrain.launch.nodes.launchers import PDSH, Hosted
@@ -139,7 +139,7 @@ def test_a_signal_before_there_are_nodes_ends_the_launcher(monkeypatch):
     assert not nodes.running()
 
 
-def test_the_loss_of_the_node_that_serves_the_rendezvous_ends_the_launcher_program(monkeypatch):
+def test_the_loss_of_the_node_that_serves_the_rendezvous_is_a_crash_that_ends_the_launcher_program(monkeypatch):
     class Losing(RemoteNodes):
         def running(self):
             if self._member.joined:
@@ -148,13 +148,14 @@ def test_the_loss_of_the_node_that_serves_the_rendezvous_ends_the_launcher_progr
 
     port = free_port()
     first = [Rendezvous(Nodes(count=2, rendezvous=f"{LOCALHOST}:{port}", rank=0, run="7f"))]
+    monkeypatch.setattr(launcher_member, "_REJOIN_TIMEOUT", 0.2)
     monkeypatch.setattr(remote_nodes, "_END_TIMEOUT", 0.2)
     with Losing(["sleep", "600"], {}, member(port)) as nodes:
         failure = supervise(nodes)
     assert str(failure).startswith(
-        f"--hostfile: host-a, which serves the rendezvous {LOCALHOST}:{port}, left it before"
+        f"--hostfile: host-a, which serves the rendezvous {LOCALHOST}:{port}, cannot be reached any more.\n"
     )
-    assert failure.exit_code == USER_ERROR
+    assert failure.exit_code == CRASH  # so that a script that repeats crashes repeats this
     assert not nodes.running()
 
 
@@ -180,6 +181,14 @@ def test_a_launcher_that_ends_without_a_report_of_the_nodes_has_failed(command, 
         failure = supervise(nodes)
     assert str(failure).startswith(f"{command} ended with exit code {code} before the training was over.")
     assert failure.exit_code == USER_ERROR
+
+
+def test_a_launcher_that_ends_when_the_nodes_have_met_has_lost_a_host():
+    with remote("false") as nodes:
+        nodes._member.joined = True
+        failure = supervise(nodes)
+    assert str(failure).startswith("false ended with exit code 1 before the training was over.")
+    assert failure.exit_code == CRASH
 
 
 def test_a_launcher_that_fails_after_the_end_is_no_success():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import secrets
 import sys
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pretrain.launch.nodes.exported_variables import exported_variables, warn_of_own_variables
 from pretrain.launch.nodes.nodes import HOSTFILE_NODE
-from pretrain.launch.nodes.variables_file import variables_file
+from pretrain.launch.nodes.variables_file import remove, variables_file
 from pretrain.launch.processes.supervision import supervise
 from pretrain.launch.run_directory.directory import RUNS, check_run_dir, existing_folder, holds_run
 from pretrain.plugins.host.discovery import find_backend
@@ -51,5 +52,7 @@ def run_on_hosts(hosted: Hosted, job: Job) -> Failure | None:
     folder = existing_folder(Path(job.run_dir) if job.run_dir else RUNS)
     with variables_file(folder, variables) as file:
         command = hosted.command(run, file, os.environ)
-        with RemoteNodes(command, environment, LauncherMember(endpoint, hosts, identity)) as remote:
+        # Every node has read its variables before it joins.
+        member = LauncherMember(endpoint, hosts, identity, all_came=functools.partial(remove, file))
+        with RemoteNodes(command, environment, member) as remote:
             return supervise(remote)

@@ -75,6 +75,17 @@ def test_mpirun_and_srun_start_the_nodes_in_the_hostfiles_order(start, hosted, t
     assert [rank["world"] for rank in told(tmp_path, 4)] == places
 
 
+@pytest.mark.full
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["openmpi", "slurm"])
+def test_the_shells_of_mpirun_and_srun_set_the_variables(start, hosted, tmp_path, monkeypatch, launcher):
+    """The tests above leave out the shell, since they fork the nodes."""
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("PRETRAIN_SHARED", "a b's 100%n")
+    assert start("report", hosted("host-b slots=1\nhost-a slots=1\n", launcher)) is None
+    assert {rank["variables"]["PRETRAIN_SHARED"] for rank in told(tmp_path, 2)} == {"a b's 100%n"}
+
+
 @pytest.mark.usefixtures("forked_python")
 def test_a_crash_of_one_rank_ends_those_of_all_hosts(start, hosted, tmp_path, capfd):
     failure = start("rank_1_crashes", hosted("host-a slots=1\nhost-b slots=1\n"))

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 
 import pytest
+from torch.distributed import DistError, TCPStore
 
 from launch.rank_processes import wait_for
 from pretrain.errors import LaunchError, RecipeError
@@ -12,7 +13,7 @@ from pretrain.launch.nodes import launcher_member
 from pretrain.launch.nodes import rendezvous as module
 from pretrain.launch.nodes.launcher_member import LauncherMember
 from pretrain.launch.nodes.nodes import Nodes
-from pretrain.launch.nodes.rendezvous import Rendezvous
+from pretrain.launch.nodes.rendezvous import RUN, Rendezvous, is_of_run
 from pretrain.launch.processes.failure import USER_ERROR, Failure
 from pretrain.launch.start import start_node_of_hostfile
 from pretrain.launch.world import LOCALHOST, free_port
@@ -101,6 +102,44 @@ def test_a_host_that_sends_no_word_is_a_failure_that_names_it(port, monkeypatch)
         )
         assert launcher.failure.exit_code == USER_ERROR
     assert node.poll() is None
+
+
+def test_hosts_that_are_late_are_named_before_the_run_ends(port, monkeypatch, capsys):
+    monkeypatch.setattr(launcher_member, "_NOTICE_AFTER", 0.0)
+    nodes = [Rendezvous(Nodes(count=2, rendezvous=f"{LOCALHOST}:{port}", rank=0, run="7f"))]
+    came, said = [], []
+    member = LauncherMember((LOCALHOST, port), ["host-a", "host-b"], "7f", all_came=lambda: came.append(1))
+    with running(member) as launcher:
+        wait_for(lambda: said.append(capsys.readouterr().err) or any(said), "the notice")
+        assert "".join(said) == "--hostfile: no word of host-b in 0 s; the run ends after 300 s without.\n"
+        assert not came
+        nodes.append(Rendezvous(Nodes(count=2, rendezvous=f"{LOCALHOST}:{port}", rank=1, run="7f")))
+        wait_for(lambda: came, "the launcher to notice")
+    assert came == [1]
+    assert launcher.failure is None
+
+
+def test_a_broken_connection_of_the_launcher_is_made_again(node, port):
+    class Disconnected(LauncherMember):
+        breaks = 1
+
+        def _exchange(self, store):
+            if self.breaks:
+                self.breaks -= 1
+                raise DistError("Connection reset by peer")
+            super()._exchange(store)
+
+    with running(Disconnected((LOCALHOST, port), ["host-a"], "7f")) as launcher:
+        node.leave(0)
+        wait_for(lambda: launcher.exit_codes, "the exit code")
+    assert launcher.failure is None
+
+
+def test_only_the_serving_node_says_whose_rendezvous_it_is(port):
+    store = TCPStore(LOCALHOST, port, is_master=True, timeout=timedelta(seconds=0.1), wait_for_workers=False)
+    with pytest.raises(DistError):
+        is_of_run(store, "80")
+    assert not store.check([RUN])
 
 
 @pytest.mark.parametrize("run", ["80", ""], ids=["of another hostfile", "by hand"])

@@ -7,6 +7,7 @@ import subprocess
 import pytest
 
 from pretrain.errors import LaunchError
+from pretrain.launch.nodes import variables_file as module
 from pretrain.launch.nodes.variables_file import variables_file, with_variables
 
 
@@ -24,11 +25,62 @@ def test_a_command_gets_the_variables_as_they_are_and_others_cannot_read_them(tm
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_host_that_does_not_see_the_folder_says_so_and_executes_nothing(tmp_path):
+def test_a_host_that_does_not_see_the_folder_says_so_and_executes_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "_APPEARANCE_TIMEOUT", 0)
     done = call(tmp_path / "absent", "echo", "executed")
     assert (done.returncode, done.stdout) == (2, "")
     host = os.uname().nodename
-    assert done.stderr == f"{host} cannot read {tmp_path}/absent: all hosts must see the folder of the run.\n"
+    assert done.stderr == f"{host}: {tmp_path}/absent is not there: all hosts must see the folder of the run.\n"
+
+
+def test_a_host_waits_for_a_file_that_its_file_system_does_not_show_yet(tmp_path):
+    late = tmp_path / "late"
+    node = subprocess.Popen(with_variables(late, ["printenv", "SECRET"]), stdout=subprocess.PIPE, text=True)
+    (tmp_path / "new").write_text("export SECRET=1\n")
+    (tmp_path / "new").rename(late)
+    assert node.communicate(timeout=60)[0] == "1\n"
+
+
+def test_a_file_of_another_user_is_not_executed(tmp_path):
+    """Another user of the folder could have put it there; or the hostfile logs in as somebody else."""
+    with variables_file(tmp_path, {"SECRET": "1"}) as path:
+        command = with_variables(path, ["echo", "executed"])
+        if os.geteuid() == 0:
+            os.chown(path, 65534, 65534)
+            words = "is not owned by"
+        else:
+            path.chmod(0)
+            words = "cannot read"
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert words in done.stderr
+    assert done.stderr.endswith(": log in there as the user who starts the run.\n")
+
+
+def test_where_the_file_system_gives_files_to_nobody_a_command_gets_the_variables(tmp_path, monkeypatch):
+    with variables_file(tmp_path, {"SECRET": "1"}) as path:
+        monkeypatch.setattr(os, "geteuid", lambda: 4242)
+        assert "-O" not in with_variables(path, [])[2]
+
+
+def test_a_full_disk_is_an_error_and_leaves_no_file(tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(module.shlex, "quote", full)  # is called while the file is written
+    with pytest.raises(LaunchError, match=r"cannot be written: No space left on device\.\n.*--run-dir"):
+        variables_file(tmp_path, {"SECRET": "1"}).__enter__()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_cannot_be_removed_does_not_hide_how_the_run_ended(tmp_path):
+    def ended():
+        with variables_file(tmp_path, {}) as path:
+            path.unlink()
+            path.mkdir()
+            return "the failure of rank 1"
+
+    assert ended() == "the failure of rank 1"
 
 
 def test_a_folder_that_cannot_be_written_is_an_error(tmp_path):

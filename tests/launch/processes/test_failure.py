@@ -42,6 +42,12 @@ def test_a_failure_is_read_back_from_its_file(tmp_path):
     assert Failure.read(tmp_path / "3.json") is None
 
 
+def test_the_folder_of_a_launcher_that_has_ended_is_not_made_again(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        caught(ValueError("x")).write(tmp_path / "gone" / "2.json")
+    assert not (tmp_path / "gone").exists()
+
+
 @pytest.mark.parametrize(
     "error",
     [

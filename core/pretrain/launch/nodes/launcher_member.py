@@ -26,13 +26,17 @@ from pretrain.launch.nodes.rendezvous import (
     is_of_run,
     taken_key,
 )
-from pretrain.launch.processes.failure import USER_ERROR, Failure
+from pretrain.launch.processes.failure import CRASH, USER_ERROR, Failure
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 _PERIOD = 0.25
 _TIMEOUT = timedelta(seconds=30)
+_NOTICE_AFTER = 60.0
+"""Seconds after which hosts that have sent no word are named."""
+_REJOIN_TIMEOUT = 15.0
+"""Seconds that a broken connection gets: the node that serves the rendezvous may still be there."""
 _NAMES = 8
 """Hosts that an error names at most."""
 
@@ -46,8 +50,17 @@ class LauncherMember(threading.Thread):
         exit_codes: of all nodes, once all have ended; None before.
     """
 
-    def __init__(self, endpoint: tuple[str, int], hosts: Sequence[str], run: str) -> None:
-        """Describe the rendezvous of a node on each of `hosts`; `start` joins it as soon as it is there."""
+    def __init__(
+        self, endpoint: tuple[str, int], hosts: Sequence[str], run: str, all_came: Callable[[], object] = lambda: None
+    ) -> None:
+        """Describe the rendezvous of a node on each of `hosts`; `start` joins it as soon as it is there.
+
+        Args:
+            endpoint: host and port of the rendezvous.
+            hosts: names, in the order of the nodes.
+            run: identity of the run.
+            all_came: called once, by this thread, when every node has joined.
+        """
         super().__init__(daemon=True, name="rendezvous")
         self.joined = False
         self.failure: Failure | None = None
@@ -56,6 +69,10 @@ class LauncherMember(threading.Thread):
         self._address = ":".join(map(str, endpoint))
         self._hosts = hosts
         self._run = run
+        self._all_came = all_came
+        self._await_nodes = True
+        self._arrival = self._notice = math.inf
+        self._taken_keys = [taken_key(node) for node in range(len(hosts))]
         self._ended_keys = [ended_key(node) for node in range(len(hosts))]
         self._request = ""
         self._request_sent = ""
@@ -72,28 +89,49 @@ class LauncherMember(threading.Thread):
     def run(self) -> None:
         """Join, exchange requests for reports, and leave."""
         store = self._join()
-        if store is None:
-            return
-        try:
-            self._watch(store)
-            self._exchange(store)
-            store.add(GONE, 1)
-        except DistError:
-            if self.exit_codes is None and not self._closed.is_set():
-                self.failure = self.failure or self._loss()
+        self._notice = time.monotonic() + _NOTICE_AFTER
+        self._arrival = time.monotonic() + ARRIVAL_TIMEOUT.total_seconds()
+        while store is not None:
+            try:
+                self._watch(store)
+                self._exchange(store)
+                store.add(GONE, 1)
+                store = None
+            except DistError:
+                if self.exit_codes is not None:
+                    return
+                self._request_sent = ""
+                store = self._join(_REJOIN_TIMEOUT)
+                if store is None and not self._closed.is_set():
+                    self.failure = self.failure or self._loss()
 
     def _watch(self, store: TCPStore) -> None:
         """Exchange requests for reports until all nodes have ended."""
-        arrival = time.monotonic() + ARRIVAL_TIMEOUT.total_seconds()
         while self.exit_codes is None and not self._closed.is_set():
             self._exchange(store)
-            if time.monotonic() > arrival:
-                arrival = math.inf
-                self.failure = self.failure or self._absence(store)
+            if self._await_nodes:
+                self._look_for_nodes(store)
             self._closed.wait(_PERIOD)
 
-    def _join(self) -> TCPStore | None:
-        while not self._closed.is_set():
+    def _look_for_nodes(self, store: TCPStore) -> None:
+        """Notice that all nodes have come; name those that have not after a while, and fail after the timeout."""
+        if store.check(self._taken_keys):
+            self._await_nodes = False
+            self._all_came()
+        elif time.monotonic() > self._arrival and (absent := self._absent(store)):
+            self._await_nodes = False
+            self.failure = self.failure or self._absence(absent)
+        elif time.monotonic() > self._notice and (absent := self._absent(store)):
+            self._notice = math.inf
+            sys.stderr.write(
+                f"--hostfile: no word of {absent} in {_NOTICE_AFTER:g} s; "
+                f"the run ends after {ARRIVAL_TIMEOUT.seconds} s without.\n"
+            )
+
+    def _join(self, seconds: float = math.inf) -> TCPStore | None:
+        """Return the rendezvous; None if it is another run's, or cannot be reached in time, or `close` was called."""
+        deadline = time.monotonic() + seconds
+        while not self._closed.is_set() and time.monotonic() < deadline:
             # A connection of our own first: the store's waits for its timeout, whatever happens meanwhile.
             with suppress(OSError, DistError):
                 socket.create_connection(self._endpoint, timeout=5).close()
@@ -107,14 +145,15 @@ class LauncherMember(threading.Thread):
             self._closed.wait(_PERIOD)
         return None
 
-    def _absence(self, store: TCPStore) -> Failure | None:
-        """Return the failure that some nodes have not come; None if all have."""
-        absent = [host for node, host in enumerate(self._hosts) if not store.check([taken_key(node)])]
-        if not absent:
-            return None
+    def _absent(self, store: TCPStore) -> str:
+        """Return the names of the hosts that have not come, or of the first few."""
+        absent = [host for host, key in zip(self._hosts, self._taken_keys, strict=True) if not store.check([key])]
         more = f" and {len(absent) - _NAMES} more" if len(absent) > _NAMES else ""
+        return ", ".join(absent[:_NAMES]) + more
+
+    def _absence(self, absent: str) -> Failure:
         text = (
-            f"--hostfile: no word of {', '.join(absent[:_NAMES])}{more} within {ARRIVAL_TIMEOUT.seconds} s.\n"
+            f"--hostfile: no word of {absent} within {ARRIVAL_TIMEOUT.seconds} s.\n"
             "The output above may say why. Check that the launcher program reaches each of them and starts "
             f"{sys.executable} there, and that they reach {self._address}."
         )
@@ -122,15 +161,17 @@ class LauncherMember(threading.Thread):
 
     def _loss(self) -> Failure:
         text = (
-            f"--hostfile: {self._hosts[0]}, which serves the rendezvous {self._address}, left it before the others.\n"
-            "The node there was killed, or the host is down: look at the output above, and at the host."
+            f"--hostfile: {self._hosts[0]}, which serves the rendezvous {self._address}, cannot be reached any more.\n"
+            "The node there was killed, the host is down, or the network between is: look at the output above, and at "
+            "the host."
         )
-        return _user_error(text)
+        return Failure(rank=0, when=time.time(), exit_code=CRASH, text=text, of_launcher=True)
 
     def _exchange(self, store: TCPStore) -> None:
-        if self._request != self._request_sent:
-            self._request_sent = self._request
-            store.set(STOP, self._request_sent)
+        request = self._request
+        if request != self._request_sent:
+            store.set(STOP, request)
+            self._request_sent = request
         ended = store.check(self._ended_keys)
         if store.check([FAILURE]):
             self.failure = self.failure or Failure(**json.loads(store.get(FAILURE)))

@@ -8,7 +8,7 @@ import subprocess
 from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
-from pretrain.launch.processes.failure import USER_ERROR, Failure
+from pretrain.launch.processes.failure import CRASH, USER_ERROR, Failure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -101,4 +101,5 @@ class RemoteNodes:
             f"{self._command[0]} ended with exit code {code} {'after' if codes else 'before'} the training was over.\n"
             "The output above says why: a host that cannot be reached, or a node that was killed."
         )
-        return [Failure(rank=0, when=0.0, exit_code=USER_ERROR, text=text)]
+        exit_code = CRASH if self._member.joined else USER_ERROR  # a host that was lost may be there next time
+        return [Failure(rank=0, when=0.0, exit_code=exit_code, text=text, of_launcher=True)]

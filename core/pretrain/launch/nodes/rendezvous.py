@@ -26,8 +26,9 @@ RUN, LAUNCHER, STOP, FAILURE, READ, GONE = "run", "launcher", "stop", "failure",
 """Keys of the store: the run's identity; the launcher of a hostfile has joined; its stop request; the first failure;
 the launcher has read it; how many have left."""
 
-ARRIVAL_TIMEOUT = timedelta(minutes=2)
-"""How long the nodes of a hostfile, which are started together, wait for each other's first word."""
+ARRIVAL_TIMEOUT = timedelta(minutes=5)
+"""How long the nodes of a hostfile, which are started together, wait for each other's first word; the first import of
+torch from a network file system may take minutes."""
 _TIMEOUT = timedelta(minutes=15)
 _LAUNCHER_TIMEOUT = timedelta(minutes=1)
 _PERIOD = 0.2
@@ -54,10 +55,13 @@ class Rendezvous:
         self._signals_passed_on = 0
         try:
             self._store = self._open(port, ARRIVAL_TIMEOUT if nodes.of_hostfile else _TIMEOUT)
+            if self._serves:
+                self._store.set(RUN, _identity(nodes.run))
+            of_run = is_of_run(self._store, nodes.run)
         except DistError as exc:
             msg = f"--rdzv {nodes.rendezvous}: no rendezvous with the other nodes ({str(exc).splitlines()[0]})."
             raise LaunchError(msg) from exc
-        if not is_of_run(self._store, nodes.run):
+        if not of_run:
             raise LaunchError(another_run(str(nodes.rendezvous)))
         self._rank = nodes.rank if nodes.rank is not None else 0 if self._serves else self._store.add("arrived", 1)
         if self._rank >= nodes.count or self._store.add(taken_key(self._rank), 1) > 1:
@@ -192,9 +196,12 @@ class Rendezvous:
 
 
 def is_of_run(store: TCPStore, run: str) -> bool:
-    """Say whether the store is that of the run, which the first to ask decides; nodes started by hand have run ""."""
-    own = run or "by hand"
-    return bool(store.compare_set(RUN, "", own).decode() == own)
+    """Say whether the store is that of the run, for which the serving node must have said which it is.
+
+    Raises:
+        DistError: it did not within the store's timeout.
+    """
+    return bool(store.get(RUN).decode() == _identity(run))
 
 
 def another_run(endpoint: str) -> str:
@@ -213,6 +220,11 @@ def taken_key(node: int) -> str:
 def ended_key(node: int) -> str:
     """Return the key of a node's exit code."""
     return f"ended/{node}"
+
+
+def _identity(run: str) -> str:
+    """Return the run's identity in the store; nodes started by hand have run ""."""
+    return run or "by hand"
 
 
 def _is_here(host: str) -> bool:

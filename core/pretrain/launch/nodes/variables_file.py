@@ -10,7 +10,7 @@ import os
 import re
 import shlex
 import tempfile
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,10 +19,19 @@ from pretrain.errors import LaunchError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-_SET_AND_EXECUTE = (
-    '[ -r "$0" ] || { echo "$(uname -n) cannot read $0: all hosts must see the folder of the run." >&2; exit 2; }; '
-    '. "$0"; exec "$@"'
-)
+_APPEARANCE_TIMEOUT = 60
+"""Seconds that a network file system gets to show the file on another host."""
+_OPEN = """\
+fail() { echo "$(uname -n): $1" >&2; exit 2; }
+(n=SECONDS; until [ -e "$0" ] || [ $n -le 0 ]; do n=$((n - 1)); sleep 1; done)
+[ -e "$0" ] || fail "$0 is not there: all hosts must see the folder of the run."
+[ -r "$0" ] || fail "$(id -un) cannot read $0: log in there as the user who starts the run."
+exec 3<"$0"
+"""
+_REQUIRE_OWNER = """\
+[ -O /dev/fd/3 ] || fail "$0 is not owned by $(id -un): log in there as the user who starts the run."
+"""
+_SET_AND_EXECUTE = '. /dev/fd/3; exec 3<&-; exec "$@"'
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 """Names that a shell can set."""
 
@@ -32,26 +41,44 @@ def variables_file(folder: Path, variables: Mapping[str, str]) -> Iterator[Path]
     """Write a shell script that exports the variables, for its owner alone; remove it when the block ends.
 
     Raises:
-        LaunchError: the folder cannot be written.
+        LaunchError: the folder cannot be written, or is full.
     """
     try:
-        descriptor, name = tempfile.mkstemp(prefix=".variables-", dir=folder.absolute())
+        path = _write(folder.absolute(), variables)
     except OSError as error:
         msg = (
             f"{folder} cannot be written: {error.strerror}.\nThe hosts read their variables there; pass --run-dir DIR."
         )
         raise LaunchError(msg) from error
-    path = Path(name)
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape") as stream:
-            stream.writelines(
-                f"export {name}={shlex.quote(value)}\n" for name, value in variables.items() if _NAME.fullmatch(name)
-            )
         yield path
     finally:
+        remove(path)
+
+
+def remove(path: Path) -> None:
+    """Remove the file, if it is still there; a file system that fails now must not hide how the run ended."""
+    with suppress(OSError):
         path.unlink(missing_ok=True)
 
 
 def with_variables(path: Path, command: list[str]) -> list[str]:
     """Return the command with the variables of the file; a shell sets them, since some count when Python starts."""
-    return ["sh", "-c", _SET_AND_EXECUTE, str(path), *command]
+    # On some network file systems root's files belong to nobody, on this host too.
+    owned = not path.exists() or path.stat().st_uid == os.geteuid()
+    check = _REQUIRE_OWNER if owned else ""
+    script = _OPEN.replace("SECONDS", str(_APPEARANCE_TIMEOUT)) + check + _SET_AND_EXECUTE
+    return ["sh", "-c", "; ".join(script.splitlines()), str(path), *command]
+
+
+def _write(folder: Path, variables: Mapping[str, str]) -> Path:
+    descriptor, path = tempfile.mkstemp(prefix=".variables-", dir=folder)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape") as stream:
+            stream.writelines(
+                f"export {name}={shlex.quote(value)}\n" for name, value in variables.items() if _NAME.fullmatch(name)
+            )
+    except OSError:
+        remove(Path(path))
+        raise
+    return Path(path)

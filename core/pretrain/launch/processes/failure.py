@@ -39,6 +39,7 @@ class Failure:
         text: what to show.
         lost_peer: the rank lost its connection to another one, which is a consequence rather than the cause.
         interrupted: Ctrl-C or SIGTERM ended the rank.
+        of_launcher: a host or the launcher program failed, and the text names it; `rank` has no meaning.
     """
 
     rank: int
@@ -47,6 +48,7 @@ class Failure:
     text: str
     lost_peer: bool = False
     interrupted: bool = False
+    of_launcher: bool = False
 
     @classmethod
     def of(cls, error: BaseException, rank: int, *, with_traceback: bool) -> Failure:
@@ -83,8 +85,12 @@ class Failure:
         return self.exit_code == USER_ERROR
 
     def write(self, path: Path) -> None:
-        """Write the failure for the parent process, completely or not at all."""
-        with replacing(path, error=None, durable=False) as stream:
+        """Write the failure for the parent process, completely or not at all.
+
+        Raises:
+            OSError: the disk is full, or the parent has ended and removed the folder.
+        """
+        with replacing(path, error=None, durable=False, make_folders=False) as stream:
             stream.write(json.dumps(dataclasses.asdict(self)).encode())
 
     @classmethod
@@ -93,6 +99,8 @@ class Failure:
         return cls(**json.loads(path.read_text())) if path.exists() else None
 
     def __str__(self) -> str:
+        if self.of_launcher:
+            return self.text
         if self.expected:
             return self.text if self.rank == 0 else f"rank {self.rank}: {self.text}"
         return f"rank {self.rank} failed:\n{self.text}"
