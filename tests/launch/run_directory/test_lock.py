@@ -63,10 +63,11 @@ def test_a_locked_folder_is_refused_with_its_holder(holder, tmp_path):
 
 def test_the_lock_is_released_at_the_end_of_the_run(holder, tmp_path):
     holder.communicate("")
-    assert (tmp_path / FILE).read_text() == ""
+    assert record(tmp_path)["released"]
+    assert lock.holder(tmp_path) == (record(tmp_path)["host"], holder.pid)
     with held(tmp_path, never):
         assert record(tmp_path)["process"] == os.getpid()
-    assert (tmp_path / FILE).read_text() == ""
+    assert lock.holder(tmp_path) == (record(tmp_path)["host"], os.getpid())
 
 
 def test_the_lock_of_a_killed_run_is_released_at_once(holder, tmp_path):

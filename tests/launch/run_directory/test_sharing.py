@@ -27,24 +27,26 @@ def join(tmp_path, monkeypatch):
         yield lambda: prepare_together(None, None, SECOND_NODE, lock, resume=False, auto=False)
 
 
-def hold(run_dir, host, process):
-    run_dir.mkdir()
-    (run_dir / ".lock").write_text(json.dumps({"host": host, "process": process, "beat": 3}))
+def hold(run_dir, host, process, **more):
+    run_dir.mkdir(exist_ok=True)
+    (run_dir / ".lock").write_text(json.dumps({"host": host, "process": process, "beat": 3, **more}))
 
 
 def test_a_node_that_sees_the_directory_of_rank_0_goes_on(join, tmp_path):
     hold(tmp_path / "run", *FIRST)
     assert join() == Prepared(tmp_path / "run", resume=False)
-    (tmp_path / "run/.lock").write_text("")  # rank 0 has trained already
+    hold(tmp_path / "run", *FIRST, released=True)  # rank 0 has trained already
     assert join() == Prepared(tmp_path / "run", resume=False)
 
 
-@pytest.mark.parametrize("here", ["no directory", "an empty one", "one of another run"])
+@pytest.mark.parametrize("here", ["no directory", "an empty one", "one of another run", "what another run has left"])
 def test_a_node_that_does_not_see_it_is_named_with_the_directory(join, tmp_path, here):
     if here == "an empty one":
         (tmp_path / "run").mkdir()
     if here == "one of another run":
         hold(tmp_path / "run", "host-b", 4242)
+    if here == "what another run has left":
+        hold(tmp_path / "run", "host-a", 4241, released=True)
     with pytest.raises(RunError) as raised:
         join()
     first, second = str(raised.value).splitlines()

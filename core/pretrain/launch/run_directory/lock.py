@@ -67,8 +67,7 @@ def held(folder: Path, notify: Callable[[str], object] = click.echo, *, just_mad
         finally:
             end.set()
             beating.join()
-            with suppress(OSError):
-                os.ftruncate(descriptor, 0)  # no other process needs the heartbeat
+            _release(descriptor, record)
     finally:
         os.close(descriptor)
         if is_new and os.listdir(folder) == [FILE]:  # noqa: PTH208  nothing came of the run: leave nothing behind
@@ -78,8 +77,11 @@ def held(folder: Path, notify: Callable[[str], object] = click.echo, *, just_mad
 
 
 def holder(folder: Path) -> tuple[str, int] | None:
-    """Return host and process id of the folder's holder, None without one. Not to be called by the holder."""
-    record = _read(folder)
+    """Return host and process id of the folder's holder, or of its last one if that has released it.
+
+    None if there never was one. Not to be called by the holder.
+    """
+    record = _content(folder)
     return (record["host"], record["process"]) if record else None
 
 
@@ -154,8 +156,23 @@ def _write(descriptor: int, record: dict[str, Any]) -> None:
     os.fsync(descriptor)
 
 
+def _release(descriptor: int, record: dict[str, Any]) -> None:
+    """Write that no other process needs to wait for a heartbeat; nodes that start late still see whose folder it is."""
+    try:
+        _write(descriptor, {**record, "released": True})
+    except OSError:  # a full disk
+        with suppress(OSError):
+            os.ftruncate(descriptor, 0)
+
+
 def _read(folder: Path) -> dict[str, Any]:
-    """Return the holder's description, empty without a holder; the file is opened again, so that NFS reads it again.
+    """Return the holder's description, empty without a holder."""
+    record = _content(folder)
+    return {} if record.get("released") else record
+
+
+def _content(folder: Path) -> dict[str, Any]:
+    """Return what is in the file, empty without any; it is opened again, so that NFS reads it again.
 
     Not to be called by the holder: a POSIX lock ends when its process closes any descriptor of the file.
     """

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from pretrain.errors import RunError
-from pretrain.launch.run_directory.lock import FILE, holder
+from pretrain.launch.run_directory.lock import holder
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,5 +44,5 @@ def require_shared(run_dir: Path, first: tuple[str, int]) -> None:
 
 
 def _is_held_by(run_dir: Path, first: tuple[str, int]) -> bool:
-    """Say whether rank 0 holds the directory; true also of one that it has just released."""
-    return (run_dir / FILE).exists() and holder(run_dir) in {first, None}
+    """Say whether rank 0 holds the directory, or was the last to hold it."""
+    return holder(run_dir) == first
