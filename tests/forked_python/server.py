@@ -24,6 +24,7 @@ from forked_python import client
 _PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of sys/prctl.h
 _STREAMS = 3
 _execv = os.execv
+_searched: list[str] = []
 MODULES = (
     "pretrain.cpu.plugin",
     "pretrain.engine.build",
@@ -145,7 +146,7 @@ def run(job: client.Job) -> None:
     os.execv = _exec  # type: ignore[assignment]
     first = {"module": str(Path.cwd()), "code": "", "script": str(Path(job.what).resolve().parent)}[job.kind]
     paths = [path for path in job.environment.get("PYTHONPATH", "").split(os.pathsep) if path]
-    sys.path[:] = ([] if job.safe_path else [first]) + paths + sys.path
+    sys.path[:] = ([] if job.safe_path else [first]) + paths + _searched
     _customize()
     sys.argv[:] = [{"module": "-m", "code": "-c", "script": job.what}[job.kind], *job.arguments]
     main = types.ModuleType("__main__")
@@ -166,7 +167,7 @@ if __name__ == "__main__":
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         load()
-    del sys.path[:2]  # the folder that is current, and PYTHONPATH
+    _searched = sys.path[2:]  # without the folder that is current, and PYTHONPATH
     gc.collect()
     gc.freeze()
     run(serve(_connection))

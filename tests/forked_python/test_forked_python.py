@@ -58,6 +58,32 @@ def test_it_sees_what_the_interpreter_would_give_it(program, command, start_new_
     assert forked == started
 
 
+@pytest.mark.parametrize("options", [[], ["-P"]], ids=["", "-P"])
+def test_it_goes_on_as_the_program_that_replaces_it(program, options):
+    then = [sys.executable, *options, "-m", "program", "a"]
+    code = f"import os; os.environ['ADDED'] = '1'; os.execv({sys.executable!r}, {then!r})"
+    given = {"env": {"LC_ALL": "C.UTF-8", "PYTHONPATH": str(program)}, "cwd": program, "stdout": subprocess.PIPE}
+    forked, started = (
+        json.loads(popen([sys.executable, "-c", code], **given).communicate()[0])
+        for popen in (client.Popen, subprocess.Popen)
+    )
+    assert forked == started
+
+
+def test_a_script_that_names_this_interpreter_is_forked_and_found_on_the_path(program):
+    (program / "tool").write_text(f"#!{sys.executable}\nimport sys\nprint(sys.argv, 'torch' in sys.modules)\n")
+    (program / "tool").chmod(0o755)
+    process = client.Popen(["tool", "a"], env={"PATH": str(program)}, stdout=subprocess.PIPE, text=True)
+    assert process.communicate()[0] == f"{[str(program / 'tool'), 'a']} True\n"
+
+
+def test_sitecustomize_is_imported_again(program):
+    (program / "sitecustomize.py").write_text("import builtins\nbuiltins.customized = 'yes'\n")
+    command = [sys.executable, "-c", "import builtins; print(builtins.customized)"]
+    process = client.Popen(command, env={"PYTHONPATH": str(program)}, stdout=subprocess.PIPE, text=True)
+    assert process.communicate()[0] == "yes\n"
+
+
 @pytest.mark.parametrize("how", ENDS)
 def test_it_ends_as_one_that_is_started(how, monkeypatch):
     command = [sys.executable, "-c", ENDS[how]]

@@ -1,11 +1,15 @@
 """Without a GPU the Triton kernels run in Triton's interpreter, on CPU tensors."""
 
 import os
+import sys
 
 import pytest
 import torch
 
 if not torch.cuda.is_available():
+    if "triton" in sys.modules and os.environ.get("TRITON_INTERPRET") != "1":
+        message = "Triton was imported before its interpreter was chosen, by the conftest.py of a folder named earlier."
+        raise pytest.UsageError(f"{message}\nName backends/cuda/tests first, or alone.")
     os.environ["TRITON_INTERPRET"] = "1"  # before a kernel's module is imported
 
 # Triton is imported here, whole: an import that fails in the midst of a test (a process may hold no more files) would

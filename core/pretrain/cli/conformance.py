@@ -20,7 +20,8 @@ def command(backend: str, expression: str, kernels_only: bool, verbose: bool) ->
     """Compare every kernel of a backend with the float64 reference, test its device, and train on it.
 
     The trainings are a few iterations on one device and on two, and resume from each other's checkpoints on the cpu.
-    What each kernel takes, and why it declines the rest, is listed at the end. The exit code is 0 where nothing failed.
+    What each kernel takes, and why it declines the rest, is listed at the end. The exit code is 0 where nothing
+    failed, 1 where something did, and 5 where no test was chosen.
     """
     if find_spec("pytest") is None:
         msg = "the conformance kit needs pytest.\nInstall it: pip install 'pretrain[testing]'"

@@ -60,7 +60,8 @@ class Stopping:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        # The other rank's node, or Slurm, reached it first; ours must not end a rank that has saved and is leaving.
+        # The other rank's node, or Slurm, reached it first; ours must not end a rank that has saved and is leaving. A
+        # handler of Python's would be gone while the interpreter ends; a rank that hangs there is killed by its parent.
         is_awaited = REASONS[self._agreed] in {number.name for number in _SIGNALS} and not self._signal
         for number, handler in self._handlers.items():
             signal.signal(number, signal.SIG_IGN if is_awaited else handler)
@@ -78,9 +79,10 @@ class Stopping:
 
     def settle(self) -> None:
         """Wait for the pending vote, before the groups are destroyed."""
-        if self._pending is not None:
+        if self._pending is not None and self._vote is not None:
             self._pending.wait()
             self._pending = None
+            self._agreed = int(self._vote.item())
 
     def _own_vote(self) -> int:
         if self._signal:

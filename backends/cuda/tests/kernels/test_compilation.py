@@ -39,9 +39,7 @@ def compiled(tmp_path_factory):
     return compiled
 
 
-@pytest.mark.parametrize(
-    "capability", [80, pytest.param(90, marks=pytest.mark.full)]
-)  # test_registers.py compiles for 90
+@pytest.mark.parametrize("capability", [80, pytest.param(90, marks=pytest.mark.full)])
 @pytest.mark.parametrize("operation", CALLS)
 def test_kernels_compile(compiled, operation, capability):
     shared = compiled(capability)[operation]

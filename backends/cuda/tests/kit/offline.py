@@ -49,12 +49,15 @@ def compile_operation(capability: int, operation: str) -> dict[str, int]:
         return kernel
 
     JITFunction.run = compile_only
-    for name, request, call in CALLS[operation]():
-        answers = import_module(f"pretrain_cuda.{operation}").answers(request)
-        answers = answers if isinstance(answers, list) else [answers]
-        (offer,) = [answer for answer in answers if answer.name == name]
-        output = call(offer.build({}))
-        output.backward(torch.zeros_like(output))
+    try:
+        for name, request, call in CALLS[operation]():
+            answers = import_module(f"pretrain_cuda.{operation}").answers(request)
+            answers = answers if isinstance(answers, list) else [answers]
+            (offer,) = [answer for answer in answers if answer.name == name]
+            output = call(offer.build({}))
+            output.backward(torch.zeros_like(output))
+    finally:
+        JITFunction.run = run
     return compiled
 
 

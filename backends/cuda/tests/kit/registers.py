@@ -67,7 +67,7 @@ def source_hash() -> str:
         for node in ast.walk(tree):
             if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef):
                 node.body = [part for part in node.body if not _is_text(part)]
-        digest.update(ast.dump(tree).encode())
+        digest.update(ast.unparse(tree).encode())
     return digest.hexdigest()
 
 

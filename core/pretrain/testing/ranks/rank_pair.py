@@ -60,8 +60,8 @@ class RankPair:
 
 @lru_cache
 def _run(name: str) -> RankPair:
-    load_subject(name)  # a plugin that cannot be imported is named before processes are started
-    context = torch.multiprocessing.get_context("spawn")
+    subject = load_subject(name)  # a plugin that cannot be imported is named before processes are started
+    context = torch.multiprocessing.get_context(_start_method(subject))
     with tempfile.TemporaryDirectory(prefix="pretrain-conformance-") as folder:
         processes = [context.Process(target=main, args=(name, rank, RANKS, folder)) for rank in range(RANKS)]
         previous = os.environ.get("OMP_NUM_THREADS")
@@ -78,6 +78,15 @@ def _run(name: str) -> RankPair:
         results = [Path(folder, f"{rank}.json") for rank in range(RANKS)]
         failures = [json.loads(path.read_text()) if path.exists() else {} for path in results]
     return RankPair(tuple(failures), end)
+
+
+def _start_method(subject: Subject) -> str:
+    """Return how ranks start: anew, or on the CPU forked from one process that has imported torch."""
+    methods = torch.multiprocessing.get_all_start_methods()
+    if subject.plugins.backend.device_type != "cpu" or "forkserver" not in methods:
+        return "spawn"
+    torch.multiprocessing.get_context("forkserver").set_forkserver_preload(["pretrain.testing.ranks.pair_program"])
+    return "forkserver"
 
 
 def _join(processes: Sequence[BaseProcess]) -> str:
