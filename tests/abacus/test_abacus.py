@@ -51,7 +51,7 @@ TRAININGS = {
     "test_two_pipeline_stages",
     "test_two_ranks_of_zero_3",
 }
-"""Each starts processes that import torch anew: on every commit one of them."""
+"""Each starts processes that import torch again: on every commit one of them."""
 
 
 @pytest.mark.parametrize(

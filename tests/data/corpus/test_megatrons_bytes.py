@@ -2,7 +2,7 @@
 
 How the checksums were obtained: `megatrons` below does with each line what tools/preprocess_data.py of Megatron-LM does
 with `--append-eod`: json.loads, the tokenizers library's own GPT-2 and its own reading of a tokenizer.json, and
-megatron-core 0.16.1's own IndexedDatasetBuilder. The slow test obtains them anew; nothing of this project is in it.
+megatron-core 0.16.1's own IndexedDatasetBuilder. The slow test obtains them again; nothing of this project is in it.
 """
 
 import gzip

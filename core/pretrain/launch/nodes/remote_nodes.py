@@ -36,7 +36,7 @@ class RemoteNodes:
         self._stop_signal = 0
 
     def __enter__(self) -> Self:
-        self._member.start()  # first: were it to fail after the program has started, nobody would end that
+        self._member.start()  # first: a failure here must not leave a program behind
         try:
             # A session of its own: Ctrl-C reaches this process only, which has the nodes save and leave.
             self._program = subprocess.Popen(

@@ -27,8 +27,8 @@ RUN, LAUNCHER, STOP, FAILURE, READ, GONE = "run", "launcher", "stop", "failure",
 the launcher has read it; how many have left."""
 
 ARRIVAL_TIMEOUT = timedelta(minutes=5)
-"""How long the nodes of a hostfile, which are started together, wait for each other's first word; the first import of
-torch from a network file system may take minutes."""
+"""Timeout of the rendezvous for the nodes of a hostfile, which are started together; the first import of torch from a
+network file system may take minutes."""
 _TIMEOUT = timedelta(minutes=15)
 _LAUNCHER_TIMEOUT = timedelta(minutes=1)
 _PERIOD = 0.2
