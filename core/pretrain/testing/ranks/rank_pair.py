@@ -19,6 +19,7 @@ from pretrain.testing.subject import load_subject
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from multiprocessing.context import ForkServerContext, SpawnContext
     from multiprocessing.process import BaseProcess
 
     from pretrain.testing.subject import Kernel, Subject
@@ -61,7 +62,7 @@ class RankPair:
 @lru_cache
 def _run(name: str) -> RankPair:
     subject = load_subject(name)  # a plugin that cannot be imported is named before processes are started
-    context = torch.multiprocessing.get_context(_start_method(subject))
+    context = _context(subject)
     with tempfile.TemporaryDirectory(prefix="pretrain-conformance-") as folder:
         processes = [context.Process(target=main, args=(name, rank, RANKS, folder)) for rank in range(RANKS)]
         previous = os.environ.get("OMP_NUM_THREADS")
@@ -80,13 +81,14 @@ def _run(name: str) -> RankPair:
     return RankPair(tuple(failures), end)
 
 
-def _start_method(subject: Subject) -> str:
-    """Return how ranks start: anew, or on the CPU forked from one process that has imported torch."""
+def _context(subject: Subject) -> SpawnContext | ForkServerContext:
+    """Return the context that starts ranks: on a CPU they are forked from one process that has imported torch."""
     methods = torch.multiprocessing.get_all_start_methods()
     if subject.plugins.backend.device_type != "cpu" or "forkserver" not in methods:
-        return "spawn"
-    torch.multiprocessing.get_context("forkserver").set_forkserver_preload(["pretrain.testing.ranks.pair_program"])
-    return "forkserver"
+        return torch.multiprocessing.get_context("spawn")
+    context = torch.multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["pretrain.testing.ranks.pair_program"])
+    return context
 
 
 def _join(processes: Sequence[BaseProcess]) -> str:
