@@ -70,15 +70,13 @@ class Stopping:
         """Return why all ranks stop now, or an empty string; every rank calls it after every iteration."""
         if self._group is None:
             return REASONS[self._own_vote()]
-        if self._pending is not None and self._vote is not None:
-            self._pending.wait()
-            self._agreed = int(self._vote.item())
+        self.settle()
         self._vote = torch.tensor(self._own_vote(), dtype=torch.int32)
         self._pending = dist.all_reduce(self._vote, op=dist.ReduceOp.MAX, group=self._group, async_op=True)
         return REASONS[self._agreed]
 
     def settle(self) -> None:
-        """Wait for the pending vote, before the groups are destroyed."""
+        """Wait for the pending vote, and count it; called once more before the groups are destroyed."""
         if self._pending is not None and self._vote is not None:
             self._pending.wait()
             self._pending = None

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from functools import cache
-from pathlib import Path
 
 import pytest
 
+from kit.compiler import run_compiler
 from kit.offline_calls import CALLS
 
 pytestmark = pytest.mark.xdist_group("compilation")
@@ -21,22 +18,11 @@ LEAST_SHARED_MEMORY = 99 * 1024
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory):
     """Return what compiles all kernels for a compute capability, in one process; it is asked once for each."""
-    variables = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-
-    @cache
-    def compiled(capability):
-        answer = subprocess.run(
-            [sys.executable, "-m", "kit.offline", str(capability), *CALLS],
-            env=variables | {"TRITON_CACHE_DIR": str(tmp_path_factory.mktemp("triton"))},
-            cwd=Path(__file__).parents[1],
-            capture_output=True,
-            text=True,
-            check=False,
+    return cache(
+        lambda capability: json.loads(
+            run_compiler(tmp_path_factory.mktemp("triton"), "-m", "kit.offline", capability, *CALLS)
         )
-        assert answer.returncode == 0, answer.stderr
-        return json.loads(answer.stdout)
-
-    return compiled
+    )
 
 
 @pytest.mark.parametrize("capability", [80, pytest.param(90, marks=pytest.mark.full)])

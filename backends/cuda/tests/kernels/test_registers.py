@@ -6,14 +6,11 @@ The table is what ptxas says for compute capabilities 8.0, 9.0 and 10.0; `python
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from importlib.metadata import version
-from pathlib import Path
 
 import pytest
 
+from kit.compiler import run_compiler
 from kit.register_calls import CALLS
 from kit.registers import CAPABILITIES, TABLE, source_hash
 from pretrain.plugins.offer import Decline, Offer
@@ -28,17 +25,7 @@ ROWS = TABLED["kernels"]
 
 
 def compiled(folder, *arguments):
-    variables = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    done = subprocess.run(
-        [sys.executable, "-m", "kit.registers", *arguments],
-        env=variables | {"TRITON_CACHE_DIR": str(folder)},
-        cwd=Path(__file__).parents[1],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return json.loads(run_compiler(folder, "-m", "kit.registers", *arguments))
 
 
 @pytest.mark.parametrize("capability", [str(capability) for capability in CAPABILITIES])

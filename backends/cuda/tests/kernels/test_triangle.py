@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import weakref
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from kit.compiler import run_compiler
 from pretrain.plugins.offer import Decline
 from pretrain.plugins.requests import Mask
 from pretrain.reference.attention import Attention
@@ -243,14 +240,6 @@ def test_without_triton_it_declines(monkeypatch):
 @pytest.mark.parametrize("capability", [80, 90])
 def test_a_row_is_read_once_and_by_16_bytes(capability, tmp_path):
     """Compiled kernels: the causal mask splits no load, and the second pass finds the registers."""
-    variables = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    answer = subprocess.run(
-        [sys.executable, "-m", "kit.offline_triangle", str(capability)],
-        env=variables | {"TRITON_CACHE_DIR": str(tmp_path)},
-        cwd=Path(__file__).parents[1],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    loads = json.loads(run_compiler(tmp_path, "-m", "kit.offline_triangle", capability))
     seed, tile = 1, 4096 * 2 // (256 * 16)  # loads: of a thread's 16 entries in bf16
-    assert json.loads(answer.stdout) == {"_forward": [tile + seed, tile], "_backward": [2 * tile, 2 * tile]}
+    assert loads == {"_forward": [tile + seed, tile], "_backward": [2 * tile, 2 * tile]}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pretrain.errors import LaunchError
+from pretrain.launch.nodes.variables_file import NAME
 from pretrain.observe.environment_file import COMMAND
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def _variables_of_files(environ: Mapping[str, str]) -> dict[str, str]:
             if not line.strip() or line.lstrip().startswith("#"):
                 continue
             variable, equals, value = line.partition("=")
-            if not equals or not re.fullmatch(r"[A-Za-z_]\w*", variable.strip()):
+            if not equals or not NAME.fullmatch(variable.strip()):
                 msg = f"{path}, line {number}: '{line}' is not NAME=VALUE.\nWrite a variable a line, without `export`."
                 raise LaunchError(msg)
             found[variable.strip()] = value.strip()

@@ -32,7 +32,7 @@ _REQUIRE_OWNER = """\
 [ -O /dev/fd/3 ] || fail "$0 is not owned by $(id -un): log in there as the user who starts the run."
 """
 _SET_AND_EXECUTE = '. /dev/fd/3; exec 3<&-; exec "$@"'
-_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 """Names that a shell can set."""
 
 
@@ -76,7 +76,7 @@ def _write(folder: Path, variables: Mapping[str, str]) -> Path:
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape") as stream:
             stream.writelines(
-                f"export {name}={shlex.quote(value)}\n" for name, value in variables.items() if _NAME.fullmatch(name)
+                f"export {name}={shlex.quote(value)}\n" for name, value in variables.items() if NAME.fullmatch(name)
             )
     except OSError:
         remove(Path(path))
