@@ -1,5 +1,6 @@
 """Distinguishable samples; in their own module, so that worker processes can import it."""
 
+import os
 import time
 
 import torch
@@ -30,6 +31,21 @@ class NumberedSamples:
         if self.masked:
             sample["attention_mask"] = torch.ones(1, SEQ_LENGTH, SEQ_LENGTH).triu(1).bool()
         return sample
+
+
+PREPARED = "PREPARED_FOR_SAMPLES"
+
+
+def prepare():
+    os.environ[PREPARED] = "yes"
+
+
+class PreparedSamples(NumberedSamples):
+    """Samples that only a process which has called `prepare` can receive."""
+
+    def __setstate__(self, state):
+        vars(self).update(state)
+        assert os.environ[PREPARED] == "yes"
 
 
 def numbers(batch):

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data.samples.numbered_samples import SEQ_LENGTH, NumberedSamples, numbers
+from data.samples.numbered_samples import PREPARED, SEQ_LENGTH, NumberedSamples, PreparedSamples, numbers, prepare
 from pretrain.data.samples.batches import MicroBatches
 from pretrain.errors import DataError
 
@@ -144,6 +144,15 @@ class TestWorkers:
             assert all(torch.equal(expected[key], given[key]) for key in ("tokens", "labels", "loss_mask"))
             assert given["attention_mask"] is None
         helped.close()
+
+    def test_are_prepared_before_they_import_the_dataset(self):
+        iterator = MicroBatches(
+            PreparedSamples(10), micro_batch_size=2, data_parallel_rank=0, data_parallel_size=1, consumed_samples=0,
+            num_workers=1, prepare_worker=prepare,
+        )  # fmt: skip
+        assert numbers(next(iterator)) == [0, 1]
+        assert PREPARED not in os.environ
+        iterator.close()
 
     def test_prefetching_does_not_end_the_data_early(self):
         iterator = batches(10, 2, num_workers=1)

@@ -67,7 +67,7 @@ def test_threads_may_encode_at_once(pair):
     texts = [" ".join(DOCUMENTS[number::7]) * 15 for number in range(7)]
     expected = reference.encode_batch(texts)
     with ThreadPoolExecutor(6) as pool:
-        for found in pool.map(quick.encode_batch, [texts] * 24):
+        for found in pool.map(quick.encode_batch, [texts] * 12):
             assert [ids.tolist() for ids in found] == expected
 
 

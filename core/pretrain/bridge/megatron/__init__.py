@@ -21,7 +21,7 @@ def install(backend: Backend) -> None:
     is a megatron.core that was imported before.
     """
     _filter_warnings()
-    installed = next((finder for finder in sys.meta_path if isinstance(finder, Finder)), None)
+    installed = _installed()
     if installed is not None:
         if installed.device_type != backend.device_type:
             msg = f"this process trains on {installed.device_type}; {backend.device_type} needs a process of its own"
@@ -38,6 +38,21 @@ def install(backend: Backend) -> None:
     if backend.device_type == "cpu":
         # The device's generator is the CPU's own here, of which CudaRNGStatesTracker.fork warns at every dropout.
         logging.getLogger("megatron.core.tensor_parallel.random").setLevel(logging.ERROR)
+
+
+def install_for_reading() -> None:
+    """Make every later import of megatron.core one for the CPU, in a process that only reads data, whatever the device.
+
+    Nothing of the device is loaded, and the imports of torch.compile are left out, which take two seconds.
+    """
+    if _installed() is None and PACKAGE not in sys.modules:
+        from pretrain.bridge.megatron.names import DeviceNames  # noqa: PLC0415  torch is imported only from here on
+
+        sys.meta_path.insert(0, Finder(DeviceNames(None)))
+
+
+def _installed() -> Finder | None:
+    return next((finder for finder in sys.meta_path if isinstance(finder, Finder)), None)
 
 
 def _filter_warnings() -> None:

@@ -19,7 +19,7 @@ from pretrain.data.prefetch import Prefetcher
 from pretrain.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import numpy.typing as npt
     from torch import Tensor
@@ -30,6 +30,10 @@ _GRACE = 60
 _JOIN_SECONDS = 5.0
 """Seconds that `close` waits for the batch that is being read; torch waits as long for a worker."""
 _KEYS = ("tokens", "labels", "loss_mask", "position_ids")
+
+
+def _nothing() -> None:
+    """Prepare nothing."""
 
 
 class SampleDataset(Protocol):
@@ -70,6 +74,7 @@ class MicroBatches:
         data_parallel_size: int,
         consumed_samples: int,
         num_workers: int,
+        prepare_worker: Callable[[], None] = _nothing,
         pin_memory: bool = False,
         cyclic: bool = False,
     ) -> None:
@@ -82,6 +87,7 @@ class MicroBatches:
             data_parallel_size: number of runs.
             consumed_samples: samples that all ranks have read before; any number.
             num_workers: processes that prefetch; 0 reads in this process when a batch is requested.
+            prepare_worker: called in each of them before it imports what the dataset needs; a function of a module.
             pin_memory: copy batches into page-locked memory, for devices that copy from there asynchronously.
             cyclic: begin again after the last sample; otherwise the end of the data is an error.
         """
@@ -95,7 +101,8 @@ class MicroBatches:
             block=self._block,
             run=slice(data_parallel_rank * micro_batch_size, (data_parallel_rank + 1) * micro_batch_size),
         )
-        loader = iter(_loader(dataset, indices, num_workers=num_workers, pin_memory=pin_memory))
+        sent = _Sent(dataset, prepare_worker)
+        loader = iter(_loader(sent, indices, num_workers=num_workers, pin_memory=pin_memory))
         read = map(_tensors, loader)
         # torch's loader takes half a millisecond to return a batch that is ready. In a thread this overlaps with a step
         # that releases the GIL.
@@ -152,7 +159,7 @@ def _block_indices(*, length: int | None, modulus: int, begin: int, block: int, 
 
 
 def _loader(
-    dataset: SampleDataset, indices: Iterator[list[int]], *, num_workers: int, pin_memory: bool
+    dataset: _Sent, indices: Iterator[list[int]], *, num_workers: int, pin_memory: bool
 ) -> DataLoader[_Arrays | Batch]:
     workers: dict[str, Any] = {}
     if num_workers:
@@ -160,7 +167,7 @@ def _loader(
         # forkserver would be ended by a SIGTERM sent to the process group, and its workers with it.
         workers = {"multiprocessing_context": "spawn", "worker_init_fn": _start_worker, "prefetch_factor": 4}
     return DataLoader(
-        _WithoutImportWarnings(dataset),  # type: ignore[arg-type]
+        dataset,  # type: ignore[arg-type]
         batch_sampler=indices,
         num_workers=num_workers,
         collate_fn=_collate,
@@ -172,11 +179,11 @@ def _loader(
     )
 
 
-class _WithoutImportWarnings:
-    """A dataset that is unpickled in a worker without the warnings of its imports, which were shown already."""
+class _Sent:
+    """A dataset that prepares the worker it is sent to, and is unpickled without warnings, which were shown already."""
 
-    def __init__(self, dataset: SampleDataset) -> None:
-        self._dataset = dataset
+    def __init__(self, dataset: SampleDataset, prepare: Callable[[], None]) -> None:
+        self._dataset, self._prepare = dataset, prepare
 
     def __len__(self) -> int:
         return len(self._dataset)
@@ -185,13 +192,14 @@ class _WithoutImportWarnings:
         return self._dataset[index]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickle_without_warnings, (pickle.dumps(self._dataset),)
+        return _receive, (self._prepare, pickle.dumps(self._dataset))
 
 
-def _unpickle_without_warnings(pickled: bytes) -> _WithoutImportWarnings:
+def _receive(prepare: Callable[[], None], pickled: bytes) -> _Sent:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return _WithoutImportWarnings(pickle.loads(pickled))  # noqa: S301  from this run's own training process
+        prepare()
+        return _Sent(pickle.loads(pickled), prepare)  # noqa: S301  from this run's own training process
 
 
 def _start_worker(worker: int) -> None:  # noqa: ARG001  torch's signature
