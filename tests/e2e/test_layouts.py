@@ -23,7 +23,7 @@ SCALED = overrides(
 pytestmark = [pytest.mark.ranks, pytest.mark.usefixtures("forked_python")]
 
 
-@pytest.mark.parametrize("recipe", ["gpt3", "neox20b"])
+@pytest.mark.parametrize("recipe", ["gpt3", pytest.param("neox20b", marks=pytest.mark.full)])
 def test_a_large_recipe_scaled_down_trains_on_two_by_two_ranks(recipe, text_tokens, tmp_path):
     run_dir = tmp_path / recipe
     length = "train.train_samples=32" if recipe == "gpt3" else "train.train_iters=8"

@@ -25,16 +25,16 @@ def test_a_run_continues_where_it_stopped_also_with_another_blend(text_tokens, t
     with other.with_suffix(".bin").open("r+b") as file:
         file.write(b"\x61\x00" * 50)  # another content
 
-    def blend(here, there):
+    def blend(here, there, workers=0):
         parts = f"[{{weight: {here}, path: {text_tokens}}}, {{weight: {there}, path: {other}}}]"
-        return f"data={{blend: {parts}, index: native, split: '95,5,0', num_workers: 1}}"
+        return f"data={{blend: {parts}, index: native, split: '95,5,0', num_workers: {workers}}}"
 
     whole, halves = tmp_path / "whole", tmp_path / "halves"
     pretrain(*tiny(text_tokens, whole, *SHORT, blend(0.7, 0.3)))
     pretrain(*tiny(text_tokens, halves, *SHORT, blend(0.7, 0.3), "train.exit_interval=4"))
     shutil.copytree(halves, tmp_path / "changed")
 
-    printed = pretrain(*tiny(text_tokens, halves, *SHORT, blend(0.7, 0.3)), "--resume")
+    printed = pretrain(*tiny(text_tokens, halves, *SHORT, blend(0.7, 0.3, workers=1)), "--resume")
     assert losses(halves) == losses(whole)
     assert "the blend changes" not in printed
 

@@ -84,10 +84,9 @@ def test_forty_iterations_equal_twenty_and_twenty_resumed(whole_run, text_tokens
 def test_a_killed_run_resumes_from_its_last_checkpoint(whole_run, text_tokens, tmp_path):
     run_dir, _ = whole_run
     killed = tmp_path / "killed"
-    arguments = tiny(text_tokens, killed, "checkpoint.save_interval=1")
-    kill_after(arguments, killed, iteration=8, number=signal.SIGKILL)
+    kill_after(tiny(text_tokens, killed, "checkpoint.save_interval=1"), killed, iteration=8, number=signal.SIGKILL)
     assert 3 <= latest(killed) < 40
-    pretrain(*arguments, "--resume")
+    pretrain(*tiny(text_tokens, killed), "--resume")
     assert numbers(killed) == numbers(run_dir)
 
 

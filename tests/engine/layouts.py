@@ -41,6 +41,7 @@ SELECTIVE = ("recompute.granularity=selective",)
 SPLIT_INPUTS = (*RECOMPUTE, "recompute.distribute_saved_activations=true")
 MASKED = ("data.reset_attention_mask=true",)
 PER_TOKEN = ("train.calculate_per_token_loss=true",)
+LLAMA_PER_TOKEN = (*LLAMA, *PER_TOKEN)
 ACCUMULATED = ("train.micro_batch_size=1",)
 BF16 = ("precision.dtype=bf16",)
 BF16_SUMS = (*BF16, "precision.grad_reduce_in_fp32=false")
@@ -59,8 +60,8 @@ SMALL_PARTS = (
 SMALL_BUCKETS = ("engine.zero.reduce_bucket_size=10000", "engine.zero.allgather_bucket_size=10000")
 ZERO_OVERLAP = ("engine.zero.overlap_comm=true",)
 
-SAVED_AT = 4
-ITERATIONS = 8
+SAVED_AT = 3
+ITERATIONS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,40 +86,45 @@ class Case:
 TWO_RANKS = {
     "TP": Case(GPT2, TP, saves="of-TP"),
     "PP": Case(GPT2, PP, saves="of-PP"),
-    "DP": Case(GPT2, ACCUMULATED),
     "DP, overlapped": Case(GPT2, (*OVERLAP, *ACCUMULATED)),
-    "DP, ZeRO-1": Case(GPT2, ZERO1),
     "DP, ZeRO-1 overlapped": Case(GPT2, (*ZERO1, *OVERLAP_BOTH, *ACCUMULATED), saves="of-ZeRO-1"),
     "TP, sequence parallel": Case(GPT2, (*TP, *SP)),
-    "PP, interleaved": Case(GPT2, (*PP, *INTERLEAVED)),
     "PP, interleaved, one message after the other": Case(GPT2, (*PP, *INTERLEAVED, *NO_OVERLAP_P2P), last=SAVED_AT),
     "PP, 3 and 1 layers": Case(GPT2, (*PP, *FIRST_3), saves="of-3-and-1"),
     "PP, interleaved, uneven": Case(DEEP, (*PP, *INTERLEAVED, *UNEVEN_CHUNKS), last=SAVED_AT),
     "PP, masks of documents": Case(MASKED, PP, last=SAVED_AT),
     "TP, recompute": Case(GPT2, (*TP, *SPLIT_INPUTS), last=SAVED_AT),
-    "NeoX, TP": Case(NEOX, TP, last=SAVED_AT),
     "NeoX, TP, sequence parallel": Case(NEOX, (*TP, *SP), last=SAVED_AT),
     "NeoX, PP interleaved": Case(NEOX, (*PP, *INTERLEAVED), last=SAVED_AT),
     "Llama, TP, sequence parallel": Case(LLAMA, (*TP, *SP), last=SAVED_AT),
-    "per token, DP": Case(PER_TOKEN, ACCUMULATED, last=SAVED_AT),
     "per token, DP, ZeRO-1 overlapped": Case(PER_TOKEN, (*ZERO1, *OVERLAP_BOTH, *ACCUMULATED), last=SAVED_AT),
     "per token, PP interleaved": Case(PER_TOKEN, (*PP, *INTERLEAVED, *ACCUMULATED), last=SAVED_AT),
     "bf16, DP, ZeRO-1": Case(BF16, ZERO1, last=SAVED_AT),
     "TP -> PP": Case(GPT2, PP, loads="of-TP"),
-    "TP -> DP": Case(GPT2, (), loads="of-TP"),
     "PP -> TP": Case(GPT2, TP, loads="of-PP"),
     "3 and 1 layers -> 2 and 2": Case(GPT2, PP, loads="of-3-and-1"),
-    "PP -> 1 and 3 layers": Case(GPT2, (*PP, "parallel.pipeline_layers=[1, 3]"), loads="of-PP"),
     "ZeRO-1 -> ZeRO-1 in small buckets": Case(GPT2, (*ZERO1, *OVERLAP_BOTH, *DDP_BUCKETS), loads="of-ZeRO-1"),
     "ZeRO-1 -> ZeRO-1 and TP": Case(GPT2, (*ZERO1, *TP), loads="of-ZeRO-1"),
 }
+TWO_RANKS_FULL = {
+    "DP": Case(GPT2, ACCUMULATED),
+    "DP, ZeRO-1": Case(GPT2, ZERO1),
+    "PP, interleaved": Case(GPT2, (*PP, *INTERLEAVED)),
+    "NeoX, TP": Case(NEOX, TP, last=SAVED_AT),
+    "per token, DP": Case(PER_TOKEN, ACCUMULATED, last=SAVED_AT),
+    "TP -> DP": Case(GPT2, (), loads="of-TP"),
+    "PP -> 1 and 3 layers": Case(GPT2, (*PP, "parallel.pipeline_layers=[1, 3]"), loads="of-PP"),
+}
+"""Further combinations; what they combine is in TWO_RANKS, too, whose checkpoints they load."""
 FOUR_RANKS = {
-    "TP x PP": Case(GPT2, (*TP, *PP)),
     "TP x DP, ZeRO-1": Case(GPT2, (*TP, *ZERO1), last=SAVED_AT),
     "PP of four, interleaved": Case(DEEP, (*PP_OF_FOUR, *INTERLEAVED, *ACCUMULATED), last=SAVED_AT),
-    "PP of four, uneven": Case(DEEP, (*PP_OF_FOUR, "parallel.pipeline_layers=[1, 3, 2, 2]"), last=SAVED_AT),
     "NeoX, TP x PP interleaved, sequence parallel": Case(NEOX, (*TP, *PP, *INTERLEAVED, *SP), last=SAVED_AT),
     "ZeRO-1 of two -> ZeRO-1 of four": Case(GPT2, (*ZERO1, *ACCUMULATED), loads="of-ZeRO-1"),
+}
+FOUR_RANKS_FULL = {
+    "TP x PP": Case(GPT2, (*TP, *PP)),
+    "PP of four, uneven": Case(DEEP, (*PP_OF_FOUR, "parallel.pipeline_layers=[1, 3, 2, 2]"), last=SAVED_AT),
 }
 ONE_RANK = {
     "TP -> one": Case(GPT2, (), loads="of-TP"),
@@ -128,18 +134,13 @@ ONE_RANK = {
 
 DEEPSPEED_TWO_RANKS = {
     "stage 0": Case(GPT2, (*STAGE[0], *ACCUMULATED), saves="of-stage-0"),
-    "stage 1": Case(GPT2, (*STAGE[1], *ACCUMULATED), saves="of-stage-1"),
-    "stage 2": Case(GPT2, (*STAGE[2], *ACCUMULATED), saves="of-stage-2"),
     "stage 3": Case(GPT2, (*STAGE[3], *ACCUMULATED), saves="of-stage-3"),
     "stage 1, overlapped": Case(GPT2, (*STAGE[1], *ZERO_OVERLAP, *SMALL_BUCKETS), last=SAVED_AT),
     "stage 3, offload": Case(GPT2, (*STAGE[3], *OFFLOAD_ALL, *ACCUMULATED), saves="of-offload"),
-    "stage 3, in small parts": Case(GPT2, (*STAGE[3], *SMALL_PARTS, *ACCUMULATED), last=SAVED_AT),
-    "stage 3, masks of documents": Case(MASKED, STAGE[3], last=SAVED_AT),
-    "stage 1, TP": Case(GPT2, (*STAGE[1], *TP), saves="of-stage-1-TP"),
+    "stage 3, in small parts, masks of documents": Case(MASKED, (*STAGE[3], *SMALL_PARTS, *ACCUMULATED), last=SAVED_AT),
     "stage 3, TP, recompute": Case(GPT2, (*STAGE[3], *TP, *SPLIT_INPUTS), last=SAVED_AT),
     "NeoX, stage 3, TP, sequence parallel": Case(NEOX, (*STAGE[3], *TP, *SP), last=SAVED_AT),
-    "Llama, stage 3": Case(LLAMA, STAGE[3], last=SAVED_AT, saves="of-Llama"),
-    "per token, stage 3": Case(PER_TOKEN, (*STAGE[3], *ACCUMULATED), last=SAVED_AT),
+    "Llama per token, stage 3": Case(LLAMA_PER_TOKEN, STAGE[3], last=SAVED_AT, saves="of-Llama"),
     "bf16, stage 0, TP": Case(BF16_SUMS, (*STAGE[0], *TP), last=SAVED_AT),
     "bf16, stage 2, offload": Case(BF16, (*STAGE[2], *OFFLOAD), last=SAVED_AT),
     "bf16, stage 3": Case(BF16, STAGE[3], last=SAVED_AT, saves="of-bf16"),
@@ -149,6 +150,9 @@ DEEPSPEED_TWO_RANKS = {
     "stage 3 -> megatron, ZeRO-1": Case(GPT2, ZERO1, loads="of-stage-3"),
 }
 DEEPSPEED_TWO_RANKS_FULL = {
+    "stage 1": Case(GPT2, (*STAGE[1], *ACCUMULATED), saves="of-stage-1"),
+    "stage 2": Case(GPT2, (*STAGE[2], *ACCUMULATED), saves="of-stage-2"),
+    "stage 1, TP": Case(GPT2, (*STAGE[1], *TP), saves="of-stage-1-TP"),
     "stage 2, offload": Case(GPT2, (*STAGE[2], *OFFLOAD, *ACCUMULATED)),
     "stage 3, TP": Case(GPT2, (*STAGE[3], *TP)),
     "NeoX, stage 2, TP, sequence parallel": Case(NEOX, (*STAGE[2], *TP, *SP), last=SAVED_AT),
@@ -160,15 +164,17 @@ DEEPSPEED_TWO_RANKS_FULL = {
 }
 """Further combinations; what they combine is in DEEPSPEED_TWO_RANKS, too, whose checkpoints they load."""
 DEEPSPEED_FOUR_RANKS = {
-    "stage 1, TP x DP": Case(GPT2, (*STAGE[1], *TP), last=SAVED_AT),
     "stage 3, TP x DP": Case(GPT2, (*STAGE[3], *TP), saves="of-TP-DP"),
     "stage 3 of two -> stage 3 of four": Case(GPT2, (*STAGE[3], *ACCUMULATED), loads="of-stage-3"),
     "stage 0 of two -> stage 2 of four": Case(GPT2, (*STAGE[2], *ACCUMULATED), loads="of-stage-0"),
 }
+DEEPSPEED_FOUR_RANKS_FULL = {
+    "stage 1, TP x DP": Case(GPT2, (*STAGE[1], *TP), last=SAVED_AT),
+}
 DEEPSPEED_ONE_RANK = {
     "stage 3, TP x DP -> one, stage 2": Case(GPT2, STAGE[2], loads="of-TP-DP"),
     "stage 0 -> megatron": Case(GPT2, (), loads="of-stage-0"),
-    "Llama, stage 3 -> megatron": Case(LLAMA, (), loads="of-Llama", last=ITERATIONS),
+    "Llama per token, stage 3 -> megatron": Case(LLAMA_PER_TOKEN, (), loads="of-Llama", last=ITERATIONS),
     "bf16, stage 3 -> megatron, ZeRO-1": Case(BF16, ZERO1, loads="of-bf16", last=SAVED_AT + 2),
 }
 

@@ -34,14 +34,9 @@ def test_two_ranks_with_one_feature_train_as_one_that_compiles_nothing(name, two
     check(two_ranks_one_feature[name], COMPILED_FULL[name])
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize(
-    "model",
-    [
-        pytest.param(GPT2, id="gpt2", marks=pytest.mark.full),
-        pytest.param(NEOX, id="neox", marks=pytest.mark.full),
-        pytest.param(LLAMA, id="llama"),
-    ],
+    "model", [pytest.param(GPT2, id="gpt2"), pytest.param(NEOX, id="neox"), pytest.param(LLAMA, id="llama")]
 )
 def test_the_real_compiler_gives_the_same_numbers(model):
     case = Case(model, COMPILE, last=SAVED_AT)

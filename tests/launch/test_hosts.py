@@ -62,7 +62,10 @@ def test_a_crash_of_one_rank_shows_its_traceback_alone(launcher):
 @on_hosts
 @pytest.mark.parametrize(
     ("train", "words"),
-    [("rank_1_is_killed", "killed by SIGKILL"), ("rank_1_exits_without_output", "ended with exit code 7")],
+    [
+        ("rank_1_is_killed", "killed by SIGKILL"),
+        pytest.param("rank_1_exits_without_output", "ended with exit code 7", marks=pytest.mark.full),
+    ],
 )
 def test_a_rank_that_dies_without_a_report_is_named(launcher, train, words):
     code, errors = ended(launcher(train, 11))
@@ -83,7 +86,9 @@ def test_what_rank_0_refuses_is_the_reason_on_all_nodes(launcher, recipe_file):
 
 @on_hosts
 @pytest.mark.parametrize(
-    ("sent", "received"), [(signal.SIGINT, "SIGINT"), (signal.SIGHUP, "SIGTERM")], ids=["SIGINT", "SIGHUP"]
+    ("sent", "received"),
+    [(signal.SIGINT, "SIGINT"), pytest.param(signal.SIGHUP, "SIGTERM", marks=pytest.mark.full)],
+    ids=["SIGINT", "SIGHUP"],
 )
 def test_a_signal_reaches_every_rank_once_and_the_launcher_waits_for_all(launcher, tmp_path, sent, received):
     process = launcher("until_signalled", 11)

@@ -35,7 +35,7 @@ def pretrain_norm():
     return Offer(name="beads", build=lambda built: norm)
 """
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_python")]
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,13 @@ import pytest
 
 from engine import ranks, tiny
 from engine.comparison import check
-from engine.layouts import DEEPSPEED_FOUR_RANKS, DEEPSPEED_ONE_RANK, DEEPSPEED_TWO_RANKS, DEEPSPEED_TWO_RANKS_FULL
+from engine.layouts import (
+    DEEPSPEED_FOUR_RANKS,
+    DEEPSPEED_FOUR_RANKS_FULL,
+    DEEPSPEED_ONE_RANK,
+    DEEPSPEED_TWO_RANKS,
+    DEEPSPEED_TWO_RANKS_FULL,
+)
 
 pytestmark = pytest.mark.ranks
 
@@ -45,6 +51,17 @@ def test_two_ranks_train_further_combinations_as_the_megatron_engine_on_one(name
 @pytest.mark.parametrize("name", DEEPSPEED_FOUR_RANKS)
 def test_four_ranks_train_as_the_megatron_engine_on_one(name, four_ranks):
     check(four_ranks[name], DEEPSPEED_FOUR_RANKS[name])
+
+
+@pytest.fixture(scope="module")
+def four_ranks_further(folder):
+    return ranks.run("DEEPSPEED_FOUR_RANKS_FULL", 4, folder)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", DEEPSPEED_FOUR_RANKS_FULL)
+def test_four_ranks_train_further_combinations_as_the_megatron_engine_on_one(name, four_ranks_further):
+    check(four_ranks_further[name], DEEPSPEED_FOUR_RANKS_FULL[name])
 
 
 @pytest.mark.parametrize("name", DEEPSPEED_ONE_RANK)

@@ -48,7 +48,7 @@ def told(tmp_path, ranks):
     return [json.loads((tmp_path / f"run/{rank}.json").read_text()) for rank in range(ranks)]
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("forked_python")
 def test_pdsh_starts_the_ranks_of_every_host(start, hosted, programs, tmp_path, monkeypatch):
     monkeypatch.setenv("PRETRAIN_SHARED", "a b's 100%n")
     assert start("report", hosted("host-a slots=1\nhost-b slots=3\n")) is None
@@ -77,8 +77,8 @@ def test_mpirun_and_srun_start_the_nodes_in_the_hostfiles_order(start, hosted, t
 
 @pytest.mark.full
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", ["openmpi", "slurm"])
-def test_the_shells_of_mpirun_and_srun_set_the_variables(start, hosted, tmp_path, monkeypatch, launcher):
+@pytest.mark.parametrize("launcher", ["pdsh", "openmpi", "slurm"])
+def test_the_shells_of_the_hosts_set_the_variables(start, hosted, tmp_path, monkeypatch, launcher):
     """The tests above leave out the shell, since they fork the nodes."""
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("PRETRAIN_SHARED", "a b's 100%n")
