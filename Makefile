@@ -1,5 +1,7 @@
 # Every target makes .venv first if it is missing or out of date; ./bootstrap says how.
 .PHONY: quickstart test test-all test-core test-cuda test-ascend test-ascend-older lint bench build docs wheels test-device venv
+# Empty is as not set: tests start some hundred processes, which would each compile what they import.
+export PYTHONDONTWRITEBYTECODE =
 PY := .venv/bin
 SIMULATED := backends/ascend/tests/test_conformance.py backends/ascend/tests/simulated
 SELECTED := not full

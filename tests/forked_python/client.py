@@ -23,8 +23,10 @@ STARTED = subprocess.Popen
 _SIGNATURE = inspect.signature(STARTED._execute_child)  # type: ignore[attr-defined]
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of sys/prctl.h
 _UNUSUAL = ("preexec_fn", "shell", "pass_fds", "gid", "gids", "uid")
+BACKEND = "FORKED_PYTHON_BACKEND"
+"""Variable of a command's environment: the backend whose device megatron-core was imported for; "cpu" without it."""
 _lock = threading.Lock()
-_server: socket.socket | None = None
+_servers: dict[str, socket.socket] = {}
 
 
 @dataclass
@@ -131,7 +133,8 @@ def _fork(job: Job, streams: list[int]) -> int:
     """Have the server fork a child of this process; return its id."""
     prctl = ctypes.CDLL(None).prctl
     with _lock:
-        server = _server or _start_server()
+        backend = job.environment.get(BACKEND, "cpu")
+        server = _servers.get(backend) or _start_server(backend)
         prctl(_SUBREAPER, 1, 0, 0, 0)  # it is forked twice: the process between ends, and this one is its parent then
         try:
             socket.send_fds(server, [json.dumps(asdict(job)).encode()], streams)
@@ -143,22 +146,21 @@ def _fork(job: Job, streams: list[int]) -> int:
     return int(answer)
 
 
-def _start_server() -> socket.socket:
-    """Start the process that forks for this one; it ends with this one."""
+def _start_server(backend: str) -> socket.socket:
+    """Start the process that forks this backend's for this one; it ends with this one."""
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with its:
         STARTED(
-            [sys.executable, "-m", "forked_python.server", str(its.fileno())],
+            [sys.executable, "-m", "forked_python.server", str(its.fileno()), backend],
             env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "OMP_NUM_THREADS": "1"},
             cwd="/",
             pass_fds=[its.fileno()],
             stdin=subprocess.DEVNULL,
         )
-    connect(ours)
+    connect(backend, ours)
     return ours
 
 
-def connect(server: socket.socket) -> None:
-    """Use this server from now on."""
-    global _server  # noqa: PLW0603
-    _server = server
+def connect(backend: str, server: socket.socket) -> None:
+    """Use this server from now on for the backend's processes."""
+    _servers[backend] = server

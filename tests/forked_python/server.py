@@ -1,4 +1,4 @@
-"""Server process that others are forked from: `python -m forked_python.server SOCKET`. It never has a second thread."""
+"""Server process that others are forked from; it has one thread: `python -m forked_python.server SOCKET BACKEND`."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of sys/prctl.h
 _STREAMS = 3
 _execv = os.execv
 _searched: list[str] = []
+BACKENDS = {"cpu": ("pretrain.cpu", "CpuBackend"), "ascend": ("pretrain_ascend", "AscendBackend")}
 MODULES = (
-    "pretrain.cpu.plugin",
     "pretrain.engine.build",
     "pretrain.launch.job",
     "pretrain.recipe",
@@ -37,17 +37,17 @@ MODULES = (
 )
 
 
-def load() -> None:
+def load(backend: str) -> None:
     """Import what takes long, and nothing that is a program."""
     from pretrain.bridge import megatron
-    from pretrain.cpu.backend import CpuBackend
 
-    megatron.install(CpuBackend())
-    for module in MODULES:
+    package, name = BACKENDS[backend]
+    megatron.install(getattr(importlib.import_module(f"{package}.backend"), name)())
+    for module in (f"{package}.plugin", *MODULES):
         importlib.import_module(module)
 
 
-def serve(connection: socket.socket) -> client.Job:
+def serve(connection: socket.socket, backend: str) -> client.Job:
     """Fork a process for each request, until the last client closes; in each of these, return what it has to run."""
     while True:
         message, streams, _, _ = socket.recv_fds(connection, 1_000_000, _STREAMS)
@@ -73,7 +73,7 @@ def serve(connection: socket.socket) -> client.Job:
             _end_with_parent()
             continue
         its.close()
-        client.connect(ours)
+        client.connect(backend, ours)
         _take(streams)
         return job
 
@@ -114,6 +114,9 @@ def _take(streams: list[int]) -> None:
         os.close(stream)
 
 
+def _nothing() -> None: ...
+
+
 def _customize() -> None:
     """Import the `sitecustomize` that the interpreter would import at its start."""
     sys.modules.pop("sitecustomize", None)
@@ -142,8 +145,9 @@ def run(job: client.Job) -> None:
         warnings.simplefilter(action)
     if job.unbuffered:
         sys.stdout.reconfigure(write_through=True)  # type: ignore[union-attr]
-    subprocess.Popen = client.Popen  # type: ignore[misc]
     os.execv = _exec  # type: ignore[assignment]
+    # What was imported before the fork stays frozen, or every process would search it for garbage at its end: a second.
+    gc.freeze = gc.unfreeze = _nothing  # type: ignore[assignment]
     first = {"module": str(Path.cwd()), "code": "", "script": str(Path(job.what).resolve().parent)}[job.kind]
     paths = [path for path in job.environment.get("PYTHONPATH", "").split(os.pathsep) if path]
     sys.path[:] = ([] if job.safe_path else [first]) + paths + _searched
@@ -163,11 +167,12 @@ def run(job: client.Job) -> None:
 
 
 if __name__ == "__main__":
-    _connection = socket.socket(fileno=int(sys.argv[1]))
+    _connection, _backend = socket.socket(fileno=int(sys.argv[1])), sys.argv[2]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        load()
+        subprocess.Popen = client.Popen  # type: ignore[misc]  # before modules that import it by its name, as torchrun's
+        load(_backend)
     _searched = sys.path[2:]  # without the folder that is current, and PYTHONPATH
     gc.collect()
     gc.freeze()
-    run(serve(_connection))
+    run(serve(_connection, _backend))

@@ -99,6 +99,11 @@ def test_its_imports_are_there_already():
     assert client.Popen([sys.executable, "-c", code]).wait() == 0
 
 
+def test_its_imports_are_never_searched_for_garbage():
+    code = "import gc; count = gc.get_freeze_count(); gc.unfreeze(); exit(not 0 < count == gc.get_freeze_count())"
+    assert client.Popen([sys.executable, "-c", code]).wait() == 0
+
+
 def test_another_program_is_started():
     assert client.Popen(["sh", "-c", "exit 3"]).wait() == 3
 

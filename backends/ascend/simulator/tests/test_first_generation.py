@@ -5,7 +5,7 @@ import torch
 
 from simulator_kit import programs
 
-pytestmark = pytest.mark.xdist_group("first_generation")  # one worker: one start of the program
+pytestmark = pytest.mark.xdist_group("ranks")  # one worker: one start of the program, forked as ranks are
 
 
 @pytest.fixture(scope="module")

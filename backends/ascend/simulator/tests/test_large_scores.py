@@ -4,7 +4,7 @@ import pytest
 
 from simulator_kit import programs
 
-pytestmark = pytest.mark.xdist_group("large_scores")  # one worker: one start of the program
+pytestmark = pytest.mark.xdist_group("ranks")  # one worker: one start of the program, forked as ranks are
 
 
 @pytest.fixture(scope="module")

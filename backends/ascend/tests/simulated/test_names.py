@@ -15,7 +15,11 @@ from pretrain_ascend.backend import AscendBackend
 __all__ = ["imported"]
 
 answer = AscendBackend().availability()
-pytestmark = pytest.mark.skipif(isinstance(answer, Unavailable), reason=f"no NPU: {getattr(answer, 'reason', '')}")
+pytestmark = [
+    pytest.mark.skipif(isinstance(answer, Unavailable), reason=f"no NPU: {getattr(answer, 'reason', '')}"),
+    pytest.mark.usefixtures("forked_python"),
+    pytest.mark.xdist_group("ranks"),  # the worker that has the process to fork from
+]
 
 
 def test_every_name_of_cuda_is_known(imported):

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from forked_python import client
 from pretrain.plugins.backend import Unavailable
 from pretrain_ascend.backend import AscendBackend
 from pretrain_ascend.devices import Family, family_of
@@ -36,13 +37,15 @@ TINY = (
 TENSOR, PIPELINE = "parallel.tensor_model_parallel_size=2", "parallel.pipeline_model_parallel_size=2"
 ZERO_1, ZERO_3 = "parallel.use_distributed_optimizer=true", "engine={name: deepspeed, zero: {stage: 3}}"
 ENGINES = {"megatron": "engine.name=megatron", "deepspeed": "engine={name: deepspeed, zero: {stage: 1}}"}
+BUCKET = "engine.zero.reduce_bucket_size=1000000"
+"""DeepSpeed's own takes 2 GB in each rank, which the simulator fills with NaN. In bf16 there is none."""
 LAYOUTS = {
     "alone": (1, ()),
     "tensor": (2, (TENSOR,)),
     "sequence": (2, (TENSOR, "parallel.sequence_parallel=true")),
     "pipeline": (2, (PIPELINE,)),
     "data": (2, (ZERO_1,)),
-    "zero3": (2, (ZERO_3,)),
+    "zero3": (2, (ZERO_3, BUCKET)),
 }
 IN_ANOTHER_TEST = ("tensor", "pipeline")
 """Both are in the four ranks of neox20b; alone only in `make test-all`."""
@@ -69,15 +72,18 @@ SCALED = (
 if isinstance(answer := AscendBackend().availability(), Unavailable):
     pytest.skip(f"no NPU: {answer.reason}", allow_module_level=True)
 
-pytestmark = [pytest.mark.slow, pytest.mark.ranks, pytest.mark.xdist_group("ranks")]
+pytestmark = [
+    *(pytest.mark.slow, pytest.mark.ranks, pytest.mark.xdist_group("ranks")),
+    pytest.mark.usefixtures("forked_python"),
+]
 
 
-def command(*arguments, environment=None):
+def command(*arguments, backend="cpu", environment=None):
     """Run the command in the repository's root and return how it went."""
     return subprocess.run(
         [sys.executable, "-m", "pretrain.cli.main", *map(str, arguments)],
         cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1", **(environment or {})},
+        env={**os.environ, "OMP_NUM_THREADS": "1", client.BACKEND: backend, **(environment or {})},
         capture_output=True,
         text=True,
         timeout=1200,
@@ -85,14 +91,14 @@ def command(*arguments, environment=None):
     )
 
 
-def pretrain(*arguments, environment=None):
+def pretrain(*arguments, **options):
     """Run the command, which must succeed."""
-    done = command(*arguments, environment=environment)
+    done = command(*arguments, **options)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
 
 
 @pytest.fixture(scope="module")
-def tokens(tmp_path_factory):
+def tokens(forked_python, tmp_path_factory):
     """Prefix of a token file of bytes."""
     folder = tmp_path_factory.mktemp("corpus")
     draw = random.Random(0)
@@ -116,7 +122,7 @@ def train(tokens, tmp_path_factory):
         data = f"data={{path: {tokens}, split: '90,5,5', num_workers: 0}}"
         words = [word for setting in (*base, data, *settings) for word in ("--set", setting)]
         command = [f"recipes/{recipe}.yml", "--backend", backend, "--nproc", ranks, "--run-dir", run_dir]
-        pretrain(*command, *words, *options, environment=environment)
+        pretrain(*command, *words, *options, backend=backend, environment=environment)
         lines = (run_dir / "metrics.jsonl").read_text().splitlines()
         return [record for record in map(json.loads, lines) if record["kind"] == "train"], run_dir
 
@@ -131,6 +137,8 @@ def in_16_bits_on_the_cpu(train):
     def run(dtype, engine):
         scale = "" if dtype == "bf16" else OVERFLOWS
         settings = (f"precision={{dtype: {dtype}{scale}}}", ENGINES[engine], "checkpoint.save=false", SHORT)
+        if (dtype, engine) == ("fp16", "deepspeed"):
+            settings = (*settings, BUCKET)
         return settings, train("cpu", f"cpu-{dtype}-{engine}", settings)[0]
 
     return run
@@ -149,7 +157,9 @@ def curve(records):
 @pytest.mark.parametrize(
     "layout", [pytest.param(layout, marks=[pytest.mark.full] * (layout in IN_ANOTHER_TEST)) for layout in LAYOUTS]
 )
-def test_the_curve_is_the_cpus(train, on_the_cpu, layout):
+def test_the_curve_is_the_cpus(train, on_the_cpu, layout, monkeypatch):
+    if layout == "alone":  # one process that is not forked: torch_npu is imported in a rank's own environment
+        monkeypatch.setattr(subprocess, "Popen", client.STARTED)
     ranks, settings = LAYOUTS[layout]
     records, run_dir = train(BACKEND, layout, (*settings, "checkpoint.save=false"), ranks=ranks)
     assert curve(records) == pytest.approx(curve(on_the_cpu), rel=1e-5)
@@ -168,7 +178,7 @@ def test_an_interleaved_pipeline_of_two_stages_has_the_curve_of_one_rank(train):
 
 @pytest.mark.parametrize(
     ("engine", "ranks"),
-    [pytest.param((), 1, id="megatron"), pytest.param((ZERO_3,), 2, id="zero3", marks=pytest.mark.full)],
+    [pytest.param((), 1, id="megatron"), pytest.param((ZERO_3, BUCKET), 2, id="zero3", marks=pytest.mark.full)],
 )
 def test_a_checkpoint_goes_from_the_cpu_to_the_npu_and_back(train, on_the_cpu, engine, ranks):
     """Four iterations here, four there, four here: the curve of an uninterrupted training."""
@@ -219,7 +229,8 @@ def test_a_large_recipe_scaled_down_trains_on_two_by_two_ranks(train, recipe):
 def test_compiled_layers_are_refused_before_anything_is_built(tokens, tmp_path):
     settings = (*TINY, f"data={{path: {tokens}}}", "kernels.compile=layer")
     words = [word for setting in settings for word in ("--set", setting)]
-    done = command("recipes/quickstart.yml", "--backend", BACKEND, "--nproc", 1, "--run-dir", tmp_path / "run", *words)
+    given = ("--backend", BACKEND, "--nproc", 1, "--run-dir", tmp_path / "run")
+    done = command("recipes/quickstart.yml", *given, *words, backend=BACKEND)
     assert done.returncode == 2
     assert "cannot serve kernels.compile: layer: " in done.stderr
     assert "Set kernels.compile to none." in done.stderr

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
+
 from ascend_simulator.kernels.registration import SIMULATOR, kernel
 
 if TYPE_CHECKING:
@@ -31,14 +33,16 @@ def _right(a: Tensor, grad: Tensor, b: Tensor) -> Tensor:
     return (a.mT @ grad).sum_to_size(b.shape)
 
 
+@kernel("aten::baddbmm")
 def baddbmm(added: Tensor, left: Tensor, right: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    """Return beta * added + alpha * left @ right in the steps of op-plugin's acl_op::baddbmm, each rounded."""
+    """Return beta * added + alpha * left @ right.
+
+    On the first generation torch_npu takes the older, compiled operators: op-plugin's acl_op::baddbmm rounds each step.
+    """
+    if not SIMULATOR.first_generation():
+        return torch.baddbmm(added, left, right, beta=beta, alpha=alpha)
     product = (SIMULATOR.factor(left).float() @ SIMULATOR.factor(right).float()).to(left.dtype)
     SIMULATOR.saturate_(product)
     scaled = product * alpha
     SIMULATOR.saturate_(scaled)
     return scaled + (added * beta if beta else added.new_zeros(()))
-
-
-if SIMULATOR.first_generation():  # where torch_npu takes the older, compiled operators
-    kernel("aten::baddbmm")(baddbmm)

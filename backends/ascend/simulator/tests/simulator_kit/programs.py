@@ -1,4 +1,4 @@
-"""Programs that need an environment or processes of their own."""
+"""Programs that need an environment or processes of their own: forked from one that has imported torch_npu."""
 
 import json
 import os
@@ -7,6 +7,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from forked_python import client
+
 PROGRAMS = Path(__file__).parent / "processes"
 
 
@@ -14,11 +16,14 @@ def run(name, ranks=0, **environment):
     """Run processes/<name>.py, on its own or as ranks, and return each process's results, by rank."""
     launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "--rdzv-backend", "c10d"]
     launcher += ["--rdzv-endpoint", "localhost:0", "--redirects", "0"]
-    environment = {**os.environ, "PYTHONPATH": str(PROGRAMS.parents[1]), **environment}
+    path = os.pathsep.join(str(folder) for folder in (PROGRAMS.parents[1], Path(client.__file__).parents[1]))
+    environment = {**os.environ, "PYTHONPATH": path, client.BACKEND: "ascend", **environment}
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-W", "ignore", *(launcher if ranks else []), str(PROGRAMS / f"{name}.py"), folder]
-        done = subprocess.run(command, env=environment, check=False, capture_output=True, text=True, timeout=1200)
-        assert done.returncode == 0, done.stdout + done.stderr
+        both = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        with client.Popen(command, env=environment, text=True, **both) as process:
+            output, _ = process.communicate(timeout=1200)
+        assert process.returncode == 0, output
         return [json.loads((Path(folder) / f"{rank}.json").read_text()) for rank in range(max(1, ranks))]
 
 

@@ -50,12 +50,17 @@ def masked(
 def _require_compressed(mode: int, mask: Tensor) -> None:
     what = f"sparse_mode {mode} wants torch.triu(torch.ones({SIZE}, {SIZE}, dtype=torch.bool), 1)"
     require(tuple(mask.shape) == (SIZE, SIZE), NAME, f"{what}, got a mask of {tuple(mask.shape)}")
-    require(torch.equal(mask.bool(), _compressed()), NAME, f"{what}, got another one of that size")
+    require(torch.equal(_words(mask.bool()), _compressed()), NAME, f"{what}, got another one of that size")
 
 
 @functools.cache
 def _compressed() -> Tensor:
-    return torch.ones(SIZE, SIZE, dtype=torch.bool).triu_(1)
+    return _words(torch.ones(SIZE, SIZE, dtype=torch.bool).triu_(1))
+
+
+def _words(mask: Tensor) -> Tensor:
+    """Return the mask as whole numbers of eight bools each, which torch compares eight times as fast."""
+    return mask.contiguous().view(torch.int64)
 
 
 def _from_mode(mode: int, queries: int, keys: int, before: int, after: int) -> Tensor:
