@@ -1,7 +1,7 @@
 """A device that is not the CPU trains as the CPU does: discovered, used and tested as a vendor's backend.
 
-It changes torch for a whole process, so that every test here starts processes. Their variables are those of pytest:
-PRETRAIN_WRITE_OFFERS=1 writes conformance.yml.
+It changes torch for a whole process, so that every test here has processes of its own. Their variables are those of
+pytest: PRETRAIN_WRITE_OFFERS=1 writes conformance.yml.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pretrain.plugins.device_module import NEEDED
 
 HERE = Path(__file__).parent
 
-pytestmark = [pytest.mark.slow, pytest.mark.ranks]
+pytestmark = [pytest.mark.slow, pytest.mark.ranks, pytest.mark.usefixtures("forked_python")]
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,8 @@ TRAININGS = {
     ids=["", "all"],
 )
 def test_it_passes_the_kit_with_the_losses_of_the_cpu(environment, tmp_path, left_out):
-    kit = f"{HERE / 'conformance.py'} --noconftest -c {os.devnull} -p no:cacheprovider -rA --tb=short".split()
+    options = f"--noconftest -c {os.devnull} -p no:cacheprovider -p abacus.cpu_forked -rA --tb=short"
+    kit = [str(HERE / "conformance.py"), *options.split()]
     chosen = "(TestDeviceModule or TestTraining or TestMemory or TestOffers or TestRandom or beads)"
     chosen += "".join(f" and not {name}" for name in left_out)
     code, shown = run(environment, "pytest", *kit, "--basetemp", str(tmp_path), "-k", chosen)

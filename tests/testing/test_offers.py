@@ -18,6 +18,7 @@ def run(tmp_path, capsys):
         file = tmp_path / f"test_{backend.lower()}.py"
         file.write_text(f'{line}\n\nBACKEND = "testing.choosy:{backend}"\n')
         options = ["-q", "-rs", "-c", os.devnull, "-p", "no:cacheprovider", "--import-mode=importlib"]
+        options += ["-p", "no:unraisableexception"]  # it collects the garbage of this whole process five times
         code = pytest.main([*options, "--rootdir", str(tmp_path), str(file)])
         return code, capsys.readouterr().out
 

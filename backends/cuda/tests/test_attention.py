@@ -86,6 +86,7 @@ def test_every_kernel_answers_every_request(name, mask):
     assert {answer.kind for answer in answers} == {"flash", "triangle"}
 
 
+@pytest.mark.full  # on a commit test_plugin.py asks every hook
 def test_asking_imports_no_library():
     program = f"""
 import sys

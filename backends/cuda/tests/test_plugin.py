@@ -16,6 +16,8 @@ import pytest
 from pretrain.plugins.host.registration import HOOKS
 from pretrain_cuda import plugin
 
+pytestmark = pytest.mark.xdist_group("answers")  # each worker would ask again
+
 RECIPES = sorted((Path(__file__).parents[3] / "recipes").glob("*.yml"))
 OPERATIONS = [hook.removeprefix("pretrain_") for hook in HOOKS if hook != "pretrain_backend"]
 DEVICES = ("NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3", "Tesla V100-SXM2-32GB")

@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 from fake_gpu.jobs import DEEPSPEED, JOBS
-from fake_gpu.server import Server
+from kit.server import Server
 
 FILE = Path(__file__).with_name("figures.json")
 TOLERANCE = 0.1
@@ -37,7 +37,7 @@ def of(name: str, answer: dict) -> dict[str, int]:
 def main(names: list[str]) -> int:
     """Run the jobs of these names, or all without names; each figure is written as soon as it is known."""
     with tempfile.TemporaryDirectory() as cache:
-        server = Server(Path(cache))
+        server = Server("fake_gpu.rank", Path(cache))
         for name in names or JOBS:
             answer = server.run(JOBS[name])
             if "error" in answer:

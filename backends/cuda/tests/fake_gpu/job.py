@@ -28,7 +28,7 @@ def run(job: dict) -> dict:
 
     Args:
         job: `recipe`, a file of recipes/; `set`, its overrides; `rank`, `world`, `micro_batches`; `product`, see
-            `stand_ins`; `compile`, whether every different launch is compiled; `mutant`, see `mutants`.
+            `stand_ins`; `compile`, whether every different launch is compiled; `mutant`, see `mutants`; `steps`.
     """
     product = stand_ins.choose(job.get("product", "a100"))
     recipe = load_recipe(RECIPES / job["recipe"], tuple(job.get("set", ())))
@@ -44,7 +44,7 @@ def run(job: dict) -> dict:
         engine, kernels = build_engine(recipe, plugins, job["vocab_size"], plugins.backend.device(0), lambda line: None)
         built = observer.take() | {"launches": launches.take()}
         steps = []
-        for _ in range(STEPS):
+        for _ in range(job.get("steps", STEPS)):
             step = engine.train_step(_batches(job, recipe, engine), job["micro_batches"])
             engine.advance_schedule(recipe.train.global_batch_size)
             steps.append(observer.take() | {"launches": launches.take(), "skipped": step.skipped})

@@ -7,13 +7,18 @@ Every job runs in a fork, so that torch and megatron-core are imported once. doc
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
 import traceback
 import warnings
+from typing import TYPE_CHECKING
 
 from fake_gpu import native
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 OUT = os.dup(1)
 """Stream of the answers. All other output goes to stderr, such as DeepSpeed's remarks."""
@@ -22,20 +27,20 @@ OUT = os.dup(1)
 def serve() -> None:
     """Answer every line of stdin."""
     os.dup2(2, 1)
-    _import_once()
+    run = _import_once()
     _say("ready")
     for line in sys.stdin:
         child = os.fork()
         if not child:
-            _answer(json.loads(line))
+            _answer(run, json.loads(line))
             os._exit(0)
         _, status = os.waitpid(child, 0)
         if status:
             _say(json.dumps({"error": f"the rank ended with status {status}"}))
 
 
-def _import_once() -> None:
-    """Import what all jobs share, with the stand-ins in place before anything binds their names."""
+def _import_once() -> Callable[[dict], dict]:
+    """Import what all jobs share, the stand-ins before anything binds their names; return what runs a job."""
     warnings.simplefilter("ignore")
     native.load()
     import torch
@@ -50,12 +55,19 @@ def _import_once() -> None:
 
     megatron.install(load("cuda").backend)
     modules.install()
+    import triton.experimental.gluon.nvidia.hopper  # noqa: F401  imported by the first launch
+    from triton.runtime.cache import triton_key
+
+    from fake_gpu import job
+
+    triton_key()  # it reads all of Triton's files, once in a process
+    gc.collect()
+    gc.freeze()  # else each fork's first collection copies the memory of all that is imported
+    return job.run
 
 
-def _answer(job: dict) -> None:
+def _answer(run: Callable[[dict], dict], job: dict) -> None:
     try:
-        from fake_gpu.job import run
-
         answer = run(job)
     except BaseException as error:  # noqa: BLE001  any error is the answer
         answer = {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from kit.pairs import one_on_a_commit
 from pretrain.plugins.offer import Decline
 from pretrain.testing import examples
 from pretrain.testing.comparing.comparison import forward_backward, random
@@ -28,8 +29,9 @@ def small_tiles(monkeypatch):
         monkeypatch.setattr(f"{module}.{name}", value)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("rows", [8, 15, 16, 17, 50])
+@pytest.mark.parametrize(
+    ("rows", "dtype"), one_on_a_commit([8, 15, 16, 17, 50], [torch.float32, torch.bfloat16]), ids=str
+)
 def test_the_backward_pass_drops_what_the_forward_pass_dropped(device, small_tiles, rows, dtype):
     """The mask is the same in every tile, the last ones are cut off, and after other random draws."""
     kernel = build(dtype=dtype, hidden=37, dropout=0.3)

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch.nn import functional as F  # noqa: N812
 
+from kit.pairs import one_on_a_commit
 from pretrain.plugins.offer import Decline, Offer
 from pretrain.testing import examples
 from pretrain.testing.comparing.comparison import assert_agrees, forward_backward, random
@@ -44,16 +45,17 @@ def test_weight_gradients_are_summed_over_all_tiles_of_all_programs(device, monk
     assert_agrees(kernel, oracle(request), inputs(rows, 50, kind), device)
 
 
-@pytest.mark.parametrize("kind", ["LayerNorm", "RMSNorm"])
+@pytest.mark.parametrize("kind", ["LayerNorm", pytest.param("RMSNorm", marks=pytest.mark.full)])
 def test_a_long_row_is_taken_in_one_pass_forward_and_in_turns_backward(device, kind):
     request = examples.norm(torch.bfloat16, kind, hidden=16400)
     kernel = answer("triton", request).build({})
     assert_agrees(kernel, oracle(request), inputs(2, 16400, kind, torch.bfloat16), device)
 
 
-@pytest.mark.parametrize("kind", ["LayerNorm", "RMSNorm"])
-@pytest.mark.parametrize("hidden", [120, 130])
-@pytest.mark.parametrize("rows", [1, 7, 8, 9, 50])
+KINDS = [("LayerNorm", 120), ("RMSNorm", 130), ("LayerNorm", 130), ("RMSNorm", 120)]
+
+
+@pytest.mark.parametrize(("rows", "kind", "hidden"), one_on_a_commit([1, 7, 8, 9, 50], KINDS))
 def test_long_rows_have_the_gradients_of_short_ones(device, monkeypatch, kind, hidden, rows):
     """Make rows be read by 32 columns; the weights' in three chunks of four rows and tiles of 64 columns."""
     monkeypatch.setattr("pretrain_cuda.kernels.triton.norm.LONGEST", 64)

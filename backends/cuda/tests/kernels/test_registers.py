@@ -10,9 +10,8 @@ from importlib.metadata import version
 
 import pytest
 
-from kit.compiler import run_compiler
 from kit.register_calls import CALLS
-from kit.registers import CAPABILITIES, TABLE, source_hash
+from kit.registers import CAPABILITIES, TABLE, measure, source_hash
 from pretrain.plugins.offer import Decline, Offer
 from pretrain.testing import examples
 from pretrain_cuda import norm
@@ -22,10 +21,6 @@ REGISTERS = 65536
 
 TABLED = json.loads(TABLE.read_text())
 ROWS = TABLED["kernels"]
-
-
-def compiled(folder, *arguments):
-    return json.loads(run_compiler(folder, "-m", "kit.registers", *arguments))
 
 
 @pytest.mark.parametrize("capability", [str(capability) for capability in CAPABILITIES])
@@ -53,8 +48,9 @@ needs_its_triton = pytest.mark.skipif(
 
 
 @needs_its_triton
-def test_the_norm_of_gpt3_is_as_the_table_says(tmp_path):
-    found = compiled(tmp_path, "--only", "norm: LayerNorm, bf16, hidden 12288", "90")
+@pytest.mark.xdist_group("compilation")
+def test_the_norm_of_gpt3_is_as_the_table_says(compiler):
+    found = compiler(measure, [90], "norm: LayerNorm, bf16, hidden 12288")
     assert len(found) == 3
     assert found == {name: {"90": ROWS[name]["90"]} for name in found}
 
@@ -67,7 +63,8 @@ def test_the_table_is_of_these_kernels():
 @pytest.mark.full
 @pytest.mark.slow
 @needs_its_triton
-@pytest.mark.parametrize("capability", [str(capability) for capability in CAPABILITIES])
-def test_every_kernel_is_as_the_table_says(tmp_path, capability):
-    found = compiled(tmp_path, capability)
-    assert found == {name: {capability: row[capability]} for name, row in ROWS.items()}
+@pytest.mark.xdist_group("compilation")
+@pytest.mark.parametrize("capability", CAPABILITIES)
+def test_every_kernel_is_as_the_table_says(compiler, capability):
+    found = compiler(measure, [capability])
+    assert found == {name: {str(capability): row[str(capability)]} for name, row in ROWS.items()}

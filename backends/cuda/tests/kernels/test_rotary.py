@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from kit.pairs import one_on_a_commit
 from pretrain.plugins.offer import Decline
 from pretrain.testing import examples
 from pretrain.testing.comparing.comparison import assert_agrees, random
@@ -25,8 +26,12 @@ def compare(device, x, cos, sin, of=lambda x: x):
     )
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize(("heads", "size", "turned"), [(1, 12, 12), (5, 13, 6), (9, 7, 2), (8, 16, 10)])
+SIZES = [(1, 12, 12), (5, 13, 6), (9, 7, 2), (8, 16, 10)]
+
+
+@pytest.mark.parametrize(
+    ("heads", "size", "turned", "dtype"), one_on_a_commit(SIZES, [torch.float32, torch.bfloat16]), ids=str
+)
 def test_any_number_of_heads_and_any_size(device, monkeypatch, heads, size, turned, dtype):
     """Four heads or fewer at a time, the last ones cut off; halves and rests that are no powers of two."""
     rotary.answers(examples.rotary()).build({})

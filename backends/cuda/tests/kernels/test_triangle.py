@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import weakref
 from dataclasses import replace
 
@@ -10,7 +9,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from kit.compiler import run_compiler
+from kit.offline_triangle import loads
 from pretrain.plugins.offer import Decline
 from pretrain.plugins.requests import Mask
 from pretrain.reference.attention import Attention
@@ -237,9 +236,10 @@ def test_without_triton_it_declines(monkeypatch):
     assert answer(examples.attention()).reason.startswith("triton is not installed; pip install triton")
 
 
+@pytest.mark.xdist_group("compilation")
 @pytest.mark.parametrize("capability", [80, 90])
-def test_a_row_is_read_once_and_by_16_bytes(capability, tmp_path):
+def test_a_row_is_read_once_and_by_16_bytes(compiler, capability):
     """Compiled kernels: the causal mask splits no load, and the second pass finds the registers."""
-    loads = json.loads(run_compiler(tmp_path, "-m", "kit.offline_triangle", capability))
+    found = compiler(loads, capability)
     seed, tile = 1, 4096 * 2 // (256 * 16)  # loads: of a thread's 16 entries in bf16
-    assert loads == {"_forward": [tile + seed, tile], "_backward": [2 * tile, 2 * tile]}
+    assert found == {"_forward": [tile + seed, tile], "_backward": [2 * tile, 2 * tile]}

@@ -1,28 +1,32 @@
-"""A process of Python in which Triton compiles, while it interprets in that of the tests."""
+"""Calls functions that compile Triton's kernels, one after the other: reads them from stdin, and answers with JSON.
+
+echo '{"module": "kit.offline_triangle", "function": "loads", "arguments": [90]}' | python -m kit.compiler
+"""
 
 from __future__ import annotations
 
+import json
 import os
-import subprocess
 import sys
-from pathlib import Path
+import traceback
+from importlib import import_module
 
 
-def run_compiler(cache: Path, *arguments: object) -> str:
-    """Run Python with these arguments in the folder of the tests; return what it prints.
+def serve() -> None:
+    """Answer every line of stdin."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    print("ready", file=answers, flush=True)
+    for line in sys.stdin:
+        print(json.dumps(_answer(**json.loads(line))), file=answers, flush=True)
 
-    Args:
-        cache: where Triton keeps what it compiles.
-        arguments: "-m", a module and its arguments; or a file and its arguments.
-    """
-    variables = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    done = subprocess.run(
-        [sys.executable, *map(str, arguments)],
-        env=variables | {"TRITON_CACHE_DIR": str(cache)},
-        cwd=Path(__file__).parents[1],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+
+def _answer(module: str, function: str, arguments: list) -> dict[str, object]:
+    try:
+        return {"result": getattr(import_module(module), function)(*arguments)}
+    except Exception:  # noqa: BLE001  any error is the answer
+        return {"error": traceback.format_exc()}
+
+
+if __name__ == "__main__":
+    serve()

@@ -1,4 +1,4 @@
-"""Operation -> calls of its Triton kernels, in the shapes and dtypes of real models; see `offline`."""
+"""Name -> calls of an operation's Triton kernels, in the shapes and dtypes of real models; see `offline`."""
 
 from __future__ import annotations
 
@@ -31,13 +31,15 @@ def norm():
         yield "triton", request, partial(lambda kernel, inputs: kernel(*inputs), inputs=inputs)
 
 
-def activation():
-    for kind in ("gelu", "gelu_tanh", "swiglu"):
-        for dtype, features, has_bias in [(BF16, 4096, True), (FP32, 1000, False)]:
-            request = examples.activation(dtype, kind, features=features, has_bias=has_bias)
-            width = features * 2 if kind == "swiglu" else features
-            inputs = [leaf(3, 2, width, dtype=dtype), *([leaf(width, dtype=dtype)] if has_bias else [])]
-            yield "triton", request, partial(lambda kernel, inputs: kernel(*inputs), inputs=inputs)
+def activation(order=1):
+    """Every kind in one of two ways, in turn; all others in the other order."""
+    ways = [(BF16, 4096, True), (FP32, 1000, False)][::order]
+    for index, kind in enumerate(("gelu", "gelu_tanh", "swiglu")):
+        dtype, features, has_bias = ways[index % 2]
+        request = examples.activation(dtype, kind, features=features, has_bias=has_bias)
+        width = features * 2 if kind == "swiglu" else features
+        inputs = [leaf(3, 2, width, dtype=dtype), *([leaf(width, dtype=dtype)] if has_bias else [])]
+        yield "triton", request, partial(lambda kernel, inputs: kernel(*inputs), inputs=inputs)
 
 
 def bias_dropout_add():
@@ -52,14 +54,17 @@ def bias_dropout_add():
         yield "triton", request, partial(lambda kernel, inputs: kernel(*inputs), inputs=inputs)
 
 
-def attention():
+WHOLE, IN_FP16, RAGGED, IN_TURNS = (
+    (BF16, 1024, 4, 0.0, 512),
+    (FP16, 1100, 2, 0.1, 512),
+    (FP32, 600, 4, 0.1, 512),
+    (BF16, 4112, 4, 0.1, 4096),
+)
+
+
+def attention(strips):
     """The triangle: strips of whole and of ragged blocks, and one of rows that are gone through in turns."""
-    for dtype, length, groups, dropout, block_size in [
-        (BF16, 1024, 4, 0.0, 512),
-        (FP16, 1100, 2, 0.1, 512),
-        (FP32, 600, 4, 0.1, 512),
-        (BF16, 4112, 4, 0.1, 4096),
-    ]:
+    for dtype, length, groups, dropout, block_size in strips:
         request = examples.attention(dtype, length=length, groups=groups, dropout=dropout)
         inputs = [leaf(length, 1, heads, 16, dtype=dtype) for heads in (4, groups, groups)]
         call = partial(lambda kernel, inputs: kernel(*inputs), inputs=inputs)
@@ -99,12 +104,21 @@ def softmax():
         )
 
 
-CALLS = {
+ALWAYS = {
     "activation": activation,
-    "attention": attention,
+    "attention": partial(attention, [WHOLE, RAGGED, IN_TURNS]),
     "bias_dropout_add": bias_dropout_add,
     "cross_entropy": cross_entropy,
     "norm": norm,
     "rotary": rotary,
     "softmax": softmax,
 }
+"""Compiled by every `make test`."""
+
+FULL = {
+    "activation of the other types": partial(activation, order=-1),
+    "attention in fp16": partial(attention, [IN_FP16]),
+}
+"""Further ones of `make test-all`."""
+
+CALLS = ALWAYS | FULL

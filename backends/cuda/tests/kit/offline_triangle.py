@@ -10,28 +10,23 @@ import re
 import sys
 
 import torch
-import triton
-from triton.runtime.jit import JITFunction
 
-from kit.offline import AbsentDevice
+from kit.offline import compiling
 from pretrain_cuda.kernels.triton.triangle_softmax import DropoutRate, softmax_, softmax_backward_
 
 
 def loads(capability: int) -> dict[str, tuple[int, int]]:
     """Compile for strips of 512 queries and 2048 keys in bf16, with dropout."""
-    triton.runtime.driver.set_active(AbsentDevice(capability))
-    found, run = {}, JITFunction.run
+    found = {}
 
-    def compile_only(self, *args, grid, warmup, **kwargs):
-        kernel = run(self, *args, grid=grid, warmup=True, **kwargs)
+    def note(name, kernel):
         instructions = re.findall(r"ld\.global[.\w:]*", kernel.asm["ptx"])
-        found[self.fn.__name__] = len(instructions), sum(".v4" in instruction for instruction in instructions)
-        return kernel
+        found[name] = len(instructions), sum(".v4" in instruction for instruction in instructions)
 
-    JITFunction.run = compile_only
     strip, dropout = torch.zeros(2, 512, 2048, dtype=torch.bfloat16), DropoutRate(0.1)
-    softmax_(strip, 512, 1.0, dropout, DropoutRate.seed(strip.device))
-    softmax_backward_(strip, strip.clone(), 512, dropout)
+    with compiling(capability, note):
+        softmax_(strip, 512, 1.0, dropout, DropoutRate.seed(strip.device))
+        softmax_backward_(strip, strip.clone(), 512, dropout)
     return found
 
 

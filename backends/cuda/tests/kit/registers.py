@@ -15,16 +15,12 @@ import ast
 import hashlib
 import json
 import os
-import re
-import subprocess
-import tempfile
 from pathlib import Path
 
 import triton
-from triton.runtime.jit import JITFunction
 
 import pretrain_cuda
-from kit.offline import AbsentDevice
+from kit.offline import compiling, resources
 
 TABLE = Path(__file__).parents[1] / "registers.json"
 KERNELS = Path(pretrain_cuda.__file__).parent / "kernels/triton"
@@ -36,26 +32,19 @@ def measure(capabilities: list[int], only: str = "") -> dict[str, dict[str, list
     from kit.register_calls import CALLS
 
     found: dict[str, dict[str, list[int]]] = {}
-    run = JITFunction.run
     for capability in capabilities:
-        triton.runtime.driver.set_active(AbsentDevice(capability))
         for operation, calls in CALLS.items():
             for asked, call in calls():
                 name = f"{operation}: {asked}"
                 if only not in name:
                     continue
 
-                def compile_only(self, *args, grid, warmup, name=name, capability=capability, **kwargs):
-                    kernel = run(self, *args, grid=grid, warmup=True, **kwargs)
-                    row = found.setdefault(f"{name}: {self.fn.__name__}", {})
-                    row[str(capability)] = resources(kernel)
-                    return kernel
+                def note(kernel_name, kernel, name=name, capability=capability):
+                    row = found.setdefault(f"{name}: {kernel_name}", {})
+                    row[str(capability)] = list(resources(kernel).values())
 
-                JITFunction.run = compile_only
-                try:
+                with compiling(capability, note):
                     call()
-                finally:
-                    JITFunction.run = run
     return found
 
 
@@ -73,18 +62,6 @@ def source_hash() -> str:
 
 def _is_text(statement: ast.stmt) -> bool:
     return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
-
-
-def resources(kernel) -> list[int]:
-    """Return registers and bytes of local memory of a thread, and the threads of a program."""
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as cubin:
-        cubin.write(kernel.asm["cubin"])
-        cubin.flush()
-        program = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
-        command = [program, "--dump-resource-usage", cubin.name]
-        usage = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    registers, stack, local = (int(re.search(rf"{what}:(\d+)", usage)[1]) for what in ("REG", "STACK", "LOCAL"))
-    return [registers, stack + local, 32 * kernel.metadata.num_warps]
 
 
 def main() -> None:

@@ -23,6 +23,7 @@ JOB = {
     "world": 2,
     "micro_batches": 1,
     "vocab_size": 50257,
+    "steps": 1,
     "set": ["model.num_layers=1", "model.hidden_size=256", "parallel.tensor_model_parallel_size=2"],
 }
 

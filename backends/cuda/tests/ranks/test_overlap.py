@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from forked_python.client import Popen
+
 REDUCED = ["input gradient", "all_reduce starts", "weight gradient", "all_reduce is waited for"]
 SPLIT = [
     *("gather starts", "input gradient", "gather is waited for"),
@@ -28,9 +30,7 @@ def ranks(tmp_path_factory):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "kit.overlap_rank", str(store)]
     started = [
-        subprocess.Popen(
-            [*command, str(rank)], cwd=Path(__file__).parents[1], env=environment, stdout=subprocess.PIPE, text=True
-        )
+        Popen([*command, str(rank)], cwd=Path(__file__).parents[1], env=environment, stdout=subprocess.PIPE, text=True)
         for rank in range(2)
     ]
     said = [rank.communicate(timeout=300)[0] for rank in started]

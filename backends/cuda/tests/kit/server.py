@@ -1,4 +1,4 @@
-"""The process that runs jobs for the tests, started when the first is asked for."""
+"""A process in which Triton compiles, while it interprets in that of the tests: one answer to each line of JSON."""
 
 from __future__ import annotations
 
@@ -10,29 +10,35 @@ from pathlib import Path
 
 
 class Server:
-    """Answers one job after the other."""
+    """Answers one question after the other."""
 
-    def __init__(self, cache: Path) -> None:
-        """Start; `cache` is where Triton keeps what it compiles."""
+    def __init__(self, module: str, cache: Path) -> None:
+        """Start.
+
+        Args:
+            module: run with `-m`; prints a line when it is ready, and one for each that it reads.
+            cache: where Triton keeps what it compiles.
+        """
         variables = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "fake_gpu.rank"],
+            [sys.executable, "-m", module],
             cwd=Path(__file__).parents[1],
             env=variables | {"OMP_NUM_THREADS": "1", "TRITON_CACHE_DIR": str(cache)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
-        self._read("ready")
+        self._module = module
+        self._read("being ready")
         self._answers: dict[str, dict] = {}
 
     def run(self, job: dict) -> dict:
-        """Return what `fake_gpu.job.run` does, or the error; the same job is run once."""
+        """Return the answer, or the error; the same job is run once."""
         question = json.dumps(job)
         if question not in self._answers:
             self._process.stdin.write(question + "\n")
             self._process.stdin.flush()
-            self._answers[question] = json.loads(self._read("an answer"))
+            self._answers[question] = json.loads(self._read("giving an answer"))
         return self._answers[question]
 
     def close(self) -> None:
@@ -43,5 +49,5 @@ class Server:
     def _read(self, what: str) -> str:
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError(f"the process of the fake GPUs ended instead of giving {what}")
+            raise RuntimeError(f"{self._module} ended instead of {what}")
         return line
