@@ -13,6 +13,7 @@ from bridge.coverage import unknown_names
 from pretrain.bridge.megatron.names import DeviceNames
 from pretrain.cpu.backend import CpuBackend
 
+pytestmark = pytest.mark.xdist_group("coverage")  # one worker: one training
 UNREACHED_MODULES = {
     "megatron.core.distributed.fsdp": "a recipe cannot ask for FSDP",
     "megatron.core.inference": "generation with caches and CUDA graphs; imported by the model, used by no training",

@@ -16,7 +16,7 @@ TRAIN_KEYS = {
     *("loss_scale", "global_batch_size", "skipped_iterations", "nan_iterations", "seconds_per_iteration"),
     *("samples_per_second", "tokens_per_second_per_device", "tflops_per_device", "mfu", "memory_peak_bytes"),
 }
-pytestmark = pytest.mark.usefixtures("forked_python")
+pytestmark = [pytest.mark.usefixtures("forked_python"), pytest.mark.xdist_group("one run")]
 REPRODUCED = ("iteration", "consumed_samples", "lm_loss", "grad_norm", "learning_rate")
 
 

@@ -20,7 +20,7 @@ PACKAGES = {
 }
 """Package -> its folder."""
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("wheels")]  # one worker: they are made once
 
 
 def call(*command, folder=ROOT):

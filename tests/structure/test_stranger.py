@@ -35,7 +35,10 @@ def pretrain_norm():
     return Offer(name="beads", build=lambda built: norm)
 """
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_python")]
+pytestmark = [
+    *(pytest.mark.slow, pytest.mark.usefixtures("forked_python")),
+    pytest.mark.xdist_group("stranger"),  # one installation
+]
 
 
 @pytest.fixture(scope="module")

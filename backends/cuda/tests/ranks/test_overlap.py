@@ -28,7 +28,7 @@ def ranks(tmp_path_factory):
     """Output of each of two ranks, for each way."""
     store = tmp_path_factory.mktemp("overlap") / "store"
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "kit.overlap_rank", str(store)]
+    command = [sys.executable, "-m", "ranks.overlap_rank", str(store)]
     started = [
         Popen([*command, str(rank)], cwd=Path(__file__).parents[1], env=environment, stdout=subprocess.PIPE, text=True)
         for rank in range(2)

@@ -1,4 +1,4 @@
-"""One of two ranks of test_overlap: `python -m kit.overlap_rank STORE RANK` prints, as JSON, what each way did.
+"""One of two ranks of test_overlap: `python -m ranks.overlap_rank STORE RANK` prints, as JSON, what each way did.
 
 A way is a linear with its communication: what happened in the backward pass, in order, and what differs from float64.
 """
