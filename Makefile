@@ -16,9 +16,9 @@ test: test-core test-ascend
 test-all: SELECTED :=
 test-all: test test-ascend-older
 
-# Two workers; tests that start several ranks share one of them, and so do not compete for the cores.
+# Three workers, since tests often wait; those that start several ranks share one of them, and so do not compete for two cores.
 test-core: venv
-	$(PYTEST) --numprocesses 2 --dist loadgroup -m "$(SELECTED)"
+	$(PYTEST) --numprocesses 3 --dist loadgroup -m "$(SELECTED)"
 
 # Of test-core those on fake GPUs alone: ranks of large CUDA jobs, untranslated, on torch's CPU build (docs/fake-gpu.md).
 test-cuda: venv

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 GPT2: tuple[str, ...] = ()
 NEOX = (
@@ -24,6 +24,7 @@ LLAMA = (
 )
 
 DEEP = ("model.num_layers=8",)
+SHALLOW = ("model.num_layers=2",)
 PP_OF_FOUR = ("parallel.pipeline_model_parallel_size=4",)
 TP = ("parallel.tensor_model_parallel_size=2",)
 PP = ("parallel.pipeline_model_parallel_size=2",)
@@ -83,6 +84,11 @@ class Case:
     last: int = ITERATIONS
 
 
+def _shallow(cases: dict[str, Case]) -> dict[str, Case]:
+    """Leave the models two of their four layers, for an engine that divides parameters and not layers among ranks."""
+    return {name: replace(case, model=(*case.model, *SHALLOW)) for name, case in cases.items()}
+
+
 TWO_RANKS = {
     "TP": Case(GPT2, TP, saves="of-TP"),
     "PP": Case(GPT2, PP, saves="of-PP"),
@@ -132,51 +138,63 @@ ONE_RANK = {
     "ZeRO-1 -> one": Case(GPT2, ZERO1, loads="of-ZeRO-1"),
 }
 
-DEEPSPEED_TWO_RANKS = {
-    "stage 0": Case(GPT2, (*STAGE[0], *ACCUMULATED), saves="of-stage-0"),
-    "stage 3": Case(GPT2, (*STAGE[3], *ACCUMULATED), saves="of-stage-3"),
-    "stage 1, overlapped": Case(GPT2, (*STAGE[1], *ZERO_OVERLAP, *SMALL_BUCKETS), last=SAVED_AT),
-    "stage 3, offload": Case(GPT2, (*STAGE[3], *OFFLOAD_ALL, *ACCUMULATED), saves="of-offload"),
-    "stage 3, in small parts, masks of documents": Case(MASKED, (*STAGE[3], *SMALL_PARTS, *ACCUMULATED), last=SAVED_AT),
-    "stage 3, TP, recompute": Case(GPT2, (*STAGE[3], *TP, *SPLIT_INPUTS), last=SAVED_AT),
-    "NeoX, stage 3, TP, sequence parallel": Case(NEOX, (*STAGE[3], *TP, *SP), last=SAVED_AT),
-    "Llama per token, stage 3": Case(LLAMA_PER_TOKEN, STAGE[3], last=SAVED_AT, saves="of-Llama"),
-    "bf16, stage 0, TP": Case(BF16_SUMS, (*STAGE[0], *TP), last=SAVED_AT),
-    "bf16, stage 2, offload": Case(BF16, (*STAGE[2], *OFFLOAD), last=SAVED_AT),
-    "bf16, stage 3": Case(BF16, STAGE[3], last=SAVED_AT, saves="of-bf16"),
-    "fp16, stage 3, TP": Case(FP16, (*STAGE[3], *TP), last=SAVED_AT),
-    "stage 3 -> 1, TP": Case(GPT2, (*STAGE[1], *TP), loads="of-stage-3"),
-    "offload -> 0": Case(GPT2, STAGE[0], loads="of-offload"),
-    "stage 3 -> megatron, ZeRO-1": Case(GPT2, ZERO1, loads="of-stage-3"),
-}
-DEEPSPEED_TWO_RANKS_FULL = {
-    "stage 1": Case(GPT2, (*STAGE[1], *ACCUMULATED), saves="of-stage-1"),
-    "stage 2": Case(GPT2, (*STAGE[2], *ACCUMULATED), saves="of-stage-2"),
-    "stage 1, TP": Case(GPT2, (*STAGE[1], *TP), saves="of-stage-1-TP"),
-    "stage 2, offload": Case(GPT2, (*STAGE[2], *OFFLOAD, *ACCUMULATED)),
-    "stage 3, TP": Case(GPT2, (*STAGE[3], *TP)),
-    "NeoX, stage 2, TP, sequence parallel": Case(NEOX, (*STAGE[2], *TP, *SP), last=SAVED_AT),
-    "per token, stage 1": Case(PER_TOKEN, (*STAGE[1], *ACCUMULATED), last=SAVED_AT),
-    "bf16, stage 1": Case(BF16, STAGE[1], last=SAVED_AT),
-    "stage 1 -> 3": Case(GPT2, STAGE[3], loads="of-stage-1"),
-    "stage 1, TP -> 2": Case(GPT2, STAGE[2], loads="of-stage-1-TP"),
-    "stage 2 -> megatron, PP": Case(GPT2, PP, loads="of-stage-2"),
-}
+DEEPSPEED_TWO_RANKS = _shallow(
+    {
+        "stage 0": Case(GPT2, (*STAGE[0], *ACCUMULATED), saves="of-stage-0"),
+        "stage 3": Case(GPT2, (*STAGE[3], *ACCUMULATED), saves="of-stage-3"),
+        "stage 1, overlapped": Case(GPT2, (*STAGE[1], *ZERO_OVERLAP, *SMALL_BUCKETS), last=SAVED_AT),
+        "stage 3, offload": Case(GPT2, (*STAGE[3], *OFFLOAD_ALL, *ACCUMULATED), saves="of-offload"),
+        "stage 3, in small parts, masks of documents": Case(
+            MASKED, (*STAGE[3], *SMALL_PARTS, *ACCUMULATED), last=SAVED_AT
+        ),
+        "stage 3, TP, recompute": Case(GPT2, (*STAGE[3], *TP, *SPLIT_INPUTS), last=SAVED_AT),
+        "NeoX, stage 3, TP, sequence parallel": Case(NEOX, (*STAGE[3], *TP, *SP), last=SAVED_AT),
+        "Llama per token, stage 3": Case(LLAMA_PER_TOKEN, STAGE[3], last=SAVED_AT, saves="of-Llama"),
+        "bf16, stage 0, TP": Case(BF16_SUMS, (*STAGE[0], *TP), last=SAVED_AT),
+        "bf16, stage 2, offload": Case(BF16, (*STAGE[2], *OFFLOAD), last=SAVED_AT),
+        "bf16, stage 3": Case(BF16, STAGE[3], last=SAVED_AT, saves="of-bf16"),
+        "fp16, stage 3, TP": Case(FP16, (*STAGE[3], *TP), last=SAVED_AT),
+        "stage 3 -> 1, TP": Case(GPT2, (*STAGE[1], *TP), loads="of-stage-3"),
+        "offload -> 0": Case(GPT2, STAGE[0], loads="of-offload"),
+        "stage 3 -> megatron, ZeRO-1": Case(GPT2, ZERO1, loads="of-stage-3"),
+    }
+)
+DEEPSPEED_TWO_RANKS_FULL = _shallow(
+    {
+        "stage 1": Case(GPT2, (*STAGE[1], *ACCUMULATED), saves="of-stage-1"),
+        "stage 2": Case(GPT2, (*STAGE[2], *ACCUMULATED), saves="of-stage-2"),
+        "stage 1, TP": Case(GPT2, (*STAGE[1], *TP), saves="of-stage-1-TP"),
+        "stage 2, offload": Case(GPT2, (*STAGE[2], *OFFLOAD, *ACCUMULATED)),
+        "stage 3, TP": Case(GPT2, (*STAGE[3], *TP)),
+        "NeoX, stage 2, TP, sequence parallel": Case(NEOX, (*STAGE[2], *TP, *SP), last=SAVED_AT),
+        "per token, stage 1": Case(PER_TOKEN, (*STAGE[1], *ACCUMULATED), last=SAVED_AT),
+        "bf16, stage 1": Case(BF16, STAGE[1], last=SAVED_AT),
+        "stage 1 -> 3": Case(GPT2, STAGE[3], loads="of-stage-1"),
+        "stage 1, TP -> 2": Case(GPT2, STAGE[2], loads="of-stage-1-TP"),
+        "stage 2 -> megatron, PP": Case(GPT2, PP, loads="of-stage-2"),
+    }
+)
 """Further combinations; what they combine is in DEEPSPEED_TWO_RANKS, too, whose checkpoints they load."""
-DEEPSPEED_FOUR_RANKS = {
-    "stage 3, TP x DP": Case(GPT2, (*STAGE[3], *TP), saves="of-TP-DP"),
-    "stage 3 of two -> stage 3 of four": Case(GPT2, (*STAGE[3], *ACCUMULATED), loads="of-stage-3"),
-    "stage 0 of two -> stage 2 of four": Case(GPT2, (*STAGE[2], *ACCUMULATED), loads="of-stage-0"),
-}
-DEEPSPEED_FOUR_RANKS_FULL = {
-    "stage 1, TP x DP": Case(GPT2, (*STAGE[1], *TP), last=SAVED_AT),
-}
-DEEPSPEED_ONE_RANK = {
-    "stage 3, TP x DP -> one, stage 2": Case(GPT2, STAGE[2], loads="of-TP-DP"),
-    "stage 0 -> megatron": Case(GPT2, (), loads="of-stage-0"),
-    "Llama per token, stage 3 -> megatron": Case(LLAMA_PER_TOKEN, (), loads="of-Llama", last=ITERATIONS),
-    "bf16, stage 3 -> megatron, ZeRO-1": Case(BF16, ZERO1, loads="of-bf16", last=SAVED_AT + 2),
-}
+DEEPSPEED_FOUR_RANKS = _shallow(
+    {
+        "stage 3, TP x DP": Case(GPT2, (*STAGE[3], *TP), saves="of-TP-DP"),
+        "stage 3 of two -> stage 3 of four": Case(GPT2, (*STAGE[3], *ACCUMULATED), loads="of-stage-3"),
+        "stage 0 of two -> stage 2 of four": Case(GPT2, (*STAGE[2], *ACCUMULATED), loads="of-stage-0"),
+    }
+)
+DEEPSPEED_FOUR_RANKS_FULL = _shallow(
+    {
+        "stage 1, TP x DP": Case(GPT2, (*STAGE[1], *TP), last=SAVED_AT),
+    }
+)
+DEEPSPEED_ONE_RANK = _shallow(
+    {
+        "stage 3, TP x DP -> one, stage 2": Case(GPT2, STAGE[2], loads="of-TP-DP"),
+        "stage 0 -> megatron": Case(GPT2, (), loads="of-stage-0"),
+        "Llama per token, stage 3 -> megatron": Case(LLAMA_PER_TOKEN, (), loads="of-Llama", last=ITERATIONS),
+        "bf16, stage 3 -> megatron, ZeRO-1": Case(BF16, ZERO1, loads="of-bf16", last=SAVED_AT + 2),
+    }
+)
 
 COMPILE = ("kernels.compile=layer",)
 COMPILED = {

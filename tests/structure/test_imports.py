@@ -79,12 +79,14 @@ def found(tmp_path_factory):
     return effects(tmp_path_factory.mktemp("empty"), "guilty", PYTHONPATH=str(package.parent))
 
 
+@pytest.mark.xdist_group("guilty")  # one worker: one process that imports them
 @pytest.mark.parametrize("effect", GUILTY)
 def test_a_module_that_does_something_is_found(found, effect):
     number = list(GUILTY).index(effect)
     assert found[f"guilty.module_{number:02d}"] == [effect]
 
 
+@pytest.mark.xdist_group("guilty")
 def test_a_module_without_effects_is_not(found):
     assert set(found) == {f"guilty.module_{number:02d}" for number in range(len(GUILTY))}
 
