@@ -87,16 +87,18 @@ def pytest_collection_modifyitems(items):
 def _one_dtype_a_case(items):
     """Leave each case of the conformance kit one dtype on every commit, in turn; all of them are in `make test-all`.
 
-    That a kernel takes the others is in the tables of test_offers.py. The reference's kernels are tested in tests/cpu,
-    and lengths over 2048 of a vendor's kernels in `make test-all`.
+    That a kernel takes the others is in the tables of test_offers.py. The reference's kernels are tested in tests/cpu;
+    lengths over 2048 are for the CPU's own kernels, which cut rows, and in `make test-all` for all.
     """
     cases, seen = {}, Counter()
     for item in items:
-        is_of_cpu = item.path.parent.name == "cpu"
-        if item.cls is not None and not is_of_cpu and ("[reference-" in item.name or LONG.search(item.name)):
+        if item.cls is None:
+            continue
+        reasons = (item.path.parent.name != "cpu", "[reference-" in item.name, LONG.search(item.name) is not None)
+        if sum(reasons) > 1:
             item.add_marker(pytest.mark.full)
             continue
-        if item.cls is not None and (dtype := DTYPE.search(item.name)):
+        if dtype := DTYPE.search(item.name):
             cases.setdefault((item.path, item.cls, item.name[: dtype.start()]), []).append(item)
     for (path, _, name), dtypes in cases.items():
         test = path, name.partition("[")[0]
