@@ -1,4 +1,4 @@
-"""Check of a sharded checkpoint's index before torch reads it with plain pickle, which may run code."""
+"""A sharded checkpoint's index, read and checked before torch reads it with plain pickle, which may run code."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.distributed.checkpoint.metadata import Metadata
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,15 +18,19 @@ _DATA_MODULES = tuple(f"torch.distributed.checkpoint.{name}" for name in ("files
 _OTHERS = {("torch", "Size"), ("torch.serialization", "_get_layout"), ("collections", "OrderedDict")}
 
 
-def check_index(directory: Path) -> None:
-    """Read the index; refuse anything that is not the data of an index.
+def read_index(directory: Path) -> Metadata:
+    """Return the index; refuse anything that is not the data of an index.
 
     Raises:
         pickle.UnpicklingError: it is damaged, or holds something else.
         OSError: it cannot be read.
     """
     with (directory / INDEX).open("rb") as file:
-        _Unpickler(file).load()
+        found = _Unpickler(file).load()
+    if not isinstance(found, Metadata):
+        msg = f"{INDEX} is no index"
+        raise pickle.UnpicklingError(msg)
+    return found
 
 
 class _Unpickler(pickle.Unpickler):

@@ -21,7 +21,7 @@ from pretrain.checkpoint import checksums, generators
 from pretrain.checkpoint.contents import Loaded
 from pretrain.checkpoint.digest import Recorder
 from pretrain.checkpoint.identity import differences, identity, require_same
-from pretrain.checkpoint.index import check_index
+from pretrain.checkpoint.index import read_index
 from pretrain.checkpoint.saved_schedule import restore_schedule
 from pretrain.checkpoint.starting_checkpoint import require_complete
 from pretrain.collective_errors import first_problem, of_first_rank
@@ -138,7 +138,7 @@ def read_common(directory: Path) -> dict[str, Any]:
 
 def _read(directory: Path, request: dict[str, Any]) -> dict[str, Any]:
     try:
-        check_index(directory)
+        read_index(directory)
         loaded: dict[str, Any] = dist_checkpointing.load(request, str(directory))
     except (*_FAULTS, CheckpointException) as exc:
         raise _damaged(directory, exc) from exc

@@ -1,0 +1,1 @@
+"""Formats of checkpoints, ours and other programs': one file for each."""

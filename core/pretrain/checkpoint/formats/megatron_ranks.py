@@ -1,0 +1,165 @@
+"""Megatron-LM's format of before megatron-core's sharded one: a file for each tensor- and pipeline-parallel rank.
+
+`mp_rank_TT/model_optim_rng.pt`; with several stages `mp_rank_TT_PPP/`; expert parallelism adds a number at the end
+(get_checkpoint_name in megatron/training/checkpointing.py). The folder around them is `release/` or `iter_0000000/`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from dataclasses import dataclass
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+from pretrain.checkpoint.formats import torch_file
+from pretrain.checkpoint.formats.dtypes import dtype_names
+from pretrain.checkpoint.formats.location import files_in, total_size
+from pretrain.checkpoint.formats.megatron_weights import (
+    count,
+    flat_weights,
+    model_of,
+    number_of_layers,
+    settings_of_args,
+    whole_shape,
+)
+from pretrain.checkpoint.formats.summary import Parts, Summary
+from pretrain.errors import CheckpointError, DamageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from torch import Tensor
+
+    from pretrain.checkpoint.formats.megatron_weights import (
+        Shapes,
+    )
+
+FILE = "model_optim_rng.pt"
+_CHUNK = re.compile(r"model\d*")
+"""Keys of the model chunks; with a virtual pipeline they have numbers."""
+
+_COPY = "word_embeddings_for_head"
+"""The tied embedding's copy on the last stage."""
+
+_SCHEDULES = ("opt_param_scheduler", "lr_scheduler")
+_GENERATORS = ("rng_state", "random_rng_state", "torch_rng_state")
+
+
+@dataclass(frozen=True, slots=True)
+class _Rank:
+    """One file and its place in the layout."""
+
+    tensor: int
+    stage: int
+    expert: int
+    file: Path
+
+
+def describe(folder: Path) -> Summary | None:
+    """Describe the checkpoint in a folder, or return None if it is of another format.
+
+    Raises:
+        CheckpointError: a rank's file is missing, or one holds objects that could run code.
+        DamageError: a file is cut off, or lacks the model.
+    """
+    names = sorted(entry.name for entry in folder.glob("mp_rank_*") if (entry / FILE).is_file())
+    if not names:
+        return None
+    first = _state(folder / names[0] / FILE)
+    args = _args(first)
+    ranks = _ranks(folder, names, has_experts=int(args.get("expert_model_parallel_size") or 1) > 1)
+    parts = Parts(
+        tensor=max(rank.tensor for rank in ranks) + 1,
+        pipeline=max(rank.stage for rank in ranks) + 1,
+        virtual_pipeline=int(args.get("virtual_pipeline_model_parallel_size") or 1),
+        expert=max(rank.expert for rank in ranks) + 1,
+    )
+    shapes, layers = _weights(ranks, parts.tensor)
+    files = files_in(folder)
+    return Summary(
+        path=folder,
+        format="Megatron-LM, one file a rank",
+        version=str(first.get("checkpoint_version", 0)),
+        iteration=None if folder.name == "release" else first.get("iteration"),
+        model=model_of(shapes) | {"num_layers": layers} | settings_of_args(args),
+        parameters=count(shapes.values()),
+        parts=parts,
+        dtypes=dtype_names(tensor.dtype for chunk in _chunks(first) for tensor in flat_weights(chunk).values()),
+        contents=_contents(first, folder),
+        files=len(files),
+        size=total_size(files),
+    )
+
+
+def _state(path: Path) -> dict[str, Any]:
+    state = torch_file.read(path)
+    if not isinstance(state, dict) or not _chunks(state):
+        msg = f"{path} holds no model (a key `model`)."
+        raise DamageError(msg)
+    return state
+
+
+def _chunks(state: dict[str, Any]) -> list[Any]:
+    return [state[key] for key in state if _CHUNK.fullmatch(str(key))]
+
+
+def _args(state: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of the training; releases of 2019 have none."""
+    args = state.get("args")
+    return vars(args) if isinstance(args, argparse.Namespace) else {}
+
+
+def _ranks(folder: Path, names: list[str], *, has_experts: bool) -> list[_Rank]:
+    """Return all ranks by their folders' names.
+
+    Raises:
+        CheckpointError: some are missing.
+    """
+    written = [re.findall(r"\d+", name) for name in names]
+    sizes = [max(map(int, axis)) + 1 for axis in zip(*written, strict=False)]
+    axes = [[f"{number:0{len(one)}d}" for number in range(size)] for size, one in zip(sizes, written[0], strict=True)]
+    expected = ["mp_rank_" + "_".join(each) for each in product(*axes)]
+    if missing := [name for name in expected if name not in names]:
+        shown = ", ".join(missing[:4]) + (" ..." if len(missing) > 4 else "")
+        msg = f"{folder} lacks {len(missing)} of its {len(expected)} ranks: {shown}.\nCopy them there."
+        raise CheckpointError(msg)
+    ranks = []
+    for name in names:
+        tensor, *rest = map(int, re.findall(r"\d+", name))
+        expert = rest.pop() if has_experts and rest else 0
+        ranks.append(_Rank(tensor, rest[0] if rest else 0, expert, folder / name / FILE))
+    return ranks
+
+
+def _weights(ranks: list[_Rank], tensor: int) -> tuple[Shapes, int]:
+    """Return the whole shapes of all weights, named by stage, chunk and name, and the number of layers."""
+    shapes: Shapes = {}
+    layers: dict[tuple[int, int], int] = {}
+    for rank in ranks:
+        if rank.tensor > 0:
+            continue
+        for number, chunk in enumerate(_chunks(_state(rank.file))):
+            weights = {name: weight for name, weight in flat_weights(chunk).items() if _COPY not in name}
+            layers[rank.stage, number] = number_of_layers(weights)
+            shapes |= {
+                f"{rank.stage}/{number}/{rank.expert if '.experts.' in name else 0}/{name}": _whole(
+                    name, weight, tensor
+                )
+                for name, weight in weights.items()
+            }
+    return shapes, sum(layers.values())
+
+
+def _whole(name: str, weight: Tensor, tensor: int) -> tuple[int, ...]:
+    return whole_shape(name, tuple(weight.shape), tensor)
+
+
+def _contents(state: dict[str, Any], folder: Path) -> tuple[str, ...]:
+    there = {
+        "weights": True,
+        "optimizer": state.get("optimizer") is not None or any(folder.glob("mp_rank_*/distrib_optim.pt")),
+        "rng": any(key in state for key in _GENERATORS),
+        "schedule": any(state.get(key) for key in _SCHEDULES),
+    }
+    return tuple(name for name, is_there in there.items() if is_there)

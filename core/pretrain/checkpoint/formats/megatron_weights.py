@@ -1,0 +1,108 @@
+"""Weights by Megatron's names: how tensor-parallel ranks divide them, and what model their shapes tell.
+
+Old names are those of Megatron-LM before megatron-core, and of its forks: `attention.query_key_value`. New ones are
+megatron-core's: `self_attention.linear_qkv`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+Shapes = dict[str, tuple[int, ...]]
+"""Name of a weight -> its shape."""
+
+_BY_ROWS = re.compile(
+    r"(query_key_value|query|key_value|dense_h_to_4h|linear_qkv|linear_fc1)\.(weight|bias)$"
+    r"|(word_embeddings|final_linear|lm_head|output_layer)\.weight$"
+)
+"""Weights of ColumnParallelLinear and VocabParallelEmbedding: the first dimension is divided."""
+
+_BY_COLUMNS = re.compile(r"(attention\.dense|dense_4h_to_h|linear_proj|linear_fc2)\.weight$")
+"""Weights of RowParallelLinear: the second dimension is divided; the bias is whole on every rank."""
+
+_LAYER = re.compile(r"layers\.(\d+)\.")
+_NO_WEIGHT = re.compile(r"(rotary_emb|rotary_pos_emb)\.inv_freq$|attention\.(bias|masked_bias)$|_extra_state")
+
+_SECOND_OF_MLP = (".dense_4h_to_h.weight", ".linear_fc2.weight")
+_OUTPUTS = ("final_linear.weight", "lm_head.weight", "output_layer.weight")
+_SETTINGS = (
+    *("num_layers", "hidden_size", "num_attention_heads", "num_query_groups", "kv_channels", "ffn_hidden_size"),
+    *("max_position_embeddings", "seq_length", "normalization", "rotary_percent", "padded_vocab_size"),
+)
+"""Settings of a recipe that Megatron-LM and its forks call by the same name."""
+
+
+def flat_weights(state: Any) -> dict[str, Tensor]:
+    """Return the weights of a state dict, which may be nested; the names of the levels are joined by dots."""
+    return {name: tensor for name, tensor in _flat(state, "") if _NO_WEIGHT.search(name) is None}
+
+
+def whole_shape(name: str, shape: tuple[int, ...], tensor: int) -> tuple[int, ...]:
+    """Return the shape of a weight over all tensor-parallel ranks.
+
+    Args:
+        name: of the weight; its end decides how it is divided.
+        shape: on one rank.
+        tensor: number of tensor-parallel ranks.
+    """
+    if _BY_ROWS.search(name):
+        return (shape[0] * tensor, *shape[1:])
+    if _BY_COLUMNS.search(name):
+        return (shape[0], shape[1] * tensor)
+    return shape
+
+
+def number_of_layers(names: Iterable[str]) -> int:
+    """Return how many layers the weights belong to."""
+    return len({found[1] for name in names if (found := _LAYER.search(name))})
+
+
+def count(shapes: Iterable[tuple[int, ...]]) -> int:
+    """Return the number of parameters."""
+    return sum(map(math.prod, shapes))
+
+
+def model_of(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
+    """Return the settings of a recipe's section `model` that whole shapes tell, and `padded_vocab_size`."""
+    model: dict[str, Any] = {}
+    for name, shape in shapes.items():
+        if name.endswith("word_embeddings.weight"):
+            model["padded_vocab_size"], model["hidden_size"] = shape
+        elif name.endswith("position_embeddings.weight"):
+            model["max_position_embeddings"] = shape[0]
+        elif name.endswith(_SECOND_OF_MLP):
+            model["ffn_hidden_size"] = shape[-1]
+    has_positions = any(name.endswith("position_embeddings.weight") for name in shapes)
+    model["position_embedding_type"] = "learned_absolute" if has_positions else "rope"
+    model["add_bias_linear"] = any(name.removesuffix("bias") + "weight" in shapes for name in _biases(shapes))
+    model["untie_embeddings_and_output_weights"] = any(name.endswith(_OUTPUTS) for name in shapes)
+    return model
+
+
+def settings_of_args(args: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a recipe's section `model` among the arguments of Megatron-LM or a fork."""
+    model = {name: args[name] for name in _SETTINGS if args.get(name) is not None}
+    if not args.get("group_query_attention", False):
+        model.pop("num_query_groups", None)  # Megatron-LM's default is 1, which counts only with this switch
+    if args.get("swiglu"):
+        model["activation"] = "swiglu"
+    return model
+
+
+def _flat(state: Any, prefix: str) -> Iterator[tuple[str, Tensor]]:
+    if isinstance(state, Tensor):
+        yield prefix, state
+    elif isinstance(state, dict):
+        for key, value in state.items():
+            yield from _flat(value, f"{prefix}.{key}" if prefix else str(key))
+
+
+def _biases(names: Iterable[str]) -> list[str]:
+    return [name for name in names if name.endswith((".dense_4h_to_h.bias", ".linear_fc2.bias"))]

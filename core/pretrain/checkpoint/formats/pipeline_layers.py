@@ -1,0 +1,147 @@
+"""DeepSpeed's pipelines: a file for each layer and tensor-parallel rank, as GPT-NeoX and Megatron-DeepSpeed write them.
+
+`layer_NN-model_TT-model_states.pt` (ckpt_layer_path in deepspeed/runtime/pipe/module.py). NN counts the modules of the
+pipeline: 0 is the embedding, and functions without weights have numbers without files.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from pretrain.checkpoint.formats import torch_file
+from pretrain.checkpoint.formats.dtypes import dtype_names
+from pretrain.checkpoint.formats.location import files_in, total_size
+from pretrain.checkpoint.formats.megatron_weights import (
+    count,
+    flat_weights,
+    model_of,
+    settings_of_args,
+    whole_shape,
+)
+from pretrain.checkpoint.formats.summary import Parts, Summary
+from pretrain.errors import CheckpointError, DamageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pretrain.checkpoint.formats.megatron_weights import (
+        Shapes,
+    )
+
+_FILE = re.compile(r"layer_(\d+)-model_(\d+)-model_states\.pt")
+_STATES = "mp_rank_00_model_states.pt"
+_NORM = "input_layernorm.weight"
+"""A weight that every transformer layer has, and nothing else."""
+
+_TIED = "word_embeddings.weight"
+
+
+def describe(folder: Path) -> Summary | None:
+    """Describe the checkpoint in a folder, or return None if it is of another format.
+
+    Raises:
+        CheckpointError: a rank's file is missing, or one holds objects that could run code.
+        DamageError: a file is cut off.
+    """
+    found = [match for entry in folder.glob("layer_*-model_*") if (match := _FILE.fullmatch(entry.name))]
+    if not found:
+        return None
+    tensor = max(int(match[2]) for match in found) + 1
+    layers = _first_rank(folder, found, tensor)
+    weights = {
+        f"{number}/{name}": weight for number, state in layers.items() for name, weight in flat_weights(state).items()
+    }
+    shapes: Shapes = {name: whole_shape(name, tuple(weight.shape), tensor) for name, weight in weights.items()}
+    counted = {name: shape for name, shape in shapes.items() if not _is_copy(name, layers)}
+    states = _states(folder)
+    args = _args(states)
+    files = files_in(folder)
+    is_neox = any("/attention." in name for name in weights)
+    return Summary(
+        path=folder,
+        format="GPT-NeoX, one file a layer" if is_neox else "Megatron-DeepSpeed, one file a layer",
+        version=_version(states),
+        iteration=_iteration(states, folder),
+        model=_model(counted, layers, args),
+        parameters=count(counted.values()),
+        parts=Parts(tensor=tensor),
+        dtypes=dtype_names(weight.dtype for weight in weights.values()),
+        contents=("weights", *_other_contents(folder, states)),
+        files=len(files),
+        size=total_size(files),
+    )
+
+
+def _first_rank(folder: Path, found: list[re.Match[str]], tensor: int) -> dict[int, Any]:
+    """Return each layer's state of the first tensor-parallel rank, by its number.
+
+    Raises:
+        CheckpointError: another rank's file is missing.
+    """
+    there = {(int(match[1]), int(match[2])): match[0] for match in found}
+    numbers = sorted({number for number, _ in there})
+    missing = [(number, rank) for number in numbers for rank in range(tensor) if (number, rank) not in there]
+    if missing:
+        names = [f"layer_{number:02d}-model_{rank:02d}-model_states.pt" for number, rank in missing]
+        shown = ", ".join(names[:3]) + (" ..." if len(names) > 3 else "")
+        msg = f"{folder} lacks {len(names)} files of the {tensor} tensor-parallel ranks: {shown}.\nCopy them there."
+        raise CheckpointError(msg)
+    states = {number: torch_file.read(folder / there[number, 0]) for number in numbers}
+    if odd := next((number for number, state in states.items() if not isinstance(state, dict)), None):
+        msg = f"{folder / there[odd, 0]} holds no weights by name."
+        raise DamageError(msg)
+    return states
+
+
+def _is_copy(name: str, layers: dict[int, Any]) -> bool:
+    """Say whether a weight is the embedding a second time, which a tied output layer has in a file of its own."""
+    number, _, key = name.partition("/")
+    return key.endswith(_TIED) and int(number) != min(layers)
+
+
+def _states(folder: Path) -> dict[str, Any]:
+    """Return the part that is no layer's; folders of weights alone may lack it."""
+    if not (folder / _STATES).is_file():
+        return {}
+    states = torch_file.read(folder / _STATES)
+    return states if isinstance(states, dict) else {}
+
+
+def _args(states: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments: GPT-NeoX keeps eight of them in a dict, Megatron-DeepSpeed all in a namespace."""
+    args = states.get("args")
+    return args if isinstance(args, dict) else getattr(args, "__dict__", {})
+
+
+def _version(states: dict[str, Any]) -> str | None:
+    version = states.get("ds_version")
+    return None if version is None else f"DeepSpeed {version}"
+
+
+def _iteration(states: dict[str, Any], folder: Path) -> int | None:
+    named = re.fullmatch(r"global_step(\d+)", folder.name)
+    number = states.get("iteration", states.get("global_steps", named and int(named[1])))
+    return number if isinstance(number, int) else None
+
+
+def _model(shapes: Shapes, layers: dict[int, Any], args: dict[str, Any]) -> dict[str, Any]:
+    settings = settings_of_args(args)
+    model = model_of(shapes) | {"num_layers": sum(_NORM in state for state in layers.values())} | settings
+    frequencies = next(
+        (state[key] for state in layers.values() for key in state if key.endswith("rotary_emb.inv_freq")), None
+    )
+    if isinstance(frequencies, Tensor) and "num_attention_heads" in settings:
+        model["rotary_percent"] = 2 * frequencies.numel() / (model["hidden_size"] // settings["num_attention_heads"])
+    return model
+
+
+def _other_contents(folder: Path, states: dict[str, Any]) -> list[str]:
+    there = {
+        "optimizer": any(folder.glob("*zero_pp_rank_*_optim_states.pt")) or states.get("optimizer") is not None,
+        "rng": "torch_rng_state" in states,
+        "schedule": states.get("lr_scheduler") is not None,
+    }
+    return [name for name, is_there in there.items() if is_there]

@@ -1,0 +1,129 @@
+"""megatron-core's sharded format (torch_dist), as this program and Megatron-LM write it.
+
+Every tensor is stored whole, in pieces; `.metadata` is their index, and common.pt has what all ranks share.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pickle
+import re
+from typing import TYPE_CHECKING, Any
+
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+
+from pretrain.checkpoint.formats import torch_file
+from pretrain.checkpoint.formats.dtypes import dtype_names
+from pretrain.checkpoint.formats.location import files_in, total_size
+from pretrain.checkpoint.formats.megatron_weights import count, model_of, settings_of_args
+from pretrain.checkpoint.formats.summary import Parts, Summary
+from pretrain.checkpoint.index import INDEX, read_index
+from pretrain.errors import CheckpointError, DamageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+COMMON, BACKEND = "common.pt", "metadata.json"
+_OTHERS = ("optimizer", "chained", "rng", "rerun")
+"""Beginnings of names that are not of weights."""
+
+_NUMBER = re.compile(r"layers\.(\d+)\.")
+_STACKED = re.compile(r"decoder\.layers\.(?!\d)")
+"""Weights of all layers in one tensor, whose first dimension is the layer."""
+
+
+def describe(folder: Path) -> Summary | None:
+    """Describe the checkpoint in a folder, or return None if it is of another format.
+
+    Raises:
+        CheckpointError: it is of an older kind (zarr), or a file is missing or could run code.
+        DamageError: a file is cut off.
+    """
+    if not (folder / BACKEND).is_file() or not (folder / COMMON).is_file():
+        return None
+    backend = _backend(folder)
+    common = torch_file.read(folder / COMMON)
+    if not isinstance(common, dict):
+        msg = f"{folder / COMMON} holds no values by name."
+        raise DamageError(msg)
+    index = _index(folder)
+    weights = {
+        name: tensor for name, tensor in index.items() if not name.startswith(_OTHERS) and "_extra_state" not in name
+    }
+    shapes = {name: tuple(tensor.size) for name, tensor in weights.items() if isinstance(tensor, TensorStorageMetadata)}
+    files = files_in(folder)
+    is_ours = "format" in common and "progress" in common
+    args = _args(common)
+    layout = common.get("layout", {}) if is_ours else args
+    return Summary(
+        path=folder,
+        format="pretrain" if is_ours else "Megatron-LM, sharded",
+        version=f"format {common['format']}"
+        if is_ours
+        else f"{backend['sharded_backend']} {backend['sharded_backend_version']}",
+        iteration=common["progress"].get("iteration") if is_ours else common.get("iteration"),
+        model=_model(shapes) | (common["model"] if is_ours else settings_of_args(args)),
+        parameters=count(shapes.values()),
+        parts=Parts(
+            tensor=int(layout.get("tensor_model_parallel_size") or 1),
+            pipeline=int(layout.get("pipeline_model_parallel_size") or 1),
+            expert=int(layout.get("expert_model_parallel_size") or 1),
+        ),
+        dtypes=dtype_names(
+            tensor.properties.dtype for tensor in weights.values() if isinstance(tensor, TensorStorageMetadata)
+        ),
+        contents=_contents(index, common),
+        files=len(files),
+        size=total_size(files),
+    )
+
+
+def _backend(folder: Path) -> dict[str, Any]:
+    try:
+        backend = json.loads((folder / BACKEND).read_text(encoding="utf-8"))
+        name = backend["sharded_backend"]
+        backend["sharded_backend_version"]
+    except (ValueError, KeyError, TypeError) as error:
+        msg = f"{folder / BACKEND} is damaged: it names no sharded_backend with its version."
+        raise DamageError(msg) from error
+    if name != "torch_dist":
+        msg = (
+            f"{folder} is a sharded checkpoint of megatron-core of kind {name}; torch_dist is read.\n"
+            "Load it in the Megatron-LM that wrote it, and save it with --ckpt-format torch_dist."
+        )
+        raise CheckpointError(msg)
+    return backend  # type: ignore[no-any-return]
+
+
+def _index(folder: Path) -> dict[str, Any]:
+    try:
+        return read_index(folder).state_dict_metadata
+    except FileNotFoundError as error:
+        msg = f"{folder} lacks {INDEX}, the index of its tensors.\nCopy it there; its name begins with a dot."
+        raise CheckpointError(msg) from error
+    except (pickle.UnpicklingError, EOFError, ValueError, LookupError, TypeError, AttributeError, ImportError) as error:
+        msg = f"{folder / INDEX} is damaged: {error}"
+        raise DamageError(msg) from error
+
+
+def _args(common: dict[str, Any]) -> dict[str, Any]:
+    args = common.get("args")
+    return vars(args) if isinstance(args, argparse.Namespace) else {}
+
+
+def _model(shapes: dict[str, tuple[int, ...]]) -> dict[str, Any]:
+    stacked = [shape[0] for name, shape in shapes.items() if _STACKED.match(name)]
+    numbered = {found[1] for name in shapes if (found := _NUMBER.search(name))}
+    layers = max(stacked, default=len(numbered))
+    return model_of(shapes) | ({"num_layers": layers} if layers else {})
+
+
+def _contents(index: dict[str, Any], common: dict[str, Any]) -> tuple[str, ...]:
+    there = {
+        "weights": True,
+        "optimizer": any(name.startswith(_OTHERS[:2]) for name in index),
+        "rng": any(name.startswith("rng") for name in index),
+        "schedule": bool(common.get("schedule") or common.get("opt_param_scheduler")),
+    }
+    return tuple(name for name, is_there in there.items() if is_there)

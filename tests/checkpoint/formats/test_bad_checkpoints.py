@@ -1,0 +1,169 @@
+"""Files that would run code, incomplete and damaged ones: two or three lines, nothing executed, nothing written."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import types
+import zipfile
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from checkpoint.formats import written
+from pretrain.checkpoint.formats import torch_file
+from pretrain.checkpoint.formats.recognition import summary_of
+from pretrain.errors import CheckpointError, DamageError
+
+
+class Runs:
+    """An object whose unpickling calls a function."""
+
+    def __init__(self, function, *arguments):
+        self.called = function, arguments
+
+    def __reduce__(self):
+        return self.called
+
+
+@pytest.fixture
+def mark(tmp_path):
+    return tmp_path / "executed"
+
+
+def hostile(mark):
+    """Objects that write a file when they are unpickled by pickle."""
+    return {
+        "a function": Runs(os.mkdir, str(mark)),
+        "a function, by eval": Runs(eval, f"__import__('os').mkdir({str(mark)!r})"),
+        "within a tensor's place": {"weight": Runs(os.mkdir, str(mark))},
+        "through torch": Runs(torch.hub.load, str(mark), "nothing"),
+        "through torch.load itself": Runs(torch.load, str(mark)),
+        "through an attribute": Runs(getattr, "text", "upper"),
+    }
+
+
+@pytest.mark.parametrize("is_zip", [True, False], ids=["zip", "legacy"])
+@pytest.mark.parametrize("what", hostile(""))
+def test_nothing_in_a_file_is_executed(tmp_path, mark, what, is_zip):
+    (tmp_path / "iter_0000001" / "mp_rank_00").mkdir(parents=True)
+    file = tmp_path / "iter_0000001" / "mp_rank_00" / "model_optim_rng.pt"
+    torch.save({"model": hostile(mark)[what]}, file, _use_new_zipfile_serialization=is_zip)
+    with pytest.raises(CheckpointError, match=r"which could run code\. Nothing was executed") as raised:
+        summary_of(tmp_path / "iter_0000001")
+    assert len(str(raised.value).splitlines()) == 2
+    assert not mark.exists()
+
+
+def test_a_class_of_megatron_is_read_without_being_imported(tmp_path, monkeypatch):
+    """The args of newer versions hold enumerations."""
+    module = types.ModuleType("megatron.training.kinds")
+    module.Kind = type("Kind", (), {"__module__": module.__name__, "__reduce__": lambda _: (module.Kind, (1,))})
+    module.Kind.__init__ = lambda self, *_: None
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    torch.save({"args": module.Kind(), "again": module.Kind()}, tmp_path / "file.pt")
+    monkeypatch.delitem(sys.modules, module.__name__)
+    read = torch_file.read(tmp_path / "file.pt")
+    assert read["args"].arguments == (1,)
+    assert module.__name__ not in sys.modules
+
+
+def test_a_packed_archive_is_not_unpacked(tmp_path):
+    torch.save({"model": torch.zeros(1000)}, tmp_path / "plain.pt")
+    with zipfile.ZipFile(tmp_path / "plain.pt") as plain, zipfile.ZipFile(tmp_path / "bomb.pt", "w") as bomb:
+        for entry in plain.infolist():
+            bomb.writestr(entry.filename, plain.read(entry), compress_type=zipfile.ZIP_DEFLATED)
+    with pytest.raises(DamageError, match="packed archive"):
+        torch_file.read(tmp_path / "bomb.pt")
+
+
+@settings(max_examples=60)
+@given(cut=st.floats(0, 1), flip=st.floats(0, 1), is_zip=st.booleans())
+def test_a_damaged_file_is_refused_or_read(tmp_path_factory, cut, flip, is_zip):
+    """Flipped bytes in the middle of a tensor cannot be seen; nothing else gets through, and never a traceback."""
+    file = tmp_path_factory.mktemp("damaged") / "file.pt"
+    torch.save({"model": {"weight": torch.rand(8)}}, file, _use_new_zipfile_serialization=is_zip)
+    content = bytearray(file.read_bytes())
+    content[int(flip * (len(content) - 1))] ^= 0xFF
+    file.write_bytes(content[: 1 + int(cut * len(content))])
+    refused = []
+    try:
+        torch_file.read(file)
+    except CheckpointError as error:
+        refused = str(error).splitlines()
+    assert len(refused) <= 3
+
+
+def test_missing_ranks_are_named(tmp_path):
+    written.megatron(tmp_path, tensor=2, stages=2)
+    (tmp_path / "iter_0005000" / "mp_rank_01_000" / "model_optim_rng.pt").unlink()
+    with pytest.raises(CheckpointError, match="lacks 1 of its 4 ranks: mp_rank_01_000"):
+        summary_of(tmp_path)
+
+
+def test_missing_layer_files_are_named(tmp_path):
+    written.neox(tmp_path)
+    (tmp_path / "global_step150000" / "layer_03-model_01-model_states.pt").unlink()
+    with pytest.raises(CheckpointError, match=r"lacks 1 files .* layer_03-model_01-model_states\.pt"):
+        summary_of(tmp_path)
+
+
+def test_missing_shards_of_zero_are_named(tmp_path):
+    written.zero3(tmp_path)
+    (tmp_path / "global_step20" / "zero_pp_rank_1_mp_rank_00_model_states.pt").unlink()
+    with pytest.raises(CheckpointError, match="1 of 4 ranks: zero_pp_rank_1_mp_rank_00"):
+        summary_of(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["../secret.safetensors", "/etc/passwd", "missing.safetensors"])
+def test_an_index_does_not_lead_out_of_its_folder(tmp_path, name):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (tmp_path / "secret.safetensors").write_bytes(b"secret")
+    (folder / "config.json").write_text("{}")
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"weight": name}}))
+    with pytest.raises(CheckpointError, match="1 of 1 files that are not in its folder"):
+        summary_of(folder)
+
+
+@pytest.mark.parametrize("name", ["../elsewhere", "missing", "a\nb"])
+def test_a_tracker_does_not_lead_out_of_its_folder(tmp_path, name):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "latest").write_text(name)
+    with pytest.raises(CheckpointError, match="no such folder beside it"):
+        summary_of(tmp_path / "run")
+
+
+def test_a_link_to_itself_is_no_checkpoint(tmp_path):
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    with pytest.raises(CheckpointError, match="does not exist"):
+        summary_of(tmp_path / "loop")
+    with pytest.raises(CheckpointError, match="no checkpoint of a known format"):
+        summary_of(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"weight_map": 3}', '{"weight_map": {"a": 3}}'])
+def test_a_damaged_index_is_refused(tmp_path, content):
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors.index.json").write_text(content)
+    with pytest.raises(DamageError):
+        summary_of(tmp_path)
+
+
+def test_a_file_that_is_cut_off_is_refused(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").write_bytes(b"\xff" * 20)
+    with pytest.raises(DamageError, match="no safetensors file"):
+        summary_of(tmp_path)
+
+
+def test_an_older_kind_of_sharded_checkpoint_says_what_to_do(tmp_path):
+    (tmp_path / "metadata.json").write_text('{"sharded_backend": "zarr", "sharded_backend_version": 1}')
+    torch.save({}, tmp_path / "common.pt")
+    with pytest.raises(CheckpointError, match="of kind zarr") as raised:
+        summary_of(tmp_path)
+    assert "--ckpt-format torch_dist" in str(raised.value)
