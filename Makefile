@@ -16,7 +16,7 @@ test: test-core test-ascend
 test-all: SELECTED :=
 test-all: test test-ascend-older
 
-# Three workers, since tests often wait; those that start several ranks share one of them, and so do not compete for two cores.
+# Three workers on two cores, since tests often wait; one of them has all tests whose ranks compute, one after the other.
 test-core: venv
 	$(PYTEST) --numprocesses 3 --dist loadgroup -m "$(SELECTED)"
 

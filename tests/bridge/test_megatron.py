@@ -69,25 +69,6 @@ def test_a_megatron_core_that_was_imported_before_is_refused(fresh, monkeypatch)
     assert finders() == []
 
 
-def test_a_process_that_reads_data_imports_megatron_core_for_the_cpu_whatever_the_device(fresh):
-    megatron.install_for_reading()
-    megatron.install_for_reading()
-    (finder,) = finders()
-    assert sys.meta_path[0] is finder
-    assert finder.device_type == "cpu"
-
-
-@pytest.mark.parametrize("imported", [True, False])
-def test_a_process_that_reads_data_keeps_the_megatron_core_that_it_has(fresh, monkeypatch, imported):
-    if imported:
-        monkeypatch.setitem(sys.modules, PACKAGE, SimpleNamespace())
-    else:
-        megatron.install(CPU)
-    before = list(sys.meta_path)
-    megatron.install_for_reading()
-    assert sys.meta_path == before
-
-
 def test_cuda_needs_nothing(fresh, monkeypatch):
     monkeypatch.setitem(sys.modules, PACKAGE, SimpleNamespace())
     before = list(sys.meta_path)

@@ -46,7 +46,7 @@ LLAMA_PER_TOKEN = (*LLAMA, *PER_TOKEN)
 ACCUMULATED = ("train.micro_batch_size=1",)
 BF16 = ("precision.dtype=bf16",)
 BF16_SUMS = (*BF16, "precision.grad_reduce_in_fp32=false")
-FP16 = ("precision.dtype=fp16", "precision.initial_loss_scale=1024", "precision.loss_scale_window=3")
+FP16 = ("precision.dtype=fp16", "precision.initial_loss_scale=1024", "precision.loss_scale_window=2")
 
 DEEPSPEED = ("engine.name=deepspeed",)
 STAGE = [(*DEEPSPEED, f"engine.zero.stage={stage}") for stage in range(4)]
@@ -85,13 +85,14 @@ class Case:
 
 
 def _shallow(cases: dict[str, Case]) -> dict[str, Case]:
-    """Leave the models two of their four layers, for an engine that divides parameters and not layers among ranks."""
+    """Leave the models two of their four layers, on every commit; `_FULL` has combinations with four."""
     return {name: replace(case, model=(*case.model, *SHALLOW)) for name, case in cases.items()}
 
 
 TWO_RANKS = {
     "TP": Case(GPT2, TP, saves="of-TP"),
     "PP": Case(GPT2, PP, saves="of-PP"),
+    "DP": Case(GPT2, ACCUMULATED, last=SAVED_AT),
     "DP, overlapped": Case(GPT2, (*OVERLAP, *ACCUMULATED)),
     "DP, ZeRO-1 overlapped": Case(GPT2, (*ZERO1, *OVERLAP_BOTH, *ACCUMULATED), saves="of-ZeRO-1"),
     "TP, sequence parallel": Case(GPT2, (*TP, *SP)),
@@ -113,7 +114,6 @@ TWO_RANKS = {
     "ZeRO-1 -> ZeRO-1 and TP": Case(GPT2, (*ZERO1, *TP), loads="of-ZeRO-1"),
 }
 TWO_RANKS_FULL = {
-    "DP": Case(GPT2, ACCUMULATED),
     "DP, ZeRO-1": Case(GPT2, ZERO1),
     "PP, interleaved": Case(GPT2, (*PP, *INTERLEAVED)),
     "NeoX, TP": Case(NEOX, TP, last=SAVED_AT),
@@ -121,7 +121,7 @@ TWO_RANKS_FULL = {
     "TP -> DP": Case(GPT2, (), loads="of-TP"),
     "PP -> 1 and 3 layers": Case(GPT2, (*PP, "parallel.pipeline_layers=[1, 3]"), loads="of-PP"),
 }
-"""Further combinations; what they combine is in TWO_RANKS, too, whose checkpoints they load."""
+"""Further combinations of settings that TWO_RANKS has, whose checkpoints they load."""
 FOUR_RANKS = {
     "TP x DP, ZeRO-1": Case(GPT2, (*TP, *ZERO1), last=SAVED_AT),
     "PP of four, interleaved": Case(DEEP, (*PP_OF_FOUR, *INTERLEAVED, *ACCUMULATED), last=SAVED_AT),
@@ -142,6 +142,7 @@ DEEPSPEED_TWO_RANKS = _shallow(
     {
         "stage 0": Case(GPT2, (*STAGE[0], *ACCUMULATED), saves="of-stage-0"),
         "stage 3": Case(GPT2, (*STAGE[3], *ACCUMULATED), saves="of-stage-3"),
+        "stage 1": Case(GPT2, (*STAGE[1], *ACCUMULATED), saves="of-stage-1"),
         "stage 1, overlapped": Case(GPT2, (*STAGE[1], *ZERO_OVERLAP, *SMALL_BUCKETS), last=SAVED_AT),
         "stage 3, offload": Case(GPT2, (*STAGE[3], *OFFLOAD_ALL, *ACCUMULATED), saves="of-offload"),
         "stage 3, in small parts, masks of documents": Case(
@@ -149,32 +150,32 @@ DEEPSPEED_TWO_RANKS = _shallow(
         ),
         "stage 3, TP, recompute": Case(GPT2, (*STAGE[3], *TP, *SPLIT_INPUTS), last=SAVED_AT),
         "NeoX, stage 3, TP, sequence parallel": Case(NEOX, (*STAGE[3], *TP, *SP), last=SAVED_AT),
-        "Llama per token, stage 3": Case(LLAMA_PER_TOKEN, STAGE[3], last=SAVED_AT, saves="of-Llama"),
+        "Llama per token, stage 3": Case(LLAMA_PER_TOKEN, (*STAGE[3], *ACCUMULATED), last=SAVED_AT, saves="of-Llama"),
         "bf16, stage 0, TP": Case(BF16_SUMS, (*STAGE[0], *TP), last=SAVED_AT),
         "bf16, stage 2, offload": Case(BF16, (*STAGE[2], *OFFLOAD), last=SAVED_AT),
         "bf16, stage 3": Case(BF16, STAGE[3], last=SAVED_AT, saves="of-bf16"),
         "fp16, stage 3, TP": Case(FP16, (*STAGE[3], *TP), last=SAVED_AT),
+        "stage 1 -> 3": Case(GPT2, STAGE[3], loads="of-stage-1"),
         "stage 3 -> 1, TP": Case(GPT2, (*STAGE[1], *TP), loads="of-stage-3"),
         "offload -> 0": Case(GPT2, STAGE[0], loads="of-offload"),
         "stage 3 -> megatron, ZeRO-1": Case(GPT2, ZERO1, loads="of-stage-3"),
     }
 )
-DEEPSPEED_TWO_RANKS_FULL = _shallow(
-    {
-        "stage 1": Case(GPT2, (*STAGE[1], *ACCUMULATED), saves="of-stage-1"),
-        "stage 2": Case(GPT2, (*STAGE[2], *ACCUMULATED), saves="of-stage-2"),
-        "stage 1, TP": Case(GPT2, (*STAGE[1], *TP), saves="of-stage-1-TP"),
-        "stage 2, offload": Case(GPT2, (*STAGE[2], *OFFLOAD, *ACCUMULATED)),
-        "stage 3, TP": Case(GPT2, (*STAGE[3], *TP)),
-        "NeoX, stage 2, TP, sequence parallel": Case(NEOX, (*STAGE[2], *TP, *SP), last=SAVED_AT),
-        "per token, stage 1": Case(PER_TOKEN, (*STAGE[1], *ACCUMULATED), last=SAVED_AT),
-        "bf16, stage 1": Case(BF16, STAGE[1], last=SAVED_AT),
-        "stage 1 -> 3": Case(GPT2, STAGE[3], loads="of-stage-1"),
-        "stage 1, TP -> 2": Case(GPT2, STAGE[2], loads="of-stage-1-TP"),
-        "stage 2 -> megatron, PP": Case(GPT2, PP, loads="of-stage-2"),
-    }
-)
-"""Further combinations; what they combine is in DEEPSPEED_TWO_RANKS, too, whose checkpoints they load."""
+DEEPSPEED_TWO_RANKS_FULL = {
+    "stage 3, in small parts, four layers": Case(GPT2, (*STAGE[3], *SMALL_PARTS, *ACCUMULATED), last=SAVED_AT),
+    "stage 3, offload, four layers": Case(GPT2, (*STAGE[3], *OFFLOAD_ALL, *ACCUMULATED), saves="of-four-layers"),
+    "offload -> 1, four layers": Case(GPT2, STAGE[1], loads="of-four-layers"),
+    "stage 2": Case(GPT2, (*STAGE[2], *ACCUMULATED), saves="of-stage-2"),
+    "stage 1, TP": Case(GPT2, (*STAGE[1], *TP), saves="of-stage-1-TP"),
+    "stage 2, offload": Case(GPT2, (*STAGE[2], *OFFLOAD, *ACCUMULATED)),
+    "stage 3, TP": Case(GPT2, (*STAGE[3], *TP)),
+    "NeoX, stage 2, TP, sequence parallel": Case(NEOX, (*STAGE[2], *TP, *SP), last=SAVED_AT),
+    "per token, stage 1": Case(PER_TOKEN, (*STAGE[1], *ACCUMULATED), last=SAVED_AT),
+    "bf16, stage 1": Case(BF16, STAGE[1], last=SAVED_AT),
+    "stage 1, TP -> 2": Case(GPT2, STAGE[2], loads="of-stage-1-TP"),
+    "stage 2 -> megatron, PP": Case(GPT2, PP, loads="of-stage-2"),
+}
+"""Further combinations, of four layers, and checkpoints of stages 1 and 2 without overlap and offload."""
 DEEPSPEED_FOUR_RANKS = _shallow(
     {
         "stage 3, TP x DP": Case(GPT2, (*STAGE[3], *TP), saves="of-TP-DP"),
@@ -182,11 +183,9 @@ DEEPSPEED_FOUR_RANKS = _shallow(
         "stage 0 of two -> stage 2 of four": Case(GPT2, (*STAGE[2], *ACCUMULATED), loads="of-stage-0"),
     }
 )
-DEEPSPEED_FOUR_RANKS_FULL = _shallow(
-    {
-        "stage 1, TP x DP": Case(GPT2, (*STAGE[1], *TP), last=SAVED_AT),
-    }
-)
+DEEPSPEED_FOUR_RANKS_FULL = {
+    "stage 1, TP x DP": Case(GPT2, (*STAGE[1], *TP), last=SAVED_AT),
+}
 DEEPSPEED_ONE_RANK = _shallow(
     {
         "stage 3, TP x DP -> one, stage 2": Case(GPT2, STAGE[2], loads="of-TP-DP"),

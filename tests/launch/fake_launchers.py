@@ -22,7 +22,8 @@ def end_with_parent():
 def run(commands, environments):
     """Run commands together; return the highest exit code, as pdsh -S and srun do."""
     start = _fork if subprocess.Popen.__module__ == "forked_python.client" else _start
-    started = [start(command, os.environ | given) for command, given in zip(commands, environments, strict=True)]
+    inherited = {name: value for name, value in os.environ.items() if name != "PRETRAIN_SHARED"}  # another machine's
+    started = [start(command, inherited | given) for command, given in zip(commands, environments, strict=True)]
     return max(abs(process.wait()) for process in started)
 
 

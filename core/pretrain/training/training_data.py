@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from pretrain.bridge.megatron import install_for_reading
+from pretrain.bridge.megatron import prepare_to_read
 from pretrain.data.samples.batches import MicroBatches
 from pretrain.data.samples.counts import samples_needed
 from pretrain.data.samples.datasets import build_datasets
@@ -129,7 +129,7 @@ class TrainingData:
             micro_batch_size=self.recipe.train.micro_batch_size,
             data_parallel_rank=self.data_parallel_rank,
             data_parallel_size=self.layout.data_parallel_size,
-            prepare_worker=install_for_reading,
+            prepare_worker=prepare_to_read,
             pin_memory=self.pin_memory,
             **{"num_workers": self.recipe.data.num_workers, **options},
         )

@@ -1,6 +1,6 @@
 """Distinguishable samples; in their own module, so that worker processes can import it."""
 
-import os
+import sys
 import time
 
 import torch
@@ -33,19 +33,18 @@ class NumberedSamples:
         return sample
 
 
-PREPARED = "PREPARED_FOR_SAMPLES"
-
-
-def prepare():
-    os.environ[PREPARED] = "yes"
-
-
-class PreparedSamples(NumberedSamples):
-    """Samples that only a process which has called `prepare` can receive."""
+class MegatronsSamples(NumberedSamples):
+    """Samples that need megatron-core, as datasets do: 1 where the compiler was imported with it, else 0."""
 
     def __setstate__(self, state):
+        import megatron.core  # noqa: F401
+
         vars(self).update(state)
-        assert os.environ[PREPARED] == "yes"
+
+    def __getitem__(self, index):
+        sample = super().__getitem__(index)
+        sample["tokens"] = torch.full((SEQ_LENGTH,), int("torch._inductor.compile_fx" in sys.modules))
+        return sample
 
 
 def numbers(batch):

@@ -212,7 +212,7 @@ def test_variables_by_prefix_and_of_deepspeed_env_go_to_all_nodes(tmp_path, monk
     assert "OTHER" not in found
 
 
-@pytest.mark.parametrize("line", ["export", "export A=1", "2A=1"])
+@pytest.mark.parametrize("line", ["export", "export A=1", "2A=1", "Ä=1"])
 def test_a_malformed_line_of_deepspeed_env_is_an_error(tmp_path, monkeypatch, backend, line):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "of_network").write_text(f"A=1\n{line}\n")

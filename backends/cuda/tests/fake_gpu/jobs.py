@@ -1,4 +1,4 @@
-"""The jobs that the gate takes a rank of: recipes as they are, and the layouts that none of them has."""
+"""The jobs that the gate takes a rank of: recipes, some with fewer layers, and the layouts that none of them has."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _zero(stage):
 ALWAYS = {
     "gpt3, two layers a stage, first stage": _job("gpt3.yml", 0, 64, 8, "model.num_layers=16"),
     "neox20b, two layers a stage, first stage": _job("neox20b.yml", 0, 96, 4, "model.num_layers=8"),
-    "interleaved, a stage between": _job("gpt3.yml", 9, 32, 8, *INTERLEAVED, "model.num_layers=8"),
+    "interleaved, one layer a chunk, a stage between": _job("gpt3.yml", 9, 32, 8, *INTERLEAVED, "model.num_layers=8"),
     "document masks": _job("gpt2-345m.yml", 1, 2, 2, *DOCUMENTS),
     "deterministic": _job("gpt2-345m.yml", 0, 1, 2, *DETERMINISTIC),
     "ZeRO-1": _job("gpt2-345m.yml", 1, 4, 2, *_zero(1)),
@@ -64,6 +64,7 @@ FULL = {
     "gpt3, sequence parallel, nothing recomputed, last stage": _job("gpt3.yml", 63, 64, 8, *LEAN),
     "neox20b, last stage": _job("neox20b.yml", 95, 96, 8),
     "neox20b, sequence parallel, last stage": _job("neox20b.yml", 95, 96, 4, "parallel.sequence_parallel=true"),
+    "interleaved, a stage between": _job("gpt3.yml", 9, 32, 8, *INTERLEAVED),
     "interleaved, first stage": _job("gpt3.yml", 0, 32, 8, *INTERLEAVED),
     "interleaved, last stage": _job("gpt3.yml", 31, 32, 8, *INTERLEAVED),
     "document masks, deterministic, bf16": _job("gpt2-345m.yml", 0, 2, 2, *DOCUMENTS, *DETERMINISTIC[1:]),

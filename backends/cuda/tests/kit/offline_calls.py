@@ -32,7 +32,7 @@ def norm():
 
 
 def activation(order=1):
-    """Every kind in one of two ways, in turn; all others in the other order."""
+    """Yield every kind in bf16 or fp32, in turn; with `order` -1 each in the other one."""
     ways = [(BF16, 4096, True), (FP32, 1000, False)][::order]
     for index, kind in enumerate(("gelu", "gelu_tanh", "swiglu")):
         dtype, features, has_bias = ways[index % 2]

@@ -41,7 +41,8 @@ def measure(capabilities: list[int], only: str = "") -> dict[str, dict[str, list
 
                 def note(kernel_name, kernel, name=name, capability=capability):
                     row = found.setdefault(f"{name}: {kernel_name}", {})
-                    row[str(capability)] = list(resources(kernel).values())
+                    used = resources(kernel)
+                    row[str(capability)] = [used["registers"], used["stack"], used["threads"]]
 
                 with compiling(capability, note):
                     call()

@@ -1,4 +1,4 @@
-"""A process in which Triton compiles, while it interprets in that of the tests: one answer to each line of JSON."""
+"""A process without TRITON_INTERPRET, which the tests' own process has: it answers each line of JSON with one."""
 
 from __future__ import annotations
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import sys
 import warnings
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pretrain.bridge.megatron.loader import PACKAGE, Finder
 from pretrain.errors import BackendError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pretrain.plugins.backend import Backend
 
 
@@ -21,7 +23,7 @@ def install(backend: Backend) -> None:
     is a megatron.core that was imported before.
     """
     _filter_warnings()
-    installed = _installed()
+    installed = next((finder for finder in sys.meta_path if isinstance(finder, Finder)), None)
     if installed is not None:
         if installed.device_type != backend.device_type:
             msg = f"this process trains on {installed.device_type}; {backend.device_type} needs a process of its own"
@@ -40,19 +42,19 @@ def install(backend: Backend) -> None:
         logging.getLogger("megatron.core.tensor_parallel.random").setLevel(logging.ERROR)
 
 
-def install_for_reading() -> None:
-    """Make every later import of megatron.core one for the CPU, in a process that only reads data, whatever the device.
+def prepare_to_read() -> None:
+    """Leave out the imports of torch.compile, in a process that only reads data and has not imported megatron.core.
 
-    Nothing of the device is loaded, and the imports of torch.compile are left out, which take two seconds.
+    megatron-core decorates functions with it, whatever a process does then, and its first call imports the compiler:
+    two seconds of processor time.
     """
-    if _installed() is None and PACKAGE not in sys.modules:
-        from pretrain.bridge.megatron.names import DeviceNames  # noqa: PLC0415  torch is imported only from here on
+    import torch  # noqa: PLC0415  imported only from here on
 
-        sys.meta_path.insert(0, Finder(DeviceNames(None)))
+    torch.compile = _as_is  # type: ignore[assignment]  # both of its ways to be called
 
 
-def _installed() -> Finder | None:
-    return next((finder for finder in sys.meta_path if isinstance(finder, Finder)), None)
+def _as_is(function: Callable[..., Any] | None = None, **_options: object) -> Callable[..., Any]:
+    return (lambda decorated: decorated) if function is None else function
 
 
 def _filter_warnings() -> None:

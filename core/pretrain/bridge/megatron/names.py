@@ -24,21 +24,21 @@ class DeviceNames:
     its first use; the bridge's coverage test finds it before that.
     """
 
-    def __init__(self, backend: Backend | None) -> None:
-        """Collect the names; touches no device. None is the CPU of a process that computes nothing."""
-        self.type = "cpu" if backend is None else backend.device_type
+    def __init__(self, backend: Backend) -> None:
+        """Collect the names; touches no device."""
+        self.type = backend.device_type
         self._module = torch.get_device_module(self.type)
         self.is_available = _false  # megatron-core's check for CUDA, never for "the device"
-        self.device_count = lambda: (0 if backend is None else backend.device_count()) or 1
+        self.device_count = lambda: backend.device_count() or 1
         self._lazy_call = _call
         self._lazy_init = _nothing
         self.amp = _Amp(self.type)
-        self.compile = _as_is  # fused kernels are negotiated; torch.compile's imports take a second
+        self.compile = _as_is  # fused kernels are negotiated; torch.compile's imports take two seconds
         self.nvtx = _Ranges()
         self.random = self  # torch.cuda.random.get_rng_state
         self.OutOfMemoryError = torch.OutOfMemoryError  # whatever the device
         self.CUDAGraph = getattr(self._module, "CUDAGraph", object)  # never captured
-        if backend is None or self.type == "cpu":
+        if self.type == "cpu":
             self._fill_in_host()
             return
         self._substitutes = Substitutes(backend, self._module)

@@ -87,7 +87,7 @@ class MicroBatches:
             data_parallel_size: number of runs.
             consumed_samples: samples that all ranks have read before; any number.
             num_workers: processes that prefetch; 0 reads in this process when a batch is requested.
-            prepare_worker: called in each of them before it imports what the dataset needs; a function of a module.
+            prepare_worker: called in each of them before the dataset is unpickled; pickled, so a module's function.
             pin_memory: copy batches into page-locked memory, for devices that copy from there asynchronously.
             cyclic: begin again after the last sample; otherwise the end of the data is an error.
         """
@@ -196,9 +196,9 @@ class _Sent:
 
 
 def _receive(prepare: Callable[[], None], pickled: bytes) -> _Sent:
+    prepare()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        prepare()
         return _Sent(pickle.loads(pickled), prepare)  # noqa: S301  from this run's own training process
 
 

@@ -60,7 +60,10 @@ def _variables_of_files(environ: Mapping[str, str]) -> dict[str, str]:
                 continue
             variable, equals, value = line.partition("=")
             if not equals or not NAME.fullmatch(variable.strip()):
-                msg = f"{path}, line {number}: '{line}' is not NAME=VALUE.\nWrite a variable a line, without `export`."
+                msg = (
+                    f"{path}, line {number}: '{line}' is not NAME=VALUE.\n"
+                    "Write a variable a line, without `export`; a name has the letters A to Z, digits and _."
+                )
                 raise LaunchError(msg)
             found[variable.strip()] = value.strip()
     return found

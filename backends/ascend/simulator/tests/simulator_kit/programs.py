@@ -20,10 +20,14 @@ def run(name, ranks=0, **environment):
     environment = {**os.environ, "PYTHONPATH": path, client.BACKEND: "ascend", **environment}
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-W", "ignore", *(launcher if ranks else []), str(PROGRAMS / f"{name}.py"), folder]
-        both = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        with client.Popen(command, env=environment, text=True, **both) as process:
-            output, _ = process.communicate(timeout=1200)
-        assert process.returncode == 0, output
+        with tempfile.TemporaryFile("w+") as output:
+            process = client.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT)
+            try:
+                code = process.wait(timeout=1200)
+            finally:
+                process.kill()
+            output.seek(0)
+            assert code == 0, output.read()
         return [json.loads((Path(folder) / f"{rank}.json").read_text()) for rank in range(max(1, ranks))]
 
 

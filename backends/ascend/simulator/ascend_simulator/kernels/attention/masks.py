@@ -60,7 +60,8 @@ def _compressed() -> Tensor:
 
 def _words(mask: Tensor) -> Tensor:
     """Return the mask as whole numbers of eight bools each, which torch compares eight times as fast."""
-    return mask.contiguous().view(torch.int64)
+    is_aligned = mask.is_contiguous() and mask.storage_offset() % 8 == 0
+    return (mask if is_aligned else mask.clone(memory_format=torch.contiguous_format)).view(torch.int64)
 
 
 def _from_mode(mode: int, queries: int, keys: int, before: int, after: int) -> Tensor:
