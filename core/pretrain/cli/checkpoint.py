@@ -44,7 +44,7 @@ def _lines(summary: Summary) -> list[str]:
         "path": str(summary.path),
         "format": f"{summary.format}{version}",
         "iteration": "not in the files" if summary.iteration is None else f"{summary.iteration:,}",
-        "parameters": f"{summary.parameters:,}",
+        "parameters": "not known" if summary.parameters is None else f"{summary.parameters:,}",
         "dtype": ", ".join(summary.dtypes),
         "layout": _layout(summary.parts),
         "contents": ", ".join(summary.contents),

@@ -144,6 +144,81 @@ def test_models_that_transformers_has_saved(tmp_path, name, shard):
     assert summary.version == f"transformers {transformers.__version__}"
 
 
+def test_a_tied_head_in_a_torch_file_counts_once(tmp_path):
+    config, _, parameters = CONFIGS["GPT-2"]
+    torch.save(transformers.AutoModelForCausalLM.from_config(config).state_dict(), tmp_path / "pytorch_model.bin")
+    config.save_pretrained(tmp_path)
+    assert summary_of(tmp_path).parameters == parameters
+
+
+def test_links_count_as_the_files_that_they_lead_to(tmp_path):
+    """A snapshot of a hub's cache is made of links."""
+    (tmp_path / "blobs").mkdir()
+    (tmp_path / "snapshot").mkdir()
+    torch.save({"weight": torch.zeros(1000)}, tmp_path / "blobs" / "weights")
+    (tmp_path / "snapshot" / "pytorch_model.bin").symlink_to(tmp_path / "blobs" / "weights")
+    (tmp_path / "snapshot" / "config.json").write_text("{}")
+    assert summary_of(tmp_path / "snapshot").size > 4000
+
+
+def test_a_model_beside_the_checkpoints_of_its_training_is_found_first(tmp_path):
+    written.zero3(tmp_path)
+    torch.save({"weight": torch.zeros(10)}, tmp_path / "pytorch_model.bin")
+    (tmp_path / "config.json").write_text("{}")
+    assert summary_of(tmp_path).format == "Hugging Face, torch files"
+    assert summary_of(tmp_path / "global_step20").format == "DeepSpeed"
+
+
+@pytest.mark.parametrize(("is_untied", "extra"), [(False, 0), (True, VOCAB * HIDDEN)])
+def test_megatron_cores_copy_of_a_tied_embedding_does_not_count(tmp_path, is_untied, extra):
+    args = argparse.Namespace(untie_embeddings_and_output_weights=is_untied)
+    table = torch.zeros(VOCAB, HIDDEN)
+    for stage, name in enumerate(("embedding.word_embeddings.weight", "output_layer.weight")):
+        (tmp_path / f"mp_rank_00_{stage:03d}").mkdir()
+        torch.save({"args": args, "model": {name: table}}, tmp_path / f"mp_rank_00_{stage:03d}" / "model_optim_rng.pt")
+    summary = summary_of(tmp_path)
+    assert summary.parameters == VOCAB * HIDDEN + extra
+    assert summary.model["untie_embeddings_and_output_weights"] == is_untied
+
+
+@pytest.mark.parametrize(("tensor", "parameters"), [(1, 2 * HIDDEN + 8), (2, None)])
+def test_weights_of_unknown_names_are_not_counted_where_ranks_may_divide_them(tmp_path, tensor, parameters):
+    for rank in range(tensor):
+        (tmp_path / f"mp_rank_{rank:02d}").mkdir()
+        state = {"model": {"final_layernorm.weight": torch.zeros(2 * HIDDEN), "mystery.weight": torch.zeros(8)}}
+        torch.save(state, tmp_path / f"mp_rank_{rank:02d}" / "model_optim_rng.pt")
+    assert summary_of(tmp_path).parameters == parameters
+
+
+def test_names_of_newer_neox_models(tmp_path):
+    """mlp.linear1 and linear2, and RMSNorm's scale."""
+    written.neox(tmp_path, 2)
+    folder = tmp_path / "global_step150000"
+    new = {"dense_h_to_4h": "linear1", "dense_4h_to_h": "linear2", "layernorm.weight": "layernorm.scale"}
+    for file in folder.glob("layer_*"):
+        state = {}
+        for name, weight in torch.load(file).items():
+            for before, after in new.items():
+                name = name.replace(before, after)  # noqa: PLW2901
+            state[name] = weight
+        torch.save(state, file)
+    has(summary_of(tmp_path), parameters=NEOX_PARAMETERS, model=SHAPE)
+
+
+def test_frozen_and_shared_weights_of_zero(tmp_path):
+    state = {
+        "module": {"a": torch.empty(0), "b": torch.empty(0), "head": torch.empty(0), "mask": torch.zeros(9)},
+        "param_shapes": [{"a": torch.Size([2, 3]), "head": torch.Size([2, 3])}],
+        "frozen_param_shapes": {"b": torch.Size([4])},
+        "shared_params": {"head": "a"},
+        "buffer_names": ["mask"],
+    }
+    torch.save(state, tmp_path / "mp_rank_00_model_states.pt")
+    summary = summary_of(tmp_path)
+    assert summary.parameters == 2 * 3 + 4
+    assert summary.model == {}
+
+
 def test_torch_files_of_hugging_face(tmp_path):
     config, _, parameters = CONFIGS["GPT-2"]
     state = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).transformer.state_dict()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from pretrain.checkpoint.formats import torch_file
 from pretrain.checkpoint.formats.dtypes import dtype_name
 from pretrain.checkpoint.formats.location import files_in, total_size
-from pretrain.checkpoint.formats.megatron_weights import count
+from pretrain.checkpoint.formats.megatron_weights import flat_weights
 from pretrain.checkpoint.formats.summary import Summary
 from pretrain.errors import CheckpointError, DamageError
 
@@ -76,7 +77,7 @@ def describe(folder: Path) -> Summary | None:
         format=f"Hugging Face, {'safetensors' if found == _NAMES[0] else 'torch files'}",
         version=None if version is None else f"transformers {version}",
         model=_model(config),
-        parameters=count(shape for shape, _ in tensors.values()),
+        parameters=sum(math.prod(shape) for shape, _ in tensors.values()),
         dtypes=tuple(sorted({dtype for _, dtype in tensors.values()})),
         contents=("weights",),
         files=len(files),
@@ -125,7 +126,8 @@ def _tensors(file: Path) -> dict[str, tuple[tuple[int, ...], str]]:
         if not isinstance(state, dict):
             msg = f"{file} holds no weights by name."
             raise DamageError(msg)
-        return {name: (tuple(tensor.shape), dtype_name(tensor.dtype)) for name, tensor in state.items()}
+        once = {(tensor.data_ptr(), tensor.shape): name for name, tensor in flat_weights(state).items()}
+        return {name: (tuple(state[name].shape), dtype_name(state[name].dtype)) for name in once.values()}
     try:
         with safe_open(file, framework="pt") as opened:
             slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118  not a mapping
@@ -142,17 +144,21 @@ def _dtype(name: str) -> str:
 
 def _model(config: dict[str, Any]) -> dict[str, Any]:
     """Return the settings of a recipe's section `model` that config.json tells."""
+    rope = config.get("rope_parameters")
+    config = (rope if isinstance(rope, dict) else {}) | config  # where transformers 5 keeps rope_theta
     model = {
         ours: value
         for ours, names in _COMMON.items()
         if (value := next((config[name] for name in names if config.get(name) is not None), None)) is not None
     }
     kind = config.get("model_type")
-    model |= _MODELS.get(kind, {}) if isinstance(kind, str) else {}
-    if kind == "gpt2":
-        model.setdefault("ffn_hidden_size", 4 * int(model.get("hidden_size", 0)))  # GPT2Config: n_inner None
+    if not isinstance(kind, str) or kind not in _MODELS:
+        return model
+    model |= _MODELS[kind]
+    if kind == "gpt2" and isinstance(model.get("hidden_size"), int):
+        model.setdefault("ffn_hidden_size", 4 * model["hidden_size"])  # GPT2Config: n_inner None
     activation = config.get("hidden_act", config.get("activation_function"))
-    if activation in _ACTIVATIONS:
+    if isinstance(activation, str) and activation in _ACTIVATIONS:
         model["activation"] = _ACTIVATIONS[activation]
-    tied = config.get("tie_word_embeddings", kind == "gpt2")  # PretrainedConfig's default is True, a Llama's False
+    tied = config.get("tie_word_embeddings", kind == "gpt2")  # GPTNeoXConfig's and LlamaConfig's default is False
     return model | {"untie_embeddings_and_output_weights": not tied}

@@ -51,7 +51,7 @@ def _latest(path: Path) -> Path:
 def _inside(tracker: Path, name: str) -> Path:
     """Return the folder that a file of one word names beside itself."""
     folder = tracker.parent / name
-    if Path(name).name != name or not folder.is_dir():
+    if name in {"", ".", ".."} or Path(name).name != name or not folder.is_dir():
         msg = (
             f"{tracker} names {name[:80]!r}, and there is no such folder beside it.\nName the checkpoint's own folder."
         )
@@ -60,5 +60,5 @@ def _inside(tracker: Path, name: str) -> Path:
 
 
 def total_size(files: list[Path]) -> int:
-    """Return the size of files in bytes, of links themselves and not of what they lead to."""
-    return sum(file.lstat().st_size for file in files)
+    """Return the size of files in bytes; a link counts as the file that it leads to, and one to nothing as itself."""
+    return sum((file.stat() if file.exists() else file.lstat()).st_size for file in files)

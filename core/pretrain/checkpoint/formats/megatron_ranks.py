@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import re
 from dataclasses import dataclass
 from itertools import product
@@ -20,6 +21,7 @@ from pretrain.checkpoint.formats.megatron_weights import (
     flat_weights,
     model_of,
     number_of_layers,
+    require_sizes,
     settings_of_args,
     whole_shape,
 )
@@ -39,9 +41,13 @@ FILE = "model_optim_rng.pt"
 _CHUNK = re.compile(r"model\d*")
 """Keys of the model chunks; with a virtual pipeline they have numbers."""
 
-_COPY = "word_embeddings_for_head"
-"""The tied embedding's copy on the last stage."""
+_COPY = re.compile(r"word_embeddings_for_head|word_embeddings\.weight$")
+"""The tied embedding's copy on a later stage."""
 
+_OUTPUT = "output_layer.weight"
+"""megatron-core's output layer, which is such a copy too unless the arguments say that it is untied."""
+
+_MOST_RANKS = 100_000
 _SCHEDULES = ("opt_param_scheduler", "lr_scheduler")
 _GENERATORS = ("rng_state", "random_rng_state", "torch_rng_state")
 
@@ -68,22 +74,26 @@ def describe(folder: Path) -> Summary | None:
         return None
     first = _state(folder / names[0] / FILE)
     args = _args(first)
-    ranks = _ranks(folder, names, has_experts=int(args.get("expert_model_parallel_size") or 1) > 1)
+    experts = args.get("expert_model_parallel_size")
+    ranks = _ranks(folder, names, has_experts=isinstance(experts, int) and experts > 1)
     parts = Parts(
         tensor=max(rank.tensor for rank in ranks) + 1,
         pipeline=max(rank.stage for rank in ranks) + 1,
-        virtual_pipeline=int(args.get("virtual_pipeline_model_parallel_size") or 1),
+        virtual_pipeline=len(_chunks(first)),
         expert=max(rank.expert for rank in ranks) + 1,
     )
-    shapes, layers = _weights(ranks, parts.tensor)
+    is_tied = args.get("untie_embeddings_and_output_weights") is False
+    shapes, layers = _weights(ranks, parts.tensor, is_tied=is_tied)
+    sizes = {"tensor_model_parallel_size": parts.tensor, "pipeline_model_parallel_size": parts.pipeline}
+    require_sizes(folder, args, sizes | {"num_layers": layers})
     files = files_in(folder)
     return Summary(
         path=folder,
         format="Megatron-LM, one file a rank",
         version=str(first.get("checkpoint_version", 0)),
         iteration=None if folder.name == "release" else first.get("iteration"),
-        model=model_of(shapes) | {"num_layers": layers} | settings_of_args(args),
-        parameters=count(shapes.values()),
+        model=model_of(shapes) | ({"num_layers": layers} if layers else {}) | settings_of_args(args),
+        parameters=count(shapes, parts.tensor),
         parts=parts,
         dtypes=dtype_names(tensor.dtype for chunk in _chunks(first) for tensor in flat_weights(chunk).values()),
         contents=_contents(first, folder),
@@ -117,7 +127,13 @@ def _ranks(folder: Path, names: list[str], *, has_experts: bool) -> list[_Rank]:
         CheckpointError: some are missing.
     """
     written = [re.findall(r"\d+", name) for name in names]
-    sizes = [max(map(int, axis)) + 1 for axis in zip(*written, strict=False)]
+    if (
+        len({len(numbers) for numbers in written}) > 1
+        or math.prod(max(map(int, axis)) + 1 for axis in zip(*written, strict=True)) > _MOST_RANKS
+    ):
+        msg = f"{folder} has folders {names[0]} and {names[-1]}, which are not of one layout.\nRemove those of another."
+        raise CheckpointError(msg)
+    sizes = [max(map(int, axis)) + 1 for axis in zip(*written, strict=True)]
     axes = [[f"{number:0{len(one)}d}" for number in range(size)] for size, one in zip(sizes, written[0], strict=True)]
     expected = ["mp_rank_" + "_".join(each) for each in product(*axes)]
     if missing := [name for name in expected if name not in names]:
@@ -132,7 +148,7 @@ def _ranks(folder: Path, names: list[str], *, has_experts: bool) -> list[_Rank]:
     return ranks
 
 
-def _weights(ranks: list[_Rank], tensor: int) -> tuple[Shapes, int]:
+def _weights(ranks: list[_Rank], tensor: int, *, is_tied: bool) -> tuple[Shapes, int]:
     """Return the whole shapes of all weights, named by stage, chunk and name, and the number of layers."""
     shapes: Shapes = {}
     layers: dict[tuple[int, int], int] = {}
@@ -140,7 +156,9 @@ def _weights(ranks: list[_Rank], tensor: int) -> tuple[Shapes, int]:
         if rank.tensor > 0:
             continue
         for number, chunk in enumerate(_chunks(_state(rank.file))):
-            weights = {name: weight for name, weight in flat_weights(chunk).items() if _COPY not in name}
+            weights = flat_weights(chunk)
+            if rank.stage > 0:
+                weights = {name: weight for name, weight in weights.items() if not _is_copy(name, is_tied=is_tied)}
             layers[rank.stage, number] = number_of_layers(weights)
             shapes |= {
                 f"{rank.stage}/{number}/{rank.expert if '.experts.' in name else 0}/{name}": _whole(
@@ -149,6 +167,10 @@ def _weights(ranks: list[_Rank], tensor: int) -> tuple[Shapes, int]:
                 for name, weight in weights.items()
             }
     return shapes, sum(layers.values())
+
+
+def _is_copy(name: str, *, is_tied: bool) -> bool:
+    return _COPY.search(name) is not None or (is_tied and name.endswith(_OUTPUT))
 
 
 def _whole(name: str, weight: Tensor, tensor: int) -> tuple[int, ...]:

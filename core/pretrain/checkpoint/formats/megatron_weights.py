@@ -12,36 +12,49 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from pretrain.errors import CheckpointError
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
 
 Shapes = dict[str, tuple[int, ...]]
 """Name of a weight -> its shape."""
 
 _BY_ROWS = re.compile(
-    r"(query_key_value|query|key_value|dense_h_to_4h|linear_qkv|linear_fc1)\.(weight|bias)$"
-    r"|(word_embeddings|final_linear|lm_head|output_layer)\.weight$"
+    r"\.(query_key_value|query|key_value|dense_h_to_4h|linear_qkv|linear_fc1|linear1|w1|w3)\.(weight|bias)$"
+    r"|(^|[./])(word_embeddings|final_linear|lm_head|output_layer)\.weight$"
 )
 """Weights of ColumnParallelLinear and VocabParallelEmbedding: the first dimension is divided."""
 
-_BY_COLUMNS = re.compile(r"(attention\.dense|dense_4h_to_h|linear_proj|linear_fc2)\.weight$")
+_BY_COLUMNS = re.compile(r"(attention\.dense|\.dense_4h_to_h|\.linear_proj|\.linear_fc2|\.linear2|\.w2)\.weight$")
 """Weights of RowParallelLinear: the second dimension is divided; the bias is whole on every rank."""
+
+_WHOLE = re.compile(
+    r"norm[\w]*\.(weight|bias|scale)$|(^|[./])position_embeddings\.weight$"
+    r"|(attention\.dense|\.dense_4h_to_h|\.linear_proj|\.linear_fc2|\.linear2)\.bias$"
+)
+"""Weights that every rank has whole."""
 
 _LAYER = re.compile(r"layers\.(\d+)\.")
 _NO_WEIGHT = re.compile(r"(rotary_emb|rotary_pos_emb)\.inv_freq$|attention\.(bias|masked_bias)$|_extra_state")
 
-_SECOND_OF_MLP = (".dense_4h_to_h.weight", ".linear_fc2.weight")
+_SECOND_OF_MLP = (".dense_4h_to_h.weight", ".linear_fc2.weight", ".linear2.weight", ".w2.weight")
+_DEEPEST = 20
+"""Levels of a state dict that are looked at; one that contains itself has no end."""
+
 _OUTPUTS = ("final_linear.weight", "lm_head.weight", "output_layer.weight")
 _SETTINGS = (
     *("num_layers", "hidden_size", "num_attention_heads", "num_query_groups", "kv_channels", "ffn_hidden_size"),
     *("max_position_embeddings", "seq_length", "normalization", "rotary_percent", "padded_vocab_size"),
+    *("untie_embeddings_and_output_weights", "add_bias_linear"),
 )
 """Settings of a recipe that Megatron-LM and its forks call by the same name."""
 
 
 def flat_weights(state: Any) -> dict[str, Tensor]:
     """Return the weights of a state dict, which may be nested; the names of the levels are joined by dots."""
-    return {name: tensor for name, tensor in _flat(state, "") if _NO_WEIGHT.search(name) is None}
+    return {name: tensor for name, tensor in _flat(state, "", _DEEPEST) if _NO_WEIGHT.search(name) is None}
 
 
 def whole_shape(name: str, shape: tuple[int, ...], tensor: int) -> tuple[int, ...]:
@@ -64,9 +77,17 @@ def number_of_layers(names: Iterable[str]) -> int:
     return len({found[1] for name in names if (found := _LAYER.search(name))})
 
 
-def count(shapes: Iterable[tuple[int, ...]]) -> int:
-    """Return the number of parameters."""
-    return sum(map(math.prod, shapes))
+def count(shapes: Mapping[str, tuple[int, ...]], tensor: int) -> int | None:
+    """Return the number of parameters; None where ranks may divide a weight whose name is not known.
+
+    Args:
+        shapes: whole shapes by name.
+        tensor: number of tensor-parallel ranks.
+    """
+    known = (_BY_ROWS, _BY_COLUMNS, _WHOLE)
+    if not shapes or (tensor > 1 and not all(any(kind.search(name) for kind in known) for name in shapes)):
+        return None
+    return sum(map(math.prod, shapes.values()))
 
 
 def model_of(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
@@ -77,12 +98,12 @@ def model_of(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
             model["padded_vocab_size"], model["hidden_size"] = shape
         elif name.endswith("position_embeddings.weight"):
             model["max_position_embeddings"] = shape[0]
+            model["position_embedding_type"] = "learned_absolute"
         elif name.endswith(_SECOND_OF_MLP):
             model["ffn_hidden_size"] = shape[-1]
-    has_positions = any(name.endswith("position_embeddings.weight") for name in shapes)
-    model["position_embedding_type"] = "learned_absolute" if has_positions else "rope"
-    model["add_bias_linear"] = any(name.removesuffix("bias") + "weight" in shapes for name in _biases(shapes))
-    model["untie_embeddings_and_output_weights"] = any(name.endswith(_OUTPUTS) for name in shapes)
+            model["add_bias_linear"] = f"{name.removesuffix('weight')}bias" in shapes
+    if "hidden_size" in model:
+        model["untie_embeddings_and_output_weights"] = any(name.endswith(_OUTPUTS) for name in shapes)
     return model
 
 
@@ -93,16 +114,26 @@ def settings_of_args(args: Mapping[str, Any]) -> dict[str, Any]:
         model.pop("num_query_groups", None)  # Megatron-LM's default is 1, which counts only with this switch
     if args.get("swiglu"):
         model["activation"] = "swiglu"
+    if args.get("position_embedding_type") in {"learned_absolute", "rope"}:
+        model["position_embedding_type"] = args["position_embedding_type"]
     return model
 
 
-def _flat(state: Any, prefix: str) -> Iterator[tuple[str, Tensor]]:
+def require_sizes(folder: Path, args: Mapping[str, Any], found: Mapping[str, int]) -> None:
+    """Require that a layout or a number of layers is as the arguments say, where they say it.
+
+    Raises:
+        CheckpointError: files are missing.
+    """
+    for name, number in found.items():
+        if isinstance(args.get(name), int) and args[name] != number:
+            msg = f"{folder} has files of {name} {number}, and its arguments say {args[name]}.\nCopy the missing files."
+            raise CheckpointError(msg)
+
+
+def _flat(state: Any, prefix: str, depth: int) -> Iterator[tuple[str, Tensor]]:
     if isinstance(state, Tensor):
         yield prefix, state
-    elif isinstance(state, dict):
+    elif isinstance(state, dict) and depth:
         for key, value in state.items():
-            yield from _flat(value, f"{prefix}.{key}" if prefix else str(key))
-
-
-def _biases(names: Iterable[str]) -> list[str]:
-    return [name for name in names if name.endswith((".dense_4h_to_h.bias", ".linear_fc2.bias"))]
+            yield from _flat(value, f"{prefix}.{key}" if prefix else str(key), depth - 1)

@@ -1,7 +1,7 @@
 """DeepSpeed's pipelines: a file for each layer and tensor-parallel rank, as GPT-NeoX and Megatron-DeepSpeed write them.
 
 `layer_NN-model_TT-model_states.pt` (ckpt_layer_path in deepspeed/runtime/pipe/module.py). NN counts the modules of the
-pipeline: 0 is the embedding, and functions without weights have numbers without files.
+pipeline; functions without weights have numbers without files.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pretrain.checkpoint.formats.megatron_weights import (
     count,
     flat_weights,
     model_of,
+    require_sizes,
     settings_of_args,
     whole_shape,
 )
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
 
 _FILE = re.compile(r"layer_(\d+)-model_(\d+)-model_states\.pt")
 _STATES = "mp_rank_00_model_states.pt"
-_NORM = "input_layernorm.weight"
-"""A weight that every transformer layer has, and nothing else."""
+_NORM = re.compile(r"input_layernorm\.(weight|scale)$")
+"""A weight that every transformer layer has, and nothing else; `scale` is GPT-NeoX's RMSNorm."""
 
 _TIED = "word_embeddings.weight"
 
@@ -50,6 +51,9 @@ def describe(folder: Path) -> Summary | None:
     if not found:
         return None
     tensor = max(int(match[2]) for match in found) + 1
+    if tensor > len(found):
+        msg = f"{folder} has files up to rank {tensor - 1} and only {len(found)} of them.\nCopy the others there."
+        raise CheckpointError(msg)
     layers = _first_rank(folder, found, tensor)
     weights = {
         f"{number}/{name}": weight for number, state in layers.items() for name, weight in flat_weights(state).items()
@@ -58,15 +62,19 @@ def describe(folder: Path) -> Summary | None:
     counted = {name: shape for name, shape in shapes.items() if not _is_copy(name, layers)}
     states = _states(folder)
     args = _args(states)
+    transformer = [number for number, state in layers.items() if any(map(_NORM.search, map(str, state)))]
+    _require_all_layers(folder, transformer)
+    sizes = {"model_parallel_size": tensor, "tensor_model_parallel_size": tensor, "num_layers": len(transformer)}
+    require_sizes(folder, args, sizes)
     files = files_in(folder)
-    is_neox = any("/attention." in name for name in weights)
+    is_neox = any(name.endswith("/final_linear.weight") for name in weights) or isinstance(states.get("args"), dict)
     return Summary(
         path=folder,
         format="GPT-NeoX, one file a layer" if is_neox else "Megatron-DeepSpeed, one file a layer",
         version=_version(states),
         iteration=_iteration(states, folder),
-        model=_model(counted, layers, args),
-        parameters=count(counted.values()),
+        model=_model(counted, layers, args) | ({"num_layers": len(transformer)} if transformer else {}),
+        parameters=count(counted, tensor),
         parts=Parts(tensor=tensor),
         dtypes=dtype_names(weight.dtype for weight in weights.values()),
         contents=("weights", *_other_contents(folder, states)),
@@ -96,8 +104,15 @@ def _first_rank(folder: Path, found: list[re.Match[str]], tensor: int) -> dict[i
     return states
 
 
+def _require_all_layers(folder: Path, numbers: list[int]) -> None:
+    """Require that the transformer layers' numbers follow one another."""
+    if numbers and (missing := sorted(set(range(min(numbers), max(numbers))) - set(numbers))):
+        msg = f"{folder} lacks the files of layer {missing[0]} (layer_{missing[0]:02d}-model_*).\nCopy them there."
+        raise CheckpointError(msg)
+
+
 def _is_copy(name: str, layers: dict[int, Any]) -> bool:
-    """Say whether a weight is the embedding a second time, which a tied output layer has in a file of its own."""
+    """Say whether a weight is the embedding a second time, in the file of an output layer that is tied to it."""
     number, _, key = name.partition("/")
     return key.endswith(_TIED) and int(number) != min(layers)
 
@@ -129,11 +144,13 @@ def _iteration(states: dict[str, Any], folder: Path) -> int | None:
 
 def _model(shapes: Shapes, layers: dict[int, Any], args: dict[str, Any]) -> dict[str, Any]:
     settings = settings_of_args(args)
-    model = model_of(shapes) | {"num_layers": sum(_NORM in state for state in layers.values())} | settings
+    model = model_of(shapes) | settings
     frequencies = next(
-        (state[key] for state in layers.values() for key in state if key.endswith("rotary_emb.inv_freq")), None
+        (state[key] for state in layers.values() for key in state if str(key).endswith("rotary_emb.inv_freq")), None
     )
-    if isinstance(frequencies, Tensor) and "num_attention_heads" in settings:
+    if isinstance(frequencies, Tensor):
+        model["position_embedding_type"] = "rope"
+    if isinstance(frequencies, Tensor) and settings.get("num_attention_heads") and "hidden_size" in model:
         model["rotary_percent"] = 2 * frequencies.numel() / (model["hidden_size"] // settings["num_attention_heads"])
     return model
 

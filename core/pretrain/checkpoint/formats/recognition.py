@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pretrain.checkpoint.formats import hugging_face, megatron_ranks, pipeline_layers, sharded, zero_shards
 from pretrain.checkpoint.formats.location import one_checkpoint
-from pretrain.errors import CheckpointError
+from pretrain.errors import CheckpointError, DamageError, PretrainError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from pretrain.checkpoint.formats.summary import Summary
 
+_LONGEST = 200
+_LARGEST = 2**63
 FORMATS: tuple[Callable[[Path], Summary | None], ...] = (
     *(sharded.describe, megatron_ranks.describe, pipeline_layers.describe, zero_shards.describe, hugging_face.describe),
 )
@@ -30,13 +34,53 @@ def summary_of(path: Path) -> Summary:
         CheckpointError: it is not there, of no known format, incomplete, or holds objects that could run code.
         DamageError: a file is damaged.
     """
-    folder = one_checkpoint(path)
-    for describe in FORMATS:
-        if summary := describe(folder):
-            return summary
+    for folder in _candidates(path):
+        for describe in FORMATS:
+            if summary := _described(describe, folder):
+                return summary
     msg = (
-        f"{folder} holds no checkpoint of a known format. Looked for: metadata.json and common.pt, mp_rank_*/"
+        f"{path} holds no checkpoint of a known format. Looked for: metadata.json and common.pt, mp_rank_*/"
         "model_optim_rng.pt, layer_*-model_*-model_states.pt, mp_rank_*_model_states.pt, config.json with weights.\n"
         "Name the folder that has them, or one with a file latest or latest_checkpointed_iteration.txt."
     )
     raise CheckpointError(msg)
+
+
+def _candidates(path: Path) -> Iterator[Path]:
+    """Yield the folder itself, and then the latest checkpoint that it names: a model may lie beside its training's."""
+    if path.is_dir():
+        yield path
+    found = one_checkpoint(path)
+    if found != path:
+        yield found
+
+
+def _described(describe: Callable[[Path], Summary | None], folder: Path) -> Summary | None:
+    """Describe a folder; contents that the format never has are damage."""
+    try:
+        summary = describe(folder)
+        return None if summary is None else _plain(summary)
+    except (PretrainError, OSError):
+        raise
+    except Exception as error:
+        what = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+        msg = f"{folder} is damaged: its files hold values that their format never has ({what}).\nCopy it again."
+        raise DamageError(msg) from error
+
+
+def _plain(summary: Summary) -> Summary:
+    """Leave only values that can be shown: files may hold anything under the names of settings."""
+    return replace(
+        summary,
+        version=summary.version if _is_plain(summary.version) else None,
+        iteration=summary.iteration if type(summary.iteration) is int and _is_plain(summary.iteration) else None,
+        model={name: value for name, value in summary.model.items() if _is_plain(value)},
+    )
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, str):
+        return value.isprintable() and len(value) <= _LONGEST
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return isinstance(value, int) and abs(value) < _LARGEST

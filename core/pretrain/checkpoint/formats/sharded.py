@@ -64,7 +64,7 @@ def describe(folder: Path) -> Summary | None:
         else f"{backend['sharded_backend']} {backend['sharded_backend_version']}",
         iteration=common["progress"].get("iteration") if is_ours else common.get("iteration"),
         model=_model(shapes) | (common["model"] if is_ours else settings_of_args(args)),
-        parameters=count(shapes.values()),
+        parameters=count(shapes, 1),
         parts=Parts(
             tensor=int(layout.get("tensor_model_parallel_size") or 1),
             pipeline=int(layout.get("pipeline_model_parallel_size") or 1),
@@ -103,7 +103,7 @@ def _index(folder: Path) -> dict[str, Any]:
         msg = f"{folder} lacks {INDEX}, the index of its tensors.\nCopy it there; its name begins with a dot."
         raise CheckpointError(msg) from error
     except (pickle.UnpicklingError, EOFError, ValueError, LookupError, TypeError, AttributeError, ImportError) as error:
-        msg = f"{folder / INDEX} is damaged: {error}"
+        msg = f"{folder / INDEX} is damaged: {str(error)[:200]}\nCopy it again."
         raise DamageError(msg) from error
 
 

@@ -38,7 +38,8 @@ class Summary:
         version: of the format, where it has one.
         iteration: of the training, None where the files do not say it.
         model: settings of a recipe's section `model`, as far as the files tell them, and `padded_vocab_size`.
-        parameters: of the whole model, shared ones once; the padding of the vocabulary included.
+        parameters: of the whole model, shared ones once; the padding of the vocabulary included. None where
+            weights have names that are not known.
         parts: how the files divide it.
         dtypes: of the weights, as a recipe calls them.
         contents: some of "weights", "optimizer", "rng", "schedule".
@@ -51,7 +52,7 @@ class Summary:
     version: str | None = None
     iteration: int | None = None
     model: dict[str, Any] = field(default_factory=dict)
-    parameters: int
+    parameters: int | None
     parts: Parts = Parts()
     dtypes: tuple[str, ...]
     contents: tuple[str, ...]

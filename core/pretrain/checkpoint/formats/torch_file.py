@@ -7,30 +7,28 @@ import pickle
 import re
 import warnings
 import zipfile
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
+from torch.serialization import add_safe_globals, clear_safe_globals, get_safe_globals
 
 from pretrain.errors import CheckpointError, DamageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator
     from pathlib import Path
 
-_RECONSTRUCT = np.array(0).__reduce__()[0]
-_ALLOWED: tuple[Any, ...] = (
-    argparse.Namespace,  # Megatron-LM's args
-    *(np.ndarray, np.dtype, type(np.dtype("uint32")), _RECONSTRUCT),  # numpy's generator state
-    (_RECONSTRUCT, "numpy.core.multiarray._reconstruct"),  # its name before numpy 2
-)
-"""Classes beyond torch's own that are made; none runs code of the file."""
+_RECORDS = ("megatron.", "deepspeed.", "numpy.", "transformer_engine.", "_io.", "signal.", "types.", "pathlib.")
+"""Modules whose objects become records without behaviour: enumerations in args, loss scalers, generator states."""
 
-_RECORDS = ("megatron.", "deepspeed.")
-"""Packages whose classes are replaced by records without behaviour: enumerations in args, loss scalers."""
+_MOST_RECORDS = 50
+"""Most classes of _RECORDS in one file; torch.load is called once more for each."""
 
-_REFUSED = re.compile(r"GLOBAL ([\w.]+)")
-"""The class that torch.load refuses, in its message."""
+_REFUSED = re.compile(r"GLOBAL ([\w.]+)|``([\w.]+)`` must be imported")
+"""The class or module that torch.load refuses, in its message."""
+
+_ZIP = b"PK\x03\x04"
 
 
 class _Record:
@@ -46,14 +44,17 @@ class _Record:
 def read(path: Path) -> Any:
     """Return what a file holds; tensors are mapped from it, and read when they are used.
 
+    Of classes only argparse.Namespace, which Megatron-LM keeps its arguments in, and torch's own of tensors are made.
     Files in the format of before torch 1.6 are read whole.
 
     Raises:
         CheckpointError: it holds objects that could run code.
         DamageError: it is cut off, or not a file of torch.save.
+        OSError: it cannot be opened.
     """
+    with path.open("rb") as file:
+        is_zip = file.read(len(_ZIP)) == _ZIP
     try:
-        is_zip = zipfile.is_zipfile(path)
         if is_zip:
             _require_uncompressed(path)
         return _load(path, is_zip=is_zip)
@@ -65,33 +66,42 @@ def read(path: Path) -> Any:
 
 def _load(path: Path, *, is_zip: bool) -> Any:
     """Load, and again for each class of _RECORDS that is met."""
-    allowed = list(_ALLOWED)
+    records: dict[str, type[_Record]] = {}
     while True:
         try:
-            with torch.serialization.safe_globals(allowed), warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # about pickle protocols other than torch's own, which are read as well
+            with _allowing(records):
                 return torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
         except pickle.UnpicklingError as error:
             found = _REFUSED.search(str(error))
             if found is None:
                 raise _damaged(path, error) from error
-            name = found[1]
-            if not name.startswith(_RECORDS) or _is_among(name, allowed):
+            name = found[1] or found[2]
+            if not name.startswith(_RECORDS) or name in records or len(records) == _MOST_RECORDS:
                 msg = (
-                    f"{path} holds {name}, which could run code. Nothing was executed.\n"
-                    "Tensors, plain values, arrays and argparse.Namespace are read: save the file again without it."
+                    f"{path} holds {name[:200]}, which could run code. Nothing was executed.\n"
+                    "Tensors, plain values and argparse.Namespace are read: save the file again without it."
                 )
                 raise CheckpointError(msg) from error
-            allowed.append((_record_named(name), name))
+            # A class of its own for each name, since torch.load keeps one name for a class.
+            records[name] = type(name.rpartition(".")[2], (_Record,), {})
 
 
-def _record_named(name: str) -> type[_Record]:
-    """Make a class of its own for each name, since torch.load keeps one name for a class."""
-    return type(name.rpartition(".")[2], (_Record,), {})
+@contextmanager
+def _allowing(records: dict[str, type[_Record]]) -> Iterator[None]:
+    """Let torch.load make these records and namespaces, and nothing that a library has allowed for itself.
 
-
-def _is_among(name: str, allowed: Sequence[Any]) -> bool:
-    return any(isinstance(entry, tuple) and entry[1] == name for entry in allowed)
+    torch.distributed allows DeviceMesh, for instance, which joins a process group when it is made.
+    """
+    before = get_safe_globals()
+    clear_safe_globals()
+    add_safe_globals([argparse.Namespace, *((record, name) for name, record in records.items())])
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about pickle protocols other than torch's own, which are read as well
+            yield
+    finally:
+        clear_safe_globals()
+        add_safe_globals(before)
 
 
 def _require_uncompressed(path: Path) -> None:
@@ -104,4 +114,4 @@ def _require_uncompressed(path: Path) -> None:
 
 def _damaged(path: Path, error: BaseException) -> DamageError:
     line = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return DamageError(f"{path} is damaged, or not a file of torch.save: {line[:200]}")
+    return DamageError(f"{path} is damaged, or not a file of torch.save: {line[:200]}\nCopy it again.")

@@ -19,6 +19,7 @@ from pretrain.checkpoint.formats.megatron_weights import (
     flat_weights,
     model_of,
     number_of_layers,
+    require_sizes,
     settings_of_args,
     whole_shape,
 )
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 _MODEL = re.compile(r"(?:zero_pp_rank_(?P<data>\d+)_)?mp_rank_(?P<tensor>\d+)_model_states\.pt")
 _OPTIMIZER = re.compile(r"(?:bf16_|fp16_)?zero_pp_rank_(?P<data>\d+)_mp_rank_(?P<tensor>\d+)_optim_states\.pt")
 _UNIVERSAL = "zero"
+_MOST_RANKS = 1_000_000
 
 
 def describe(folder: Path) -> Summary | None:
@@ -59,17 +61,23 @@ def describe(folder: Path) -> Summary | None:
         msg = f"{folder / first[0]} holds no model (a key `module`)."
         raise DamageError(msg)
     shapes, dtypes = _weights(state, tensor)
+    data = _number(optimizers or models, "data")
+    has_experts = any(folder.glob("layer_*_expert_*")) or any(folder.glob("expp_rank_*"))
+    if not is_universal:
+        require_sizes(folder, state, {"mp_world_size": tensor} | ({"dp_world_size": data} if optimizers else {}))
     version, iteration = state.get("ds_version"), state.get("iteration", state.get("global_steps"))
-    args = getattr(state.get("args"), "__dict__", {})
+    found = state.get("args")
+    args = found if isinstance(found, dict) else getattr(found, "__dict__", {})
+    layers = number_of_layers(shapes)
     files = files_in(folder)
     return Summary(
         path=folder,
         format="DeepSpeed, universal" if is_universal else "DeepSpeed",
         version=None if version is None else f"DeepSpeed {version}",
         iteration=iteration if isinstance(iteration, int) else None,
-        model=model_of(shapes) | {"num_layers": number_of_layers(shapes)} | settings_of_args(args),
-        parameters=count(shapes.values()),
-        parts=Parts(tensor=tensor, data=_number(optimizers or models, "data")),
+        model=model_of(shapes) | ({"num_layers": layers} if layers else {}) | settings_of_args(args),
+        parameters=None if has_experts else count(shapes, tensor),
+        parts=Parts(tensor=tensor, data=data),
         dtypes=dtypes,
         contents=_contents(state, has_optimizer=bool(optimizers) or is_universal),
         files=len(files),
@@ -88,6 +96,9 @@ def _number(matches: list[re.Match[str]], axis: str) -> int:
 def _require_all(folder: Path, found: list[re.Match[str]], tensor: int, divided: list[re.Match[str]]) -> None:
     """Require a file for each pair of model-parallel and data-parallel rank."""
     there = {(int(match["tensor"]), int(match["data"] or 0)) for match in divided}
+    if tensor * _number(found, "data") > _MOST_RANKS:
+        msg = f"{folder} has a file of rank {_number(found, 'data') - 1}, which no training has.\nRemove it."
+        raise CheckpointError(msg)
     wanted = {(rank, data) for rank in range(tensor) for data in range(_number(found, "data"))}
     if missing := sorted(wanted - there):
         shown = ", ".join(f"zero_pp_rank_{data}_mp_rank_{rank:02d}" for rank, data in missing[:3])
@@ -98,12 +109,19 @@ def _require_all(folder: Path, found: list[re.Match[str]], tensor: int, divided:
 def _weights(state: dict[str, Any], tensor: int) -> tuple[Shapes, tuple[str, ...]]:
     """Return the whole shapes and the dtypes; ZeRO-3 keeps shapes apart, since `module` has empty tensors there."""
     weights = flat_weights(state["module"])
-    divided = {name: tuple(weight.shape) for name, weight in weights.items()}
-    listed = state.get("param_shapes") or []
-    for group in listed if isinstance(listed, list) else [listed]:
-        divided |= {name: tuple(shape) for name, shape in group.items() if isinstance(shape, torch.Size)}
+    listed = _listed(state.get("param_shapes")) | _listed(state.get("frozen_param_shapes"))
+    divided = listed or {name: tuple(weight.shape) for name, weight in weights.items()}
+    for name in (*(state.get("shared_params") or ()), *(state.get("buffer_names") or ())):
+        divided.pop(name, None)
     shapes = {name: whole_shape(name, shape, tensor) for name, shape in divided.items()}
     return shapes, dtype_names(weight.dtype for weight in weights.values())
+
+
+def _listed(groups: Any) -> Shapes:
+    """Return the shapes by name of a list of groups of parameters, or of one."""
+    found = groups if isinstance(groups, list) else [groups]
+    shapes = (item for group in found if isinstance(group, dict) for item in group.items())
+    return {str(name): tuple(shape) for name, shape in shapes if isinstance(shape, torch.Size)}
 
 
 def _contents(state: dict[str, Any], *, has_optimizer: bool) -> tuple[str, ...]:
