@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-_RECORDS = ("megatron.", "deepspeed.", "numpy.", "transformer_engine.", "_io.", "signal.", "types.", "pathlib.")
+_RECORDS = ("megatron.", "deepspeed.", "numpy.", "_io.", "signal.", "types.", "pathlib.")
 """Modules whose objects become records without behaviour: enumerations in args, loss scalers, generator states."""
 
 _MOST_RECORDS = 50
