@@ -5,14 +5,12 @@ from __future__ import annotations
 import logging
 import sys
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pretrain.bridge.megatron.loader import PACKAGE, Finder
 from pretrain.errors import BackendError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pretrain.plugins.backend import Backend
 
 
@@ -50,11 +48,9 @@ def prepare_to_read() -> None:
     """
     import torch  # noqa: PLC0415  imported only from here on
 
-    torch.compile = _as_is  # type: ignore[assignment]  # both of its ways to be called
+    from pretrain.bridge.megatron.names import as_is  # noqa: PLC0415  it imports torch
 
-
-def _as_is(function: Callable[..., Any] | None = None, **_options: object) -> Callable[..., Any]:
-    return (lambda decorated: decorated) if function is None else function
+    torch.compile = as_is  # type: ignore[assignment]  # in both of its ways to be called
 
 
 def _filter_warnings() -> None:

@@ -33,7 +33,7 @@ class DeviceNames:
         self._lazy_call = _call
         self._lazy_init = _nothing
         self.amp = _Amp(self.type)
-        self.compile = _as_is  # fused kernels are negotiated; torch.compile's imports take two seconds
+        self.compile = as_is  # fused kernels are negotiated; torch.compile's imports take two seconds
         self.nvtx = _Ranges()
         self.random = self  # torch.cuda.random.get_rng_state
         self.OutOfMemoryError = torch.OutOfMemoryError  # whatever the device
@@ -124,8 +124,9 @@ def _call(function: Callable[[], None], **_kwargs: object) -> None:
     function()
 
 
-def _as_is(function: Any = None, **_kwargs: object) -> Any:
-    return _as_is if function is None else function
+def as_is(function: Any = None, **_kwargs: object) -> Any:
+    """Return the function, in place of torch.compile, which is also called with options alone."""
+    return as_is if function is None else function
 
 
 def _nothing(*_args: object, **_kwargs: object) -> None: ...

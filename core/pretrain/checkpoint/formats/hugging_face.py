@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 
 from pretrain.checkpoint.formats import torch_file
 from pretrain.checkpoint.formats.dtypes import dtype_name
-from pretrain.checkpoint.formats.location import files_in, total_size
+from pretrain.checkpoint.formats.location import extent
 from pretrain.checkpoint.formats.megatron_weights import flat_weights
 from pretrain.checkpoint.formats.summary import Summary
 from pretrain.errors import CheckpointError, DamageError
@@ -70,7 +70,7 @@ def describe(folder: Path) -> Summary | None:
     tensors: dict[str, tuple[tuple[int, ...], str]] = {}
     for file in _files(folder, found):
         tensors |= {name: seen for name, seen in _tensors(file).items() if _BUFFERS.search(name) is None}
-    files = files_in(folder)
+    files, size = extent(folder)
     version = config.get("transformers_version")
     return Summary(
         path=folder,
@@ -80,8 +80,8 @@ def describe(folder: Path) -> Summary | None:
         parameters=sum(math.prod(shape) for shape, _ in tensors.values()),
         dtypes=tuple(sorted({dtype for _, dtype in tensors.values()})),
         contents=("weights",),
-        files=len(files),
-        size=total_size(files),
+        files=files,
+        size=size,
     )
 
 

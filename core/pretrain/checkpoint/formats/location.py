@@ -35,9 +35,13 @@ def one_checkpoint(path: Path) -> Path:
     return path
 
 
-def files_in(folder: Path) -> list[Path]:
-    """Return all files of a folder and of folders in it, sorted; links to folders are not followed."""
-    return sorted(Path(parent, name) for parent, _, names in os.walk(folder) for name in names)
+def extent(folder: Path) -> tuple[int, int]:
+    """Return the number and the bytes of all files in a folder and in folders of it; links to folders are not followed.
+
+    A link counts as the file that it leads to, and one to nothing as itself.
+    """
+    files = [Path(parent, name) for parent, _, names in os.walk(folder) for name in names]
+    return len(files), sum((file.stat() if file.exists() else file.lstat()).st_size for file in files)
 
 
 def _latest(path: Path) -> Path:
@@ -57,8 +61,3 @@ def _inside(tracker: Path, name: str) -> Path:
         )
         raise CheckpointError(msg)
     return folder
-
-
-def total_size(files: list[Path]) -> int:
-    """Return the size of files in bytes; a link counts as the file that it leads to, and one to nothing as itself."""
-    return sum((file.stat() if file.exists() else file.lstat()).st_size for file in files)

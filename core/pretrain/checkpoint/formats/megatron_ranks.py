@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 import re
 from dataclasses import dataclass
@@ -15,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from pretrain.checkpoint.formats import torch_file
 from pretrain.checkpoint.formats.dtypes import dtype_names
-from pretrain.checkpoint.formats.location import files_in, total_size
+from pretrain.checkpoint.formats.location import extent
 from pretrain.checkpoint.formats.megatron_weights import (
+    args_of,
     count,
     flat_weights,
     model_of,
@@ -25,7 +25,7 @@ from pretrain.checkpoint.formats.megatron_weights import (
     settings_of_args,
     whole_shape,
 )
-from pretrain.checkpoint.formats.summary import Parts, Summary
+from pretrain.checkpoint.formats.summary import Parts, Summary, contents
 from pretrain.errors import CheckpointError, DamageError
 
 if TYPE_CHECKING:
@@ -33,9 +33,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from pretrain.checkpoint.formats.megatron_weights import (
-        Shapes,
-    )
+    from pretrain.checkpoint.formats.megatron_weights import Shapes
 
 FILE = "model_optim_rng.pt"
 _CHUNK = re.compile(r"model\d*")
@@ -73,7 +71,7 @@ def describe(folder: Path) -> Summary | None:
     if not names:
         return None
     first = _state(folder / names[0] / FILE)
-    args = _args(first)
+    args = args_of(first)
     experts = args.get("expert_model_parallel_size")
     ranks = _ranks(folder, names, has_experts=isinstance(experts, int) and experts > 1)
     parts = Parts(
@@ -83,22 +81,26 @@ def describe(folder: Path) -> Summary | None:
         expert=max(rank.expert for rank in ranks) + 1,
     )
     is_tied = args.get("untie_embeddings_and_output_weights") is False
-    shapes, layers = _weights(ranks, parts.tensor, is_tied=is_tied)
+    shapes, layers = _weights(ranks, first, parts.tensor, is_tied=is_tied)
     sizes = {"tensor_model_parallel_size": parts.tensor, "pipeline_model_parallel_size": parts.pipeline}
     require_sizes(folder, args, sizes | {"num_layers": layers})
-    files = files_in(folder)
+    files, size = extent(folder)
     return Summary(
         path=folder,
         format="Megatron-LM, one file a rank",
         version=str(first.get("checkpoint_version", 0)),
         iteration=None if folder.name == "release" else first.get("iteration"),
-        model=model_of(shapes) | ({"num_layers": layers} if layers else {}) | settings_of_args(args),
+        model=model_of(shapes, layers) | settings_of_args(args),
         parameters=count(shapes, parts.tensor),
         parts=parts,
         dtypes=dtype_names(tensor.dtype for chunk in _chunks(first) for tensor in flat_weights(chunk).values()),
-        contents=_contents(first, folder),
-        files=len(files),
-        size=total_size(files),
+        contents=contents(
+            optimizer=first.get("optimizer") is not None or any(folder.glob("mp_rank_*/distrib_optim.pt")),
+            rng=any(key in first for key in _GENERATORS),
+            schedule=any(first.get(key) for key in _SCHEDULES),
+        ),
+        files=files,
+        size=size,
     )
 
 
@@ -112,12 +114,6 @@ def _state(path: Path) -> dict[str, Any]:
 
 def _chunks(state: dict[str, Any]) -> list[Any]:
     return [state[key] for key in state if _CHUNK.fullmatch(str(key))]
-
-
-def _args(state: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of the training; releases of 2019 have none."""
-    args = state.get("args")
-    return vars(args) if isinstance(args, argparse.Namespace) else {}
 
 
 def _ranks(folder: Path, names: list[str], *, has_experts: bool) -> list[_Rank]:
@@ -148,14 +144,21 @@ def _ranks(folder: Path, names: list[str], *, has_experts: bool) -> list[_Rank]:
     return ranks
 
 
-def _weights(ranks: list[_Rank], tensor: int, *, is_tied: bool) -> tuple[Shapes, int]:
-    """Return the whole shapes of all weights, named by stage, chunk and name, and the number of layers."""
+def _weights(ranks: list[_Rank], first: dict[str, Any], tensor: int, *, is_tied: bool) -> tuple[Shapes, int]:
+    """Return the whole shapes of all weights, named by stage, chunk and name, and the number of layers.
+
+    Args:
+        ranks: all of them.
+        first: the first one's file, which has been read.
+        tensor: number of tensor-parallel ranks.
+        is_tied: whether an output layer on a later stage is the embedding once more.
+    """
     shapes: Shapes = {}
     layers: dict[tuple[int, int], int] = {}
     for rank in ranks:
         if rank.tensor > 0:
             continue
-        for number, chunk in enumerate(_chunks(_state(rank.file))):
+        for number, chunk in enumerate(_chunks(first if rank is ranks[0] else _state(rank.file))):
             weights = flat_weights(chunk)
             if rank.stage > 0:
                 weights = {name: weight for name, weight in weights.items() if not _is_copy(name, is_tied=is_tied)}
@@ -175,13 +178,3 @@ def _is_copy(name: str, *, is_tied: bool) -> bool:
 
 def _whole(name: str, weight: Tensor, tensor: int) -> tuple[int, ...]:
     return whole_shape(name, tuple(weight.shape), tensor)
-
-
-def _contents(state: dict[str, Any], folder: Path) -> tuple[str, ...]:
-    there = {
-        "weights": True,
-        "optimizer": state.get("optimizer") is not None or any(folder.glob("mp_rank_*/distrib_optim.pt")),
-        "rng": any(key in state for key in _GENERATORS),
-        "schedule": any(state.get(key) for key in _SCHEDULES),
-    }
-    return tuple(name for name, is_there in there.items() if is_there)

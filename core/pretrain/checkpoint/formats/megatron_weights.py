@@ -6,6 +6,7 @@ megatron-core's: `self_attention.linear_qkv`.
 
 from __future__ import annotations
 
+import argparse
 import math
 import re
 from typing import TYPE_CHECKING, Any
@@ -90,9 +91,14 @@ def count(shapes: Mapping[str, tuple[int, ...]], tensor: int) -> int | None:
     return sum(map(math.prod, shapes.values()))
 
 
-def model_of(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
-    """Return the settings of a recipe's section `model` that whole shapes tell, and `padded_vocab_size`."""
-    model: dict[str, Any] = {}
+def model_of(shapes: Mapping[str, tuple[int, ...]], layers: int) -> dict[str, Any]:
+    """Return the settings of a recipe's section `model` that whole shapes tell, and `padded_vocab_size`.
+
+    Args:
+        shapes: whole shapes by name.
+        layers: number of layers; 0 is not known.
+    """
+    model: dict[str, Any] = {"num_layers": layers} if layers else {}
     for name, shape in shapes.items():
         if name.endswith("word_embeddings.weight"):
             model["padded_vocab_size"], model["hidden_size"] = shape
@@ -105,6 +111,14 @@ def model_of(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
     if "hidden_size" in model:
         model["untie_embeddings_and_output_weights"] = any(name.endswith(_OUTPUTS) for name in shapes)
     return model
+
+
+def args_of(state: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the arguments in a file: a namespace of Megatron-LM, a dict of GPT-NeoX; releases of 2019 have none."""
+    args = state.get("args")
+    if isinstance(args, argparse.Namespace):
+        return vars(args)
+    return args if isinstance(args, dict) else {}
 
 
 def settings_of_args(args: Mapping[str, Any]) -> dict[str, Any]:

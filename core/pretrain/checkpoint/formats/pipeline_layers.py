@@ -13,8 +13,9 @@ from torch import Tensor
 
 from pretrain.checkpoint.formats import torch_file
 from pretrain.checkpoint.formats.dtypes import dtype_names
-from pretrain.checkpoint.formats.location import files_in, total_size
+from pretrain.checkpoint.formats.location import extent
 from pretrain.checkpoint.formats.megatron_weights import (
+    args_of,
     count,
     flat_weights,
     model_of,
@@ -22,15 +23,14 @@ from pretrain.checkpoint.formats.megatron_weights import (
     settings_of_args,
     whole_shape,
 )
-from pretrain.checkpoint.formats.summary import Parts, Summary
+from pretrain.checkpoint.formats.summary import Parts, Summary, contents
 from pretrain.errors import CheckpointError, DamageError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
-    from pretrain.checkpoint.formats.megatron_weights import (
-        Shapes,
-    )
+    from pretrain.checkpoint.formats.megatron_weights import Shapes
 
 _FILE = re.compile(r"layer_(\d+)-model_(\d+)-model_states\.pt")
 _STATES = "mp_rank_00_model_states.pt"
@@ -61,25 +61,29 @@ def describe(folder: Path) -> Summary | None:
     shapes: Shapes = {name: whole_shape(name, tuple(weight.shape), tensor) for name, weight in weights.items()}
     counted = {name: shape for name, shape in shapes.items() if not _is_copy(name, layers)}
     states = _states(folder)
-    args = _args(states)
+    args = args_of(states)
     transformer = [number for number, state in layers.items() if any(map(_NORM.search, map(str, state)))]
     _require_all_layers(folder, transformer)
     sizes = {"model_parallel_size": tensor, "tensor_model_parallel_size": tensor, "num_layers": len(transformer)}
     require_sizes(folder, args, sizes)
-    files = files_in(folder)
+    files, size = extent(folder)
     is_neox = any(name.endswith("/final_linear.weight") for name in weights) or isinstance(states.get("args"), dict)
     return Summary(
         path=folder,
         format="GPT-NeoX, one file a layer" if is_neox else "Megatron-DeepSpeed, one file a layer",
         version=_version(states),
         iteration=_iteration(states, folder),
-        model=_model(counted, layers, args) | ({"num_layers": len(transformer)} if transformer else {}),
+        model=_model(counted, layers, args, len(transformer)),
         parameters=count(counted, tensor),
         parts=Parts(tensor=tensor),
         dtypes=dtype_names(weight.dtype for weight in weights.values()),
-        contents=("weights", *_other_contents(folder, states)),
-        files=len(files),
-        size=total_size(files),
+        contents=contents(
+            optimizer=any(folder.glob("*zero_pp_rank_*_optim_states.pt")) or states.get("optimizer") is not None,
+            rng="torch_rng_state" in states,
+            schedule=states.get("lr_scheduler") is not None,
+        ),
+        files=files,
+        size=size,
     )
 
 
@@ -125,12 +129,6 @@ def _states(folder: Path) -> dict[str, Any]:
     return states if isinstance(states, dict) else {}
 
 
-def _args(states: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments: GPT-NeoX keeps eight of them in a dict, Megatron-DeepSpeed all in a namespace."""
-    args = states.get("args")
-    return args if isinstance(args, dict) else getattr(args, "__dict__", {})
-
-
 def _version(states: dict[str, Any]) -> str | None:
     version = states.get("ds_version")
     return None if version is None else f"DeepSpeed {version}"
@@ -142,9 +140,9 @@ def _iteration(states: dict[str, Any], folder: Path) -> int | None:
     return number if isinstance(number, int) else None
 
 
-def _model(shapes: Shapes, layers: dict[int, Any], args: dict[str, Any]) -> dict[str, Any]:
+def _model(shapes: Shapes, layers: dict[int, Any], args: Mapping[str, Any], number: int) -> dict[str, Any]:
     settings = settings_of_args(args)
-    model = model_of(shapes) | settings
+    model = model_of(shapes, number) | settings
     frequencies = next(
         (state[key] for state in layers.values() for key in state if str(key).endswith("rotary_emb.inv_freq")), None
     )
@@ -153,12 +151,3 @@ def _model(shapes: Shapes, layers: dict[int, Any], args: dict[str, Any]) -> dict
     if isinstance(frequencies, Tensor) and settings.get("num_attention_heads") and "hidden_size" in model:
         model["rotary_percent"] = 2 * frequencies.numel() / (model["hidden_size"] // settings["num_attention_heads"])
     return model
-
-
-def _other_contents(folder: Path, states: dict[str, Any]) -> list[str]:
-    there = {
-        "optimizer": any(folder.glob("*zero_pp_rank_*_optim_states.pt")) or states.get("optimizer") is not None,
-        "rng": "torch_rng_state" in states,
-        "schedule": states.get("lr_scheduler") is not None,
-    }
-    return [name for name, is_there in there.items() if is_there]

@@ -5,7 +5,6 @@ Every tensor is stored whole, in pieces; `.metadata` is their index, and common.
 
 from __future__ import annotations
 
-import argparse
 import json
 import pickle
 import re
@@ -15,9 +14,15 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from pretrain.checkpoint.formats import torch_file
 from pretrain.checkpoint.formats.dtypes import dtype_names
-from pretrain.checkpoint.formats.location import files_in, total_size
-from pretrain.checkpoint.formats.megatron_weights import count, model_of, settings_of_args
-from pretrain.checkpoint.formats.summary import Parts, Summary
+from pretrain.checkpoint.formats.location import extent
+from pretrain.checkpoint.formats.megatron_weights import (
+    args_of,
+    count,
+    model_of,
+    number_of_layers,
+    settings_of_args,
+)
+from pretrain.checkpoint.formats.summary import Parts, Summary, contents
 from pretrain.checkpoint.index import INDEX, read_index
 from pretrain.errors import CheckpointError, DamageError
 
@@ -28,7 +33,6 @@ COMMON, BACKEND = "common.pt", "metadata.json"
 _OTHERS = ("optimizer", "chained", "rng", "rerun")
 """Beginnings of names that are not of weights."""
 
-_NUMBER = re.compile(r"layers\.(\d+)\.")
 _STACKED = re.compile(r"decoder\.layers\.(?!\d)")
 """Weights of all layers in one tensor, whose first dimension is the layer."""
 
@@ -52,9 +56,9 @@ def describe(folder: Path) -> Summary | None:
         name: tensor for name, tensor in index.items() if not name.startswith(_OTHERS) and "_extra_state" not in name
     }
     shapes = {name: tuple(tensor.size) for name, tensor in weights.items() if isinstance(tensor, TensorStorageMetadata)}
-    files = files_in(folder)
+    files, size = extent(folder)
     is_ours = "format" in common and "progress" in common
-    args = _args(common)
+    args = args_of(common)
     layout = common.get("layout", {}) if is_ours else args
     return Summary(
         path=folder,
@@ -73,9 +77,13 @@ def describe(folder: Path) -> Summary | None:
         dtypes=dtype_names(
             tensor.properties.dtype for tensor in weights.values() if isinstance(tensor, TensorStorageMetadata)
         ),
-        contents=_contents(index, common),
-        files=len(files),
-        size=total_size(files),
+        contents=contents(
+            optimizer=any(name.startswith(_OTHERS[:2]) for name in index),
+            rng=any(name.startswith("rng") for name in index),
+            schedule=bool(common.get("schedule") or common.get("opt_param_scheduler")),
+        ),
+        files=files,
+        size=size,
     )
 
 
@@ -107,23 +115,6 @@ def _index(folder: Path) -> dict[str, Any]:
         raise DamageError(msg) from error
 
 
-def _args(common: dict[str, Any]) -> dict[str, Any]:
-    args = common.get("args")
-    return vars(args) if isinstance(args, argparse.Namespace) else {}
-
-
 def _model(shapes: dict[str, tuple[int, ...]]) -> dict[str, Any]:
     stacked = [shape[0] for name, shape in shapes.items() if _STACKED.match(name)]
-    numbered = {found[1] for name in shapes if (found := _NUMBER.search(name))}
-    layers = max(stacked, default=len(numbered))
-    return model_of(shapes) | ({"num_layers": layers} if layers else {})
-
-
-def _contents(index: dict[str, Any], common: dict[str, Any]) -> tuple[str, ...]:
-    there = {
-        "weights": True,
-        "optimizer": any(name.startswith(_OTHERS[:2]) for name in index),
-        "rng": any(name.startswith("rng") for name in index),
-        "schedule": bool(common.get("schedule") or common.get("opt_param_scheduler")),
-    }
-    return tuple(name for name, is_there in there.items() if is_there)
+    return model_of(shapes, max(stacked, default=number_of_layers(shapes)))

@@ -62,3 +62,9 @@ class Summary:
     def as_json(self) -> dict[str, Any]:
         """Return the summary as values of JSON."""
         return asdict(self) | {"path": str(self.path)}
+
+
+def contents(*, optimizer: bool, rng: bool, schedule: bool) -> tuple[str, ...]:
+    """Return a summary's contents: the weights, and what else is there."""
+    others = {"optimizer": optimizer, "rng": rng, "schedule": schedule}
+    return ("weights", *(name for name, is_there in others.items() if is_there))

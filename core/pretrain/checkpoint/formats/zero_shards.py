@@ -13,8 +13,9 @@ import torch
 
 from pretrain.checkpoint.formats import torch_file
 from pretrain.checkpoint.formats.dtypes import dtype_names
-from pretrain.checkpoint.formats.location import files_in, total_size
+from pretrain.checkpoint.formats.location import extent
 from pretrain.checkpoint.formats.megatron_weights import (
+    args_of,
     count,
     flat_weights,
     model_of,
@@ -23,15 +24,13 @@ from pretrain.checkpoint.formats.megatron_weights import (
     settings_of_args,
     whole_shape,
 )
-from pretrain.checkpoint.formats.summary import Parts, Summary
+from pretrain.checkpoint.formats.summary import Parts, Summary, contents
 from pretrain.errors import CheckpointError, DamageError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pretrain.checkpoint.formats.megatron_weights import (
-        Shapes,
-    )
+    from pretrain.checkpoint.formats.megatron_weights import Shapes
 
 _MODEL = re.compile(r"(?:zero_pp_rank_(?P<data>\d+)_)?mp_rank_(?P<tensor>\d+)_model_states\.pt")
 _OPTIMIZER = re.compile(r"(?:bf16_|fp16_)?zero_pp_rank_(?P<data>\d+)_mp_rank_(?P<tensor>\d+)_optim_states\.pt")
@@ -66,22 +65,23 @@ def describe(folder: Path) -> Summary | None:
     if not is_universal:
         require_sizes(folder, state, {"mp_world_size": tensor} | ({"dp_world_size": data} if optimizers else {}))
     version, iteration = state.get("ds_version"), state.get("iteration", state.get("global_steps"))
-    found = state.get("args")
-    args = found if isinstance(found, dict) else getattr(found, "__dict__", {})
-    layers = number_of_layers(shapes)
-    files = files_in(folder)
+    files, size = extent(folder)
     return Summary(
         path=folder,
         format="DeepSpeed, universal" if is_universal else "DeepSpeed",
         version=None if version is None else f"DeepSpeed {version}",
         iteration=iteration if isinstance(iteration, int) else None,
-        model=model_of(shapes) | ({"num_layers": layers} if layers else {}) | settings_of_args(args),
+        model=model_of(shapes, number_of_layers(shapes)) | settings_of_args(args_of(state)),
         parameters=None if has_experts else count(shapes, tensor),
         parts=Parts(tensor=tensor, data=data),
         dtypes=dtypes,
-        contents=_contents(state, has_optimizer=bool(optimizers) or is_universal),
-        files=len(files),
-        size=total_size(files),
+        contents=contents(
+            optimizer=bool(optimizers) or is_universal or state.get("optimizer") is not None,
+            rng=any(key in state for key in ("rng_state", "random_rng_state", "torch_rng_state")),
+            schedule=any(state.get(key) is not None for key in ("lr_scheduler", "opt_param_scheduler")),
+        ),
+        files=files,
+        size=size,
     )
 
 
@@ -122,13 +122,3 @@ def _listed(groups: Any) -> Shapes:
     found = groups if isinstance(groups, list) else [groups]
     shapes = (item for group in found if isinstance(group, dict) for item in group.items())
     return {str(name): tuple(shape) for name, shape in shapes if isinstance(shape, torch.Size)}
-
-
-def _contents(state: dict[str, Any], *, has_optimizer: bool) -> tuple[str, ...]:
-    there = {
-        "weights": True,
-        "optimizer": has_optimizer or state.get("optimizer") is not None,
-        "rng": any(key in state for key in ("rng_state", "random_rng_state", "torch_rng_state")),
-        "schedule": any(state.get(key) is not None for key in ("lr_scheduler", "opt_param_scheduler")),
-    }
-    return tuple(name for name, is_there in there.items() if is_there)
