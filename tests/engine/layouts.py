@@ -22,6 +22,13 @@ LLAMA = (
     "model.add_bias_linear=false",
     "model.untie_embeddings_and_output_weights=true",
 )
+QWEN = (
+    *LLAMA,
+    "model.add_qkv_bias=true",
+    "model.use_rope_scaling=true",  # of 8 waves 2 stay, 1 is between, 5 are stretched
+    "model.original_max_position_embeddings=128",
+)
+"""Llama with what Qwen 2 and Llama 3.1 have more."""
 
 DEEP = ("model.num_layers=8",)
 SHALLOW = ("model.num_layers=2",)
@@ -42,7 +49,7 @@ SELECTIVE = ("recompute.granularity=selective",)
 SPLIT_INPUTS = (*RECOMPUTE, "recompute.distribute_saved_activations=true")
 MASKED = ("data.reset_attention_mask=true",)
 PER_TOKEN = ("train.calculate_per_token_loss=true",)
-LLAMA_PER_TOKEN = (*LLAMA, *PER_TOKEN)
+QWEN_PER_TOKEN = (*QWEN, *PER_TOKEN)
 ACCUMULATED = ("train.micro_batch_size=1",)
 BF16 = ("precision.dtype=bf16",)
 BF16_SUMS = (*BF16, "precision.grad_reduce_in_fp32=false")
@@ -103,7 +110,7 @@ TWO_RANKS = {
     "TP, recompute": Case(GPT2, (*TP, *SPLIT_INPUTS), last=SAVED_AT),
     "NeoX, TP, sequence parallel": Case(NEOX, (*TP, *SP), last=SAVED_AT),
     "NeoX, PP interleaved": Case(NEOX, (*PP, *INTERLEAVED), last=SAVED_AT),
-    "Llama, TP, sequence parallel": Case(LLAMA, (*TP, *SP), last=SAVED_AT),
+    "Qwen, TP, sequence parallel": Case(QWEN, (*TP, *SP), last=SAVED_AT),
     "per token, DP, ZeRO-1 overlapped": Case(PER_TOKEN, (*ZERO1, *OVERLAP_BOTH, *ACCUMULATED), last=SAVED_AT),
     "per token, PP interleaved": Case(PER_TOKEN, (*PP, *INTERLEAVED, *ACCUMULATED), last=SAVED_AT),
     "bf16, DP, ZeRO-1": Case(BF16, ZERO1, last=SAVED_AT),
@@ -150,7 +157,7 @@ DEEPSPEED_TWO_RANKS = _shallow(
         ),
         "stage 3, TP, recompute": Case(GPT2, (*STAGE[3], *TP, *SPLIT_INPUTS), last=SAVED_AT),
         "NeoX, stage 3, TP, sequence parallel": Case(NEOX, (*STAGE[3], *TP, *SP), last=SAVED_AT),
-        "Llama per token, stage 3": Case(LLAMA_PER_TOKEN, (*STAGE[3], *ACCUMULATED), last=SAVED_AT, saves="of-Llama"),
+        "Qwen per token, stage 3": Case(QWEN_PER_TOKEN, (*STAGE[3], *ACCUMULATED), last=SAVED_AT, saves="of-Qwen"),
         "bf16, stage 0, TP": Case(BF16_SUMS, (*STAGE[0], *TP), last=SAVED_AT),
         "bf16, stage 2, offload": Case(BF16, (*STAGE[2], *OFFLOAD), last=SAVED_AT),
         "bf16, stage 3": Case(BF16, STAGE[3], last=SAVED_AT, saves="of-bf16"),
@@ -190,7 +197,7 @@ DEEPSPEED_ONE_RANK = _shallow(
     {
         "stage 3, TP x DP -> one, stage 2": Case(GPT2, STAGE[2], loads="of-TP-DP"),
         "stage 0 -> megatron": Case(GPT2, (), loads="of-stage-0"),
-        "Llama per token, stage 3 -> megatron": Case(LLAMA_PER_TOKEN, (), loads="of-Llama", last=ITERATIONS),
+        "Qwen per token, stage 3 -> megatron": Case(QWEN_PER_TOKEN, (), loads="of-Qwen", last=ITERATIONS),
         "bf16, stage 3 -> megatron, ZeRO-1": Case(BF16, ZERO1, loads="of-bf16", last=SAVED_AT + 2),
     }
 )

@@ -83,8 +83,22 @@ def attention(x, weights, name, model, mask):
 def rotate(x, model):
     """Su et al. 2021, arXiv 2104.09864; dimension i turns with i + n / 2, as GPT-NeoX has it; [b, s, g, q, d]."""
     n = int(model.head_size * model.rotary_percent)
-    frequencies = model.rotary_base ** (-torch.arange(0, n, 2, dtype=torch.float64) / n)
-    angles = torch.arange(x.shape[1], dtype=torch.float64)[:, None] * frequencies
+    angles = torch.arange(x.shape[1], dtype=torch.float64)[:, None] * frequencies(n, model)
     turn = torch.polar(torch.ones_like(angles), angles)[:, None, None, :]
     turned = torch.complex(x[..., : n // 2], x[..., n // 2 : n]) * turn
     return torch.cat((turned.real, turned.imag, x[..., n:]), -1)
+
+
+def frequencies(n, model):
+    """Return the angle of a step for n / 2 pairs; scaled as in Llama 3.1, by wavelengths (arXiv 2407.21783)."""
+    angles = model.rotary_base ** (-torch.arange(0, n, 2, dtype=torch.float64) / n)
+    if not model.use_rope_scaling:
+        return angles
+    length, factor = model.original_max_position_embeddings, model.rope_scaling_factor
+    longest, shortest = length / model.rope_low_freq_factor, length / model.rope_high_freq_factor
+    wavelengths = 2 * math.pi / angles
+    smooth = (length / wavelengths - model.rope_low_freq_factor) / (
+        model.rope_high_freq_factor - model.rope_low_freq_factor
+    )
+    between = (1 - smooth) * angles / factor + smooth * angles
+    return torch.where(wavelengths > longest, angles / factor, torch.where(wavelengths < shortest, angles, between))

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from engine import tiny
-from engine.layouts import LLAMA, NEOX
+from engine.layouts import LLAMA, NEOX, QWEN
 from pretrain.model.layer import ParallelLayer, SerialLayer
 from pretrain.observe.flops import parameter_count
 
@@ -44,7 +44,7 @@ def test_the_residual_decides_the_layer(gpt, model, layer):
     assert {type(built) for built in gpt(*model).decoder.layers} == {layer}
 
 
-@pytest.mark.parametrize("model", [(), NEOX, LLAMA], ids=["GPT-2", "NeoX", "Llama"])
+@pytest.mark.parametrize("model", [(), NEOX, LLAMA, QWEN], ids=["GPT-2", "NeoX", "Llama", "Qwen"])
 def test_it_has_as_many_parameters_as_are_reported(gpt, model):
     built = gpt(*model)
     padded = tiny.tiny(*model).padded_vocab_size(tiny.VOCAB_SIZE)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from engine import tiny
-from engine.layouts import LLAMA, NEOX
+from engine.layouts import LLAMA, NEOX, QWEN
 from model import plain
 
 SMALL = ("model.num_layers=3", "train.global_batch_size=4", "optimizer.clip_grad=0")
@@ -27,6 +27,8 @@ MODELS = {
     ),
     "Llama": LLAMA,
     "Llama, wide heads": (*LLAMA, "model.kv_channels=32", "model.num_query_groups=1", "model.ffn_hidden_size=96"),
+    "Qwen": (*QWEN, "model.rope_scaling_factor=32", "model.rope_low_freq_factor=2", "model.rope_high_freq_factor=5"),
+    "Qwen, parallel residual": (*QWEN, "model.parallel_residual=true"),
     "no biases": ("model.add_bias_linear=false",),
     "embedding norm": ("model.embedding_layernorm=true", "model.normalization=RMSNorm"),
     "documents apart": ("data.reset_attention_mask=true",),

@@ -29,6 +29,20 @@ LLAMA3_8B = model(
     position_embedding_type="rope",
     untie_embeddings_and_output_weights=True,
 )
+QWEN2_7B = model(
+    28,
+    3584,
+    28,
+    32768,
+    num_query_groups=4,
+    ffn_hidden_size=18944,
+    activation="swiglu",
+    normalization="RMSNorm",
+    add_bias_linear=False,
+    add_qkv_bias=True,
+    position_embedding_type="rope",
+    untie_embeddings_and_output_weights=True,
+)
 
 
 @pytest.mark.parametrize(
@@ -38,8 +52,9 @@ LLAMA3_8B = model(
         (GPT2_345M, 50304, 354_871_296),  # Megatron-LM's 345M, padded vocabulary
         (NEOX_20B, 50432, 20_554_567_680),  # EleutherAI/gpt-neox-20b
         (LLAMA3_8B, 128256, 8_030_261_248),  # meta-llama/Meta-Llama-3-8B
+        (QWEN2_7B, 152064, 7_615_616_512),  # Qwen/Qwen2-7B
     ],
-    ids=["gpt2-124m", "gpt2-345m", "neox-20b", "llama3-8b"],
+    ids=["gpt2-124m", "gpt2-345m", "neox-20b", "llama3-8b", "qwen2-7b"],
 )
 def test_parameters_are_those_of_published_models(section, vocab_size, published):
     assert parameter_count(section, vocab_size) == published

@@ -19,6 +19,14 @@ SAMPLES = "train.train_samples=5000"
             "model.rotary_percent: 0.2 of head size 16 is 3; rope needs an even number.",
         ),
         (
+            [ROPE, "model.use_rope_scaling=true", "model.rope_low_freq_factor=4"],
+            "model.rope_high_freq_factor: 4.0 is not more than model.rope_low_freq_factor 4.0.",
+        ),
+        (
+            [ROPE, "model.use_rope_scaling=true", "model.rope_scaling_factor=0.5"],
+            "model.rope_scaling_factor: 0.5 must be at least 1.",
+        ),
+        (
             ["model.apply_query_key_layer_scaling=true", "model.attention_softmax_in_fp32=false"],
             "model.attention_softmax_in_fp32: must be true with model.apply_query_key_layer_scaling.",
         ),
@@ -194,6 +202,8 @@ def test_unsupported_combinations_are_refused(refusal, overrides, expected):
         ["model.num_attention_heads=3", "model.kv_channels=20"],
         ["model.num_query_groups=1"],
         [ROPE, "model.rotary_percent=0.25"],
+        [ROPE, "model.use_rope_scaling=true", "model.rope_scaling_factor=32", "model.add_bias_linear=false"],
+        ["model.add_bias_linear=false", "model.add_qkv_bias=true"],
         ["parallel={tensor_model_parallel_size: 4, sequence_parallel: true}"],
         ["parallel={pipeline_model_parallel_size: 2, virtual_pipeline_model_parallel_size: 2}", "model.num_layers=8"],
         ["parallel={use_distributed_optimizer: true, overlap_grad_reduce: true, overlap_param_gather: true}"],

@@ -31,6 +31,8 @@ SWITCHES = {
     "recompute.distribute_saved_activations",
     "checkpoint.finetune",
     "data.reset_position_ids",
+    "model.add_qkv_bias",
+    "model.use_rope_scaling",
 }
 
 SWITCHED_OFF = {

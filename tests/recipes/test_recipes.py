@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from pretrain.observe.flops import parameter_count
 from pretrain.recipe import lay_out, load_recipe, make_recipe, to_yaml
 from pretrain.training.batch_sizes import BatchSizes, total_iterations
 from pretrain.training.progress import Progress
@@ -43,7 +44,7 @@ def path(request):
 def test_the_documented_recipes_exist():
     assert {path.stem for path in RECIPES} >= {
         *("quickstart", "gpt2-345m", "gpt3", "neox20b"),
-        *("gpt2-345m-zero3", "tiny-rampup", "gpt3-80gb"),
+        *("gpt2-345m-zero3", "tiny-rampup", "gpt3-80gb", "llama3-8b"),
     }
 
 
@@ -148,6 +149,25 @@ def test_neox_is_the_published_model():
     assert recipe.parallel.ddp_bucket_size == 1.26e9
 
 
+def test_llama3_is_the_published_model():
+    recipe = load_recipe(FOLDER / "llama3-8b.yml")
+    assert (recipe.model.head_size, recipe.model.rotary_size) == (128, 128)
+    assert recipe.padded_vocab_size(128256) == 128256
+    assert parameter_count(recipe.model, 128256) == 8_030_261_248
+    assert lay_out(recipe, 64).data_parallel_size == 32
+    assert lay_out(recipe, 8).num_microbatches(512) == 128
+    assert recipe.train.global_batch_size * recipe.model.seq_length == 2**22
+
+
+def test_llama31_has_scaled_rope_and_otherwise_the_same_shape():
+    path = FOLDER / "llama3-8b.yml"
+    (settings,) = (each for each in settings_in_comments(path) if "model.use_rope_scaling=true" in each)
+    scaled, model = load_recipe(path, settings).model, load_recipe(path).model
+    factors = (scaled.rope_scaling_factor, scaled.rope_low_freq_factor, scaled.rope_high_freq_factor)
+    assert (*factors, scaled.original_max_position_embeddings) == (8, 1, 4, 8192)
+    assert scaled.model_copy(update={"use_rope_scaling": False, "max_position_embeddings": 8192}) == model
+
+
 def test_zero3_is_gpt2_on_four_devices_a_replica():
     recipe, plain = (load_recipe(FOLDER / f"{name}.yml") for name in ("gpt2-345m-zero3", "gpt2-345m"))
     assert recipe.model == plain.model
@@ -187,7 +207,7 @@ def test_the_readme_says_on_how_many_tokens_a_recipe_trains(path):
     length = total_iterations(recipe, Progress())
     iterations = min(length, recipe.train.exit_interval or length)
     tokens = BatchSizes.of(recipe).samples(iterations) * recipe.model.seq_length
-    assert float(number) * {"k": 1e3, "M": 1e6, "G": 1e9}[unit] == pytest.approx(tokens, rel=5e-3)
+    assert float(number) * {"k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}[unit] == pytest.approx(tokens, rel=5e-3)
 
 
 def test_rampup_grows_from_2_to_16_and_leaves_at_iteration_100():

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from pretrain.checkpoint.contents import Saved
     from pretrain.recipe import Recipe
+    from pretrain.recipe.sections.model import ModelSection
 
 _STRUCTURE = (
     "num_layers",
@@ -24,27 +25,47 @@ _STRUCTURE = (
     "position_embedding_type",
     "rotary_percent",
     "rotary_base",
+    "use_rope_scaling",
+    "rope_scaling_factor",
+    "rope_low_freq_factor",
+    "rope_high_freq_factor",
+    "original_max_position_embeddings",
     "normalization",
     "layernorm_epsilon",
     "activation",
     "add_bias_linear",
+    "add_qkv_bias",
     "untie_embeddings_and_output_weights",
     "parallel_residual",
     "embedding_layernorm",
 )
 _NOTED_LATER = {"model.layernorm_epsilon"}
-"""Settings that the first checkpoints of this format lack."""
+"""Settings that the first checkpoints of this format lack, although they could differ."""
+_BEFORE_THEY_EXISTED = {
+    "model.add_qkv_bias": False,
+    "model.use_rope_scaling": False,
+    "model.rope_scaling_factor": 8.0,
+    "model.rope_low_freq_factor": 1.0,
+    "model.rope_high_freq_factor": 4.0,
+    "model.original_max_position_embeddings": 8192,
+}
+"""What all models had that were saved without these settings."""
 
 
 def identity(engine: Saved) -> dict[str, Any]:
     """Return the model's structure, the optimizer's settings and the order of samples, as a checkpoint holds them."""
     recipe = engine.recipe
     return {
-        "model": {name: getattr(recipe.model, name) for name in _STRUCTURE} | {"vocab_size": engine.vocab_size},
+        "model": structure(recipe.model) | {"vocab_size": engine.vocab_size},
         "dtype": recipe.precision.dtype,
         "settings": _settings(recipe),
         "samples": _samples(recipe),
     }
+
+
+def structure(model: ModelSection) -> dict[str, Any]:
+    """Return the settings of a model that its weights depend on, and what is computed with them."""
+    return {name: getattr(model, name) for name in _STRUCTURE}
 
 
 def require_same(engine: Saved, directory: Path, saved: Mapping[str, Any], *, weights_only: bool) -> None:
@@ -55,9 +76,11 @@ def require_same(engine: Saved, directory: Path, saved: Mapping[str, Any], *, we
     """
     ours = identity(engine)
     expected = {f"model.{name}": value for name, value in ours["model"].items()}
-    there = {f"model.{name}": value for name, value in saved["model"].items()}
+    there = _BEFORE_THEY_EXISTED | {f"model.{name}": value for name, value in saved["model"].items()}
     if not weights_only:
         expected["precision.dtype"], there["precision.dtype"] = ours["dtype"], saved["dtype"]
+    if there.get("model.vocab_size") is None:  # converted weights, of which only the padded vocabulary is known
+        there["model.vocab_size"] = expected["model.vocab_size"]
     known = [name for name in expected if name in there or name not in _NOTED_LATER]
     differing = [name for name in known if expected[name] != there.get(name)]
     if differing:

@@ -40,6 +40,7 @@ def _model(recipe: Recipe) -> dict[str, Any]:
         "normalization": model.normalization,
         "layernorm_epsilon": model.layernorm_epsilon,
         "add_bias_linear": model.add_bias_linear,
+        "add_qkv_bias": model.add_qkv_bias,
         "activation_func": ACTIVATIONS[model.activation],
         "gated_linear_unit": model.activation == "swiglu",
         "apply_query_key_layer_scaling": model.apply_query_key_layer_scaling,

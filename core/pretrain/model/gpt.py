@@ -35,12 +35,7 @@ class GPT(GPTModel):
         )
         self.cross_entropy = kernels.cross_entropy
         if model.position_embedding_type == "rope":
-            self.rotary_pos_emb = Rotations(
-                kv_channels=model.head_size,
-                rotary_percent=model.rotary_percent,
-                rotary_base=model.rotary_base,
-                use_cpu_initialization=False,
-            )
+            self.rotary_pos_emb = Rotations(model)
         if model.embedding_layernorm and self.pre_process:
             # As in bigscience's Megatron-DeepSpeed: before positions are added; on all tokens unless they are
             # scattered.

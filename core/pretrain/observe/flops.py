@@ -60,5 +60,6 @@ def _linear_parameters(model: ModelSection) -> int:
     query_key_value = heads + 2 * model.kv_channels * model.num_query_groups
     up = model.ffn_hidden_size * (2 if model.activation == "swiglu" else 1)
     weights = hidden * (query_key_value + heads + up + model.ffn_hidden_size)
-    biases = query_key_value + hidden + up + hidden
-    return weights + (biases if model.add_bias_linear else 0)
+    if model.add_bias_linear:
+        return weights + query_key_value + hidden + up + hidden
+    return weights + (query_key_value if model.add_qkv_bias else 0)

@@ -23,10 +23,27 @@ RULES = (
         lambda r: r.model.position_embedding_type == "learned_absolute",
     ),
     Rule(
-        ("model.rotary_percent", "model.rotary_base", "kernels.rotary"),
+        ("model.rotary_percent", "model.rotary_base", "model.use_rope_scaling", "kernels.rotary"),
         "model.position_embedding_type: rope",
         ("model.position_embedding_type",),
         lambda r: r.model.position_embedding_type == "rope",
+    ),
+    Rule(
+        (
+            "model.rope_scaling_factor",
+            "model.rope_low_freq_factor",
+            "model.rope_high_freq_factor",
+            "model.original_max_position_embeddings",
+        ),
+        "model.use_rope_scaling: true",
+        ("model.use_rope_scaling",),
+        lambda r: r.model.use_rope_scaling,
+    ),
+    Rule(
+        ("model.add_qkv_bias",),
+        "model.add_bias_linear: false (true gives all linear layers a bias)",
+        ("model.add_bias_linear",),
+        lambda r: not r.model.add_bias_linear,
     ),
     Rule(
         ("model.init_method_std",),

@@ -41,6 +41,11 @@ def _model(recipe: Recipe) -> Iterator[Problem]:
             "model.rotary_percent",
             f"{model.rotary_percent} of head size {model.head_size} is {model.rotary_size}; rope needs an even number.",
         )
+    if model.rope_high_freq_factor <= model.rope_low_freq_factor:
+        yield Problem(
+            "model.rope_high_freq_factor",
+            f"{model.rope_high_freq_factor} is not more than model.rope_low_freq_factor {model.rope_low_freq_factor}.",
+        )
     if model.apply_query_key_layer_scaling and not model.attention_softmax_in_fp32:
         yield Problem("model.attention_softmax_in_fp32", "must be true with model.apply_query_key_layer_scaling.")
 

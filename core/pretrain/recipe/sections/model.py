@@ -57,11 +57,41 @@ class ModelSection(Section):
     )
     rotary_percent: Float = Field(default=1.0, gt=0, le=1, description="Fraction of each head that rope rotates.")
     rotary_base: Float = Field(default=10000.0, gt=0, description="Base of rope's wavelengths.")
+    use_rope_scaling: Bool = Field(
+        default=False,
+        description="Whether rope's long waves are stretched for longer texts than the model first knew, as in "
+        "Llama 3.1 (rope_type llama3 of Hugging Face).",
+    )
+    rope_scaling_factor: Float = Field(
+        default=8.0,
+        ge=1,
+        description="How many times longer the longest waves become: 8 in Llama 3.1, 32 in Llama 3.2.",
+    )
+    rope_low_freq_factor: Float = Field(
+        default=1.0,
+        gt=0,
+        description="Waves that fit at most this often into original_max_position_embeddings are stretched by the "
+        "whole factor (low_freq_factor).",
+    )
+    rope_high_freq_factor: Float = Field(
+        default=4.0,
+        gt=0,
+        description="Waves that fit at least this often stay as they are; those between are stretched partly "
+        "(high_freq_factor).",
+    )
+    original_max_position_embeddings: Int = Field(
+        default=8192, gt=0, description="Number of positions that the model knew before rope was scaled, in tokens."
+    )
     normalization: Literal["LayerNorm", "RMSNorm"] = Field(default="LayerNorm", description="Kind of norm.")
     layernorm_epsilon: Float = Field(
         default=1e-5, gt=0, description="Added to the variance (or mean square) in a norm."
     )
     add_bias_linear: Bool = Field(default=True, description="Whether the linear layers have a bias.")
+    add_qkv_bias: Bool = Field(
+        default=False,
+        description="Whether the projection to queries, keys and values has a bias although the other linear layers "
+        "have none, as in Qwen 2.",
+    )
     untie_embeddings_and_output_weights: Bool = Field(
         default=False, description="Whether the output layer has weights of its own instead of the embedding's."
     )

@@ -1,0 +1,64 @@
+"""Checkpoints of other models are refused; those from before a setting existed are of its default."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from engine import tiny
+from engine.layouts import LLAMA, QWEN
+from pretrain.checkpoint.identity import identity, require_same
+from pretrain.errors import CheckpointError
+
+LATER = (
+    *("add_qkv_bias", "use_rope_scaling", "rope_scaling_factor", "rope_low_freq_factor", "rope_high_freq_factor"),
+    "original_max_position_embeddings",
+)
+
+
+def engine(*overrides):
+    return SimpleNamespace(recipe=tiny.tiny(*overrides), vocab_size=tiny.VOCAB_SIZE)
+
+
+@pytest.fixture
+def old():
+    """What a checkpoint of a Llama says that was saved before these settings existed."""
+    saved = identity(engine(*LLAMA))
+    for name in LATER:
+        del saved["model"][name]
+    return saved
+
+
+def test_an_older_checkpoint_fits_the_defaults_of_later_settings(old):
+    require_same(engine(*LLAMA), Path("old"), old, weights_only=False)
+
+
+@pytest.mark.parametrize(
+    ("override", "named"),
+    [
+        ("model.add_qkv_bias=true", "model.add_qkv_bias False (recipe: True)"),
+        ("model.use_rope_scaling=true", "model.use_rope_scaling False (recipe: True)"),
+    ],
+)
+def test_an_older_checkpoint_does_not_fit_other_values(old, override, named):
+    with pytest.raises(CheckpointError) as caught:
+        require_same(engine(*LLAMA, override), Path("old"), old, weights_only=True)
+    assert str(caught.value).startswith(f"old is of another run: {named}.\n")
+
+
+@pytest.mark.parametrize(
+    ("override", "named"),
+    [
+        ("model.add_qkv_bias=false", "model.add_qkv_bias True (recipe: False)"),
+        ("model.rope_scaling_factor=32", "model.rope_scaling_factor 8.0 (recipe: 32.0)"),
+        ("model.rope_low_freq_factor=2", "model.rope_low_freq_factor 1.0 (recipe: 2.0)"),
+        ("model.rope_high_freq_factor=5", "model.rope_high_freq_factor 4.0 (recipe: 5.0)"),
+        ("model.original_max_position_embeddings=64", "original_max_position_embeddings 128 (recipe: 64)"),
+    ],
+)
+def test_weights_do_not_fit_another_bias_or_another_rope(override, named):
+    with pytest.raises(CheckpointError) as caught:
+        require_same(engine(*QWEN, override), Path("ours"), identity(engine(*QWEN)), weights_only=True)
+    assert named in str(caught.value)
