@@ -145,11 +145,12 @@ def watched():
 @contextmanager
 def without_checksums():
     """Save as megatron-core does by itself."""
-    from pretrain.checkpoint import storage
+    from pretrain.checkpoint import checksums
+    from pretrain.checkpoint.writing import snapshot
 
     with (
-        patch.object(storage, "Recorder", lambda: SimpleNamespace(open=open, files={})),
-        patch.object(storage, "_write_checksums", lambda *_: None),
+        patch.object(snapshot, "Recorder", lambda: SimpleNamespace(open=open, files={})),
+        patch.object(checksums, "write", lambda *_: None),
     ):
         yield None
 

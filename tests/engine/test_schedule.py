@@ -100,6 +100,16 @@ def test_lengths_are_counted_in_samples(overrides, length, warmup, decay):
     assert (steps.warmup, steps.decay) == (warmup, decay)
 
 
+@pytest.mark.parametrize(
+    "overrides",
+    [(), ("lr_warmup_iters=3",), ("lr_warmup_fraction=0.1",), ("lr_decay_style=WSD", "lr_wsd_decay_iters=3")],
+)
+def test_a_training_without_iterations_has_a_schedule_that_nothing_follows(overrides):
+    given = optimizer()
+    build_schedule(recipe(*overrides, length="train.train_iters=0"), given)
+    assert 0 <= given.param_groups[0]["lr"] <= 1e-3
+
+
 def test_biases_and_norms_have_no_weight_decay():
     given = optimizer()
     build_schedule(recipe(), given)

@@ -199,6 +199,19 @@ def test_unsupported_combinations_are_refused(refusal, overrides, expected):
 @pytest.mark.parametrize(
     "overrides",
     [
+        ["schedule.lr_warmup_iters=5"],
+        ["schedule={lr_decay_style: WSD, lr_wsd_decay_iters: 3}"],
+        ["schedule.lr_warmup_fraction=0.1"],
+        ["data.split='0,1,1'"],
+    ],
+)
+def test_a_recipe_that_trains_nothing_may_lack_what_training_needs(make, overrides):
+    assert make("train.train_iters=0", *overrides).train.train_iters == 0
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
         ["model.num_attention_heads=3", "model.kv_channels=20"],
         ["model.num_query_groups=1"],
         [ROPE, "model.rotary_percent=0.25"],

@@ -30,6 +30,7 @@ SWITCHES = {
     "parallel.overlap_param_gather",
     "recompute.distribute_saved_activations",
     "checkpoint.finetune",
+    "checkpoint.async_save",
     "data.reset_position_ids",
     "model.add_qkv_bias",
     "model.use_rope_scaling",

@@ -193,6 +193,27 @@ def test_a_recipe_says_what_the_file_says_that_it_came_with(name, file, told, tm
     assert by_file == load_recipe(FOLDER / f"{name}.yml")
 
 
+@pytest.mark.parametrize(
+    ("name", "base", "other"),
+    [
+        ("gpt2-345m-evaluate", "gpt2-345m", {"train.train_iters", "checkpoint.load", "checkpoint.save_interval"}),
+        (
+            "neox20b-finetune",
+            "neox20b",
+            {"train.train_iters", "train.global_batch_size", "data.path", "optimizer.lr", "schedule.min_lr"}
+            | {"schedule.lr_decay_iters", "checkpoint.load", "checkpoint.finetune"},
+        ),
+    ],
+)
+def test_a_recipe_that_starts_from_published_weights_is_the_one_that_trained_them(name, base, other):
+    values, plain = (_flat(load_recipe(FOLDER / f"{each}.yml")) for each in (name, base))
+    assert {key for key in values if values[key] != plain[key]} - {"evaluation.target_loss"} == other
+
+
+def _flat(recipe):
+    return {f"{section}.{key}": value for section, keys in recipe.model_dump().items() for key, value in keys.items()}
+
+
 def test_a_target_is_stated_where_a_loss_is_known():
     targets = {path.stem: load_recipe(path).evaluation.target_loss for path in RECIPES}
     assert {name for name, target in targets.items() if target} == {"quickstart", "gpt2-345m", "gpt2-345m-zero3"}

@@ -45,10 +45,16 @@ MEANINGS = {
     # what a package does with its thing
     "build": "builds what its package is about: token files, an engine, a model",
     "config": "a recipe as the configuration object of a library",
+    "convert": "a checkpoint in another format: the command, and what it does",
     "datasets": "a recipe's datasets over its token files: megatron-core's, and the native ones",
     "load": "loads what its package is about from files: a recipe, a tokenizer",
-    "reading": "reads the files of its package: sources of text, token files",
+    "names": "a library's names and ours: of modules that are imported, of weights in a format",
+    "reading": "reads the files of its package: sources of text, token files, a format of checkpoints",
     "requests": "the requests for kernels: their classes, and those that a recipe makes",
+    "settings": "what a format of checkpoints tells of the section `model`",
+    "sharded": "megatron-core's sharded checkpoints: what one is, and its weights",
+    "verify": "whether a checkpoint is intact and equals another: the command, and what it does",
+    "writing": "writes the files of its package: token files, a format of checkpoints",
     "run": "one training: the command, and the composition root on a rank",
 }
 """Name of modules in several folders of the core and the backends -> the thing that all of them are about."""

@@ -58,6 +58,17 @@ def test_a_constant_batch():
 BY_SAMPLES = ("train.train_iters=null", "train.train_samples=805")
 
 
+def test_a_training_is_not_shorter_than_what_was_trained(make):
+    taken = Progress(iteration=5, consumed_samples=40)
+    assert total_iterations(make("train.train_iters=3"), taken) == 5
+    assert total_iterations(make("train.train_iters=0"), taken) == 5
+    assert (
+        total_iterations(make("train.train_iters=0"), Progress())
+        == total_samples(make("train.train_iters=0"), Progress())
+        == 0
+    )
+
+
 def test_the_length_of_a_training(make):
     assert total_iterations(make(), Progress()) == 100
     assert total_iterations(make(*BY_SAMPLES), Progress()) == 100

@@ -226,10 +226,10 @@ def test_a_wrong_folder_near_the_right_one_gets_a_suggestion(make, tmp_path, eng
 
 
 def test_another_programs_checkpoint_is_recognized(make, tmp_path, engine):
-    (tmp_path / "config.json").touch()
-    with pytest.raises(
-        CheckpointError, match=r"holds a model of Hugging Face \(config\.json\), which .* cannot read\.\n"
-    ):
+    (tmp_path / "release" / "mp_rank_00").mkdir(parents=True)
+    (tmp_path / "release" / "mp_rank_00" / "model_optim_rng.pt").touch()
+    (tmp_path / LATEST).write_text("release")
+    with pytest.raises(DamageError, match=r"model_optim_rng\.pt is damaged, or not a file of torch\.save"):
         start_from(make(f"checkpoint.load={tmp_path}"), engine, tmp_path / "mine", resume=False)
 
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from pretrain.atomic_files import replacing
 from pretrain.checkpoint.digest import digest_of
-from pretrain.checkpoint.foreign import foreign_checkpoint
 from pretrain.errors import CheckpointError, DamageError
 
 if TYPE_CHECKING:
@@ -59,11 +58,45 @@ class CheckpointFolder:
         Raises:
             CheckpointError: the folder cannot be written.
         """
+        unfinished = self.begin(iteration, is_main=is_main, barrier=barrier)
         try:
-            return self._save(iteration, write, is_main=is_main, barrier=barrier)
+            write(unfinished)
         except OSError as exc:
-            msg = f"{self.path} cannot be written: {exc}\nMake room, or let checkpoint.save name another folder."
-            raise CheckpointError(msg) from exc
+            raise self._cannot_be_written(exc) from exc
+        barrier()
+        if is_main:
+            self.publish(iteration)
+        barrier()
+        return self.directory(iteration)
+
+    def begin(self, iteration: int, *, is_main: bool, barrier: Callable[[], None]) -> Path:
+        """Return an empty folder to write a checkpoint into; all ranks call it together, with arguments as of `save`.
+
+        Raises:
+            CheckpointError: the folder cannot be made.
+        """
+        unfinished = self._unfinished(iteration)
+        if is_main:
+            try:
+                self._remove_unfinished()
+                unfinished.mkdir(parents=True)
+            except OSError as exc:
+                raise self._cannot_be_written(exc) from exc
+        barrier()
+        return unfinished
+
+    def publish(self, iteration: int) -> None:
+        """Flush and rename a checkpoint that all ranks have written, name it in LATEST, and remove older ones.
+
+        One rank calls it; any thread may.
+
+        Raises:
+            CheckpointError: the folder cannot be written.
+        """
+        try:
+            self._publish(self._unfinished(iteration), self.directory(iteration), iteration)
+        except OSError as exc:
+            raise self._cannot_be_written(exc) from exc
 
     def require_writable(self) -> None:
         """Make the folder, so that a mistake is found before the training and not at its first checkpoint.
@@ -91,7 +124,7 @@ class CheckpointFolder:
         if not tracker.is_file():
             return None
         text = tracker.read_text(errors="replace")
-        number = text.split("\n", 1)[0] if text == _tracked(text.split("\n", 1)[0]) else text.strip()
+        number = text.split("\n", 1)[0] if text == tracked(text.split("\n", 1)[0]) else text.strip()
         if len(number) > _LONGEST:
             msg = f"{tracker} is damaged: it does not match its own checksum."
             raise DamageError(msg)
@@ -112,21 +145,13 @@ class CheckpointFolder:
         names = (entry.name.removeprefix("iter_") for entry in self.path.glob("iter_*") if entry.is_dir())
         return sorted(int(name) for name in names if name.isdecimal())
 
-    def _save(
-        self, iteration: int, write: Callable[[Path], None], *, is_main: bool, barrier: Callable[[], None]
-    ) -> Path:
-        unfinished = self.path / f"{_UNFINISHED}{iteration:07d}"
-        if is_main:
-            self._remove_unfinished()
-            unfinished.mkdir(parents=True)
-        barrier()
-        write(unfinished)
-        barrier()
-        final = self.directory(iteration)
-        if is_main:
-            self._publish(unfinished, final, iteration)
-        barrier()
-        return final
+    def _unfinished(self, iteration: int) -> Path:
+        return self.path / f"{_UNFINISHED}{iteration:07d}"
+
+    def _cannot_be_written(self, error: OSError) -> CheckpointError:
+        return CheckpointError(
+            f"{self.path} cannot be written: {error}\nMake room, or let checkpoint.save name another folder."
+        )
 
     def _publish(self, unfinished: Path, final: Path, iteration: int) -> None:
         _flush(*unfinished.iterdir(), unfinished)
@@ -134,7 +159,7 @@ class CheckpointFolder:
             final.rename(self.path / f"{_UNFINISHED}replaced-{iteration:07d}")
         unfinished.rename(final)
         with replacing(self.path / LATEST, error=None) as stream:
-            stream.write(_tracked(str(iteration)).encode())
+            stream.write(tracked(str(iteration)).encode())
         _flush(self.path)
         if self.keep is not None:
             # Later ones stay: after a start from an older checkpoint they belong to the abandoned part.
@@ -153,11 +178,10 @@ class CheckpointFolder:
         there = ", ".join(map(str, self.iterations()))
         if there:
             return f"Write the number of one of these into it: {there}."
-        foreign = foreign_checkpoint(self.path)
-        return f"The folder holds {foreign}." if foreign else "The folder holds no checkpoint (iter_*); name another."
+        return "The folder holds no checkpoint (iter_*); name another."
 
 
-def _tracked(number: str) -> str:
+def tracked(number: str) -> str:
     """Return the content of LATEST: the iteration, as Megatron-LM writes it, and a line that reveals damage.
 
     The line may be missing: a user chooses another checkpoint by writing its number alone.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pretrain.checkpoint.structure import structure
 from pretrain.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -12,33 +13,7 @@ if TYPE_CHECKING:
 
     from pretrain.checkpoint.contents import Saved
     from pretrain.recipe import Recipe
-    from pretrain.recipe.sections.model import ModelSection
 
-_STRUCTURE = (
-    "num_layers",
-    "hidden_size",
-    "num_attention_heads",
-    "num_query_groups",
-    "kv_channels",
-    "ffn_hidden_size",
-    "max_position_embeddings",
-    "position_embedding_type",
-    "rotary_percent",
-    "rotary_base",
-    "use_rope_scaling",
-    "rope_scaling_factor",
-    "rope_low_freq_factor",
-    "rope_high_freq_factor",
-    "original_max_position_embeddings",
-    "normalization",
-    "layernorm_epsilon",
-    "activation",
-    "add_bias_linear",
-    "add_qkv_bias",
-    "untie_embeddings_and_output_weights",
-    "parallel_residual",
-    "embedding_layernorm",
-)
 _NOTED_LATER = {"model.layernorm_epsilon"}
 """Settings that the first checkpoints of this format lack, although they could differ."""
 _BEFORE_THEY_EXISTED = {
@@ -61,11 +36,6 @@ def identity(engine: Saved) -> dict[str, Any]:
         "settings": _settings(recipe),
         "samples": _samples(recipe),
     }
-
-
-def structure(model: ModelSection) -> dict[str, Any]:
-    """Return the settings of a model that its weights depend on, and what is computed with them."""
-    return {name: getattr(model, name) for name in _STRUCTURE}
 
 
 def require_same(engine: Saved, directory: Path, saved: Mapping[str, Any], *, weights_only: bool) -> None:

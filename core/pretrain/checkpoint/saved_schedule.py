@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 from pretrain.errors import CheckpointError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 
     from pretrain.recipe import Recipe
@@ -43,6 +45,25 @@ def restore_schedule(schedule: OptimizerParamScheduler, saved: dict[str, Any], r
             f"{name}: using the recipe's {our}, not the checkpoint's {its}" for name, (our, its) in differing.items()
         ]
     return [f"{name}: using the checkpoint's {its}, not the recipe's {our}" for name, (our, its) in differing.items()]
+
+
+def continue_schedule(
+    schedule: OptimizerParamScheduler, told: Mapping[str, Any], consumed_samples: int, recipe: Recipe
+) -> list[str]:
+    """Load a schedule of which a checkpoint tells a part, as `restore_schedule` does; the rest is the recipe's.
+
+    Args:
+        schedule: the run's.
+        told: values by megatron-core's names; others are left out.
+        consumed_samples: sequences trained on, where the schedule stands unless it says itself.
+        recipe: of the run.
+
+    Raises:
+        CheckpointError: values differ, and the recipe chooses neither side.
+    """
+    ours = schedule.state_dict()
+    known = {name: value for name, value in told.items() if name in ours}
+    return restore_schedule(schedule, ours | {"num_steps": consumed_samples} | known, recipe)
 
 
 def _undecided(differing: dict[str, tuple[Any, Any]]) -> CheckpointError:

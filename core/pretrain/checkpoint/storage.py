@@ -16,14 +16,13 @@ from megatron.core import dist_checkpointing
 from megatron.core.dist_checkpointing.core import CheckpointingException
 from torch.distributed.checkpoint.api import CheckpointException
 
-from pretrain.bridge.megatron import checkpoint as bridge_checkpoint
 from pretrain.checkpoint import checksums, generators
 from pretrain.checkpoint.contents import Loaded
-from pretrain.checkpoint.digest import Recorder
-from pretrain.checkpoint.identity import differences, identity, require_same
+from pretrain.checkpoint.identity import differences, require_same
 from pretrain.checkpoint.index import read_index
-from pretrain.checkpoint.saved_schedule import restore_schedule
+from pretrain.checkpoint.saved_schedule import continue_schedule, restore_schedule
 from pretrain.checkpoint.starting_checkpoint import require_complete
+from pretrain.checkpoint.writing.snapshot import FORMAT, Snapshot
 from pretrain.collective_errors import first_problem, of_first_rank
 from pretrain.errors import CheckpointError, DamageError
 
@@ -32,10 +31,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pretrain.checkpoint.contents import Saved
-    from pretrain.checkpoint.digest import FileDigest
-
-FORMAT = 3
-"""Version of the format; a new one when older readers would misread it."""
 
 _READABLE = (2, FORMAT)
 _WITHOUT_CHECKSUMS = 2
@@ -52,26 +47,7 @@ def save(engine: Saved, directory: Path, progress: Mapping[str, Any]) -> None:
     Raises:
         CheckpointError: on every rank, when one cannot write.
     """
-    state = {name: part for name, part in engine.state.sharded().items() if part}  # else ranks differ in empty ones
-    state |= _of_first_rank(
-        {
-            "format": FORMAT,
-            "progress": dict(progress),
-            "schedule": engine.schedule.state_dict(),
-            "counters": engine.state.counters(),
-            "layout": generators.layout(),
-            **identity(engine),
-        }
-    )
-    state["rng"] = generators.sharded_states()
-    recorder = Recorder()
-    try:
-        with bridge_checkpoint.writing_through(recorder.open):
-            dist_checkpointing.save(state, str(directory))
-        _write_checksums(directory, recorder.files)
-    except (CheckpointException, CheckpointingException, OSError) as exc:
-        msg = f"{directory} cannot be written: {_reason(exc)}\nMake room, or let checkpoint.save name another folder."
-        raise CheckpointError(msg) from exc
+    Snapshot.take(engine, directory, progress, copies=False).write()
 
 
 def load(engine: Saved, directory: Path, *, weights_only: bool) -> Loaded:
@@ -88,10 +64,17 @@ def load(engine: Saved, directory: Path, *, weights_only: bool) -> Loaded:
     if not has_checksums and common["format"] != _WITHOUT_CHECKSUMS:
         msg = f"{directory / checksums.FILE} is missing."
         raise DamageError(msg)
-    require_same(engine, directory, common, weights_only=weights_only)
-    engine.state.load(partial(_read, directory), None if weights_only else common["counters"])
+    is_bare = "counters" not in common  # converted from another program's
+    require_same(engine, directory, common, weights_only=weights_only or is_bare)
+    engine.state.load(partial(_read, directory), None if weights_only or is_bare else common["counters"])
     notices = [] if has_checksums else [f"{directory} has no checksums yet: damage is not detected"]
     if weights_only:
+        return Loaded(progress=common["progress"], notices=notices)
+    if is_bare:
+        notices.append("weights alone; the optimizer starts without state")
+        notices += continue_schedule(
+            engine.schedule, common.get("schedule", {}), common["progress"]["consumed_samples"], engine.recipe
+        )
         return Loaded(progress=common["progress"], notices=notices)
     notices += restore_schedule(engine.schedule, common["schedule"], engine.recipe)
     notices += differences(engine, common)
@@ -143,27 +126,6 @@ def _read(directory: Path, request: dict[str, Any]) -> dict[str, Any]:
     except (*_FAULTS, CheckpointException) as exc:
         raise _damaged(directory, exc) from exc
     return loaded
-
-
-def _of_first_rank(common: dict[str, Any]) -> dict[str, Any]:
-    """Return the first rank's value, the one that is written; ranks that read no data lack parts of it."""
-    agreed = [common]
-    dist.broadcast_object_list(agreed)
-    return agreed[0]
-
-
-def _write_checksums(directory: Path, ours: dict[str, FileDigest]) -> None:
-    """Write the digests that each rank took while it wrote; the few small files written by libraries are read again."""
-    of_all: list[dict[str, FileDigest]] | None = [ours] * dist.get_world_size() if dist.get_rank() == 0 else None
-    dist.gather_object(ours, of_all)
-    problem = None
-    if of_all is not None:
-        try:
-            checksums.write(directory, {name: file for files in of_all for name, file in files.items()})
-        except OSError as error:
-            problem = str(error)
-    if problem := first_problem(problem):
-        raise OSError(problem)
 
 
 def _damaged(directory: Path, error: BaseException) -> CheckpointError:

@@ -17,6 +17,8 @@ COMMANDS = {
     "data": "Build, merge and inspect token files.",
     "tokenizer": "Train a tokenizer.",
     "backends": "List every backend: version, provider, available or why not.",
+    "evaluate": "Loss and perplexity of a checkpoint.",
+    "generate": "Continue a prompt, to look at what was trained.",
     "explain": "Show which kernel each operation gets, and why not the others.",
     "conformance": "Run the conformance kit against a backend.",
     "report": "Compare runs on one HTML page.",

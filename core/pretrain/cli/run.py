@@ -9,49 +9,24 @@ from typing import TYPE_CHECKING
 import click
 
 from pretrain.cli.foreign_flags import RunCommand
-from pretrain.errors import LaunchError, PretrainError
+from pretrain.cli.ranks import COUNTS, rank_options, show_failure, start_ranks, world_of_other_launcher
+from pretrain.errors import LaunchError
 from pretrain.launch.nodes.hostfile import read_hostfile
 from pretrain.launch.nodes.launchers import LAUNCHERS, Hosted
 from pretrain.launch.nodes.nodes import HOSTFILE_NODE, Nodes
-from pretrain.launch.schedulers.detection import current_world
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pretrain.launch.job import Job
     from pretrain.launch.plan import Plan
-    from pretrain.launch.processes.failure import Failure
-    from pretrain.launch.world import World
-
-_COUNTS = "--nproc, --nnodes, --rdzv and --node-rank"
-
-
-def _count(_: click.Context, __: click.Parameter, value: str | None) -> int | None:
-    """Read a positive number; "auto" is None."""
-    if value is None or value == "auto":
-        return None
-    if not value.isdecimal() or int(value) < 1:
-        msg = f"'{value}' is neither a positive number nor 'auto'."
-        raise click.BadParameter(msg)
-    return int(value)
 
 
 @click.command(cls=RunCommand, short_help="Train a recipe.")
 @click.argument("recipe", type=click.Path(path_type=Path), metavar="RECIPE")
 @click.option("--backend", default="cpu", show_default=True, metavar="NAME", help="The device plugin.")
 @click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Change a key of the recipe.")
-@click.option(
-    "--nproc",
-    callback=_count,
-    metavar="N|auto",
-    help="Ranks to start on this node. auto (the default): one for each device, as far as the batch can be divided; on "
-    "the cpu tensor x pipeline size.",
-)
-@click.option("--nnodes", type=click.IntRange(min=1), metavar="N", help="Nodes; the same command is given on each.")
-@click.option("--rdzv", metavar="HOST:PORT", help="Address of the rendezvous; HOST is one of the nodes.")
-@click.option(
-    "--node-rank", type=click.IntRange(min=0), metavar="K", help="This node's rank, if it must be fixed; HOST has 0."
-)
+@rank_options
 @click.option(
     "--hostfile",
     type=click.Path(path_type=Path),
@@ -96,14 +71,10 @@ def command(
     from pretrain.launch.plan import make_hosted_plan, make_plan  # noqa: PLC0415
 
     of_run = os.environ.get(HOSTFILE_NODE, "")  # then the variables of mpirun or srun are a node's, not a rank's
-    world = None if of_run else current_world()
     counted = any(option is not None for option in (nproc, nnodes, rdzv, node_rank))
-    if world is not None and (counted or hostfile is not None or launcher is not None):
-        msg = (
-            f"this is rank {world.rank} of {world.world_size}, started by torchrun, srun or mpirun: --hostfile, "
-            f"--launcher, {_COUNTS} have no effect.\nLeave them out, or start pretrain by itself."
-        )
-        raise LaunchError(msg)
+    given = counted or hostfile is not None or launcher is not None
+    options = f"--hostfile, --launcher, {COUNTS}"
+    world = None if of_run else world_of_other_launcher(options=options, given=given)
     hosted = _hosted(hostfile, launcher, counted=counted)
     nodes = Nodes(count=nnodes or 1, rendezvous=rdzv, rank=node_rank, run=of_run)
 
@@ -128,7 +99,7 @@ def command(
         return 0
     if plan.notice:
         click.echo(plan.notice)
-    return _start(plan, job, world)
+    return start_ranks(plan, job, world)
 
 
 def _show(plan: Plan, run_dir: Path | None, *, resume: bool, auto: bool) -> None:
@@ -154,31 +125,12 @@ def _hosted(hostfile: Path | None, launcher: str | None, *, counted: bool) -> Ho
             raise LaunchError(msg)
         return None
     if counted:
-        msg = f"--hostfile says where ranks run and how many: {_COUNTS} have no effect.\nLeave out either side."
+        msg = f"--hostfile says where ranks run and how many: {COUNTS} have no effect.\nLeave out either side."
         raise LaunchError(msg)
     return Hosted(hosts=read_hostfile(hostfile), launcher=launcher or LAUNCHERS[0])
-
-
-def _start(plan: Plan, job: Job, world: World | None) -> int:
-    if world is not None:
-        job.run(world)
-        return 0
-    from pretrain.launch.start import start  # noqa: PLC0415
-
-    return _show_failure(start(plan, job))
-
-
-def _show_failure(failure: Failure | None) -> int:
-    """Show why a run failed; return the exit code."""
-    if failure is None:
-        return 0
-    if failure.expected:
-        raise PretrainError(str(failure))
-    click.echo(str(failure), err=True)
-    return 1
 
 
 def _start_node_of_hostfile(nodes: Nodes, plan_run: Callable[[], Plan], job: Job) -> int:
     from pretrain.launch.start import start_node_of_hostfile  # noqa: PLC0415
 
-    return _show_failure(start_node_of_hostfile(nodes, plan_run, job))
+    return show_failure(start_node_of_hostfile(nodes, plan_run, job))

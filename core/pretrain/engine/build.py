@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pretrain.bridge.megatron import checkpoint as bridge_checkpoint
 from pretrain.engine import groups
 from pretrain.engine.megatron.engine import MegatronEngine
+from pretrain.engine.megatron.forward_only import ForwardOnlyEngine
 from pretrain.engine.negotiation import attention_of_layer, negotiate_collectives, negotiate_kernels
 from pretrain.engine.parts import Parts
 from pretrain.model.build import build
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from pretrain.engine.protocol import Engine
+    from pretrain.engine.protocol import Engine, ForwardEngine
     from pretrain.plugins.host.manager import Plugins
     from pretrain.plugins.negotiation.kernels import Kernels
     from pretrain.recipe import Recipe
@@ -38,12 +39,28 @@ def build_engine(
     Raises:
         KernelError: an operation has no allowed kernel, or ranks differ in their kernels.
     """
+    parts = _parts(recipe, plugins, vocab_size, device, notify)
+    return _engine(parts), parts.kernels
+
+
+def build_forward_engine(
+    recipe: Recipe, plugins: Plugins, vocab_size: int, device: torch.device, notify: Callable[[str], None]
+) -> tuple[ForwardEngine, Kernels]:
+    """Build this rank's part of the model without an optimizer; arguments, kernels and errors as `build_engine`."""
+    parts = _parts(recipe, plugins, vocab_size, device, notify)
+    return ForwardOnlyEngine(parts), parts.kernels
+
+
+def _parts(
+    recipe: Recipe, plugins: Plugins, vocab_size: int, device: torch.device, notify: Callable[[str], None]
+) -> Parts:
+    """Make the process groups, seed the generators and choose the kernels."""
     collectives = negotiate_collectives(recipe, plugins)
     groups.make_parallel_groups(recipe, collectives.collectives)
     groups.seed(recipe.train.seed)
     kernels = negotiate_kernels(recipe, plugins, vocab_size, collectives)
     bridge_checkpoint.install()
-    parts = Parts(
+    return Parts(
         recipe=recipe,
         backend=plugins.backend,
         kernels=kernels,
@@ -60,7 +77,6 @@ def build_engine(
         vocab_size=vocab_size,
         notify=notify,
     )
-    return _engine(parts), kernels
 
 
 def _engine(parts: Parts) -> Engine:

@@ -38,7 +38,34 @@ class Step:
     num_zeros_in_grad: float | None = None
 
 
-class Engine(Saved, Protocol):
+class ForwardEngine(Saved, Protocol):
+    """A model, distributed over the ranks, as evaluation and generation use it; all ranks call its methods together.
+
+    `pretrain.checkpoint.storage` loads its `state`.
+    """
+
+    def evaluate(self, batches: Iterator[Batch] | None, num_microbatches: int, iters: int = 1) -> Tensor:
+        """Return the mean loss over all tokens of `iters` global batches, fp32 scalar, on all ranks.
+
+        Tokens that `loss_mask` leaves out do not count; nan where it leaves out all.
+        """
+        ...
+
+    def next_token_logits(self, tokens: Sequence[int]) -> Tensor:
+        """Return the logits of the token after `tokens`, fp32 [vocabulary], on all ranks."""
+        ...
+
+    @property
+    def reads_data(self) -> bool:
+        """True if this rank's pipeline stages need micro-batches."""
+        ...
+
+    def close(self) -> None:
+        """Release model and optimizer, so that another engine can be built in this process."""
+        ...
+
+
+class Engine(ForwardEngine, Protocol):
     """A model with its optimizer and learning-rate schedule, distributed over the ranks.
 
     `pretrain.checkpoint.storage` saves and loads its `state`.
@@ -71,26 +98,6 @@ class Engine(Saved, Protocol):
 
     def advance_schedule(self, samples: int) -> None:
         """Advance the learning-rate schedule by the samples of a step that was not skipped."""
-        ...
-
-    def evaluate(self, batches: Iterator[Batch] | None, num_microbatches: int, iters: int = 1) -> Tensor:
-        """Return the mean loss over all tokens of `iters` global batches, fp32 scalar, on all ranks.
-
-        Tokens that `loss_mask` leaves out do not count; nan where it leaves out all.
-        """
-        ...
-
-    def next_token_logits(self, tokens: Sequence[int]) -> Tensor:
-        """Return the logits of the token after `tokens`, fp32 [vocabulary], on all ranks."""
-        ...
-
-    @property
-    def reads_data(self) -> bool:
-        """True if this rank's pipeline stages need micro-batches."""
-        ...
-
-    def close(self) -> None:
-        """Release model and optimizer, so that another engine can be built in this process."""
         ...
 
     def parameters_norm(self) -> Tensor:

@@ -34,6 +34,8 @@ def schedule_steps(recipe: Recipe) -> ScheduleSteps:
         wsd_decay = None if schedule.lr_wsd_decay_iters is None else schedule.lr_wsd_decay_iters * batch
     if schedule.lr_warmup_fraction is not None:
         warmup = int(schedule.lr_warmup_fraction * decay)
+    if decay == 0:  # train.train_iters: 0, and megatron-core wants a decay that ends after the warm-up
+        decay = (warmup or 0) + batch
     return ScheduleSteps(warmup or 0, decay, wsd_decay)
 
 

@@ -55,13 +55,14 @@ def _checks(recipe: Recipe, *, checkpoint: bool) -> Iterator[Callable[[], object
         for path in [recipe.data.path] if recipe.data.path else [part.path for part in recipe.data.blend or ()]:
             yield partial(TokenFile.open, path)
     if checkpoint and recipe.checkpoint.load is not None:
-        yield partial(_require_checkpoint, recipe.checkpoint.load, recipe.checkpoint.save)
+        yield partial(_require_checkpoint, recipe.checkpoint.load, recipe)
 
 
-def _require_checkpoint(load: str, save: bool | str) -> None:
+def _require_checkpoint(load: str, recipe: Recipe) -> None:
     from pretrain.checkpoint.starting_checkpoint import require_start  # noqa: PLC0415  most runs load no checkpoint
 
-    require_start(Path(load), Path(save) if isinstance(save, str) else None)
+    save = recipe.checkpoint.save
+    require_start(Path(load), Path(save) if isinstance(save, str) else None, recipe)
 
 
 def _problem(look: Callable[[], object]) -> PretrainError | None:

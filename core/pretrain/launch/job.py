@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from pretrain.launch.run_directory.preparation import Prepared, prepare_together
+from pretrain.launch.run_directory.preparation import Prepared, prepare_run, prepare_together
 
 if TYPE_CHECKING:
     from pretrain.launch.world import World
@@ -68,6 +68,16 @@ class Job:
         run_dir = [] if self.run_dir is None else ["--run-dir", self.run_dir]
         resume = ["--auto-resume"] if self.auto_resume else ["--resume"] if self.resume else []
         return ["run", self.recipe, "--backend", self.backend, *overrides, *run_dir, *resume]
+
+    def prepared_by_launcher(self, recipe: Recipe, lock: ExitStack) -> Job:
+        """Prepare the run, whose directory `lock` holds; return the job with what was decided.
+
+        Raises:
+            PretrainError: as `prepare_run`.
+        """
+        given = Path(self.run_dir) if self.run_dir else None
+        prepared = prepare_run(recipe, given, lock, resume=self.resume, auto=self.auto_resume)
+        return dataclasses.replace(self, run_dir=str(prepared.run_dir), resume=prepared.resume, prepared=True)
 
     def run(self, world: World) -> None:
         """Train in this process as one rank of `world`.

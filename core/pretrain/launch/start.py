@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
-import dataclasses
 import signal
 import socket
 import time
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from pretrain.errors import PretrainError
+from pretrain.launch.job import Job
 from pretrain.launch.processes.children import Processes
 from pretrain.launch.processes.failure import CRASH, USER_ERROR, Failure
 from pretrain.launch.processes.supervision import supervise
-from pretrain.launch.run_directory.preparation import prepare_run
 from pretrain.launch.world import LOCALHOST, free_port, node_worlds
 from pretrain.recipe.layout import lay_out
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pretrain.launch.job import Job
+    from pretrain.launch.jobs import AnyJob
     from pretrain.launch.nodes.nodes import Nodes
     from pretrain.launch.nodes.rendezvous import Rendezvous
     from pretrain.launch.plan import Plan
     from pretrain.launch.world import World
 
 
-def start(plan: Plan, job: Job) -> Failure | None:
-    """Prepare the run, start this node's ranks, or those of all hosts of a hostfile, and wait for them.
+def start(plan: Plan, job: AnyJob) -> Failure | None:
+    """Prepare the job, start this node's ranks, or those of all hosts of a hostfile, and wait for them.
 
     Returns:
         why a rank failed; None if none did.
@@ -38,20 +36,18 @@ def start(plan: Plan, job: Job) -> Failure | None:
         PretrainError: the run cannot be prepared; or raised by the training, in a world of one rank.
         SystemExit: a signal stopped the ranks before they could leave by themselves.
     """
-    if plan.hosted is not None:
+    if plan.hosted is not None and isinstance(job, Job):
         from pretrain.launch.hosts import start_hosts  # noqa: PLC0415  most runs have no hostfile
 
         return start_hosts(plan.hosted, job)
     if plan.nodes.count > 1:
         return _start_with_others(plan, job)
     with ExitStack() as lock:
-        given = Path(job.run_dir) if job.run_dir else None
-        prepared = prepare_run(plan.recipe, given, lock, resume=job.resume, auto=job.auto_resume)
-        known = dataclasses.replace(job, run_dir=str(prepared.run_dir), resume=prepared.resume, prepared=True)
+        known = job.prepared_by_launcher(plan.recipe, lock)
         return run_ranks(known, node_worlds([plan.nproc], 0, LOCALHOST, free_port()))
 
 
-def run_ranks(job: Job, worlds: Sequence[World], rendezvous: Rendezvous | None = None) -> Failure | None:
+def run_ranks(job: AnyJob, worlds: Sequence[World], rendezvous: Rendezvous | None = None) -> Failure | None:
     """Run the job on every rank of this node; returns and raises as `start`.
 
     A world of one rank is this process: it starts faster, and Ctrl-C and errors need no detour.
@@ -113,7 +109,7 @@ def _run_node_of_hostfile(rendezvous: Rendezvous, make_plan: Callable[[], Plan],
         return rendezvous.report(Failure.of(error, 0, with_traceback=True))
 
 
-def _start_with_others(plan: Plan, job: Job) -> Failure | None:
+def _start_with_others(plan: Plan, job: AnyJob) -> Failure | None:
     """Start the ranks of one of several nodes; rank 0 will prepare the run."""
     from pretrain.launch.nodes.rendezvous import Rendezvous  # noqa: PLC0415  one node starts its ranks without torch
 
@@ -124,7 +120,7 @@ def _start_with_others(plan: Plan, job: Job) -> Failure | None:
         rendezvous.leave()
 
 
-def _run_node(rendezvous: Rendezvous, plan: Plan, job: Job) -> Failure | None:
+def _run_node(rendezvous: Rendezvous, plan: Plan, job: AnyJob) -> Failure | None:
     if plan.needs_own_machine:
         rendezvous.require_own_machine()
     worlds = rendezvous.worlds(plan.nproc)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from pretrain.checkpoint.folder import CheckpointFolder
 from pretrain.checkpoint.owner import claim
+from pretrain.checkpoint.writing.background import BackgroundSaves
 from pretrain.data.tokenizers.load import load_tokenizer
 from pretrain.engine import groups
 from pretrain.engine.build import build_engine
@@ -19,14 +20,13 @@ from pretrain.model.requests import compute_dtype
 from pretrain.observe.flops import flops_per_sequence
 from pretrain.observe.throughput import Speedometer
 from pretrain.observe.timers import PhaseTimers
-from pretrain.plugins.host.members import take_device
-from pretrain.plugins.host.readiness import require_compilation, require_dtype, require_overlap
 from pretrain.plugins.negotiation.kernel_errors import naming_kernels
 from pretrain.recipe.layout import lay_out
 from pretrain.training.batch_sizes import BatchSizes, Length, total_iterations
 from pretrain.training.continuation import continue_prompt
 from pretrain.training.garbage import Garbage
 from pretrain.training.loop import Training
+from pretrain.training.rank_device import rank_device
 from pretrain.training.reporting import run_files
 from pretrain.training.reporting.interval import Interval
 from pretrain.training.reporting.meter import Meter
@@ -63,11 +63,12 @@ def assemble(
         started: seconds since the epoch at which the run was started.
     """
     layout = lay_out(recipe, world.world_size)
-    device = _device(recipe, plugins, world)
+    device = rank_device(recipe, plugins, world.local_rank)
     tokenizer = load_tokenizer(recipe.tokenizer)
     timeout_minutes = recipe.parallel.distributed_timeout_minutes
     with groups.joined(plugins.backend, world.rank, world.world_size, timeout_minutes):
-        engine, kernels = build_engine(recipe, plugins, tokenizer.vocab_size, device, partial(_notify, world.rank))
+        notify = partial(_notify, world.rank)
+        engine, kernels = build_engine(_of_engine(recipe), plugins, tokenizer.vocab_size, device, notify)
         data, progress, remark = _start(recipe, plugins, tokenizer, layout, engine, run_dir, resume=resume)
         length = Length(iterations=total_iterations(recipe, progress), sizes=BatchSizes.of(recipe), layout=layout)
         with (
@@ -82,6 +83,7 @@ def assemble(
             Stopping(recipe) as stopping,
             Garbage(recipe.train.manual_gc_interval, is_manual=recipe.train.manual_gc) as garbage,
             naming_kernels(kernels),
+            _saving(recipe, run_dir, world.rank, progress, logger, resumed=resume) or nullcontext() as saving,
         ):
             devices = _devices(plugins, device)
             if world.rank == 0:
@@ -96,8 +98,8 @@ def assemble(
                 progress=progress,
                 engine=engine,
                 batches=data.training(progress.consumed_samples, meter.timers),
-                evaluation=data.evaluation(),
-                saving=_saving(recipe, run_dir, world.rank, progress, resumed=resume),
+                evaluation=data.evaluation_of_training(),
+                saving=saving,
                 stopping=stopping,
                 garbage=garbage,
                 meter=meter,
@@ -106,13 +108,14 @@ def assemble(
         engine.close()
 
 
-def _device(recipe: Recipe, plugins: Plugins, world: World) -> torch.device:
-    """Return this rank's device, which must know the recipe's dtype and for which layers compile if they are to."""
-    device = take_device(plugins, world.local_rank)
-    require_dtype(plugins, compute_dtype(recipe))
-    require_compilation(plugins, recipe)
-    require_overlap(plugins, recipe)
-    return device
+def _of_engine(recipe: Recipe) -> Recipe:
+    """Return the recipe with the schedule of a loaded checkpoint, whatever it is, where no step will follow it."""
+    schedule = recipe.schedule
+    if recipe.train.train_iters != 0 or schedule.override_opt_param_scheduler:
+        return recipe
+    return recipe.model_copy(
+        update={"schedule": schedule.model_copy(update={"use_checkpoint_opt_param_scheduler": True})}
+    )
 
 
 def _start(
@@ -132,10 +135,15 @@ def _start(
     return data, progress, "\n".join(filter(None, (remark, *notices)))
 
 
-def _saving(recipe: Recipe, run_dir: Path, rank: int, progress: Progress, *, resumed: bool) -> Saving | None:
+def _saving(
+    recipe: Recipe, run_dir: Path, rank: int, progress: Progress, logger: RunLogger, *, resumed: bool
+) -> Saving | None:
     if recipe.checkpoint.save is False:
         return None
-    saving = Saving(CheckpointFolder.of(recipe, run_dir), rank)
+    folder, background = CheckpointFolder.of(recipe, run_dir), None
+    if recipe.checkpoint.async_save:
+        background = BackgroundSaves(folder, is_main=rank == 0, notify=logger.note)
+    saving = Saving(folder, rank, background)
     if rank == 0:
         claim(recipe, run_dir, resume=resumed)
     if resumed and progress.iteration:

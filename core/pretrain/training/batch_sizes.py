@@ -78,12 +78,12 @@ class Length:
 
 
 def total_iterations(recipe: Recipe, progress: Progress) -> int:
-    """Return the length of the training in iterations.
+    """Return the length of the training in iterations, at least those that were taken.
 
     Where it is given in samples, iterations that were taken count as taken, though their batch may have been another.
     """
     if recipe.train.train_iters is not None:
-        return recipe.train.train_iters
+        return max(recipe.train.train_iters, progress.iteration)
     left = BatchSizes.of(recipe).iterations(recipe.train.train_samples or 0, progress.consumed_samples)
     return progress.iteration + left
 

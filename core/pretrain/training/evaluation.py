@@ -10,7 +10,7 @@ from pretrain.observe.records import EvalRecord
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pretrain.engine.protocol import Batch, Engine
+    from pretrain.engine.protocol import Batch, ForwardEngine
 
 Split = Literal["valid", "test"]
 
@@ -27,7 +27,7 @@ class Evaluation:
         iters: global batches.
     """
 
-    engine: Engine
+    engine: ForwardEngine
     batches: Callable[[Split], Iterator[Batch] | None]
     splits: tuple[Split, ...]
     num_microbatches: int

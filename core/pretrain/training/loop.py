@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pretrain.engine.protocol import Batch, Engine, Step
+    from pretrain.errors import TrainingError
     from pretrain.observe.records import EvalRecord
     from pretrain.recipe import Recipe
     from pretrain.training.batch_sizes import Length
@@ -61,7 +62,7 @@ class Training:
         while self.progress.iteration < self.length.iterations and not reason:
             reason = self._iterate()
         self.stopping.settle()
-        self._save()  # before the evaluations, so that a run that is killed in them loses nothing
+        self._save(trains_on=False)  # before the evaluations, so that a run that is killed in them loses nothing
         if not reason:
             self._evaluate_at_the_end()
         if self.continuation is not None and not reason:
@@ -79,13 +80,15 @@ class Training:
         """Take one step, then log, save and evaluate if due; return a reason to stop, or an empty string."""
         learning_rate, batch = self.engine.learning_rate, self.length.batch(self.progress)
         step = self._step(batch)
+        if self.saving is not None:
+            self.saving.poll()
         is_last = self.progress.iteration == self.length.iterations
         urgent_reason = self.stopping.reason()
         reason = urgent_reason or self._exit_interval(is_last=is_last)
         if is_last or reason or self._is_due(self.recipe.logging.log_interval):
             self._log(step, batch, learning_rate)
         if not is_last and (reason or self._is_due(self.recipe.checkpoint.save_interval)):
-            self._save()
+            self._save(trains_on=not reason)
         if not is_last and not urgent_reason and self._is_due(self.recipe.evaluation.interval):
             self._evaluate("valid")
         self.garbage.after(self.progress.iteration)
@@ -116,7 +119,7 @@ class Training:
         interval = self.meter.interval
         totals = interval.take()
         if is_broken(self.recipe, totals, interval):
-            raise not_finite(interval, self.progress, self.saving)
+            raise self._not_finite()
         check_loss_scale(self.recipe, self.engine, interval, self.progress)
         self.meter.log(totals, step, self.engine, self.progress, batch=batch, learning_rate=learning_rate)
 
@@ -129,16 +132,23 @@ class Training:
         self._resume_steps()
         return record
 
-    def _save(self) -> None:
+    def _save(self, *, trains_on: bool) -> None:
         if self.saving is None or self.saving.is_done(self.progress):
             return
         with self.meter.phase("save"):
             # With fewer logged lines than checkpoints, broken weights would be saved, and good ones removed.
             if not math.isfinite(self.engine.parameters_norm().item()):
-                raise not_finite(self.meter.interval, self.progress, self.saving)
-            saved = self.saving.save(self.engine, self.progress)
-        self.meter.logger.note(f"checkpoint: {saved}")
+                raise self._not_finite()
+            saved = self.saving.save(self.engine, self.progress, trains_on=trains_on)
+        if saved is not None:
+            self.meter.logger.note(f"checkpoint: {saved}")
         self._resume_steps()
+
+    def _not_finite(self) -> TrainingError:
+        """Return the error, which names the latest checkpoint: the one that is being written, if it succeeds."""
+        if self.saving is not None:
+            self.saving.finish()
+        return not_finite(self.meter.interval, self.progress, self.saving)
 
     def _resume_steps(self) -> None:
         self.garbage.collect()

@@ -1,16 +1,21 @@
-"""The composition root: from a recipe and a backend's name to a finished run, on one rank."""
+"""The composition root: from a recipe and a backend's name to a finished run, evaluation or text, on one rank."""
 
 from __future__ import annotations
 
 import os
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from pretrain.launch.world import World
+    from pretrain.plugins.host.manager import Plugins
     from pretrain.recipe import Recipe
+    from pretrain.training.evaluation import Split
+    from pretrain.training.trained_model.loaded_model import TrainedModel
 
 
 def train(recipe: Recipe, *, backend_name: str, run_dir: Path, resume: bool, world: World) -> None:
@@ -19,18 +24,8 @@ def train(recipe: Recipe, *, backend_name: str, run_dir: Path, resume: bool, wor
     Raises:
         PretrainError: a user error, before the first step where possible.
     """
-    from pretrain.bridge import megatron  # noqa: PLC0415  nothing here is imported before it is needed
-    from pretrain.plugins.host.manager import load  # noqa: PLC0415
-    from pretrain.plugins.host.members import environment, require_module  # noqa: PLC0415
-    from pretrain.plugins.host.readiness import require_device  # noqa: PLC0415
-
     started = time.time()
-    plugins = load(backend_name)
-    for name, value in environment(plugins, recipe).items():
-        os.environ.setdefault(name, value)
-    require_device(plugins)
-    require_module(plugins)
-    megatron.install(plugins.backend)
+    plugins = _ready(recipe, backend_name)
     from pretrain.training.assembly import assemble  # noqa: PLC0415  imports megatron.core: after the bridge
     from pretrain.training.determinism import deterministic  # noqa: PLC0415
     from pretrain.training.reporting.run_files import finish  # noqa: PLC0415
@@ -42,3 +37,99 @@ def train(recipe: Recipe, *, backend_name: str, run_dir: Path, resume: bool, wor
         reason = training.run()
         if world.rank == 0:
             finish(training.meter.logger, run_dir, reason, training.progress.iteration)
+
+
+def evaluate(
+    recipe: Recipe,
+    *,
+    backend_name: str,
+    world: World,
+    checkpoint: str,
+    splits: Sequence[Split],
+    iters: int | None,
+    as_json: bool,
+) -> None:
+    """Evaluate a checkpoint as one rank of `world`, and print the losses on rank 0; called once per process.
+
+    Args:
+        recipe: of the training.
+        backend_name: value of `--backend`.
+        world: this rank's place.
+        checkpoint: a folder, as `pretrain.training.trained_model.loaded_weights` takes it.
+        splits: those to evaluate.
+        iters: global batches; None for the recipe's number.
+        as_json: print one JSON object instead of lines.
+
+    Raises:
+        PretrainError: a user error.
+    """
+    plugins = _ready(recipe, backend_name)
+    from pretrain.training.trained_model.checkpoint_evaluation import evaluate_checkpoint, that_evaluates  # noqa: PLC0415
+
+    with _model(that_evaluates(recipe, iters), plugins, world, checkpoint) as model:
+        evaluate_checkpoint(model, splits, as_json=as_json)
+
+
+def generate(
+    recipe: Recipe,
+    *,
+    backend_name: str,
+    world: World,
+    checkpoint: str,
+    prompt: str,
+    max_new_tokens: int,
+    temperature: float,
+    top_p: float,
+    seed: int,
+) -> None:
+    """Continue a prompt as one rank of `world`, and print the text on rank 0 as it comes; called once per process.
+
+    Args:
+        recipe: of the training.
+        backend_name: value of `--backend`.
+        world: this rank's place.
+        checkpoint: a folder, as `pretrain.training.trained_model.loaded_weights` takes it.
+        prompt: not empty.
+        max_new_tokens: after which the text ends, if the document has not ended before.
+        temperature: 0 takes the most probable token; see `pretrain.training.trained_model.generation.Sampling`.
+        top_p: see there.
+        seed: of the draws.
+
+    Raises:
+        PretrainError: a user error.
+    """
+    plugins = _ready(recipe, backend_name)
+    from pretrain.training.trained_model.generation import Sampling, generate_text  # noqa: PLC0415  after the bridge
+
+    sampling = Sampling(temperature=temperature, top_p=top_p, seed=seed)
+    with _model(recipe, plugins, world, checkpoint) as model:
+        generate_text(model, prompt, max_new_tokens, sampling)
+
+
+@contextmanager
+def _model(recipe: Recipe, plugins: Plugins, world: World, checkpoint: str) -> Iterator[TrainedModel]:
+    from pretrain.training.determinism import deterministic  # noqa: PLC0415
+    from pretrain.training.trained_model.loaded_model import trained_model  # noqa: PLC0415  after the bridge
+
+    ranks = {"rank": world.rank, "local_rank": world.local_rank, "world_size": world.world_size}
+    with (
+        deterministic(is_wanted=recipe.train.deterministic_mode),
+        trained_model(recipe, plugins, checkpoint, **ranks) as model,
+    ):
+        yield model
+
+
+def _ready(recipe: Recipe, backend_name: str) -> Plugins:
+    """Load the backend, whose device must be there, and install the bridge for it."""
+    from pretrain.bridge import megatron  # noqa: PLC0415  nothing here is imported before it is needed
+    from pretrain.plugins.host.manager import load  # noqa: PLC0415
+    from pretrain.plugins.host.members import environment, require_module  # noqa: PLC0415
+    from pretrain.plugins.host.readiness import require_device  # noqa: PLC0415
+
+    plugins = load(backend_name)
+    for name, value in environment(plugins, recipe).items():
+        os.environ.setdefault(name, value)
+    require_device(plugins)
+    require_module(plugins)
+    megatron.install(plugins.backend)
+    return plugins

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import torch.distributed as dist
 
 from pretrain.checkpoint import storage
+from pretrain.checkpoint.exchange.foreign import foreign_summary
+from pretrain.checkpoint.exchange.loading import load as load_foreign
 from pretrain.checkpoint.folder import LATEST, CheckpointFolder
 from pretrain.checkpoint.starting_checkpoint import is_own_empty_folder, nothing_to_load
+from pretrain.checkpoint.writing.snapshot import Snapshot
 from pretrain.collective_errors import of_first_rank
 from pretrain.errors import CheckpointError, DamageError
 from pretrain.training.progress import Progress
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pretrain.checkpoint.contents import Loaded, Saved
+    from pretrain.checkpoint.writing.background import BackgroundSaves
     from pretrain.recipe import Recipe
 
 _FRESH = "no checkpoint yet: started from the beginning"
@@ -27,27 +31,76 @@ _FRESH = "no checkpoint yet: started from the beginning"
 
 @dataclass(slots=True)
 class Saving:
-    """Writes checkpoints into one folder, each iteration once.
+    """Writes checkpoints into one folder, each iteration once; a context that is left when nothing is being written.
 
     Attributes:
         folder: where.
         rank: of this process; rank 0 makes and removes folders.
+        background: writes while the training goes on; None if it waits.
     """
 
     folder: CheckpointFolder
     rank: int
+    background: BackgroundSaves | None = None
     _saved: int | None = field(default=None, init=False)
 
     def is_done(self, progress: Progress) -> bool:
         """Say whether this iteration has been saved, or is what was loaded."""
         return self._saved == progress.iteration
 
-    def save(self, engine: Saved, progress: Progress) -> Path:
-        """Write a checkpoint and return its folder; all ranks together."""
-        write = partial(storage.save, engine, progress=progress.to_mapping())
-        saved = self.folder.save(progress.iteration, write, is_main=self.rank == 0, barrier=dist.barrier)
+    def save(self, engine: Saved, progress: Progress, *, trains_on: bool = False) -> Path | None:
+        """Write a checkpoint and return its folder; all ranks together.
+
+        Args:
+            engine: what is saved.
+            progress: its progress.
+            trains_on: whether a step follows, beside which the checkpoint may be written: then None is returned.
+
+        Raises:
+            CheckpointError: it cannot be written; or the one before, that was being written.
+        """
+        saved = None
+        if self.background is not None and trains_on:
+            take = partial(Snapshot.take, engine, progress=progress.to_mapping(), copies=True)
+            self.background.start(progress.iteration, take)
+        else:
+            self.settle()
+            write = partial(storage.save, engine, progress=progress.to_mapping())
+            saved = self.folder.save(progress.iteration, write, is_main=self.rank == 0, barrier=dist.barrier)
         self._saved = progress.iteration
         return saved
+
+    def poll(self) -> None:
+        """Report a checkpoint that has become complete beside the steps; called after each, on all ranks.
+
+        Raises:
+            CheckpointError: it could not be written; on all ranks.
+        """
+        if self.background is not None:
+            self.background.poll()
+
+    def settle(self) -> None:
+        """Wait until nothing is being written; all ranks together.
+
+        Raises:
+            CheckpointError: it could not be written; on all ranks.
+        """
+        if self.background is not None:
+            self.background.wait()
+
+    def finish(self) -> None:
+        """Wait until nothing is being written, and only report what could not be: for a run that ends with an error."""
+        if self.background is not None:
+            self.background.finish()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_error: object) -> None:
+        if kind is None:
+            self.settle()
+        elif issubclass(kind, Exception):  # a second Ctrl-C does not wait
+            self.finish()
 
     def mark_loaded(self, progress: Progress) -> None:
         """Mark this iteration's checkpoint as the one that was loaded."""
@@ -71,6 +124,9 @@ def start_from(recipe: Recipe, engine: Saved, run_dir: Path, *, resume: bool) ->
         return Progress(), _FRESH if resume else ""
     given = CheckpointFolder(type(run_dir)(recipe.checkpoint.load))
     finetune = recipe.checkpoint.finetune
+    if foreign := of_first_rank(partial(foreign_summary, given.path)):
+        taken = load_foreign(engine, given.path, finetune=finetune)
+        return Progress.from_mapping(taken.progress), _remark("weights", foreign.path, taken)
     loaded = _load_latest(given, engine, weights_only=finetune)
     if loaded is None:
         if is_own_empty_folder(given.path, own.path):

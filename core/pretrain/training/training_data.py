@@ -16,11 +16,11 @@ from pretrain.training.batch_sizes import total_iterations, total_samples
 from pretrain.training.evaluation import Evaluation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from pretrain.data.samples.datasets import Datasets
     from pretrain.data.tokenizers.tokenizer import Tokenizer
-    from pretrain.engine.protocol import Batch, Engine
+    from pretrain.engine.protocol import Batch, ForwardEngine
     from pretrain.observe.timers import PhaseTimers
     from pretrain.recipe import Recipe
     from pretrain.recipe.layout import Layout
@@ -45,7 +45,7 @@ class TrainingData:
     recipe: Recipe
     layout: Layout
     data_parallel_rank: int
-    engine: Engine
+    engine: ForwardEngine
     pin_memory: bool
     datasets: Datasets
     needed: int
@@ -56,7 +56,7 @@ class TrainingData:
         recipe: Recipe,
         tokenizer: Tokenizer,
         layout: Layout,
-        engine: Engine,
+        engine: ForwardEngine,
         progress: Progress,
         *,
         pin_memory: bool,
@@ -74,6 +74,30 @@ class TrainingData:
             pin_memory=pin_memory,
             datasets=datasets,
             needed=needed.train,
+        )
+
+    @classmethod
+    def held_out(
+        cls,
+        recipe: Recipe,
+        tokenizer: Tokenizer,
+        layout: Layout,
+        engine: ForwardEngine,
+        splits: Sequence[Split],
+        *,
+        pin_memory: bool,
+    ) -> TrainingData:
+        """Build the datasets of these splits alone, with the samples that a training evaluates; all ranks together."""
+        used = samples_needed(recipe, 0)
+        counts = replace(used, valid=used.valid if "valid" in splits else 0, test=used.test if "test" in splits else 0)
+        return cls(
+            recipe=recipe,
+            layout=layout,
+            data_parallel_rank=groups.data_parallel_rank(),
+            engine=engine,
+            pin_memory=pin_memory,
+            datasets=build_datasets(recipe, tokenizer, counts, on_this_rank=engine.reads_data),
+            needed=0,
         )
 
     def resume(self, progress: Progress) -> tuple[TrainingData, list[str]]:
@@ -104,10 +128,12 @@ class TrainingData:
         batches = self._batches(self.datasets.train, consumed_samples=consumed_samples)
         return None if batches is None else _timed(batches, timers)
 
-    def evaluation(self) -> Evaluation | None:
+    def evaluation_of_training(self) -> Evaluation | None:
         """Return the evaluation of the recipe, or None if it is switched off."""
-        if not self.recipe.evaluation.interval:
-            return None
+        return self.evaluation() if self.recipe.evaluation.interval else None
+
+    def evaluation(self) -> Evaluation:
+        """Return the evaluation of the recipe's samples."""
         return Evaluation(
             engine=self.engine,
             batches=self._held_out,

@@ -2,13 +2,15 @@
 
 megatron-core 0.16.1 forks a process per file (FileSystemWriterAsync.write_preloaded_data_multiproc) and starts a
 manager process by spawn to receive the result (_get_write_results_queue). If a writer dies, for lack of memory or of a
-package, the training waits forever; the manager imports the main program again. A synchronous save does not need them.
+package, the training waits forever; the manager imports the main program again; and a fork of a process with threads
+copies locks that are held. Files are written on the thread that asks for it instead, also in an asynchronous save.
 
 torch's DefaultLoadPlanner.load_bytes reads the objects of a sharded checkpoint with `weights_only=False`.
 """
 
 from __future__ import annotations
 
+import inspect
 import queue
 from contextlib import contextmanager
 from functools import partial
@@ -29,13 +31,15 @@ def install() -> None:
     writer = filesystem_async.FileSystemWriterAsync
     filesystem_async._get_write_results_queue = queue.Queue  # noqa: SLF001
     filesystem_async._process_memory = _no_memory_figure  # noqa: SLF001  needs psutil, only for a debug line
-    writer.write_preloaded_data_multiproc = staticmethod(partial(_write_all, writer.write_preloaded_data))
+    # Unwrapped: it switches Python's garbage collector off, which in a forked process was no other thread's.
+    write = inspect.unwrap(writer.write_preloaded_data)
+    writer.write_preloaded_data_multiproc = staticmethod(partial(_write_all, write))
     torch_strategy.MCoreLoadPlanner.load_bytes = _load_checked
 
 
 @contextmanager
 def writing_through(open_file: Callable[[str, str], Any]) -> Iterator[None]:
-    """Let megatron-core open the files of sharded state with `open_file` instead of `open`."""
+    """Let megatron-core open the files of sharded state with `open_file` instead of `open`; one save at a time."""
     from megatron.core.dist_checkpointing.strategies import filesystem_async  # noqa: PLC0415  after the bridge
 
     filesystem_async.open = open_file  # a module's global hides the built-in

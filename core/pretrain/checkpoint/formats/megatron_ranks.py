@@ -29,6 +29,7 @@ from pretrain.checkpoint.formats.summary import Parts, Summary, contents
 from pretrain.errors import CheckpointError, DamageError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from torch import Tensor
@@ -51,7 +52,7 @@ _GENERATORS = ("rng_state", "random_rng_state", "torch_rng_state")
 
 
 @dataclass(frozen=True, slots=True)
-class _Rank:
+class Rank:
     """One file and its place in the layout."""
 
     tensor: int
@@ -67,17 +68,16 @@ def describe(folder: Path) -> Summary | None:
         CheckpointError: a rank's file is missing, or one holds objects that could run code.
         DamageError: a file is cut off, or lacks the model.
     """
-    names = sorted(entry.name for entry in folder.glob("mp_rank_*") if (entry / FILE).is_file())
+    names = rank_folders(folder)
     if not names:
         return None
     first = _state(folder / names[0] / FILE)
     args = args_of(first)
-    experts = args.get("expert_model_parallel_size")
-    ranks = _ranks(folder, names, has_experts=isinstance(experts, int) and experts > 1)
+    ranks = all_ranks(folder, names, args)
     parts = Parts(
         tensor=max(rank.tensor for rank in ranks) + 1,
         pipeline=max(rank.stage for rank in ranks) + 1,
-        virtual_pipeline=len(_chunks(first)),
+        virtual_pipeline=len(chunks_of(first)),
         expert=max(rank.expert for rank in ranks) + 1,
     )
     is_tied = args.get("untie_embeddings_and_output_weights") is False
@@ -93,7 +93,7 @@ def describe(folder: Path) -> Summary | None:
         model=model_of(shapes, layers) | settings_of_args(args),
         parameters=count(shapes, parts.tensor),
         parts=parts,
-        dtypes=dtype_names(tensor.dtype for chunk in _chunks(first) for tensor in flat_weights(chunk).values()),
+        dtypes=dtype_names(tensor.dtype for chunk in chunks_of(first) for tensor in flat_weights(chunk).values()),
         contents=contents(
             optimizer=first.get("optimizer") is not None or any(folder.glob("mp_rank_*/distrib_optim.pt")),
             rng=any(key in first for key in _GENERATORS),
@@ -104,24 +104,46 @@ def describe(folder: Path) -> Summary | None:
     )
 
 
-def _state(path: Path) -> dict[str, Any]:
-    state = torch_file.read(path)
-    if not isinstance(state, dict) or not _chunks(state):
+def rank_folders(folder: Path) -> list[str]:
+    """Return the names of the ranks' folders, sorted; none if the checkpoint is of another format."""
+    return sorted(entry.name for entry in folder.glob("mp_rank_*") if (entry / FILE).is_file())
+
+
+def checked_state(path: Path, state: Any) -> dict[str, Any]:
+    """Return what a rank's file holds.
+
+    Raises:
+        DamageError: there is no model in it.
+    """
+    if not isinstance(state, dict) or not chunks_of(state):
         msg = f"{path} holds no model (a key `model`)."
         raise DamageError(msg)
     return state
 
 
-def _chunks(state: dict[str, Any]) -> list[Any]:
-    return [state[key] for key in state if _CHUNK.fullmatch(str(key))]
+def _state(path: Path) -> dict[str, Any]:
+    return checked_state(path, torch_file.read(path))
 
 
-def _ranks(folder: Path, names: list[str], *, has_experts: bool) -> list[_Rank]:
-    """Return all ranks by their folders' names.
+def chunks_of(state: Mapping[str, Any]) -> list[Any]:
+    """Return a rank's chunks of the model in their order: one, or with a virtual pipeline several."""
+    keys = [str(key) for key in state if _CHUNK.fullmatch(str(key))]
+    return [state[key] for key in sorted(keys, key=lambda key: int(key.removeprefix("model") or 0))]
+
+
+def all_ranks(folder: Path, names: list[str], args: Mapping[str, Any]) -> list[Rank]:
+    """Return all ranks.
+
+    Args:
+        folder: of the checkpoint.
+        names: of the ranks' folders.
+        args: arguments of the training, which say whether a number is of an expert-parallel rank.
 
     Raises:
         CheckpointError: some are missing.
     """
+    experts = args.get("expert_model_parallel_size")
+    has_experts = isinstance(experts, int) and experts > 1
     written = [re.findall(r"\d+", name) for name in names]
     if (
         len({len(numbers) for numbers in written}) > 1
@@ -140,11 +162,11 @@ def _ranks(folder: Path, names: list[str], *, has_experts: bool) -> list[_Rank]:
     for name in names:
         tensor, *rest = map(int, re.findall(r"\d+", name))
         expert = rest.pop() if has_experts and rest else 0
-        ranks.append(_Rank(tensor, rest[0] if rest else 0, expert, folder / name / FILE))
+        ranks.append(Rank(tensor, rest[0] if rest else 0, expert, folder / name / FILE))
     return ranks
 
 
-def _weights(ranks: list[_Rank], first: dict[str, Any], tensor: int, *, is_tied: bool) -> tuple[Shapes, int]:
+def _weights(ranks: list[Rank], first: dict[str, Any], tensor: int, *, is_tied: bool) -> tuple[Shapes, int]:
     """Return the whole shapes of all weights, named by stage, chunk and name, and the number of layers.
 
     Args:
@@ -158,10 +180,10 @@ def _weights(ranks: list[_Rank], first: dict[str, Any], tensor: int, *, is_tied:
     for rank in ranks:
         if rank.tensor > 0:
             continue
-        for number, chunk in enumerate(_chunks(first if rank is ranks[0] else _state(rank.file))):
+        for number, chunk in enumerate(chunks_of(first if rank is ranks[0] else _state(rank.file))):
             weights = flat_weights(chunk)
             if rank.stage > 0:
-                weights = {name: weight for name, weight in weights.items() if not _is_copy(name, is_tied=is_tied)}
+                weights = {name: weight for name, weight in weights.items() if not is_copy(name, is_tied=is_tied)}
             layers[rank.stage, number] = number_of_layers(weights)
             shapes |= {
                 f"{rank.stage}/{number}/{rank.expert if '.experts.' in name else 0}/{name}": _whole(
@@ -172,7 +194,8 @@ def _weights(ranks: list[_Rank], first: dict[str, Any], tensor: int, *, is_tied:
     return shapes, sum(layers.values())
 
 
-def _is_copy(name: str, *, is_tied: bool) -> bool:
+def is_copy(name: str, *, is_tied: bool) -> bool:
+    """Say whether a weight of a later stage is the embedding once more."""
     return _COPY.search(name) is not None or (is_tied and name.endswith(_OUTPUT))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import math
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import Tensor
 
@@ -18,6 +18,8 @@ from pretrain.errors import CheckpointError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
+
+T = TypeVar("T")
 
 Shapes = dict[str, tuple[int, ...]]
 """Name of a weight -> its shape."""
@@ -55,7 +57,19 @@ _SETTINGS = (
 
 def flat_weights(state: Any) -> dict[str, Tensor]:
     """Return the weights of a state dict, which may be nested; the names of the levels are joined by dots."""
-    return {name: tensor for name, tensor in _flat(state, "", _DEEPEST) if _NO_WEIGHT.search(name) is None}
+    return flat_weights_as(state, Tensor)
+
+
+def flat_weights_as(state: Any, kind: type[T]) -> dict[str, T]:
+    """Return the same of a state dict whose weights are of another class than Tensor."""
+    return {name: tensor for name, tensor in _flat(state, "", _DEEPEST, kind) if _NO_WEIGHT.search(name) is None}
+
+
+def divided_dimension(name: str) -> int | None:
+    """Return the dimension along which tensor-parallel ranks divide a weight; None if every rank has it whole."""
+    if _BY_ROWS.search(name):
+        return 0
+    return 1 if _BY_COLUMNS.search(name) else None
 
 
 def whole_shape(name: str, shape: tuple[int, ...], tensor: int) -> tuple[int, ...]:
@@ -66,11 +80,8 @@ def whole_shape(name: str, shape: tuple[int, ...], tensor: int) -> tuple[int, ..
         shape: on one rank.
         tensor: number of tensor-parallel ranks.
     """
-    if _BY_ROWS.search(name):
-        return (shape[0] * tensor, *shape[1:])
-    if _BY_COLUMNS.search(name):
-        return (shape[0], shape[1] * tensor)
-    return shape
+    dim = divided_dimension(name)
+    return shape if dim is None else (*shape[:dim], shape[dim] * tensor, *shape[dim + 1 :])
 
 
 def number_of_layers(names: Iterable[str]) -> int:
@@ -128,7 +139,7 @@ def settings_of_args(args: Mapping[str, Any]) -> dict[str, Any]:
         model.pop("num_query_groups", None)  # Megatron-LM's default is 1, which counts only with this switch
     if args.get("swiglu"):
         model["activation"] = "swiglu"
-    if args.get("position_embedding_type") in {"learned_absolute", "rope"}:
+    if args.get("position_embedding_type") in ("learned_absolute", "rope"):
         model["position_embedding_type"] = args["position_embedding_type"]
     return model
 
@@ -145,9 +156,9 @@ def require_sizes(folder: Path, args: Mapping[str, Any], found: Mapping[str, int
             raise CheckpointError(msg)
 
 
-def _flat(state: Any, prefix: str, depth: int) -> Iterator[tuple[str, Tensor]]:
-    if isinstance(state, Tensor):
+def _flat(state: Any, prefix: str, depth: int, kind: type[T]) -> Iterator[tuple[str, T]]:
+    if isinstance(state, kind):
         yield prefix, state
     elif isinstance(state, dict) and depth:
         for key, value in state.items():
-            yield from _flat(value, f"{prefix}.{key}" if prefix else str(key), depth - 1)
+            yield from _flat(value, f"{prefix}.{key}" if prefix else str(key), depth - 1, kind)

@@ -27,13 +27,13 @@ from pretrain.checkpoint.formats.summary import Parts, Summary, contents
 from pretrain.errors import CheckpointError, DamageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from pretrain.checkpoint.formats.megatron_weights import Shapes
 
 _FILE = re.compile(r"layer_(\d+)-model_(\d+)-model_states\.pt")
-_STATES = "mp_rank_00_model_states.pt"
+STATES = "mp_rank_00_model_states.pt"
 _NORM = re.compile(r"input_layernorm\.(weight|scale)$")
 """A weight that every transformer layer has, and nothing else; `scale` is GPT-NeoX's RMSNorm."""
 
@@ -47,14 +47,11 @@ def describe(folder: Path) -> Summary | None:
         CheckpointError: a rank's file is missing, or one holds objects that could run code.
         DamageError: a file is cut off.
     """
-    found = [match for entry in folder.glob("layer_*-model_*") if (match := _FILE.fullmatch(entry.name))]
-    if not found:
+    stored = layer_files(folder)
+    if not stored:
         return None
-    tensor = max(int(match[2]) for match in found) + 1
-    if tensor > len(found):
-        msg = f"{folder} has files up to rank {tensor - 1} and only {len(found)} of them.\nCopy the others there."
-        raise CheckpointError(msg)
-    layers = _first_rank(folder, found, tensor)
+    tensor = len(next(iter(stored.values())))
+    layers = _first_rank(stored)
     weights = {
         f"{number}/{name}": weight for number, state in layers.items() for name, weight in flat_weights(state).items()
     }
@@ -62,8 +59,7 @@ def describe(folder: Path) -> Summary | None:
     counted = {name: shape for name, shape in shapes.items() if not _is_copy(name, layers)}
     states = _states(folder)
     args = args_of(states)
-    transformer = [number for number, state in layers.items() if any(map(_NORM.search, map(str, state)))]
-    _require_all_layers(folder, transformer)
+    transformer = transformer_layers(folder, layers)
     sizes = {"model_parallel_size": tensor, "tensor_model_parallel_size": tensor, "num_layers": len(transformer)}
     require_sizes(folder, args, sizes)
     files, size = extent(folder)
@@ -72,7 +68,7 @@ def describe(folder: Path) -> Summary | None:
         path=folder,
         format="GPT-NeoX, one file a layer" if is_neox else "Megatron-DeepSpeed, one file a layer",
         version=_version(states),
-        iteration=_iteration(states, folder),
+        iteration=iteration_of(states, folder),
         model=_model(counted, layers, args, len(transformer)),
         parameters=count(counted, tensor),
         parts=Parts(tensor=tensor),
@@ -87,12 +83,19 @@ def describe(folder: Path) -> Summary | None:
     )
 
 
-def _first_rank(folder: Path, found: list[re.Match[str]], tensor: int) -> dict[int, Any]:
-    """Return each layer's state of the first tensor-parallel rank, by its number.
+def layer_files(folder: Path) -> dict[int, list[Path]]:
+    """Return each layer's files, one for each tensor-parallel rank, by the layer's number; none in another format.
 
     Raises:
-        CheckpointError: another rank's file is missing.
+        CheckpointError: a rank's file is missing.
     """
+    found = [match for entry in folder.glob("layer_*-model_*") if (match := _FILE.fullmatch(entry.name))]
+    if not found:
+        return {}
+    tensor = max(int(match[2]) for match in found) + 1
+    if tensor > len(found):
+        msg = f"{folder} has files up to rank {tensor - 1} and only {len(found)} of them.\nCopy the others there."
+        raise CheckpointError(msg)
     there = {(int(match[1]), int(match[2])): match[0] for match in found}
     numbers = sorted({number for number, _ in there})
     missing = [(number, rank) for number in numbers for rank in range(tensor) if (number, rank) not in there]
@@ -101,11 +104,39 @@ def _first_rank(folder: Path, found: list[re.Match[str]], tensor: int) -> dict[i
         shown = ", ".join(names[:3]) + (" ..." if len(names) > 3 else "")
         msg = f"{folder} lacks {len(names)} files of the {tensor} tensor-parallel ranks: {shown}.\nCopy them there."
         raise CheckpointError(msg)
-    states = {number: torch_file.read(folder / there[number, 0]) for number in numbers}
-    if odd := next((number for number, state in states.items() if not isinstance(state, dict)), None):
-        msg = f"{folder / there[odd, 0]} holds no weights by name."
+    return {number: [folder / there[number, rank] for rank in range(tensor)] for number in numbers}
+
+
+def checked_state(path: Path, state: Any) -> dict[str, Any]:
+    """Return what a layer's file holds.
+
+    Raises:
+        DamageError: it is no dict.
+    """
+    if not isinstance(state, dict):
+        msg = f"{path} holds no weights by name."
         raise DamageError(msg)
-    return states
+    return state
+
+
+def transformer_layers(folder: Path, layers: Mapping[int, Iterable[Any]]) -> list[int]:
+    """Return the numbers of the transformer layers.
+
+    Args:
+        folder: of the checkpoint, for errors.
+        layers: names of the weights in each numbered file.
+
+    Raises:
+        CheckpointError: a number between them is missing.
+    """
+    numbers = [number for number, names in layers.items() if any(map(_NORM.search, map(str, names)))]
+    _require_all_layers(folder, numbers)
+    return numbers
+
+
+def _first_rank(stored: dict[int, list[Path]]) -> dict[int, Any]:
+    """Return each layer's state of the first tensor-parallel rank, by its number."""
+    return {number: checked_state(files[0], torch_file.read(files[0])) for number, files in stored.items()}
 
 
 def _require_all_layers(folder: Path, numbers: list[int]) -> None:
@@ -123,9 +154,9 @@ def _is_copy(name: str, layers: dict[int, Any]) -> bool:
 
 def _states(folder: Path) -> dict[str, Any]:
     """Return the part that is no layer's; folders of weights alone may lack it."""
-    if not (folder / _STATES).is_file():
+    if not (folder / STATES).is_file():
         return {}
-    states = torch_file.read(folder / _STATES)
+    states = torch_file.read(folder / STATES)
     return states if isinstance(states, dict) else {}
 
 
@@ -134,7 +165,8 @@ def _version(states: dict[str, Any]) -> str | None:
     return None if version is None else f"DeepSpeed {version}"
 
 
-def _iteration(states: dict[str, Any], folder: Path) -> int | None:
+def iteration_of(states: Mapping[str, Any], folder: Path) -> int | None:
+    """Return the training's iteration: what the states say, or the folder's name."""
     named = re.fullmatch(r"global_step(\d+)", folder.name)
     number = states.get("iteration", states.get("global_steps", named and int(named[1])))
     return number if isinstance(number, int) else None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 from pretrain.checkpoint.formats import hugging_face, megatron_ranks, pipeline_layers, sharded, zero_shards
 from pretrain.checkpoint.formats.location import one_checkpoint
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from pretrain.checkpoint.formats.summary import Summary
 
+T = TypeVar("T")
 _LONGEST = 200
 _LARGEST = 2**63
 FORMATS: tuple[Callable[[Path], Summary | None], ...] = (
@@ -34,19 +36,31 @@ def summary_of(path: Path) -> Summary:
         CheckpointError: it is not there, of no known format, incomplete, or holds objects that could run code.
         DamageError: a file is damaged.
     """
-    for folder in _candidates(path):
+    summary = recognized(path)
+    if summary is None:
+        raise not_recognized(path)
+    return summary
+
+
+def recognized(path: Path) -> Summary | None:
+    """Return a summary as `summary_of` does; None if the folder holds nothing of a known format."""
+    for folder in candidates(path):
         for describe in FORMATS:
-            if summary := _described(describe, folder):
-                return summary
-    msg = (
+            if summary := checked(partial(describe, folder), folder):
+                return _plain(summary)
+    return None
+
+
+def not_recognized(path: Path) -> CheckpointError:
+    """Return the error for a folder of no known format."""
+    return CheckpointError(
         f"{path} holds no checkpoint of a known format. Looked for: metadata.json and common.pt, mp_rank_*/"
         "model_optim_rng.pt, layer_*-model_*-model_states.pt, mp_rank_*_model_states.pt, config.json with weights.\n"
         "Name the folder that has them, or one with a file latest or latest_checkpointed_iteration.txt."
     )
-    raise CheckpointError(msg)
 
 
-def _candidates(path: Path) -> Iterator[Path]:
+def candidates(path: Path) -> Iterator[Path]:
     """Yield the folder itself, and then the latest checkpoint that it names: a model may lie beside its training's."""
     if path.is_dir():
         yield path
@@ -55,11 +69,14 @@ def _candidates(path: Path) -> Iterator[Path]:
         yield found
 
 
-def _described(describe: Callable[[Path], Summary | None], folder: Path) -> Summary | None:
-    """Describe a folder; contents that the format never has are damage."""
+def checked(read: Callable[[], T], folder: Path) -> T:
+    """Return what a function reads from a folder; contents that its format never has are damage.
+
+    Raises:
+        DamageError: the function fails on them.
+    """
     try:
-        summary = describe(folder)
-        return None if summary is None else _plain(summary)
+        return read()
     except (PretrainError, OSError):
         raise
     except Exception as error:

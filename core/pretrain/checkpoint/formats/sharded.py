@@ -29,6 +29,8 @@ from pretrain.errors import CheckpointError, DamageError
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from torch.distributed.checkpoint.metadata import Metadata
+
 COMMON, BACKEND = "common.pt", "metadata.json"
 _OTHERS = ("optimizer", "chained", "rng", "rerun")
 """Beginnings of names that are not of weights."""
@@ -51,7 +53,7 @@ def describe(folder: Path) -> Summary | None:
     if not isinstance(common, dict):
         msg = f"{folder / COMMON} holds no values by name."
         raise DamageError(msg)
-    index = _index(folder)
+    index = index_of(folder).state_dict_metadata
     weights = {
         name: tensor for name, tensor in index.items() if not name.startswith(_OTHERS) and "_extra_state" not in name
     }
@@ -104,9 +106,15 @@ def _backend(folder: Path) -> dict[str, Any]:
     return backend  # type: ignore[no-any-return]
 
 
-def _index(folder: Path) -> dict[str, Any]:
+def index_of(folder: Path) -> Metadata:
+    """Return the index of the tensors.
+
+    Raises:
+        CheckpointError: it is missing.
+        DamageError: it is damaged.
+    """
     try:
-        return read_index(folder).state_dict_metadata
+        return read_index(folder)
     except FileNotFoundError as error:
         msg = f"{folder} lacks {INDEX}, the index of its tensors.\nCopy it there; its name begins with a dot."
         raise CheckpointError(msg) from error

@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import pickle
 import re
+import threading
 import warnings
 import zipfile
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
 
 import torch
 from torch.serialization import add_safe_globals, clear_safe_globals, get_safe_globals
@@ -17,7 +19,6 @@ from pretrain.errors import CheckpointError, DamageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 _RECORDS = ("megatron.", "deepspeed.", "numpy.", "_io.", "signal.", "types.", "pathlib.")
 """Modules whose objects become records without behaviour: enumerations in args, loss scalers, generator states."""
@@ -29,6 +30,8 @@ _REFUSED = re.compile(r"GLOBAL ([\w.]+)|``([\w.]+)`` must be imported")
 """The class or module that torch.load refuses, in its message."""
 
 _ZIP = b"PK\x03\x04"
+_ALLOWING = threading.Lock()
+"""Held while the classes that torch.load makes are set, which torch keeps for the whole process."""
 
 
 class _Record:
@@ -54,23 +57,39 @@ def read(path: Path) -> Any:
     """
     with path.open("rb") as file:
         is_zip = file.read(len(_ZIP)) == _ZIP
+    return _checked(path, path, is_zip=is_zip)
+
+
+def read_part(part: IO[bytes], path: Path) -> Any:
+    """Return what a part of a file holds, which is itself a file of torch.save; as `read` does.
+
+    Args:
+        part: the part, as a file of its own.
+        path: the whole file, for errors.
+    """
+    return _checked(part, path, is_zip=True)
+
+
+def _checked(source: Path | IO[bytes], path: Path, *, is_zip: bool) -> Any:
     try:
         if is_zip:
-            _require_uncompressed(path)
-        return _load(path, is_zip=is_zip)
+            _require_uncompressed(source)
+        return _load(source, path, is_zip=is_zip)
     except CheckpointError:
         raise
     except Exception as error:  # torch's reader raises anything for damaged bytes, struct.error and AssertionError too
         raise _damaged(path, error) from error
 
 
-def _load(path: Path, *, is_zip: bool) -> Any:
+def _load(source: Path | IO[bytes], path: Path, *, is_zip: bool) -> Any:
     """Load, and again for each class of _RECORDS that is met."""
     records: dict[str, type[_Record]] = {}
     while True:
+        if not isinstance(source, Path):
+            source.seek(0)
         try:
-            with _allowing(records):
-                return torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
+            with _ALLOWING, _allowing(records):
+                return torch.load(source, map_location="cpu", weights_only=True, mmap=is_zip and source is path)
         except pickle.UnpicklingError as error:
             found = _REFUSED.search(str(error))
             if found is None:
@@ -104,9 +123,11 @@ def _allowing(records: dict[str, type[_Record]]) -> Iterator[None]:
         add_safe_globals(before)
 
 
-def _require_uncompressed(path: Path) -> None:
+def _require_uncompressed(source: Path | IO[bytes]) -> None:
     """Refuse a packed archive, which could unpack to more than memory holds; torch.save packs nothing."""
-    with zipfile.ZipFile(path) as archive:
+    if not isinstance(source, Path):
+        source.seek(0)
+    with zipfile.ZipFile(source) as archive:
         if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
             msg = "it is a packed archive"
             raise ValueError(msg)

@@ -35,12 +35,17 @@ def distribute(recipe: Recipe, chunks: Sequence[GPT]) -> list[DistributedDataPar
         DistributedDataParallel(
             chunk.config,
             config,
-            Float16Module(chunk.config, chunk) if compute_dtype(recipe) != torch.float32 else chunk,
+            in_compute_dtype(recipe, chunk),
             # As Megatron-LM: the reduction of later chunks is hidden behind the first one's backward anyway.
             disable_bucketing=number > 0,
         )
         for number, chunk in enumerate(chunks)
     ]
+
+
+def in_compute_dtype(recipe: Recipe, chunk: GPT) -> Any:
+    """Wrap a chunk so that its first stage takes and its last stage returns fp32, if the recipe's dtype is another."""
+    return Float16Module(chunk.config, chunk) if compute_dtype(recipe) != torch.float32 else chunk
 
 
 def build_optimizer(recipe: Recipe, chunks: list[DistributedDataParallel]) -> MegatronOptimizer:

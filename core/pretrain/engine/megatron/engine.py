@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 from contextlib import contextmanager, nullcontext
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.distributed import finalize_model_grads
-from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.tensor_parallel import param_is_not_tensor_parallel_duplicate
 from megatron.core.transformer.module import param_is_not_shared
 
 from pretrain.bridge.megatron import optimizer as bridge_optimizer
 from pretrain.checkpoint.megatron_state import MegatronState
 from pretrain.engine import token_loss
-from pretrain.engine.forward import forward_logits, forward_loss, prompt_batch
+from pretrain.engine.forward import forward_loss
 from pretrain.engine.megatron import data_parallel
+from pretrain.engine.megatron.forward_pass import ForwardPass
 from pretrain.engine.protocol import Step
 from pretrain.engine.schedule import build_schedule
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
     from torch import Tensor
@@ -31,21 +30,18 @@ if TYPE_CHECKING:
     from pretrain.engine.parts import Parts
     from pretrain.engine.protocol import Batch
     from pretrain.observe.timers import PhaseTimers
-    from pretrain.recipe import Recipe
 
 
-class MegatronEngine:
+class MegatronEngine(ForwardPass):
     """See `pretrain.engine.protocol.Engine`."""
 
     def __init__(self, parts: Parts) -> None:
         """Build and wrap the model chunks of this rank, with the negotiated kernels in megatron-core's optimizer."""
-        recipe = self.recipe = parts.recipe
-        self.vocab_size = parts.vocab_size
-        self._device = parts.device
+        recipe = parts.recipe
         self._norm = parts.kernels.optimizer.gradient_norm
         self._overflow = parts.overflow
         bridge_optimizer.install(parts.kernels.optimizer, self._overflow)
-        self.chunks = data_parallel.distribute(recipe, parts.chunks())
+        super().__init__(parts, data_parallel.distribute(recipe, parts.chunks()))
         self.optimizer = data_parallel.build_optimizer(recipe, self.chunks)
         self._config = self.chunks[0].config
         self._per_token = token_loss.PerTokenGradients() if recipe.train.calculate_per_token_loss else None
@@ -56,8 +52,6 @@ class MegatronEngine:
         self.state = MegatronState(
             self.chunks, self.optimizer, self._gathered, is_fp32=recipe.precision.dtype == "fp32"
         )
-        self._forward_backward = get_forward_backward_func()
-        self._reads = [_chunk_reads(recipe, chunk) for chunk in self.chunks]
 
     @property
     def learning_rate(self) -> float:
@@ -69,11 +63,6 @@ class MegatronEngine:
     def loss_scale(self) -> float:
         """Factor of the loss in the backward pass."""
         return float(self.optimizer.get_loss_scale().item())
-
-    @property
-    def reads_data(self) -> bool:
-        """True if this rank's pipeline stages need micro-batches."""
-        return any(self._reads)
 
     def train_step(
         self, batches: Iterator[Batch] | None, num_microbatches: int, timers: PhaseTimers | None = None
@@ -102,45 +91,6 @@ class MegatronEngine:
         """Advance the learning-rate schedule."""
         self.schedule.step(increment=samples)
 
-    @torch.no_grad()
-    def evaluate(self, batches: Iterator[Batch] | None, num_microbatches: int, iters: int = 1) -> Tensor:
-        """Return the mean loss over all ranks' tokens."""
-        with self._gathered():
-            for chunk in self.chunks:
-                chunk.eval()
-            reports = [
-                report
-                for _ in range(iters)
-                for report in self._run(forward_loss, batches, num_microbatches, forward_only=True)
-            ]
-        return token_loss.mean_over_ranks(reports, self._device)
-
-    @torch.no_grad()
-    def next_token_logits(self, tokens: Sequence[int]) -> Tensor:
-        """Return the logits of the token after `tokens`."""
-        batch, position = prompt_batch(self.recipe, tokens)
-        # The interleaved schedule takes micro-batches by the number of stages.
-        repeats = self.recipe.parallel.pipeline_model_parallel_size if len(self.chunks) > 1 else 1
-        with self._gathered():
-            for chunk in self.chunks:
-                chunk.eval()
-            outputs = self._run(
-                partial(forward_logits, position),
-                iter([batch] * repeats),
-                repeats,
-                forward_only=True,
-                collect_non_loss_data=True,
-                samples=1,
-            )
-        logits = torch.zeros(self.recipe.padded_vocab_size(self.vocab_size), device=self._device)
-        if outputs:
-            logits.copy_(outputs[0])
-        dist.all_reduce(logits, group=parallel_state.get_pipeline_model_parallel_group())
-        return logits[: self.vocab_size]
-
-    def close(self) -> None:
-        """Release nothing: the garbage collector finds all of it."""
-
     def parameters_norm(self) -> Tensor:
         """Return the norm over parameters that this rank alone holds, summed over the model-parallel ranks."""
         with self._gathered():
@@ -160,34 +110,6 @@ class MegatronEngine:
             return token_loss.mean_of_means(reports)
         return token_loss.share_of_mean(reports, self._per_token.tokens)
 
-    def _run(
-        self,
-        forward: Any,
-        batches: Iterator[Batch] | None,
-        num_microbatches: int,
-        *,
-        samples: int | None = None,
-        **options: bool,
-    ) -> list[Tensor]:
-        """Run megatron-core's schedule; return the reports of the last stage, an empty list elsewhere."""
-        outputs = self._forward_backward(
-            forward_step_func=partial(forward, device=self._device),
-            data_iterator=self._iterators(batches, num_microbatches),
-            model=self.chunks,
-            num_microbatches=num_microbatches,
-            seq_length=self.recipe.model.seq_length,
-            micro_batch_size=samples or self.recipe.train.micro_batch_size,
-            **options,
-        )
-        return list(outputs)
-
-    def _iterators(self, batches: Iterator[Batch] | None, num_microbatches: int) -> Any:
-        """Give every chunk that reads data the same micro-batches."""
-        if len(self.chunks) == 1:
-            return batches
-        shared = [] if batches is None else [next(batches) for _ in range(num_microbatches)]
-        return [iter(shared) if reads else None for reads in self._reads]
-
     @contextmanager
     def _gathered(self) -> Iterator[None]:
         """Finish the parameter gather that would otherwise overlap the next training forward pass."""
@@ -204,9 +126,3 @@ class MegatronEngine:
 
 def _untimed(_name: str) -> AbstractContextManager[None]:
     return nullcontext()
-
-
-def _chunk_reads(recipe: Recipe, chunk: Any) -> bool:
-    inner = chunk.module
-    inner = getattr(inner, "module", inner)  # Float16Module
-    return bool(inner.pre_process or inner.post_process or recipe.data.reset_attention_mask)

@@ -21,7 +21,7 @@ from pretrain.observe.environment_file import COMMAND
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pretrain.launch.job import Job
+    from pretrain.launch.jobs import AnyJob
     from pretrain.launch.world import World
 
 
@@ -35,7 +35,7 @@ class _Child:
 class Processes:
     """Rank processes that are started on entering a with-block, and all ended on leaving it."""
 
-    def __init__(self, job: Job, worlds: Sequence[World]) -> None:
+    def __init__(self, job: AnyJob, worlds: Sequence[World]) -> None:
         """Describe the ranks of this node; `worlds` holds the place of each."""
         self._job = job
         self._worlds = worlds

@@ -9,12 +9,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from pretrain.launch.job import Job
+from pretrain.launch.jobs import job_of
 from pretrain.launch.processes.failure import CRASH, Failure
 from pretrain.launch.processes.parent_exit import kill_on_parent_exit
 from pretrain.launch.schedulers.detection import current_world
 
 if TYPE_CHECKING:
+    from pretrain.launch.jobs import AnyJob
     from pretrain.launch.world import World
 
 PARENT = "PRETRAIN_LAUNCHER_PID"
@@ -28,10 +29,10 @@ def main() -> None:
     if world is None:
         msg = "pretrain.launch.processes.rank is started by pretrain itself; run `pretrain RECIPE` instead"
         raise SystemExit(msg)
-    train(Job.from_json(sys.argv[1]), world, Path(os.environ[FAILURE_FILE]))
+    train(job_of(sys.argv[1]), world, Path(os.environ[FAILURE_FILE]))
 
 
-def train(job: Job, world: World, failure_file: Path) -> None:
+def train(job: AnyJob, world: World, failure_file: Path) -> None:
     """Train as one rank; if that fails, write the failure file, which the launcher shows, and end the process."""
     try:
         _train(job, world, failure_file)
@@ -40,7 +41,7 @@ def train(job: Job, world: World, failure_file: Path) -> None:
         _exit(Failure.from_exit_code(world.rank, code), failure_file, code)
 
 
-def _train(job: Job, world: World, failure_file: Path) -> None:
+def _train(job: AnyJob, world: World, failure_file: Path) -> None:
     try:
         job.run(world)
     except Exception as error:  # noqa: BLE001  whatever it is, the launcher shows it

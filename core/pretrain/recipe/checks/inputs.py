@@ -38,7 +38,7 @@ def _data(recipe: Recipe) -> Iterator[Problem]:
     if data.corpus is not None and data.blend is not None:
         yield Problem("data.corpus", "this builds one token file: give data.path instead of data.blend.")
     train, valid, _ = data.shares
-    if train == 0:
+    if train == 0 and recipe.train.train_iters != 0:
         yield Problem("data.split", f"{data.split} leaves no document for training.")
     if valid == 0 and recipe.evaluation.interval > 0:
         yield Problem("data.split", f"{data.split} leaves no document for validation; or set evaluation.interval: 0.")

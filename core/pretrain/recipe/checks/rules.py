@@ -172,6 +172,12 @@ RULES = (
     ),
     Rule(("train.manual_gc_interval",), "train.manual_gc: true", ("train.manual_gc",), lambda r: r.train.manual_gc),
     Rule(
+        ("checkpoint.async_save",),
+        "checkpoint.save and a checkpoint.save_interval over 0",
+        ("checkpoint.save", "checkpoint.save_interval"),
+        lambda r: r.checkpoint.save is not False and r.checkpoint.save_interval > 0,
+    ),
+    Rule(
         ("checkpoint.finetune",),
         "checkpoint.load",
         ("checkpoint.load",),

@@ -44,17 +44,19 @@ def _order(recipe: Recipe, unit: str) -> Iterator[Problem]:
     schedule = recipe.schedule
     decay = getattr(schedule, f"lr_decay_{unit}") or getattr(recipe.train, f"train_{unit}")
     warmup = getattr(schedule, f"lr_warmup_{unit}") or 0
+    last_part = getattr(schedule, f"lr_wsd_decay_{unit}")
+    is_wsd = schedule.lr_decay_style == "WSD"
+    if is_wsd and last_part is None:
+        yield Problem(f"schedule.lr_wsd_decay_{unit}", "required with schedule.lr_decay_style: WSD.")
+    if decay == 0:  # train.train_iters: 0, where no step follows the schedule
+        return
     if warmup >= decay:
         yield Problem(
             f"schedule.lr_warmup_{unit}",
             f"{warmup} must be less than schedule.lr_decay_{unit}, which is {decay} (train.train_{unit} if not given).",
         )
-    if schedule.lr_decay_style == "WSD":
-        last_part = getattr(schedule, f"lr_wsd_decay_{unit}")
-        if last_part is None:
-            yield Problem(f"schedule.lr_wsd_decay_{unit}", "required with schedule.lr_decay_style: WSD.")
-        elif last_part > decay - warmup:
-            yield Problem(
-                f"schedule.lr_wsd_decay_{unit}",
-                f"{last_part} is more than the {decay - warmup} {unit} after the warm-up.",
-            )
+    elif is_wsd and last_part is not None and last_part > decay - warmup:
+        yield Problem(
+            f"schedule.lr_wsd_decay_{unit}",
+            f"{last_part} is more than the {decay - warmup} {unit} after the warm-up.",
+        )

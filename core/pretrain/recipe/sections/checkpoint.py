@@ -26,11 +26,17 @@ class CheckpointSection(Section):
     load: Str | None = Field(
         default=None,
         min_length=1,
-        description="Folder of checkpoints to start from; its latest is taken. By default a fresh start.",
+        description="Folder of checkpoints to start from; its latest is taken. Another program's gives its weights "
+        "(see checkpoints.md). By default a fresh start.",
     )
     save_interval: Int = Field(default=0, ge=0, description="Iterations between two checkpoints; 0: only at the end.")
     keep: Int | None = Field(
         default=None, gt=0, description="Number of latest checkpoints that are kept; by default all."
+    )
+    async_save: Bool = Field(
+        default=False,
+        description="Whether checkpoints are written while training goes on; a step waits only until the state is "
+        "copied to host memory, which must have room for it. The last one is waited for.",
     )
     finetune: Bool = Field(
         default=False, description="Whether only the weights of `load` are taken and the run starts at iteration 0."

@@ -32,7 +32,12 @@ class TrainSection(Section):
         description="Whether the loss is a mean over the tokens of a global batch, not over its micro-batches' means, "
         "which differ from it where tokens are left out of the loss.",
     )
-    train_iters: Int | None = Field(default=None, gt=0, description="Length of the training in iterations.")
+    train_iters: Int | None = Field(
+        default=None,
+        ge=0,
+        description="Length of the training in iterations. 0, or no more than `checkpoint.load` has taken: nothing is "
+        "trained, only evaluated and saved.",
+    )
     train_samples: Int | None = Field(
         default=None, gt=0, description="Length of the training in samples, instead of train_iters."
     )

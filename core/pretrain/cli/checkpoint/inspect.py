@@ -1,4 +1,4 @@
-"""`pretrain checkpoint`: look into checkpoints of this program and of others."""
+"""`pretrain checkpoint inspect`: what a checkpoint is."""
 
 from __future__ import annotations
 
@@ -7,22 +7,18 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pretrain.cli.checkpoint.sizes import size_text
+
 if TYPE_CHECKING:
     from pretrain.checkpoint.formats.summary import Parts, Summary
 
 _PATH = click.Path(path_type=Path)
-_UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
-@click.group()
-def command() -> None:
-    """Look into checkpoints: those of this program, Megatron-LM, DeepSpeed, GPT-NeoX and Hugging Face."""
-
-
-@command.command()
+@click.command("inspect")
 @click.argument("path", type=_PATH)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def inspect(*, path: Path, as_json: bool) -> None:
+def command(*, path: Path, as_json: bool) -> None:
     """Print the format of a checkpoint, its model, layout, dtype and size; nothing in it is executed.
 
     PATH is the folder of a run, of its checkpoints (the latest is taken), or of one checkpoint.
@@ -48,7 +44,7 @@ def _lines(summary: Summary) -> list[str]:
         "dtype": ", ".join(summary.dtypes),
         "layout": _layout(summary.parts),
         "contents": ", ".join(summary.contents),
-        "files": f"{summary.files:,}, {_size(summary.size)}",
+        "files": f"{summary.files:,}, {size_text(summary.size)}",
     }
     lines = [f"{f'{name}:':<12}{value}" for name, value in rows.items()]
     return [*lines, "model:", *(f"  {name}: {_yaml(value)}" for name, value in summary.model.items())]
@@ -68,11 +64,3 @@ def _layout(parts: Parts) -> str:
 
 def _yaml(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _size(size: float) -> str:
-    for unit in _UNITS[:-1]:
-        if size < 1000:
-            return f"{size:.3g} {unit}"
-        size /= 1000
-    return f"{size:.3g} {_UNITS[-1]}"

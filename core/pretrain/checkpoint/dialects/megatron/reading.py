@@ -1,0 +1,155 @@
+"""Reading: parts of ranks, stages and virtual stages become whole weights by our names."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pretrain.checkpoint.dialects.megatron.names import has_old_order, our_name
+from pretrain.checkpoint.dialects.megatron.qkv_order import qkv_order
+from pretrain.checkpoint.dialects.megatron.settings import schedule_of, settings_of, whole_number
+from pretrain.checkpoint.dialects.rank_parts import by_name, not_known, weights_in
+from pretrain.checkpoint.formats.megatron_ranks import (
+    FILE,
+    all_ranks,
+    checked_state,
+    chunks_of,
+    is_copy,
+    rank_folders,
+)
+from pretrain.checkpoint.formats.megatron_weights import args_of, number_of_layers, require_sizes, whole_shape
+from pretrain.checkpoint.weights.model_weights import EMBEDDING, ModelWeights, model_section, require_expected
+from pretrain.checkpoint.weights.stored import torch_file_tensors
+from pretrain.checkpoint.weights.tensor_parallel import merged
+from pretrain.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from pretrain.checkpoint.formats.megatron_ranks import Rank
+    from pretrain.checkpoint.weights.lazy_tensor import LazyTensor
+
+_Parts = dict[str, list["LazyTensor"]]
+"""Name of a weight -> its part on each tensor-parallel rank."""
+
+
+def read(folder: Path, given: Mapping[str, Any]) -> ModelWeights | None:
+    """Return the weights of a checkpoint of Megatron-LM, or None if the folder is of another format.
+
+    Args:
+        folder: `release/` or `iter_0000000/`.
+        given: settings of the section `model` that the files do not tell; they win. Releases of 2019 do not tell
+            num_attention_heads.
+
+    Raises:
+        CheckpointError: ranks or layers are missing, parts do not belong together, or the model is not one of ours.
+        DamageError: a file is damaged.
+    """
+    names = rank_folders(folder)
+    if not names:
+        return None
+    first = _state(folder / names[0] / FILE)
+    args = args_of(first)
+    ranks = all_ranks(folder, names, args)
+    tensor, stages = max(rank.tensor for rank in ranks) + 1, max(rank.stage for rank in ranks) + 1
+    if any(rank.expert for rank in ranks):
+        msg = f"{folder} is of a mixture of experts (num_experts).\nRecipes have no such model: it cannot be converted."
+        raise CheckpointError(msg)
+    parts, old_order = _parts(folder, _chunks_of_stages(ranks, tensor, stages), args)
+    shapes = {name: whole_shape(name, each[0].shape, tensor) for name, each in parts.items()}
+    sizes = {
+        "model_parallel_size": tensor,
+        "tensor_model_parallel_size": tensor,
+        "pipeline_model_parallel_size": stages,
+    }
+    require_sizes(folder, args, sizes | {"num_layers": number_of_layers(shapes)})
+    model = model_section(folder, settings_of(folder, args, shapes), given)
+    ordered = qkv_order(folder, first.get("checkpoint_version", 0), args, model, tensor) if old_order else None
+    tensors = {
+        name: merged(name, [ordered(part) for part in each] if ordered and name in old_order else each, model)
+        for name, each in parts.items()
+    }
+    vocab_size = whole_number(args, "vocab_size", 1)
+    rows = parts[EMBEDDING][0].shape[0] * tensor if EMBEDDING in parts else 0
+    weights = ModelWeights(
+        path=folder,
+        format="Megatron-LM, one file a rank",
+        model=model,
+        tensors=tensors,
+        vocab_size=vocab_size if vocab_size is not None and vocab_size <= rows else None,
+        iteration=None if folder.name == "release" else whole_number(first, "iteration"),
+        consumed_samples=whole_number(args, "consumed_train_samples"),
+        schedule=schedule_of(first),
+    )
+    return require_expected(weights)
+
+
+def _state(path: Path) -> dict[str, Any]:
+    return checked_state(path, torch_file_tensors(path))
+
+
+def _chunks_of_stages(ranks: list[Rank], tensor: int, stages: int) -> list[list[list[tuple[Path, Any]]]]:
+    """Return file and state by virtual stage, stage and tensor-parallel rank, in the order of the model's layers.
+
+    Chunk v of stage p comes after the chunks v of the stages before it, and after all stages' chunks before v
+    (get_transformer_layer_offset in megatron/core/transformer/transformer_layer.py).
+
+    Raises:
+        CheckpointError: the stages have different numbers of chunks.
+    """
+    files = {(rank.stage, rank.tensor): rank.file for rank in ranks}
+    chunks = {place: chunks_of(_state(file)) for place, file in files.items()}
+    count = len(chunks[0, 0])
+    for place, found in chunks.items():
+        if len(found) != count:
+            msg = f"{files[place]} has {len(found)} chunks of the model, and {files[0, 0]} has {count}."
+            raise CheckpointError(msg + "\nCopy the files of one checkpoint together.")
+    return [
+        [[(files[stage, rank], chunks[stage, rank][chunk]) for rank in range(tensor)] for stage in range(stages)]
+        for chunk in range(count)
+    ]
+
+
+def _parts(
+    folder: Path, chunks: list[list[list[tuple[Path, Any]]]], args: Mapping[str, Any]
+) -> tuple[_Parts, set[str]]:
+    """Return all parts by our names, and which of them have an order of rows that depends on the version.
+
+    Raises:
+        CheckpointError: a weight is not known, or a layer of a stage is missing.
+    """
+    is_tied = args.get("untie_embeddings_and_output_weights") is False
+    parts: _Parts = {}
+    old_order: set[str] = set()
+    layers = 0
+    for number, stages in enumerate(chunks):
+        for stage, ranks in enumerate(stages):
+            found = by_name([(path, weights_in(path, state)) for path, state in ranks])
+            if (number, stage) != (0, 0):
+                found = {name: each for name, each in found.items() if not is_copy(name, is_tied=is_tied)}
+            ours = {name: our_name(name, layers) for name in found}
+            if unknown := [name for name, our in ours.items() if our is None]:
+                raise not_known(ranks[0][0], unknown)
+            for name, our in ours.items():
+                if our is None or our in parts:
+                    msg = f"{folder} has {our} twice: {ranks[0][0]} holds it once more as {name[:100]}."
+                    raise CheckpointError(msg + "\nCopy the files of one checkpoint together.")
+                parts[our] = found[name]
+                if has_old_order(name):
+                    old_order.add(our)
+            layers += _layers_of(ranks[0][0], layers, [our for our in ours.values() if our is not None])
+    return parts, old_order
+
+
+def _layers_of(path: Path, before: int, names: list[str]) -> int:
+    """Return the number of layers of one chunk.
+
+    Raises:
+        CheckpointError: one between them is missing.
+    """
+    numbers = {int(name.split(".")[2]) - before for name in names if name.startswith("decoder.layers.")}
+    if numbers and max(numbers) + 1 != len(numbers):
+        missing = next(number for number in range(len(numbers)) if number not in numbers)
+        msg = f"{path} has no weights of its layer {missing}, and has some of later ones.\nCopy the file again."
+        raise CheckpointError(msg)
+    return len(numbers)

@@ -1,0 +1,1 @@
+"""Exchange of checkpoints with other programs: conversion, comparison, and training from theirs."""

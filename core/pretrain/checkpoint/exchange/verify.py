@@ -1,0 +1,106 @@
+"""Verification of a checkpoint's weights: readable, complete, finite; and equal to another's."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from pretrain.checkpoint import checksums
+from pretrain.checkpoint.weights.lazy_tensor import with_rows
+from pretrain.checkpoint.weights.model_weights import EMBEDDING, OUTPUT
+from pretrain.errors import CheckpointError, DamageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pretrain.checkpoint.weights.lazy_tensor import LazyTensor
+    from pretrain.checkpoint.weights.model_weights import ModelWeights
+
+_WORKERS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The largest difference of two weights.
+
+    Attributes:
+        name: of the weight.
+        largest: of the absolute differences, computed in fp32 at least; nan where one has numbers that are not finite.
+        shape: None if the shapes are equal, else both, as text.
+    """
+
+    name: str
+    largest: float
+    shape: str | None = None
+
+
+def not_finite(weights: ModelWeights, read: Callable[[int], None] = lambda count: None) -> list[str]:  # noqa: ARG005
+    """Read all weights; return the names of those with a number that is not finite.
+
+    Args:
+        weights: of a checkpoint.
+        read: is called with the bytes of each block that has been read.
+
+    Raises:
+        DamageError: a file is cut off, or its checksum has changed.
+    """
+    if (weights.path / checksums.FILE).is_file() and (damage := checksums.damage_in_share(weights.path, 0, 1)):
+        raise DamageError(damage)
+
+    def is_finite(tensor: LazyTensor) -> bool:
+        finite = True
+        for block in tensor.blocks():
+            finite = finite and bool(block.isfinite().all())
+            read(block.nbytes)
+        return finite
+
+    with ThreadPoolExecutor(_WORKERS) as pool:
+        found = pool.map(is_finite, weights.tensors.values())
+        return [name for name, finite in zip(weights.tensors, found, strict=True) if not finite]
+
+
+def differences(
+    ours: ModelWeights,
+    theirs: ModelWeights,
+    read: Callable[[int], None] = lambda count: None,  # noqa: ARG005
+) -> list[Difference]:
+    """Compare two models weight by weight; the padding of the vocabulary does not count where its size is known.
+
+    Raises:
+        CheckpointError: one has weights that the other lacks.
+        DamageError: a file is cut off.
+    """
+    if missing := sorted(set(ours.tensors) ^ set(theirs.tensors)):
+        owner = ours if missing[0] in ours.tensors else theirs
+        msg = f"the models differ: only {owner.path} has {missing[0]} ({len(missing)} such weights)."
+        raise CheckpointError(msg)
+    size = ours.vocab_size or theirs.vocab_size or min(ours.rows, theirs.rows)
+
+    def compare(name: str) -> Difference:
+        one, other = ours.tensors[name], theirs.tensors[name]
+        if name in {EMBEDDING, OUTPUT}:
+            one, other = (with_rows(each, min(each.shape[0], size)) for each in (one, other))
+        if one.shape != other.shape:
+            return Difference(name, float("inf"), f"{list(one.shape)} and {list(other.shape)}")
+        return Difference(name, _largest(one, other, read))
+
+    with ThreadPoolExecutor(_WORKERS) as pool:
+        return list(pool.map(compare, ours.tensors))
+
+
+def _largest(one: LazyTensor, other: LazyTensor, read: Callable[[int], None]) -> float:
+    if one.by_rows and not other.by_rows:  # whose rows are read together
+        one, other = other, one
+    largest, first = 0.0, 0
+    for block in one.blocks():
+        theirs = other.rows(first, first + block.shape[0])
+        first += block.shape[0]
+        if not (block.dtype == theirs.dtype and torch.equal(block, theirs)):
+            wide = torch.promote_types(torch.promote_types(block.dtype, theirs.dtype), torch.float32)
+            found = (block.to(wide) - theirs.to(wide)).abs().max().item()
+            largest = found if found != found else max(largest, found)  # noqa: PLR0124  nan
+        read(block.nbytes)
+    return largest

@@ -1,0 +1,1 @@
+"""Writing of checkpoints, at once or while the training goes on."""

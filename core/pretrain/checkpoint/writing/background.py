@@ -1,0 +1,155 @@
+"""Checkpoints that are written while the training goes on, one at a time.
+
+Each rank writes its files on a thread: writing, checksums and flushing leave Python's lock to the step. Not in a forked
+process, which would inherit the device's context and the locks of all threads. The threads of all ranks agree in a
+group of their own (pretrain.checkpoint.writing.agreement). The checkpoint therefore becomes complete, and the latest,
+also while a rank's main thread waits in a step, evaluates, or ends with an error.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+import torch.distributed as dist
+
+from pretrain.checkpoint.writing.agreement import Unanimity, between_hosts, first_of
+from pretrain.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pretrain.checkpoint.folder import CheckpointFolder
+
+
+class Writable(Protocol):
+    """A checkpoint in host memory; see `pretrain.checkpoint.writing.snapshot.Snapshot`."""
+
+    def write(self, group: dist.ProcessGroup | None) -> None:
+        """Write it, together with the other ranks."""
+        ...
+
+
+@dataclass(slots=True)
+class _Save:
+    """A checkpoint on its way to the disk."""
+
+    iteration: int
+    started: float = field(default_factory=time.monotonic)
+    thread: threading.Thread = field(init=False)
+    error: BaseException | None = None
+    seconds: float = 0.0
+
+
+class BackgroundSaves:
+    """Saves of a run beside its steps; called on the main thread, by all ranks at the same iterations."""
+
+    def __init__(self, folder: CheckpointFolder, *, is_main: bool, notify: Callable[[str], None]) -> None:
+        """Make the process groups; collective.
+
+        Args:
+            folder: of the run's checkpoints.
+            is_main: whether this rank makes, renames and removes folders.
+            notify: shows the user a line.
+        """
+        self._folder, self._is_main, self._notify = folder, is_main, notify
+        self._group = between_hosts()
+        self._all_done = Unanimity()
+        self._save: _Save | None = None
+        self._has_waited = False
+
+    def start(self, iteration: int, take: Callable[[Path], Writable]) -> None:
+        """Copy the state to host memory, and begin to write it; waits for an earlier save first.
+
+        Args:
+            iteration: its number.
+            take: copies the state, for the empty folder that it is given. Collective.
+
+        Raises:
+            CheckpointError: the earlier save has failed, or the folder cannot be made.
+        """
+        self.wait(for_iteration=iteration)
+        save = _Save(iteration)
+        snapshot = take(self._folder.begin(iteration, is_main=self._is_main, barrier=dist.barrier))
+        # A daemon: a second Ctrl-C ends the process at once, as without a save.
+        save.thread = threading.Thread(target=self._run, args=(save, snapshot), name="checkpoint", daemon=True)
+        save.thread.start()
+        self._save = save
+
+    def poll(self) -> None:
+        """Report a save that all ranks have ended; called after every iteration. Waits for nothing.
+
+        Raises:
+            CheckpointError: it has failed; on all ranks.
+        """
+        if self._save is not None and self._all_done.reached(is_ready=not self._save.thread.is_alive()):
+            self._end()
+
+    def wait(self, *, for_iteration: int | None = None) -> None:
+        """Wait until nothing is being written.
+
+        Args:
+            for_iteration: what waits for it, if the user is to be told; that is done once.
+
+        Raises:
+            CheckpointError: the save has failed; on all ranks.
+        """
+        if self._save is None:
+            return
+        if for_iteration is not None and self._save.thread.is_alive() and not self._has_waited:
+            self._has_waited = True
+            self._notify(
+                f"the checkpoint of iteration {for_iteration} waits until that of iteration {self._save.iteration} is "
+                "written; a longer checkpoint.save_interval would not wait"
+            )
+        self._save.thread.join()
+        self._all_done.settled()
+        self._end()
+
+    def finish(self) -> None:
+        """Wait as `wait` does, but report a failure instead of raising it: for a run that ends with an error.
+
+        The other ranks need not call it: only their threads are waited for.
+        """
+        save, self._save = self._save, None
+        if save is None:
+            return
+        save.thread.join()
+        if save.error is None:
+            self._notify_complete(save)
+        else:
+            self._notify(f"the checkpoint of iteration {save.iteration} is not complete: {save.error}")
+
+    def _end(self) -> None:
+        save, self._save = self._save, None
+        if save is None:
+            return
+        save.thread.join()
+        if save.error is not None:
+            raise save.error
+        self._notify_complete(save)
+
+    def _notify_complete(self, save: _Save) -> None:
+        path = self._folder.directory(save.iteration)
+        self._notify(f"checkpoint: {path}, complete {save.seconds:.1f} s after its iteration")
+
+    def _run(self, save: _Save, snapshot: Writable) -> None:
+        try:
+            snapshot.write(self._group)
+            self._publish(save.iteration)
+        except BaseException as error:  # noqa: BLE001  raised again on the main thread
+            save.error = error
+        save.seconds = time.monotonic() - save.started
+
+    def _publish(self, iteration: int) -> None:
+        problem: CheckpointError | None = None
+        if self._is_main:
+            try:
+                self._folder.publish(iteration)
+            except CheckpointError as error:
+                problem = error
+        if problem := first_of(problem, self._group):
+            raise problem

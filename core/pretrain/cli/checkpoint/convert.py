@@ -1,0 +1,88 @@
+"""`pretrain checkpoint convert`: a checkpoint in another format."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from pretrain.cli.checkpoint.byte_progress import shown_bytes
+from pretrain.cli.checkpoint.model_settings import model_settings, parsed
+
+if TYPE_CHECKING:
+    from pretrain.checkpoint.exchange.convert import Tokenizer
+
+FORMATS = ("pretrain", "megatron", "torch_dist", "deepspeed", "neox", "huggingface")
+_PATH = click.Path(path_type=Path)
+
+
+@click.command("convert")
+@click.argument("source", type=_PATH)
+@click.argument("target", type=_PATH)
+@click.option("--to", "to", type=click.Choice(FORMATS), required=True, help="Format of the target.")
+@click.option("--dtype", type=click.Choice(("fp32", "bf16", "fp16")), help="Of all weights.  [default: the source's]")
+@click.option(
+    "--tensor", type=click.IntRange(min=1), default=1, metavar="N", help="Tensor-parallel ranks: megatron, neox."
+)
+@click.option("--pipeline", type=click.IntRange(min=1), default=1, metavar="N", help="Pipeline stages: megatron.")
+@click.option(
+    "--tokenizer",
+    "tokenizer_files",
+    type=_PATH,
+    multiple=True,
+    metavar="FILE",
+    help="tokenizer.json; or twice: vocab.json and merges.txt. Its size tells what is padding of the vocabulary.",
+)
+@model_settings
+@click.option("--force", is_flag=True, help="Replace a target that exists.")
+def command(
+    *,
+    source: Path,
+    target: Path,
+    to: str,
+    dtype: str | None,
+    tensor: int,
+    pipeline: int,
+    tokenizer_files: tuple[Path, ...],
+    settings: tuple[str, ...],
+    force: bool,
+) -> None:
+    """Write the weights of the checkpoint SOURCE, of any format, into the new folder TARGET in another one.
+
+    Weights are written as they are read, so a model needs not fit into memory. Interrupted, the same command goes on;
+    until it is complete the target is called TARGET.unfinished. Optimizer and generators are not converted.
+    """
+    from pretrain.checkpoint.conversion.planned_files import TargetLayout  # noqa: PLC0415
+    from pretrain.checkpoint.exchange.convert import Wish, convert  # noqa: PLC0415  it imports torch
+
+    wish = Wish(
+        format=to,
+        dtype=dtype,
+        layout=TargetLayout(tensor=tensor, pipeline=pipeline),
+        tokenizer=_tokenizer(tokenizer_files),
+        given=parsed(settings),
+    )
+    with shown_bytes() as begin:
+        weights = convert(source, target, wish, force=force, begin=begin)
+    click.echo(f"{target}: the weights of {weights.path} ({weights.format}) for {to}")
+
+
+def _tokenizer(files: tuple[Path, ...]) -> Tokenizer | None:
+    if not files:
+        return None
+    from pretrain.checkpoint.exchange.convert import Tokenizer  # noqa: PLC0415
+    from pretrain.data.tokenizers.load import load_tokenizer  # noqa: PLC0415
+    from pretrain.recipe.sections.tokenizer import TokenizerSection  # noqa: PLC0415
+
+    if len(files) == 1:
+        section = TokenizerSection.model_validate({"type": "huggingface", "file": str(files[0])})
+    elif len(files) == 2:
+        vocabulary, merges = sorted(files, key=lambda file: file.suffix != ".json")
+        section = TokenizerSection.model_validate(
+            {"type": "gpt2", "vocab_file": str(vocabulary), "merge_file": str(merges)}
+        )
+    else:
+        msg = f"--tokenizer was given {len(files)} times. Name a tokenizer.json, or a vocab.json and a merges.txt."
+        raise click.UsageError(msg)
+    return Tokenizer(files=files, vocab_size=load_tokenizer(section).vocab_size)

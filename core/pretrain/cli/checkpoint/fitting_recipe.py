@@ -1,0 +1,24 @@
+"""`pretrain checkpoint recipe`: the model section that fits a checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from pretrain.cli.checkpoint.model_settings import model_settings, parsed
+
+
+@click.command("recipe")
+@click.argument("path", type=click.Path(path_type=Path))
+@model_settings
+def command(*, path: Path, settings: tuple[str, ...]) -> None:
+    """Print the section `model` of a recipe that continues from the checkpoint at PATH."""
+    import yaml  # noqa: PLC0415  kept out of --help
+
+    from pretrain.checkpoint.dialects.registry import read_weights  # noqa: PLC0415  it imports torch
+    from pretrain.checkpoint.exchange.recipe_section import recipe_section  # noqa: PLC0415
+
+    weights = read_weights(path, parsed(settings))
+    click.echo(f"# {weights.path} ({weights.format}); {weights.rows:,} rows of vocabulary")
+    click.echo(yaml.safe_dump({"model": recipe_section(weights.model)}, sort_keys=False), nl=False)

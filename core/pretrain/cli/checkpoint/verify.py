@@ -1,0 +1,63 @@
+"""`pretrain checkpoint verify`: whether a checkpoint can be read, and equals another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from pretrain.cli.checkpoint.byte_progress import shown_bytes
+from pretrain.cli.checkpoint.model_settings import model_settings, parsed
+from pretrain.cli.checkpoint.sizes import size_text
+
+if TYPE_CHECKING:
+    from pretrain.checkpoint.exchange.verify import Difference
+    from pretrain.checkpoint.weights.model_weights import ModelWeights
+
+DIFFERENT = 1
+_PATH = click.Path(path_type=Path)
+_SHOWN = 20
+
+
+@click.command("verify")
+@click.argument("path", type=_PATH)
+@click.option("--against", type=_PATH, metavar="OTHER", help="Compare all weights with this checkpoint's.")
+@model_settings
+def command(*, path: Path, against: Path | None, settings: tuple[str, ...]) -> int:
+    """Read all weights of the checkpoint at PATH: complete, of the right shapes, finite.
+
+    With --against they are compared with those of another checkpoint, of any format; exit code 1 if one differs.
+    """
+    from pretrain.checkpoint.dialects.registry import read_weights  # noqa: PLC0415  it imports torch
+    from pretrain.checkpoint.exchange.verify import differences, not_finite  # noqa: PLC0415
+
+    given = parsed(settings)
+    weights = read_weights(path, given)
+    with shown_bytes() as begin:
+        broken = not_finite(weights, begin(_size(weights)))
+    if broken:
+        click.echo(f"{weights.path}: not finite: {', '.join(broken[:_SHOWN])}", err=True)
+        return DIFFERENT
+    what = f"{len(weights.tensors):,} weights, {size_text(_size(weights))}"
+    click.echo(f"{weights.path} ({weights.format}): {what}, complete and finite")
+    if against is None:
+        return 0
+    other = read_weights(against, given)
+    with shown_bytes() as begin:
+        found = differences(weights, other, begin(_size(weights)))
+    return _show([each for each in found if each.largest != 0.0], weights, other)
+
+
+def _size(weights: ModelWeights) -> int:
+    return sum(tensor.nbytes for tensor in weights.tensors.values())
+
+
+def _show(different: list[Difference], weights: ModelWeights, other: ModelWeights) -> int:
+    if not different:
+        click.echo(f"equal to {other.path} ({other.format}) in every number")
+        return 0
+    click.echo(f"different from {other.path} ({other.format}) in {len(different)} of {len(weights.tensors)} weights:")
+    for each in sorted(different, key=lambda each: -each.largest)[:_SHOWN]:
+        click.echo(f"  {each.name}: {each.shape or f'by at most {each.largest:.3g}'}")
+    return DIFFERENT

@@ -1,0 +1,107 @@
+"""`pretrain evaluate RECIPE`: loss and perplexity of a checkpoint, without training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from pretrain.cli.ranks import COUNTS, rank_options, start_ranks, world_of_other_launcher
+from pretrain.errors import CheckpointError, RecipeError
+from pretrain.launch.nodes.nodes import Nodes
+
+if TYPE_CHECKING:
+    from pretrain.recipe import Recipe
+
+_SPLITS = ("train", "valid", "test")
+
+
+@click.command(short_help="Loss and perplexity of a checkpoint.")
+@click.argument("recipe", type=click.Path(path_type=Path), metavar="RECIPE|RUN")
+@click.option(
+    "--load",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="A run directory, the folder of its checkpoints (the latest is taken), or one of them.  [default: the run's, "
+    "or the recipe's checkpoint.load]",
+)
+@click.option(
+    "--split", type=click.Choice(_SPLITS[1:]), help="Held-out text to evaluate.  [default: all that data.split has]"
+)
+@click.option(
+    "--iters", type=click.IntRange(min=1), metavar="N", help="Global batches.  [default: the recipe's evaluation.iters]"
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--backend", default="cpu", show_default=True, metavar="NAME", help="The device plugin.")
+@click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Change a key of the recipe.")
+@rank_options
+def command(
+    *,
+    recipe: Path,
+    load: Path | None,
+    split: str | None,
+    iters: int | None,
+    as_json: bool,
+    backend: str,
+    overrides: tuple[str, ...],
+    nproc: int | None,
+    nnodes: int | None,
+    rdzv: str | None,
+    node_rank: int | None,
+) -> int:
+    """Evaluate a checkpoint on the held-out text of RECIPE, a YAML file, or of RUN, a run directory.
+
+    The losses are those that the training prints, from the same samples, kernels and layout; without an optimizer in
+    memory, and without ZeRO. Only losses go to standard output, and only indices of the data are written.
+    """
+    from pretrain.launch.forward_job import EVALUATE, ForwardJob  # noqa: PLC0415  --help needs none of these
+    from pretrain.launch.plan import make_plan  # noqa: PLC0415
+    from pretrain.launch.run_directory.of_checkpoint import RECIPE, checkpoints_of, is_run  # noqa: PLC0415
+    from pretrain.recipe import load_recipe  # noqa: PLC0415
+
+    counted = any(option is not None for option in (nproc, nnodes, rdzv, node_rank))
+    world = world_of_other_launcher(options=COUNTS, given=counted)
+    file = recipe / RECIPE if is_run(recipe) else recipe
+    loaded = load_recipe(file, overrides)
+    source = load or (recipe if is_run(recipe) else _named(loaded))
+    splits = _splits(loaded, split)
+    nodes = Nodes(count=nnodes or 1, rendezvous=rdzv, rank=node_rank)
+    plan = make_plan(file, overrides, backend, nodes=nodes, nproc=nproc, world=world)
+    if plan.notice:
+        click.echo(plan.notice, err=True)
+    job = ForwardJob(
+        recipe=str(file),
+        overrides=overrides,
+        backend=backend,
+        function=EVALUATE,
+        options={"checkpoint": str(checkpoints_of(source)), "splits": splits, "iters": iters, "as_json": as_json},
+        reads_data=True,
+    )
+    return start_ranks(plan, job, world)
+
+
+def _named(recipe: Recipe) -> Path:
+    """Return the checkpoint that the recipe names."""
+    if recipe.checkpoint.load is None:
+        msg = (
+            f"{recipe.source} names no checkpoint to evaluate (checkpoint.load).\n"
+            "Pass --load with a run directory, its checkpoints or one of them; or give a run instead of the recipe."
+        )
+        raise CheckpointError(msg)
+    return Path(recipe.checkpoint.load)
+
+
+def _splits(recipe: Recipe, wanted: str | None) -> list[str]:
+    """Return the splits to evaluate; each must have documents."""
+    shares = dict(zip(_SPLITS, recipe.data.shares, strict=True))
+    splits = [name for name in _SPLITS[1:] if (shares[name] > 0 if wanted is None else name == wanted)]
+    empty = [name for name in splits if not shares[name]]
+    if empty or not splits:
+        what = {None: "validation and test", "valid": "validation", "test": "the test"}[wanted]
+        msg = (
+            f"{recipe.source}: data.split {recipe.data.split} leaves no document for {what}.\n"
+            "Choose another --split; or --set data.split, if the training has not read all documents."
+        )
+        raise RecipeError(msg)
+    return splits

@@ -1,0 +1,156 @@
+"""`pretrain generate RUN --prompt TEXT`: text of a trained model, to look at."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from pretrain.cli.ranks import start_ranks, world_of_other_launcher
+from pretrain.errors import CheckpointError
+from pretrain.launch.nodes.nodes import Nodes
+
+if TYPE_CHECKING:
+    from pretrain.recipe import Recipe
+
+NOTE = (
+    "This is no inference server: each token takes a whole forward pass. "
+    "`pretrain checkpoint convert --to huggingface` makes a model for one."
+)
+
+
+def _prompt(_: click.Context, __: click.Parameter, value: str) -> str:
+    if not value:
+        msg = "the prompt is empty. Give at least one character."
+        raise click.BadParameter(msg)
+    return value
+
+
+def _temperature(_: click.Context, __: click.Parameter, value: float) -> float:
+    if not 0 <= value < math.inf:
+        msg = f"{value:g} is not 0 (the most probable token) or more."
+        raise click.BadParameter(msg)
+    return value
+
+
+def _top_p(_: click.Context, __: click.Parameter, value: float) -> float:
+    if not 0 < value <= 1:
+        msg = f"{value:g} is not over 0 and at most 1 (all tokens)."
+        raise click.BadParameter(msg)
+    return value
+
+
+@click.command(short_help="Continue a prompt, to look at what was trained.", epilog=NOTE)
+@click.argument("source", type=click.Path(path_type=Path), metavar="RUN|CHECKPOINT")
+@click.option("--prompt", required=True, callback=_prompt, metavar="TEXT", help="Text that the model continues.")
+@click.option(
+    "--max-new-tokens",
+    type=click.IntRange(min=1),
+    default=100,
+    show_default=True,
+    metavar="N",
+    help="Tokens after the prompt; fewer if the document ends.",
+)
+@click.option(
+    "--temperature",
+    type=float,
+    default=1.0,
+    show_default=True,
+    callback=_temperature,
+    metavar="T",
+    help="Divisor of the logits; 0 takes the most probable token.",
+)
+@click.option(
+    "--top-p",
+    type=float,
+    default=1.0,
+    show_default=True,
+    callback=_top_p,
+    metavar="P",
+    help="Draw from the fewest tokens that together have this probability.",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(0, 2**63 - 1),
+    default=1234,
+    show_default=True,
+    metavar="S",
+    help="The same seed gives the same text.",
+)
+@click.option("--backend", default="cpu", show_default=True, metavar="NAME", help="The device plugin.")
+@click.option(
+    "--recipe", type=click.Path(path_type=Path), metavar="FILE", help="For checkpoints outside of a run directory."
+)
+@click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Change a key of the recipe.")
+def command(
+    *,
+    source: Path,
+    prompt: str,
+    max_new_tokens: int,
+    temperature: float,
+    top_p: float,
+    seed: int,
+    backend: str,
+    recipe: Path | None,
+    overrides: tuple[str, ...],
+) -> int:
+    """Continue a prompt with the model of RUN, a run directory, or of CHECKPOINT, a folder of checkpoints or one.
+
+    It runs in the layout of the recipe, on tensor x pipeline ranks, with the training's kernels. The text goes to
+    standard output as it comes, everything else to standard error. The model sees the last model.seq_length tokens.
+    """
+    from pretrain.launch.forward_job import GENERATE, ForwardJob  # noqa: PLC0415  --help needs none of these
+    from pretrain.launch.plan import make_plan  # noqa: PLC0415
+    from pretrain.launch.run_directory.of_checkpoint import checkpoints_of  # noqa: PLC0415
+    from pretrain.recipe import load_recipe  # noqa: PLC0415
+
+    world = world_of_other_launcher(options="", given=False)
+    file = recipe or _recipe_of(source)
+    loaded = load_recipe(file, overrides)
+    remark = _checked(loaded, prompt)
+    plan = make_plan(file, overrides, backend, nodes=Nodes(), nproc=loaded.model_parallel_size, world=world)
+    if world is None or world.rank == 0:
+        click.echo("\n".join(filter(None, (NOTE, remark))), err=True)
+    job = ForwardJob(
+        recipe=str(file),
+        overrides=overrides,
+        backend=backend,
+        function=GENERATE,
+        options={
+            "checkpoint": str(checkpoints_of(source)),
+            "prompt": prompt,
+            "max_new_tokens": max_new_tokens,
+            "temperature": temperature,
+            "top_p": top_p,
+            "seed": seed,
+        },
+        reads_data=False,
+    )
+    return start_ranks(plan, job, world)
+
+
+def _recipe_of(source: Path) -> Path:
+    from pretrain.launch.run_directory.of_checkpoint import recipe_of  # noqa: PLC0415  as above
+
+    found = recipe_of(source) if source.is_dir() else None
+    if found is None:
+        what = "there is no recipe.yml beside it" if source.is_dir() else "there is no such folder"
+        msg = (
+            f"{source}: {what}.\nName a run directory, its checkpoints or one of them; a checkpoint outside of a run "
+            "needs --recipe FILE."
+        )
+        raise CheckpointError(msg)
+    return found
+
+
+def _checked(recipe: Recipe, prompt: str) -> str:
+    """Check the length of the prompt; return a remark if the model does not see all of it."""
+    from pretrain.data.tokenizers import load_tokenizer  # noqa: PLC0415  as above
+
+    tokens, model = len(load_tokenizer(recipe.tokenizer).encode(prompt)), recipe.model
+    if not tokens or tokens > model.max_position_embeddings:
+        msg = f"{tokens:,} tokens; give 1 to {model.max_position_embeddings:,} (model.max_position_embeddings)."
+        raise click.BadParameter(msg, param_hint="'--prompt'")
+    return f"The model sees the last {model.seq_length:,} tokens of {tokens:,}." if tokens > model.seq_length else ""

@@ -1,0 +1,97 @@
+"""Options that say where ranks run, and their start; for commands that need ranks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from pretrain.errors import LaunchError, PretrainError
+from pretrain.launch.schedulers.detection import current_world
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pretrain.launch.jobs import AnyJob
+    from pretrain.launch.plan import Plan
+    from pretrain.launch.processes.failure import Failure
+    from pretrain.launch.world import World
+
+F = TypeVar("F", bound="Callable[..., Any]")
+
+
+def _count(_: click.Context, __: click.Parameter, value: str | None) -> int | None:
+    """Read a positive number; "auto" is None."""
+    if value is None or value == "auto":
+        return None
+    if not value.isdecimal() or int(value) < 1:
+        msg = f"'{value}' is neither a positive number nor 'auto'."
+        raise click.BadParameter(msg)
+    return int(value)
+
+
+_OPTIONS = (
+    click.option(
+        "--nproc",
+        callback=_count,
+        metavar="N|auto",
+        help="Ranks to start on this node. auto (the default): one for each device, as far as the batch can be divided;"
+        " on the cpu tensor x pipeline size.",
+    ),
+    click.option("--nnodes", type=click.IntRange(min=1), metavar="N", help="Nodes; the same command is given on each."),
+    click.option("--rdzv", metavar="HOST:PORT", help="Address of the rendezvous; HOST is one of the nodes."),
+    click.option(
+        "--node-rank",
+        type=click.IntRange(min=0),
+        metavar="K",
+        help="This node's rank, if it must be fixed; HOST has 0.",
+    ),
+)
+COUNTS = "--nproc, --nnodes, --rdzv and --node-rank"
+
+
+def rank_options(command: F) -> F:
+    """Give a command the options `COUNTS`."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def world_of_other_launcher(*, options: str, given: bool) -> World | None:
+    """Return this rank's place if another program started the ranks, else None.
+
+    Args:
+        options: in words, those that have no effect then.
+        given: whether any of them is.
+
+    Raises:
+        LaunchError: ranks were started, and one of the options is given.
+    """
+    world = current_world()
+    if world is not None and given:
+        msg = (
+            f"this is rank {world.rank} of {world.world_size}, started by torchrun, srun or mpirun: {options} have no "
+            "effect.\nLeave them out, or start pretrain by itself."
+        )
+        raise LaunchError(msg)
+    return world
+
+
+def start_ranks(plan: Plan, job: AnyJob, world: World | None) -> int:
+    """Run the job as the rank that this process is, or on ranks that are started; return the exit code."""
+    if world is not None:
+        job.run(world)
+        return 0
+    from pretrain.launch.start import start  # noqa: PLC0415  --help needs none of it
+
+    return show_failure(start(plan, job))
+
+
+def show_failure(failure: Failure | None) -> int:
+    """Show why ranks failed; return the exit code."""
+    if failure is None:
+        return 0
+    if failure.expected:
+        raise PretrainError(str(failure))
+    click.echo(str(failure), err=True)
+    return 1

@@ -1,0 +1,120 @@
+"""The model chunks of a rank and their forward pass in megatron-core's schedules."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+from megatron.core.pipeline_parallel import get_forward_backward_func
+
+from pretrain.engine import token_loss
+from pretrain.engine.forward import forward_logits, forward_loss, prompt_batch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from contextlib import AbstractContextManager
+
+    from torch import Tensor
+
+    from pretrain.engine.parts import Parts
+    from pretrain.engine.protocol import Batch
+    from pretrain.recipe import Recipe
+
+
+class ForwardPass:
+    """What `pretrain.engine.protocol.ForwardEngine` does with a model, without its state in a checkpoint."""
+
+    def __init__(self, parts: Parts, chunks: list[Any]) -> None:
+        """Take the wrapped model chunks of this rank."""
+        self.recipe = parts.recipe
+        self.vocab_size = parts.vocab_size
+        self.chunks = chunks
+        self._device = parts.device
+        self._forward_backward = get_forward_backward_func()
+        self._reads = [_chunk_reads(parts.recipe, chunk) for chunk in chunks]
+
+    @property
+    def reads_data(self) -> bool:
+        """True if this rank's pipeline stages need micro-batches."""
+        return any(self._reads)
+
+    @torch.no_grad()
+    def evaluate(self, batches: Iterator[Batch] | None, num_microbatches: int, iters: int = 1) -> Tensor:
+        """Return the mean loss over all ranks' tokens."""
+        with self._gathered():
+            for chunk in self.chunks:
+                chunk.eval()
+            reports = [
+                report
+                for _ in range(iters)
+                for report in self._run(forward_loss, batches, num_microbatches, forward_only=True)
+            ]
+        return token_loss.mean_over_ranks(reports, self._device)
+
+    @torch.no_grad()
+    def next_token_logits(self, tokens: Sequence[int]) -> Tensor:
+        """Return the logits of the token after `tokens`."""
+        batch, position = prompt_batch(self.recipe, tokens)
+        # The interleaved schedule takes micro-batches by the number of stages.
+        repeats = self.recipe.parallel.pipeline_model_parallel_size if len(self.chunks) > 1 else 1
+        with self._gathered():
+            for chunk in self.chunks:
+                chunk.eval()
+            outputs = self._run(
+                partial(forward_logits, position),
+                iter([batch] * repeats),
+                repeats,
+                forward_only=True,
+                collect_non_loss_data=True,
+                samples=1,
+            )
+        logits = torch.zeros(self.recipe.padded_vocab_size(self.vocab_size), device=self._device)
+        if outputs:
+            logits.copy_(outputs[0])
+        dist.all_reduce(logits, group=parallel_state.get_pipeline_model_parallel_group())
+        return logits[: self.vocab_size]
+
+    def close(self) -> None:
+        """Release nothing: the garbage collector finds all of it."""
+
+    def _run(
+        self,
+        forward: Any,
+        batches: Iterator[Batch] | None,
+        num_microbatches: int,
+        *,
+        samples: int | None = None,
+        **options: bool,
+    ) -> list[Tensor]:
+        """Run megatron-core's schedule; return the reports of the last stage, an empty list elsewhere."""
+        outputs = self._forward_backward(
+            forward_step_func=partial(forward, device=self._device),
+            data_iterator=self._iterators(batches, num_microbatches),
+            model=self.chunks,
+            num_microbatches=num_microbatches,
+            seq_length=self.recipe.model.seq_length,
+            micro_batch_size=samples or self.recipe.train.micro_batch_size,
+            **options,
+        )
+        return list(outputs)
+
+    def _iterators(self, batches: Iterator[Batch] | None, num_microbatches: int) -> Any:
+        """Give every chunk that reads data the same micro-batches."""
+        if len(self.chunks) == 1:
+            return batches
+        shared = [] if batches is None else [next(batches) for _ in range(num_microbatches)]
+        return [iter(shared) if reads else None for reads in self._reads]
+
+    def _gathered(self) -> AbstractContextManager[None]:
+        """Return a block in which this rank has its weights as the last step left them."""
+        return nullcontext()
+
+
+def _chunk_reads(recipe: Recipe, chunk: Any) -> bool:
+    while hasattr(chunk, "module"):  # data parallelism, Float16Module
+        chunk = chunk.module
+    return bool(chunk.pre_process or chunk.post_process or recipe.data.reset_attention_mask)

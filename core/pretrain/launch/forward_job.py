@@ -1,0 +1,72 @@
+"""The job of every rank that evaluates a model or generates text: plain values, sent to other processes as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pretrain.launch.inputs import require_inputs
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from contextlib import ExitStack
+
+    from pretrain.launch.world import World
+    from pretrain.recipe import Recipe
+
+EVALUATE = "pretrain.training.run:evaluate"
+GENERATE = "pretrain.training.run:generate"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ForwardJob:
+    """Evaluation or generation as its ranks receive it; it has no run directory.
+
+    Attributes:
+        recipe: the recipe's file.
+        overrides: "section.key=value".
+        backend: value of `--backend`.
+        function: "module:function", called with recipe, backend_name, world and the options.
+        options: values that JSON knows.
+        reads_data: whether the recipe's token files must be there.
+    """
+
+    recipe: str
+    overrides: tuple[str, ...] = ()
+    backend: str
+    function: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    reads_data: bool
+
+    def to_json(self) -> str:
+        """Return the job as one line."""
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> ForwardJob:
+        """Return the job of a line that `to_json` made."""
+        values = json.loads(text)
+        return cls(**{**values, "overrides": tuple(values["overrides"])})
+
+    def prepared_by_launcher(self, recipe: Recipe, lock: ExitStack) -> ForwardJob:  # noqa: ARG002  nothing is written
+        """Check the input files before ranks start; return the job itself.
+
+        Raises:
+            PretrainError: one is missing or damaged.
+        """
+        if self.reads_data:
+            require_inputs(recipe, checkpoint=False)
+        return self
+
+    def run(self, world: World) -> None:
+        """Call the function in this process as one rank of `world`."""
+        from pretrain.recipe import load_recipe  # noqa: PLC0415  not needed to describe a job
+
+        os.environ.update(world.environment())
+        module, _, name = self.function.partition(":")
+        call = getattr(importlib.import_module(module), name)
+        call(load_recipe(self.recipe, self.overrides), backend_name=self.backend, world=world, **self.options)

@@ -1,0 +1,126 @@
+"""A target is complete or not there; what was interrupted goes on."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+import signal
+
+import pytest
+
+from pretrain.checkpoint.conversion.planned_files import Target
+from pretrain.checkpoint.conversion.target_folder import write_target
+from pretrain.errors import CheckpointError
+
+
+class File:
+    """A file of one byte, whose writing may fail."""
+
+    nbytes = 1
+
+    def __init__(self, name, fail=lambda: None):
+        self.name, self._fail = name, fail
+        self.times = 0
+
+    def write(self, path, written):
+        self.times += 1
+        path.write_bytes(b"x")
+        self._fail()
+        written(1)
+        return {"of": self.name}
+
+
+def content(folder):
+    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_target_has_all_its_files_and_no_others(tmp_path):
+    results = {}
+    target = Target(
+        files=[File("a"), File("in/b")],
+        small={"in/config.json": b"{}"},
+        finish=lambda folder, written: results.update(written) or (folder / "index").write_text("i"),
+    )
+    counts = []
+    write_target(target, tmp_path / "new" / "target", "identity", written=counts.append)
+    assert content(tmp_path / "new" / "target") == {"a": "x", "in/b": "x", "in/config.json": "{}", "index": "i"}
+    assert results == {"a": {"of": "a"}, "in/b": {"of": "in/b"}}
+    assert sum(counts) == 2
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["target"]
+
+
+def failing():
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_full_disk_is_told_and_the_same_call_goes_on(tmp_path):
+    first = File("a")
+    with pytest.raises(CheckpointError, match=r"no room on the disk .*\nThe same command goes on from .*unfinished"):
+        write_target(Target(files=[first, File("b", failing)]), tmp_path / "target", "identity")
+    assert not (tmp_path / "target").exists()
+    again, counts = File("a"), []
+    write_target(Target(files=[again, File("b")]), tmp_path / "target", "identity", written=counts.append)
+    assert (first.times, again.times, sum(counts)) == (1, 0, 2)
+    assert content(tmp_path / "target") == {"a": "x", "b": "x"}
+
+
+def test_another_conversion_starts_anew(tmp_path):
+    with pytest.raises(CheckpointError):
+        write_target(Target(files=[File("a"), File("b", failing)]), tmp_path / "target", "one")
+    other = File("a")
+    write_target(Target(files=[other]), tmp_path / "target", "another")
+    assert other.times == 1
+    assert content(tmp_path / "target") == {"a": "x"}
+
+
+def test_a_killed_process_leaves_no_target_and_what_it_wrote(tmp_path):
+    child = os.fork()
+    if child == 0:
+        kill = File(
+            "b", lambda: (tmp_path / "target.unfinished" / "a").exists() and os.kill(os.getpid(), signal.SIGKILL)
+        )
+        write_target(Target(files=[File("a"), *[kill] * 100]), tmp_path / "target", "identity")
+        os._exit(1)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    assert not (tmp_path / "target").exists()
+    write_target(Target(files=[File("a"), File("b")]), tmp_path / "target", "identity")
+    assert content(tmp_path / "target") == {"a": "x", "b": "x"}
+
+
+def test_a_target_that_exists_is_replaced_only_by_force(tmp_path):
+    (tmp_path / "target").mkdir()
+    (tmp_path / "target" / "old").touch()
+    with pytest.raises(CheckpointError, match=r"exists already.\nPass --force to replace it"):
+        write_target(Target(files=[File("a")]), tmp_path / "target", "identity")
+    write_target(Target(files=[File("a")]), tmp_path / "target", "identity", force=True)
+    assert content(tmp_path / "target") == {"a": "x"}
+    assert [path.name for path in tmp_path.iterdir()] == ["target"]
+
+
+def test_a_target_that_another_process_writes_is_left_alone(tmp_path):
+    (tmp_path / "target.unfinished").mkdir()
+    descriptor = os.open(tmp_path / "target.unfinished", os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    with pytest.raises(CheckpointError, match="is being written by another process"):
+        write_target(Target(files=[File("a")]), tmp_path / "target", "identity")
+    os.close(descriptor)
+
+
+def test_too_little_room_is_told_before_anything_is_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: shutil._ntuple_diskusage(10, 10, 0))
+    file = File("a")
+    with pytest.raises(CheckpointError, match=r"no room on the disk \(0.00 GB are needed and 0.00 GB free\)"):
+        write_target(Target(files=[file]), tmp_path / "target", "identity")
+    assert file.times == 0
+
+
+def test_the_error_of_one_file_ends_the_others(tmp_path):
+    def damaged():
+        raise CheckpointError("the source is damaged")
+
+    files = [File(str(number), damaged) for number in range(50)]
+    with pytest.raises(CheckpointError, match="the source is damaged"):
+        write_target(Target(files=files), tmp_path / "target", "identity")
+    assert sum(file.times for file in files) < 50

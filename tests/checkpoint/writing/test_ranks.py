@@ -1,0 +1,36 @@
+"""Ranks that save beside their steps agree on the checkpoint, on its errors, and on when they learn of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from checkpoint.writing import full_disk, saving_ranks
+
+pytestmark = [pytest.mark.ranks, pytest.mark.usefixtures("forked_python")]
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory):
+    """What each of two ranks saw."""
+    return saving_ranks.run(tmp_path_factory.mktemp("saving"))
+
+
+@pytest.mark.parametrize("layout", saving_ranks.LAYOUTS)
+def test_it_equals_bit_for_bit_what_is_written_at_once_and_the_run_resumes_from_it(seen, layout):
+    for rank in seen:
+        assert rank[layout]["differing"] == []
+        assert rank[layout]["resumed"] == rank[layout]["beside"]
+        assert rank[layout]["told"] == 1
+
+
+def test_a_full_disk_of_one_rank_ends_all_at_the_same_step(seen):
+    first, other = (rank["full disk"] for rank in seen)
+    assert first == other
+    assert full_disk.MESSAGE in first["problem"]
+    assert first["problem"].endswith("\nMake room, or let checkpoint.save name another folder.")
+    assert first["left"] == [1, [1], True]
+
+
+def test_an_error_of_one_rank_waits_for_the_checkpoint_though_the_others_are_in_a_step(seen):
+    assert [rank["error"]["latest"] for rank in seen] == [None, 1]
+    assert [rank["error"]["told"] for rank in seen] == [1, 1]
