@@ -50,7 +50,7 @@ def main(source: Path, target: Path) -> None:
     model.gpt_neox.final_layer_norm.load_state_dict(
         {kind: sum(part[f"norm.{kind}"] for part in norm) / ranks for kind in ("weight", "bias")}
     )
-    model.embed_out.load_state_dict({"weight": joined(parts(layers + 4), "final_linear.weight", 0)})
+    model.get_output_embeddings().load_state_dict({"weight": joined(parts(layers + 4), "final_linear.weight", 0)})
     model.save_pretrained(target)
 
 

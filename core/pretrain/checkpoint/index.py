@@ -8,10 +8,11 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.distributed.checkpoint.metadata import Metadata
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from torch.distributed.checkpoint.metadata import Metadata
 
 INDEX = ".metadata"
 _DATA_MODULES = tuple(f"torch.distributed.checkpoint.{name}" for name in ("filesystem", "metadata", "planner"))
@@ -25,6 +26,8 @@ def read_index(directory: Path) -> Metadata:
         pickle.UnpicklingError: it is damaged, or holds something else.
         OSError: it cannot be read.
     """
+    from torch.distributed.checkpoint.metadata import Metadata  # noqa: PLC0415  half a second that other formats are spared
+
     with (directory / INDEX).open("rb") as file:
         found = _Unpickler(file).load()
     if not isinstance(found, Metadata):

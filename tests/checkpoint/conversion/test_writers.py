@@ -11,6 +11,7 @@ import safetensors.torch
 import torch
 from torch.distributed import checkpoint as dcp
 
+from pretrain.checkpoint.conversion import sharded_writer
 from pretrain.checkpoint.conversion.safetensors_writer import SafetensorsFile
 from pretrain.checkpoint.conversion.sharded_writer import Entry, ShardedFile, write_index
 from pretrain.checkpoint.conversion.torch_writer import TorchFile
@@ -26,6 +27,7 @@ DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 def small_blocks(monkeypatch):
     """Write blocks of 64 bytes, so that small tensors have several."""
     monkeypatch.setattr(LazyTensor.blocks, "__defaults__", (64,))
+    monkeypatch.setattr(sharded_writer, "_PIECE", 64)
 
 
 def written(file, path):

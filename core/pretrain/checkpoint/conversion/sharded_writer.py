@@ -9,15 +9,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.distributed.checkpoint.filesystem import _StorageInfo
-from torch.distributed.checkpoint.metadata import (
-    BytesStorageMetadata,
-    ChunkStorageMetadata,
-    Metadata,
-    MetadataIndex,
-    TensorProperties,
-    TensorStorageMetadata,
-)
 
 from pretrain.checkpoint.digest import Recorder
 from pretrain.checkpoint.index import INDEX
@@ -26,7 +17,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
+    from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex
+
     from pretrain.checkpoint.weights.lazy_tensor import LazyTensor
+
+_PIECE = 16 << 20
+"""Bytes of a tensor that are written as one piece, of which the index has an entry."""
 
 BACKEND = {
     "sharded_backend": "torch_dist",
@@ -90,7 +86,7 @@ class ShardedFile:
                 places.append([key, None, None, begin, file.tell() - begin])
             for entry in self.entries:
                 first = 0
-                for block in entry.tensor.blocks():
+                for block in entry.tensor.blocks(_PIECE):
                     begin = file.tell()
                     stacked = block if entry.place is None else block.unsqueeze(0)
                     torch.save(stacked.clone() if stacked.untyped_storage().nbytes() > block.nbytes else stacked, file)
@@ -113,6 +109,16 @@ def write_index(folder: Path, entries: Iterable[Entry], written: Mapping[str, An
         entries: of all files.
         written: by name, what writing each file returned.
     """
+    from torch.distributed.checkpoint.filesystem import _StorageInfo  # noqa: PLC0415  half a second that others are spared
+    from torch.distributed.checkpoint.metadata import (  # noqa: PLC0415
+        BytesStorageMetadata,
+        ChunkStorageMetadata,
+        Metadata,
+        MetadataIndex,
+        TensorProperties,
+        TensorStorageMetadata,
+    )
+
     chunks: dict[str, list[ChunkStorageMetadata]] = {}
     storage: dict[MetadataIndex, Any] = {}
     described: dict[str, Any] = {}

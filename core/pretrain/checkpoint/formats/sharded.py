@@ -10,8 +10,6 @@ import pickle
 import re
 from typing import TYPE_CHECKING, Any
 
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
-
 from pretrain.checkpoint.formats import torch_file
 from pretrain.checkpoint.formats.dtypes import dtype_names
 from pretrain.checkpoint.formats.location import extent
@@ -48,6 +46,8 @@ def describe(folder: Path) -> Summary | None:
     """
     if not (folder / BACKEND).is_file() or not (folder / COMMON).is_file():
         return None
+    from torch.distributed.checkpoint.metadata import TensorStorageMetadata  # noqa: PLC0415  half a second that other formats are spared
+
     backend = _backend(folder)
     common = torch_file.read(folder / COMMON)
     if not isinstance(common, dict):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-BLOCK = 4 << 20
+BLOCK = 1 << 20
 """Bytes of a tensor that are in memory at a time where it can be read by rows."""
 
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from pretrain.checkpoint.weights.lazy_tensor import LazyTensor
 from pretrain.checkpoint.weights.stored import embedded_tensor
@@ -81,6 +80,8 @@ def sharded_tensors(folder: Path, index: Metadata) -> dict[str, ShardedTensor]:
     Raises:
         DamageError: the index names a file outside of the folder, or that is not there, or no place of a piece.
     """
+    from torch.distributed.checkpoint.metadata import TensorStorageMetadata  # noqa: PLC0415  half a second that other formats are spared
+
     places: dict[tuple[str, tuple[int, ...]], Any] = {
         (entry.fqn, tuple(entry.offset or ())): info for entry, info in index.storage_data.items()
     }
