@@ -12,6 +12,7 @@ from pretrain.checkpoint.conversion.planned_files import Target
 from pretrain.checkpoint.conversion.sharded_writer import Entry, ShardedFile, backend_json, write_index
 from pretrain.checkpoint.dialects.megatron.settings import schedule_of, settings_of, whole_number
 from pretrain.checkpoint.dialects.megatron.writing import args_for, require_possible
+from pretrain.checkpoint.dialects.sharded_optimizer import optimizer_of
 from pretrain.checkpoint.digest import FileDigest
 from pretrain.checkpoint.folder import LATEST, tracked
 from pretrain.checkpoint.formats import sharded as format_
@@ -47,7 +48,8 @@ def read(folder: Path, given: Mapping[str, Any]) -> ModelWeights | None:
     if summary is None:
         return None
     common = torch_file.read(folder / format_.COMMON)
-    tensors = _weights(sharded_tensors(folder, format_.index_of(folder)))
+    stored = sharded_tensors(folder, format_.index_of(folder))
+    tensors = _weights(stored)
     is_ours = summary.format == "pretrain"
     args = args_of(common)
     progress = common["progress"] if is_ours else {"consumed_samples": whole_number(args, "consumed_train_samples")}
@@ -63,6 +65,7 @@ def read(folder: Path, given: Mapping[str, Any]) -> ModelWeights | None:
             iteration=summary.iteration,
             consumed_samples=progress["consumed_samples"],
             schedule=common.get("schedule", {}) if is_ours else schedule_of(common),
+            optimizer=None if is_ours else optimizer_of(common, stored, tensors),
         )
     )
 

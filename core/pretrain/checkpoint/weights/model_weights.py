@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pretrain.checkpoint.weights.lazy_tensor import LazyTensor
+    from pretrain.checkpoint.weights.optimizer_state import OptimizerState
 
 EMBEDDING, OUTPUT = "embedding.word_embeddings.weight", "output_layer.weight"
 _SHOWN = 3
@@ -37,6 +38,7 @@ class ModelWeights:
         schedule: learning-rate schedule by megatron-core's names (max_lr, min_lr, lr_warmup_steps, lr_decay_steps in
             samples, lr_decay_style, num_steps, ...), as far as the files tell it.
         tokenizer: files of its tokenizer.
+        optimizer: its state, where the files have it whole.
     """
 
     path: Path
@@ -48,6 +50,7 @@ class ModelWeights:
     consumed_samples: int | None = None
     schedule: Mapping[str, Any] = field(default_factory=dict)
     tokenizer: tuple[Path, ...] = ()
+    optimizer: OptimizerState | None = None
 
     @property
     def rows(self) -> int:
