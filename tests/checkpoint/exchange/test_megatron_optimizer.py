@@ -11,6 +11,7 @@ from engine import tiny
 from engine.layouts import BF16, FP16, STAGE, ZERO1
 from pretrain.checkpoint.dialects.registry import read_weights
 from pretrain.checkpoint.exchange.loading import load
+from pretrain.errors import CheckpointError
 
 SMALL = ("model.num_layers=2",)
 CASES = {
@@ -81,3 +82,19 @@ def test_an_optimizer_of_another_precision_is_left_out(tmp_path):
         save_as_megatron(engine, tmp_path)
     with tiny.engine_of(tiny.tiny(*SMALL, *BF16)) as engine:
         assert "weights alone" in load(engine, tmp_path, finetune=False).notices[0]
+
+
+def test_another_schedule_is_an_error_that_shows_both_and_names_the_keys_that_choose(tmp_path):
+    with tiny.engine_of(tiny.tiny(*SMALL)) as engine:
+        tiny.train(engine, 0, 3)
+        save_as_megatron(engine, tmp_path)
+    with tiny.engine_of(tiny.tiny(*SMALL, "optimizer.lr=2e-3")) as engine:
+        with pytest.raises(CheckpointError, match=r"optimizer\.lr 0\.002 \(checkpoint: 0\.001\)") as error:
+            load(engine, tmp_path, finetune=False)
+        assert "schedule.override_opt_param_scheduler: true" in str(error.value)
+        assert "schedule.use_checkpoint_opt_param_scheduler: true" in str(error.value)
+        assert load(engine, tmp_path, finetune=True).progress["iteration"] == 0
+    chosen = tiny.tiny(*SMALL, "optimizer.lr=2e-3", "schedule.use_checkpoint_opt_param_scheduler=true")
+    with tiny.engine_of(chosen) as engine:
+        notices = load(engine, tmp_path, finetune=False).notices
+        assert "optimizer.lr: using the checkpoint's 0.001, not the recipe's 0.002" in notices

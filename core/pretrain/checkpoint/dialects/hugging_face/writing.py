@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from pretrain.checkpoint.weights.model_weights import ModelWeights
 
 _WHOLE = "model.safetensors"
-LARGEST_SHARD = 5_000_000_000
-"""Bytes; max_shard_size of transformers 4, 5GB."""
+LARGEST_SHARD = 2_000_000_000
+"""Bytes: as much of each file that is being written is lost by an interruption. transformers 4 takes 5 GB."""
 
 LEAST_SHARD = 256_000_000
 """Bytes up to which a model is not divided only to write its parts at once."""
