@@ -31,16 +31,21 @@ def of_first_rank(ask: Callable[[], T]) -> T:
 
     Raises:
         PretrainError: raised by `ask` on rank 0, then on every rank.
+        Exception: any other one of `ask` on rank 0; on the others it is a RuntimeError with its type and text.
     """
     outcome: list[Any] = [None, None]
+    own: Exception | None = None
     if dist.get_rank() == 0:
         try:
             outcome[0] = ask()
         except PretrainError as error:
-            outcome[1] = error
+            outcome[1] = own = error
+        except Exception as error:  # noqa: BLE001  whatever it is, the other ranks wait for this one's answer
+            own = error
+            outcome[1] = RuntimeError(f"rank 0 has failed with {type(error).__name__}: {error}")
     dist.broadcast_object_list(outcome)
     answer, problem = outcome
     if problem is not None:
-        raise problem
+        raise problem if own is None else own
     found: T = answer
     return found

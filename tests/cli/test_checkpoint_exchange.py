@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+import tokenizers
 import torch
 import transformers
 import yaml
@@ -69,6 +70,21 @@ def test_verify_names_the_weights_that_differ(hugging_face, tmp_path):
     assert code == 1
     assert "different from" in output
     assert "decoder.layers.0.mlp.linear_fc1.weight: by at most" in output
+
+
+def test_verify_names_the_settings_that_differ(hugging_face, tmp_path):
+    call("convert", hugging_face / "GPT-NeoX", tmp_path / "ours", "--to", "pretrain", "--set", "model.rotary_base=500")
+    code, output = call("verify", tmp_path / "ours", "--against", hugging_face / "GPT-NeoX")
+    assert code == 1
+    assert "different model: rotary_base 500.0, there 10000.0" in output
+
+
+def test_a_tokenizer_of_another_size_is_refused_instead_of_cutting_the_vocabulary(hugging_face, tmp_path):
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "<eos>": 1}, unk_token="a"))
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    options = ("--to", "pretrain", "--tokenizer", tmp_path / "tokenizer.json")
+    with pytest.raises(PretrainError, match=r"has 2 tokens, and .* has 256, which padding does not explain"):
+        call("convert", hugging_face / "GPT-2", tmp_path / "target", *options)
 
 
 def test_verify_finds_numbers_that_are_not_finite(hugging_face, tmp_path):

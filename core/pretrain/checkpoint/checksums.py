@@ -6,6 +6,7 @@ A line is a digest (pretrain.checkpoint.digest), a size in bytes and a name; the
 from __future__ import annotations
 
 import os
+import stat
 from typing import TYPE_CHECKING
 
 from pretrain.checkpoint.digest import FileDigest, digest_of, file_digest
@@ -33,7 +34,7 @@ def read(directory: Path) -> dict[str, FileDigest]:
     """Return the expected digest and size of every other file, by name.
 
     Raises:
-        DamageError: the file of checksums is damaged itself.
+        DamageError: the file of checksums is damaged itself, or names a file outside of the folder.
         OSError: it cannot be read.
     """
     *lines, last = (directory / FILE).read_bytes().splitlines(keepends=True) or [b""]
@@ -41,8 +42,16 @@ def read(directory: Path) -> dict[str, FileDigest]:
     if last != _line(FILE, FileDigest(digest_of(text), len(text))).encode():
         msg = f"{directory / FILE} is damaged: it does not match its own checksum."
         raise DamageError(msg)
-    entries = (line.split(" ", 2) for line in text.decode().splitlines())
-    return {name: FileDigest(digest, int(size)) for digest, size, name in entries}
+    try:
+        entries = (line.split(" ", 2) for line in text.decode().splitlines())
+        files = {name: FileDigest(digest, int(size)) for digest, size, name in entries}
+    except ValueError as error:
+        msg = f"{directory / FILE} is damaged: a line is not a digest, a size and a name."
+        raise DamageError(msg) from error
+    if outside := next((name for name in files if name in {"", ".", ".."} or "/" in name or "\0" in name), None):
+        msg = f"{directory / FILE} is damaged: it names {outside[:80]!r}, which is no file of its folder."
+        raise DamageError(msg)
+    return files
 
 
 def damage_in_share(directory: Path, rank: int, ranks: int) -> str | None:
@@ -78,7 +87,10 @@ def _share(files: Mapping[str, FileDigest], rank: int, ranks: int) -> list[str]:
 
 def _damage(path: Path, expected: FileDigest) -> str | None:
     try:
-        size = path.stat().st_size
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):  # a device or a pipe would have no end
+            return f"{path} is damaged: it is no file."
+        size = found.st_size
         if size != expected.size:
             return f"{path} is damaged: {size} bytes instead of {expected.size}."
         if file_digest(path) != expected:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pretrain.checkpoint.structure import structure
+from pretrain.checkpoint.weights.vocabulary import is_padded
 from pretrain.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -49,8 +50,9 @@ def require_same(engine: Saved, directory: Path, saved: Mapping[str, Any], *, we
     there = _BEFORE_THEY_EXISTED | {f"model.{name}": value for name, value in saved["model"].items()}
     if not weights_only:
         expected["precision.dtype"], there["precision.dtype"] = ours["dtype"], saved["dtype"]
-    if there.get("model.vocab_size") is None:  # converted weights, of which only the padded vocabulary is known
-        there["model.vocab_size"] = expected["model.vocab_size"]
+    rows = saved["model"].get("vocabulary_rows")
+    if there.get("model.vocab_size") is None and rows is not None and is_padded(engine.vocab_size, rows):
+        there["model.vocab_size"] = engine.vocab_size  # converted weights, of which only the padded vocabulary is known
     known = [name for name in expected if name in there or name not in _NOTED_LATER]
     differing = [name for name in known if expected[name] != there.get(name)]
     if differing:

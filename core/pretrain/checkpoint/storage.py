@@ -22,7 +22,8 @@ from pretrain.checkpoint.identity import differences, require_same
 from pretrain.checkpoint.index import read_index
 from pretrain.checkpoint.saved_schedule import continue_schedule, restore_schedule
 from pretrain.checkpoint.starting_checkpoint import require_complete
-from pretrain.checkpoint.writing.snapshot import FORMAT, Snapshot
+from pretrain.checkpoint.version import FORMAT
+from pretrain.checkpoint.writing.snapshot import Snapshot
 from pretrain.collective_errors import first_problem, of_first_rank
 from pretrain.errors import CheckpointError, DamageError
 

@@ -7,6 +7,7 @@ import fcntl
 import os
 import shutil
 import signal
+import time
 
 import pytest
 
@@ -51,14 +52,21 @@ def test_a_target_has_all_its_files_and_no_others(tmp_path):
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["target"]
 
 
-def failing():
-    raise OSError(errno.ENOSPC, "No space left on device")
+def full_after_a(tmp_path):
+    """Return what fails as soon as file `a` is noted as written."""
+
+    def fail():
+        while '"a"' not in (tmp_path / "target.unfinished" / ".written.json").read_text():
+            time.sleep(0.001)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    return fail
 
 
 def test_a_full_disk_is_told_and_the_same_call_goes_on(tmp_path):
     first = File("a")
     with pytest.raises(CheckpointError, match=r"no room on the disk .*\nThe same command goes on from .*unfinished"):
-        write_target(Target(files=[first, File("b", failing)]), tmp_path / "target", "identity")
+        write_target(Target(files=[first, File("b", full_after_a(tmp_path))]), tmp_path / "target", "identity")
     assert not (tmp_path / "target").exists()
     again, counts = File("a"), []
     write_target(Target(files=[again, File("b")]), tmp_path / "target", "identity", written=counts.append)
@@ -68,7 +76,7 @@ def test_a_full_disk_is_told_and_the_same_call_goes_on(tmp_path):
 
 def test_another_conversion_starts_anew(tmp_path):
     with pytest.raises(CheckpointError):
-        write_target(Target(files=[File("a"), File("b", failing)]), tmp_path / "target", "one")
+        write_target(Target(files=[File("a"), File("b", full_after_a(tmp_path))]), tmp_path / "target", "one")
     other = File("a")
     write_target(Target(files=[other]), tmp_path / "target", "another")
     assert other.times == 1
@@ -78,15 +86,15 @@ def test_another_conversion_starts_anew(tmp_path):
 def test_a_killed_process_leaves_no_target_and_what_it_wrote(tmp_path):
     child = os.fork()
     if child == 0:
-        kill = File(
-            "b", lambda: (tmp_path / "target.unfinished" / "a").exists() and os.kill(os.getpid(), signal.SIGKILL)
-        )
+        journal = tmp_path / "target.unfinished" / ".written.json"
+        kill = File("b", lambda: '"a"' in journal.read_text() and os.kill(os.getpid(), signal.SIGKILL))
         write_target(Target(files=[File("a"), *[kill] * 100]), tmp_path / "target", "identity")
         os._exit(1)
     assert os.waitpid(child, 0)[1] == signal.SIGKILL
     assert not (tmp_path / "target").exists()
-    write_target(Target(files=[File("a"), File("b")]), tmp_path / "target", "identity")
-    assert content(tmp_path / "target") == {"a": "x", "b": "x"}
+    again = File("a")
+    write_target(Target(files=[again, File("b")]), tmp_path / "target", "identity")
+    assert (again.times, content(tmp_path / "target")) == (0, {"a": "x", "b": "x"})
 
 
 def test_a_target_that_exists_is_replaced_only_by_force(tmp_path):
@@ -97,6 +105,27 @@ def test_a_target_that_exists_is_replaced_only_by_force(tmp_path):
     write_target(Target(files=[File("a")]), tmp_path / "target", "identity", force=True)
     assert content(tmp_path / "target") == {"a": "x"}
     assert [path.name for path in tmp_path.iterdir()] == ["target"]
+
+
+def test_folders_that_no_conversion_has_made_are_left_alone(tmp_path):
+    for name in ("target.unfinished", "target.replaced"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "mine").touch()
+    with pytest.raises(CheckpointError, match=r"target\.unfinished is in the way: no conversion has left it there"):
+        write_target(Target(files=[File("a")]), tmp_path / "target", "identity")
+    (tmp_path / "target.unfinished").rename(tmp_path / "other")
+    write_target(Target(files=[File("a")]), tmp_path / "target", "identity")
+    write_target(Target(files=[File("a")]), tmp_path / "target", "identity", force=True)
+    assert content(tmp_path) == {"target/a": "x", "target.replaced/mine": "", "other/mine": ""}
+
+
+def test_a_link_is_replaced_and_not_what_it_leads_to(tmp_path):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "mine").touch()
+    (tmp_path / "target").symlink_to(tmp_path / "there")
+    write_target(Target(files=[File("a")]), tmp_path / "target", "identity", force=True)
+    assert content(tmp_path) == {"target/a": "x", "there/mine": ""}
+    assert not (tmp_path / "target").is_symlink()
 
 
 def test_a_target_that_another_process_writes_is_left_alone(tmp_path):

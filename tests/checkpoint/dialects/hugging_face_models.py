@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 import transformers
 
@@ -49,6 +51,20 @@ def written(weights, folder):
         (folder / name).write_bytes(content)
     assert target.finish is None
     return folder
+
+
+def counted(weights):
+    """Return the weights, and the number of rows of each that are read from now on."""
+    counts = dict.fromkeys(weights.tensors, 0)
+
+    def counting(name, tensor):
+        def rows(begin, end):
+            counts[name] += end - begin
+            return tensor.rows(begin, end)
+
+        return replace(tensor, rows=rows)
+
+    return replace(weights, tensors={name: counting(name, each) for name, each in weights.tensors.items()}), counts
 
 
 def require_equal(ours, others):

@@ -8,12 +8,8 @@ from pathlib import Path
 
 import torch
 
-from checkpoint.dialects.hugging_face_models import TOKENS
-from engine import tiny
 from pretrain.checkpoint.dialects.deepspeed.names import our_names
 from pretrain.checkpoint.weights.lazy_tensor import in_memory
-from pretrain.model.weights import global_names
-from pretrain.recipe import make_recipe
 
 OF_GPT2 = {
     "num_layers": 2,
@@ -152,14 +148,3 @@ def save(folder, ranks, args, **client):
 def by_ours(theirs):
     names = our_names(theirs, Path("theirs"))
     return {names[name]: in_memory(tensor) for name, tensor in theirs.items()}
-
-
-def logits(weights):
-    """Compute the logits of our model with the weights."""
-    recipe = make_recipe(tiny.DATA | {"model": weights.model.model_dump(exclude_unset=True)})
-    with tiny.engine_of(recipe) as engine, torch.no_grad():
-        ours = dict(global_names(engine.chunks[0].module))
-        assert ours.keys() == weights.tensors.keys()
-        for name, parameter in ours.items():
-            parameter.copy_(weights.tensors[name].whole())
-        return engine.next_token_logits(TOKENS)

@@ -10,6 +10,29 @@ from checkpoint.dialects.megatron_files import detached, divided, gpt2_layer
 
 HEAD = HIDDEN // HEADS
 ARGS = {"hidden_size": HIDDEN, "num_attention_heads": HEADS, "padded_vocab_size": VOCAB}
+CONFIG = {
+    "num-layers": 2, "hidden_size": 64, "num_attention_heads": 4, "seq_length": 32, "max_position_embeddings": 32,
+    "pos_emb": "rotary", "rotary_pct": 0.25, "no_weight_tying": True, "gpt_j_residual": True, "bias-gelu-fusion": True,
+    "attention_config": [[["flash", "global"], 1]], "use_qk_layernorm": False,
+}  # fmt: skip
+LLAMA_CONFIG = CONFIG | {
+    "rotary_pct": 1.0, "rotary_emb_base": 500, "norm": "rmsnorm", "rms_norm_epsilon": 1e-3, "num_kv_heads": 2,
+    "gpt_j_residual": False, "activation": "swiglu", "use_bias_in_mlp": False,
+}  # fmt: skip
+GIVEN = {"activation": "gelu_tanh", "parallel_residual": True}
+NEOX = {
+    "position_embedding_type": "rope",
+    "rotary_percent": 0.5,
+    "untie_embeddings_and_output_weights": True,
+    "parallel_residual": True,
+}
+LLAMA = NEOX | {
+    "parallel_residual": False,
+    "normalization": "RMSNorm",
+    "activation": "swiglu",
+    "num_query_groups": 2,
+    "add_bias_linear": False,
+}
 
 
 def store(folder, modules, ranks, states=None, config=None):
@@ -116,8 +139,18 @@ def llama_modules(model, ranks, *, is_late):
     }
 
 
-def megatron_deepspeed_modules(model, ranks, version):
-    """Return a GPT-2 as bigscience's GPTModelPipe stores it, with the tied embedding once more at the end."""
+def rms_norm_until_2025(self, x):
+    """Compute GPT-NeoX's RMSNorm before 4c9f1081, in place of LlamaRMSNorm.forward."""
+    rms = x.norm(2, dim=-1, keepdim=True) * x.shape[-1] ** (-1.0 / 2)
+    return self.weight * (x / (rms + self.variance_epsilon))
+
+
+def megatron_deepspeed_modules(model, ranks, version, between=1):
+    """Return a GPT-2 as GPTModelPipe stores it, with the tied embedding once more at the end.
+
+    Modules without weights are `between` embedding and layers, and as many after these: one in bigscience's, none in
+    Microsoft's since 2023.
+    """
     layers = model.config.n_layer
     final = model.transformer.ln_f
 
@@ -131,7 +164,7 @@ def megatron_deepspeed_modules(model, ranks, version):
 
     return {
         1: embedding,
-        **{number + 3: layer(number) for number in range(layers)},
-        layers + 4: lambda rank: detached({"weight": final.weight, "bias": final.bias}),
-        layers + 5: embedding,
+        **{number + 2 + between: layer(number) for number in range(layers)},
+        layers + 2 + 2 * between: lambda rank: detached({"weight": final.weight, "bias": final.bias}),
+        layers + 3 + 2 * between: embedding,
     }

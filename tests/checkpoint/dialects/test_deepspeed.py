@@ -23,10 +23,10 @@ from checkpoint.dialects.hugging_face_models import (
 from checkpoint.dialects.megatron_deepspeed import (
     OF_GPT2,
     by_ours,
-    logits,
     rank_of_gpt2,
     save,
 )
+from checkpoint.dialects.own_models import our_logits
 from pretrain.checkpoint.dialects import deepspeed
 from pretrain.checkpoint.weights.lazy_tensor import in_memory
 from pretrain.errors import CheckpointError, DamageError
@@ -91,7 +91,7 @@ def test_tensor_parallel_ranks_have_shards_of_their_own(tmp_path):
             state["single_partition_of_fp32_groups"] = [group.tensor_split(2)[data] for group in flat]
             file = tmp_path / f"bf16_zero_pp_rank_{data}_mp_rank_{rank:02d}_optim_states.pt"
             torch.save({"optimizer_state_dict": state}, file)
-    torch.testing.assert_close(logits(deepspeed.read(tmp_path, {})), logits_of(model), rtol=0, atol=1e-5)
+    torch.testing.assert_close(our_logits(deepspeed.read(tmp_path, {})), logits_of(model), rtol=0, atol=1e-5)
     (tmp_path / "bf16_zero_pp_rank_0_mp_rank_01_optim_states.pt").unlink()
     with pytest.raises(CheckpointError, match="1 of 4 ranks: zero_pp_rank_0_mp_rank_01"):
         deepspeed.read(tmp_path, {})

@@ -21,11 +21,11 @@ from checkpoint.dialects.megatron_deepspeed import (
     FPDT,
     OF_GPT2,
     OF_LLAMA,
-    logits,
     rank_of_gpt2,
     rank_of_llama,
     save,
 )
+from checkpoint.dialects.own_models import our_logits
 from pretrain.checkpoint.dialects import deepspeed
 from pretrain.checkpoint.dialects.deepspeed.names import our_names
 from pretrain.errors import CheckpointError
@@ -44,7 +44,7 @@ def test_our_model_has_the_logits_of_transformers_gpt2(case, tmp_path):
     model = random_model(transformers.GPT2Config(**GPT2, **NO_DROPOUT))
     save(tmp_path, [rank_of_gpt2(model, rank, ranks, order) for rank in range(ranks)], args, **client)
     weights = deepspeed.read(tmp_path, {})
-    torch.testing.assert_close(logits(weights), logits_of(model), rtol=0, atol=1e-5)
+    torch.testing.assert_close(our_logits(weights), logits_of(model), rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -54,7 +54,7 @@ def test_our_model_has_the_logits_of_transformers_llama(ranks, tmp_path):
     save(tmp_path, parts, OF_LLAMA, checkpoint_version=3.0)
     weights = deepspeed.read(tmp_path, {})
     assert (weights.iteration, weights.model.num_query_groups, weights.model.rotary_base) == (7, 2, 500.0)
-    torch.testing.assert_close(logits(weights), logits_of(model), rtol=0, atol=1e-5)
+    torch.testing.assert_close(our_logits(weights), logits_of(model), rtol=0, atol=1e-5)
 
 
 def test_bigsciences_swiglu_has_its_gate_last(tmp_path):
@@ -77,9 +77,9 @@ def test_bigsciences_swiglu_has_its_gate_last(tmp_path):
         ({"squared_relu": True}, "squared_relu"),
         ({"num_experts": [4]}, "num_experts"),
         ({"glu_activation": "geglu"}, "glu_activation geglu"),
-        ({"add_position_embedding": False}, "position embeddings none"),
-        ({"position_embedding_type": ["alibi"]}, "position embeddings"),
-        ({"num_attention_heads": "many"}, "no valid num_attention_heads many"),
+        ({"add_position_embedding": False}, "no position embeddings"),
+        ({"position_embedding_type": ["alibi"]}, "position_embedding_type"),
+        ({"num_attention_heads": "many"}, "no valid num_attention_heads 'many'"),
         ({"num_layers": 3}, "no decoder.layers.2.input_layernorm.weight"),
         ({"normalization": 7}, "no valid normalization 7"),
     ],
@@ -90,6 +90,15 @@ def test_a_model_that_is_not_ours_is_refused_by_the_name_of_its_setting(args, sa
     with pytest.raises(CheckpointError, match=re.escape(says)) as caught:
         deepspeed.read(tmp_path, {})
     assert len(str(caught.value).splitlines()) <= 3
+
+
+def test_ranks_of_different_saves_are_refused(tmp_path):
+    model = random_model(transformers.GPT2Config(**GPT2, **NO_DROPOUT))
+    save(tmp_path, [rank_of_gpt2(model, rank, 2, "heads") for rank in range(2)], OF_GPT2, checkpoint_version=3.0)
+    file = tmp_path / "mp_rank_01_model_states.pt"
+    torch.save(torch.load(file, weights_only=False) | {"global_steps": 8}, file)
+    with pytest.raises(CheckpointError, match=r"mp_rank_01_model_states\.pt has global_steps 8, and .* 7"):
+        deepspeed.read(tmp_path, {})
 
 
 def test_a_weight_of_an_unknown_name_is_refused(tmp_path):

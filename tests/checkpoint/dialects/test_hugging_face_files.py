@@ -177,11 +177,11 @@ def test_a_config_of_pythia():
         ("llama", {"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}}, "model.rotary_percent=0.5"),
         ("llama", {"quantization_config": {"bits": 4}}, "quantization_config"),
         ("llama", {"num_hidden_layers": 10**12}, "1000000000000 layers"),
-        ("llama", {"num_hidden_layers": "two"}, "num_layers two"),
+        ("llama", {"num_hidden_layers": "two"}, "num_layers 'two'"),
         ("llama", {"num_attention_heads": 0}, "num_attention_heads 0"),
         ("llama", {"num_key_value_heads": 3}, "model.layers.0.self_attn.q_proj.weight"),
         ("llama", {"hidden_size": ...}, "does not tell hidden_size"),
-        ("llama", {"tie_word_embeddings": "no"}, "untie_embeddings_and_output_weights no"),
+        ("llama", {"tie_word_embeddings": "no"}, "untie_embeddings_and_output_weights 'no'"),
         ("llama", {"vocab_size": 299}, "vocab_size 299"),
         ("llama", {"vocab_size": [1]}, "vocab_size [1]"),
         ("mistral", {"sliding_window": 31}, "sliding_window 31 below 32 positions"),
@@ -194,7 +194,10 @@ def test_a_config_of_pythia():
     ],
 )  # fmt: skip
 def test_a_config_that_no_model_here_fits_is_refused_by_name(folder, kind, changes, named):
-    assert named in refused(folder(kind, changes))
+    text = refused(folder(kind, changes))
+    assert named in text
+    if "no model here can be" in text:  # else the model itself is at fault
+        assert ("--set" in text) == ("(model." in text)
 
 
 @pytest.mark.parametrize(
@@ -250,6 +253,27 @@ def test_a_tied_output_layer_that_differs_is_not_lost(folder, states):
     assert "lm_head.weight differs from transformer.wte.weight" in refused(different)
     untied = hugging_face.read(different, {"untie_embeddings_and_output_weights": True})
     assert torch.equal(untied.tensors["output_layer.weight"].whole(), other)
+
+
+def test_a_link_leads_into_the_folder_or_to_the_blobs_of_the_hubs_cache(folder, tmp_path):
+    """As huggingface_hub's snapshots are; a link to any other file would copy it into what is shared."""
+    folder("llama")
+    snapshot = tmp_path / "models--x" / "snapshots" / "0123"
+    snapshot.mkdir(parents=True)
+    (tmp_path / "models--x" / "blobs").mkdir()
+    for number, name in enumerate(("config.json", "model.safetensors")):
+        (tmp_path / name).rename(tmp_path / "models--x" / "blobs" / str(number))
+        (snapshot / name).symlink_to(f"../../blobs/{number}")
+    (snapshot / "tokenizer.json").write_text("{}")
+    (snapshot / "vocab.json").symlink_to("tokenizer.json")
+    assert len(hugging_face.read(snapshot, {}).tokenizer) == 2
+    (tmp_path / "secret").write_text("secret")
+    (snapshot / "chat_template.jinja").symlink_to(tmp_path / "secret")
+    assert "chat_template.jinja is a link out of its folder" in refused(snapshot)
+    (snapshot / "chat_template.jinja").unlink()
+    (snapshot / "model.safetensors").unlink()
+    (snapshot / "model.safetensors").symlink_to(tmp_path / "secret")
+    assert "model.safetensors is a link out of its folder" in refused(snapshot)
 
 
 @pytest.mark.parametrize("content", [[1], {"weight": 3}, {3: torch.zeros(2)}, {"model": {"a": torch.zeros(2)}}])

@@ -15,12 +15,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from checkpoint.dialects.hugging_face_models import FFN, HEADS, HIDDEN, POSITIONS, VOCAB, require_equal, written
+from checkpoint.dialects.hugging_face_models import (
+    FFN,
+    HEADS,
+    HIDDEN,
+    POSITIONS,
+    VOCAB,
+    counted,
+    require_equal,
+    written,
+)
 from pretrain.checkpoint.conversion.planned_files import TargetLayout
 from pretrain.checkpoint.dialects import hugging_face
-from pretrain.checkpoint.dialects.hugging_face import writing
+from pretrain.checkpoint.dialects.hugging_face import tokenizer_files, writing
 from pretrain.checkpoint.weights.lazy_tensor import in_memory
 from pretrain.checkpoint.weights.model_weights import EMBEDDING, ModelWeights, expected_shapes
+from pretrain.checkpoint.weights.qkv import from_parts_first, fused, separate, to_parts_first
 from pretrain.errors import CheckpointError
 from pretrain.recipe.sections.model import ModelSection
 
@@ -71,6 +81,31 @@ def test_what_is_written_is_read_bit_by_bit(
     require_equal(again.tensors, weights.tensors)
     told = again.model.model_fields_set - {"hidden_dropout", "attention_dropout"}
     assert {name: getattr(weights.model, name) for name in told} == {name: getattr(again.model, name) for name in told}
+
+
+def test_each_row_is_read_once(tmp_path):
+    weights, counts = counted(ours("llama", num_query_groups=2))
+    written(weights, tmp_path)
+    assert counts == {name: tensor.shape[0] for name, tensor in weights.tensors.items()}
+
+
+@given(st.integers(1, 3), st.integers(1, 3), st.integers(1, 5), st.integers(1, 200))
+def test_rows_in_another_order_are_read_in_blocks_of_any_size(groups, share, channels, size):
+    model = ours("llama").model.model_copy(
+        update={"num_query_groups": groups, "num_attention_heads": groups * share, "kv_channels": channels}
+    )
+    rows = groups * (share + 2) * channels
+    whole = torch.arange(rows * 2).view(rows, 2).float()
+    grouped = whole.view(groups, share + 2, channels, 2)
+    parts = separate(in_memory(whole), model)
+    slots = (grouped[:, :share], grouped[:, share], grouped[:, share + 1])
+    for part, expected in zip(parts, slots, strict=True):
+        assert torch.equal(torch.cat([*part.blocks(size)]), expected.reshape(-1, 2))
+    assert torch.equal(torch.cat([*fused(*parts, model).blocks(size)]), whole)
+    if share == 1:
+        first = to_parts_first(in_memory(whole), groups)
+        assert torch.equal(torch.cat([*first.blocks(size)]), grouped.transpose(0, 1).reshape(-1, 2))
+        assert torch.equal(torch.cat([*from_parts_first(first, groups).blocks(size)]), whole)
 
 
 def test_padding_of_the_vocabulary_is_left_out(tmp_path):
@@ -153,6 +188,27 @@ def test_the_tokenizer_is_opened_by_transformers(tmp_path, bpe, names, kind):
     assert (opened.eos_token_id, config["eos_token_id"], config["bos_token_id"]) == (end, end, None)
     assert json.loads((tmp_path / "generation_config.json").read_text()) == {"eos_token_id": end}
     assert {path.name for path in hugging_face.read(tmp_path, {}).tokenizer} > {"tokenizer_config.json"}
+
+
+def test_special_tokens_and_generation_of_another_model_of_hugging_face_are_kept(tmp_path, bpe, monkeypatch):
+    """As Llama 3's list of ends, which no file of a tokenizer tells; another tokenizer's tokens are others."""
+    first = written(replace(ours("llama"), tokenizer=(bpe[0] / "mine.json",)), tmp_path / "first")
+    config = json.loads((first / "config.json").read_text())
+    told = {"bos_token_id": 1, "eos_token_id": [3, 4], "pad_token_id": VOCAB}
+    (first / "config.json").write_text(json.dumps(config | told))
+    (first / "generation_config.json").write_text('{"eos_token_id": [3, 4], "temperature": 0.6}')
+    weights = hugging_face.read(first, {})
+    second = written(weights, tmp_path / "second")
+    config = json.loads((second / "config.json").read_text())
+    assert {name: config[name] for name in told} == told | {"pad_token_id": None}  # it is beyond the vocabulary
+    same = [(folder / "generation_config.json").read_text() for folder in (first, second)]
+    assert same[0] == same[1]
+    third = written(replace(weights, tokenizer=(bpe[0] / "mine.json",)), tmp_path / "third")
+    end = bpe[1].token_to_id("<|endoftext|>")
+    assert json.loads((third / "generation_config.json").read_text()) == {"eos_token_id": end}
+    monkeypatch.setattr(tokenizer_files, "_LARGEST", 100)
+    with pytest.raises(CheckpointError, match="larger than"):
+        hugging_face.write(weights, TargetLayout())
 
 
 def test_without_a_tokenizer_no_token_is_special(tmp_path):

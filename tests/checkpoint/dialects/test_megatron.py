@@ -97,7 +97,7 @@ def test_a_llama_of_megatron_core_has_the_logits_of_transformers(tmp_path):
         torch.save(state | {"opt_param_scheduler": schedule}, tmp_path / f"mp_rank_0{rank}" / "model_optim_rng.pt")
     weights = megatron.read(tmp_path, {})
     torch.testing.assert_close(our_logits(weights), logits_of(llama), rtol=0, atol=1e-5)
-    assert (weights.vocab_size, weights.iteration, weights.consumed_samples) == (299, 30, 240)
+    assert (weights.vocab_size, weights.iteration, weights.consumed_samples) == (None, 30, 240)
     assert weights.schedule == schedule
 
 
@@ -117,6 +117,8 @@ def test_what_is_written_is_read_again_bit_by_bit(tmp_path_factory, model, tenso
     require_equal(again.with_vocabulary(11).tensors, weights.tensors)
     assert again.model == weights.model
     assert (again.vocab_size, again.rows) == (11, 12)
+    padded = again.tensors["embedding.word_embeddings.weight"].whole()
+    assert torch.equal(padded[11:], padded[10:11])  # of no token, and as Megatron-LM's own tools pad
     same = ("iteration", "consumed_samples", "schedule")
     assert [getattr(again, name) for name in same] == [getattr(weights, name) for name in same]
 
@@ -132,6 +134,23 @@ def test_the_last_stage_has_a_copy_of_a_tied_embedding(tmp_path):
     assert "decoder.layers.1.self_attention.linear_qkv.layer_norm_weight" in last["model"]
     assert isinstance(first["args"], argparse.Namespace)
     assert (first["args"].tensor_model_parallel_size, first["args"].padded_vocab_size) == (2, 12)
+    assert first["args"].tokenizer_type == "GPT2BPETokenizer"
+
+
+def differing(state):
+    state["model"]["word_embeddings_for_head"]["weight"][3] += 1
+
+
+def test_a_copy_of_the_embedding_that_differs_is_no_tied_model(gpt2, tmp_path):
+    layout = {"ranks": 2, "stages": 2}
+    megatron_files.gpt2(gpt2, tmp_path, 3.0, NAMES_2022, **layout, args=arguments())
+    changed(tmp_path, differing)
+    untied = "untie_embeddings_and_output_weights"
+    with pytest.raises(CheckpointError, match=f"word_embeddings_for_head.weight differs from .*\n.*{untied}=true"):
+        megatron.read(tmp_path, {}).tensors["embedding.word_embeddings.weight"].whole()
+    both = megatron.read(tmp_path, {untied: True}).tensors
+    different = both["output_layer.weight"].whole() != both["embedding.word_embeddings.weight"].whole()
+    assert different.any(1).nonzero().flatten().tolist() == [both["output_layer.weight"].shape[0] // 2 + 3]
 
 
 def changed(folder, change):
@@ -140,6 +159,13 @@ def changed(folder, change):
     state = torch.load(path, weights_only=False)
     change(state)
     torch.save(state, path)
+
+
+def nested_in_itself():
+    part = {"weight": torch.ones(2)}
+    for _ in range(18):
+        part = {"a": part, "b": part}
+    return part
 
 
 def encoder(state):
@@ -158,6 +184,9 @@ def encoder(state):
         (lambda state: encoder(state).update({"final_layernorm.weight": torch.ones(64).half()}), r"float16 \[64\]"),
         (lambda state: encoder(state).update({"final_layernorm.weight": torch.ones(64).long()}), "floating point"),
         (lambda state: state.pop("model"), "holds no model"),
+        (lambda state: state.update(iteration=40), "iteration 40, and .* 30"),
+        (lambda state: state.pop("checkpoint_version"), "checkpoint_version None, and .* 3.0"),
+        (lambda state: state.update(model=nested_in_itself()), "twice"),
     ],
 )
 def test_ranks_that_do_not_belong_together_are_refused(gpt2, tmp_path, change, named):

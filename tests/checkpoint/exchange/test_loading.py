@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -13,7 +14,8 @@ from engine import tiny
 from engine.layouts import GPT2, LLAMA, NEOX, QWEN, STAGE, ZERO1
 from pretrain.checkpoint import storage
 from pretrain.checkpoint.conversion.planned_files import TargetLayout
-from pretrain.checkpoint.dialects.registry import read_weights
+from pretrain.checkpoint.conversion.target_folder import write_target
+from pretrain.checkpoint.dialects.registry import WRITE, read_weights
 from pretrain.checkpoint.exchange.convert import Wish, convert
 from pretrain.checkpoint.exchange.foreign import foreign_summary, require_fitting
 from pretrain.checkpoint.exchange.loading import _Source, load
@@ -136,8 +138,43 @@ def test_a_tokenizer_of_more_tokens_is_refused(ours, tmp_path, monkeypatch):
     convert(folder, tmp_path / "theirs", Wish(format="torch_dist"))
     with tiny.engine_of(tiny.tiny(*overrides)) as engine:
         monkeypatch.setattr(engine, "vocab_size", 1000)
-        with pytest.raises(CheckpointError, match=r"has 384 tokens, the recipe's tokenizer 1,000"):
+        with pytest.raises(CheckpointError, match=r"has 300 tokens, the recipe's tokenizer 1,000"):
             load(engine, tmp_path / "theirs", finetune=True)
+
+
+@pytest.mark.parametrize("ours", ["GPT-2"], indirect=True)
+def test_converted_weights_of_an_unknown_vocabulary_need_a_tokenizer_that_padding_explains(ours, tmp_path):
+    _, overrides, folder = ours
+    unknown = replace(read_weights(folder, {}), vocab_size=None)
+    target = WRITE["pretrain"](unknown, TargetLayout())
+    write_target(target, tmp_path / "bare", "identity")
+    with tiny.engine_of(tiny.tiny(*overrides)) as engine:  # 300 tokens, 384 rows
+        storage.load(engine, tmp_path / "bare" / "iter_0000001", weights_only=True)
+        few = replace(unknown.with_vocabulary(128), vocab_size=None)
+        write_target(WRITE["pretrain"](few, TargetLayout()), tmp_path / "few", "identity")
+        with pytest.raises(CheckpointError, match=r"model\.vocab_size None \(recipe: 300\)"):
+            storage.load(engine, tmp_path / "few" / "iter_0000001", weights_only=True)
+
+
+@pytest.mark.parametrize("ours", ["GPT-2"], indirect=True)
+@pytest.mark.parametrize("to", ["megatron", "torch_dist"])
+def test_a_schedule_goes_with_megatrons_formats(ours, tmp_path, to):
+    _, _, folder = ours
+    convert(folder, tmp_path / "theirs", Wish(format=to))
+    assert read_weights(tmp_path / "theirs", {}).schedule == read_weights(folder, {}).schedule
+
+
+@pytest.mark.parametrize("ours", ["GPT-2"], indirect=True)
+def test_a_setting_that_the_files_imply_is_not_the_recipes(ours, tmp_path):
+    """Releases without arguments have the tanh approximation, whatever the number of heads that they do not tell."""
+    _, overrides, folder = ours
+    convert(folder, tmp_path / "theirs", Wish(format="megatron"))
+    (file,) = (tmp_path / "theirs").rglob("model_optim_rng.pt")
+    state = torch.load(file, weights_only=False)
+    torch.save({"model": state["model"], "checkpoint_version": 3.0, "iteration": 0}, file)
+    with pytest.raises(CheckpointError, match=r"model\.activation gelu_tanh \(recipe: gelu\)"):
+        require_start(tmp_path / "theirs", None, tiny.tiny(*overrides))
+    require_start(tmp_path / "theirs", None, tiny.tiny(*overrides, "model.activation=gelu_tanh"))
 
 
 @pytest.mark.parametrize("ours", ["GPT-2"], indirect=True)
@@ -146,7 +183,7 @@ def test_a_damaged_file_is_an_error_of_two_lines(ours, tmp_path):
     convert(folder, tmp_path / "theirs", Wish(format="torch_dist"))
     victim = max((tmp_path / "theirs" / "iter_0000001").glob("*.distcp"), key=lambda file: file.stat().st_size)
     victim.write_bytes(victim.read_bytes()[:-1000])
-    with tiny.engine_of(tiny.tiny(*overrides)) as engine, pytest.raises(CheckpointError, match="is damaged") as error:
+    with tiny.engine_of(tiny.tiny(*overrides)) as engine, pytest.raises(CheckpointError, match="is cut off") as error:
         load(engine, tmp_path / "theirs", finetune=True)
     assert str(victim) in str(error.value)
     assert str(error.value).count("\n") == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import pickle
 import shutil
 import sys
 import types
@@ -15,6 +16,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    Metadata,
+    TensorProperties,
+    TensorStorageMetadata,
+)
 from torch.distributed.device_mesh import DeviceMesh
 from torch.serialization import get_safe_globals
 
@@ -254,3 +261,40 @@ def test_an_older_kind_of_sharded_checkpoint_says_what_to_do(tmp_path):
     with pytest.raises(CheckpointError, match="of kind zarr") as raised:
         summary_of(tmp_path)
     assert "--ckpt-format torch_dist" in str(raised.value)
+
+
+@pytest.mark.parametrize("is_zip", [True, False], ids=["zip", "before torch 1.6"])
+def test_a_file_without_weights_is_required_to_begin_and_end_as_it_should(tmp_path, is_zip):
+    path = tmp_path / "file.pt"
+    torch.save({"state": Runs(os.mkdir, "never")}, path, _use_new_zipfile_serialization=is_zip)
+    torch_file.require_readable(path)
+    content = path.read_bytes()
+    for damaged in (b"", b"x" * 100, content[: len(content) // 2] if is_zip else content[1:]):
+        path.write_bytes(damaged)
+        with pytest.raises(DamageError, match="is damaged, or not a file of torch") as raised:
+            torch_file.require_readable(path)
+        assert len(str(raised.value).splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("shape", "offsets", "problem"),
+    [
+        ((4, 3), (2, 0), None),
+        ((4, 3), (1, 0), "leave out or repeat"),  # two rows overlap, and one is in none
+        ((2_000_000_000, 3), (2, 0), "leave out or repeat"),
+        ((4, 3), (2,), "of other dimensions"),
+        ((4, 3), (-2, 0), "of other dimensions"),
+        ((4, 3), ("2", 0), "of other dimensions"),
+    ],
+)
+def test_an_index_whose_pieces_do_not_make_up_a_tensor_is_damaged(tmp_path, shape, offsets, problem):
+    pieces = [ChunkStorageMetadata((0, 0), (2, 3)), ChunkStorageMetadata(offsets, (2, 3))]
+    tensor = TensorStorageMetadata(TensorProperties(dtype=torch.float32), shape, pieces)
+    (tmp_path / ".metadata").write_bytes(pickle.dumps(Metadata({"decoder.layers.w": tensor})))
+    (tmp_path / "metadata.json").write_text('{"sharded_backend": "torch_dist", "sharded_backend_version": 1}')
+    torch.save({}, tmp_path / "common.pt")
+    if problem is None:
+        assert summary_of(tmp_path).parameters == 12
+        return
+    with pytest.raises(DamageError, match=rf"\.metadata is damaged: decoder\.layers\.w has .*{problem}"):
+        summary_of(tmp_path)

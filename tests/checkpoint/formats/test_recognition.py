@@ -153,12 +153,20 @@ def test_a_tied_head_in_a_torch_file_counts_once(tmp_path):
 
 def test_links_count_as_the_files_that_they_lead_to(tmp_path):
     """A snapshot of a hub's cache is made of links."""
+    snapshot = tmp_path / "snapshots" / "0a1b2c"
     (tmp_path / "blobs").mkdir()
-    (tmp_path / "snapshot").mkdir()
+    snapshot.mkdir(parents=True)
     torch.save({"weight": torch.zeros(1000)}, tmp_path / "blobs" / "weights")
-    (tmp_path / "snapshot" / "pytorch_model.bin").symlink_to(tmp_path / "blobs" / "weights")
-    (tmp_path / "snapshot" / "config.json").write_text("{}")
-    assert summary_of(tmp_path / "snapshot").size > 4000
+    (snapshot / "pytorch_model.bin").symlink_to(tmp_path / "blobs" / "weights")
+    (snapshot / "config.json").write_text("{}")
+    assert summary_of(snapshot).size > 4000
+
+
+def test_deepspeeds_tracker_counts_where_megatrons_names_no_folder(tmp_path):
+    """Megatron-DeepSpeed writes both, and the weights where DeepSpeed's says."""
+    written.zero3(tmp_path)
+    (tmp_path / "latest_checkpointed_iteration.txt").write_text("20")
+    assert summary_of(tmp_path).path == tmp_path / "global_step20"
 
 
 def test_a_model_beside_the_checkpoints_of_its_training_is_found_first(tmp_path):

@@ -17,6 +17,7 @@ from pretrain.checkpoint.weights.lazy_tensor import (
     part_of,
     summed,
     transposed,
+    with_last_row_repeated,
     with_rows,
 )
 from pretrain.errors import CheckpointError
@@ -58,6 +59,13 @@ def test_rows_are_cut_off_or_filled_with_zeros(rows, wanted):
     expected = torch.zeros(wanted, 3)
     expected[: min(rows, wanted)] = tensor(rows, 3)[:wanted]
     assert torch.equal(result, expected)
+
+
+@given(rows=sizes, wanted=sizes, size=st.integers(1, 60))
+def test_rows_are_cut_off_or_the_last_one_repeated(rows, wanted, size):
+    whole = tensor(rows, 3)
+    result = in_blocks(with_last_row_repeated(in_memory(whole), wanted), size)
+    assert torch.equal(result, whole[torch.arange(wanted).clamp(max=rows - 1)])
 
 
 def test_a_transposed_part_is_the_part_of_the_transposed():

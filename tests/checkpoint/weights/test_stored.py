@@ -130,3 +130,45 @@ def test_a_value_that_contains_itself_is_damaged(tmp_path):
     torch.save({"model": loop}, tmp_path / "w.pt", pickle_module=pickle)
     with pytest.raises(DamageError, match="contains itself"):
         torch_file_tensors(tmp_path / "w.pt")
+
+
+def test_a_value_in_many_places_is_looked_at_once(tmp_path):
+    shared = {"w": torch.ones(3)}
+    for _ in range(40):
+        shared = {"a": shared, "b": shared}
+    torch.save(shared, tmp_path / "w.pt")
+    found = torch_file_tensors(tmp_path / "w.pt")
+    for _ in range(40):
+        assert found["a"] is found["b"]
+        found = found["a"]
+    assert found["w"].whole().tolist() == [1, 1, 1]
+
+
+def test_values_that_are_nested_too_deep_are_damaged(tmp_path):
+    nested = [torch.ones(1)]
+    for _ in range(50):
+        nested = [nested]
+    torch.save(nested, tmp_path / "w.pt")
+    with pytest.raises(DamageError, match="nested more than 50 levels deep"):
+        torch_file_tensors(tmp_path / "w.pt")
+
+
+@pytest.mark.parametrize("is_zip", [True, False], ids=["zip", "before torch 1.6"])
+def test_an_expanded_tensor_is_damaged(tmp_path, is_zip):
+    torch.save({"w": torch.ones(1).expand(10**9, 8)}, tmp_path / "w.pt", _use_new_zipfile_serialization=is_zip)
+    with pytest.raises(DamageError, match=r"shape \[1000000000, 8\] share their places"):
+        torch_file_tensors(tmp_path / "w.pt")
+
+
+def test_a_file_that_is_gone_is_named(tmp_path):
+    """While a target is written, an error of the system would otherwise pass for one of the target."""
+    torch.save(torch.ones(4), tmp_path / "w.pt")
+    length = (tmp_path / "w.pt").stat().st_size
+    tensors = [
+        torch_file_tensors(tmp_path / "w.pt"),
+        embedded_tensor(tmp_path / "w.pt", 0, length, (4,), torch.float32),
+    ]
+    (tmp_path / "w.pt").unlink()
+    for tensor in tensors:
+        with pytest.raises(CheckpointError, match=r"w\.pt cannot be read: No such file.*\nCopy it there again"):
+            tensor.whole()

@@ -10,6 +10,7 @@ import threading
 import pytest
 
 from pretrain.checkpoint.folder import LATEST, CheckpointFolder
+from pretrain.checkpoint.writing import background
 from pretrain.checkpoint.writing.background import BackgroundSaves
 from pretrain.cpu.backend import CpuBackend
 from pretrain.engine import groups
@@ -134,6 +135,16 @@ def test_an_error_of_the_program_is_not_lost(saves, told):
     saves.start(10, Written(error=KeyError("weights")))
     with pytest.raises(KeyError, match="weights"):
         until_told(saves, told)
+
+
+def test_an_error_of_the_program_while_it_is_renamed_is_told_to_the_other_ranks(saves, told, monkeypatch):
+    of_all = []
+    monkeypatch.setattr(background, "first_of", lambda problem, group: (of_all.append(problem), problem)[1])
+    monkeypatch.setattr(CheckpointFolder, "publish", lambda *_: {}["weights"])
+    saves.start(10, Written())
+    with pytest.raises(KeyError, match="weights"):
+        until_told(saves, told)
+    assert of_all == ["'weights'"]
 
 
 def test_a_second_one_waits_for_the_first_and_says_so_once_a_run(folder):

@@ -13,6 +13,7 @@ from engine import tiny
 from engine.layouts import BF16, BF16_SUMS, FP16, OFFLOAD, STAGE, ZERO1
 from pretrain.checkpoint import storage
 from pretrain.checkpoint.digest import DigestingFile
+from pretrain.checkpoint.writing import snapshot
 from pretrain.checkpoint.writing.snapshot import Snapshot
 from pretrain.errors import CheckpointError
 
@@ -106,3 +107,26 @@ def test_a_disk_without_room_for_the_common_part_is_an_error_too(tmp_path):
 def test_a_folder_that_is_gone_is_an_error_before_anything_is_copied(tmp_path):
     with tiny.engine_of(tiny.tiny(*SMALL)) as engine, pytest.raises(CheckpointError, match="cannot be written"):
         Snapshot.take(engine, tmp_path / "not there", PROGRESS, copies=True)
+
+
+def test_an_error_of_the_program_stays_itself_and_the_other_ranks_are_told(tmp_path, monkeypatch):
+    class Failing:
+        def write(self, open_file):
+            raise KeyError("key")
+
+    class Written:
+        def write(self, open_file):
+            return []
+
+    told = []
+    monkeypatch.setattr(snapshot, "gathered", lambda share, group: [share])
+    monkeypatch.setattr(snapshot, "first_of", lambda problem, group: (told.append(problem), problem)[1])
+    with pytest.raises(KeyError, match="key"):
+        Snapshot(tmp_path, Failing()).write()
+    assert told == [
+        f"{tmp_path} is not complete: a rank has failed with KeyError: 'key'\nIts own log has the traceback."
+    ]
+    monkeypatch.setattr(snapshot, "gathered", lambda share, group: None)  # another rank than the first
+    monkeypatch.setattr(snapshot, "first_of", lambda problem, group: told[0])
+    with pytest.raises(CheckpointError, match="a rank has failed with KeyError"):
+        Snapshot(tmp_path, Written()).write()

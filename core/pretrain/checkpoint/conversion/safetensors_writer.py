@@ -1,4 +1,4 @@
-"""Files of safetensors, written block by block (https://huggingface.co/docs/safetensors: header, then the tensors)."""
+"""Files of safetensors, written block by block: the header, then the tensors (the README of safetensors, Format)."""
 
 from __future__ import annotations
 

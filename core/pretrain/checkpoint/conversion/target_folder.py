@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import threading
+import uuid
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -50,8 +51,11 @@ def write_target(
         written: is called with a number of bytes whenever so many were written, also for files of an earlier call.
 
     Raises:
-        CheckpointError: the folder exists, another process writes it, or there is no room for it.
+        CheckpointError: the folder exists, PATH.unfinished is no target's, another process writes it, or there is no
+            room for it.
     """
+    if path.name in {"", ".."}:
+        path = path.resolve()
     require_free(path, force=force)
     unfinished = path.with_name(path.name + _UNFINISHED)
     try:
@@ -88,22 +92,33 @@ class _Journal:
         self._path = folder / _JOURNAL
         self._identity = identity
         self._lock = threading.Lock()
-        self.files: dict[str, Any] = {}
-        try:
-            before = json.loads(self._path.read_text())
-            if before["identity"] == identity:
-                self.files = before["files"]
-        except (OSError, ValueError, KeyError, TypeError):
-            pass  # a new folder
+        self.files: dict[str, Any] = self._before(folder)
         if not self.files:
             _empty(folder)
+        self._write()  # from now on the folder is known as an unfinished target
 
     def add(self, name: str, result: Any) -> None:
         """Note a file."""
         with self._lock:
             self.files[name] = result
-            with replacing(self._path, error=None) as file:
-                file.write(json.dumps({"identity": self._identity, "files": self.files}).encode())
+            self._write()
+
+    def _before(self, folder: Path) -> dict[str, Any]:
+        """Return the files of an earlier call with the same identity."""
+        if not self._path.is_file():
+            if any(folder.iterdir()):
+                msg = f"{folder} is in the way: no conversion has left it there.\nRename it, or name another target."
+                raise CheckpointError(msg)
+            return {}
+        try:
+            before = json.loads(self._path.read_text())
+            return dict(before["files"]) if before["identity"] == self._identity else {}
+        except (ValueError, KeyError, TypeError):
+            return {}
+
+    def _write(self) -> None:
+        with replacing(self._path, error=None) as file:
+            file.write(json.dumps({"identity": self._identity, "files": self.files}).encode())
 
 
 def _write_files(target: Target, folder: Path, journal: _Journal, written: Callable[[int], None]) -> None:
@@ -150,21 +165,31 @@ def _require_room(folder: Path, target: Target, journal: _Journal) -> None:
 def _publish(unfinished: Path, path: Path) -> None:
     """Flush the folder, and give it its name; what had it before is removed afterwards."""
     (unfinished / _JOURNAL).unlink()
+    for left in unfinished.rglob(".*.partial"):  # of a killed process (pretrain.atomic_files)
+        left.unlink()
     for folder in [unfinished, *(entry for entry in unfinished.rglob("*") if entry.is_dir())]:
         descriptor = os.open(folder, os.O_RDONLY)
         os.fsync(descriptor)
         os.close(descriptor)
-    old = path.with_name(path.name + ".replaced")
-    if path.exists():
+    old = None
+    if path.is_symlink() or path.exists():
+        old = path.with_name(f".{path.name}.{uuid.uuid4().hex}.replaced")
         path.rename(old)
     unfinished.rename(path)
-    if old.exists():
-        shutil.rmtree(old) if old.is_dir() else old.unlink()
+    if old is not None:
+        _remove(old)
 
 
 def _empty(folder: Path) -> None:
     for entry in folder.iterdir():
-        shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+        _remove(entry)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
 
 
 @contextmanager

@@ -14,13 +14,13 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.serialization import skip_data
 
 from pretrain.checkpoint.conversion.planned_files import tensors_in
+from pretrain.checkpoint.formats.torch_file import data_place
 from pretrain.checkpoint.weights.lazy_tensor import LazyTensor, bytes_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-_LOCAL_HEADER = struct.Struct("<26xHH")
 _DESCRIPTOR = b"PK\x07\x08"
 """Signature of the record after an entry's data that holds its checksum."""
 
@@ -89,11 +89,9 @@ def _places(path: Path) -> tuple[dict[int, int], dict[int, int]]:
     with zipfile.ZipFile(path) as archive, path.open("rb") as file:
         entry_place = archive.start_dir
         for entry in archive.infolist():
-            file.seek(entry.header_offset)
-            name, extra = _LOCAL_HEADER.unpack(file.read(_LOCAL_HEADER.size))
             folder, _, number = entry.filename.rpartition("/")
             if folder.endswith("/data") and number.isdecimal():
-                places[int(number)] = entry.header_offset + _LOCAL_HEADER.size + name + extra
+                places[int(number)] = data_place(file, entry)
                 directory[int(number)] = entry_place
             entry_place += 46 + len(entry.orig_filename.encode()) + len(entry.extra) + len(entry.comment)
     return places, directory

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pretrain.checkpoint.formats.megatron_weights import flat_weights, flat_weights_as
+from pretrain.checkpoint.formats.megatron_weights import bounded, flat_weights, flat_weights_as
 from pretrain.checkpoint.weights.lazy_tensor import LazyTensor
 from pretrain.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 _SHOWN = 3
+_SAME = ("iteration", "global_steps", "checkpoint_version")
+"""What all files of one checkpoint tell alike."""
 
 
 def weights_in(path: Path, state: Any) -> dict[str, LazyTensor]:
@@ -55,6 +57,24 @@ def by_name(ranks: Sequence[tuple[Path, dict[str, LazyTensor]]]) -> dict[str, li
                 )
                 raise CheckpointError(msg)
     return {name: [others[name] for _, others in ranks] for name in weights}
+
+
+def require_one_save(states: Sequence[tuple[Path, Mapping[str, Any]]]) -> None:
+    """Require that ranks and stages were saved at one iteration and in one version.
+
+    Args:
+        states: file and what it holds, of every rank.
+
+    Raises:
+        CheckpointError: two differ.
+    """
+    first, expected = states[0]
+    for path, state in states[1:]:
+        for key in _SAME:
+            found, wanted = bounded(state.get(key)), bounded(expected.get(key))
+            if found != wanted:
+                msg = f"{path} has {key} {found}, and {first} {wanted}.\nCopy the files of one checkpoint together."
+                raise CheckpointError(msg)
 
 
 def not_known(path: Path, names: Sequence[str]) -> CheckpointError:

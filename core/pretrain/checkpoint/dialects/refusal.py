@@ -1,4 +1,4 @@
-"""Refusal of models and layouts that a program does not have."""
+"""Refusal of models and layouts that a program, or ours, does not have."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pretrain.errors import CheckpointError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
 
 def require_none(program: str, settings: Mapping[str, object], layout: Mapping[str, object]) -> None:
@@ -27,3 +28,8 @@ def require_none(program: str, settings: Mapping[str, object], layout: Mapping[s
     if uneven := [name for name, rest in layout.items() if rest]:
         msg = f"{program} cannot divide {', '.join(uneven)}.\nChoose sizes that divide them."
         raise CheckpointError(msg)
+
+
+def not_ours(path: Path, what: str) -> CheckpointError:
+    """Return the error for a checkpoint of a model that recipes cannot describe."""
+    return CheckpointError(f"{path} is of a model with {what}.\nRecipes have no such setting: it cannot be converted.")

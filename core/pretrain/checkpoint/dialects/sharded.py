@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from pretrain.atomic_files import replacing
 from pretrain.checkpoint import checksums
 from pretrain.checkpoint.conversion.planned_files import Target
 from pretrain.checkpoint.conversion.sharded_writer import Entry, ShardedFile, backend_json, write_index
-from pretrain.checkpoint.dialects.megatron.settings import schedule_of, settings_of, whole_number
+from pretrain.checkpoint.dialects.megatron.settings import schedule_of, settings_of, vocab_size_of, whole_number
 from pretrain.checkpoint.dialects.megatron.writing import args_for, require_possible
 from pretrain.checkpoint.dialects.sharded_optimizer import optimizer_of
 from pretrain.checkpoint.digest import FileDigest
@@ -20,7 +21,8 @@ from pretrain.checkpoint.formats import torch_file
 from pretrain.checkpoint.formats.dtypes import dtype_name
 from pretrain.checkpoint.formats.megatron_weights import args_of
 from pretrain.checkpoint.structure import structure
-from pretrain.checkpoint.weights.model_weights import ModelWeights, model_section, require_expected
+from pretrain.checkpoint.version import FORMAT
+from pretrain.checkpoint.weights.model_weights import EMBEDDING, ModelWeights, model_section, require_expected
 from pretrain.checkpoint.weights.sharded_names import sharded_name, weight_names
 from pretrain.checkpoint.weights.sharded_tensors import sharded_tensors
 
@@ -33,8 +35,6 @@ if TYPE_CHECKING:
     from pretrain.checkpoint.weights.sharded_tensors import ShardedTensor
 
 _LINEAR = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
-FORMAT = 3
-"""See pretrain.checkpoint.storage."""
 
 
 def read(folder: Path, given: Mapping[str, Any]) -> ModelWeights | None:
@@ -54,6 +54,7 @@ def read(folder: Path, given: Mapping[str, Any]) -> ModelWeights | None:
     args = args_of(common)
     progress = common["progress"] if is_ours else {"consumed_samples": whole_number(args, "consumed_train_samples")}
     shapes = {name: tensor.shape for name, tensor in tensors.items()}
+    rows = shapes.get(EMBEDDING, (0,))[0]
     told = summary.model if is_ours else settings_of(folder, args, shapes)
     return require_expected(
         ModelWeights(
@@ -61,7 +62,7 @@ def read(folder: Path, given: Mapping[str, Any]) -> ModelWeights | None:
             format=summary.format,
             model=model_section(folder, told, given),
             tensors=tensors,
-            vocab_size=common["model"].get("vocab_size") if is_ours else None,
+            vocab_size=common["model"].get("vocab_size") if is_ours else vocab_size_of(args, rows),
             iteration=summary.iteration,
             consumed_samples=progress["consumed_samples"],
             schedule=common.get("schedule", {}) if is_ours else schedule_of(common),
@@ -73,7 +74,7 @@ def read(folder: Path, given: Mapping[str, Any]) -> ModelWeights | None:
 def write_pretrain(weights: ModelWeights, layout: TargetLayout) -> Target:  # noqa: ARG001  the format has no layout
     """Return the files of a folder of checkpoints of this program that has one, with weights alone."""
     rows = weights.model.padded_vocab_size(weights.vocab_size or weights.rows, 1)
-    weights = weights.with_vocabulary(rows)
+    weights = weights.with_vocabulary(rows, with_zeros=True)
     iteration = weights.iteration or 0
     name = f"iter_{iteration:07d}"
     progress = {
@@ -86,8 +87,8 @@ def write_pretrain(weights: ModelWeights, layout: TargetLayout) -> Target:  # no
     common = {
         "format": FORMAT,
         "progress": progress,
-        "model": structure(weights.model) | {"vocab_size": weights.vocab_size},
-        "dtype": dtype_name(weights.tensors["embedding.word_embeddings.weight"].dtype),
+        "model": structure(weights.model) | {"vocab_size": weights.vocab_size, "vocabulary_rows": weights.rows},
+        "dtype": dtype_name(weights.tensors[EMBEDDING].dtype),
         "settings": {},
         "samples": {},
     }
@@ -102,7 +103,8 @@ def write_pretrain(weights: ModelWeights, layout: TargetLayout) -> Target:  # no
         checksums.write(
             folder / name, {file: FileDigest(each["digest"], each["size"]) for file, each in digests.items()}
         )
-        (folder / LATEST).write_bytes(tracked(str(iteration)).encode())
+        with replacing(folder / LATEST, error=None) as file:
+            file.write(tracked(str(iteration)).encode())
 
     return Target(files=files, small=small, finish=finish)
 
@@ -119,6 +121,8 @@ def write_torch_dist(weights: ModelWeights, layout: TargetLayout) -> Target:
         "iteration": weights.iteration or 0,
         "content_metadata": {},
     }
+    if weights.schedule:
+        common["opt_param_scheduler"] = dict(weights.schedule)
     files = _files(weights, name)
     small = {
         f"{name}/{format_.COMMON}": _saved(common),

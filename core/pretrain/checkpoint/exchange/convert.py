@@ -39,7 +39,7 @@ class Tokenizer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wish:
-    """What a target should be.
+    """Properties that a target should have.
 
     Attributes:
         format: a key of `WRITE`.
@@ -83,8 +83,9 @@ def convert(
     _require_layout(wish)
     require_free(path, force=force)
     weights = read_weights(source, wish.given)
-    if path.resolve() in {source.resolve(), *weights.path.resolve().parents, weights.path.resolve()}:
-        msg = f"{path} holds the source.\nName a new folder as the target."
+    there, here = path.resolve(), weights.path.resolve()
+    if there in {source.resolve(), *here.parents, here} or here in there.parents:
+        msg = f"{path} holds the source, or lies in it.\nName a new folder as the target."
         raise CheckpointError(msg)
     target = WRITE[wish.format](_as_wished(weights, wish), wish.layout)
     written = begin(sum(file.nbytes for file in target.files))
@@ -103,10 +104,11 @@ def _as_wished(weights: ModelWeights, wish: Wish) -> ModelWeights:
 
 
 def _require_vocabulary(weights: ModelWeights, tokenizer: Tokenizer) -> None:
-    if tokenizer.vocab_size > weights.rows:
+    if not weights.fits(tokenizer.vocab_size):
+        there = weights.vocab_size or weights.rows
         msg = (
-            f"--tokenizer: {tokenizer.files[0]} has {tokenizer.vocab_size:,} tokens, and {weights.path} embeds "
-            f"{weights.rows:,}.\nName the tokenizer of this model."
+            f"--tokenizer: {tokenizer.files[0]} has {tokenizer.vocab_size:,} tokens, and {weights.path} has {there:,}, "
+            "which padding does not explain.\nName the tokenizer of this model."
         )
         raise CheckpointError(msg)
 

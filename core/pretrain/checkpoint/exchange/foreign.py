@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from pretrain.checkpoint.dialects.registry import read_weights
@@ -17,9 +18,22 @@ if TYPE_CHECKING:
 
     from pretrain.checkpoint.formats.summary import Summary
     from pretrain.recipe import Recipe
+    from pretrain.recipe.sections.model import ModelSection
 
 _SHOWN = 3
+_HEADS = frozenset({"num_attention_heads", "num_query_groups"})
+_NEEDED = (
+    frozenset[str](),
+    _HEADS,
+    _HEADS | {"layernorm_epsilon"},
+    _HEADS | {"activation", "parallel_residual", "position_embedding_type"},
+)
+"""Settings without which some files cannot be read: releases of 2019; GPT-NeoX's RMSNorm of before May 2025, and its
+weights without their configuration."""
+
 _OURS = "pretrain"
+_LONGEST = 32
+"""Longest iteration, in digits."""
 
 
 def foreign_summary(path: Path) -> Summary | None:
@@ -41,7 +55,7 @@ def require_fitting(summary: Summary, recipe: Recipe) -> None:
     Raises:
         CheckpointError: settings differ.
     """
-    ours, there = structure(recipe.model), {**summary.model, **_told(summary.path)}
+    ours, there = structure(recipe.model), {**summary.model, **_told(summary.path, recipe.model)}
     if recipe.model.position_embedding_type == "rope":
         ours.pop("max_position_embeddings")  # no weight depends on it
     if wrong := [name for name, value in ours.items() if name in there and there[name] != value]:
@@ -55,13 +69,13 @@ def require_fitting(summary: Summary, recipe: Recipe) -> None:
         raise CheckpointError(msg)
 
 
-def _told(path: Path) -> dict[str, Any]:
-    """Return the settings that the files tell by themselves; none if they cannot be read without further ones."""
-    try:
-        model = read_weights(path, {}).model
-    except CheckpointError:
-        return {}
-    return {name: getattr(model, name) for name in model.model_fields_set}
+def _told(path: Path, ours: ModelSection) -> dict[str, Any]:
+    """Return the settings that the files tell, with as few of ours as they need to be read."""
+    for keys in _NEEDED:
+        with suppress(CheckpointError):
+            model = read_weights(path, {name: getattr(ours, name) for name in keys}).model
+            return {name: getattr(model, name) for name in model.model_fields_set - keys}
+    return {}
 
 
 def _has_ours(path: Path) -> bool:
@@ -70,11 +84,13 @@ def _has_ours(path: Path) -> bool:
     if not tracker.is_file():
         return False
     number = tracker.read_text(errors="replace").split("\n", 1)[0].strip()
-    if not (number.isascii() and number.isdecimal()):
+    if not (number.isascii() and number.isdecimal() and len(number) <= _LONGEST):
         return number != "release"
     common = path / f"iter_{int(number):07d}" / COMMON
+    if not common.parent.is_dir() and (path / "latest").is_file():
+        return False  # Megatron-DeepSpeed writes both trackers
     if not common.is_file():
-        return not any((path / f"iter_{int(number):07d}").glob("mp_rank_*"))
+        return not any(common.parent.glob("mp_rank_*"))
     try:
         content = torch_file.read(common)
     except CheckpointError:

@@ -54,12 +54,14 @@ def load(engine: Saved, path: Path, *, finetune: bool) -> Loaded:
     weights = _on_all_ranks(partial(_read, path, engine))
     counters = None if finetune else _counters(weights, engine)
     engine.state.load(partial(_fill, _Source(weights, engine.vocab_size)), counters)
-    notices = [*_vocabulary_notice(weights, engine), _contents_notice(weights, with_optimizer=counters is not None)]
+    notices = [_contents_notice(weights, with_optimizer=counters is not None)]
     progress = {"iteration": 0, "consumed_samples": 0, "skipped_iterations": 0}
     if not finetune:
         progress |= {"iteration": weights.iteration or 0, "consumed_samples": weights.consumed_samples or 0}
         if weights.iteration and weights.consumed_samples is None:
             notices.append(f"iteration {weights.iteration}, but not the samples: data are read from their beginning")
+        if not weights.schedule:
+            notices.append(f"no schedule is told: the recipe's, at {progress['consumed_samples']:,} samples")
         notices += continue_schedule(engine.schedule, weights.schedule, progress["consumed_samples"], engine.recipe)
     return Loaded(progress=progress, notices=notices)
 
@@ -72,10 +74,11 @@ def _require_fitting(path: Path, engine: Saved) -> None:
 
 def _read(path: Path, engine: Saved) -> ModelWeights:
     weights = read_weights(path, _settings(engine.recipe.model))
-    if weights.rows < engine.vocab_size:
+    if not weights.fits(engine.vocab_size):
         msg = (
-            f"{weights.path} ({weights.format}) has {weights.rows:,} tokens, the recipe's tokenizer "
-            f"{engine.vocab_size:,}.\nName the tokenizer that the model was trained with."
+            f"{weights.path} ({weights.format}) has {weights.vocab_size or weights.rows:,} tokens, the recipe's "
+            f"tokenizer {engine.vocab_size:,}, which padding does not explain.\n"
+            "Name the tokenizer that the model was trained with."
         )
         raise CheckpointError(msg)
     return weights
@@ -110,13 +113,6 @@ def _contents_notice(weights: ModelWeights, *, with_optimizer: bool) -> str:
     if with_optimizer:
         return f"{weights.format}: weights and optimizer; random generators are seeded from train.seed"
     return f"{weights.format}: weights alone; the optimizer starts without state"
-
-
-def _vocabulary_notice(weights: ModelWeights, engine: Saved) -> list[str]:
-    there = weights.vocab_size
-    if there is None or there == engine.vocab_size:
-        return []
-    return [f"the first {engine.vocab_size:,} of {there:,} tokens: those of the recipe's tokenizer"]
 
 
 def _settings(model: ModelSection) -> dict[str, Any]:

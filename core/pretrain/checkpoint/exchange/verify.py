@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from pretrain.checkpoint import checksums
+from pretrain.checkpoint.formats import torch_file
+from pretrain.checkpoint.structure import structure
 from pretrain.checkpoint.weights.lazy_tensor import with_rows
 from pretrain.checkpoint.weights.model_weights import EMBEDDING, OUTPUT
 from pretrain.errors import CheckpointError, DamageError
@@ -35,6 +37,17 @@ class Difference:
     name: str
     largest: float
     shape: str | None = None
+
+
+def require_other_files(weights: ModelWeights) -> None:
+    """Check that the files beside the weights can be opened: optimizer, generators, other state.
+
+    Raises:
+        DamageError: one is cut off, or not a file of torch.save.
+    """
+    for file in sorted(weights.path.rglob("*")):
+        if file.suffix in {".pt", ".bin"} and file.is_file():
+            torch_file.require_readable(file)
 
 
 def not_finite(weights: ModelWeights, read: Callable[[int], None] = lambda count: None) -> list[str]:  # noqa: ARG005
@@ -67,7 +80,9 @@ def differences(
     theirs: ModelWeights,
     read: Callable[[int], None] = lambda count: None,  # noqa: ARG005
 ) -> list[Difference]:
-    """Compare two models weight by weight; the padding of the vocabulary does not count where its size is known.
+    """Compare two models weight by weight.
+
+    Where the size of the vocabulary is known its padding does not count; otherwise all rows do.
 
     Raises:
         CheckpointError: one has weights that the other lacks.
@@ -77,7 +92,9 @@ def differences(
         owner = ours if missing[0] in ours.tensors else theirs
         msg = f"the models differ: only {owner.path} has {missing[0]} ({len(missing)} such weights)."
         raise CheckpointError(msg)
-    size = ours.vocab_size or theirs.vocab_size or min(ours.rows, theirs.rows)
+    size = min(ours.vocab_size or ours.rows, theirs.vocab_size or theirs.rows)
+    if (ours.vocab_size, theirs.vocab_size) == (None, None):
+        size = max(ours.rows, theirs.rows)
 
     def compare(name: str) -> Difference:
         one, other = ours.tensors[name], theirs.tensors[name]
@@ -89,6 +106,12 @@ def differences(
 
     with ThreadPoolExecutor(_WORKERS) as pool:
         return list(pool.map(compare, ours.tensors))
+
+
+def settings_that_differ(ours: ModelWeights, theirs: ModelWeights) -> dict[str, tuple[Any, Any]]:
+    """Return the settings of the models that differ, with both values."""
+    one, other = structure(ours.model), structure(theirs.model)
+    return {name: (value, other[name]) for name, value in one.items() if value != other[name]}
 
 
 def _largest(one: LazyTensor, other: LazyTensor, read: Callable[[int], None]) -> float:

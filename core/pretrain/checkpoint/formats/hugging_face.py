@@ -20,6 +20,7 @@ from pretrain.errors import CheckpointError, DamageError
 if TYPE_CHECKING:
     from pathlib import Path
 
+NAME = "Hugging Face"
 CONFIG = "config.json"
 _NAMES = ("model.safetensors", "pytorch_model.bin")
 """Names of the weights where they are one file; shards are listed in NAME.index.json."""
@@ -69,7 +70,22 @@ def weights_name(folder: Path) -> str | None:
 
 def format_name(name: str) -> str:
     """Return the format's name by that of the weights."""
-    return f"Hugging Face, {'safetensors' if name == _NAMES[0] else 'torch files'}"
+    return f"{NAME}, {'safetensors' if name == _NAMES[0] else 'torch files'}"
+
+
+def own_file(path: Path) -> Path:
+    """Return a file of a model's folder; a link may lead into the folder, or to the blobs of the hub's cache.
+
+    Those are `models--*/blobs` for the folder `models--*/snapshots/COMMIT`.
+
+    Raises:
+        CheckpointError: it is a link to somewhere else, which might be any file that the user can read.
+    """
+    folder, target = path.parent.resolve(), path.resolve()
+    if not any(target.is_relative_to(place) for place in (folder, folder.parent.parent / "blobs")):
+        msg = f"{path} is a link out of its folder, to {target}.\nCopy the file itself there."
+        raise CheckpointError(msg)
+    return path
 
 
 def json_object(path: Path) -> dict[str, Any]:
@@ -93,11 +109,11 @@ def weight_files(folder: Path, name: str) -> list[Path]:
     """Return the files of the weights.
 
     Raises:
-        CheckpointError: the index of shards names one that is not in the folder.
+        CheckpointError: the index of shards names one that is not in the folder, or one is a link out of it.
         DamageError: the index is no index.
     """
     if (folder / name).is_file():
-        return [folder / name]
+        return [own_file(folder / name)]
     index = folder / f"{name}{INDEX}"
     shards = weight_map(index)
     names = sorted(set(shards.values()))
@@ -107,7 +123,7 @@ def weight_files(folder: Path, name: str) -> list[Path]:
             f"{index} names {len(missing)} of {len(names)} files that are not in its folder: {shown}.\nCopy them there."
         )
         raise CheckpointError(msg)
-    return [folder / shard for shard in names]
+    return [own_file(folder / shard) for shard in names]
 
 
 def weight_map(index: Path) -> dict[str, str]:

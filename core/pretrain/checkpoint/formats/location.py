@@ -28,9 +28,14 @@ def one_checkpoint(path: Path) -> Path:
         raise CheckpointError(msg)
     if not (path / LATEST).is_file() and (path / "checkpoints" / LATEST).is_file():
         path = path / "checkpoints"
+    tracker = path / _LATEST_OF_DEEPSPEED
     if (path / LATEST).is_file():
-        return _latest(path)
-    if (tracker := path / _LATEST_OF_DEEPSPEED).is_file():
+        try:
+            return _latest(path)
+        except CheckpointError:
+            if not tracker.is_file():  # Megatron-DeepSpeed writes both, and only the folder that this one names
+                raise
+    if tracker.is_file():
         return _inside(tracker, tracker.read_text(errors="replace").strip())
     return path
 

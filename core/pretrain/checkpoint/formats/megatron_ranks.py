@@ -17,6 +17,7 @@ from pretrain.checkpoint.formats.dtypes import dtype_names
 from pretrain.checkpoint.formats.location import extent
 from pretrain.checkpoint.formats.megatron_weights import (
     args_of,
+    bounded,
     count,
     flat_weights,
     model_of,
@@ -84,12 +85,13 @@ def describe(folder: Path) -> Summary | None:
     shapes, layers = _weights(ranks, first, parts.tensor, is_tied=is_tied)
     sizes = {"tensor_model_parallel_size": parts.tensor, "pipeline_model_parallel_size": parts.pipeline}
     require_sizes(folder, args, sizes | {"num_layers": layers})
+    iteration = first.get("iteration")
     files, size = extent(folder)
     return Summary(
         path=folder,
         format="Megatron-LM, one file a rank",
-        version=str(first.get("checkpoint_version", 0)),
-        iteration=None if folder.name == "release" else first.get("iteration"),
+        version=bounded(first.get("checkpoint_version", 0)),
+        iteration=None if folder.name == "release" or not isinstance(iteration, int) else iteration,
         model=model_of(shapes, layers) | settings_of_args(args),
         parameters=count(shapes, parts.tensor),
         parts=parts,
@@ -109,11 +111,11 @@ def rank_folders(folder: Path) -> list[str]:
     return sorted(entry.name for entry in folder.glob("mp_rank_*") if (entry / FILE).is_file())
 
 
-def checked_state(path: Path, state: Any) -> dict[str, Any]:
-    """Return what a rank's file holds.
+def rank_with_model(path: Path, state: Any) -> dict[str, Any]:
+    """Return what a rank's file holds, which has a model.
 
     Raises:
-        DamageError: there is no model in it.
+        DamageError: it has none.
     """
     if not isinstance(state, dict) or not chunks_of(state):
         msg = f"{path} holds no model (a key `model`)."
@@ -122,7 +124,7 @@ def checked_state(path: Path, state: Any) -> dict[str, Any]:
 
 
 def _state(path: Path) -> dict[str, Any]:
-    return checked_state(path, torch_file.read(path))
+    return rank_with_model(path, torch_file.read(path))
 
 
 def chunks_of(state: Mapping[str, Any]) -> list[Any]:

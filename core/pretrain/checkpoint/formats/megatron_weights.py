@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import Tensor
 
-from pretrain.errors import CheckpointError
+from pretrain.errors import CheckpointError, DamageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -39,12 +39,16 @@ _WHOLE = re.compile(
 )
 """Weights that every rank has whole."""
 
+_LONGEST = 60
+_LARGEST = 10**18
+"""Bounds of a value that is written out: characters, and the size of a number."""
+
 _LAYER = re.compile(r"layers\.(\d+)\.")
 _NO_WEIGHT = re.compile(r"(rotary_emb|rotary_pos_emb)\.inv_freq$|attention\.(bias|masked_bias)$|_extra_state")
 
 _SECOND_OF_MLP = (".dense_4h_to_h.weight", ".linear_fc2.weight", ".linear2.weight", ".w2.weight")
 _DEEPEST = 20
-"""Levels of a state dict that are looked at; one that contains itself has no end."""
+"""Levels of a state dict that are looked at, fewer than Python's stack has."""
 
 _OUTPUTS = ("final_linear.weight", "lm_head.weight", "output_layer.weight")
 _SETTINGS = (
@@ -56,13 +60,17 @@ _SETTINGS = (
 
 
 def flat_weights(state: Any) -> dict[str, Tensor]:
-    """Return the weights of a state dict, which may be nested; the names of the levels are joined by dots."""
+    """Return the weights of a state dict, which may be nested; the names of the levels are joined by dots.
+
+    Raises:
+        DamageError: a dict stands in it twice.
+    """
     return flat_weights_as(state, Tensor)
 
 
 def flat_weights_as(state: Any, kind: type[T]) -> dict[str, T]:
     """Return the same of a state dict whose weights are of another class than Tensor."""
-    return {name: tensor for name, tensor in _flat(state, "", _DEEPEST, kind) if _NO_WEIGHT.search(name) is None}
+    return {name: tensor for name, tensor in _flat(state, "", _DEEPEST, kind, set()) if _NO_WEIGHT.search(name) is None}
 
 
 def divided_dimension(name: str) -> int | None:
@@ -132,9 +140,26 @@ def args_of(state: Mapping[str, Any]) -> Mapping[str, Any]:
     return args if isinstance(args, dict) else {}
 
 
+def bounded(value: object) -> str:
+    """Return a value from a file as a short text; of others than words and numbers, the type alone.
+
+    A list can hold another one many times over, which a pickle of a few bytes makes endless when it is written out.
+    """
+    return str(value)[:_LONGEST] if _is_plain(value) else f"of type {type(value).__name__[:_LONGEST]}"
+
+
+def plain(value: Any) -> Any:
+    """Return a word or a number as it is, and of anything else a short text."""
+    return value if _is_plain(value) else bounded(value)
+
+
+def _is_plain(value: object) -> bool:
+    return value is None or isinstance(value, str | float) or (isinstance(value, int) and abs(value) < _LARGEST)
+
+
 def settings_of_args(args: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a recipe's section `model` among the arguments of Megatron-LM or a fork."""
-    model = {name: args[name] for name in _SETTINGS if args.get(name) is not None}
+    model = {name: plain(args[name]) for name in _SETTINGS if args.get(name) is not None}
     if not args.get("group_query_attention", False):
         model.pop("num_query_groups", None)  # Megatron-LM's default is 1, which counts only with this switch
     if args.get("swiglu"):
@@ -156,9 +181,13 @@ def require_sizes(folder: Path, args: Mapping[str, Any], found: Mapping[str, int
             raise CheckpointError(msg)
 
 
-def _flat(state: Any, prefix: str, depth: int, kind: type[T]) -> Iterator[tuple[str, T]]:
+def _flat(state: Any, prefix: str, depth: int, kind: type[T], seen: set[int]) -> Iterator[tuple[str, T]]:
     if isinstance(state, kind):
         yield prefix, state
     elif isinstance(state, dict) and depth:
+        if state and id(state) in seen:  # dicts that hold one another twice make names without end of few bytes
+            msg = f"The state dict holds the same part twice, as {prefix[:100]} too.\nCopy the file again."
+            raise DamageError(msg)
+        seen.add(id(state))
         for key, value in state.items():
-            yield from _flat(value, f"{prefix}.{key}" if prefix else str(key), depth - 1, kind)
+            yield from _flat(value, f"{prefix}.{key}" if prefix else str(key), depth - 1, kind, seen)

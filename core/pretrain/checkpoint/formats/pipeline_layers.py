@@ -6,6 +6,7 @@ pipeline; functions without weights have numbers without files.
 
 from __future__ import annotations
 
+import math
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +39,10 @@ _NORM = re.compile(r"input_layernorm\.(weight|scale)$")
 """A weight that every transformer layer has, and nothing else; `scale` is GPT-NeoX's RMSNorm."""
 
 _TIED = "word_embeddings.weight"
+_FINAL_NORM = re.compile(r"(norm\.)?(weight|scale)$")
+"""The norm after the layers; Megatron-DeepSpeed's has no name."""
+
+_OF_MEGATRON = "self_attention."
 
 
 def describe(folder: Path) -> Summary | None:
@@ -107,7 +112,7 @@ def layer_files(folder: Path) -> dict[int, list[Path]]:
     return {number: [folder / there[number, rank] for rank in range(tensor)] for number in numbers}
 
 
-def checked_state(path: Path, state: Any) -> dict[str, Any]:
+def dict_of_layer(path: Path, state: Any) -> dict[str, Any]:
     """Return what a layer's file holds.
 
     Raises:
@@ -127,22 +132,64 @@ def transformer_layers(folder: Path, layers: Mapping[int, Iterable[Any]]) -> lis
         layers: names of the weights in each numbered file.
 
     Raises:
-        CheckpointError: a number between them is missing.
+        CheckpointError: a number between them is missing, or the first or the last one.
     """
     numbers = [number for number, names in layers.items() if any(map(_NORM.search, map(str, names)))]
     _require_all_layers(folder, numbers)
+    if numbers:
+        _require_ends(folder, numbers, {number: {str(name) for name in names} for number, names in layers.items()})
     return numbers
+
+
+def rotary_percent(size: int, head: int, told: object = None) -> float:
+    """Return the fraction of a head that GPT-NeoX, megatron-core and transformers make `size` by int(head * fraction).
+
+    Args:
+        size: dimensions of a head that are rotated.
+        head: all of them.
+        told: a configuration's fraction, which is returned if it fits.
+    """
+    if isinstance(told, int | float) and 0 < told <= 1 and int(head * told) == size:
+        return told
+    percent = size / head
+    while int(head * percent) < size:  # 30 / 88 of 88 are 29.999999999999996
+        percent = math.nextafter(percent, math.inf)
+    return percent
 
 
 def _first_rank(stored: dict[int, list[Path]]) -> dict[int, Any]:
     """Return each layer's state of the first tensor-parallel rank, by its number."""
-    return {number: checked_state(files[0], torch_file.read(files[0])) for number, files in stored.items()}
+    return {number: dict_of_layer(files[0], torch_file.read(files[0])) for number, files in stored.items()}
 
 
 def _require_all_layers(folder: Path, numbers: list[int]) -> None:
     """Require that the transformer layers' numbers follow one another."""
     if numbers and (missing := sorted(set(range(min(numbers), max(numbers))) - set(numbers))):
         msg = f"{folder} lacks the files of layer {missing[0]} (layer_{missing[0]:02d}-model_*).\nCopy them there."
+        raise CheckpointError(msg)
+
+
+def _require_ends(folder: Path, numbers: list[int], names: Mapping[int, set[str]]) -> None:
+    """Require the first and the last layer, by the distances to the modules around them.
+
+    GPT-NeoX has one function without weights before and one after the layers, and the embedding is module 0
+    (GPT2ModelPipe.init_specs in megatron/model/gpt2_model.py). Megatron-DeepSpeed's embedding is module 1, and it has
+    these functions, or in Microsoft's since 2023 neither (GPTModelPipe in megatron/model/gpt_model.py).
+    """
+    first, last = min(numbers), max(numbers)
+    inside = {name for number in numbers for name in names[number]}
+    if any("moe" in name for name in inside):
+        return  # Microsoft's then has one more module, after the layers
+    is_megatron = any(name.startswith(_OF_MEGATRON) for name in inside)
+    before = first - 1 if is_megatron else first
+    norms = [number for number in names if number > last and any(map(_FINAL_NORM.match, names[number]))]
+    after = min(norms) - last if norms else before
+    if before != after or before not in ((1, 2) if is_megatron else (2,)):
+        lost = first - 1 if before > after else last + 1
+        msg = (
+            f"{folder} has layers {first} to {last}, {before} after the embedding and {after} before the final norm.\n"
+            f"Copy the files of layer {lost} there (layer_{lost:02d}-model_*)."
+        )
         raise CheckpointError(msg)
 
 
@@ -181,5 +228,6 @@ def _model(shapes: Shapes, layers: dict[int, Any], args: Mapping[str, Any], numb
     if isinstance(frequencies, Tensor):
         model["position_embedding_type"] = "rope"
     if isinstance(frequencies, Tensor) and settings.get("num_attention_heads") and "hidden_size" in model:
-        model["rotary_percent"] = 2 * frequencies.numel() / (model["hidden_size"] // settings["num_attention_heads"])
+        head = model["hidden_size"] // settings["num_attention_heads"]
+        model["rotary_percent"] = rotary_percent(2 * frequencies.numel(), head)
     return model

@@ -21,6 +21,7 @@ from pretrain.checkpoint.formats.megatron_weights import (
     settings_of_args,
 )
 from pretrain.checkpoint.formats.summary import Parts, Summary, contents
+from pretrain.checkpoint.formats.tiling import require_tiled
 from pretrain.checkpoint.index import INDEX, read_index
 from pretrain.errors import CheckpointError, DamageError
 
@@ -30,8 +31,9 @@ if TYPE_CHECKING:
     from torch.distributed.checkpoint.metadata import Metadata
 
 COMMON, BACKEND = "common.pt", "metadata.json"
-_OTHERS = ("optimizer", "chained", "rng", "rerun")
-"""Beginnings of names that are not of weights."""
+_OPTIMIZER = ("optimizer", "chained")
+_OTHERS = (*_OPTIMIZER, "rng", "rerun")
+"""Beginnings of keys that are not of weights."""
 
 _STACKED = re.compile(r"decoder\.layers\.(?!\d)")
 """Weights of all layers in one tensor, whose first dimension is the layer."""
@@ -54,9 +56,7 @@ def describe(folder: Path) -> Summary | None:
         msg = f"{folder / COMMON} holds no values by name."
         raise DamageError(msg)
     index = index_of(folder).state_dict_metadata
-    weights = {
-        name: tensor for name, tensor in index.items() if not name.startswith(_OTHERS) and "_extra_state" not in name
-    }
+    weights = {name: tensor for name, tensor in index.items() if is_weight(name)}
     shapes = {name: tuple(tensor.size) for name, tensor in weights.items() if isinstance(tensor, TensorStorageMetadata)}
     files, size = extent(folder)
     is_ours = "format" in common and "progress" in common
@@ -80,13 +80,18 @@ def describe(folder: Path) -> Summary | None:
             tensor.properties.dtype for tensor in weights.values() if isinstance(tensor, TensorStorageMetadata)
         ),
         contents=contents(
-            optimizer=any(name.startswith(_OTHERS[:2]) for name in index),
+            optimizer=any(name.startswith(_OPTIMIZER) for name in index),
             rng=any(name.startswith("rng") for name in index),
             schedule=bool(common.get("schedule") or common.get("opt_param_scheduler")),
         ),
         files=files,
         size=size,
     )
+
+
+def is_weight(key: str) -> bool:
+    """Say whether a key of the index is of a weight."""
+    return not key.startswith(_OTHERS) and "_extra_state" not in key
 
 
 def _backend(folder: Path) -> dict[str, Any]:
@@ -111,16 +116,23 @@ def index_of(folder: Path) -> Metadata:
 
     Raises:
         CheckpointError: it is missing.
-        DamageError: it is damaged.
+        DamageError: it is damaged, or the pieces of a tensor have a number twice or not at all.
     """
+    from torch.distributed.checkpoint.metadata import TensorStorageMetadata  # noqa: PLC0415  as in `describe`
+
     try:
-        return read_index(folder)
+        index = read_index(folder)
+        for key, tensor in index.state_dict_metadata.items():
+            if isinstance(tensor, TensorStorageMetadata):
+                pieces = [(tuple(chunk.offsets), tuple(chunk.sizes)) for chunk in tensor.chunks]
+                require_tiled(folder / INDEX, key, tuple(tensor.size), pieces)
     except FileNotFoundError as error:
         msg = f"{folder} lacks {INDEX}, the index of its tensors.\nCopy it there; its name begins with a dot."
         raise CheckpointError(msg) from error
     except (pickle.UnpicklingError, EOFError, ValueError, LookupError, TypeError, AttributeError, ImportError) as error:
         msg = f"{folder / INDEX} is damaged: {str(error)[:200]}\nCopy it again."
         raise DamageError(msg) from error
+    return index
 
 
 def _model(shapes: dict[str, tuple[int, ...]]) -> dict[str, Any]:

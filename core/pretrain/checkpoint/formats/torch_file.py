@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import pickle
 import re
+import struct
 import threading
 import warnings
 import zipfile
@@ -30,6 +31,12 @@ _REFUSED = re.compile(r"GLOBAL ([\w.]+)|``([\w.]+)`` must be imported")
 """The class or module that torch.load refuses, in its message."""
 
 _ZIP = b"PK\x03\x04"
+_BEFORE_ZIP = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
+"""First bytes in the format of before torch 1.6: a pickle of torch.serialization.MAGIC_NUMBER."""
+
+_LOCAL_HEADER = struct.Struct("<26xHH")
+"""A zip entry's header before its name, extra field and data: its last two numbers are the lengths of those two."""
+
 _ALLOWING = threading.Lock()
 """Held while the classes that torch.load makes are set, which torch keeps for the whole process."""
 
@@ -68,6 +75,36 @@ def read_part(part: IO[bytes], path: Path) -> Any:
         path: the whole file, for errors.
     """
     return _checked(part, path, is_zip=True)
+
+
+def require_readable(path: Path) -> None:
+    """Require that a file begins and ends as one of torch.save does; none of its objects is read.
+
+    In the format of before torch 1.6, only the beginning tells.
+
+    Raises:
+        DamageError: it is cut off, or not a file of torch.save.
+        OSError: it cannot be opened.
+    """
+    with path.open("rb") as file:
+        begin = file.read(len(_BEFORE_ZIP))
+    if begin == _BEFORE_ZIP:
+        return
+    try:
+        _require_uncompressed(path)
+    except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
+        raise _damaged(path, error) from error
+
+
+def data_place(file: IO[bytes], entry: zipfile.ZipInfo) -> int:
+    """Return the place of an entry's data in a zip file, in bytes.
+
+    Raises:
+        struct.error: the file ends before it.
+    """
+    file.seek(entry.header_offset)
+    name, extra = _LOCAL_HEADER.unpack(file.read(_LOCAL_HEADER.size))
+    return entry.header_offset + _LOCAL_HEADER.size + int(name) + int(extra)
 
 
 def _checked(source: Path | IO[bytes], path: Path, *, is_zip: bool) -> Any:

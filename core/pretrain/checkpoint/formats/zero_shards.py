@@ -17,6 +17,7 @@ from pretrain.checkpoint.formats.dtypes import dtype_names
 from pretrain.checkpoint.formats.location import extent
 from pretrain.checkpoint.formats.megatron_weights import (
     args_of,
+    bounded,
     count,
     flat_weights,
     model_of,
@@ -112,7 +113,7 @@ def describe(folder: Path) -> Summary | None:
     return Summary(
         path=folder,
         format=format_name(found),
-        version=None if version is None else f"DeepSpeed {version}",
+        version=None if version is None else f"DeepSpeed {bounded(version)}",
         iteration=iteration if isinstance(iteration, int) else None,
         model=model_of(shapes, number_of_layers(shapes)) | settings_of_args(args_of(state)),
         parameters=None if has_experts else count(shapes, found.tensor),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
 
 BLOCK = 1 << 20
 """Bytes of a tensor that are in memory at a time where it can be read by rows."""
+
+
+_WHOLE = threading.RLock()
+"""Held while a whole weight is read and rearranged, since several at once could be more than memory has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +128,17 @@ def narrowed(whole: LazyTensor, dim: int, start: int, length: int) -> LazyTensor
     return replace(whole, shape=shape, rows=lambda begin, end: whole.rows(begin, end).narrow(1, start, length))
 
 
+def with_last_row_repeated(whole: LazyTensor, count: int) -> LazyTensor:
+    """Return `count` rows: rows at the end are left out, or the last one is repeated where there are too few."""
+    present = whole.shape[0]
+    if count <= present:
+        return with_rows(whole, count)
+    last = narrowed(whole, 0, present - 1, 1)
+    shape = (count - present, *whole.shape[1:])
+    more = LazyTensor(shape, whole.dtype, lambda begin, end: last.rows(0, 1).expand(end - begin, *shape[1:]))
+    return joined([whole, more], 0)
+
+
 def with_rows(whole: LazyTensor, count: int) -> LazyTensor:
     """Return `count` rows: rows at the end are left out, or are zero where there are too few."""
     if count <= whole.shape[0]:
@@ -150,12 +166,12 @@ def rearranged(
         function: takes the whole tensor and returns the new one.
         shape: the new shape; by default the old one.
     """
-    return LazyTensor(
-        whole.shape if shape is None else shape,
-        whole.dtype,
-        lambda begin, end: function(whole.whole())[begin:end],
-        by_rows=False,
-    )
+
+    def rows(begin: int, end: int) -> Tensor:
+        with _WHOLE:
+            return function(whole.whole())[begin:end]
+
+    return LazyTensor(whole.shape if shape is None else shape, whole.dtype, rows, by_rows=False)
 
 
 def transposed(whole: LazyTensor) -> LazyTensor:

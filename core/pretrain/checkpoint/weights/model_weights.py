@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from pretrain.checkpoint.weights.lazy_tensor import with_rows
+from pretrain.checkpoint.weights.lazy_tensor import with_last_row_repeated, with_rows
+from pretrain.checkpoint.weights.vocabulary import is_padded
 from pretrain.errors import CheckpointError
 from pretrain.recipe.sections.model import ModelSection
+from pretrain.recipe.shown import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from pretrain.checkpoint.weights.lazy_tensor import LazyTensor
@@ -57,9 +59,32 @@ class ModelWeights:
         """Rows of the vocabulary, padding included."""
         return self.tensors[EMBEDDING].shape[0]
 
-    def with_vocabulary(self, rows: int) -> ModelWeights:
-        """Return the weights with so many rows of the vocabulary: padding is left out, or added as zeros."""
-        changed = {name: with_rows(self.tensors[name], rows) for name in (EMBEDDING, OUTPUT) if name in self.tensors}
+    def fits(self, tokens: int) -> bool:
+        """Say whether a tokenizer of so many tokens may be the model's.
+
+        Where a format tells the size without padding it must be that one; Hugging Face's may include padding.
+        """
+        told = self.vocab_size
+        if told is not None and (told < self.rows or not self.format.startswith("Hugging Face")):
+            return told == tokens
+        return is_padded(tokens, self.rows)
+
+    def with_vocabulary(self, rows: int, *, with_zeros: bool = False) -> ModelWeights:
+        """Return the weights with so many rows of the vocabulary: padding is left out or added.
+
+        Args:
+            rows: wanted.
+            with_zeros: pad with zeros, as this program does, whose loss leaves padding out. Otherwise the last token's
+                row is repeated, as tools/checkpoint/saver_base.py of Megatron-LM does: the losses of other programs
+                sum over padding, where a row of zeros could be far more probable than any token.
+        """
+        padded = with_rows if with_zeros else with_last_row_repeated
+        tokens = min(self.vocab_size or self.rows, self.rows)
+        changed = {
+            name: padded(with_rows(self.tensors[name], tokens), rows)
+            for name in (EMBEDDING, OUTPUT)
+            if name in self.tensors
+        }
         return replace(self, tensors={**self.tensors, **changed})
 
 
@@ -101,6 +126,10 @@ def require_expected(weights: ModelWeights) -> ModelWeights:
     Raises:
         CheckpointError: some are missing, too many, or of another shape; the first are named.
     """
+    if weights.model.num_layers > len(weights.tensors):  # before anything of that size is made
+        what = f"{len(weights.tensors)} weights for {weights.model.num_layers} layers"
+        msg = f"{weights.path} has {what}.\nCopy it again."
+        raise CheckpointError(msg)
     embedding = weights.tensors.get(EMBEDDING)
     expected = expected_shapes(weights.model, embedding.shape[0] if embedding is not None else 0)
     found = {name: tensor.shape for name, tensor in weights.tensors.items()}
@@ -140,10 +169,17 @@ def model_section(path: Path, told: Mapping[str, Any], given: Mapping[str, Any])
         return ModelSection.model_validate(settings | {"hidden_dropout": 0.0, "attention_dropout": 0.0})
     except ValidationError as error:
         missing = [str(each["loc"][0]) for each in error.errors() if each["type"] == "missing"]
-        wrong = [f"{each['loc'][0]} {str(each['input'])[:60]}" for each in error.errors() if each["type"] != "missing"]
-        what = f"does not tell {', '.join(missing)}" if missing else f"has no valid {', '.join(wrong)}"
-        msg = f"{path} {what}.\nGive it as --set model.{missing[0] if missing else 'KEY'}=VALUE."
+        wrong = {name: value for name, value in _invalid(error) if name in settings}  # others follow from these
+        invalid = ", ".join(f"{name} {shown(value)}" for name, value in wrong.items())
+        what = f"does not tell {', '.join(missing)}" if missing else f"has no valid {invalid}"
+        msg = f"{path} {what}.\nGive it as --set model.{(missing or list(wrong))[0]}=VALUE."
         raise CheckpointError(msg) from error
+
+
+def _invalid(error: ValidationError) -> Iterator[tuple[str, Any]]:
+    for each in error.errors():
+        if each["type"] != "missing":
+            yield str(each["loc"][0]), each["input"]
 
 
 def _norm(name: str, model: ModelSection) -> dict[str, tuple[int, ...]]:

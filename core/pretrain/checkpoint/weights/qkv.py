@@ -6,6 +6,7 @@ groups as heads this is [head][q, k, v][channel], the order of GPT-NeoX and of M
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,6 +14,8 @@ import torch
 from pretrain.checkpoint.weights.lazy_tensor import joined, narrowed, rearranged
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
     from pretrain.checkpoint.weights.lazy_tensor import LazyTensor
@@ -21,12 +24,14 @@ if TYPE_CHECKING:
 
 def from_parts_first(weight: LazyTensor, heads: int) -> LazyTensor:
     """Return our order of [q, k, v][head][channel]: Megatron-LM's checkpoint version 0, and GPT-2 of Hugging Face."""
-    return rearranged(weight, lambda tensor: _exchanged(tensor, (3, heads)))
+    order = [part * heads + head for head in range(heads) for part in range(3)]
+    return by_blocks(weight, order, weight.shape[0] // len(order))
 
 
 def to_parts_first(weight: LazyTensor, heads: int) -> LazyTensor:
     """Return [q, k, v][head][channel] of our order."""
-    return rearranged(weight, lambda tensor: _exchanged(tensor, (heads, 3)))
+    order = [head * 3 + part for part in range(3) for head in range(heads)]
+    return by_blocks(weight, order, weight.shape[0] // len(order))
 
 
 def from_channels_first(weight: LazyTensor, heads: int) -> LazyTensor:
@@ -41,38 +46,51 @@ def from_channels_first(weight: LazyTensor, heads: int) -> LazyTensor:
 
 def fused(query: LazyTensor, key: LazyTensor, value: LazyTensor, model: ModelSection) -> LazyTensor:
     """Return our order of three weights of [heads * channels], [groups * channels] and [groups * channels] rows."""
-    groups, channels = model.num_query_groups, model.head_size
-    rows = query.shape[0] + 2 * key.shape[0]
-    three = joined([query, key, value], 0)
-
-    def function(tensor: Tensor) -> Tensor:
-        queries, keys, values = torch.split(tensor, [query.shape[0], key.shape[0], value.shape[0]])
-        rest = tensor.shape[1:]
-        parts = [part.view(groups, -1, channels, *rest) for part in (queries, keys, values)]
-        return torch.cat(parts, 1).view(rows, *rest)
-
-    return rearranged(three, function, (rows, *query.shape[1:]))
+    heads, groups = model.num_attention_heads, model.num_query_groups
+    share = heads // groups
+    order = [
+        block
+        for group in range(groups)
+        for block in (*range(group * share, (group + 1) * share), heads + group, heads + groups + group)
+    ]
+    return by_blocks(joined([query, key, value], 0), order, model.head_size)
 
 
 def separate(weight: LazyTensor, model: ModelSection) -> tuple[LazyTensor, LazyTensor, LazyTensor]:
     """Return the weights of queries, keys and values of our order."""
     groups, channels = model.num_query_groups, model.head_size
-    queries = model.num_attention_heads // groups
-
-    def function(tensor: Tensor) -> Tensor:
-        rest = tensor.shape[1:]
-        parts = torch.split(tensor.view(groups, queries + 2, channels, *rest), [queries, 1, 1], 1)
-        return torch.cat([part.reshape(-1, *rest) for part in parts])
-
-    three = rearranged(weight, function)
+    share = model.num_attention_heads // groups
+    slots = (range(share), [share], [share + 1])
+    order = [group * (share + 2) + slot for part in slots for group in range(groups) for slot in part]
+    three = by_blocks(weight, order, channels)
     rows = groups * channels
     return (
-        narrowed(three, 0, 0, queries * rows),
-        narrowed(three, 0, queries * rows, rows),
-        narrowed(three, 0, (queries + 1) * rows, rows),
+        narrowed(three, 0, 0, share * rows),
+        narrowed(three, 0, share * rows, rows),
+        narrowed(three, 0, (share + 1) * rows, rows),
     )
 
 
-def _exchanged(tensor: Tensor, sizes: tuple[int, int]) -> Tensor:
-    view = tensor.view(*sizes, -1, *tensor.shape[1:])
-    return view.transpose(0, 1).reshape(tensor.shape)
+def by_blocks(weight: LazyTensor, order: Sequence[int], size: int) -> LazyTensor:
+    """Return blocks of rows in another order; of a weight that is read by rows no others are read.
+
+    Args:
+        weight: of len(order) * size rows.
+        order: for each block of the result its number in the weight.
+        size: rows of a block.
+    """
+
+    def rows(begin: int, end: int) -> Tensor:
+        places: list[tuple[int, int]] = []
+        for block in range(begin // size, -(-end // size)):
+            moved = (order[block] - block) * size
+            low, high = max(begin, block * size) + moved, min(end, (block + 1) * size) + moved
+            if places and places[-1][1] == low:
+                low = places.pop()[0]
+            places.append((low, high))
+        if weight.by_rows:
+            return torch.cat([weight.rows(*place) for place in places])
+        whole = weight.whole()
+        return torch.cat([whole[low:high] for low, high in places])
+
+    return replace(weight, rows=rows)

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 
+from pretrain.checkpoint.formats.sharded import is_weight
+
 _LAYER = re.compile(r"decoder\.layers\.(\d+)\.(.+)")
 _STACKED = "decoder.layers."
 _NORMS = {
     "input_layernorm.": "self_attention.linear_qkv.layer_norm_",
     "pre_mlp_layernorm.": "mlp.linear_fc1.layer_norm_",
 }
-_NO_WEIGHTS = ("optimizer", "chained", "rng", "rerun")
-"""Beginnings of keys that are not of weights."""
 
 
 def sharded_name(name: str) -> tuple[str, int | None]:
@@ -37,7 +37,7 @@ def weight_names(key: str, layers: int) -> list[tuple[str, int | None]]:
         key: of a sharded checkpoint. Megatron-LM also writes keys that have the number of their layer.
         layers: size of the first dimension.
     """
-    if key.startswith(_NO_WEIGHTS) or "_extra_state" in key:
+    if not is_weight(key):
         return []
     numbered = _LAYER.fullmatch(key)
     if numbered is not None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -31,14 +34,14 @@ class Piece:
     tensor: LazyTensor
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ShardedTensor:
     """A tensor in pieces.
 
     Attributes:
         shape: of the whole tensor.
         dtype: of all pieces.
-        pieces: that fill it.
+        pieces: that have every number once.
     """
 
     shape: tuple[int, ...]
@@ -54,46 +57,59 @@ class ShardedTensor:
         shape = self.shape[1:]
         return LazyTensor(shape, self.dtype, lambda begin, end: self._box((number, begin), (number + 1, end))[0])
 
+    @cached_property
+    def _ascending(self) -> tuple[list[Piece], list[int], int]:
+        """The pieces by their offsets, the first offset of each, and the most rows that one has."""
+        pieces = sorted(self.pieces, key=lambda piece: piece.offsets)
+        return (
+            pieces,
+            [piece.offsets[0] for piece in pieces],
+            max((piece.tensor.shape[0] for piece in pieces), default=0),
+        )
+
     def _box(self, begin: tuple[int, ...], end: tuple[int, ...]) -> Tensor:
         """Read [begin, end) of the first dimensions, and all of the others."""
         begin = begin + (0,) * (len(self.shape) - len(begin))
         end = end + self.shape[len(end) :]
-        size = [high - low for low, high in zip(begin, end, strict=True)]
-        values = torch.empty(size, dtype=self.dtype)
-        filled = 0
-        for piece in self.pieces:
+        values = torch.empty([high - low for low, high in zip(begin, end, strict=True)], dtype=self.dtype)
+        pieces, firsts, longest = self._ascending
+        for piece in pieces[bisect_right(firsts, begin[0] - longest) : bisect_left(firsts, end[0])]:
             box = [
                 (max(low, first), min(high, first + length))
                 for low, high, first, length in zip(begin, end, piece.offsets, piece.tensor.shape, strict=True)
             ]
             if all(low < high for low, high in box):
-                filled += _copy(piece, box, begin, values)
-        if filled != values.numel():
-            msg = f"its index leaves out or repeats {abs(values.numel() - filled)} numbers of a tensor.\nCopy it again."
-            raise DamageError(msg)
+                _copy(piece, box, begin, values)
         return values
 
 
 def sharded_tensors(folder: Path, index: Metadata) -> dict[str, ShardedTensor]:
-    """Return the tensors that an index lists, by their keys.
+    """Return the tensors that an index lists, by their keys; empty ones are left out.
+
+    Args:
+        folder: of the checkpoint.
+        index: whose pieces were checked (pretrain.checkpoint.formats.sharded.index_of).
 
     Raises:
-        DamageError: the index names a file outside of the folder, or that is not there, or no place of a piece.
+        DamageError: the index names a file outside of the folder, or that is not there, or no place of a piece; or a
+            piece is larger than its place.
     """
     from torch.distributed.checkpoint.metadata import TensorStorageMetadata  # noqa: PLC0415  half a second that other formats are spared
 
     places: dict[tuple[str, tuple[int, ...]], Any] = {
         (entry.fqn, tuple(entry.offset or ())): info for entry, info in index.storage_data.items()
     }
+    files: dict[str, int | None] = {}
     found = {}
     for key, metadata in index.state_dict_metadata.items():
         if isinstance(metadata, TensorStorageMetadata):
-            dtype = metadata.properties.dtype
+            shape, dtype = tuple(metadata.size), metadata.properties.dtype
+            chunks = [(tuple(chunk.offsets), tuple(chunk.sizes)) for chunk in metadata.chunks]
             pieces = tuple(
-                _piece(folder, key, tuple(chunk.offsets), tuple(chunk.sizes), dtype, places)
-                for chunk in metadata.chunks
+                _piece(folder, key, offsets, sizes, dtype, places, files) for offsets, sizes in chunks if 0 not in sizes
             )
-            found[key] = ShardedTensor(tuple(metadata.size), dtype, pieces)
+            if pieces:
+                found[key] = ShardedTensor(shape, dtype, pieces)
     return found
 
 
@@ -104,17 +120,28 @@ def _piece(
     sizes: tuple[int, ...],
     dtype: torch.dtype,
     places: dict[tuple[str, tuple[int, ...]], Any],
+    files: dict[str, int | None],
 ) -> Piece:
+    """Return a piece; `files` keeps the sizes of the files that were looked for, None for one that is missing."""
     info = places.get((key, offsets))
-    if info is None or "/" in info.relative_path or not (folder / info.relative_path).is_file():
+    if info is not None and info.relative_path not in files:
+        path = folder / info.relative_path
+        files[info.relative_path] = path.stat().st_size if "/" not in info.relative_path and path.is_file() else None
+    if info is None or (size := files[info.relative_path]) is None:
         where = "its index names no file" if info is None else f"{info.relative_path[:80]} is missing"
         msg = f"{folder} lacks a piece of {key[:120]}: {where}.\nCopy the missing files there."
+        raise DamageError(msg)
+    if not 0 <= info.offset <= info.offset + info.length <= size:
+        msg = f"{folder / info.relative_path} is cut off: it ends before a piece of {key[:120]}.\nCopy it again."
+        raise DamageError(msg)
+    if math.prod(sizes) * dtype.itemsize > info.length:
+        msg = f"{folder} is damaged: a piece of {key[:120]} is larger than its place in its file.\nCopy it again."
         raise DamageError(msg)
     return Piece(offsets, embedded_tensor(folder / info.relative_path, info.offset, info.length, sizes, dtype))
 
 
-def _copy(piece: Piece, box: list[tuple[int, int]], begin: tuple[int, ...], values: Tensor) -> int:
-    """Copy the part of a piece inside a box; return the count of its numbers."""
+def _copy(piece: Piece, box: list[tuple[int, int]], begin: tuple[int, ...], values: Tensor) -> None:
+    """Copy the part of a piece inside a box."""
     (low, high), *others = box
     part = piece.tensor.rows(low - piece.offsets[0], high - piece.offsets[0])
     for dim, (first, last) in enumerate(others, 1):
@@ -123,4 +150,3 @@ def _copy(piece: Piece, box: list[tuple[int, int]], begin: tuple[int, ...], valu
     for dim, (first, last) in enumerate(box):
         place = place.narrow(dim, first - begin[dim], last - first)
     place.copy_(part)
-    return place.numel()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
-import struct
 import zipfile
+from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any
 
 import torch
@@ -16,15 +17,13 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from pretrain.checkpoint.formats import torch_file
 from pretrain.checkpoint.weights.file_part import FilePart
 from pretrain.checkpoint.weights.lazy_tensor import LazyTensor, bytes_of, in_memory
-from pretrain.errors import DamageError
+from pretrain.errors import CheckpointError, DamageError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from torch import Tensor
-
-_LOCAL_HEADER = struct.Struct("<26xHH")
-"""A zip entry's header before its name, extra field and data: its last two numbers are the lengths of those two."""
 
 _DTYPES = {
     "F64": torch.float64,
@@ -38,12 +37,16 @@ _DTYPES = {
 }
 """safetensors' names of the dtypes that published models have."""
 
+_DEEPEST = 50
+"""Most levels of nested dicts, lists and tuples in a file."""
+
 
 def stored_at(path: Path, offset: int, shape: tuple[int, ...], dtype: torch.dtype) -> LazyTensor:
     """Return a contiguous tensor at a place of a file, as the host's byte order has it.
 
     Raises:
         DamageError: while it is read, if the file ends before it.
+        CheckpointError: while it is read, if the system cannot read the file.
     """
     row = dtype.itemsize
     for size in shape[1:]:
@@ -63,15 +66,17 @@ def torch_file_tensors(path: Path) -> Any:
     Files in the format of before torch 1.6 are read whole.
 
     Raises:
-        CheckpointError: it holds objects that could run code.
-        DamageError: it is cut off, not a file of torch.save, or a tensor is larger than its place in the file.
+        CheckpointError: it holds objects that could run code, or the system cannot read it.
+        DamageError: it is cut off, not a file of torch.save, or a tensor is larger than its place in the file; or its
+            values contain themselves or are nested more than 50 levels deep.
     """
-    if not zipfile.is_zipfile(path):
-        return _lazy(torch_file.read(path), path, {}, set())
-    with FakeTensorMode():
-        content = torch_file.read(path)
-    with path.open("rb") as file:
-        return _lazy(content, path, _records(file, 0), set())
+    with _reading(path):
+        if not zipfile.is_zipfile(path):
+            return _Lazy(path, {}).of(torch_file.read(path))
+        with FakeTensorMode():
+            content = torch_file.read(path)
+        with path.open("rb") as file:
+            return _Lazy(path, _records(file, 0)).of(content)
 
 
 def embedded_tensor(path: Path, offset: int, length: int, shape: tuple[int, ...], dtype: torch.dtype) -> LazyTensor:
@@ -86,6 +91,7 @@ def embedded_tensor(path: Path, offset: int, length: int, shape: tuple[int, ...]
 
     Raises:
         DamageError: while it is read, if the part holds something else.
+        CheckpointError: while it is read, if the system cannot read the file.
     """
     found: list[LazyTensor] = []
 
@@ -101,7 +107,7 @@ def embedded_tensor(path: Path, offset: int, length: int, shape: tuple[int, ...]
 
 
 def _embedded(path: Path, offset: int, length: int) -> LazyTensor:
-    with io.BufferedReader(FilePart(path, offset, length)) as part:
+    with _reading(path), io.BufferedReader(FilePart(path, offset, length)) as part:
         with FakeTensorMode():
             content = torch_file.read_part(part, path)
         tensor = (
@@ -142,43 +148,72 @@ def safetensors_tensors(path: Path) -> dict[str, LazyTensor]:
 
 def _read_into(path: Path, view: memoryview, offset: int) -> None:
     """Fill bytes from a place of the file."""
-    descriptor = os.open(path, os.O_RDONLY)
+    with _reading(path):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            done = 0
+            while done < len(view):
+                count = os.preadv(descriptor, [view[done:]], offset + done)
+                if count == 0:
+                    msg = f"{path} is cut off: it ends before byte {offset + len(view)}.\nCopy it again."
+                    raise DamageError(msg)
+                done += count
+        finally:
+            os.close(descriptor)
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Name the file in an error of the system, which would otherwise pass for one of what is being written."""
     try:
-        done = 0
-        while done < len(view):
-            count = os.preadv(descriptor, [view[done:]], offset + done)
-            if count == 0:
-                msg = f"{path} is cut off: it ends before byte {offset + len(view)}.\nCopy it again."
-                raise DamageError(msg)
-            done += count
-    finally:
-        os.close(descriptor)
+        yield
+    except OSError as error:
+        msg = f"{path} cannot be read: {error.strerror or error}.\nCopy it there again, then repeat the command."
+        raise CheckpointError(msg) from error
 
 
-def _lazy(content: Any, path: Path, records: dict[int, int], above: set[int]) -> Any:
-    """Replace the tensors in nested dicts, lists and tuples."""
-    if isinstance(content, torch.Tensor):
-        return _lazy_tensor(content, path, records)
-    if id(content) in above:
-        msg = f"{path} is damaged: a value in it contains itself.\nCopy it again."
-        raise DamageError(msg)
-    inside = above | {id(content)}
-    if isinstance(content, dict):
-        return {key: _lazy(value, path, records, inside) for key, value in content.items()}
-    if type(content) in {list, tuple}:
-        return type(content)(_lazy(value, path, records, inside) for value in content)
-    return content
+class _Lazy:
+    """Replacement of the tensors in nested dicts, lists and tuples, once for a value that is met several times."""
+
+    def __init__(self, path: Path, records: dict[int, int]) -> None:
+        self._path, self._records = path, records
+        self._done: dict[int, Any] = {}
+        self._above: set[int] = set()
+
+    def of(self, content: Any) -> Any:
+        """Return the content with its tensors replaced; it must be kept meanwhile."""
+        if isinstance(content, torch.Tensor):
+            return _lazy_tensor(content, self._path, self._records)
+        if not isinstance(content, dict) and type(content) not in {list, tuple}:
+            return content
+        if id(content) in self._done:
+            return self._done[id(content)]
+        if id(content) in self._above or len(self._above) == _DEEPEST:
+            what = "contains itself" if id(content) in self._above else f"is nested more than {_DEEPEST} levels deep"
+            msg = f"{self._path} is damaged: a value in it {what}.\nCopy it again."
+            raise DamageError(msg)
+        self._above.add(id(content))
+        if isinstance(content, dict):
+            found: Any = {key: self.of(value) for key, value in content.items()}
+        else:
+            found = type(content)(self.of(value) for value in content)
+        self._above.remove(id(content))
+        self._done[id(content)] = found
+        return found
 
 
 def _lazy_tensor(tensor: Tensor, path: Path, records: dict[int, int], base: int = 0) -> LazyTensor | Tensor:
     """Return a fake tensor's place in the file; `base` is that of the part that torch has read, in bytes."""
+    shape, strides, start = tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset())
+    count = 1 + sum((size - 1) * step for size, step in zip(shape, strides, strict=True))
+    if 0 not in shape and count < math.prod(shape):  # such as an expanded one, which would be written in full
+        msg = f"{path} is damaged: numbers of a tensor of shape {list(shape)} share their places.\nCopy it again."
+        raise DamageError(msg)
     if not isinstance(tensor, FakeTensor):
         return in_memory(tensor.detach()) if tensor.dim() else tensor
-    shape, strides, start = tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset())
     if 0 in shape:
         return in_memory(torch.empty(shape, dtype=tensor.dtype))
     place = base + getattr(tensor.untyped_storage(), "_checkpoint_offset", -1)
-    count = 1 + sum((size - 1) * step for size, step in zip(shape, strides, strict=True))
     if (start + count) * tensor.element_size() > records.get(place, 0):
         msg = f"{path} is damaged: a tensor of shape {list(shape)} is larger than its place in it.\nCopy it again."
         raise DamageError(msg)
@@ -198,7 +233,5 @@ def _records(file: IO[bytes], base: int) -> dict[int, int]:
     places = {}
     with zipfile.ZipFile(file) as archive:
         for entry in archive.infolist():
-            file.seek(entry.header_offset)
-            name, extra = _LOCAL_HEADER.unpack(file.read(_LOCAL_HEADER.size))
-            places[base + entry.header_offset + _LOCAL_HEADER.size + name + extra] = entry.file_size
+            places[base + torch_file.data_place(file, entry)] = entry.file_size
     return places

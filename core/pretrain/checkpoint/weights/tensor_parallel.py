@@ -51,6 +51,11 @@ def part_of_rank(name: str, whole: LazyTensor, rank: int, ranks: int, model: Mod
     return part_of(whole, dimension, rank, ranks)
 
 
+def gate_last(part: LazyTensor) -> LazyTensor:
+    """Return one rank's part of a gated weight with its halves exchanged: GPT-NeoX's have [up rows; gate rows]."""
+    return joined([part_of(part, 0, half, 2) for half in (1, 0)], 0)
+
+
 def is_gated(name: str, model: ModelSection) -> bool:
     """Say whether the weight consists of a gate's and an up projection's rows."""
     return model.activation == "swiglu" and ".mlp.linear_fc1." in name

@@ -145,11 +145,12 @@ class BackgroundSaves:
         save.seconds = time.monotonic() - save.started
 
     def _publish(self, iteration: int) -> None:
-        problem: CheckpointError | None = None
+        failed: Exception | None = None
         if self._is_main:
             try:
                 self._folder.publish(iteration)
-            except CheckpointError as error:
-                problem = error
-        if problem := first_of(problem, self._group):
-            raise problem
+            except Exception as error:  # noqa: BLE001  whatever it is, the other ranks wait for the answer
+                failed = error
+        problem = first_of(None if failed is None else str(failed) or type(failed).__name__, self._group)
+        if problem is not None:
+            raise failed or CheckpointError(problem)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pretrain.checkpoint import checksums, generators
 from pretrain.checkpoint.digest import FileDigest, Recorder
 from pretrain.checkpoint.identity import identity
+from pretrain.checkpoint.version import FORMAT
 from pretrain.checkpoint.writing.agreement import first_of, gathered
 from pretrain.checkpoint.writing.sharded_files import Results, ShardedFiles
 from pretrain.errors import CheckpointError
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
 
     from pretrain.checkpoint.contents import Saved
 
-FORMAT = 3
-"""Version of the format; a new one when older readers would misread it."""
-
 _OF_TORCHS_ARCHIVES = re.compile("iostream error|inline_container|PytorchStreamWriter")
 """Errors of torch.save by a path, which does not say what the system answered."""
 
@@ -31,7 +29,7 @@ _LONGEST = 200
 """Longest part of an error's message that is shown, in characters."""
 
 Share = tuple[Results, dict[str, FileDigest], str | None]
-"""Written tensors of a rank, digests of its files, and what went wrong."""
+"""Written tensors of a rank, digests of its files, and the message for all ranks if something went wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,32 +74,36 @@ class Snapshot:
 
         Raises:
             CheckpointError: on every rank, when one cannot write.
+            Exception: any other error of this rank's; it is a CheckpointError on the others.
         """
-        shares = gathered(self._write_share(), group)
-        problem = self._finish(shares) if shares is not None else None
-        if problem := first_of(problem, group):
-            raise _cannot_be_written(self.directory, problem)
-
-    def _write_share(self) -> Share:
+        failed: Exception | None = None
         recorder = Recorder()
+        share: Share = [], recorder.files, None
         try:
-            return self.files.write(recorder.open), recorder.files, None
+            share = self.files.write(recorder.open), recorder.files, None
         except Exception as error:  # noqa: BLE001  whatever it is, the other ranks wait for this one's answer
-            return [], {}, _reason(error)
+            failed = error
+            share = [], {}, str(_told(self.directory, error))
+        shares = gathered(share, group)
+        problem: str | None = None
+        if shares is not None and (problem := next((problem for *_, problem in shares if problem), None)) is None:
+            try:
+                self._finish(shares)
+            except Exception as error:  # noqa: BLE001  the same
+                failed = error
+                problem = str(_told(self.directory, error))
+        if problem := first_of(problem, group):
+            if failed is not None and not _is_of_disk(failed):
+                raise failed
+            raise CheckpointError(problem) from failed
 
-    def _finish(self, shares: Sequence[Share]) -> str | None:
-        """Write the index and the checksums, which needs the other ranks' files; return what went wrong, or None.
+    def _finish(self, shares: Sequence[Share]) -> None:
+        """Write the index and the checksums, which needs the other ranks' files.
 
         Digests of the few small files that libraries write are taken by reading them again.
         """
-        if problem := next((problem for _, _, problem in shares if problem is not None), None):
-            return problem
-        try:
-            self.files.write_index([results for results, _, _ in shares])
-            checksums.write(self.directory, {name: file for _, files, _ in shares for name, file in files.items()})
-        except OSError as error:
-            return _reason(error)
-        return None
+        self.files.write_index([results for results, _, _ in shares])
+        checksums.write(self.directory, {name: file for _, files, _ in shares for name, file in files.items()})
 
 
 def _state(engine: Saved, progress: Mapping[str, Any]) -> dict[str, Any]:
@@ -127,10 +129,31 @@ def _cannot_be_written(directory: Path, problem: str) -> CheckpointError:
     )
 
 
+def _told(directory: Path, error: Exception) -> CheckpointError:
+    """Return what all ranks are told about an error of one."""
+    if _is_of_disk(error):
+        return _cannot_be_written(directory, _reason(error))
+    return CheckpointError(
+        f"{directory} is not complete: a rank has failed with {type(error).__name__}: {_reason(error)}\n"
+        "Its own log has the traceback."
+    )
+
+
+def _is_of_disk(error: BaseException) -> bool:
+    """Say whether writing has failed, rather than the program."""
+    return isinstance(_cause(error), OSError) or _OF_TORCHS_ARCHIVES.search(str(error)) is not None
+
+
 def _reason(error: BaseException) -> str:
     """Return one line: of the OSError where torch's writer of archives has failed because of one."""
+    cause = _cause(error)
+    line = (str(cause).strip() or type(cause).__name__).splitlines()[0]
+    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]} ..."
+
+
+def _cause(error: BaseException) -> BaseException:
+    """Return the OSError behind an error, or the error itself."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, OSError):
         cause = cause.__cause__ or cause.__context__
-    line = (str(cause or error).strip() or type(error).__name__).splitlines()[0]
-    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]} ..."
+    return cause or error

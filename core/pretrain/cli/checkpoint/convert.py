@@ -23,7 +23,11 @@ _PATH = click.Path(path_type=Path)
 @click.option("--to", "to", type=click.Choice(FORMATS), required=True, help="Format of the target.")
 @click.option("--dtype", type=click.Choice(("fp32", "bf16", "fp16")), help="Of all weights.  [default: the source's]")
 @click.option(
-    "--tensor", type=click.IntRange(min=1), default=1, metavar="N", help="Tensor-parallel ranks: megatron, neox."
+    "--tensor",
+    type=click.IntRange(min=1),
+    default=1,
+    metavar="N",
+    help="Tensor-parallel ranks: all but pretrain, huggingface.",
 )
 @click.option("--pipeline", type=click.IntRange(min=1), default=1, metavar="N", help="Pipeline stages: megatron.")
 @click.option(

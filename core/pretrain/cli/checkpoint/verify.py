@@ -25,17 +25,19 @@ _SHOWN = 20
 @click.option("--against", type=_PATH, metavar="OTHER", help="Compare all weights with this checkpoint's.")
 @model_settings
 def command(*, path: Path, against: Path | None, settings: tuple[str, ...]) -> int:
-    """Read all weights of the checkpoint at PATH: complete, of the right shapes, finite.
+    """Read all weights of the checkpoint at PATH: complete, of the right shapes, finite; and open its other files.
 
-    With --against they are compared with those of another checkpoint, of any format; exit code 1 if one differs.
+    With --against weights and settings are compared with those of another checkpoint, of any format; exit code 1 if
+    any differ.
     """
     from pretrain.checkpoint.dialects.registry import read_weights  # noqa: PLC0415  it imports torch
-    from pretrain.checkpoint.exchange.verify import differences, not_finite  # noqa: PLC0415
+    from pretrain.checkpoint.exchange.verify import differences, not_finite, require_other_files, settings_that_differ  # noqa: PLC0415
 
     given = parsed(settings)
     weights = read_weights(path, given)
     with shown_bytes() as begin:
         broken = not_finite(weights, begin(_size(weights)))
+    require_other_files(weights)
     if broken:
         click.echo(f"{weights.path}: not finite: {', '.join(broken[:_SHOWN])}", err=True)
         return DIFFERENT
@@ -46,7 +48,10 @@ def command(*, path: Path, against: Path | None, settings: tuple[str, ...]) -> i
     other = read_weights(against, given)
     with shown_bytes() as begin:
         found = differences(weights, other, begin(_size(weights)))
-    return _show([each for each in found if each.largest != 0.0], weights, other)
+    differing = settings_that_differ(weights, other)
+    for name, (ours, theirs) in differing.items():
+        click.echo(f"different model: {name} {ours}, there {theirs}")
+    return _show([each for each in found if each.largest != 0.0], weights, other) or (DIFFERENT if differing else 0)
 
 
 def _size(weights: ModelWeights) -> int:

@@ -31,7 +31,7 @@ class ForwardOnlyEngine(ForwardPass):
 
 
 class _NoOptimizer:
-    """What loading weights asks an optimizer for; `sharded` and `counters` of the state are for trainings."""
+    """The part of an optimizer that loading weights asks for; the rest of its state is for trainings."""
 
     param_groups: tuple[dict[str, Any], ...] = ()
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class ForwardPass:
-    """What `pretrain.engine.protocol.ForwardEngine` does with a model, without its state in a checkpoint."""
+    """The members of `pretrain.engine.protocol.ForwardEngine`, without its state in a checkpoint."""
 
     def __init__(self, parts: Parts, chunks: list[Any]) -> None:
         """Take the wrapped model chunks of this rank."""

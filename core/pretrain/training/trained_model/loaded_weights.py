@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Origin:
-    """Where weights came from.
+    """Origin of loaded weights.
 
     Attributes:
         path: the folder of the one checkpoint.

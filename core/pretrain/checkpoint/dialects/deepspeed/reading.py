@@ -6,18 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 from pretrain.checkpoint.dialects.deepspeed.fp32_weights import fp32_weights, frozen_weights
 from pretrain.checkpoint.dialects.deepspeed.names import our_names
-from pretrain.checkpoint.dialects.deepspeed.settings import gate_is_last, require_embedding_norm, settings_told
 from pretrain.checkpoint.dialects.deepspeed.universal import universal_weights
 from pretrain.checkpoint.dialects.megatron.qkv_order import qkv_order
-from pretrain.checkpoint.dialects.megatron.settings import schedule_of, whole_number
-from pretrain.checkpoint.dialects.rank_parts import by_name, weights_in
-from pretrain.checkpoint.dialects.shape_settings import settings_of_shapes
+from pretrain.checkpoint.dialects.megatron.settings import gate_is_last, schedule_of, settings_of, whole_number
+from pretrain.checkpoint.dialects.rank_parts import by_name, require_one_save, weights_in
 from pretrain.checkpoint.formats.megatron_weights import args_of, whole_shape
 from pretrain.checkpoint.formats.zero_shards import format_name, require_world, shard_files
-from pretrain.checkpoint.weights.lazy_tensor import joined, part_of
+from pretrain.checkpoint.weights.lazy_tensor import part_of
 from pretrain.checkpoint.weights.model_weights import EMBEDDING, ModelWeights, model_section, require_expected
 from pretrain.checkpoint.weights.stored import torch_file_tensors
-from pretrain.checkpoint.weights.tensor_parallel import is_gated, merged
+from pretrain.checkpoint.weights.tensor_parallel import gate_last, is_gated, merged
 from pretrain.errors import CheckpointError, DamageError
 
 if TYPE_CHECKING:
@@ -33,8 +31,8 @@ if TYPE_CHECKING:
 def read(folder: Path, given: Mapping[str, Any]) -> ModelWeights | None:
     """Return the weights of a checkpoint of Megatron-DeepSpeed; None if the folder has another format.
 
-    fp32 weights of ZeRO's optimizer are preferred to the model's own in 16 bits. Pipelines with a file for each layer,
-    and GPT-NeoX, are other formats.
+    fp32 weights of ZeRO's optimizer are preferred to the model's own, of fp16 or bf16. Pipelines with a file for each
+    layer, and GPT-NeoX, are other formats.
 
     Args:
         folder: of one checkpoint.
@@ -85,7 +83,9 @@ def _universal(
     folder: Path, found: ShardFiles, state: Mapping[str, Any], given: Mapping[str, Any]
 ) -> tuple[ModelSection, dict[str, LazyTensor]]:
     """Return model and weights of a universal checkpoint."""
-    weights = universal_weights(folder, [_state(file) for file in found.models.values()])
+    states = {file: _state(file) for file in found.models.values()}
+    require_one_save(list(states.items()))
+    weights = universal_weights(folder, list(states.values()))
     names = our_names(weights, folder)
     args = args_of(state)
     model = _model(folder, args, {names[name]: weight.tensor.shape for name, weight in weights.items()}, given)
@@ -111,8 +111,9 @@ def _divided(
     """Return model and weights of the files of ranks."""
     require_world(folder, state, found)
     files = [file for (_, data), file in sorted(found.models.items()) if data == 0]
-    ranks = [(file, _of_rank(found, rank, state if rank == 0 else _state(file))) for rank, file in enumerate(files)]
-    parts = by_name(ranks)
+    states = [(file, state if rank == 0 else _state(file)) for rank, file in enumerate(files)]
+    require_one_save(states)
+    parts = by_name([(file, _of_rank(found, rank, each)) for rank, (file, each) in enumerate(states)])
     names = our_names(parts, folder)
     shapes = {names[name]: whole_shape(name, each[0].shape, found.tensor) for name, each in parts.items()}
     model = _model(folder, args_of(state), shapes, given)
@@ -128,7 +129,9 @@ def _of_rank(found: ShardFiles, rank: int, state: dict[str, Any]) -> dict[str, L
     elif optimizers:
         weights = fp32_weights(optimizers, state)
         if state.get("frozen_param_shapes"):
-            weights |= frozen_weights(models, [state, *map(_state, models[1:])])
+            states = [state, *map(_state, models[1:])]
+            require_one_save(list(zip(models, states, strict=True)))
+            weights |= frozen_weights(models, states)
     else:
         msg = (
             f"{models[0].parent} lacks *zero_pp_rank_*_optim_states.pt, in which ZeRO-3 keeps the weights.\n"
@@ -148,10 +151,7 @@ def _model(
             "Give it as --set model.activation=gelu_tanh; num_attention_heads is needed as well."
         )
         raise CheckpointError(msg)
-    told = settings_of_shapes(shapes) | settings_told(args, folder)
-    if told["embedding_layernorm"]:
-        require_embedding_norm(args, folder)
-    return model_section(folder, told, given)
+    return model_section(folder, settings_of(folder, args, shapes, orders_gate=True), given)
 
 
 def _whole(
@@ -169,7 +169,7 @@ def _whole(
             order = qkv_order(folder, state.get("checkpoint_version", 0), args, model, len(each))
             return [order(part) for part in each]
         if gate_is_last(args) and is_gated(name, model):
-            return [joined([part_of(part, 0, half, 2) for half in (1, 0)], 0) for part in each]
+            return [gate_last(part) for part in each]
         return each
 
     return {ours: merged(ours, in_our_order(ours, parts[name]), model) for name, ours in names.items()}

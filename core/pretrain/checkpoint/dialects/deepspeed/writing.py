@@ -60,18 +60,21 @@ def write(weights: ModelWeights, layout: TargetLayout) -> Target:
 
     Args:
         weights: of the model; in the files they are fp32.
-        layout: tensor-parallel ranks; for each there is a file of settings. The weights fit any number.
+        layout: tensor-parallel ranks; for each there is a file of settings. The weights fit any number; for one rank
+            the vocabulary is padded, which fits no number of ranks that pads less.
 
     Raises:
         CheckpointError: Megatron-DeepSpeed has no such model, or fp32 has not its numbers.
     """
     _require_theirs(weights.model, layout)
-    rows = weights.model.padded_vocab_size(weights.vocab_size or weights.rows, layout.tensor)
-    padded = weights.with_vocabulary(rows)
+    vocab_size = weights.vocab_size or weights.rows
+    padded = weights.with_vocabulary(weights.model.padded_vocab_size(vocab_size, layout.tensor))
+    # DeepSpeed pads a vocabulary for its ranks and takes none away; ZeRO-3, which has one, pads none.
+    whole = padded if layout.tensor == 1 else weights.with_vocabulary(vocab_size)
     folder = f"global_step{weights.iteration or 0}"
     files = [
         TorchFile(f"{folder}/{UNIVERSAL}/{their_name(name)}/{FILE}", _content(name, tensor, weights.model))
-        for name, tensor in padded.tensors.items()
+        for name, tensor in whole.tensors.items()
     ]
     small = {
         f"{folder}/{UNIVERSAL}/optimizer_state.pt": _saved(_optimizer_state(len(files))),
@@ -79,7 +82,7 @@ def write(weights: ModelWeights, layout: TargetLayout) -> Target:
         "latest_universal": folder.encode(),
     }
     for rank in range(layout.tensor):
-        state = _saved(_state(padded, weights.vocab_size or weights.rows, layout))
+        state = _saved(_state(padded, vocab_size, layout))
         small[f"{folder}/mp_rank_{rank:02d}_model_states.pt"] = state
         small[f"{folder}/zero_pp_rank_0_mp_rank_{rank:02d}_model_states.pt"] = state
     return Target(files=files, small=small)

@@ -17,6 +17,7 @@ from pretrain.checkpoint.formats.hugging_face import (
     INDEX,
     format_name,
     json_object,
+    own_file,
     weight_files,
     weight_map,
     weights_name,
@@ -56,7 +57,8 @@ def read(folder: Path, given: Mapping[str, Any]) -> ModelWeights | None:
         the weights; None if the folder is of another format.
 
     Raises:
-        CheckpointError: the model is none that we have, or weights are missing, too many, or of other shapes.
+        CheckpointError: the model is none that we have, weights are missing, too many, or of other shapes, or a file
+            is a link out of the folder.
         DamageError: a file is cut off or no such file.
     """
     name = weights_name(folder)
@@ -81,7 +83,7 @@ def read(folder: Path, given: Mapping[str, Any]) -> ModelWeights | None:
             model=model,
             tensors=_imported(folder, family, model, rows, stored),
             vocab_size=rows,
-            tokenizer=tuple(folder / file for file in FILES if (folder / file).is_file()),
+            tokenizer=tuple(own_file(folder / file) for file in FILES if (folder / file).is_file()),
         )
     )
 

@@ -32,6 +32,9 @@ _ONLY: dict[str, dict[str, bool]] = {
 }
 """By model_type: settings that must have this value, which is transformers' default."""
 
+_KEY = "(model."
+"""Before the setting of ours that replaces what is refused."""
+
 _NEEDED = ("rope_scaling_factor", "rope_low_freq_factor", "rope_high_freq_factor")
 
 
@@ -51,23 +54,25 @@ def require_known(path: Path, config: Mapping[str, Any], given: Mapping[str, Any
         msg = f"{path} says model_type {shown(kind)}.\nModels of type {', '.join(KNOWN)} are read."
         raise CheckpointError(msg)
     if wrong := [*_of_kind(kind, config, given), *_rope(config, given), *_windows(kind, config, given)]:
-        msg = (
-            f"{path} describes what no model here can be: {'; '.join(wrong)}.\n"
+        to_do = (
             "A setting of the file that does not matter to you is replaced by --set model.KEY=VALUE."
+            if all(_KEY in each for each in wrong)
+            else "Recipes have no such setting: it cannot be converted."
         )
+        msg = f"{path} describes what no model here can be: {'; '.join(wrong)}.\n{to_do}"
         raise CheckpointError(msg)
 
 
 def _of_kind(kind: str, config: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[str]:
     if "activation" not in settings_of_config(config) and "activation" not in given:
         key = activation_key(kind)
-        yield f"{key} {shown(config[key])}"
+        yield f"{key} {shown(config[key])} (model.activation)"
     for name, value in _ONLY.get(kind, {}).items():
         if config.get(name, value) is not value:
             yield f"{name} {shown(config[name])}"
     biases = [config.get(name) or False for name in ("attention_bias", "mlp_bias")]
     if kind == "llama" and biases not in ([False] * 2, [True] * 2) and "add_bias_linear" not in given:
-        yield f"attention_bias {shown(biases[0])} with mlp_bias {shown(biases[1])}"
+        yield f"attention_bias {shown(biases[0])} with mlp_bias {shown(biases[1])} (model.add_bias_linear)"
     if config.get("quantization_config"):
         yield "quantization_config (weights that are quantized)"
 

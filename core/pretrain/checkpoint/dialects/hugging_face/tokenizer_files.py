@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 _CONFIG, _WHOLE, _VOCAB, _MERGES = "tokenizer_config.json", "tokenizer.json", "vocab.json", "merges.txt"
 _MAP, _ADDED = "special_tokens_map.json", "added_tokens.json"
 FILES = (_WHOLE, _CONFIG, _MAP, _VOCAB, _MERGES, _ADDED, "tokenizer.model", "chat_template.jinja")
+_LARGEST = 100_000_000
 
 
 def tokenizer_files(paths: Iterable[Path]) -> dict[str, bytes]:
@@ -24,15 +25,11 @@ def tokenizer_files(paths: Iterable[Path]) -> dict[str, bytes]:
     tokenizer.json says; so one is added.
 
     Raises:
-        CheckpointError: a file cannot be read.
+        CheckpointError: a file cannot be read, or is larger than 100 MB.
     """
     files = {}
     for path in paths:
-        try:
-            content = path.read_bytes()
-        except OSError as error:
-            msg = f"the tokenizer's file {path} cannot be read: {error.strerror}.\nPut it back."
-            raise CheckpointError(msg) from error
+        content = content_of(path)
         files[_name(path, content)] = content
     if _CONFIG not in files and (_WHOLE in files or {_VOCAB, _MERGES} <= files.keys()):
         kind = "PreTrainedTokenizerFast" if _WHOLE in files else "GPT2Tokenizer"
@@ -40,6 +37,24 @@ def tokenizer_files(paths: Iterable[Path]) -> dict[str, bytes]:
         config = {"tokenizer_class": kind} | ({} if end is None else {"eos_token": end})
         files[_CONFIG] = json.dumps(config, indent=2).encode()
     return files
+
+
+def content_of(path: Path) -> bytes:
+    """Return the content of a file that is copied into the target.
+
+    Raises:
+        CheckpointError: it cannot be read, or is larger than 100 MB.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(_LARGEST + 1)
+    except OSError as error:
+        msg = f"{path} cannot be read: {error.strerror}.\nPut it back."
+        raise CheckpointError(msg) from error
+    if len(content) > _LARGEST:
+        msg = f"{path} is larger than {_LARGEST // 1_000_000} MB, and no file of a tokenizer is.\nTake it away."
+        raise CheckpointError(msg)
+    return content
 
 
 def special_ids(files: Mapping[str, bytes]) -> dict[str, int | None]:

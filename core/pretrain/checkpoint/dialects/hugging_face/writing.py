@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pretrain.checkpoint.conversion.planned_files import Target
 from pretrain.checkpoint.conversion.safetensors_writer import SafetensorsFile
 from pretrain.checkpoint.dialects.hugging_face.families import family_of
+from pretrain.checkpoint.dialects.hugging_face.kept_files import GENERATION, kept_generation, kept_ids
 from pretrain.checkpoint.dialects.hugging_face.tokenizer_files import special_ids, tokenizer_files
 from pretrain.checkpoint.dialects.hugging_face.written_config import config_of
 from pretrain.checkpoint.formats.hugging_face import CONFIG, INDEX
@@ -56,14 +57,22 @@ def write(weights: ModelWeights, layout: TargetLayout) -> Target:
     rows = weights.vocab_size or weights.rows
     tensors = family.export(weights.with_vocabulary(rows).tensors, weights.model)
     tokenizer = tokenizer_files(weights.tokenizer)
-    ids = {name: number if number in range(rows) else None for name, number in special_ids(tokenizer).items()}
+    ids = {name: _within(rows, found) for name, found in (special_ids(tokenizer) | kept_ids(weights)).items()}
     config = config_of(kind, family, weights.model, rows, _dtype(tensors), ids)
-    generation = {name: number for name, number in ids.items() if number is not None}
+    generation = kept_generation(weights)
+    if generation is None:
+        generation = _json({name: found for name, found in ids.items() if found is not None})
     files = _files(tensors)
-    small = {CONFIG: _json(config), "generation_config.json": _json(generation), **tokenizer}
+    small = {CONFIG: _json(config), GENERATION: generation, **tokenizer}
     if len(files) > 1:
         small[f"{_WHOLE}{INDEX}"] = _json(_index(files))
     return Target(files=files, small=small)
+
+
+def _within(rows: int, found: object) -> int | list[int] | None:
+    """Return an id, or several, if the vocabulary has them."""
+    ids = found if isinstance(found, list) else [found]
+    return found if ids and all(type(each) is int and each in range(rows) for each in ids) else None  # type: ignore[return-value]
 
 
 def _files(tensors: Mapping[str, LazyTensor]) -> list[SafetensorsFile]:

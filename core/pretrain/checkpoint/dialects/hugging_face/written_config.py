@@ -27,7 +27,7 @@ def config_of(
     model: ModelSection,
     vocab_size: int,
     dtype: torch.dtype,
-    ids: Mapping[str, int | None],
+    ids: Mapping[str, int | list[int] | None],
 ) -> dict[str, Any]:
     """Return what config.json holds.
 
@@ -37,7 +37,8 @@ def config_of(
         model: the model.
         vocab_size: rows of the embedding.
         dtype: of the weights.
-        ids: `bos_token_id` and `eos_token_id`; null where unknown, since transformers' defaults are other tokens.
+        ids: `bos_token_id`, `eos_token_id` and others; null where unknown, since
+            transformers' defaults are other tokens.
     """
     return {
         "architectures": [family.architecture],

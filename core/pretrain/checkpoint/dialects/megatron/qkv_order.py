@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pretrain.checkpoint.formats.megatron_weights import bounded
 from pretrain.checkpoint.weights.qkv import from_channels_first, from_parts_first
 from pretrain.errors import CheckpointError
 
@@ -41,7 +42,7 @@ def qkv_order(
         CheckpointError: there is no such version, or the model cannot have been saved with it.
     """
     if isinstance(version, bool) or not isinstance(version, int | float) or version not in _VERSIONS:
-        msg = f"{path} has checkpoint_version {str(version)[:60]}; {', '.join(map(str, _VERSIONS))} are known."
+        msg = f"{path} has checkpoint_version {bounded(version)}; {', '.join(map(str, _VERSIONS))} are known."
         raise CheckpointError(msg)
     is_parts_first = version == 0 or _SINCE_PARTS_FIRST in args
     if version >= _FIRST_OF_OUR_ORDER and not is_parts_first:

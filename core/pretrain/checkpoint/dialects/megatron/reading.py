@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pretrain.checkpoint.dialects.hugging_face.tied import equal_to
 from pretrain.checkpoint.dialects.megatron.names import has_old_order, our_name
 from pretrain.checkpoint.dialects.megatron.qkv_order import qkv_order
-from pretrain.checkpoint.dialects.megatron.settings import schedule_of, settings_of, whole_number
-from pretrain.checkpoint.dialects.rank_parts import by_name, not_known, weights_in
+from pretrain.checkpoint.dialects.megatron.settings import schedule_of, settings_of, vocab_size_of, whole_number
+from pretrain.checkpoint.dialects.rank_parts import by_name, not_known, require_one_save, weights_in
 from pretrain.checkpoint.formats.megatron_ranks import (
     FILE,
     all_ranks,
-    checked_state,
     chunks_of,
     is_copy,
     rank_folders,
+    rank_with_model,
 )
 from pretrain.checkpoint.formats.megatron_weights import args_of, number_of_layers, require_sizes, whole_shape
-from pretrain.checkpoint.weights.model_weights import EMBEDDING, ModelWeights, model_section, require_expected
+from pretrain.checkpoint.weights.model_weights import EMBEDDING, OUTPUT, ModelWeights, model_section, require_expected
 from pretrain.checkpoint.weights.stored import torch_file_tensors
 from pretrain.checkpoint.weights.tensor_parallel import merged
 from pretrain.errors import CheckpointError
@@ -48,14 +49,17 @@ def read(folder: Path, given: Mapping[str, Any]) -> ModelWeights | None:
     names = rank_folders(folder)
     if not names:
         return None
-    first = _state(folder / names[0] / FILE)
-    args = args_of(first)
+    args = args_of(_state(folder / names[0] / FILE))
     ranks = all_ranks(folder, names, args)
     tensor, stages = max(rank.tensor for rank in ranks) + 1, max(rank.stage for rank in ranks) + 1
     if any(rank.expert for rank in ranks):
         msg = f"{folder} is of a mixture of experts (num_experts).\nRecipes have no such model: it cannot be converted."
         raise CheckpointError(msg)
-    parts, old_order = _parts(folder, _chunks_of_stages(ranks, tensor, stages), args)
+    states = {(rank.stage, rank.tensor): _state(rank.file) for rank in ranks}
+    first = states[0, 0]
+    require_one_save([(rank.file, states[rank.stage, rank.tensor]) for rank in ranks])
+    is_untied = {**args, **given}.get("untie_embeddings_and_output_weights")
+    parts, old_order = _parts(folder, _chunks_of_stages(ranks, states, tensor, stages), is_untied=is_untied)
     shapes = {name: whole_shape(name, each[0].shape, tensor) for name, each in parts.items()}
     sizes = {
         "model_parallel_size": tensor,
@@ -69,14 +73,13 @@ def read(folder: Path, given: Mapping[str, Any]) -> ModelWeights | None:
         name: merged(name, [ordered(part) for part in each] if ordered and name in old_order else each, model)
         for name, each in parts.items()
     }
-    vocab_size = whole_number(args, "vocab_size", 1)
     rows = parts[EMBEDDING][0].shape[0] * tensor if EMBEDDING in parts else 0
     weights = ModelWeights(
         path=folder,
         format="Megatron-LM, one file a rank",
         model=model,
         tensors=tensors,
-        vocab_size=vocab_size if vocab_size is not None and vocab_size <= rows else None,
+        vocab_size=vocab_size_of(args, rows),
         iteration=None if folder.name == "release" else whole_number(first, "iteration"),
         consumed_samples=whole_number(args, "consumed_train_samples"),
         schedule=schedule_of(first),
@@ -85,10 +88,12 @@ def read(folder: Path, given: Mapping[str, Any]) -> ModelWeights | None:
 
 
 def _state(path: Path) -> dict[str, Any]:
-    return checked_state(path, torch_file_tensors(path))
+    return rank_with_model(path, torch_file_tensors(path))
 
 
-def _chunks_of_stages(ranks: list[Rank], tensor: int, stages: int) -> list[list[list[tuple[Path, Any]]]]:
+def _chunks_of_stages(
+    ranks: list[Rank], states: Mapping[tuple[int, int], dict[str, Any]], tensor: int, stages: int
+) -> list[list[list[tuple[Path, Any]]]]:
     """Return file and state by virtual stage, stage and tensor-parallel rank, in the order of the model's layers.
 
     Chunk v of stage p comes after the chunks v of the stages before it, and after all stages' chunks before v
@@ -98,7 +103,7 @@ def _chunks_of_stages(ranks: list[Rank], tensor: int, stages: int) -> list[list[
         CheckpointError: the stages have different numbers of chunks.
     """
     files = {(rank.stage, rank.tensor): rank.file for rank in ranks}
-    chunks = {place: chunks_of(_state(file)) for place, file in files.items()}
+    chunks = {place: chunks_of(state) for place, state in states.items()}
     count = len(chunks[0, 0])
     for place, found in chunks.items():
         if len(found) != count:
@@ -110,24 +115,27 @@ def _chunks_of_stages(ranks: list[Rank], tensor: int, stages: int) -> list[list[
     ]
 
 
-def _parts(
-    folder: Path, chunks: list[list[list[tuple[Path, Any]]]], args: Mapping[str, Any]
-) -> tuple[_Parts, set[str]]:
+def _parts(folder: Path, chunks: list[list[list[tuple[Path, Any]]]], *, is_untied: object) -> tuple[_Parts, set[str]]:
     """Return all parts by our names, and which of them have an order of rows that depends on the version.
 
+    Args:
+        folder: of the checkpoint, for errors.
+        chunks: file and state by virtual stage, stage and rank.
+        is_untied: untie_embeddings_and_output_weights; None where it is not known.
+
     Raises:
-        CheckpointError: a weight is not known, or a layer of a stage is missing.
+        CheckpointError: a weight is not known, a layer of a stage is missing, or the embedding's copy differs.
     """
-    is_tied = args.get("untie_embeddings_and_output_weights") is False
     parts: _Parts = {}
     old_order: set[str] = set()
+    copies: set[str] = set()
     layers = 0
     for number, stages in enumerate(chunks):
         for stage, ranks in enumerate(stages):
             found = by_name([(path, weights_in(path, state)) for path, state in ranks])
             if (number, stage) != (0, 0):
-                found = {name: each for name, each in found.items() if not is_copy(name, is_tied=is_tied)}
-            ours = {name: our_name(name, layers) for name in found}
+                copies |= {name for name in found if is_copy(name, is_tied=is_untied is False)}
+            ours = {name: OUTPUT if name in copies else our_name(name, layers) for name in found}
             if unknown := [name for name, our in ours.items() if our is None]:
                 raise not_known(ranks[0][0], unknown)
             for name, our in ours.items():
@@ -138,6 +146,11 @@ def _parts(
                 if has_old_order(name):
                     old_order.add(our)
             layers += _layers_of(ranks[0][0], layers, [our for our in ours.values() if our is not None])
+    if copies and EMBEDDING in parts and is_untied is not True:
+        names = (EMBEDDING, min(copies))
+        output = parts.pop(OUTPUT)
+        pairs = zip(parts[EMBEDDING], output, strict=True)
+        parts[EMBEDDING] = [equal_to(part, copy, folder, names) for part, copy in pairs]
     return parts, old_order
 
 

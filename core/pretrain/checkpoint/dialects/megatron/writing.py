@@ -6,6 +6,9 @@ The names are megatron-core's with Transformer Engine's layers, version 3.0: the
 compares the arguments with its own (check_checkpoint_args), and --use-checkpoint-args takes the model's settings from
 them (load_args_from_checkpoint); --no-bias-gelu-fusion, for the exact gelu, and --norm-epsilon are not among them and
 must be passed. There is no optimizer state: pass --no-load-optim --no-load-rng, or --finetune.
+
+With --vocab-file, --tokenizer-type has to be the checkpoint's (check_checkpoint_args). That is GPT2BPETokenizer for
+GPT-2's files and for learned positions, with which models of these files are trained; for others none is stored.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from pretrain.checkpoint.conversion.planned_files import Target
 from pretrain.checkpoint.conversion.torch_writer import TorchFile
+from pretrain.checkpoint.dialects.megatron.settings import VOCAB_SIZE
 from pretrain.checkpoint.dialects.refusal import require_none
 from pretrain.checkpoint.formats.megatron_ranks import FILE
 from pretrain.checkpoint.weights.model_weights import EMBEDDING, OUTPUT
@@ -128,7 +132,8 @@ def args_for(weights: ModelWeights, layout: TargetLayout) -> argparse.Namespace:
         *("rotary_percent", "use_rope_scaling", "rope_scaling_factor", "add_bias_linear", "add_qkv_bias"),
         *("untie_embeddings_and_output_weights", "make_vocab_size_divisible_by"),
     )
-    names = {path.name for path in weights.tokenizer}
+    files = {path.name for path in weights.tokenizer}
+    is_gpt2 = files >= _FILES_OF_GPT2BPE or model.position_embedding_type == "learned_absolute"
     return argparse.Namespace(
         **{name: getattr(model, name) for name in same},
         group_query_attention=model.num_query_groups != model.num_attention_heads,
@@ -144,8 +149,9 @@ def args_for(weights: ModelWeights, layout: TargetLayout) -> argparse.Namespace:
         bias_gelu_fusion=model.activation == "gelu_tanh",
         num_experts=None,
         vocab_size=weights.vocab_size,
+        **{VOCAB_SIZE: weights.vocab_size},
         padded_vocab_size=weights.rows,
-        tokenizer_type="GPT2BPETokenizer" if names >= _FILES_OF_GPT2BPE else None,
+        tokenizer_type="GPT2BPETokenizer" if is_gpt2 else None,
         tensor_model_parallel_size=layout.tensor,
         pipeline_model_parallel_size=layout.pipeline,
         virtual_pipeline_model_parallel_size=None,

@@ -10,15 +10,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
-
-from pretrain.checkpoint.weights.lazy_tensor import joined, narrowed, part_of, rearranged
-from pretrain.checkpoint.weights.qkv import fused, separate
+from pretrain.checkpoint.weights.lazy_tensor import joined, narrowed, part_of
+from pretrain.checkpoint.weights.qkv import by_blocks, fused, separate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from torch import Tensor
 
     from pretrain.checkpoint.weights.lazy_tensor import LazyTensor
     from pretrain.recipe.sections.model import ModelSection
@@ -34,7 +30,7 @@ def from_ranks(parts: Sequence[LazyTensor], model: ModelSection, *, is_sliced: b
     """
     heads, groups = model.num_attention_heads // len(parts), model.num_query_groups // len(parts)
     if is_sliced:
-        parts = [rearranged(part, lambda tensor: _without_slices(tensor, heads, groups)) for part in parts]
+        parts = [_without_slices(part, heads, groups) for part in parts]
     queries, keys = heads * model.head_size, groups * model.head_size
     places = ((0, queries), (queries, keys), (queries + keys, keys))
     query, key, value = (joined([narrowed(part, 0, *place) for part in parts], 0) for place in places)
@@ -46,9 +42,9 @@ def to_rank(whole: LazyTensor, rank: int, ranks: int, model: ModelSection) -> La
     return joined([part_of(each, 0, rank, ranks) for each in separate(whole, model)], 0)
 
 
-def _without_slices(tensor: Tensor, heads: int, groups: int) -> Tensor:
-    rest = tensor.shape[1:]
-    channels = tensor.shape[0] // (heads + 2 * groups)
-    share = channels * groups // heads
-    slices = torch.split(tensor.view(heads, channels + 2 * share, *rest), [channels, share, share], 1)
-    return torch.cat([each.reshape(-1, *rest) for each in slices])
+def _without_slices(part: LazyTensor, heads: int, groups: int) -> LazyTensor:
+    """Return [queries; keys; values]; a slice of keys is 1 / share of the rows of a query."""
+    share = heads // groups
+    slots = (range(share), [share], [share + 1])
+    order = [head * (share + 2) + slot for slots_of_part in slots for head in range(heads) for slot in slots_of_part]
+    return by_blocks(part, order, part.shape[0] // len(order))

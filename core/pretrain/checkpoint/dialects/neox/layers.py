@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pretrain.checkpoint.dialects.rank_parts import by_name, weights_in
-from pretrain.checkpoint.formats.pipeline_layers import STATES, checked_state, layer_files
+from pretrain.checkpoint.formats.pipeline_layers import STATES, dict_of_layer, iteration_of, layer_files
 from pretrain.checkpoint.weights.stored import torch_file_tensors
 from pretrain.errors import CheckpointError
 
@@ -44,7 +44,7 @@ def stored_layers(folder: Path) -> Layers | None:
     """Return the numbered modules of a checkpoint, or None if it has none.
 
     Raises:
-        CheckpointError: a rank's file is missing, or its parts do not belong to those of the others.
+        CheckpointError: a rank's file is missing, or of another save than the others.
         DamageError: a file is damaged.
     """
     states = _dict(folder / STATES) if (folder / STATES).is_file() else {}
@@ -54,6 +54,7 @@ def stored_layers(folder: Path) -> Layers | None:
         modules = _sequential(folder, states)
     if not modules:
         return None
+    _require_one_save(folder)
     rotary = next((size for ranks in modules.values() if (size := _rotary_size(ranks[0][1]))), None)
     parts = {
         number: by_name([(path, weights_in(path, state)) for path, state in ranks]) for number, ranks in modules.items()
@@ -62,7 +63,19 @@ def stored_layers(folder: Path) -> Layers | None:
 
 
 def _dict(path: Path) -> dict[str, Any]:
-    return checked_state(path, torch_file_tensors(path))
+    return dict_of_layer(path, torch_file_tensors(path))
+
+
+def _require_one_save(folder: Path) -> None:
+    """Require one iteration in the files of all ranks; those of layers do not tell it."""
+    found: dict[int | None, Path] = {}
+    for path in sorted(folder.iterdir()):
+        if _RANK.fullmatch(path.name):
+            found.setdefault(iteration_of(_dict(path), folder), path)
+    if len(found) > 1:
+        (first, path), (second, other), *_ = found.items()
+        msg = f"{path} is of iteration {first}, and {other.name} of {second}.\nCopy the files of one checkpoint."
+        raise CheckpointError(msg)
 
 
 def _sequential(folder: Path, states: dict[str, Any]) -> dict[int, list[tuple[Path, dict[str, Any]]]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pretrain.checkpoint.dialects.hugging_face.tied import equal_to
 from pretrain.checkpoint.dialects.megatron.names import name_in_layer
 from pretrain.checkpoint.dialects.rank_parts import not_known
 from pretrain.checkpoint.formats.pipeline_layers import transformer_layers
@@ -28,15 +29,23 @@ _OUTSIDE = {
 }
 _MLP = {"mlp.linear1": "mlp.linear_fc1", "mlp.linear2": "mlp.linear_fc2", "mlp.w2": "mlp.linear_fc2"}
 _GATE, _UP = "mlp.w1.weight", "mlp.w3.weight"
-_EMBEDDING = "word_embeddings.weight"
+_EMBEDDING, _OUR_EMBEDDING = "word_embeddings.weight", "embedding.word_embeddings.weight"
 _NAMELESS = {"weight", "bias"}
+ROW_BIASES = (".self_attention.linear_proj.bias", ".mlp.linear_fc2.bias")
+"""Ends of our names of the biases of row-parallel layers, which every rank has."""
 
 
-def our_parts(layers: Layers) -> dict[str, list[LazyTensor]]:
+def our_parts(layers: Layers, *, is_untied: bool) -> dict[str, list[LazyTensor]]:
     """Return each weight's parts by our names; gate and up projections of the Llama MLP become one.
 
+    Args:
+        layers: the modules.
+        is_untied: keep the embedding of a tied output layer, which is the whole module once more, as a weight of its
+            own. Otherwise it must equal the first; its positions, which no gradient reaches there, need not.
+
     Raises:
-        CheckpointError: a layer is missing, or a weight is not known.
+        CheckpointError: a layer is missing, or a weight is not known; while they are read, if the two embeddings
+            differ.
     """
     numbers = sorted(transformer_layers(layers.path, layers.parts))
     first = next((number for number, weights in sorted(layers.parts.items()) if _EMBEDDING in weights), None)
@@ -46,7 +55,13 @@ def our_parts(layers: Layers) -> dict[str, list[LazyTensor]]:
             prefix = f"decoder.layers.{numbers.index(number)}."
             named = {name: _in_layer(name) for name in weights}
         elif _EMBEDDING in weights and number != first:
-            continue  # the tied output layer, which is the whole embedding module once more
+            places = (f"{_EMBEDDING} of layer {first}", f"{_EMBEDDING} of layer {number}")
+            both = zip(parts[_OUR_EMBEDDING], weights[_EMBEDDING], strict=True)
+            if is_untied:
+                parts["output_layer.weight"] = weights[_EMBEDDING]
+            else:
+                parts[_OUR_EMBEDDING] = [equal_to(one, other, layers.path, places) for one, other in both]
+            continue
         else:
             prefix = ""
             is_final = bool(numbers) and number > max(numbers) and weights.keys() <= _NAMELESS
@@ -55,8 +70,8 @@ def our_parts(layers: Layers) -> dict[str, list[LazyTensor]]:
             raise not_known(layers.path, [f"{name} of layer {number}" for name in unknown])
         parts |= {f"{prefix}{our}": weights[name] for name, our in named.items()}
         if prefix and f"{prefix}{_GATE}" in parts and f"{prefix}{_UP}" in parts:
-            both = zip(parts.pop(f"{prefix}{_GATE}"), parts.pop(f"{prefix}{_UP}"), strict=True)
-            parts[f"{prefix}mlp.linear_fc1.weight"] = [joined([gate, up], 0) for gate, up in both]
+            halves = zip(parts.pop(f"{prefix}{_GATE}"), parts.pop(f"{prefix}{_UP}"), strict=True)
+            parts[f"{prefix}mlp.linear_fc1.weight"] = [joined([gate, up], 0) for gate, up in halves]
     return parts
 
 

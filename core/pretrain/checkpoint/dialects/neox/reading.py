@@ -5,6 +5,10 @@ that the model's bias is their sum (ParallelTransformerLayer.forward in megatron
 2021, and tools/ckpts/merge20b.py). Without gpt_j_residual, as in Megatron-DeepSpeed, every rank adds the whole bias
 after the reduction; GPT-NeoX's convert_neox_to_hf.py sums these too, which is right for one rank alone.
 Other weights that every rank has whole are averaged where they differ, as both tools do.
+
+GPT-NeoX's RMSNorm without rmsnorm_fusion was x / (sqrt(mean(x^2)) + eps) until 9 May 2025, and is
+x / sqrt(mean(x^2) + eps) since (RMSNorm in megatron/model/norms.py before and after 4c9f1081); ours is the second.
+Names in the MLP from before September 2024 mean the first. Files from between cannot be told from later ones.
 """
 
 from __future__ import annotations
@@ -16,14 +20,14 @@ from pretrain.checkpoint.dialects.megatron.qkv_order import qkv_order
 from pretrain.checkpoint.dialects.megatron.settings import schedule_of, settings_of, whole_number
 from pretrain.checkpoint.dialects.neox.grouped_queries import from_ranks
 from pretrain.checkpoint.dialects.neox.layers import stored_layers
-from pretrain.checkpoint.dialects.neox.names import our_parts
+from pretrain.checkpoint.dialects.neox.names import ROW_BIASES, our_parts
 from pretrain.checkpoint.dialects.neox.saved_config import config_settings, saved_config
 from pretrain.checkpoint.dialects.shape_settings import settings_of_shapes
 from pretrain.checkpoint.formats.megatron_weights import args_of, number_of_layers, require_sizes, whole_shape
-from pretrain.checkpoint.formats.pipeline_layers import iteration_of
-from pretrain.checkpoint.weights.lazy_tensor import joined, part_of, summed
+from pretrain.checkpoint.formats.pipeline_layers import iteration_of, rotary_percent
+from pretrain.checkpoint.weights.lazy_tensor import summed
 from pretrain.checkpoint.weights.model_weights import ModelWeights, model_section, require_expected
-from pretrain.checkpoint.weights.tensor_parallel import is_gated, merged
+from pretrain.checkpoint.weights.tensor_parallel import gate_last, is_gated, merged
 from pretrain.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -35,9 +39,11 @@ if TYPE_CHECKING:
     from pretrain.checkpoint.weights.lazy_tensor import LazyTensor
     from pretrain.recipe.sections.model import ModelSection
 
-_ROW_BIASES = (".self_attention.linear_proj.bias", ".mlp.linear_fc2.bias")
 _OF_MEGATRON = "self_attention."
 _SINCE_SEPTEMBER_2024 = "mlp.linear1.weight"
+_NEGLIGIBLE = 1e-8
+"""Epsilon of RMSNorm, GPT-NeoX's default, up to which both formulas give the same logits in fp32."""
+
 _NOT_TOLD = ("activation", "parallel_residual")
 """Settings of GPT-NeoX that neither weights nor its short list of arguments tell."""
 
@@ -51,13 +57,14 @@ def read(folder: Path, given: Mapping[str, Any]) -> ModelWeights | None:
             parallel_residual in its configs/*.yml alone.
 
     Raises:
-        CheckpointError: ranks or layers are missing, parts do not belong together, or the model is not one of ours.
+        CheckpointError: ranks or layers are missing, parts do not belong together, or the model is not one of ours;
+            or it has the first RMSNorm, and no other epsilon is given.
         DamageError: a file is damaged.
     """
     layers = stored_layers(folder)
     if layers is None:
         return None
-    parts = our_parts(layers)
+    parts = our_parts(layers, is_untied=given.get("untie_embeddings_and_output_weights") is True)
     shapes = {name: whole_shape(name, each[0].shape, layers.tensor) for name, each in parts.items()}
     args = args_of(layers.states)
     sizes = {"model_parallel_size": layers.tensor, "tensor_model_parallel_size": layers.tensor}
@@ -67,7 +74,9 @@ def read(folder: Path, given: Mapping[str, Any]) -> ModelWeights | None:
     told = _neox_settings(layers, shapes, config, given) if is_neox else _megatron_settings(layers, shapes, given)
     model = model_section(folder, told, given)
     _require_possible(folder, model, shapes, layers.tensor, is_neox=is_neox)
-    if is_neox and config.get("gpt_j_tied"):
+    if is_neox and given.get("layernorm_epsilon") in (None, told.get("layernorm_epsilon")):  # recipes give all
+        _require_our_norm(layers, model, config)
+    if config.get("gpt_j_tied") and model.parallel_residual:  # a serial layer does not ask for gpt_j_tied
         parts |= {name: parts[_first_norm(name)] for name in parts if name != _first_norm(name)}
     samples = whole_number(layers.states, "global_samples")
     weights = ModelWeights(
@@ -114,7 +123,7 @@ def _neox_settings(
         told["position_embedding_type"] = "rope"
     heads, hidden = {**told, **given}.get("num_attention_heads"), told.get("hidden_size")
     if layers.rotary_size is not None and type(heads) is int and type(hidden) is int and 0 < heads <= hidden:
-        told["rotary_percent"] = layers.rotary_size / (hidden // heads)
+        told["rotary_percent"] = rotary_percent(layers.rotary_size, hidden // heads, told.get("rotary_percent"))
     return told
 
 
@@ -137,8 +146,8 @@ def _megatron_settings(layers: Layers, shapes: Shapes, given: Mapping[str, Any])
 def _require_possible(folder: Path, model: ModelSection, shapes: Shapes, ranks: int, *, is_neox: bool) -> None:
     """Refuse models that a program computes in another way than ours would."""
     wrong = None
-    has_bias = any(name.endswith(_ROW_BIASES[1]) for name in shapes)
-    if any(name.endswith(_ROW_BIASES[0]) for name in shapes) != has_bias:
+    has_bias = any(name.endswith(ROW_BIASES[1]) for name in shapes)
+    if any(name.endswith(ROW_BIASES[0]) for name in shapes) != has_bias:
         wrong = "biases in the attention or in the MLP alone (use_bias_in_attn_linear, use_bias_in_mlp)"
     elif is_neox and model.parallel_residual and not has_bias:
         wrong = "gpt_j_residual without use_bias_in_mlp, where GPT-NeoX leaves the attention's output out"
@@ -149,16 +158,32 @@ def _require_possible(folder: Path, model: ModelSection, shapes: Shapes, ranks: 
         raise CheckpointError(msg)
 
 
+def _require_our_norm(layers: Layers, model: ModelSection, config: Mapping[str, Any]) -> None:
+    """Refuse an RMSNorm of the first formula whose epsilon matters."""
+    is_first = model.normalization == "RMSNorm" and not config.get("rmsnorm_fusion") and not _is_late(layers)
+    if is_first and model.layernorm_epsilon > _NEGLIGIBLE:
+        msg = (
+            f"{layers.path} has rms_norm_epsilon {model.layernorm_epsilon:g} added to the root of the mean square, as "
+            "GPT-NeoX did until May 2025; ours is under the root.\n"
+            f"Give another one: model.layernorm_epsilon={_NEGLIGIBLE:g} is next to none."
+        )
+        raise CheckpointError(msg)
+
+
+def _is_late(layers: Layers) -> bool:
+    return any(_SINCE_SEPTEMBER_2024 in weights for weights in layers.parts.values())
+
+
 def _neox_tensors(layers: Layers, parts: Mapping[str, list[LazyTensor]], model: ModelSection) -> dict[str, LazyTensor]:
-    is_late = any(_SINCE_SEPTEMBER_2024 in weights for weights in layers.parts.values())
+    is_late = _is_late(layers)
 
     def whole(name: str, each: list[LazyTensor]) -> LazyTensor:
         if ".linear_qkv." in name and model.num_query_groups != model.num_attention_heads:
             return from_ranks(each, model, is_sliced=not is_late)
-        if model.parallel_residual and name.endswith(_ROW_BIASES):
+        if model.parallel_residual and name.endswith(ROW_BIASES):
             return summed(each)
         if is_late and is_gated(name, model):  # a rank holds [its up rows; its gate rows]
-            each = [joined([part_of(part, 0, half, 2) for half in (1, 0)], 0) for part in each]
+            each = [gate_last(part) for part in each]
         return merged(name, each, model)
 
     return {name: whole(name, each) for name, each in parts.items()}

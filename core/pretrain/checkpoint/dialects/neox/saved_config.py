@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from pretrain.errors import CheckpointError, DamageError
+from pretrain.recipe.shown import shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,19 +40,36 @@ _GATED = ("swiglu", "silu", "swish")
 """Names of the activation of a gated MLP; the last two in the Llama MLP of 2023, whose gate is a weight of its own."""
 
 _ATTENTION = {"global", "flash"}
+_LARGEST = 1_000_000
+"""Bytes of a file of settings."""
+
+
+class _Loader(yaml.SafeLoader):
+    """Loader of values without aliases (*name), by which a small file can be a huge value."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """Compose the next value.
+
+        Raises:
+            YAMLError: it is an alias.
+        """
+        if self.check_event(yaml.AliasEvent):
+            msg = "aliases (*name) are not read"
+            raise yaml.YAMLError(msg)
+        return super().compose_node(parent, index)
 
 
 def saved_config(folder: Path) -> dict[str, Any]:
     """Return the configuration that lies in a checkpoint, or beside it; nothing where there is none.
 
     Raises:
-        DamageError: a file of it is no YAML, or not one of settings.
+        DamageError: a file of it is no YAML, or not one of settings, or has aliases, or is larger than 1 MB.
     """
     config: dict[str, Any] = {}
     place = next((each for each in (folder / "configs", folder.parent / "configs") if each.is_dir()), None)
     for path in sorted(place.glob("*.yml")) if place is not None else ():
         try:
-            found = yaml.safe_load(path.read_text(encoding="utf-8"))
+            found = yaml.load(_text(path), _Loader)  # noqa: S506  a SafeLoader
         except (yaml.YAMLError, ValueError, RecursionError) as error:
             msg = f"{path} is damaged, or no YAML: {str(error).splitlines()[0][:200]}\nCopy it again."
             raise DamageError(msg) from error
@@ -60,6 +78,15 @@ def saved_config(folder: Path) -> dict[str, Any]:
             raise DamageError(msg)
         config |= {str(name).replace("-", "_"): value for name, value in found.items()}
     return config
+
+
+def _text(path: Path) -> str:
+    with path.open("rb") as file:
+        content = file.read(_LARGEST + 1)
+    if len(content) > _LARGEST:
+        msg = f"it is larger than {_LARGEST:,} bytes"
+        raise ValueError(msg)
+    return content.decode()
 
 
 def config_settings(path: Path, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -111,14 +138,14 @@ def _activation(path: Path, config: Mapping[str, Any]) -> str:
 def _one_of(path: Path, config: Mapping[str, Any], name: str, default: str, known: Any) -> str:
     value = config.get(name, default)
     if not isinstance(value, str) or value not in known:
-        raise _not_ours(path, f"{name} {str(value)[:60]}")
+        raise _not_ours(path, f"{name} {shown(value)}")
     return value
 
 
 def _require_off(path: Path, config: Mapping[str, Any]) -> None:
     for name, off in _OFF.items():
         if config.get(name) is not None and config[name] not in off:
-            raise _not_ours(path, f"{name} {str(config[name])[:60]}")
+            raise _not_ours(path, f"{name} {shown(config[name])}")
     kinds = set(_words(config.get("attention_config"), 4))
     if not kinds <= _ATTENTION:
         raise _not_ours(path, f"attention_config {', '.join(sorted(kinds - _ATTENTION))[:60]}")

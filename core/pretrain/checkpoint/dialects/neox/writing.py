@@ -15,10 +15,11 @@ import yaml
 from pretrain.checkpoint.conversion.planned_files import Target
 from pretrain.checkpoint.conversion.torch_writer import TorchFile
 from pretrain.checkpoint.dialects.neox.grouped_queries import to_rank
+from pretrain.checkpoint.dialects.neox.names import ROW_BIASES
 from pretrain.checkpoint.dialects.neox.saved_config import config_of
 from pretrain.checkpoint.dialects.refusal import require_none
-from pretrain.checkpoint.weights.lazy_tensor import constant, joined, part_of
-from pretrain.checkpoint.weights.tensor_parallel import is_gated, part_of_rank
+from pretrain.checkpoint.weights.lazy_tensor import constant
+from pretrain.checkpoint.weights.tensor_parallel import gate_last, is_gated, part_of_rank
 
 if TYPE_CHECKING:
     from pretrain.checkpoint.conversion.planned_files import TargetLayout
@@ -43,7 +44,6 @@ _IN_LAYER = {
     "mlp.linear_fc2": "mlp.linear2",
 }
 _FIRST_LAYER = 2
-_ROW_BIASES = (".self_attention.linear_proj.bias", ".mlp.linear_fc2.bias")
 
 
 def write(weights: ModelWeights, layout: TargetLayout) -> Target:
@@ -123,10 +123,10 @@ def _of_rank(weights: ModelWeights, name: str, rank: int, ranks: int) -> LazyTen
     model, whole = weights.model, weights.tensors[name]
     if ".linear_qkv." in name and model.num_query_groups != model.num_attention_heads:
         return to_rank(whole, rank, ranks, model)
-    if model.parallel_residual and rank and name.endswith(_ROW_BIASES):
+    if model.parallel_residual and rank and name.endswith(ROW_BIASES):
         return constant(whole.shape, whole.dtype, 0.0)  # the ranks' biases are summed, and this sum is exact
     part = part_of_rank(name, whole, rank, ranks, model)
-    return joined([part_of(part, 0, half, 2) for half in (1, 0)], 0) if is_gated(name, model) else part
+    return gate_last(part) if is_gated(name, model) else part
 
 
 def _states(weights: ModelWeights, ranks: int) -> dict[str, Any]:

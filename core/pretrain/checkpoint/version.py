@@ -1,0 +1,4 @@
+"""Version of this program's format of checkpoints."""
+
+FORMAT = 3
+"""A new one when older readers would misread it."""
