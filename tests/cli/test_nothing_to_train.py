@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
 
+import pytest
+import torch
+
+from checkpoint.formats import written
 from cli.trained import call, evaluations, settings, write_recipe
+from pretrain.checkpoint.dialects.registry import read_weights
 from pretrain.checkpoint.folder import CheckpointFolder
+
+RECIPES = Path(__file__).parents[2] / "recipes"
 
 pytestmark = pytest.mark.xdist_group("nothing to train")
 
@@ -97,3 +104,24 @@ def test_zero_takes_over_and_saves_the_same(run, complete):
     assert evaluations(run_dir)["valid"]["lm_loss"] == pytest.approx(
         evaluations(complete)["valid"]["lm_loss"], rel=1e-6
     )
+
+
+def test_the_recipe_of_the_release_of_2019_evaluates_it_and_saves(recipe, tmp_path, monkeypatch, capfd):
+    """recipes/gpt2-345m-evaluate.yml, scaled down to a release of four layers."""
+    monkeypatch.setattr(written, "VOCAB", 384)
+    written.release(tmp_path / "released")
+    sizes = ("num_layers=4", "hidden_size=32", "num_attention_heads=4", "seq_length=16", "max_position_embeddings=16")
+    data = f"data={{path: {recipe.parent / 'text'}, split: '80,10,10', num_workers: 0}}"
+    smaller = (*(f"model.{size}" for size in sizes), "tokenizer={type: bytes}", data, "evaluation.iters=1")
+    given = settings(*smaller, f"checkpoint.load={tmp_path / 'released'}")
+    assert call(RECIPES / "gpt2-345m-evaluate.yml", "--run-dir", tmp_path / "run", *given) == 0
+    lines = capfd.readouterr().out.splitlines()
+    assert f"weights from {tmp_path}/released/release" in lines
+    assert "Megatron-LM, one file a rank: weights alone; the optimizer starts without state" in lines
+    assert f"checkpoint: {tmp_path}/run/checkpoints/iter_0000000" in lines
+    assert set(evaluations(tmp_path / "run")) == {"valid", "test"}
+    ours = read_weights(tmp_path / "run", {})
+    theirs = read_weights(tmp_path / "released", {"num_attention_heads": 4})
+    for name, tensor in theirs.with_vocabulary(257).tensors.items():
+        saved = ours.with_vocabulary(257).tensors[name]
+        assert torch.equal(saved.whole(), tensor.whole().half()), name

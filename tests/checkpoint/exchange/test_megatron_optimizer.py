@@ -17,10 +17,10 @@ SMALL = ("model.num_layers=2",)
 CASES = {
     "fp32": ((), (), 0),
     "fp16 with a loss scale": (FP16, FP16, 0),
-    "bf16, distributed optimizer": ((*BF16, *ZERO1), BF16, 1e-6),
-    "bf16, into DeepSpeed": (BF16, (*BF16, *STAGE[2]), 1e-4),
+    "bf16, distributed optimizer": ((*BF16, *ZERO1), BF16, 1e-3),
+    "bf16, into DeepSpeed": (BF16, (*BF16, *STAGE[2]), 1e-3),
 }
-"""Overrides there, overrides here, relative tolerance: other optimizers sum the gradients' norm in another order."""
+"""Overrides there, here, and relative tolerance: another optimizer sums the norm in another order, and bf16 rounds."""
 
 
 def save_as_megatron(engine, folder, kind="fully_reshardable"):

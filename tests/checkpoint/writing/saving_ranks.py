@@ -1,4 +1,4 @@
-"""Two ranks that save beside their steps: `python -m checkpoint.writing.saving_ranks FOLDER RANK`.
+"""Two ranks that save beside their steps: `python -m checkpoint.writing.saving_ranks FOLDER RANK LAYOUTS`.
 
 Each writes FOLDER/RANK.json: for each layout what it saw.
 """
@@ -17,21 +17,23 @@ from rank_programs import run_ranks
 
 SMALL = ("model.num_layers=2", "model.hidden_dropout=0.1")
 LAYOUTS = {
-    "TP, bf16": (*BF16, *TP),
     "PP": PP,
     "ZeRO-1 of megatron-core, overlapped": (*ZERO1, *OVERLAP_BOTH),
+    "stage 3": STAGE[3],
+}
+LAYOUTS_FULL = {
+    "TP, bf16": (*BF16, *TP),
     "stage 0": STAGE[0],
     "stage 1": STAGE[1],
     "stage 2, bf16": (*BF16, *STAGE[2]),
-    "stage 3": STAGE[3],
 }
 
 
-def run(folder):
-    """Start both ranks and return what each saw."""
+def run(folder, layouts="LAYOUTS"):
+    """Start both ranks and return what each saw of these layouts."""
     world = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
     run_ranks(
-        "checkpoint.writing.saving_ranks", folder, "{rank}", folder=folder, world_size=2,
+        "checkpoint.writing.saving_ranks", folder, "{rank}", layouts, folder=folder, world_size=2,
         variables=lambda rank: {**world, "RANK": str(rank)},
     )  # fmt: skip
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in (0, 1)]
@@ -48,7 +50,7 @@ def main():
 
     folder, rank = Path(sys.argv[1]), int(sys.argv[2])
     groups.join_world(CpuBackend(), rank, int(os.environ["WORLD_SIZE"]), timeout_minutes=10)
-    seen = {name: saved_and_resumed(overrides, folder / name) for name, overrides in LAYOUTS.items()}
+    seen = {name: saved_and_resumed(overrides, folder / name) for name, overrides in globals()[sys.argv[3]].items()}
     seen |= {"full disk": on_a_full_disk(folder / "full"), "error": with_an_error_of_one(folder / "error")}
     (folder / f"{rank}.json").write_text(json.dumps(seen))
     dist.barrier()

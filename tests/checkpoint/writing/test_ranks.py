@@ -15,8 +15,24 @@ def seen(tmp_path_factory):
     return saving_ranks.run(tmp_path_factory.mktemp("saving"))
 
 
+@pytest.fixture(scope="module")
+def seen_further(tmp_path_factory):
+    """What each saw of further layouts."""
+    return saving_ranks.run(tmp_path_factory.mktemp("further"), "LAYOUTS_FULL")
+
+
 @pytest.mark.parametrize("layout", saving_ranks.LAYOUTS)
 def test_it_equals_bit_for_bit_what_is_written_at_once_and_the_run_resumes_from_it(seen, layout):
+    check(seen, layout)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("layout", saving_ranks.LAYOUTS_FULL)
+def test_so_it_does_in_further_layouts(seen_further, layout):
+    check(seen_further, layout)
+
+
+def check(seen, layout):
     for rank in seen:
         assert rank[layout]["differing"] == []
         assert rank[layout]["resumed"] == rank[layout]["beside"]
