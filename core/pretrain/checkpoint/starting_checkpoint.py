@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pretrain.checkpoint.exchange.foreign import foreign_summary, require_fitting
 from pretrain.checkpoint.folder import LATEST, CheckpointFolder
 from pretrain.errors import CheckpointError
 
@@ -29,6 +28,9 @@ def require_start(path: Path, own: Path | None, recipe: Recipe) -> None:
         CheckpointError: it has none, or one of which files are missing, or another program's that does not fit or is
             in the folder in which the run saves.
     """
+    # Imported here, since few runs start from other programs' checkpoints.
+    from pretrain.checkpoint.exchange.foreign import foreign_summary, require_fitting  # noqa: PLC0415
+
     if summary := foreign_summary(path):
         if own is not None and path.resolve() == own.resolve():
             msg = (

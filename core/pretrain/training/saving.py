@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Self
 import torch.distributed as dist
 
 from pretrain.checkpoint import storage
-from pretrain.checkpoint.exchange.foreign import foreign_summary
-from pretrain.checkpoint.exchange.loading import load as load_foreign
 from pretrain.checkpoint.folder import LATEST, CheckpointFolder
 from pretrain.checkpoint.starting_checkpoint import is_own_empty_folder, nothing_to_load
 from pretrain.checkpoint.writing.snapshot import Snapshot
@@ -124,6 +122,10 @@ def start_from(recipe: Recipe, engine: Saved, run_dir: Path, *, resume: bool) ->
         return Progress(), _FRESH if resume else ""
     given = CheckpointFolder(type(run_dir)(recipe.checkpoint.load))
     finetune = recipe.checkpoint.finetune
+    # Imported here, since few runs start from other programs' checkpoints.
+    from pretrain.checkpoint.exchange.foreign import foreign_summary  # noqa: PLC0415
+    from pretrain.checkpoint.exchange.loading import load as load_foreign  # noqa: PLC0415
+
     if foreign := of_first_rank(partial(foreign_summary, given.path)):
         taken = load_foreign(engine, given.path, finetune=finetune)
         return Progress.from_mapping(taken.progress), _remark("weights", foreign.path, taken)

@@ -83,6 +83,7 @@ def check_training(ours, tmp_path, engine_overrides):
     assert losses[0] == losses[1]
 
 
+@pytest.mark.parametrize("ours", ["GPT-2", "Llama"], indirect=True)
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_every_tensor_parallel_rank_gets_its_part(ours, ranks):
     _, _, folder = ours
@@ -104,6 +105,7 @@ def test_every_tensor_parallel_rank_gets_its_part(ours, ranks):
         assert torch.equal(source.read(wanted), embedding[:rows].chunk(ranks)[rank])
 
 
+@pytest.mark.parametrize("ours", ["GPT-2", "Qwen"], indirect=True)
 def test_iteration_samples_and_schedule_go_on_where_the_files_tell_them(ours, tmp_path):
     _, overrides, folder = ours
     convert(folder, tmp_path / "bare", Wish(format="pretrain"))
