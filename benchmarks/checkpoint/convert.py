@@ -27,6 +27,7 @@ from pathlib import Path
 import torch
 
 from benchmarks import machine
+from benchmarks.timing import spread
 
 RANKS, VOCABULARY = 2, 50432
 HERE = Path(__file__).parent
@@ -132,7 +133,7 @@ def measure(source: Path, folder: Path, rounds: int) -> dict[str, object]:
                     seconds["of which converting"].append(float((folder / "seconds").read_text()))
     ours = {name: statistics.median(values) for name, values in seconds.items()}
     return {
-        "seconds": {name: spread(values) for name, values in seconds.items()},
+        "seconds": {name: spread(values, 3) for name, values in seconds.items()},
         "peak_megabytes": {name: round(max(values)) for name, values in peaks.items()},
         "share_of_copying": round(ours["copy"] / ours["of which converting"], 3),
         "share_of_copying_with_start_up": round(ours["copy"] / ours["pretrain"], 3),
@@ -153,10 +154,6 @@ def run(command: list[str], target: Path) -> tuple[float, float]:
         os.fsync(descriptor)
         os.close(descriptor)
     return time.perf_counter() - start, usage.ru_maxrss * 1024 / 1e6
-
-
-def spread(values: list[float]) -> dict[str, object]:
-    return {"median": round(statistics.median(values), 3), "all": [round(value, 3) for value in values]}
 
 
 if __name__ == "__main__":

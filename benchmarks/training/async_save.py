@@ -15,16 +15,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
 import tempfile
 import time
-from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 
 from benchmarks import machine
-from benchmarks.training.setting import GPT2_124M, Setting
+from benchmarks.timing import spread, timed
+from benchmarks.training.setting import GPT2_124M, Setting, engine_of
 
 
 def main() -> None:
@@ -36,7 +35,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     setting = Setting("fp32", threads=1, shape=tuple({**GPT2_124M, "layers": arguments.layers, "seq": 256}.items()))
-    with built(setting) as engine, tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
+    with engine_of(setting) as engine, tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
         result = {**machine.describe(threads=1), "shape": dict(setting.shape)}
         result |= measure(engine, batches_of(setting), Path(folder), arguments.rounds)
     print(json.dumps(result, indent=1))
@@ -87,16 +86,6 @@ def measure(engine, batches, folder: Path, rounds: int) -> dict[str, object]:
     }
 
 
-def timed(do) -> float:
-    start = time.perf_counter()
-    do()
-    return time.perf_counter() - start
-
-
-def spread(values: list[float]) -> dict[str, object]:
-    return {"median": round(statistics.median(values), 4), "all": [round(value, 4) for value in values]}
-
-
 def batches_of(setting: Setting) -> list[dict[str, torch.Tensor | None]]:
     return [
         {
@@ -108,23 +97,6 @@ def batches_of(setting: Setting) -> list[dict[str, torch.Tensor | None]]:
         }
         for tokens in setting.batches()
     ]
-
-
-@contextmanager
-def built(setting: Setting):
-    """Build the engine, with moments."""
-    from pretrain.bridge import megatron
-    from pretrain.plugins.host.manager import load
-
-    plugins = load("cpu")
-    megatron.install(plugins.backend)
-    from pretrain.engine import groups
-    from pretrain.engine.build import build_engine
-
-    groups.join_world(plugins.backend, 0, 1, 10)
-    engine, _ = build_engine(setting.recipe(), plugins, setting["vocab"], plugins.backend.device(0), notify=print)
-    yield engine
-    groups.leave()
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ import hashlib
 import json
 import os
 import shutil
-import statistics
 import tempfile
 import time
 import zlib
@@ -27,7 +26,8 @@ import torch
 import xxhash
 
 from benchmarks import machine
-from benchmarks.training.setting import GPT2_124M, Setting
+from benchmarks.timing import spread, timed
+from benchmarks.training.setting import GPT2_124M, Setting, engine_of
 
 PROGRESS = {"iteration": 1, "consumed_samples": 1, "skipped_iterations": 0}
 BLOCK = bytes(1 << 26)
@@ -41,7 +41,8 @@ def main() -> None:
     parser.add_argument("--keep", action="store_true", help="write results/checkpoint_checksums.json")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    with built(arguments.layers) as engine, tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
+    setting = Setting("fp32", threads=1, shape=tuple({**GPT2_124M, "layers": arguments.layers}.items()))
+    with engine_of(setting) as engine, tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
         result = {**machine.describe(threads=1), "shape": {**GPT2_124M, "layers": arguments.layers}}
         result |= measure(engine, Path(folder), arguments.rounds)
     result["gigabytes_per_second"] = {name: round(speed(digest), 2) for name, digest in DIGESTS.items()}
@@ -61,12 +62,6 @@ DIGESTS = {
 def speed(digest) -> float:
     """Return the best of five, in 10^9 bytes per second."""
     return len(BLOCK) / min(timed(lambda: digest(BLOCK)) for _ in range(5)) / 1e9
-
-
-def timed(do) -> float:
-    start = time.perf_counter()
-    do()
-    return time.perf_counter() - start
 
 
 def measure(engine, folder: Path, rounds: int) -> dict[str, object]:
@@ -106,10 +101,6 @@ def check(directory: Path) -> None:
 
     if problem := damage(directory):
         raise SystemExit(problem)
-
-
-def spread(values: list[float]) -> dict[str, object]:
-    return {"median": round(statistics.median(values), 4), "all": [round(value, 4) for value in values]}
 
 
 @contextmanager
@@ -153,24 +144,6 @@ def without_checksums():
         patch.object(checksums, "write", lambda *_: None),
     ):
         yield None
-
-
-@contextmanager
-def built(layers: int):
-    """Build the engine of GPT-2 124M, with moments."""
-    from pretrain.bridge import megatron
-    from pretrain.plugins.host.manager import load
-
-    setting = Setting("fp32", threads=1, shape=tuple({**GPT2_124M, "layers": layers}.items()))
-    plugins = load("cpu")
-    megatron.install(plugins.backend)
-    from pretrain.engine import groups
-    from pretrain.engine.build import build_engine
-
-    groups.join_world(plugins.backend, 0, 1, 10)
-    engine, _ = build_engine(setting.recipe(), plugins, setting["vocab"], plugins.backend.device(0), notify=print)
-    yield engine
-    groups.leave()
 
 
 if __name__ == "__main__":

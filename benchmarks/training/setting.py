@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pretrain.recipe import Recipe
 
 GPT2_124M = {"layers": 12, "hidden": 768, "heads": 12, "seq": 1024, "vocab": 50257}
@@ -86,3 +89,20 @@ class Setting:
         setting = Setting(**values | {"shape": tuple((name, size) for name, size in values["shape"])})
         torch.set_num_threads(setting.threads)
         return setting
+
+
+@contextmanager
+def engine_of(setting: Setting) -> Iterator[Any]:
+    """Build the engine of a setting alone in this process, with moments, and take it down again."""
+    from pretrain.bridge import megatron
+    from pretrain.plugins.host.manager import load
+
+    plugins = load("cpu")
+    megatron.install(plugins.backend)
+    from pretrain.engine import groups
+    from pretrain.engine.build import build_engine
+
+    groups.join_world(plugins.backend, 0, 1, 10)
+    engine, _ = build_engine(setting.recipe(), plugins, setting["vocab"], plugins.backend.device(0), notify=print)
+    yield engine
+    groups.leave()

@@ -1,4 +1,4 @@
-"""What a run starts from, and that each iteration is saved once."""
+"""A run starts from its latest checkpoint or the one that it names, and saves each iteration once."""
 
 from __future__ import annotations
 

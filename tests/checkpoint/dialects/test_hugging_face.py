@@ -13,17 +13,14 @@ from checkpoint.dialects.hugging_face_models import (
     GROUPED,
     NO_DROPOUT,
     SHAPE,
-    TOKENS,
     VOCAB,
     logits_of,
     random_model,
     require_equal,
     written,
 )
-from engine import tiny
+from checkpoint.dialects.own_models import our_logits
 from pretrain.checkpoint.dialects import hugging_face
-from pretrain.model.weights import global_names
-from pretrain.recipe import make_recipe
 
 LLAMA3 = {  # of 8 waves 1 stays, 1 is between, 6 are stretched
     "rope_type": "llama3",
@@ -63,14 +60,7 @@ def test_our_model_has_the_logits_of_theirs(saved):
     model, folder = saved
     weights = hugging_face.read(folder, {})
     assert (weights.vocab_size, weights.rows, weights.format) == (VOCAB, VOCAB, "Hugging Face, safetensors")
-    section = weights.model.model_dump(exclude_unset=True) | {"make_vocab_size_divisible_by": 1}
-    recipe = make_recipe(tiny.DATA | {"model": section})
-    with tiny.engine_of(recipe) as engine, torch.no_grad():
-        ours = dict(global_names(engine.chunks[0].module))
-        assert ours.keys() == weights.tensors.keys()
-        for name, parameter in ours.items():
-            parameter.copy_(weights.tensors[name].whole())
-        torch.testing.assert_close(engine.next_token_logits(TOKENS), logits_of(model), rtol=0, atol=1e-5)
+    torch.testing.assert_close(our_logits(weights), logits_of(model), rtol=0, atol=1e-5)
 
 
 def test_transformers_opens_without_a_word_what_is_written(saved, tmp_path, caplog):

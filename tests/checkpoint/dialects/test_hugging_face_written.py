@@ -1,4 +1,4 @@
-"""What is written of our weights: their bits, the vocabulary, shards, the tokenizer; and what no architecture has."""
+"""Our weights as they are written: their bits, the vocabulary, shards, the tokenizer; and what no architecture has."""
 
 from __future__ import annotations
 

@@ -12,12 +12,11 @@ from pretrain.checkpoint import checksums
 from pretrain.checkpoint.conversion.planned_files import Target
 from pretrain.checkpoint.conversion.sharded_writer import Entry, ShardedFile, backend_json, write_index
 from pretrain.checkpoint.dialects.megatron.settings import schedule_of, settings_of, vocab_size_of, whole_number
-from pretrain.checkpoint.dialects.megatron.writing import args_for, require_possible
+from pretrain.checkpoint.dialects.megatron.writing import args_for, place_of, require_possible
 from pretrain.checkpoint.dialects.sharded_optimizer import optimizer_of
 from pretrain.checkpoint.digest import FileDigest
 from pretrain.checkpoint.folder import LATEST, tracked
 from pretrain.checkpoint.formats import sharded as format_
-from pretrain.checkpoint.formats import torch_file
 from pretrain.checkpoint.formats.dtypes import dtype_name
 from pretrain.checkpoint.formats.megatron_weights import args_of
 from pretrain.checkpoint.structure import structure
@@ -44,26 +43,25 @@ def read(folder: Path, given: Mapping[str, Any]) -> ModelWeights | None:
         CheckpointError: it is of an older kind (zarr), or not complete, or of a model that is not ours.
         DamageError: a file is cut off.
     """
-    summary = format_.describe(folder)
-    if summary is None:
+    content = format_.content_of(folder)
+    if content is None:
         return None
-    common = torch_file.read(folder / format_.COMMON)
-    stored = sharded_tensors(folder, format_.index_of(folder))
+    common, is_ours = content.common, content.is_ours
+    stored = sharded_tensors(folder, content.index)
     tensors = _weights(stored)
-    is_ours = summary.format == "pretrain"
     args = args_of(common)
     progress = common["progress"] if is_ours else {"consumed_samples": whole_number(args, "consumed_train_samples")}
     shapes = {name: tensor.shape for name, tensor in tensors.items()}
     rows = shapes.get(EMBEDDING, (0,))[0]
-    told = summary.model if is_ours else settings_of(folder, args, shapes)
+    told = content.settings if is_ours else settings_of(folder, args, shapes)
     return require_expected(
         ModelWeights(
             path=folder,
-            format=summary.format,
+            format=content.format,
             model=model_section(folder, told, given),
             tensors=tensors,
             vocab_size=common["model"].get("vocab_size") if is_ours else vocab_size_of(args, rows),
-            iteration=summary.iteration,
+            iteration=content.iteration,
             consumed_samples=progress["consumed_samples"],
             schedule=common.get("schedule", {}) if is_ours else schedule_of(common),
             optimizer=None if is_ours else optimizer_of(common, stored, tensors),
@@ -73,8 +71,7 @@ def read(folder: Path, given: Mapping[str, Any]) -> ModelWeights | None:
 
 def write_pretrain(weights: ModelWeights, layout: TargetLayout) -> Target:  # noqa: ARG001  the format has no layout
     """Return the files of a folder of checkpoints of this program that has one, with weights alone."""
-    rows = weights.model.padded_vocab_size(weights.vocab_size or weights.rows, 1)
-    weights = weights.with_vocabulary(rows, with_zeros=True)
+    weights = weights.padded_for(1, with_zeros=True)
     iteration = weights.iteration or 0
     name = f"iter_{iteration:07d}"
     progress = {
@@ -112,9 +109,8 @@ def write_pretrain(weights: ModelWeights, layout: TargetLayout) -> Target:  # no
 def write_torch_dist(weights: ModelWeights, layout: TargetLayout) -> Target:
     """Return the files of a folder of checkpoints of Megatron-LM that has one, with weights alone."""
     require_possible(weights.model, layout)
-    rows = weights.model.padded_vocab_size(weights.vocab_size or weights.rows, layout.tensor)
-    weights = weights.with_vocabulary(rows)
-    name = "release" if weights.iteration is None else f"iter_{weights.iteration:07d}"
+    weights = weights.padded_for(layout.tensor)
+    name, latest = place_of(weights.iteration)
     common = {
         "args": args_for(weights, layout),
         "checkpoint_version": 3.0,
@@ -127,7 +123,7 @@ def write_torch_dist(weights: ModelWeights, layout: TargetLayout) -> Target:
     small = {
         f"{name}/{format_.COMMON}": _saved(common),
         f"{name}/{format_.BACKEND}": backend_json(),
-        LATEST: ("release" if weights.iteration is None else str(weights.iteration)).encode(),
+        LATEST: latest,
     }
     return Target(files=files, small=small, finish=lambda folder, written: _write_index(folder / name, files, written))
 

@@ -105,10 +105,9 @@ def _as_wished(weights: ModelWeights, wish: Wish) -> ModelWeights:
 
 def _require_vocabulary(weights: ModelWeights, tokenizer: Tokenizer) -> None:
     if not weights.fits(tokenizer.vocab_size):
-        there = weights.vocab_size or weights.rows
         msg = (
-            f"--tokenizer: {tokenizer.files[0]} has {tokenizer.vocab_size:,} tokens, and {weights.path} has {there:,}, "
-            "which padding does not explain.\nName the tokenizer of this model."
+            f"--tokenizer: {tokenizer.files[0]} has {tokenizer.vocab_size:,} tokens, and {weights.path} has "
+            f"{weights.tokens:,}, which padding does not explain.\nName the tokenizer of this model."
         )
         raise CheckpointError(msg)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pretrain.checkpoint.dialects.registry import read_weights
 from pretrain.checkpoint.folder import LATEST
 from pretrain.checkpoint.formats import torch_file
+from pretrain.checkpoint.formats.location import LATEST_OF_DEEPSPEED, RELEASE
 from pretrain.checkpoint.formats.recognition import recognized
 from pretrain.checkpoint.formats.sharded import COMMON
 from pretrain.checkpoint.structure import structure
@@ -85,9 +86,9 @@ def _has_ours(path: Path) -> bool:
         return False
     number = tracker.read_text(errors="replace").split("\n", 1)[0].strip()
     if not (number.isascii() and number.isdecimal() and len(number) <= _LONGEST):
-        return number != "release"
+        return number != RELEASE
     common = path / f"iter_{int(number):07d}" / COMMON
-    if not common.parent.is_dir() and (path / "latest").is_file():
+    if not common.parent.is_dir() and (path / LATEST_OF_DEEPSPEED).is_file():
         return False  # Megatron-DeepSpeed writes both trackers
     if not common.is_file():
         return not any(common.parent.glob("mp_rank_*"))

@@ -76,7 +76,7 @@ def _read(path: Path, engine: Saved) -> ModelWeights:
     weights = read_weights(path, _settings(engine.recipe.model))
     if not weights.fits(engine.vocab_size):
         msg = (
-            f"{weights.path} ({weights.format}) has {weights.vocab_size or weights.rows:,} tokens, the recipe's "
+            f"{weights.path} ({weights.format}) has {weights.tokens:,} tokens, the recipe's "
             f"tokenizer {engine.vocab_size:,}, which padding does not explain.\n"
             "Name the tokenizer that the model was trained with."
         )

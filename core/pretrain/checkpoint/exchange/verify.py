@@ -92,7 +92,7 @@ def differences(
         owner = ours if missing[0] in ours.tensors else theirs
         msg = f"the models differ: only {owner.path} has {missing[0]} ({len(missing)} such weights)."
         raise CheckpointError(msg)
-    size = min(ours.vocab_size or ours.rows, theirs.vocab_size or theirs.rows)
+    size = min(ours.tokens, theirs.tokens)
     if (ours.vocab_size, theirs.vocab_size) == (None, None):
         size = max(ours.rows, theirs.rows)
 

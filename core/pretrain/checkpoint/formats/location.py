@@ -8,8 +8,8 @@ from pathlib import Path
 from pretrain.checkpoint.folder import LATEST, CheckpointFolder
 from pretrain.errors import CheckpointError
 
-_LATEST_OF_DEEPSPEED = "latest"
-_RELEASE = "release"
+LATEST_OF_DEEPSPEED = "latest"
+RELEASE = "release"
 """Content of Megatron-LM's LATEST, and folder, of weights that were published without an iteration."""
 
 
@@ -28,7 +28,7 @@ def one_checkpoint(path: Path) -> Path:
         raise CheckpointError(msg)
     if not (path / LATEST).is_file() and (path / "checkpoints" / LATEST).is_file():
         path = path / "checkpoints"
-    tracker = path / _LATEST_OF_DEEPSPEED
+    tracker = path / LATEST_OF_DEEPSPEED
     if (path / LATEST).is_file():
         try:
             return _latest(path)
@@ -51,8 +51,8 @@ def extent(folder: Path) -> tuple[int, int]:
 
 def _latest(path: Path) -> Path:
     tracker = path / LATEST
-    if tracker.read_text(errors="replace").strip() == _RELEASE:
-        return _inside(tracker, _RELEASE)
+    if tracker.read_text(errors="replace").strip() == RELEASE:
+        return _inside(tracker, RELEASE)
     iteration = CheckpointFolder(path).latest()
     return path if iteration is None else CheckpointFolder(path).directory(iteration)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pretrain.checkpoint.formats import torch_file
 from pretrain.checkpoint.formats.dtypes import dtype_names
-from pretrain.checkpoint.formats.location import extent
+from pretrain.checkpoint.formats.location import RELEASE, extent
 from pretrain.checkpoint.formats.megatron_weights import (
     args_of,
     bounded,
@@ -91,7 +91,7 @@ def describe(folder: Path) -> Summary | None:
         path=folder,
         format="Megatron-LM, one file a rank",
         version=bounded(first.get("checkpoint_version", 0)),
-        iteration=None if folder.name == "release" or not isinstance(iteration, int) else iteration,
+        iteration=None if folder.name == RELEASE or not isinstance(iteration, int) else iteration,
         model=model_of(shapes, layers) | settings_of_args(args),
         parameters=count(shapes, parts.tensor),
         parts=parts,

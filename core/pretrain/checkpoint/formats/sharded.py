@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import pickle
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pretrain.checkpoint.formats import torch_file
@@ -28,7 +29,7 @@ from pretrain.errors import CheckpointError, DamageError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from torch.distributed.checkpoint.metadata import Metadata
+    from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 
 COMMON, BACKEND = "common.pt", "metadata.json"
 _OPTIMIZER = ("optimizer", "chained")
@@ -39,6 +40,83 @@ _STACKED = re.compile(r"decoder\.layers\.(?!\d)")
 """Weights of all layers in one tensor, whose first dimension is the layer."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Content:
+    """Everything but the tensors of a sharded checkpoint.
+
+    Attributes:
+        folder: of the checkpoint.
+        kind: of the files, with its version.
+        common: what all ranks share.
+        index: of the tensors.
+    """
+
+    folder: Path
+    kind: str
+    common: dict[str, Any]
+    index: Metadata
+
+    @property
+    def is_ours(self) -> bool:
+        """`True` for a folder that this program wrote."""
+        return "format" in self.common and "progress" in self.common
+
+    @property
+    def format(self) -> str:
+        """The format's name."""
+        return "pretrain" if self.is_ours else "Megatron-LM, sharded"
+
+    @property
+    def iteration(self) -> int | None:
+        """Of the training; None where the files do not tell."""
+        found: int | None = (self.common["progress"] if self.is_ours else self.common).get("iteration")
+        return found
+
+    @property
+    def weights(self) -> dict[str, TensorStorageMetadata]:
+        """Of the index, the tensors that are weights, by their keys."""
+        from torch.distributed.checkpoint.metadata import TensorStorageMetadata  # noqa: PLC0415  as in `index_of`
+
+        entries = self.index.state_dict_metadata.items()
+        return {key: entry for key, entry in entries if is_weight(key) and isinstance(entry, TensorStorageMetadata)}
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Settings of a recipe's section `model` that the files tell, and `padded_vocab_size`."""
+        return _model(self._shapes) | (self.common["model"] if self.is_ours else settings_of_args(args_of(self.common)))
+
+    @property
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        return {key: tuple(entry.size) for key, entry in self.weights.items()}
+
+    def summary(self) -> Summary:
+        """Return the checkpoint in a few words and numbers."""
+        layout = self.common.get("layout", {}) if self.is_ours else args_of(self.common)
+        keys = self.index.state_dict_metadata
+        files, size = extent(self.folder)
+        return Summary(
+            path=self.folder,
+            format=self.format,
+            version=f"format {self.common['format']}" if self.is_ours else self.kind,
+            iteration=self.iteration,
+            model=self.settings,
+            parameters=count(self._shapes, 1),
+            parts=Parts(
+                tensor=int(layout.get("tensor_model_parallel_size") or 1),
+                pipeline=int(layout.get("pipeline_model_parallel_size") or 1),
+                expert=int(layout.get("expert_model_parallel_size") or 1),
+            ),
+            dtypes=dtype_names(entry.properties.dtype for entry in self.weights.values()),
+            contents=contents(
+                optimizer=any(key.startswith(_OPTIMIZER) for key in keys),
+                rng=any(key.startswith("rng") for key in keys),
+                schedule=bool(self.common.get("schedule") or self.common.get("opt_param_scheduler")),
+            ),
+            files=files,
+            size=size,
+        )
+
+
 def describe(folder: Path) -> Summary | None:
     """Describe the checkpoint in a folder, or return None if it is of another format.
 
@@ -46,47 +124,26 @@ def describe(folder: Path) -> Summary | None:
         CheckpointError: it is of an older kind (zarr), or a file is missing or could run code.
         DamageError: a file is cut off.
     """
+    content = content_of(folder)
+    return None if content is None else content.summary()
+
+
+def content_of(folder: Path) -> Content | None:
+    """Read everything but the tensors, or return None if the folder has another format.
+
+    Raises:
+        CheckpointError: it is of an older kind (zarr), or a file is missing or could run code.
+        DamageError: a file is cut off.
+    """
     if not (folder / BACKEND).is_file() or not (folder / COMMON).is_file():
         return None
-    from torch.distributed.checkpoint.metadata import TensorStorageMetadata  # noqa: PLC0415  half a second that other formats are spared
-
     backend = _backend(folder)
     common = torch_file.read(folder / COMMON)
     if not isinstance(common, dict):
         msg = f"{folder / COMMON} holds no values by name."
         raise DamageError(msg)
-    index = index_of(folder).state_dict_metadata
-    weights = {name: tensor for name, tensor in index.items() if is_weight(name)}
-    shapes = {name: tuple(tensor.size) for name, tensor in weights.items() if isinstance(tensor, TensorStorageMetadata)}
-    files, size = extent(folder)
-    is_ours = "format" in common and "progress" in common
-    args = args_of(common)
-    layout = common.get("layout", {}) if is_ours else args
-    return Summary(
-        path=folder,
-        format="pretrain" if is_ours else "Megatron-LM, sharded",
-        version=f"format {common['format']}"
-        if is_ours
-        else f"{backend['sharded_backend']} {backend['sharded_backend_version']}",
-        iteration=common["progress"].get("iteration") if is_ours else common.get("iteration"),
-        model=_model(shapes) | (common["model"] if is_ours else settings_of_args(args)),
-        parameters=count(shapes, 1),
-        parts=Parts(
-            tensor=int(layout.get("tensor_model_parallel_size") or 1),
-            pipeline=int(layout.get("pipeline_model_parallel_size") or 1),
-            expert=int(layout.get("expert_model_parallel_size") or 1),
-        ),
-        dtypes=dtype_names(
-            tensor.properties.dtype for tensor in weights.values() if isinstance(tensor, TensorStorageMetadata)
-        ),
-        contents=contents(
-            optimizer=any(name.startswith(_OPTIMIZER) for name in index),
-            rng=any(name.startswith("rng") for name in index),
-            schedule=bool(common.get("schedule") or common.get("opt_param_scheduler")),
-        ),
-        files=files,
-        size=size,
-    )
+    kind = f"{backend['sharded_backend']} {backend['sharded_backend_version']}"
+    return Content(folder=folder, kind=kind, common=common, index=index_of(folder))
 
 
 def is_weight(key: str) -> bool:
@@ -118,7 +175,7 @@ def index_of(folder: Path) -> Metadata:
         CheckpointError: it is missing.
         DamageError: it is damaged, or the pieces of a tensor have a number twice or not at all.
     """
-    from torch.distributed.checkpoint.metadata import TensorStorageMetadata  # noqa: PLC0415  as in `describe`
+    from torch.distributed.checkpoint.metadata import TensorStorageMetadata  # noqa: PLC0415  half a second that other formats are spared
 
     try:
         index = read_index(folder)

@@ -59,6 +59,11 @@ class ModelWeights:
         """Rows of the vocabulary, padding included."""
         return self.tensors[EMBEDDING].shape[0]
 
+    @property
+    def tokens(self) -> int:
+        """Tokens of the vocabulary; with padding where its size without it is not known."""
+        return self.vocab_size or self.rows
+
     def fits(self, tokens: int) -> bool:
         """Say whether a tokenizer of so many tokens may be the model's.
 
@@ -79,13 +84,17 @@ class ModelWeights:
                 sum over padding, where a row of zeros could be far more probable than any token.
         """
         padded = with_rows if with_zeros else with_last_row_repeated
-        tokens = min(self.vocab_size or self.rows, self.rows)
+        tokens = min(self.tokens, self.rows)
         changed = {
             name: padded(with_rows(self.tensors[name], tokens), rows)
             for name in (EMBEDDING, OUTPUT)
             if name in self.tensors
         }
         return replace(self, tensors={**self.tensors, **changed})
+
+    def padded_for(self, ranks: int, *, with_zeros: bool = False) -> ModelWeights:
+        """Return the weights with the padding that so many tensor-parallel ranks need; see `with_vocabulary`."""
+        return self.with_vocabulary(self.model.padded_vocab_size(self.tokens, ranks), with_zeros=with_zeros)
 
 
 def expected_shapes(model: ModelSection, rows: int) -> dict[str, tuple[int, ...]]:

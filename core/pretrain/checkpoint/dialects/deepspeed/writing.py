@@ -67,10 +67,9 @@ def write(weights: ModelWeights, layout: TargetLayout) -> Target:
         CheckpointError: Megatron-DeepSpeed has no such model, or fp32 has not its numbers.
     """
     _require_theirs(weights.model, layout)
-    vocab_size = weights.vocab_size or weights.rows
-    padded = weights.with_vocabulary(weights.model.padded_vocab_size(vocab_size, layout.tensor))
+    padded = weights.padded_for(layout.tensor)
     # DeepSpeed pads a vocabulary for its ranks and takes none away; ZeRO-3, which has one, pads none.
-    whole = padded if layout.tensor == 1 else weights.with_vocabulary(vocab_size)
+    whole = padded if layout.tensor == 1 else weights.with_vocabulary(weights.tokens)
     folder = f"global_step{weights.iteration or 0}"
     files = [
         TorchFile(f"{folder}/{UNIVERSAL}/{their_name(name)}/{FILE}", _content(name, tensor, weights.model))
@@ -82,7 +81,7 @@ def write(weights: ModelWeights, layout: TargetLayout) -> Target:
         "latest_universal": folder.encode(),
     }
     for rank in range(layout.tensor):
-        state = _saved(_state(padded, vocab_size, layout))
+        state = _saved(_state(padded, weights.tokens, layout))
         small[f"{folder}/mp_rank_{rank:02d}_model_states.pt"] = state
         small[f"{folder}/zero_pp_rank_0_mp_rank_{rank:02d}_model_states.pt"] = state
     return Target(files=files, small=small)

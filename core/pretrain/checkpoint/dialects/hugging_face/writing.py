@@ -54,7 +54,7 @@ def write(weights: ModelWeights, layout: TargetLayout) -> Target:
             "Formats that hold it are pretrain and torch_dist."
         )
         raise CheckpointError(msg)
-    rows = weights.vocab_size or weights.rows
+    rows = weights.tokens
     tensors = family.export(weights.with_vocabulary(rows).tensors, weights.model)
     tokenizer = tokenizer_files(weights.tokenizer)
     ids = {name: _within(rows, found) for name, found in (special_ids(tokenizer) | kept_ids(weights)).items()}

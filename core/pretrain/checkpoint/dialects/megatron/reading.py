@@ -9,6 +9,7 @@ from pretrain.checkpoint.dialects.megatron.names import has_old_order, our_name
 from pretrain.checkpoint.dialects.megatron.qkv_order import qkv_order
 from pretrain.checkpoint.dialects.megatron.settings import schedule_of, settings_of, vocab_size_of, whole_number
 from pretrain.checkpoint.dialects.rank_parts import by_name, not_known, require_one_save, weights_in
+from pretrain.checkpoint.formats.location import RELEASE
 from pretrain.checkpoint.formats.megatron_ranks import (
     FILE,
     all_ranks,
@@ -80,7 +81,7 @@ def read(folder: Path, given: Mapping[str, Any]) -> ModelWeights | None:
         model=model,
         tensors=tensors,
         vocab_size=vocab_size_of(args, rows),
-        iteration=None if folder.name == "release" else whole_number(first, "iteration"),
+        iteration=None if folder.name == RELEASE else whole_number(first, "iteration"),
         consumed_samples=whole_number(args, "consumed_train_samples"),
         schedule=schedule_of(first),
     )

@@ -20,6 +20,8 @@ from pretrain.checkpoint.conversion.planned_files import Target
 from pretrain.checkpoint.conversion.torch_writer import TorchFile
 from pretrain.checkpoint.dialects.megatron.settings import VOCAB_SIZE
 from pretrain.checkpoint.dialects.refusal import require_none
+from pretrain.checkpoint.folder import LATEST
+from pretrain.checkpoint.formats.location import RELEASE
 from pretrain.checkpoint.formats.megatron_ranks import FILE
 from pretrain.checkpoint.weights.model_weights import EMBEDDING, OUTPUT
 from pretrain.checkpoint.weights.sharded_names import sharded_name
@@ -50,9 +52,8 @@ def write(weights: ModelWeights, layout: TargetLayout) -> Target:
     """
     model = weights.model
     require_possible(model, layout)
-    rows = weights.vocab_size or weights.rows
-    padded = weights.with_vocabulary(model.padded_vocab_size(rows, layout.tensor))
-    folder = "release" if weights.iteration is None else f"iter_{weights.iteration:07d}"
+    padded = weights.padded_for(layout.tensor)
+    folder, latest = place_of(weights.iteration)
     args = args_for(padded, layout)
     files = []
     for stage in range(layout.pipeline):
@@ -61,8 +62,12 @@ def write(weights: ModelWeights, layout: TargetLayout) -> Target:
             place = f"mp_rank_{rank:02d}" + (f"_{stage:03d}" if layout.pipeline > 1 else "")
             content = _content(padded, args) | {"model": _of_rank(padded, names, rank, layout.tensor)}
             files.append(TorchFile(f"{folder}/{place}/{FILE}", content))
-    latest = "release" if weights.iteration is None else str(weights.iteration)
-    return Target(files=files, small={"latest_checkpointed_iteration.txt": latest.encode()})
+    return Target(files=files, small={LATEST: latest})
+
+
+def place_of(iteration: int | None) -> tuple[str, bytes]:
+    """Return the folder of a checkpoint of an iteration, or without one, and the tracker's content that names it."""
+    return (RELEASE, RELEASE.encode()) if iteration is None else (f"iter_{iteration:07d}", str(iteration).encode())
 
 
 def require_possible(model: ModelSection, layout: TargetLayout) -> None:

@@ -58,8 +58,7 @@ def write(weights: ModelWeights, layout: TargetLayout) -> Target:
     """
     model = weights.model
     _require_possible(model, layout.tensor)
-    rows = weights.vocab_size or weights.rows
-    padded = weights.with_vocabulary(model.padded_vocab_size(rows, layout.tensor))
+    padded = weights.padded_for(layout.tensor)
     tag = f"global_step{weights.iteration or 0}"
     modules: dict[int, dict[str, str]] = {}
     for ours in padded.tensors:
