@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+from functools import cache
+
 import pytest
 import torch
 
 from engine import tiny
+from engine.layouts import NEOX, ZERO1
 
 DROPOUT = ("model.hidden_dropout=0.1", "model.attention_dropout=0.1")
 
 
+@cache
 def curve(*overrides, iterations=4):
     with tiny.engine_of(tiny.tiny(*overrides)) as engine:
         return tiny.train(engine, 0, iterations)
@@ -261,3 +267,19 @@ def test_padding_of_the_vocabulary_stays_zero():
         embedding = dict(engine.chunks[0].module.named_parameters())["embedding.word_embeddings.weight"]
         assert embedding[: tiny.VOCAB_SIZE].abs().min(dim=1).values.max() > 0
         assert not embedding[tiny.VOCAB_SIZE :].any()
+
+
+@pytest.mark.parametrize("overrides", [(), ZERO1, NEOX], ids=["plain", "ZeRO-1", "rope"])
+def test_a_closed_engine_is_garbage_collected(overrides):
+    """Autograd nodes hold megatron-core's hooks, which Python's garbage collector does not see; caches hold models."""
+    with tiny.engine_of(tiny.tiny(*overrides)) as engine:
+        tiny.take_step(engine, 0)
+        modules, optimizer = (
+            [weakref.ref(module) for module in engine.chunks[0].modules()],
+            weakref.ref(engine.optimizer),
+        )
+    del engine
+    gc.collect()
+    assert optimizer() is None
+    gc.collect()  # only now the nodes, which its shards held
+    assert [module() for module in modules if module() is not None] == []

@@ -91,3 +91,12 @@ def connect(
         config.no_sync_func = no_sync if len(chunks) > 1 else no_sync[0]
     if recipe.parallel.overlap_param_gather and len(chunks) > 1:
         config.param_sync_func = [chunk.start_param_sync for chunk in chunks]
+
+
+def disconnect(config: Any) -> None:
+    """Undo `connect`: through `config`, chunks would keep the optimizer, and with it groups and their threads, forever.
+
+    The distributed optimizer's shards of fp32 parameters hold autograd nodes, whose hooks hold the chunks; the garbage
+    collector does not see cycles through such nodes.
+    """
+    config.grad_scale_func = config.finalize_model_grads_func = config.no_sync_func = config.param_sync_func = None

@@ -53,6 +53,10 @@ class MegatronEngine(ForwardPass):
             self.chunks, self.optimizer, self._gathered, is_fp32=recipe.precision.dtype == "fp32"
         )
 
+    def close(self) -> None:
+        """Release the optimizer from the model; the garbage collector finds the rest."""
+        data_parallel.disconnect(self._config)
+
     @property
     def learning_rate(self) -> float:
         """Learning rate of the next step."""
