@@ -4,6 +4,7 @@ import gc
 import re
 import signal
 import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from pretrain.cpu.backend import CpuBackend
 DTYPE = re.compile(r"(-weights \w+)?-(fp32|bf16|fp16)]$")
 LONG = re.compile(r"-[sq]2112-")
 THREADS = pytest.StashKey[int]()
+MODULES = pytest.StashKey[int]()
+FREEZE, UNFREEZE = gc.freeze, gc.unfreeze
 
 # No deadlines: a busy machine must not fail a test. The same examples in every run.
 settings.register_profile("pretrain", deadline=None, derandomize=True)
@@ -35,22 +38,44 @@ def few_threads(request):
     """Engines that are cyclic garbage keep their process groups, each with threads that wake 100 times a second."""
     yield
     stash = request.config.stash
-    if len(_threads()) > stash.get(THREADS, 0) + 100:
+    if _threads() > stash.get(THREADS, 0) + 40:  # one engine has 45
         gc.collect()
-        stash[THREADS] = len(_threads())  # those that are in use
+        stash[THREADS] = _threads()  # those that are in use
+
+
+@pytest.fixture(autouse=True, scope="session")
+def never_unfrozen():
+    """Let trainings in this process neither freeze nor unfreeze: a collection of all that is imported takes 0.4 s."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gc, "freeze", lambda: None)
+        patch.setattr(gc, "unfreeze", lambda: None)
+        yield
 
 
 @pytest.fixture(autouse=True, scope="module")
-def frozen():
-    """Leave imports and collected tests out of the collections that engines cause: each took 0.4 s of a worker."""
-    if not gc.get_freeze_count():  # the first module, or one after a training in this process
+def frozen(request, never_unfrozen):
+    """Leave imports and collected tests out of the collections that engines cause."""
+    stash = request.config.stash
+    if len(sys.modules) > stash.get(MODULES, 0) + 100:  # the first module, or one after imports
         gc.collect()
-        gc.freeze()
+        FREEZE()
+        stash[MODULES] = len(sys.modules)
+
+
+@pytest.fixture
+def real_collector():
+    """Give a test the collector with its own gc.freeze and gc.unfreeze."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gc, "freeze", FREEZE)
+        patch.setattr(gc, "unfreeze", UNFREEZE)
+        yield
+    gc.collect()
+    FREEZE()
 
 
 def _threads():
     folder = Path("/proc/self/task")
-    return list(folder.iterdir()) if folder.is_dir() else []
+    return folder.stat().st_nlink if folder.is_dir() else 0
 
 
 @pytest.fixture(scope="module")

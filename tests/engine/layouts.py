@@ -99,28 +99,28 @@ def _shallow(cases: dict[str, Case]) -> dict[str, Case]:
 TWO_RANKS = {
     "TP": Case(GPT2, TP, saves="of-TP"),
     "PP": Case(GPT2, PP, saves="of-PP"),
-    "DP": Case(GPT2, ACCUMULATED, last=SAVED_AT),
     "DP, overlapped": Case(GPT2, (*OVERLAP, *ACCUMULATED)),
     "DP, ZeRO-1 overlapped": Case(GPT2, (*ZERO1, *OVERLAP_BOTH, *ACCUMULATED), saves="of-ZeRO-1"),
-    "TP, sequence parallel": Case(GPT2, (*TP, *SP)),
     "PP, interleaved, one message after the other": Case(GPT2, (*PP, *INTERLEAVED, *NO_OVERLAP_P2P), last=SAVED_AT),
     "PP, 3 and 1 layers": Case(GPT2, (*PP, *FIRST_3), saves="of-3-and-1"),
     "PP, interleaved, uneven": Case(DEEP, (*PP, *INTERLEAVED, *UNEVEN_CHUNKS), last=SAVED_AT),
     "PP, masks of documents": Case(MASKED, PP, last=SAVED_AT),
     "TP, recompute": Case(GPT2, (*TP, *SPLIT_INPUTS), last=SAVED_AT),
-    "NeoX, TP, sequence parallel": Case(NEOX, (*TP, *SP), last=SAVED_AT),
     "NeoX, PP interleaved": Case(NEOX, (*PP, *INTERLEAVED), last=SAVED_AT),
     "Qwen, TP, sequence parallel": Case(QWEN, (*TP, *SP), last=SAVED_AT),
     "per token, DP, ZeRO-1 overlapped": Case(PER_TOKEN, (*ZERO1, *OVERLAP_BOTH, *ACCUMULATED), last=SAVED_AT),
     "per token, PP interleaved": Case(PER_TOKEN, (*PP, *INTERLEAVED, *ACCUMULATED), last=SAVED_AT),
     "bf16, DP, ZeRO-1": Case(BF16, ZERO1, last=SAVED_AT),
     "TP -> PP": Case(GPT2, PP, loads="of-TP"),
-    "PP -> TP": Case(GPT2, TP, loads="of-PP"),
     "3 and 1 layers -> 2 and 2": Case(GPT2, PP, loads="of-3-and-1"),
-    "ZeRO-1 -> ZeRO-1 in small buckets": Case(GPT2, (*ZERO1, *OVERLAP_BOTH, *DDP_BUCKETS), loads="of-ZeRO-1"),
     "ZeRO-1 -> ZeRO-1 and TP": Case(GPT2, (*ZERO1, *TP), loads="of-ZeRO-1"),
 }
 TWO_RANKS_FULL = {
+    "DP": Case(GPT2, ACCUMULATED, last=SAVED_AT),
+    "TP, sequence parallel": Case(GPT2, (*TP, *SP)),
+    "NeoX, TP, sequence parallel": Case(NEOX, (*TP, *SP), last=SAVED_AT),
+    "PP -> TP": Case(GPT2, TP, loads="of-PP"),
+    "ZeRO-1 -> ZeRO-1 in small buckets": Case(GPT2, (*ZERO1, *OVERLAP_BOTH, *DDP_BUCKETS), loads="of-ZeRO-1"),
     "DP, ZeRO-1": Case(GPT2, ZERO1),
     "PP, interleaved": Case(GPT2, (*PP, *INTERLEAVED)),
     "NeoX, TP": Case(NEOX, TP, last=SAVED_AT),
@@ -149,26 +149,26 @@ DEEPSPEED_TWO_RANKS = _shallow(
     {
         "stage 0": Case(GPT2, (*STAGE[0], *ACCUMULATED), saves="of-stage-0"),
         "stage 3": Case(GPT2, (*STAGE[3], *ACCUMULATED), saves="of-stage-3"),
-        "stage 1": Case(GPT2, (*STAGE[1], *ACCUMULATED), saves="of-stage-1"),
-        "stage 1, overlapped": Case(GPT2, (*STAGE[1], *ZERO_OVERLAP, *SMALL_BUCKETS), last=SAVED_AT),
+        "stage 1, overlapped": Case(GPT2, (*STAGE[1], *ZERO_OVERLAP, *SMALL_BUCKETS, *ACCUMULATED), saves="of-stage-1"),
         "stage 3, offload": Case(GPT2, (*STAGE[3], *OFFLOAD_ALL, *ACCUMULATED), saves="of-offload"),
         "stage 3, in small parts, masks of documents": Case(
             MASKED, (*STAGE[3], *SMALL_PARTS, *ACCUMULATED), last=SAVED_AT
         ),
-        "stage 3, TP, recompute": Case(GPT2, (*STAGE[3], *TP, *SPLIT_INPUTS), last=SAVED_AT),
         "NeoX, stage 3, TP, sequence parallel": Case(NEOX, (*STAGE[3], *TP, *SP), last=SAVED_AT),
         "Qwen per token, stage 3": Case(QWEN_PER_TOKEN, (*STAGE[3], *ACCUMULATED), last=SAVED_AT, saves="of-Qwen"),
         "bf16, stage 0, TP": Case(BF16_SUMS, (*STAGE[0], *TP), last=SAVED_AT),
-        "bf16, stage 2, offload": Case(BF16, (*STAGE[2], *OFFLOAD), last=SAVED_AT),
         "bf16, stage 3": Case(BF16, STAGE[3], last=SAVED_AT, saves="of-bf16"),
         "fp16, stage 3, TP": Case(FP16, (*STAGE[3], *TP), last=SAVED_AT),
         "stage 1 -> 3": Case(GPT2, STAGE[3], loads="of-stage-1"),
         "stage 3 -> 1, TP": Case(GPT2, (*STAGE[1], *TP), loads="of-stage-3"),
-        "offload -> 0": Case(GPT2, STAGE[0], loads="of-offload"),
         "stage 3 -> megatron, ZeRO-1": Case(GPT2, ZERO1, loads="of-stage-3"),
     }
 )
 DEEPSPEED_TWO_RANKS_FULL = {
+    "stage 1": Case(GPT2, (*STAGE[1], *ACCUMULATED), last=SAVED_AT),
+    "stage 3, TP, recompute": Case(GPT2, (*STAGE[3], *TP, *SPLIT_INPUTS), last=SAVED_AT),
+    "bf16, stage 2, offload": Case(BF16, (*STAGE[2], *OFFLOAD), last=SAVED_AT),
+    "offload -> 0": Case(SHALLOW, STAGE[0], loads="of-offload"),
     "stage 3, in small parts, four layers": Case(GPT2, (*STAGE[3], *SMALL_PARTS, *ACCUMULATED), last=SAVED_AT),
     "stage 3, offload, four layers": Case(GPT2, (*STAGE[3], *OFFLOAD_ALL, *ACCUMULATED), saves="of-four-layers"),
     "offload -> 1, four layers": Case(GPT2, STAGE[1], loads="of-four-layers"),
@@ -187,10 +187,10 @@ DEEPSPEED_FOUR_RANKS = _shallow(
     {
         "stage 3, TP x DP": Case(GPT2, (*STAGE[3], *TP), saves="of-TP-DP"),
         "stage 3 of two -> stage 3 of four": Case(GPT2, (*STAGE[3], *ACCUMULATED), loads="of-stage-3"),
-        "stage 0 of two -> stage 2 of four": Case(GPT2, (*STAGE[2], *ACCUMULATED), loads="of-stage-0"),
     }
 )
 DEEPSPEED_FOUR_RANKS_FULL = {
+    "stage 0 of two -> stage 2 of four": Case(SHALLOW, (*STAGE[2], *ACCUMULATED), loads="of-stage-0"),
     "stage 1, TP x DP": Case(GPT2, (*STAGE[1], *TP), last=SAVED_AT),
 }
 DEEPSPEED_ONE_RANK = _shallow(
@@ -206,7 +206,7 @@ COMPILE = ("kernels.compile=layer",)
 COMPILED = {
     name: Case(model, (*layout, *COMPILE), last=SAVED_AT)
     for name, model, layout in [
-        ("sequence, gated, recompute", LLAMA, (*TP, *SP, *RECOMPUTE)),
+        ("sequence, gated", LLAMA, (*TP, *SP)),
     ]
 }
 COMPILED_FULL = {
@@ -216,7 +216,7 @@ COMPILED_FULL = {
         ("distributed optimizer, overlapped, bf16", BF16, (*ZERO1, *OVERLAP)),
         ("tensor", GPT2, TP),
         ("sequence", GPT2, (*TP, *SP)),
-        ("sequence, gated", LLAMA, (*TP, *SP)),
+        ("sequence, gated, recompute", LLAMA, (*TP, *SP, *RECOMPUTE)),
         ("recompute", GPT2, (*TP, *RECOMPUTE)),
         ("selective recompute, bf16", BF16, (*TP, *SELECTIVE)),
         ("pipeline, masked", MASKED, PP),

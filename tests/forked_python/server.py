@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import gc
@@ -13,9 +14,11 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import types
 import warnings
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 
@@ -166,6 +169,26 @@ def run(job: client.Job) -> None:
     exec(compile(text, name, "exec"), main.__dict__)
 
 
+def end(code: object) -> NoReturn:
+    """End as the interpreter does, but for its modules: to free what was imported before the fork takes 0.2 s.
+
+    Args:
+        code: of a `SystemExit`.
+    """
+    if code is not None and not isinstance(code, int):
+        print(code, file=sys.stderr)
+        code = 1
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads, before the functions of atexit
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream and not stream.closed:
+                stream.flush()
+        except OSError:  # nobody reads it
+            code = 120
+    os._exit((code or 0) & 0xFF)
+
+
 if __name__ == "__main__":
     _connection, _backend = socket.socket(fileno=int(sys.argv[1])), sys.argv[2]
     with warnings.catch_warnings():
@@ -175,4 +198,8 @@ if __name__ == "__main__":
     _searched = sys.path[2:]  # without the folder that is current, and PYTHONPATH
     gc.collect()
     gc.freeze()
-    run(serve(_connection, _backend))
+    try:
+        run(serve(_connection, _backend))
+    except SystemExit as _ended:
+        end(_ended.code)
+    end(None)

@@ -25,9 +25,11 @@ ENDS = {
     "by an error": "raise ValueError('no room')",
     "by a message": "import sys; sys.exit('no room')",
     "by a code": "import sys; sys.exit(7)",
+    "by a message nobody reads": "import os, sys; os.close(2); os.close(1); print(1); sys.exit('no room')",
     "by a signal": "import os; os.kill(os.getpid(), 9)",
     "by Ctrl-C": "import os; os.kill(os.getpid(), 2)",
     "by exit functions": "import atexit; atexit.register(print, 'last')",
+    "by exit functions after a message": "import atexit; atexit.register(exit, 1); exit('no room')",
     "in another thread": "import threading; threading.Timer(0.1, print, ['last']).start()",
     "as its child": "import subprocess, sys; sys.exit(subprocess.run([sys.executable, '-c', 'exit(9)']).returncode)",
 }

@@ -18,7 +18,7 @@ class Knot:
 
 
 @pytest.fixture(autouse=True)
-def collector():
+def collector(real_collector):
     assert gc.isenabled()
     before = gc.get_freeze_count()
     yield

@@ -7,13 +7,18 @@ import fcntl
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from pretrain.checkpoint.conversion.planned_files import Target
 from pretrain.checkpoint.conversion.target_folder import write_target
 from pretrain.errors import CheckpointError
+
+TESTS = Path(__file__).parents[2]
 
 
 class File:
@@ -83,14 +88,22 @@ def test_another_conversion_starts_anew(tmp_path):
     assert content(tmp_path / "target") == {"a": "x"}
 
 
+def write_until_killed(folder):
+    """Write files to folder/target, and kill this process as soon as one of them is noted as written."""
+    journal = Path(folder, "target.unfinished", ".written.json")
+    kill = File("b", lambda: '"a"' in journal.read_text() and os.kill(os.getpid(), signal.SIGKILL))
+    write_target(Target(files=[File("a"), *[kill] * 100]), Path(folder, "target"), "identity")
+
+
+@pytest.mark.usefixtures("forked_python")
 def test_a_killed_process_leaves_no_target_and_what_it_wrote(tmp_path):
-    child = os.fork()
-    if child == 0:
-        journal = tmp_path / "target.unfinished" / ".written.json"
-        kill = File("b", lambda: '"a"' in journal.read_text() and os.kill(os.getpid(), signal.SIGKILL))
-        write_target(Target(files=[File("a"), *[kill] * 100]), tmp_path / "target", "identity")
-        os._exit(1)
-    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    """In a process of its own: a fork of this one, which has threads, may crash before it is killed."""
+    program = (
+        "import sys\nfrom checkpoint.conversion.test_target_folder import write_until_killed as run\nrun(sys.argv[1])"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(TESTS)}
+    killed = subprocess.run([sys.executable, "-c", program, str(tmp_path)], env=environment, check=False)
+    assert killed.returncode == -signal.SIGKILL
     assert not (tmp_path / "target").exists()
     again = File("a")
     write_target(Target(files=[again, File("b")]), tmp_path / "target", "identity")

@@ -54,7 +54,7 @@ def test_four_ranks_train_as_the_megatron_engine_on_one(name, four_ranks):
 
 
 @pytest.fixture(scope="module")
-def four_ranks_further(folder):
+def four_ranks_further(folder, two_ranks):
     return ranks.run("DEEPSPEED_FOUR_RANKS_FULL", 4, folder)
 
 
