@@ -204,18 +204,13 @@ DEEPSPEED_ONE_RANK = _shallow(
 
 COMPILE = ("kernels.compile=layer",)
 COMPILED = {
-    name: Case(model, (*layout, *COMPILE), last=SAVED_AT)
-    for name, model, layout in [
-        ("sequence, gated", LLAMA, (*TP, *SP)),
-    ]
-}
-COMPILED_FULL = {
     name: Case(model, (*layout, *COMPILE), last=SAVED_AT + 2)
     for name, model, layout in [
         ("interleaved, parallel residual, selective recompute", NEOX, (*PP, *INTERLEAVED, *SELECTIVE)),
         ("distributed optimizer, overlapped, bf16", BF16, (*ZERO1, *OVERLAP)),
         ("tensor", GPT2, TP),
         ("sequence", GPT2, (*TP, *SP)),
+        ("sequence, gated", LLAMA, (*TP, *SP)),
         ("sequence, gated, recompute", LLAMA, (*TP, *SP, *RECOMPUTE)),
         ("recompute", GPT2, (*TP, *RECOMPUTE)),
         ("selective recompute, bf16", BF16, (*TP, *SELECTIVE)),
@@ -230,4 +225,4 @@ COMPILED_FULL = {
         ("bf16", BF16, TP),
     ]
 }
-"""Each feature alone or in pairs; COMPILED has one layout, since compiling takes most of the time."""
+"""Each feature alone or in pairs; all in `make test-all`, since compiling takes most of the time."""
