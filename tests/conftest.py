@@ -39,7 +39,7 @@ def few_threads(request):
     yield
     stash = request.config.stash
     if _threads() > stash.get(THREADS, 0) + 40:  # one engine has 45
-        gc.collect()
+        _collect()
         stash[THREADS] = _threads()  # those that are in use
 
 
@@ -57,7 +57,7 @@ def frozen(request, never_unfrozen):
     """Leave imports and collected tests out of the collections that engines cause."""
     stash = request.config.stash
     if len(sys.modules) > stash.get(MODULES, 0) + 100:  # the first module, or one after imports
-        gc.collect()
+        _collect()
         FREEZE()
         stash[MODULES] = len(sys.modules)
 
@@ -69,8 +69,13 @@ def real_collector():
         patch.setattr(gc, "freeze", FREEZE)
         patch.setattr(gc, "unfreeze", UNFREEZE)
         yield
-    gc.collect()
+    _collect()
     FREEZE()
+
+
+def _collect():
+    gc.collect()
+    gc.collect()  # the first frees optimizers, whose shards hold autograd nodes, which hold the model
 
 
 def _threads():

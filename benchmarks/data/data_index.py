@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -23,6 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import machine
+from benchmarks.timing import spread
 from pretrain.data.token_files.reading import bin_path, idx_path
 from pretrain.data.token_files.writing import HEADER, MAGIC, VERSION
 
@@ -61,8 +61,7 @@ def main() -> None:
 
 
 def column(runs: list[dict[str, float]], name: str) -> dict[str, object]:
-    values = [run[name] for run in runs]
-    return {"median": round(statistics.median(values), 3), "all": [round(value, 3) for value in values]}
+    return spread([run[name] for run in runs], 3)
 
 
 def make_up(prefix: Path, documents: int) -> int:

@@ -21,6 +21,7 @@ import torch
 
 from benchmarks.gpu import command
 from benchmarks.gpu.device_time import synchronize
+from benchmarks.timing import spread
 from pretrain.plugins.negotiation.proposals import ask
 from pretrain.plugins.offer import Decline, Offer
 from pretrain.reference.attention import softmax_request
@@ -102,10 +103,7 @@ def shares(request, seconds: dict[str, list[float]]) -> dict[str, object]:
     for name, values in seconds.items():
         if name.endswith("(triangle)"):
             ratios = [ours / theirs for ours, theirs in zip(values, square, strict=True)]
-            found[f"time of {name} over the square's"] = {
-                "median": round(statistics.median(ratios), 4),
-                "all": [round(ratio, 4) for ratio in ratios],
-            }
+            found[f"time of {name} over the square's"] = spread(ratios)
     return found
 
 

@@ -15,7 +15,6 @@ the passes. Biases, weights and tables are not counted.
 
 from __future__ import annotations
 
-import statistics
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -23,6 +22,7 @@ import torch
 
 from benchmarks.gpu import command
 from benchmarks.gpu.device_time import timer
+from benchmarks.timing import spread
 from pretrain.plugins.negotiation.proposals import ask
 from pretrain.plugins.offer import Decline
 from pretrain.testing import examples
@@ -181,7 +181,7 @@ def compared(call, moved: float, source, rounds: int) -> dict[str, object]:
     return {
         "measured": how,
         "milliseconds": [round(1000 * seconds, 4) for _, seconds in pairs],
-        "of_the_copy": {"median": round(statistics.median(ratios), 4), "all": [round(ratio, 4) for ratio in ratios]},
+        "of_the_copy": spread(ratios),
     }
 
 

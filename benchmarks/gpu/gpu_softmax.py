@@ -21,6 +21,7 @@ import torch
 
 from benchmarks.gpu import command
 from benchmarks.gpu.device_time import synchronize
+from benchmarks.timing import spread
 from pretrain.plugins.negotiation.proposals import ask
 from pretrain.plugins.offer import Decline
 from pretrain.plugins.requests import Mask
@@ -115,10 +116,7 @@ def rates(request, scores, read: int, pairs) -> dict[str, object]:
     return {
         "milliseconds": [round(1000 * seconds, 4) for _, seconds in pairs],
         "bytes_per_second": round(moved / statistics.median(seconds for _, seconds in pairs)),
-        "of_the_copy": {
-            "median": round(statistics.median(ratios), 4),
-            "all": [round(ratio, 4) for ratio in ratios],
-        },
+        "of_the_copy": spread(ratios),
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -102,7 +102,8 @@ def engine_of(setting: Setting) -> Iterator[Any]:
     from pretrain.engine import groups
     from pretrain.engine.build import build_engine
 
-    groups.join_world(plugins.backend, 0, 1, 10)
-    engine, _ = build_engine(setting.recipe(), plugins, setting["vocab"], plugins.backend.device(0), notify=print)
-    yield engine
-    groups.leave()
+    device, vocab_size = plugins.backend.device(0), setting["vocab"]
+    with groups.joined(plugins.backend, 0, 1, timeout_minutes=10):
+        engine, _ = build_engine(setting.recipe(), plugins, vocab_size, device, notify=print)
+        with closing(engine):
+            yield engine

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -18,6 +17,7 @@ import time
 from pathlib import Path
 
 from benchmarks import machine
+from benchmarks.timing import spread
 
 BIN = Path(sys.executable).parent
 SMALL = ["--set", "data.num_workers=0", "--set", "logging.log_interval=1"]
@@ -42,10 +42,7 @@ def main() -> None:
             seconds[name].append(measure())
     result = {
         **machine.describe(threads=2),
-        **{
-            name: {"median": round(statistics.median(values), 3), "all": [round(value, 3) for value in values]}
-            for name, values in seconds.items()
-        },
+        **{name: spread(values, 3) for name, values in seconds.items()},
     }
     print(json.dumps(result, indent=1))
     if arguments.keep:

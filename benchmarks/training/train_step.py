@@ -20,6 +20,7 @@ import time
 from typing import IO
 
 from benchmarks import machine
+from benchmarks.timing import spread
 from benchmarks.training.setting import GPT2_124M, Setting
 
 SYSTEMS = ("pretrain", "huggingface", "megatron")
@@ -65,10 +66,7 @@ def compare(systems: list[str], setting: Setting, rounds: int) -> dict[str, obje
     }
     for name in systems[1:]:
         ratios = [theirs / ours for theirs, ours in zip(seconds[name], seconds[systems[0]], strict=True)]
-        result[f"speed over {name}"] = {
-            "median": round(statistics.median(ratios), 3),
-            "all": [round(ratio, 3) for ratio in ratios],
-        }
+        result[f"speed over {name}"] = spread(ratios, 3)
     return result
 
 

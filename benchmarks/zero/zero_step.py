@@ -19,6 +19,7 @@ import subprocess
 import sys
 
 from benchmarks import machine
+from benchmarks.timing import spread
 
 SHAPE = {"layers": 12, "hidden": 768, "heads": 12, "seq": 256, "vocab": 50257}
 RANKS = 2
@@ -63,17 +64,12 @@ def compare(systems: tuple[str, ...], dtype: str, rounds: int) -> dict[str, obje
     result: dict[str, object] = {"losses": {name: [round(one, 6) for one in all_] for name, all_ in losses.items()}}
     for clock in CLOCKS:
         times = {name: [step[clock] for step in steps[WARM_UP:]] for name, steps in taken.items()}
-        result[clock] = {name: summary(values) for name, values in times.items()}
+        result[clock] = {name: spread(values) for name, values in times.items()}
         result[f"{clock} over {systems[0]}"] = {
-            name: summary([its / base for its, base in zip(times[name], times[systems[0]], strict=True)])
+            name: spread([its / base for its, base in zip(times[name], times[systems[0]], strict=True)])
             for name in systems[1:]
         }
     return result
-
-
-def summary(values: list[float]) -> dict[str, object]:
-    """Return the median and all values."""
-    return {"median": round(statistics.median(values), 3), "all": [round(value, 3) for value in values]}
 
 
 def check(losses: dict[str, list[float]], dtype: str) -> None:

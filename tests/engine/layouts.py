@@ -92,7 +92,7 @@ class Case:
 
 
 def _shallow(cases: dict[str, Case]) -> dict[str, Case]:
-    """Leave the models two of their four layers, on every commit; `_FULL` has combinations with four."""
+    """Leave the models two of their four layers, on every commit; those of `_FULL` have four."""
     return {name: replace(case, model=(*case.model, *SHALLOW)) for name, case in cases.items()}
 
 
@@ -108,7 +108,9 @@ TWO_RANKS = {
     "TP, recompute": Case(GPT2, (*TP, *SPLIT_INPUTS), last=SAVED_AT),
     "NeoX, PP interleaved": Case(NEOX, (*PP, *INTERLEAVED), last=SAVED_AT),
     "Qwen, TP, sequence parallel": Case(QWEN, (*TP, *SP), last=SAVED_AT),
-    "per token, DP, ZeRO-1 overlapped": Case(PER_TOKEN, (*ZERO1, *OVERLAP_BOTH, *ACCUMULATED), last=SAVED_AT),
+    "per token, DP, ZeRO-1 overlapped": Case(
+        PER_TOKEN, (*ZERO1, *OVERLAP_BOTH, *DDP_BUCKETS, *ACCUMULATED), last=SAVED_AT
+    ),
     "per token, PP interleaved": Case(PER_TOKEN, (*PP, *INTERLEAVED, *ACCUMULATED), last=SAVED_AT),
     "bf16, DP, ZeRO-1": Case(BF16, ZERO1, last=SAVED_AT),
     "TP -> PP": Case(GPT2, PP, loads="of-TP"),
@@ -128,7 +130,7 @@ TWO_RANKS_FULL = {
     "TP -> DP": Case(GPT2, (), loads="of-TP"),
     "PP -> 1 and 3 layers": Case(GPT2, (*PP, "parallel.pipeline_layers=[1, 3]"), loads="of-PP"),
 }
-"""Further combinations of settings that TWO_RANKS has, whose checkpoints they load."""
+"""Further combinations, some of which load checkpoints of TWO_RANKS."""
 FOUR_RANKS = {
     "TP x DP, ZeRO-1": Case(GPT2, (*TP, *ZERO1), last=SAVED_AT),
     "PP of four, interleaved": Case(DEEP, (*PP_OF_FOUR, *INTERLEAVED, *ACCUMULATED), last=SAVED_AT),
@@ -157,17 +159,17 @@ DEEPSPEED_TWO_RANKS = _shallow(
         "NeoX, stage 3, TP, sequence parallel": Case(NEOX, (*STAGE[3], *TP, *SP), last=SAVED_AT),
         "Qwen per token, stage 3": Case(QWEN_PER_TOKEN, (*STAGE[3], *ACCUMULATED), last=SAVED_AT, saves="of-Qwen"),
         "bf16, stage 0, TP": Case(BF16_SUMS, (*STAGE[0], *TP), last=SAVED_AT),
+        "bf16, stage 2, offload": Case(BF16, (*STAGE[2], *OFFLOAD), last=SAVED_AT),
         "bf16, stage 3": Case(BF16, STAGE[3], last=SAVED_AT, saves="of-bf16"),
         "fp16, stage 3, TP": Case(FP16, (*STAGE[3], *TP), last=SAVED_AT),
         "stage 1 -> 3": Case(GPT2, STAGE[3], loads="of-stage-1"),
         "stage 3 -> 1, TP": Case(GPT2, (*STAGE[1], *TP), loads="of-stage-3"),
-        "stage 3 -> megatron, ZeRO-1": Case(GPT2, ZERO1, loads="of-stage-3"),
+        "offload -> megatron, ZeRO-1": Case(GPT2, ZERO1, loads="of-offload"),
     }
 )
 DEEPSPEED_TWO_RANKS_FULL = {
     "stage 1": Case(GPT2, (*STAGE[1], *ACCUMULATED), last=SAVED_AT),
     "stage 3, TP, recompute": Case(GPT2, (*STAGE[3], *TP, *SPLIT_INPUTS), last=SAVED_AT),
-    "bf16, stage 2, offload": Case(BF16, (*STAGE[2], *OFFLOAD), last=SAVED_AT),
     "offload -> 0": Case(SHALLOW, STAGE[0], loads="of-offload"),
     "stage 3, in small parts, four layers": Case(GPT2, (*STAGE[3], *SMALL_PARTS, *ACCUMULATED), last=SAVED_AT),
     "stage 3, offload, four layers": Case(GPT2, (*STAGE[3], *OFFLOAD_ALL, *ACCUMULATED), saves="of-four-layers"),
@@ -182,7 +184,7 @@ DEEPSPEED_TWO_RANKS_FULL = {
     "stage 1, TP -> 2": Case(GPT2, STAGE[2], loads="of-stage-1-TP"),
     "stage 2 -> megatron, PP": Case(GPT2, PP, loads="of-stage-2"),
 }
-"""Further combinations, of four layers, and checkpoints of stages 1 and 2 without overlap and offload."""
+"""Further combinations, most of four layers; one of two loads a checkpoint of DEEPSPEED_TWO_RANKS."""
 DEEPSPEED_FOUR_RANKS = _shallow(
     {
         "stage 3, TP x DP": Case(GPT2, (*STAGE[3], *TP), saves="of-TP-DP"),

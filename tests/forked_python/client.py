@@ -3,7 +3,9 @@
 A process started so is a child of the process that asked, with its own environment, folder, streams and session, as
 any other; its command is read as the interpreter would read it. What it starts by `subprocess` is forked as well.
 A command that cannot be forked (another program, `preexec_fn`, an unusual option) is started as usual.
-One thing differs: gc.freeze and gc.unfreeze do nothing, so that what was imported before is never searched for garbage.
+Two things differ. gc.freeze and gc.unfreeze do nothing, so that what was imported before is never searched for garbage.
+And it ends by os._exit, after the functions of atexit and flushing its output: what fails while the interpreter frees
+modules is seen only in processes that are started.
 """
 
 from __future__ import annotations

@@ -149,7 +149,7 @@ def run(job: client.Job) -> None:
     if job.unbuffered:
         sys.stdout.reconfigure(write_through=True)  # type: ignore[union-attr]
     os.execv = _exec  # type: ignore[assignment]
-    # What was imported before the fork stays frozen, or every process would search it for garbage at its end: a second.
+    # What was imported before stays frozen, or the first collection after a training would search it, for a second.
     gc.freeze = gc.unfreeze = _nothing  # type: ignore[assignment]
     first = {"module": str(Path.cwd()), "code": "", "script": str(Path(job.what).resolve().parent)}[job.kind]
     paths = [path for path in job.environment.get("PYTHONPATH", "").split(os.pathsep) if path]
@@ -176,7 +176,8 @@ def end(code: object) -> NoReturn:
         code: of a `SystemExit`.
     """
     if code is not None and not isinstance(code, int):
-        print(code, file=sys.stderr)
+        with contextlib.suppress(OSError):
+            print(code, file=sys.stderr)
         code = 1
     threading._shutdown()  # type: ignore[attr-defined]  # waits for threads, before the functions of atexit
     atexit._run_exitfuncs()

@@ -26,6 +26,7 @@ ENDS = {
     "by a message": "import sys; sys.exit('no room')",
     "by a code": "import sys; sys.exit(7)",
     "by a message nobody reads": "import os, sys; os.close(2); os.close(1); print(1); sys.exit('no room')",
+    "by output nobody reads": "import os; print(1); os.close(1)",
     "by a signal": "import os; os.kill(os.getpid(), 9)",
     "by Ctrl-C": "import os; os.kill(os.getpid(), 2)",
     "by exit functions": "import atexit; atexit.register(print, 'last')",

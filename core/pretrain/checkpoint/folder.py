@@ -23,6 +23,11 @@ _LONGEST = 32
 """Longest user-written content of LATEST, in characters; with our second line it has more."""
 
 
+def folder_name(iteration: int) -> str:
+    """Return the name of the folder of an iteration, as Megatron-LM's."""
+    return f"iter_{iteration:07d}"
+
+
 @dataclass(frozen=True, slots=True)
 class CheckpointFolder:
     """Folder of a run's checkpoints; a crash at any moment leaves the previous one usable.
@@ -138,7 +143,7 @@ class CheckpointFolder:
 
     def directory(self, iteration: int) -> Path:
         """Return the folder of one checkpoint."""
-        return self.path / f"iter_{iteration:07d}"
+        return self.path / folder_name(iteration)
 
     def iterations(self) -> list[int]:
         """Return the iterations of all checkpoints, ascending."""

@@ -53,6 +53,6 @@ class Rotations(RotaryEmbedding):
             # Not before the first batch: deepspeed.zero.Init rounds tensors that a model makes to bf16 or fp16.
             host = torch.tensor(self._frequencies, dtype=torch.float32)
             self.inv_freq = host.to(self.inv_freq.device, non_blocking=True)
-            angles = self.get_emb(max_seq_len)  # forward keeps every model that calls it, in a cache of its class
+            angles = self.get_emb(max_seq_len)  # forward's cache would keep this module and its group's threads
             self._tables[max_seq_len] = torch.stack((angles.cos(), angles.sin()))
         return self._tables[max_seq_len]

@@ -24,7 +24,7 @@ EVERY_STAGE = pytest.mark.parametrize("stage", [0, 1, pytest.param(2, marks=FULL
 SPLIT_STAGE = pytest.mark.parametrize("stage", [1, pytest.param(2, marks=FULL), 3])
 ODD_STAGE = pytest.mark.parametrize("stage", [pytest.param(0, marks=FULL), 1, pytest.param(2, marks=FULL), 3])
 EVEN_STAGE = pytest.mark.parametrize("stage", [0, pytest.param(1, marks=FULL), 2, pytest.param(3, marks=FULL)])
-"""In `make test-all` all four; stages 1 and 2 are one class of DeepSpeed's."""
+"""In `make test-all` all four; one rank takes the same way at stages 1 and 2."""
 FP16 = ("precision.dtype=fp16", "precision.loss_scale_window=2", "precision.hysteresis=2")
 
 

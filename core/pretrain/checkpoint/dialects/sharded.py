@@ -15,7 +15,7 @@ from pretrain.checkpoint.dialects.megatron.settings import schedule_of, settings
 from pretrain.checkpoint.dialects.megatron.writing import args_for, place_of, require_possible
 from pretrain.checkpoint.dialects.sharded_optimizer import optimizer_of
 from pretrain.checkpoint.digest import FileDigest
-from pretrain.checkpoint.folder import LATEST, tracked
+from pretrain.checkpoint.folder import LATEST, folder_name, tracked
 from pretrain.checkpoint.formats import sharded as format_
 from pretrain.checkpoint.formats.dtypes import dtype_name
 from pretrain.checkpoint.formats.megatron_weights import args_of
@@ -73,7 +73,7 @@ def write_pretrain(weights: ModelWeights, layout: TargetLayout) -> Target:  # no
     """Return the files of a folder of checkpoints of this program that has one, with weights alone."""
     weights = weights.padded_for(1, with_zeros=True)
     iteration = weights.iteration or 0
-    name = f"iter_{iteration:07d}"
+    name = folder_name(iteration)
     progress = {
         "iteration": iteration,
         "consumed_samples": weights.consumed_samples or 0,

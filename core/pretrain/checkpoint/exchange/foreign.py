@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from pretrain.checkpoint.dialects.registry import read_weights
-from pretrain.checkpoint.folder import LATEST
+from pretrain.checkpoint.folder import LATEST, folder_name
 from pretrain.checkpoint.formats import torch_file
 from pretrain.checkpoint.formats.location import LATEST_OF_DEEPSPEED, RELEASE
 from pretrain.checkpoint.formats.recognition import recognized
@@ -87,7 +87,7 @@ def _has_ours(path: Path) -> bool:
     number = tracker.read_text(errors="replace").split("\n", 1)[0].strip()
     if not (number.isascii() and number.isdecimal() and len(number) <= _LONGEST):
         return number != RELEASE
-    common = path / f"iter_{int(number):07d}" / COMMON
+    common = path / folder_name(int(number)) / COMMON
     if not common.parent.is_dir() and (path / LATEST_OF_DEEPSPEED).is_file():
         return False  # Megatron-DeepSpeed writes both trackers
     if not common.is_file():

@@ -9,6 +9,7 @@ from pretrain.checkpoint.folder import LATEST, CheckpointFolder
 from pretrain.errors import CheckpointError
 
 LATEST_OF_DEEPSPEED = "latest"
+"""File of DeepSpeed and GPT-NeoX that names the newest folder."""
 RELEASE = "release"
 """Content of Megatron-LM's LATEST, and folder, of weights that were published without an iteration."""
 

@@ -68,13 +68,13 @@ class Content:
 
     @property
     def iteration(self) -> int | None:
-        """Of the training; None where the files do not tell."""
+        """Iteration of the training; None where the files do not tell."""
         found: int | None = (self.common["progress"] if self.is_ours else self.common).get("iteration")
         return found
 
     @property
     def weights(self) -> dict[str, TensorStorageMetadata]:
-        """Of the index, the tensors that are weights, by their keys."""
+        """Tensors of the index that are weights, by their keys."""
         from torch.distributed.checkpoint.metadata import TensorStorageMetadata  # noqa: PLC0415  as in `index_of`
 
         entries = self.index.state_dict_metadata.items()

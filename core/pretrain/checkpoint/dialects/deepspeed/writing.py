@@ -30,6 +30,7 @@ from pretrain.checkpoint.conversion.torch_writer import TorchFile
 from pretrain.checkpoint.dialects.deepspeed.names import their_name
 from pretrain.checkpoint.dialects.deepspeed.universal import CAT_DIM, FILE, PARAM, SUB_PARAMS, VOCABULARY
 from pretrain.checkpoint.dialects.refusal import require_none
+from pretrain.checkpoint.formats.location import LATEST_OF_DEEPSPEED
 from pretrain.checkpoint.formats.megatron_weights import divided_dimension
 from pretrain.checkpoint.formats.zero_shards import UNIVERSAL
 from pretrain.checkpoint.weights.lazy_tensor import cast
@@ -77,7 +78,7 @@ def write(weights: ModelWeights, layout: TargetLayout) -> Target:
     ]
     small = {
         f"{folder}/{UNIVERSAL}/optimizer_state.pt": _saved(_optimizer_state(len(files))),
-        "latest": folder.encode(),
+        LATEST_OF_DEEPSPEED: folder.encode(),
         "latest_universal": folder.encode(),
     }
     for rank in range(layout.tensor):

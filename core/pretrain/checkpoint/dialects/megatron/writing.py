@@ -20,7 +20,7 @@ from pretrain.checkpoint.conversion.planned_files import Target
 from pretrain.checkpoint.conversion.torch_writer import TorchFile
 from pretrain.checkpoint.dialects.megatron.settings import VOCAB_SIZE
 from pretrain.checkpoint.dialects.refusal import require_none
-from pretrain.checkpoint.folder import LATEST
+from pretrain.checkpoint.folder import LATEST, folder_name
 from pretrain.checkpoint.formats.location import RELEASE
 from pretrain.checkpoint.formats.megatron_ranks import FILE
 from pretrain.checkpoint.weights.model_weights import EMBEDDING, OUTPUT
@@ -67,7 +67,7 @@ def write(weights: ModelWeights, layout: TargetLayout) -> Target:
 
 def place_of(iteration: int | None) -> tuple[str, bytes]:
     """Return the folder of a checkpoint of an iteration, or without one, and the tracker's content that names it."""
-    return (RELEASE, RELEASE.encode()) if iteration is None else (f"iter_{iteration:07d}", str(iteration).encode())
+    return (RELEASE, RELEASE.encode()) if iteration is None else (folder_name(iteration), str(iteration).encode())
 
 
 def require_possible(model: ModelSection, layout: TargetLayout) -> None:

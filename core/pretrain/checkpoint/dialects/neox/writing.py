@@ -18,6 +18,7 @@ from pretrain.checkpoint.dialects.neox.grouped_queries import to_rank
 from pretrain.checkpoint.dialects.neox.names import ROW_BIASES
 from pretrain.checkpoint.dialects.neox.saved_config import config_of
 from pretrain.checkpoint.dialects.refusal import require_none
+from pretrain.checkpoint.formats.location import LATEST_OF_DEEPSPEED
 from pretrain.checkpoint.weights.lazy_tensor import constant
 from pretrain.checkpoint.weights.tensor_parallel import gate_last, is_gated, part_of_rank
 
@@ -77,7 +78,7 @@ def write(weights: ModelWeights, layout: TargetLayout) -> Target:
     config = config_of(model) | {"model_parallel_size": layout.tensor, "pipe_parallel_size": layout.pipeline}
     return Target(
         files=[*files, *(TorchFile(f"{tag}/mp_rank_{rank:02d}_model_states.pt", states) for rank in ranks)],
-        small={"latest": tag.encode(), f"{tag}/configs/model.yml": yaml.safe_dump(config).encode()},
+        small={LATEST_OF_DEEPSPEED: tag.encode(), f"{tag}/configs/model.yml": yaml.safe_dump(config).encode()},
     )
 
 
