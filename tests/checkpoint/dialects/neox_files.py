@@ -168,3 +168,13 @@ def megatron_deepspeed_modules(model, ranks, version, between=1):
         layers + 2 + 2 * between: lambda rank: detached({"weight": final.weight, "bias": final.bias}),
         layers + 3 + 2 * between: embedding,
     }
+
+
+def gated(part, *, is_last):
+    """Return a rank's weights of a layer as one whose first matrix has gate and up rows, or up and gate rows."""
+    if "mlp.dense_4h_to_h.weight" not in part:
+        return part
+    narrow = {"mlp.dense_4h_to_h.weight": part["mlp.dense_4h_to_h.weight"].chunk(2, dim=1)[0].clone()}
+    first = {name: weight for name, weight in part.items() if "dense_h_to_4h" in name}
+    exchanged = {name: torch.cat(weight.chunk(2)[::-1]) for name, weight in first.items()} if is_last else {}
+    return part | narrow | exchanged

@@ -114,6 +114,22 @@ def test_pipelines_of_megatron_deepspeed_have_the_logits_of_transformers(gpt2, t
     assert "Megatron-DeepSpeed" in weights.format
 
 
+def test_bigsciences_swiglu_has_its_gate_last(gpt2, tmp_path):
+    def read(name, *, is_last, **args):
+        modules = {
+            number: (lambda rank, part=part: neox_files.gated(part(rank), is_last=is_last))
+            for number, part in neox_files.megatron_deepspeed_modules(gpt2, 2, 3.0).items()
+        }
+        states = {"args": arguments(**args), "checkpoint_version": 3.0}
+        return neox.read(neox_files.store(tmp_path / name, modules, 2, states), {})
+
+    first = read("gate first", is_last=False, swiglu=True)
+    last = read("gate last", is_last=True, swiglu=False, glu_activation="swiglu")
+    assert first.model == last.model
+    assert first.model.activation == "swiglu"
+    require_equal(last.tensors, first.tensors)
+
+
 @settings(max_examples=12, deadline=None)
 @given(
     st.sampled_from([{}, NEOX, NEOX | {"activation": "gelu_tanh"}, LLAMA]),

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 from pretrain.checkpoint.dialects.deepspeed.fp32_weights import fp32_weights, frozen_weights
 from pretrain.checkpoint.dialects.deepspeed.names import our_names
 from pretrain.checkpoint.dialects.deepspeed.universal import universal_weights
-from pretrain.checkpoint.dialects.megatron.qkv_order import qkv_order
-from pretrain.checkpoint.dialects.megatron.settings import gate_is_last, schedule_of, settings_of, whole_number
+from pretrain.checkpoint.dialects.megatron.our_order import in_our_order
+from pretrain.checkpoint.dialects.megatron.settings import schedule_of, settings_of, whole_number
 from pretrain.checkpoint.dialects.rank_parts import by_name, require_one_save, weights_in
 from pretrain.checkpoint.formats.megatron_weights import args_of, whole_shape
 from pretrain.checkpoint.formats.zero_shards import format_name, require_world, shard_files
 from pretrain.checkpoint.weights.lazy_tensor import part_of
 from pretrain.checkpoint.weights.model_weights import EMBEDDING, ModelWeights, model_section, require_expected
 from pretrain.checkpoint.weights.stored import torch_file_tensors
-from pretrain.checkpoint.weights.tensor_parallel import gate_last, is_gated, merged
+from pretrain.checkpoint.weights.tensor_parallel import is_gated, merged
 from pretrain.errors import CheckpointError, DamageError
 
 if TYPE_CHECKING:
@@ -162,17 +162,9 @@ def _whole(
     model: ModelSection,
 ) -> dict[str, LazyTensor]:
     """Return whole weights in our order by our names."""
-    args = args_of(state)
-
-    def in_our_order(name: str, each: list[LazyTensor]) -> list[LazyTensor]:
-        if ".linear_qkv." in name:
-            order = qkv_order(folder, state.get("checkpoint_version", 0), args, model, len(each))
-            return [order(part) for part in each]
-        if gate_is_last(args) and is_gated(name, model):
-            return [gate_last(part) for part in each]
-        return each
-
-    return {ours: merged(ours, in_our_order(ours, parts[name]), model) for name, ours in names.items()}
+    return {
+        ours: merged(ours, in_our_order(folder, state, model, ours, parts[name]), model) for name, ours in names.items()
+    }
 
 
 def _vocab_size(state: Mapping[str, Any], weights: Mapping[str, LazyTensor]) -> int | None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from pretrain.checkpoint.dialects.megatron.qkv_order import qkv_order
+from pretrain.checkpoint.dialects.megatron.our_order import in_our_order
 from pretrain.checkpoint.dialects.megatron.settings import schedule_of, settings_of, whole_number
 from pretrain.checkpoint.dialects.neox.grouped_queries import from_ranks
 from pretrain.checkpoint.dialects.neox.layers import stored_layers
@@ -140,7 +140,7 @@ def _megatron_settings(layers: Layers, shapes: Shapes, given: Mapping[str, Any])
             "Copy it there, or give it as --set model.activation=gelu_tanh."
         )
         raise CheckpointError(msg)
-    return settings_of(layers.path, args, shapes)
+    return settings_of(layers.path, args, shapes, orders_gate=True)
 
 
 def _require_possible(folder: Path, model: ModelSection, shapes: Shapes, ranks: int, *, is_neox: bool) -> None:
@@ -192,11 +192,9 @@ def _neox_tensors(layers: Layers, parts: Mapping[str, list[LazyTensor]], model: 
 def _megatron_tensors(
     layers: Layers, parts: Mapping[str, list[LazyTensor]], model: ModelSection
 ) -> dict[str, LazyTensor]:
-    version = layers.states.get("checkpoint_version", 3.0)  # pipelines came after 2.0
-    ordered = qkv_order(layers.path, version, args_of(layers.states), model, layers.tensor)
+    states = {"checkpoint_version": 3.0} | layers.states  # pipelines came after 2.0
     return {
-        name: merged(name, [ordered(part) for part in each] if ".linear_qkv." in name else each, model)
-        for name, each in parts.items()
+        name: merged(name, in_our_order(layers.path, states, model, name, each), model) for name, each in parts.items()
     }
 
 
