@@ -9,6 +9,7 @@ import json
 import pickle
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pretrain.checkpoint.formats import torch_file
@@ -40,7 +41,7 @@ _STACKED = re.compile(r"decoder\.layers\.(?!\d)")
 """Weights of all layers in one tensor, whose first dimension is the layer."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)  # no slots: the weights are looked up once
 class Content:
     """Everything but the tensors of a sharded checkpoint.
 
@@ -72,7 +73,7 @@ class Content:
         found: int | None = (self.common["progress"] if self.is_ours else self.common).get("iteration")
         return found
 
-    @property
+    @cached_property
     def weights(self) -> dict[str, TensorStorageMetadata]:
         """Tensors of the index that are weights, by their keys."""
         from torch.distributed.checkpoint.metadata import TensorStorageMetadata  # noqa: PLC0415  as in `index_of`
