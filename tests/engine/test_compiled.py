@@ -36,15 +36,11 @@ def test_one_layer_is_compiled_for_all_and_computes_the_same(monkeypatch):
     """torch compiles a function at most eight times, and then silently runs it uncompiled."""
     monkeypatch.setattr(compiled, "BACKEND", "eager")
 
-    def curve(*overrides):
-        with tiny.engine_of(tiny.tiny(*overrides)) as engine:
-            return tiny.train(engine, 0, 2)
-
     def graphs(layers):
         torch._dynamo.reset()
         torch._dynamo.utils.counters.clear()
         model = (*LLAMA, f"model.num_layers={layers}")
-        assert_close(curve(*model, *COMPILE), curve(*model), 1e-6)
+        assert_close(tiny.curve(*model, *COMPILE, iterations=2), tiny.curve(*model, iterations=2), 1e-6)
         return torch._dynamo.utils.counters["stats"]["unique_graphs"]
 
     assert 0 < graphs(2) == graphs(12)

@@ -121,6 +121,12 @@ def train(engine: MegatronEngine, first: int = 0, last: int = ITERATIONS) -> lis
     return curve
 
 
+def curve(*overrides: str, iterations: int = 4) -> list[tuple[float, float]]:
+    """Train an engine of the tiny GPT and overrides from its beginning; return what `train` does."""
+    with engine_of(tiny(*overrides)) as engine:
+        return train(engine, 0, iterations)
+
+
 def held_out_loss(engine: MegatronEngine) -> float:
     """Evaluate on text that is never trained on."""
     batches = micro_batches(engine.recipe, -1) if engine.reads_data else None

@@ -20,7 +20,8 @@ CASES = {
     "bf16, distributed optimizer": ((*BF16, *ZERO1), BF16, 1e-3),
     "bf16, into DeepSpeed": (BF16, (*BF16, *STAGE[2]), 1e-3),
 }
-"""Overrides there, here, and relative tolerance: another optimizer sums the norm in another order, and bf16 rounds."""
+"""Overrides there, here, and relative tolerance of the second norm: another optimizer sums the first in another order,
+by which weights in bf16 may round to the next number."""
 
 
 def save_as_megatron(engine, folder, kind="fully_reshardable"):
@@ -62,8 +63,10 @@ def test_it_goes_on_as_if_it_had_never_stopped(tmp_path, name):
     assert loaded.notices == [
         "Megatron-LM, sharded: weights and optimizer; random generators are seeded from train.seed"
     ]
-    for ours, theirs in zip(losses, expected, strict=True):
-        assert ours == pytest.approx(theirs, rel=tolerance, abs=0)
+    (first, first_norm), (second, second_norm) = losses
+    assert (first, first_norm) == pytest.approx(expected[0], rel=min(tolerance, 1e-6), abs=0)
+    assert second == pytest.approx(expected[1][0], rel=min(tolerance, 1e-5), abs=0)  # after an update by the moments
+    assert second_norm == pytest.approx(expected[1][1], rel=tolerance, abs=0)
 
 
 def test_flat_buckets_are_left_out_and_that_is_said(tmp_path):

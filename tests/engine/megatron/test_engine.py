@@ -13,12 +13,7 @@ from engine import tiny
 from engine.layouts import NEOX, OVERLAP_BOTH, ZERO1
 
 DROPOUT = ("model.hidden_dropout=0.1", "model.attention_dropout=0.1")
-
-
-@cache
-def curve(*overrides, iterations=4):
-    with tiny.engine_of(tiny.tiny(*overrides)) as engine:
-        return tiny.train(engine, 0, iterations)
+curve = cache(tiny.curve)
 
 
 def assert_same(ours, theirs, rel=1e-5):
@@ -276,10 +271,8 @@ def test_a_closed_engine_is_garbage_collected(overrides):
     """Autograd nodes hold megatron-core's hooks, which Python's garbage collector does not see; caches hold modules."""
     with tiny.engine_of(tiny.tiny(*overrides)) as engine:
         tiny.take_step(engine, 0)
-        modules, optimizer = (
-            [weakref.ref(module) for module in engine.chunks[0].modules()],
-            weakref.ref(engine.optimizer),
-        )
+        optimizer = weakref.ref(engine.optimizer)
+        modules = [weakref.ref(module) for module in engine.chunks[0].modules()]
     del engine
     gc.collect()
     assert optimizer() is None
