@@ -52,6 +52,10 @@ class RunError(PretrainError):
     """A run directory that is missing, damaged, or already holds another run."""
 
 
+class MigrateError(PretrainError):
+    """A script, or a file of settings, of another program that cannot be read."""
+
+
 def did_you_mean(given: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     """Return " Did you mean 'x'?" for the known word nearest to the given one, or an empty string.
 

@@ -1,0 +1,1 @@
+"""Reading of the scripts and settings with which other programs are started."""

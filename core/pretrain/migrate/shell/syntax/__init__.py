@@ -1,0 +1,1 @@
+"""Syntax of shell scripts: their text, read into trees."""
