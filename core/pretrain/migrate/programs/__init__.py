@@ -1,0 +1,1 @@
+"""Programs that people train with: their versions, and the flags of each."""
