@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from pretrain.errors import RecipeError
 from pretrain.recipe.checks import problems_of
-from pretrain.recipe.dialects.deepspeed.merge import merge_deepspeed
+from pretrain.recipe.dialects.deepspeed.merge import TakenOver, merge_deepspeed
 from pretrain.recipe.document import Document, read_document
 from pretrain.recipe.origin import Origin
 from pretrain.recipe.overrides import apply_override
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Mapping, Sequence
 
-    from pretrain.recipe.dialects.deepspeed.merge import TakenOver
     from pretrain.recipe.problem import Problem
 
 
@@ -41,6 +40,28 @@ def load_recipe(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
 def make_recipe(data: Mapping[str, Any], overrides: Sequence[str] = (), source: str = "recipe") -> Recipe:
     """Make a recipe of plain data, as `load_recipe` does of a file; `source` is shown in errors."""
     return _build(Document(source, copy.deepcopy(dict(data))), overrides)
+
+
+def make_effective(document: Document) -> tuple[Recipe, list[Problem]]:
+    """Make a recipe of a document without the keys that have no effect in it, which are taken out of the document.
+
+    Returns:
+        the recipe, and a problem for each key that was taken out.
+
+    Raises:
+        RecipeError: the document is not a valid recipe; each line has the place that the document knows.
+    """
+    left_out: list[Problem] = []
+    while True:
+        recipe, problems = _read(document, Origin(document.source))
+        if recipe is not None and not problems:
+            return recipe, left_out
+        idle = [problem for problem in problems if problem.switched_off_by]
+        if recipe is None or len(idle) < len(problems):
+            raise RecipeError(describe(document, [problem for problem in problems if problem not in idle], TakenOver()))
+        for problem in idle:
+            document.remove(problem.path)
+        left_out += idle
 
 
 def _build(document: Document, overrides: Iterable[str]) -> Recipe:

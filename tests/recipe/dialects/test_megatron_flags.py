@@ -1,4 +1,4 @@
-"""Flags of other programs: each is a key, an option, or has an answer; the tables name only what exists."""
+"""Flags of other programs in an error of `pretrain run` or `data build`: each is a key, an option, or has an answer."""
 
 from __future__ import annotations
 
@@ -9,10 +9,7 @@ import pytest
 
 from pretrain.cli.run import command
 from pretrain.recipe import load_recipe, make_recipe
-from pretrain.recipe.dialects.megatron.here import BUILD_OPTIONS, HERE, OPTIONS
-from pretrain.recipe.dialects.megatron.hints import flag_of_run
-from pretrain.recipe.dialects.megatron.not_needed import BUILD_NOT_NEEDED, NOT_NEEDED
-from pretrain.recipe.keys import keys_of_recipe
+from pretrain.recipe.dialects.megatron.hints import flag_of_build, flag_of_run
 
 MEGATRON_LM = """
 --num-layers 24 --hidden-size 1024 --num-attention-heads 16 --seq-length 1024 --max-position-embeddings 1024
@@ -46,20 +43,6 @@ def flags(text):
     for part in f" {' '.join(text.split())}".split(" --")[1:]:
         name, *values = part.split()
         yield f"--{name}", values
-
-
-def test_the_tables_name_keys_and_options_that_exist():
-    known = keys_of_recipe()
-    assert [here.key for here in HERE.values() if here.key.partition("=")[0] not in known] == []
-    own = {name for option in command.params for name in option.opts}
-    assert {word for text in OPTIONS.values() for word in text.split() if word.startswith("--")} <= own
-
-
-def test_a_flag_is_in_one_table_and_is_written_as_it_is_looked_up():
-    for tables in ([HERE, OPTIONS, NOT_NEEDED], [BUILD_OPTIONS, BUILD_NOT_NEEDED]):
-        names = [name for table in tables for name in table]
-        assert len(names) == len(set(names))
-        assert [name for name in names if name != name.lower().replace("-", "_")] == []
 
 
 @pytest.mark.parametrize("text", [MEGATRON_LM, MEGATRON_DEEPSPEED, GPT_NEOX], ids=["Megatron-LM", "DeepSpeed", "NeoX"])
@@ -100,6 +83,27 @@ def test_the_answers_to_a_published_command_make_its_recipe():
         ("--norm", ["rmsnorm"], "here it is --set model.normalization=RMSNorm."),
         ("--data-path", ["a", "b"], "--set 'data.blend=[{weight: WEIGHT, path: a}, {weight: WEIGHT, path: b}]'."),
         ("--data-path", ["a"], "here it is --set data.path=a."),
+        ("--attention-backend", ["fused"], "here it is --set kernels.attention=auto"),
+        ("--tokenizer-type", ["GPT2BPETokenizer"], "here it is --set tokenizer.type=gpt2."),
+        ("--timing-log-level", ["0"], "here it is --set logging.log_timers=false."),
+        ("--vocab", ["v.json"], "here it is --set tokenizer.vocab_file=v.json."),
+        ("--disable-bias-linear", [], "here it is --set model.add_bias_linear=false."),
+        ("--no-query-key-layer-scaling", [], "here it is --set model.apply_query_key_layer_scaling=false."),
+        ("--no-masked-softmax-fusion", [], "not needed: kernels are negotiated"),
+        ("--no-position-embedding", [], "here it goes into model.position_embedding_type (position_embedding_type, or"),
+        ("--context-parallel-size", ["2"], "not supported: one sequence is not split over ranks by its positions"),
+        ("--mask-prob", ["0.15"], "not needed: only the training of BERT or T5 reads it."),
+        ("--swiglu", ["stray"], "here it is --set model.activation=swiglu."),
+        (
+            "--optimizer",
+            ["sgd"],
+            "here it goes into optimizer.name (adam has decoupled weight decay there; there is no",
+        ),
+        ("--position-embedding-type", ["alibi"], "here it goes into model.position_embedding_type (position_embedding"),
+        ("--gradient-accumulation-steps", ["32"], "not needed: it follows: global_batch_size / (micro_batch_size x"),
+        ("--expansion-factor", ["4"], "here it goes into model.ffn_hidden_size ("),
+        ("--checkpoint-factor", ["500"], "here it is --set checkpoint.save_interval=500."),
+        ("--tensorboard-dir", ["t"], "not needed: its files are in tensorboard/ of the run directory: --run-dir."),
     ],
 )
 def test_an_answer_is_what_to_write(flag, values, answer):
@@ -132,6 +136,22 @@ def test_leaving_out_the_generators_does_not_leave_out_the_optimizer():
     assert "counted from 0" in flag_of_run("--no-load-optim")
 
 
+@pytest.mark.parametrize(
+    ("flag", "answer"),
+    [
+        ("--jsonl-keys", "here it is --json-key."),
+        ("--tokenizer-name-or-path", "here it is --tokenizer-file."),
+        ("--partitions", "here it is --shard I/N."),
+        ("--keep-sequential-samples", "not needed: documents always keep their order."),
+        ("--split-sentences", "not supported: it serves BERT and T5, and is not offered; a list of sentences under"),
+        ("--no-such-flag", ""),
+    ],
+)
+def test_a_flag_of_the_preprocessing_is_answered_likewise(flag, answer):
+    assert flag_of_build(flag).startswith(answer)
+    assert bool(flag_of_build(flag)) == bool(answer)
+
+
 @pytest.mark.parametrize("flag", ["--no-such-flag", "--device", "--compile", "--name", "--file", "--interval"])
 def test_an_unknown_flag_has_no_answer(flag):
     """A key of one word may have another meaning as a flag: --device is not a device of offload."""
@@ -162,6 +182,9 @@ def test_a_recipe_is_answered_likewise(key, answer, refusal):
         ("gpt_j_residual", "false", "It is written model.parallel_residual: false."),
         ("disable_bias_linear", "false", "It is written model.add_bias_linear: true."),
         ("checkpoint-activations", "false", "It is false: leave it out."),
+        ("no-bias-gelu-fusion", "true", "It is written model.activation: gelu (the fused kernel computes"),
+        ("num_experts", "8", "It is not supported: the model has no experts"),
+        ("train_tokens", "3000", "It is written train.train_samples: SAMPLES (tokens / model.seq_length)."),
         ("master_port", "6000", "It is not a key of a recipe: give pretrain --rdzv HOST:PORT."),
     ],
 )

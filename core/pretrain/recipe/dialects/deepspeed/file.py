@@ -59,7 +59,20 @@ def read_json(name: str, named_by: str) -> JsonFile:
     Raises:
         RecipeError: it cannot be read, or is not a JSON object with unique keys.
     """
-    text = _read_text(Path(name), named_by)
+    return parse_json(_read_text(Path(name), named_by), name, named_by)
+
+
+def parse_json(text: str, name: str, named_by: str) -> JsonFile:
+    """Read the text of a file.
+
+    Args:
+        text: its content.
+        name: its path, or another name for places and errors.
+        named_by: where it is named, for errors; empty if nothing names it.
+
+    Raises:
+        RecipeError: it is not a JSON object with unique keys.
+    """
     try:
         data = json.loads(text)
     except json.JSONDecodeError as error:
@@ -71,7 +84,8 @@ def read_json(name: str, named_by: str) -> JsonFile:
         msg = f"{name}: this is not JSON that can be read: {error}"
         raise RecipeError(msg) from error
     if not isinstance(data, dict):
-        msg = f"{name}: a DeepSpeed file is an object, {{...}}.\n{named_by} names this file."
+        named = f"\n{named_by} names this file." if named_by else ""
+        msg = f"{name}: a DeepSpeed file is an object, {{...}}.{named}"
         raise RecipeError(msg)
     places = {path: f"{name}:{line}" for path, line in _lines(name, text).items()}
     return JsonFile(name, _flat(data), places)

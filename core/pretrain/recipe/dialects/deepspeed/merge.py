@@ -104,7 +104,7 @@ def _fill_in(document: Document, translation: Translation, given: Given) -> None
     if all(document.value(path) is None for path in (given.path, *given.unless)):
         document.give(given.path, given.value, translation.file.place(given.json_path))
         text = f"{given.path}: {written(given.value)} comes with it, which is DeepSpeed's default."
-        translation.notice(given.json_path, text)
+        translation.remark(given.json_path, "by default", text)
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -152,7 +152,12 @@ REMOVED = (
 """Keys that DeepSpeed itself has removed, and refuses."""
 
 
+def without_equivalent(path: str) -> str:
+    """Return a sentence that says that a recipe does not have a key, and what it has instead."""
+    instead = INSTEAD.get(path) or SWITCHED.get(path) or BLOCKS.get(path)
+    return f"a recipe has no equivalent{f': {instead}' if instead else ''}."
+
+
 def advice(path: str) -> str:
     """Return the advice for a key without an equivalent in a recipe."""
-    instead = INSTEAD.get(path) or SWITCHED.get(path) or BLOCKS.get(path)
-    return f"a recipe has no equivalent: {instead}. Delete it." if instead else "a recipe has no equivalent. Delete it."
+    return f"{without_equivalent(path)} Delete it."

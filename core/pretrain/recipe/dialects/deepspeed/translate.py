@@ -8,7 +8,15 @@ from pretrain.errors import did_you_mean
 from pretrain.recipe.dialects.deepspeed import batch, optimizer, precision, zero
 from pretrain.recipe.dialects.deepspeed.file import AUTO
 from pretrain.recipe.dialects.deepspeed.same import SAME, WHOLE
-from pretrain.recipe.dialects.deepspeed.settled import BLOCKS, REFUSED, REMOVED, SETTLED, SWITCHED, UNREAD, advice
+from pretrain.recipe.dialects.deepspeed.settled import (
+    BLOCKS,
+    REFUSED,
+    REMOVED,
+    SETTLED,
+    SWITCHED,
+    UNREAD,
+    without_equivalent,
+)
 from pretrain.recipe.dialects.deepspeed.translation import Translation, written
 from pretrain.recipe.shown import shown
 
@@ -58,7 +66,6 @@ def translate(file: JsonFile) -> Translation:
             done.add(name)
             _refuse_object(translation, name)
     precision.initial_scale_of_deepspeed(translation)
-    translation.summarize()
     return translation
 
 
@@ -70,13 +77,13 @@ def _object(path: str) -> str | None:
 def _refuse_object(translation: Translation, name: str) -> None:
     values = translation.file.values
     if name in REMOVED:
-        translation.refuse(name, "DeepSpeed has removed this. Delete it.")
+        translation.remark(name, "removed", "DeepSpeed has removed this.")
     elif values.get(name, name) in (None, AUTO, {}):
-        return
+        translation.remark(name, "not given", written(values[name]))
     elif name in SWITCHED and name not in values and values.get(f"{name}.enabled") in (None, AUTO, False):
         translation.settle(f"{name}.enabled", value=False)
     else:
-        translation.refuse(name, advice(name))
+        translation.remark(name, "absent", without_equivalent(name))
 
 
 def _key(translation: Translation, path: str, value: Any) -> None:
@@ -85,7 +92,7 @@ def _key(translation: Translation, path: str, value: Any) -> None:
     if path not in KEYS and not inner:
         translation.refuse(path, f"unknown key.{did_you_mean(path, (*KEYS, *_OBJECTS))}")
     elif value is None or value == AUTO or (inner and value == {}):
-        return
+        translation.remark(path, "not given", written(value))
     elif path in SAME:
         _same(translation, path, value)
     elif path in FUNCTIONS:
@@ -98,11 +105,11 @@ def _key(translation: Translation, path: str, value: Any) -> None:
     elif path in SETTLED and value == SETTLED[path] and isinstance(value, bool) == isinstance(SETTLED[path], bool):
         translation.settle(path, value)
     else:
-        translation.refuse(path, f"{written(value)}: {advice(path)}")
+        translation.remark(path, "absent", f"{written(value)}: {without_equivalent(path)}")
 
 
 def _same(translation: Translation, path: str, value: Any) -> None:
     if path in WHOLE and isinstance(value, float) and value.is_integer():
         value = int(value)
-        translation.rounded.append(f"{path}: {value}")
+        translation.remark(path, "rounded", str(value))
     translation.give(path, SAME[path], value)

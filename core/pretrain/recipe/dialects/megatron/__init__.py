@@ -1,6 +1,6 @@
-"""Flags of Megatron-LM, Megatron-DeepSpeed and GPT-NeoX: their recipe keys, or the reason that none is needed.
+"""Flags of Megatron-LM and both Megatron-DeepSpeeds: the key of a recipe that each becomes, or the reason for none.
 
-`here.py` and `not_needed.py` are tables, `answers.py` makes sentences of them. A flag that has the same name as a key
-of a recipe (--train-iters, train.train_iters) is in neither table; of names of one word `answers.py` lists those that
-mean the same.
+Tables by subject (`model_flags.py` and its like) are joined in `meanings.py`, by the name under which argparse keeps a
+flag's value; `spellings.py` has flags that are called otherwise on a command line. `options.py` is about launchers and
+preprocess_data.py. `hints.py` makes the sentences of errors of all of them.
 """
