@@ -1,0 +1,1 @@
+"""Reading of launch scripts, arguments, logs and files of settings."""

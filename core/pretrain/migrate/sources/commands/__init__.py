@@ -1,0 +1,1 @@
+"""Commands of a script: their launchers, and the programs that they start."""
