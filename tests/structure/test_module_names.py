@@ -42,6 +42,17 @@ MEANINGS = {
     "stages": "the layers of pipeline stages: their numbers, and the check of a recipe's",
     "tokenizer": "a tokenizer: its section, its interface, and the command that makes one",
     "zero": "ZeRO's settings, in a recipe and in a DeepSpeed file",
+    # another program's settings
+    "batches": "the samples that ranks take together: their order, and the keys of their sizes",
+    "functions": "the functions of a dialect by the key that they work out",
+    "layout": "the model over the ranks: the check of a recipe, and the keys that say it",
+    "learning_rate": "the keys of the schedule and the optimizer, of a dialect",
+    "meanings": "the meaning of every setting of a dialect",
+    "recognition": "what a file is, by its content: a checkpoint, a source of settings",
+    "running": "the keys of checkpoints, evaluation and logging, of a dialect",
+    "shape": "the shape of the model: the check of a recipe, and the keys that say it",
+    "text": "the keys of the tokenizer and the data, of a dialect",
+    "translation": "settings of another program as keys of a recipe, while they are collected",
     # what a package does with its thing
     "build": "builds what its package is about: token files, an engine, a model",
     "config": "a recipe as the configuration object of a library",

@@ -22,6 +22,7 @@ COMMANDS = {
     "explain": "Show which kernel each operation gets, and why not the others.",
     "conformance": "Run the conformance kit against a backend.",
     "report": "Compare runs on one HTML page.",
+    "migrate": "Make a recipe of the script or the files with which another program trains.",
     "checkpoint": "Look into checkpoints, of other programs too.",
 }
 """Name and one line of help; the command is the `command` of module `pretrain.cli.<name>`."""

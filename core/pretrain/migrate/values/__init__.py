@@ -1,0 +1,1 @@
+"""Values of a recipe's keys, worked out of another program's settings."""

@@ -1,0 +1,1 @@
+"""Values that DeepSpeed takes from its file under Megatron-DeepSpeed."""

@@ -1,0 +1,1 @@
+"""Values of a recipe's keys that several settings of GPT-NeoX make together."""

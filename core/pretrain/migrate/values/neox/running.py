@@ -1,0 +1,95 @@
+"""Keys of the sections `checkpoint` and `evaluation` that several settings make together.
+
+`is_save_iter`, `train` and `evaluate_and_print_results` (megatron/training.py).
+"""
+
+from __future__ import annotations
+
+import posixpath
+from typing import TYPE_CHECKING
+
+from pretrain.migrate.values.neox.nested import stated, whole
+from pretrain.migrate.values.neox.text import has_own_evaluation_text
+from pretrain.migrate.values.worked import Worked
+
+if TYPE_CHECKING:
+    from pretrain.migrate.setting import Settings
+
+_FACTOR, _SCALE = "checkpoint_factor", "checkpoint_scale"
+
+
+def save(settings: Settings) -> Worked:
+    """Return the folder of checkpoints; without one the source saves none."""
+    given = settings.value("save")
+    return Worked(False if given is None else given, ("save",), "" if given else "the source saves nothing")
+
+
+def load(settings: Settings) -> Worked | None:
+    """Return the folder to start from, which may be the empty one that the run itself fills."""
+    given = settings.value("load")
+    if given is None:
+        return None
+    note = "" if _is_own(settings) else "an error if there is none; there, a fresh start"
+    return Worked(given, ("load",), note)
+
+
+def _is_own(settings: Settings) -> bool:
+    """Say whether the run starts from the folder in which it saves."""
+    given, own = settings.value("load"), settings.value("save")
+    return own is not None and posixpath.normpath(str(given)) == posixpath.normpath(str(own))
+
+
+def _is_finetuned(settings: Settings) -> bool:
+    return bool(settings.value("finetune"))
+
+
+def finetune(settings: Settings) -> Worked | None:
+    """Return whether only the weights are loaded."""
+    if not _is_finetuned(settings):
+        return None
+    if settings.value("load") is None:
+        return Worked(None, (), idle=(("finetune", "nothing is loaded"),))
+    return Worked(True, ("finetune",))
+
+
+def save_interval(settings: Settings) -> Worked | None:
+    """Return the iterations between two checkpoints, which are as many every time here."""
+    if settings.value(_FACTOR) is None:
+        return None
+    if settings.value("save") is None:
+        return Worked(None, (), idle=((_FACTOR, "without save nothing is saved"),))
+    if settings.value(_SCALE, "linear") != "linear":
+        change = "checkpoints are saved at multiples of a number, not at its powers; here only at the end"
+        return Worked(None, (), lost=((_FACTOR, change),))
+    return Worked(whole(settings, _FACTOR, 0), (_FACTOR, *stated(settings, _SCALE)))
+
+
+def keep(settings: Settings) -> Worked | None:
+    """Return the number of latest checkpoints that are kept."""
+    name = "keep_last_n_checkpoints"
+    given = settings.value(name)
+    if given is None or settings.value("save") is not None:
+        return None if given is None else Worked(given, (name,))
+    return Worked(None, (), idle=((name, "without save nothing is saved"),))
+
+
+def evaluation_interval(settings: Settings) -> Worked | None:
+    """Return the iterations between two evaluations: 0 without iterations of one, or text that is held out."""
+    if has_own_evaluation_text(settings):
+        change = "text for evaluation is a share of the training files here; valid_data_paths is not read"
+        return Worked(0, ("train_data_paths",), lost=(("eval_interval", change),))
+    if settings.value("eval_iters") == 0:
+        return Worked(0, ("eval_iters",))
+    given = settings.value("eval_interval")
+    return None if given is None else Worked(given, ("eval_interval",))
+
+
+def evaluation_iters(settings: Settings) -> Worked | None:
+    """Return the global batches of an evaluation."""
+    found = evaluation_interval(settings)
+    if found is not None and found.value == 0:
+        return (
+            Worked(None, (), idle=(("eval_iters", "nothing is evaluated"),)) if settings.value("eval_iters") else None
+        )
+    given = settings.value("eval_iters")
+    return Worked(given, ("eval_iters",)) if given else None

@@ -1,0 +1,97 @@
+"""The tables of docs/migrate.md, generated from the meanings of the dialects.
+
+Run `.venv/bin/python docs/generate/migrate_page.py` after changing one of them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pretrain.migrate.programs.known import programs
+from pretrain.recipe.dialects.meaning import Carried, Launched, NoEffect, NotSupported, Replaced, Unread
+from pretrain.recipe.dialects.megatron.meanings import MEANINGS, MEANINGS_OF
+from pretrain.recipe.dialects.megatron.options import BUILD_MEANINGS, LAUNCHERS
+from pretrain.recipe.dialects.neox.meanings import MEANINGS as NEOX
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pretrain.recipe.dialects.meaning import Meaning
+
+PAGE = "migrate.md"
+DOCS = Path(__file__).parents[1]
+_MARK = "<!-- Generated from here on: python docs/generate/migrate_page.py -->\n"
+
+_TITLES: tuple[tuple[str, tuple[type, ...]], ...] = (
+    ("Carried over", (Carried,)),
+    ("Replaced", (Replaced, Launched)),
+    ("No effect here", (NoEffect,)),
+    ("Not read by the program's own training", (Unread,)),
+    ("Not supported", (NotSupported,)),
+)
+
+
+def page(present: str) -> str:
+    """Return docs/migrate.md: what is written by hand in the present one, and new tables."""
+    return present.partition(_MARK)[0] + _MARK + "\n" + "\n".join(_tables())
+
+
+def _tables() -> Iterator[str]:
+    yield "## Versions\n\n| `--from` | version |\n| --- | --- |"
+    yield from (f"| `{known.name}` | {known.title} |" for known in programs().values())
+    flags = {name: _spelling(name, "megatron") for name in MEANINGS}
+    yield from _dialect("Flags of Megatron-LM and both Megatron-DeepSpeeds", MEANINGS, flags)
+    for program, own in MEANINGS_OF.items():
+        yield from _dialect(f"Flags with another meaning in {program}", own, flags)
+    yield from _dialect("Settings of GPT-NeoX", NEOX, {name: _spelling(name, "neox") for name in NEOX})
+    yield from _dialect("Options of launchers", LAUNCHERS, {name: f"--{name}" for name in LAUNCHERS})
+    yield from _dialect("Flags of preprocess_data.py", BUILD_MEANINGS, {name: _dashed(name) for name in BUILD_MEANINGS})
+
+
+def _spelling(name: str, dialect: str) -> str:
+    """Return a setting as its newest program spells it."""
+    found = [known.flags[name] for known in programs().values() if known.dialect == dialect and name in known.flags]
+    return " ".join(found[-1].spellings) if found else name
+
+
+def _dashed(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _dialect(title: str, meanings: Mapping[str, Meaning], spelled: Mapping[str, str]) -> Iterator[str]:
+    yield f"\n## {title}"
+    for group, kinds in _TITLES:
+        rows: dict[str, list[str]] = {}
+        for name, meaning in meanings.items():
+            if isinstance(meaning, kinds):
+                rows.setdefault(_text(meaning), []).append(f"`{spelled.get(name, name)}`")
+        if rows:
+            yield f"\n**{group}**\n\n| setting | here |\n| --- | --- |"
+            yield from (f"| {', '.join(dict.fromkeys(names))} | {text} |" for text, names in rows.items())
+
+
+def _text(meaning: Meaning) -> str:
+    if isinstance(meaning, Carried):
+        values = ", ".join(f"{_value(theirs)}: {_value(ours)}" for theirs, ours in meaning.values.items())
+        parts = (f"`{meaning.key}`", f"({values})" * bool(values), meaning.how, meaning.note)
+        return "; ".join(part for part in (" ".join(filter(None, parts[:2])), *parts[2:]) if part).replace("|", "\\|")
+    if isinstance(meaning, Launched):
+        return f"`{meaning.option}`"
+    text = (
+        meaning.by
+        if isinstance(meaning, Replaced)
+        else meaning.change
+        if isinstance(meaning, NotSupported)
+        else meaning.why
+    )
+    return text.replace("|", "\\|")
+
+
+def _value(value: object) -> str:
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+if __name__ == "__main__":
+    written = DOCS / PAGE
+    written.write_text(page(written.read_text(encoding="utf-8")), encoding="utf-8")
