@@ -3,10 +3,9 @@
     python tests/migrate/public/try_configurations.py Megatron-LM=CHECKOUT gpt-neox=CHECKOUT ... [--write]
 
 A CHECKOUT is a folder of the repository's files. Without --write the table beside this file is compared with what
-comes out now. A value that a script leaves open is defined as 1, one that a condition looks at as empty; a DeepSpeed
-file that it makes with other programs has the stage of --zero-stage alone; a key that a file leaves out is set to a
-small one.
-Counted are the settings that a configuration states.
+comes out now. A value that a script leaves open is defined as 1, one that a condition looks at as empty or 0; a
+DeepSpeed file that it makes with other programs has the stage of --zero-stage alone; a key that a file leaves out is
+set to a small one. Counted are the settings that a configuration states.
 """
 
 from __future__ import annotations
@@ -47,6 +46,7 @@ _KEYS = {
 }
 _CONDITION = re.compile(r"depends on .*?\$\{?(\w+)")
 _STAGE = re.compile(r"--zero-stage (\d), but ")
+_NUMBERS = re.compile(r"depends on .* -(?:eq|ne|gt|ge|lt|le) ")
 _MISSING = re.compile(r"((?:model|tokenizer|train|optimizer|data)\.\w+)")
 
 
@@ -91,8 +91,10 @@ def _filled_in(error: str, defined: dict[str, str], overrides: dict[str, str]) -
     """Define what an error asks for; say whether it asked for something new."""
     words = shlex.split(error.splitlines()[-1], posix=True) if "--define" in error else []
     named = [after.removesuffix(",").partition("=") for word, after in pairwise(words) if word == "--define"]
-    named += [(name, "=", "") for name in _CONDITION.findall(error)]
-    asked = {name: value and "1" for name, _, value in named if name not in defined}
+    empty = "0" if _NUMBERS.search(error) else ""
+    conditions = [(name, "=", empty) for name in _CONDITION.findall(error) if name not in defined]
+    named = conditions or named
+    asked = {name: value and (value if conditions else "1") for name, _, value in named if name not in defined}
     defined.update(asked)
     missing = {key for line in error.splitlines() if "required" in line for key in _MISSING.findall(line)[:1]}
     missing = {key for key in missing if key in _KEYS} - overrides.keys()

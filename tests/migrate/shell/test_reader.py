@@ -338,3 +338,11 @@ def test_a_damaged_script_is_an_error_or_read(tmp_path_factory, data):
     by = data.draw(st.text("${}()[]\"'\\\n;|&<>=#`a1 ", max_size=4))
     with suppress(MigrateError):
         read_text(SCRIPT[:place] + by + SCRIPT[place + length :], Place("a.sh"), {})
+
+
+def test_a_definition_gives_the_elements_of_an_array_and_the_value_of_a_placeholder(read):
+    text = 'A=(--a 1)\n[ -n "$W" ] && A+=(--b)\nD="<a path>"\neval run "${A[@]}" --data $D --x=<other path>'
+    (command,) = read(text, **{"A": "--q 'r s'", "<a path>": "p", "<other path>": "o"}).commands
+    assert [word.text for word in command.words] == ["run", "--q", "r", "s", "--data", "p", "--x=o"]
+    (command,) = read('A=(x)\nrun "${A[@]}" ${A[1]}', A="--q 'r s'").commands
+    assert [word.text for word in command.words] == ["run", "--q", "r s", "r", "s"]

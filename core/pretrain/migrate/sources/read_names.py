@@ -40,6 +40,7 @@ def _names(text: str, defined: Mapping[str, str]) -> Iterator[str]:
         yield from filter(None, groups)
     for arithmetic in _ARITHMETIC.findall(text):
         yield from _WORD.findall(arithmetic)
+    yield from (name for name in defined if name.startswith("<") and name in text)  # a placeholder
     numbers = [name for name in defined if name.isdecimal()]
     if _ALL_ARGUMENTS.search(text):
         yield from ("@", *numbers)

@@ -157,12 +157,18 @@ class Expansion:
             yield Piece(Span("", part.place), quoted=True)
         yield from (piece for piece in inner if not piece.absent)
 
+    def _asked(self, asked: Asked, *, is_quoted: bool) -> Text:
+        """Return what the user defined for a hole, or the hole."""
+        if asked.name in self.state.defined:
+            return known(self.state.defined[asked.name], asked.place)
+        return Text((Span("", asked.place, asked, is_many=not is_quoted),))
+
     def _expanded(self, part: Part, *, is_quoted: bool) -> Iterator[Piece]:
         if isinstance(part, Parameter):
             yield from self._parameter(part, is_quoted=is_quoted)
             return
         if isinstance(part, Unknown):
-            text = Text((Span("", part.asked.place, part.asked, is_many=not is_quoted),))
+            text = self._asked(part.asked, is_quoted=is_quoted)
         elif isinstance(part, Arithmetic):
             text = self.parameters.calculated(part)
         else:

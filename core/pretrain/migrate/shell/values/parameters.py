@@ -108,8 +108,6 @@ class Parameters:
             found = self._special(part.name, place)
             return None if found is None else [found]
         elements = state.elements(part.name, place)
-        if part.name in state.defined and part.index is not None and (cell := state.cell(part.name)) and cell.is_array:
-            return None
         if elements is None:
             return None
         if any(text.is_many for text in elements.values()) and (part.index not in {"@", "*"} or part.operator):

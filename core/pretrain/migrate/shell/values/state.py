@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -229,9 +230,11 @@ class State:
 
     def elements(self, name: str, place: Place) -> Mapping[int, Text] | None:
         """Return the elements of an array; None where they are unknown."""
-        if name in self.defined:
-            return {0: known(self.defined[name], place)}
         cell = self.cell(name)
+        if name in self.defined:
+            is_array = cell is not None and cell.is_array
+            words = _words(self.defined[name]) if is_array else [self.defined[name]]
+            return {index: known(word, place) for index, word in enumerate(words)}
         return None if cell is None else cell.elements
 
     def same(self, other: State) -> bool:
@@ -244,6 +247,14 @@ class State:
             and self.output == other.output
             and self.unsure == other.unsure
         )
+
+
+def _words(text: str) -> list[str]:
+    """Return the elements of an array that a definition gives, in quotes where they have blanks."""
+    try:
+        return shlex.split(text)
+    except ValueError:
+        return [text]
 
 
 def _same(mine: Mapping[str, Cell], theirs: Mapping[str, Cell]) -> bool:
