@@ -346,3 +346,36 @@ def test_a_definition_gives_the_elements_of_an_array_and_the_value_of_a_placehol
     assert [word.text for word in command.words] == ["run", "--q", "r", "s", "--data", "p", "--x=o"]
     (command,) = read('A=(x)\nrun "${A[@]}" ${A[1]}', A="--q 'r s'").commands
     assert [word.text for word in command.words] == ["run", "--q", "r s", "r", "s"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("run --a \\\n# --b \\\n--c", [["run", "--a"], ["--c"]]),
+        ("run --a # b \\\nrun --c", [["run", "--a"], ["run", "--c"]]),
+        ("W=1 # was 2 \\\nrun ${W:-3}", [["run", "1"]]),
+        ("if true; then\nX=1 # c \\\nfi\nrun $X", [["run", "1"]]),
+        ("cat > f <<J # c \\\nx\nJ\nrun", [["cat"], ["run"]]),
+        ('S="a \\\n# b \\\nc"\nrun $S', [["run", "a", "#", "b", "c"]]),
+        ('A=(a b)\nrun "${A[@]/#/--}" "${A[@]/%/=1}" ${A/#/x} ${A/}', [["run", "--a", "--b", "a=1", "b=1", "xa", "a"]]),
+    ],
+    ids=[
+        "in a command",
+        "at its end",
+        "at an assignment",
+        "in a condition",
+        "here-document",
+        "quoted",
+        "tied patterns",
+    ],
+)
+def test_a_comment_ends_at_its_line_and_an_empty_pattern_adds(read, text, expected):
+    assert [[word.text for word in command.words] for command in read(text).commands] == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["f() { S=${2%%$X}; run $S; }; f a", 'A=()\nrun "${A[0]:0:$N}"', "unset B; run ${B:one}"]
+)
+def test_an_operator_that_is_not_known_on_nothing_is_asked_for(read, text):
+    (command,) = read(text).commands
+    assert command.words[1].asked

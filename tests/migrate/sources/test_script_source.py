@@ -148,3 +148,10 @@ def test_yaml_cfg_takes_the_place_of_all_flags(folder):
     )
     with pytest.raises(MigrateError, match="there is no such file"):
         script(folder, "torchrun pretrain_gpt.py --yaml-cfg=other.yaml")
+
+
+def test_a_flag_that_a_missing_backslash_cuts_off_is_said(folder):
+    source = script(folder, "python pretrain_gpt.py --lr 1 \\\n# --clip-grad 2\n --weight-decay 0.3\n")
+    assert texts(source.words) == ["--lr", "1"]
+    (notice,) = source.notices
+    assert notice.startswith("train.sh:3: --weight-decay begins a command of its own")

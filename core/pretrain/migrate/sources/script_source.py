@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pretrain.migrate.setting import Word
+    from pretrain.migrate.shell.script import Script
     from pretrain.migrate.sources.commands.command_layers import Peeled
     from pretrain.migrate.sources.commands.training_command import Commands
 
@@ -49,8 +50,18 @@ def read_shell(name: str, text: str, defined: Mapping[str, str]) -> Source:
     read_names = names_read(name, text, defined)
     source = Source(name, "script", files=script.files, unknown_files=script.unknown_files, read_names=read_names)
     commands = sort_commands((command.words for command in script.commands), batch, defined)
-    notices = [*script.notices, *(line for line in notices if line.split()[1] in unset)]
+    notices = [*script.notices, *_cut_off(script), *(line for line in notices if line.split()[1] in unset)]
     return _with_commands(source, commands, notices, defined)
+
+
+def _cut_off(script: Script) -> list[str]:
+    """Return a notice on each flag that begins a command, as after a line that lacks its backslash."""
+    first = (command.words[0] for command in script.commands if command.words)
+    return [
+        f"{word.place}: {word.text} begins a command of its own, since no line before continues: bash does not pass it"
+        for word in first
+        if word.text.startswith("--")
+    ]
 
 
 def read_list(name: str, text: str, defined: Mapping[str, str]) -> Source:

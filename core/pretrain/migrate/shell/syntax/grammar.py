@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pretrain.migrate.shell.syntax.compounds import Compounds
 from pretrain.migrate.shell.syntax.located import comments
-from pretrain.migrate.shell.syntax.placeholders import without_placeholders
+from pretrain.migrate.shell.syntax.placeholders import without_ends_of_comments, without_placeholders
 from pretrain.migrate.shell.syntax.shfmt import NotUnderstoodError, nodes_of
 from pretrain.migrate.shell.syntax.tree import Background, Chain, Pipeline, Redirected, Simple
 
@@ -45,7 +45,7 @@ class Grammar(Compounds):
         return self.statements(found.get("Stmts", []))
 
     def _nodes(self) -> Json:
-        text, left = self.text, _MOST_FREQUENCIES
+        text, left = without_ends_of_comments(self.text), _MOST_FREQUENCIES
         while True:
             try:
                 return nodes_of(text.encode("utf-8", errors="replace"))

@@ -19,14 +19,15 @@ _TOKEN = re.compile(
       \\.
     | '[^']*'
     | "(?:[^"\\]|\\.)*"
-    | (?<![^\s;&|()])\#[^\n]*
+    | (?P<comment>(?<![^\s;&|()])\#[^\n]*)
     | <<<
-    | <<-?[ \t]*['"\\]?(?P<delimiter>\w+)[^\n]*\n
+    | <<-?[ \t]*['"\\]?(?P<delimiter>\w+)(?P<rest>[^\n]*)\n
     | (?<![^\s;&|(])(?P<name>[A-Za-z_]\w*)\+?=(?P<assigned>{_ASSIGNED})
     | (?<=[\s=])(?P<value>{_VALUE})
     """,
     re.VERBOSE | re.DOTALL,
 )
+_COMMENT = re.compile(r"\s#")
 _LONGEST = 100_000
 """Characters of a text in which they are looked for; an example of a script has fewer."""
 
@@ -51,15 +52,32 @@ def without_placeholders(written: Written) -> Written:
     return Written([*spans, *written.between(first, len(written.text)).spans], written.end)
 
 
+def without_ends_of_comments(text: str) -> str:
+    """Return a text of the same length, whose comments end with another sign than a backslash.
+
+    A comment ends at its line for bash; shfmt 3.14 joins the next line to the command before it.
+    """
+    for found in _tokens(text):
+        group = "comment" if found["comment"] else "rest"
+        if (found[group] or "").endswith("\\") and (group == "comment" or _COMMENT.search(found[group])):
+            last = found.end(group) - 1
+            text = f"{text[:last]}-{text[last + 1 :]}"
+    return text
+
+
 def _placeholders(text: str) -> Iterator[re.Match[str]]:
     """Yield what is written for them."""
+    return (found for found in _tokens(text) if found["assigned"] or found["value"])
+
+
+def _tokens(text: str) -> Iterator[re.Match[str]]:
+    """Yield quotes, comments and placeholders; here-documents are passed over."""
     without_end: set[str] = set()
     found = _TOKEN.search(text) if len(text) <= _LONGEST else None
     while found:
         position, delimiter = found.end(), found["delimiter"]
-        if found["assigned"] or found["value"]:
-            yield found
-        elif delimiter and delimiter not in without_end:
+        yield found
+        if delimiter and delimiter not in without_end:
             end = re.compile(rf"^\t*{delimiter}$", re.MULTILINE).search(text, position)
             position = end.end() if end else position
             without_end |= set() if end else {delimiter}

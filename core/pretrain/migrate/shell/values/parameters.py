@@ -166,11 +166,11 @@ class Parameters:
             if part.operator == ":" and is_list:
                 return self._slice(found, part)
             changed = [self._changed(text, part) for text in found]
+            if not is_list and not changed:
+                return self._changed(Text(), part) if part.operator else Text()
         except UnresolvedError as error:
             return _holes(error, part.written, part.place)
-        return (
-            changed if is_list else changed[0] if changed else self._changed(Text(), part) if part.operator else Text()
-        )
+        return changed if is_list else changed[0]
 
     def _asked(self, part: Parameter) -> Text:
         arguments = self.state.arguments
@@ -246,9 +246,9 @@ class Parameters:
         by_signs, by = self._signs(part.arguments[1]) if len(part.arguments) == 2 else ([], Text())
         if not by.is_known or ("&", False) in by_signs or ("\\", False) in by_signs:  # as of bash 5.2 & is the match
             raise UnresolvedError(by.asked)
-        if not signs:
-            return text
         by = known("".join(sign for sign, _ in by_signs), part.place)
+        if not signs:  # an empty pattern is found at the beginning or the end, where it is tied to one
+            return by + text if part.operator == "/#" else text + by if part.operator == "/%" else text
         pattern, whole, operator = Pattern(signs), text.text, part.operator
         if operator == "/%":
             first = next((at for at in range(len(whole) + 1) if pattern.ends(whole, at)[-1:] == [len(whole)]), None)
