@@ -87,6 +87,8 @@ def test_zero_3_trains_as_the_program_would_without_its_switch():
 def test_zero_3_as_it_was_meant_is_the_recipe():
     found = migrated("seed2_zero3.sh", as_meant=True)
     assert differences(found.recipe, "gpt2-345m-zero3.yml") == {**CHECKPOINTS, "evaluation.target_loss": (None, 5.7)}
+    noted = {outcome.written: outcome.note for outcome in found.outcomes if "carried" in outcome.fate and outcome.note}
+    assert set(noted) == {"zero_optimization.cpu_offload", "zero_optimization.reduce_bucket_size"}
 
 
 def test_neox_20b_is_the_recipe():

@@ -137,5 +137,6 @@ def _in_recipe(outcome: Outcome, made: MadeRecipe, translation: Translation) -> 
         why = "; ".join(f"{key}: {idle[key]}" for key in outcome.keys)
         return replace(outcome, fate="no effect", text=why)
     left_out = [key for key in outcome.keys if key not in made.written and key in translation.keys]
-    notes = [outcome.note, *(translation.keys[key].note for key in left_out)]
+    of_keys = (translation.keys[key] for key in left_out)
+    notes = [outcome.note, *(worked.note for worked in of_keys if worked.place is None)]  # else it is the place
     return replace(outcome, note="; ".join(note for note in dict.fromkeys(notes) if note))
