@@ -96,3 +96,10 @@ def test_training_text_alone_leaves_no_validation():
 def test_without_an_interval_nothing_is_evaluated():
     assert migrated("--train-iters 9", program="megatron-lm-2026.08").recipe.evaluation.interval == 0
     assert migrated("--train-iters 9", program="megatron-lm-core-0.15").recipe.evaluation.interval == 1000
+
+
+@pytest.mark.parametrize(
+    ("written", "split"), [("9/1/0", "9,1,0"), ("98,2", "98,2,0"), ("100", "100,0,0"), ("\"'99, 1,0'\"", "99,1,0")]
+)
+def test_a_split_is_three_numbers_however_it_is_written(written, split):
+    assert migrated(f"--train-iters 9 --split {written}").recipe.data.split == split

@@ -6,6 +6,7 @@ get_blend_from_list (megatron/core/datasets/utils.py). pretrain_gpt.py makes GPT
 
 from __future__ import annotations
 
+import re
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -80,8 +81,8 @@ def split(settings: Settings) -> Worked | None:
     given = settings.value("split")
     if given is None:
         return None
-    parts = str(given).replace("/", ",").split(",")
-    return Worked(",".join([part.strip() for part in parts if part.strip()] + ["0"] * (3 - len(parts))), ("split",))
+    parts = re.findall(r"[.0-9]+", str(given))  # also in quotes, as parse_and_normalize_split reads it
+    return Worked(",".join(parts + ["0"] * (3 - len(parts))), ("split",))
 
 
 def trains_on_all(settings: Settings) -> bool:
