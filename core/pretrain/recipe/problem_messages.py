@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from pretrain.errors import did_you_mean
 from pretrain.recipe.dialects.deepspeed.in_recipes import of_deepspeed
-from pretrain.recipe.dialects.megatron.hints import key_of_recipe
 from pretrain.recipe.keys import keys_of_recipe
 from pretrain.recipe.problem import Problem
 from pretrain.recipe.shown import shown
@@ -60,6 +59,8 @@ def _problem(detail: ErrorDetails) -> Problem:
 
 def _text(path: str, kind: str, given: Any, context: dict[str, Any], message: str) -> str:
     if kind == "extra_forbidden":
+        from pretrain.recipe.dialects.megatron.hints import key_of_recipe  # noqa: PLC0415  tables, only for an error
+
         return f"unknown key.{of_deepspeed(path) or key_of_recipe(path, given) or _nearest(path)}"
     if kind == "missing":
         return f"required. {keys_of_recipe()[_without_index(path)]}"
