@@ -13,7 +13,7 @@ from pretrain.migrate.translation import translate
 from pretrain.migrate.written_recipe import written_recipe
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pretrain.migrate.made_recipe import MadeRecipe
     from pretrain.migrate.outcome import Outcome
@@ -71,7 +71,7 @@ def migrate(sources: Sequence[Source], wishes: Wishes) -> Migration:
     name = ", ".join(source.name for source in sources)
     made = made_recipe(_values(translation), _places(translation, settings), name, wishes.overrides)
     builds = [build_command(arguments) for source in sources for arguments in source.preprocessing]
-    outcomes = [_in_recipe(outcome, made, translation) for outcome in translation.outcomes] + stated.unknown
+    outcomes = [*_in_recipe(translation, made), *stated.unknown]
     outcomes += [outcome for _, found in builds for outcome in found]
     head = [
         f"Written by pretrain migrate from {name},",
@@ -98,12 +98,17 @@ def _places(translation: Translation, settings: Settings) -> dict[str, str]:
     """Return where each key was stated, for the errors of a recipe."""
     found = {}
     for key, worked in translation.keys.items():
-        stated = [settings.stated[name] for name in worked.names if name in settings.stated]
+        stated = _stated(worked, settings)
         if worked.place is not None:
             found[key] = str(worked.place)
         elif stated:
             found[key] = f"{stated[0].place}: {stated[0].written}"
     return found
+
+
+def _stated(worked: Worked, settings: Settings) -> list[Setting]:
+    """Return the settings that sources state for a key."""
+    return [settings.stated[name] for name in worked.names if name in settings.stated]
 
 
 def _comments(keys: Mapping[str, Worked], settings: Settings) -> dict[str, str]:
@@ -113,7 +118,7 @@ def _comments(keys: Mapping[str, Worked], settings: Settings) -> dict[str, str]:
 
 def _comment(worked: Worked, settings: Settings, *, named: bool) -> str:
     """Return the settings that a value comes from, with their lines, and with their file if there are several."""
-    stated = [settings.stated[name] for name in worked.names if name in settings.stated]
+    stated = _stated(worked, settings)
     parts = [", ".join(_at(setting, named=named) for setting in stated)] if stated else []
     if not stated and any(name in settings.program.flags for name in worked.names):
         parts = [f"default of {settings.program.title}"]
@@ -127,16 +132,18 @@ def _at(setting: Setting, *, named: bool) -> str:
     return f"{setting.written} ({place if named else f'line {place.line}'})"
 
 
-def _in_recipe(outcome: Outcome, made: MadeRecipe, translation: Translation) -> Outcome:
-    """Return an outcome with what the recipe that was made says of its keys: no effect there, or a note that is lost.
+def _in_recipe(translation: Translation, made: MadeRecipe) -> Iterator[Outcome]:
+    """Yield outcomes with what the recipe that was made says of their keys: no effect there, or a note that is lost.
 
     The comment of a key stands in the recipe; one that equals a default of pretrain is left out there.
     """
     idle = {problem.path: problem.text.rstrip(".") for problem in made.idle}
-    if outcome.keys and all(key in idle for key in outcome.keys):
-        why = "; ".join(f"{key}: {idle[key]}" for key in outcome.keys)
-        return replace(outcome, fate="no effect", text=why)
-    left_out = [key for key in outcome.keys if key not in made.written and key in translation.keys]
-    of_keys = (translation.keys[key] for key in left_out)
-    notes = [outcome.note, *(worked.note for worked in of_keys if worked.place is None)]  # else it is the place
-    return replace(outcome, note="; ".join(note for note in dict.fromkeys(notes) if note))
+    written = made.written
+    for outcome in translation.outcomes:
+        if outcome.keys and all(key in idle for key in outcome.keys):
+            why = "; ".join(f"{key}: {idle[key]}" for key in outcome.keys)
+            yield replace(outcome, fate="no effect", text=why)
+            continue
+        left_out = (translation.keys[key] for key in outcome.keys if key in translation.keys and key not in written)
+        notes = [outcome.note, *(worked.note for worked in left_out if worked.place is None)]  # else it is the place
+        yield replace(outcome, note="; ".join(note for note in dict.fromkeys(notes) if note))

@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pretrain.errors import MigrateError
 from pretrain.migrate.arguments.converting import LARGEST
-from pretrain.migrate.values.megatron.functions import READ_BY_FUNCTIONS
-from pretrain.recipe.dialects.meaning import Carried
-from pretrain.recipe.dialects.megatron.meanings import meaning_of
+from pretrain.migrate.dialects import dialect_of
 from pretrain.recipe.shown import shown
 
 if TYPE_CHECKING:
@@ -48,7 +46,8 @@ def checked(setting: Setting, program: Program) -> Setting:
     flag = program.flags.get(setting.name)
     try:
         _check_size(setting.value)
-        if flag is None or setting.value is None or not _counts(setting.name, program) or _is_of_program(flag, setting):
+        is_needed = dialect_of(program).needs(setting.name)
+        if flag is None or setting.value is None or not is_needed or _is_of_program(flag, setting):
             return setting
         return replace(setting, value=_fitting(flag, setting.value))
     except _WrongValueError as error:
@@ -64,10 +63,6 @@ def _check_size(value: Any) -> None:
     if isinstance(value, int) and abs(value) >= LARGEST:
         kind = "a number of a size that a training can have"
         raise _WrongValueError(kind)
-
-
-def _counts(name: str, program: Program) -> bool:
-    return name in READ_BY_FUNCTIONS or isinstance(meaning_of(name, program.name), Carried)
 
 
 def _is_of_program(flag: Flag, setting: Setting) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pretrain.migrate.values import checkpoint_folders
 from pretrain.migrate.values.megatron import (
     batches,
     engines,
@@ -77,7 +78,7 @@ FUNCTIONS: Mapping[str, Function] = {
     "engine.zero.offload_optimizer.cpu_adam": engines.cpu_adam,
     "kernels.attention": engines.attention,
     "engine.zero.offload_optimizer.device": engines.offload_device,
-    "checkpoint.save": running.save,
+    "checkpoint.save": checkpoint_folders.save,
     "checkpoint.load": running.load,
     "checkpoint.save_interval": running.save_interval,
     "checkpoint.finetune": running.finetune,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pretrain.migrate.values.checkpoint_folders import note_on_start
 from pretrain.migrate.values.megatron.text import trains_on_all
 from pretrain.migrate.values.worked import Worked
 
@@ -14,12 +15,6 @@ if TYPE_CHECKING:
     from pretrain.migrate.setting import Settings
 
 _WEIGHTS_ALONE = ("finetune", "no_load_optim")
-
-
-def save(settings: Settings) -> Worked:
-    """Return the folder of checkpoints; without one the source saves none."""
-    given = settings.value("save")
-    return Worked(False if given is None else given, ("save",), "" if given else "the source saves nothing")
 
 
 def save_interval(settings: Settings) -> Worked | None:
@@ -77,8 +72,9 @@ def load(settings: Settings) -> Worked | None:
     change = "it would be taken where --load is empty; here checkpoint.load is what the run starts from"
     both = name == "load" and settings.value("pretrained_checkpoint") is not None
     given = settings.value(name)
-    note = "" if given == settings.value("save") else "an error if there is none; there, a fresh start"
-    return Worked(given, (name,), note, lost=(("pretrained_checkpoint", change),) if both else ())
+    return Worked(
+        given, (name,), note_on_start(settings, given), lost=(("pretrained_checkpoint", change),) if both else ()
+    )
 
 
 def manual_gc_interval(settings: Settings) -> Worked | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pretrain.migrate.values import checkpoint_folders
 from pretrain.migrate.values.neox import batches, layout, learning_rate, precision, running, shape, text, zero
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ FUNCTIONS: Mapping[str, Function] = {
     "recompute.method": layout.method,
     "recompute.num_layers": layout.num_layers,
     "recompute.distribute_saved_activations": layout.distribute_saved_activations,
-    "checkpoint.save": running.save,
+    "checkpoint.save": checkpoint_folders.save,
     "checkpoint.load": running.load,
     "checkpoint.finetune": running.finetune,
     "checkpoint.save_interval": running.save_interval,

@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-import posixpath
 from typing import TYPE_CHECKING
 
+from pretrain.migrate.values.checkpoint_folders import note_on_start
 from pretrain.migrate.values.neox.nested import stated, whole
 from pretrain.migrate.values.neox.text import has_own_evaluation_text
 from pretrain.migrate.values.worked import Worked
@@ -18,34 +18,17 @@ if TYPE_CHECKING:
 _FACTOR, _SCALE = "checkpoint_factor", "checkpoint_scale"
 
 
-def save(settings: Settings) -> Worked:
-    """Return the folder of checkpoints; without one the source saves none."""
-    given = settings.value("save")
-    return Worked(False if given is None else given, ("save",), "" if given else "the source saves nothing")
-
-
 def load(settings: Settings) -> Worked | None:
     """Return the folder to start from, which may be the empty one that the run itself fills."""
     given = settings.value("load")
     if given is None:
         return None
-    note = "" if _is_own(settings) else "an error if there is none; there, a fresh start"
-    return Worked(given, ("load",), note)
-
-
-def _is_own(settings: Settings) -> bool:
-    """Say whether the run starts from the folder in which it saves."""
-    given, own = settings.value("load"), settings.value("save")
-    return own is not None and posixpath.normpath(str(given)) == posixpath.normpath(str(own))
-
-
-def _is_finetuned(settings: Settings) -> bool:
-    return bool(settings.value("finetune"))
+    return Worked(given, ("load",), note_on_start(settings, given))
 
 
 def finetune(settings: Settings) -> Worked | None:
     """Return whether only the weights are loaded."""
-    if not _is_finetuned(settings):
+    if not settings.value("finetune"):
         return None
     if settings.value("load") is None:
         return Worked(None, (), idle=(("finetune", "nothing is loaded"),))

@@ -16,6 +16,7 @@ from pretrain.migrate.outcome import Outcome
 from pretrain.migrate.values.megatron.deepspeed.deepspeed_agreement import accumulation, check_stage, check_value
 from pretrain.migrate.values.megatron.deepspeed.deepspeed_engine import WITHOUT, is_on, place_in, stage, uses_deepspeed
 from pretrain.migrate.values.megatron.deepspeed.deepspeed_remarks import outcomes_of_remarks
+from pretrain.migrate.values.megatron.stated_place import place_of
 from pretrain.migrate.values.worked import Worked
 from pretrain.recipe.dialects.deepspeed.translate import translate
 
@@ -67,8 +68,8 @@ def values_of_file(settings: Settings, worked: Mapping[str, Worked]) -> tuple[di
     if not is_on(settings):
         return {}, [] if file is None else [_no_effect(file, path, WITHOUT) for path in file.values]
     if file is None:
-        place = getattr(settings.setting("deepspeed"), "place", None)
-        msg = f"{place}: --deepspeed needs a file, and --deepspeed_config names none.\nName one, or leave it out."
+        flag = place_of(settings, "deepspeed")
+        msg = f"{flag} needs a file, and --deepspeed_config names none.\nName one, or leave it out."
         raise MigrateError(msg)
     check_stage(settings, file)
     passed = {path: _OF_PROGRAM[name] for path in file.values if (name := path.partition(".")[0]) in _OF_PROGRAM}
