@@ -130,12 +130,12 @@ class Reports:
     ids=["user error", "crash", "signal"],
 )
 def test_whatever_ends_a_node_of_a_hostfile_before_its_ranks_is_reported_to_the_others(error, code, text):
-    def plan():
+    def placement():
         raise error
 
     rendezvous = Reports()
     with nullcontext() if not isinstance(error, SystemExit) else pytest.raises(SystemExit):
-        start._run_node_of_hostfile(rendezvous, plan, None)
+        start._run_node_of_hostfile(rendezvous, placement, None)
     (failure,) = rendezvous.failures
     assert failure.exit_code == code
     assert text in failure.text

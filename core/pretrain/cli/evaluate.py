@@ -56,7 +56,7 @@ def command(
     memory, and without ZeRO. Only losses go to standard output, and only indices of the data are written.
     """
     from pretrain.launch.forward_job import EVALUATE, ForwardJob  # noqa: PLC0415  --help needs none of these
-    from pretrain.launch.plan import make_plan  # noqa: PLC0415
+    from pretrain.launch.placement import make_placement  # noqa: PLC0415
     from pretrain.launch.run_directory.of_checkpoint import RECIPE, checkpoints_of, is_run  # noqa: PLC0415
     from pretrain.recipe import load_recipe  # noqa: PLC0415
 
@@ -67,9 +67,9 @@ def command(
     source = load or (recipe if is_run(recipe) else _named(loaded))
     splits = _splits(loaded, split)
     nodes = Nodes(count=nnodes or 1, rendezvous=rdzv, rank=node_rank)
-    plan = make_plan(file, overrides, backend, nodes=nodes, nproc=nproc, world=world)
-    if plan.notice:
-        click.echo(plan.notice, err=True)
+    placement = make_placement(file, overrides, backend, nodes=nodes, nproc=nproc, world=world)
+    if placement.notice:
+        click.echo(placement.notice, err=True)
     job = ForwardJob(
         recipe=str(file),
         overrides=overrides,
@@ -78,7 +78,7 @@ def command(
         options={"checkpoint": str(checkpoints_of(source)), "splits": splits, "iters": iters, "as_json": as_json},
         reads_data=True,
     )
-    return start_ranks(plan, job, world)
+    return start_ranks(placement, job, world)
 
 
 def _named(recipe: Recipe) -> Path:

@@ -102,7 +102,7 @@ def command(
     standard output as it comes, everything else to standard error. The model sees the last model.seq_length tokens.
     """
     from pretrain.launch.forward_job import GENERATE, ForwardJob  # noqa: PLC0415  --help needs none of these
-    from pretrain.launch.plan import make_plan  # noqa: PLC0415
+    from pretrain.launch.placement import make_placement  # noqa: PLC0415
     from pretrain.launch.run_directory.of_checkpoint import checkpoints_of  # noqa: PLC0415
     from pretrain.recipe import load_recipe  # noqa: PLC0415
 
@@ -110,7 +110,7 @@ def command(
     file = recipe or _recipe_of(source)
     loaded = load_recipe(file, overrides)
     remark = _checked(loaded, prompt)
-    plan = make_plan(file, overrides, backend, nodes=Nodes(), nproc=loaded.model_parallel_size, world=world)
+    placement = make_placement(file, overrides, backend, nodes=Nodes(), nproc=loaded.model_parallel_size, world=world)
     if world is None or world.rank == 0:
         click.echo("\n".join(filter(None, (NOTE, remark))), err=True)
     job = ForwardJob(
@@ -128,7 +128,7 @@ def command(
         },
         reads_data=False,
     )
-    return start_ranks(plan, job, world)
+    return start_ranks(placement, job, world)
 
 
 def _recipe_of(source: Path) -> Path:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pretrain.launch.jobs import AnyJob
-    from pretrain.launch.plan import Plan
+    from pretrain.launch.placement import Placement
     from pretrain.launch.processes.failure import Failure
     from pretrain.launch.world import World
 
@@ -77,14 +77,14 @@ def world_of_other_launcher(*, options: str, given: bool) -> World | None:
     return world
 
 
-def start_ranks(plan: Plan, job: AnyJob, world: World | None) -> int:
+def start_ranks(placement: Placement, job: AnyJob, world: World | None) -> int:
     """Run the job as the rank that this process is, or on ranks that are started; return the exit code."""
     if world is not None:
         job.run(world)
         return 0
     from pretrain.launch.start import start  # noqa: PLC0415  --help needs none of it
 
-    return show_failure(start(plan, job))
+    return show_failure(start(placement, job))
 
 
 def show_failure(failure: Failure | None) -> int:

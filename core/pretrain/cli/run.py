@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pretrain.launch.job import Job
-    from pretrain.launch.plan import Plan
+    from pretrain.launch.placement import Placement
 
 
 @click.command(cls=RunCommand, short_help="Train a recipe.")
@@ -68,7 +68,7 @@ def command(
     checkpoint and exits, a second one exits at once.
     """
     from pretrain.launch.job import Job  # noqa: PLC0415  --help needs none of these
-    from pretrain.launch.plan import make_hosted_plan, make_plan  # noqa: PLC0415
+    from pretrain.launch.placement import make_hosted_placement, make_placement  # noqa: PLC0415
 
     of_run = os.environ.get(HOSTFILE_NODE, "")  # then the variables of mpirun or srun are a node's, not a rank's
     counted = any(option is not None for option in (nproc, nnodes, rdzv, node_rank))
@@ -78,10 +78,12 @@ def command(
     hosted = _hosted(hostfile, launcher, counted=counted)
     nodes = Nodes(count=nnodes or 1, rendezvous=rdzv, rank=node_rank, run=of_run)
 
-    def plan_run() -> Plan:
+    def place_run() -> Placement:
         if hosted is not None:
-            return make_hosted_plan(recipe, overrides, backend, hosted)
-        return make_plan(recipe, overrides, backend, nodes=nodes, nproc=nproc, world=world, needs_device=not dry_run)
+            return make_hosted_placement(recipe, overrides, backend, hosted)
+        return make_placement(
+            recipe, overrides, backend, nodes=nodes, nproc=nproc, world=world, needs_device=not dry_run
+        )
 
     job = Job(
         recipe=str(recipe),
@@ -92,27 +94,27 @@ def command(
         auto_resume=auto_resume,
     )
     if nodes.of_hostfile:
-        return _start_node_of_hostfile(nodes, plan_run, job)
-    plan = plan_run()
+        return _start_node_of_hostfile(nodes, place_run, job)
+    placement = place_run()
     if dry_run:
-        _show(plan, run_dir, resume=resume, auto=auto_resume)
+        _show(placement, run_dir, resume=resume, auto=auto_resume)
         return 0
-    if plan.notice:
-        click.echo(plan.notice)
-    return start_ranks(plan, job, world)
+    if placement.notice:
+        click.echo(placement.notice)
+    return start_ranks(placement, job, world)
 
 
-def _show(plan: Plan, run_dir: Path | None, *, resume: bool, auto: bool) -> None:
-    """Show the plan of a run and check its input files (--dry-run)."""
+def _show(placement: Placement, run_dir: Path | None, *, resume: bool, auto: bool) -> None:
+    """Show the placement of a run and check its input files (--dry-run)."""
     from pretrain.launch.description import describe  # noqa: PLC0415
     from pretrain.launch.inputs import require_inputs  # noqa: PLC0415
     from pretrain.launch.run_directory.directory import check_run_dir, holds_run  # noqa: PLC0415
 
-    click.echo(describe(plan))
+    click.echo(describe(placement))
     if auto:
         resume = run_dir is not None and holds_run(run_dir)
     check_run_dir(run_dir, resume=resume, auto=auto)
-    require_inputs(plan.recipe, checkpoint=not resume)
+    require_inputs(placement.recipe, checkpoint=not resume)
 
 
 def _hosted(hostfile: Path | None, launcher: str | None, *, counted: bool) -> Hosted | None:
@@ -130,7 +132,7 @@ def _hosted(hostfile: Path | None, launcher: str | None, *, counted: bool) -> Ho
     return Hosted(hosts=read_hostfile(hostfile), launcher=launcher or LAUNCHERS[0])
 
 
-def _start_node_of_hostfile(nodes: Nodes, plan_run: Callable[[], Plan], job: Job) -> int:
+def _start_node_of_hostfile(nodes: Nodes, place_run: Callable[[], Placement], job: Job) -> int:
     from pretrain.launch.start import start_node_of_hostfile  # noqa: PLC0415
 
-    return show_failure(start_node_of_hostfile(nodes, plan_run, job))
+    return show_failure(start_node_of_hostfile(nodes, place_run, job))

@@ -1,4 +1,4 @@
-"""Description of a plan: the output of --dry-run."""
+"""Description of a placement: the output of --dry-run."""
 
 from __future__ import annotations
 
@@ -11,24 +11,31 @@ from pretrain.recipe.layout import lay_out
 from pretrain.recipe.yaml_text import to_yaml
 
 if TYPE_CHECKING:
-    from pretrain.launch.plan import Plan
+    from pretrain.launch.placement import Placement
     from pretrain.recipe import Layout, Recipe
 
 
-def describe(plan: Plan) -> str:
+def describe(placement: Placement) -> str:
     """Return the complete recipe as YAML, with layout, size and notices as comments at its end."""
-    layout = lay_out(plan.recipe, plan.world_size)
-    device = [plan.absent or plan.backend.label]
-    lines = [*device, *_hosts(plan), _ranks(layout), *_stages(layout), _batch(plan.recipe, layout), *_size(plan.recipe)]
-    built = built_inputs(plan.recipe)
-    notices = [line for line in (plan.notice, built, *plan.recipe.notices) if line]
-    return "\n".join([to_yaml(plan.recipe).rstrip(), "", *(f"# {line}" for line in (*lines, *notices))])
+    layout = lay_out(placement.recipe, placement.world_size)
+    device = [placement.absent or placement.backend.label]
+    lines = [
+        *device,
+        *_hosts(placement),
+        _ranks(layout),
+        *_stages(layout),
+        _batch(placement.recipe, layout),
+        *_size(placement.recipe),
+    ]
+    built = built_inputs(placement.recipe)
+    notices = [line for line in (placement.notice, built, *placement.recipe.notices) if line]
+    return "\n".join([to_yaml(placement.recipe).rstrip(), "", *(f"# {line}" for line in (*lines, *notices))])
 
 
-def _hosts(plan: Plan) -> list[str]:
-    if plan.hosted is None:
+def _hosts(placement: Placement) -> list[str]:
+    if placement.hosted is None:
         return []
-    return [f"hosts: {plan.hosted.hosts}; started by {plan.hosted.launcher}"]
+    return [f"hosts: {placement.hosted.hosts}; started by {placement.hosted.launcher}"]
 
 
 def _ranks(layout: Layout) -> str:

@@ -1,4 +1,4 @@
-"""Start of the ranks of a plan, and their end."""
+"""Start of the ranks of a placement, and their end."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from pretrain.launch.jobs import AnyJob
     from pretrain.launch.nodes.nodes import Nodes
     from pretrain.launch.nodes.rendezvous import Rendezvous
-    from pretrain.launch.plan import Plan
+    from pretrain.launch.placement import Placement
     from pretrain.launch.world import World
 
 
-def start(plan: Plan, job: AnyJob) -> Failure | None:
+def start(placement: Placement, job: AnyJob) -> Failure | None:
     """Prepare the job, start this node's ranks, or those of all hosts of a hostfile, and wait for them.
 
     Returns:
@@ -36,15 +36,15 @@ def start(plan: Plan, job: AnyJob) -> Failure | None:
         PretrainError: the run cannot be prepared; or raised by the training, in a world of one rank.
         SystemExit: a signal stopped the ranks before they could leave by themselves.
     """
-    if plan.hosted is not None and isinstance(job, Job):
+    if placement.hosted is not None and isinstance(job, Job):
         from pretrain.launch.hosts import start_hosts  # noqa: PLC0415  most runs have no hostfile
 
-        return start_hosts(plan.hosted, job)
-    if plan.nodes.count > 1:
-        return _start_with_others(plan, job)
+        return start_hosts(placement.hosted, job)
+    if placement.nodes.count > 1:
+        return _start_with_others(placement, job)
     with ExitStack() as lock:
-        known = job.prepared_by_launcher(plan.recipe, lock)
-        return run_ranks(known, node_worlds([plan.nproc], 0, LOCALHOST, free_port()))
+        known = job.prepared_by_launcher(placement.recipe, lock)
+        return run_ranks(known, node_worlds([placement.nproc], 0, LOCALHOST, free_port()))
 
 
 def run_ranks(job: AnyJob, worlds: Sequence[World], rendezvous: Rendezvous | None = None) -> Failure | None:
@@ -60,7 +60,7 @@ def run_ranks(job: AnyJob, worlds: Sequence[World], rendezvous: Rendezvous | Non
     return rendezvous.report(failure) if failure and rendezvous else failure
 
 
-def start_node_of_hostfile(nodes: Nodes, make_plan: Callable[[], Plan], job: Job) -> Failure | None:
+def start_node_of_hostfile(nodes: Nodes, make_placement: Callable[[], Placement], job: Job) -> Failure | None:
     """Start the ranks of one node of a hostfile; the launcher of all nodes reads in the rendezvous how they end.
 
     Returns:
@@ -77,7 +77,7 @@ def start_node_of_hostfile(nodes: Nodes, make_plan: Callable[[], Plan], job: Job
         signal.signal(number, _end)
     code = CRASH
     try:
-        failure = _run_node_of_hostfile(rendezvous, make_plan, job)
+        failure = _run_node_of_hostfile(rendezvous, make_placement, job)
         code = failure.exit_code if failure else 0
         return failure if failure and not rendezvous.launcher_has_read() else None
     except SystemExit as ended:
@@ -93,11 +93,11 @@ def _end(number: int, _: object) -> NoReturn:
     raise SystemExit(128 + number)
 
 
-def _run_node_of_hostfile(rendezvous: Rendezvous, make_plan: Callable[[], Plan], job: Job) -> Failure | None:
+def _run_node_of_hostfile(rendezvous: Rendezvous, make_placement: Callable[[], Placement], job: Job) -> Failure | None:
     """Return the failure of this node; whatever ends it is reported, so that no other node waits for it."""
     try:
         rendezvous.wait_for_launcher()
-        return _run_node(rendezvous, make_plan(), job)
+        return _run_node(rendezvous, make_placement(), job)
     except PretrainError as error:
         text = f"{socket.gethostname()}: {error}"
         return rendezvous.report(Failure(rank=0, when=time.time(), exit_code=USER_ERROR, text=text))
@@ -109,20 +109,20 @@ def _run_node_of_hostfile(rendezvous: Rendezvous, make_plan: Callable[[], Plan],
         return rendezvous.report(Failure.of(error, 0, with_traceback=True))
 
 
-def _start_with_others(plan: Plan, job: AnyJob) -> Failure | None:
+def _start_with_others(placement: Placement, job: AnyJob) -> Failure | None:
     """Start the ranks of one of several nodes; rank 0 will prepare the run."""
     from pretrain.launch.nodes.rendezvous import Rendezvous  # noqa: PLC0415  one node starts its ranks without torch
 
-    rendezvous = Rendezvous(plan.nodes)
+    rendezvous = Rendezvous(placement.nodes)
     try:
-        return _run_node(rendezvous, plan, job)
+        return _run_node(rendezvous, placement, job)
     finally:
         rendezvous.leave()
 
 
-def _run_node(rendezvous: Rendezvous, plan: Plan, job: AnyJob) -> Failure | None:
-    if plan.needs_own_machine:
+def _run_node(rendezvous: Rendezvous, placement: Placement, job: AnyJob) -> Failure | None:
+    if placement.needs_own_machine:
         rendezvous.require_own_machine()
-    worlds = rendezvous.worlds(plan.nproc)
-    lay_out(plan.recipe, worlds[0].world_size)
+    worlds = rendezvous.worlds(placement.nproc)
+    lay_out(placement.recipe, worlds[0].world_size)
     return run_ranks(job, worlds, rendezvous)

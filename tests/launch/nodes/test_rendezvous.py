@@ -58,14 +58,14 @@ def test_the_launcher_reads_the_failure_and_the_exit_code_before_the_node_leaves
 
 
 def end_in(error, port):
-    """Run a node of a hostfile whose plan cannot be made."""
+    """Run a node of a hostfile whose placement cannot be made."""
 
-    def plan():
+    def placement():
         raise error
 
     nodes = Nodes(count=1, rendezvous=f"{LOCALHOST}:{port}", rank=0, run="7f")
     with kept_signal_handlers():
-        return start_node_of_hostfile(nodes, plan, None)
+        return start_node_of_hostfile(nodes, placement, None)
 
 
 @contextmanager

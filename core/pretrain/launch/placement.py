@@ -1,4 +1,4 @@
-"""Plan of a run: all checks before anything is started or written."""
+"""Placement of a run: all checks before anything is started or written."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Plan:
-    """Plan of a run: recipe, device and number of ranks.
+class Placement:
+    """Placement of a run: recipe, device and number of ranks.
 
     Attributes:
         recipe: valid, and fitting the number of ranks where that is known.
@@ -48,7 +48,7 @@ class Plan:
     notice: str = ""
 
 
-def make_plan(
+def make_placement(
     path: Path,
     overrides: tuple[str, ...],
     backend_name: str,
@@ -57,7 +57,7 @@ def make_plan(
     nproc: int | None,
     world: World | None,
     needs_device: bool = True,
-) -> Plan:
+) -> Placement:
     """Check recipe, backend, device and layout, the cheapest first.
 
     Args:
@@ -90,7 +90,7 @@ def make_plan(
         world_size = nproc * nodes.count
     if world is not None or nodes.count == 1:
         lay_out(recipe, world_size)
-    return Plan(
+    return Placement(
         recipe=recipe,
         backend=backend,
         nodes=nodes,
@@ -125,7 +125,7 @@ def _fits(recipe: Recipe, world_size: int) -> bool:
     return True
 
 
-def make_hosted_plan(path: Path, overrides: tuple[str, ...], backend_name: str, hosted: Hosted) -> Plan:
+def make_hosted_placement(path: Path, overrides: tuple[str, ...], backend_name: str, hosted: Hosted) -> Placement:
     """Check recipe, backend and layout for the ranks of a hostfile.
 
     The device is left to the ranks: this machine need not have one.
@@ -142,7 +142,7 @@ def make_hosted_plan(path: Path, overrides: tuple[str, ...], backend_name: str, 
         msg = f"{hosts.file}: {hosts.slots} slots ({hosts}), a rank for each.\n{error}"
         raise RecipeError(msg) from error
     backend = find_backend(backend_name)
-    return Plan(recipe=recipe, backend=backend, nodes=Nodes(), nproc=0, world_size=hosts.slots, hosted=hosted)
+    return Placement(recipe=recipe, backend=backend, nodes=Nodes(), nproc=0, world_size=hosts.slots, hosted=hosted)
 
 
 def _device(backend: Installed, *, needs_device: bool) -> tuple[Plugins, str]:
