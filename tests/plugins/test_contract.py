@@ -102,7 +102,8 @@ def test_a_distribution_that_requires_another_pretrain_is_refused_before_its_imp
 
 def test_a_hook_of_a_later_pretrain_is_an_error_with_advice(site):
     first = failure(site, "@hookimpl\ndef pretrain_mixture_of_experts(request):\n    return None\n")[0]
-    assert first.endswith("This is contract 1.0: one of a later pretrain is marked @hookimpl(optionalhook=True).")
+    here = f"{CONTRACT[0]}.{CONTRACT[1]}"
+    assert first.endswith(f"This is contract {here}: one of a later pretrain is marked @hookimpl(optionalhook=True).")
 
 
 def test_another_major_version_ends_the_command_with_two_lines(site, capsys, monkeypatch):

@@ -14,6 +14,7 @@ from pretrain.plugins.backend import Memory, PointToPoint
 from pretrain.plugins.offer import Offer
 from pretrain.plugins.requests import Mask
 from pretrain.plugins.signatures import OptimizerKernels
+from pretrain.plugins.stand_in import stand_in
 from pretrain.reference.adam import ForeachAdam, gradient_norm
 from pretrain.reference.attention import Attention
 from pretrain.reference.cross_entropy import CrossEntropy
@@ -69,7 +70,21 @@ class WrongKernels:
             y = x * torch.rsqrt((x * x).mean(-1, keepdim=True) + request.epsilon) * weight
             return (y if bias is None else y + bias).to(x.dtype)
 
-        return [offer("no_epsilon", kind(replace(request, epsilon=1e-12))), offer("in_16_bits", in_16_bits)]
+        right = kind(request)
+        keeping = stand_in(lambda y: (y.view_as(y), [torch.empty_like(y)]))
+
+        def with_workspace(x, weight, bias=None):
+            workspace = x.new_empty(64 * x.numel())
+            y = right(x, weight, bias)
+            del workspace
+            return y
+
+        return [
+            offer("no_epsilon", kind(replace(request, epsilon=1e-12))),
+            offer("in_16_bits", in_16_bits),
+            Offer(name="keeps_one_more", build=lambda _: right, fake=lambda _: lambda **given: keeping(right(**given))),
+            Offer(name="hides_workspace", build=lambda _: with_workspace, fake=lambda _: right),
+        ]
 
     @hookimpl
     def pretrain_rotary(self, request):
@@ -133,7 +148,11 @@ class WrongKernels:
         def kernels(adam):
             return OptimizerKernels(adam=adam, gradient_norm=gradient_norm(request.device_type))
 
-        return [offer("uncorrected", kernels(UncorrectedAdam)), offer("step_by_parameter", kernels(StepByParameter))]
+        return [
+            offer("uncorrected", kernels(UncorrectedAdam)),
+            offer("step_by_parameter", kernels(StepByParameter)),
+            Offer(name="halves_state", build=lambda _: kernels(ForeachAdam), fake=lambda _: kernels(HalfAdam)),
+        ]
 
 
 class ForgetfulLinear(torch.autograd.Function):
@@ -178,6 +197,15 @@ class UncorrectedAdam(ForeachAdam):
 class StepByParameter(torch.optim.AdamW):
     def __init__(self, params, lr, betas, eps, weight_decay, adam_w_mode=True):
         super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
+
+
+class HalfAdam(ForeachAdam):
+    def _state_of(self, parameter):
+        self.state[parameter] = {name: parameter.bfloat16() for name in ("exp_avg", "exp_avg_sq")}
+        return self.state[parameter]
+
+    def _update(self, group, *lists):
+        pass
 
 
 class SilentBackend(CpuBackend):

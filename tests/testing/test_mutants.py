@@ -27,6 +27,9 @@ CAUGHT = {
     "adds_and_returns": "TestLinear::test_adds_to_main_grad",
     "uncorrected": "TestOptimizer::test_agrees_with_float64",
     "step_by_parameter": "TestOptimizer::test_is_shaped_like_apex",
+    "keeps_one_more": "TestFake::test_keeps_what_the_kernel_keeps",
+    "hides_workspace": "TestFake::test_allocates_what_the_kernel_allocates",
+    "halves_state": "TestFake::test_optimizer",
 }
 ENOUGH = {"ignores_mask": "d16-s33"}
 """Mutant -> which cases of its test are enough to run, where not all of them are run."""

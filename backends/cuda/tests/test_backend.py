@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from pretrain.errors import BackendError
-from pretrain.plugins.backend import Available, Unavailable
+from pretrain.plugins.backend import Available, Figures, Unavailable
 from pretrain.recipe import make_recipe
-from pretrain_cuda import environment, software
+from pretrain_cuda import devices, environment, software
 from pretrain_cuda.backend import CudaBackend
 
 A100 = "NVIDIA A100-SXM4-80GB"
@@ -151,6 +151,52 @@ def test_peaks_are_the_datasheets_or_none(monkeypatch, name, dtype, tera):
     backend = CudaBackend()
     monkeypatch.setattr(backend, "device_name", lambda: name)
     assert backend.peak_flops(dtype) == (None if tera is None else pytest.approx(tera * 1e12))
+
+
+GIB, GIGA = 2**30, 1e9
+
+
+def figures(memory, bandwidth, link, network=None, gpus=None):
+    return Figures(
+        memory=memory,
+        memory_bandwidth=bandwidth,
+        link_bandwidth=link,
+        node_bandwidth=network,
+        devices_per_node=gpus,
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("NVIDIA A100-SXM4-40GB", figures(40 * GIB, 1555 * GIGA, 300 * GIGA, 25 * GIGA, 8)),
+        (A100, figures(80 * GIB, 2039 * GIGA, 300 * GIGA, 25 * GIGA, 8)),
+        ("NVIDIA A100-PCIE-40GB", figures(40 * GIB, 1555 * GIGA, 32 * GIGA)),
+        ("NVIDIA A100 80GB PCIe", figures(80 * GIB, 1935 * GIGA, 32 * GIGA)),
+        ("NVIDIA A100-SXM-64GB", Figures()),
+        ("Tesla V100-SXM2-16GB", figures(16 * GIB, 900 * GIGA, 150 * GIGA, 6.25 * GIGA, 8)),
+        ("Tesla V100-SXM3-32GB-H", figures(32 * GIB, 900 * GIGA, 150 * GIGA, 6.25 * GIGA, 16)),
+        ("NVIDIA H100 80GB HBM3", figures(80 * GIB, 3350 * GIGA, 450 * GIGA, 50 * GIGA, 8)),
+        ("NVIDIA H200", figures(141 * GIB, 4800 * GIGA, 450 * GIGA, 50 * GIGA, 8)),
+        ("NVIDIA B200", figures(180 * GIB, 8000 * GIGA, 900 * GIGA, 50 * GIGA, 8)),
+        ("NVIDIA GB200", figures(186 * GIB, 8000 * GIGA, 900 * GIGA, 50 * GIGA, 72)),
+        ("NVIDIA GeForce RTX 4090", Figures()),
+    ],
+)
+def test_figures_are_the_datasheets_or_none(monkeypatch, name, expected):
+    backend = CudaBackend()
+    monkeypatch.setattr(backend, "device_name", lambda: name)
+    assert backend.figures() == expected
+
+
+def test_a_named_device_has_figures():
+    assert CudaBackend().named(A100).figures().memory == 80 * GIB
+
+
+@pytest.mark.parametrize(("name", "number"), [(A100, 108), ("NVIDIA H100 80GB HBM3", 132), ("NVIDIA Next", 0)])
+@pytest.mark.usefixtures("no_device")
+def test_multiprocessors_are_known_by_name(name, number):
+    assert devices.multiprocessors_of(name) == number
 
 
 class TestDriver:

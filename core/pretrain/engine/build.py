@@ -19,13 +19,20 @@ if TYPE_CHECKING:
     import torch
 
     from pretrain.engine.protocol import Engine, ForwardEngine
+    from pretrain.plugins.backend import Backend
     from pretrain.plugins.host.manager import Plugins
     from pretrain.plugins.negotiation.kernels import Kernels
     from pretrain.recipe import Recipe
 
 
 def build_engine(
-    recipe: Recipe, plugins: Plugins, vocab_size: int, device: torch.device, notify: Callable[[str], None]
+    recipe: Recipe,
+    plugins: Plugins,
+    vocab_size: int,
+    device: torch.device,
+    notify: Callable[[str], None],
+    *,
+    planned: Backend | None = None,
 ) -> tuple[Engine, Kernels]:
     """Build this rank's part of the engine; all ranks of the world call it together, in the world of `groups.joined`.
 
@@ -35,11 +42,13 @@ def build_engine(
         vocab_size: entries of the tokenizer, before padding.
         device: of this rank.
         notify: shows the user a line while the engine is built.
+        planned: a device of fake tensors, of which `device` is one: then kernels are the stand-ins of those that the
+            plugins offer for their device (`Offer.fake`), and weights have no values.
 
     Raises:
         KernelError: an operation has no allowed kernel, or ranks differ in their kernels.
     """
-    parts = _parts(recipe, plugins, vocab_size, device, notify)
+    parts = _parts(recipe, plugins, vocab_size, device, notify, planned=planned)
     return _engine(parts), parts.kernels
 
 
@@ -52,30 +61,42 @@ def build_forward_engine(
 
 
 def _parts(
-    recipe: Recipe, plugins: Plugins, vocab_size: int, device: torch.device, notify: Callable[[str], None]
+    recipe: Recipe,
+    plugins: Plugins,
+    vocab_size: int,
+    device: torch.device,
+    notify: Callable[[str], None],
+    *,
+    planned: Backend | None = None,
 ) -> Parts:
     """Make the process groups, seed the generators and choose the kernels."""
-    collectives = negotiate_collectives(recipe, plugins)
-    groups.make_parallel_groups(recipe, collectives.collectives)
+    is_planned = planned is not None
+    collectives = negotiate_collectives(recipe, plugins, planned=is_planned)
+    if is_planned:
+        groups.make_planned_groups(recipe)
+    else:
+        groups.make_parallel_groups(recipe, collectives.collectives)
     groups.seed(recipe.train.seed)
-    kernels = negotiate_kernels(recipe, plugins, vocab_size, collectives)
+    kernels = negotiate_kernels(recipe, plugins, vocab_size, collectives, planned=is_planned)
     bridge_checkpoint.install()
     return Parts(
         recipe=recipe,
-        backend=plugins.backend,
+        backend=planned or plugins.backend,
         kernels=kernels,
         chunks=partial(
             build,
             recipe,
             kernels,
-            attention_of=partial(attention_of_layer, recipe, plugins, kernels),
+            attention_of=partial(attention_of_layer, recipe, plugins, kernels, planned=is_planned),
             point_to_point=plugins.backend.point_to_point(),
             device=device,
             vocab_size=vocab_size,
+            planned=is_planned,
         ),
         device=device,
         vocab_size=vocab_size,
         notify=notify,
+        planned=is_planned,
     )
 
 

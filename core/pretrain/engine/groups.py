@@ -42,6 +42,13 @@ def joined(backend: Backend, rank: int, world_size: int, timeout_minutes: int) -
     leave()
 
 
+def join_planned_world(rank: int, world_size: int) -> None:
+    """Join a default process group without other processes: its collectives return at once, and move nothing."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: PLC0415  registers the group's kind
+
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world_size)
+
+
 def join_world(backend: Backend, rank: int, world_size: int, timeout_minutes: int) -> None:
     """Join the default process group of the backend's kind; a world of one needs no address."""
     store = dist.HashStore() if world_size == 1 else _store_of_restart()  # type: ignore[attr-defined]  # torch's stub lacks it
@@ -68,8 +75,14 @@ def _store_of_restart() -> Any:
     return dist.PrefixStore(f"restart {restarts}", store)  # type: ignore[attr-defined]
 
 
-def make_parallel_groups(recipe: Recipe, options: ProcessGroupOptionsFn) -> None:
-    """Divide the world into tensor, pipeline and data parallel groups, each with the options of its name."""
+def make_parallel_groups(recipe: Recipe, options: ProcessGroupOptionsFn, *, with_gloo: bool = True) -> None:
+    """Divide the world into tensor, pipeline and data parallel groups, each with the options of its name.
+
+    Args:
+        recipe: with the sizes.
+        options: the negotiated ones.
+        with_gloo: make groups for tensors on the host besides, for checkpoints.
+    """
     group_options.install(options)
     parallel = recipe.parallel
     parallel_state.initialize_model_parallel(
@@ -77,7 +90,13 @@ def make_parallel_groups(recipe: Recipe, options: ProcessGroupOptionsFn) -> None
         pipeline_model_parallel_size=parallel.pipeline_model_parallel_size,
         virtual_pipeline_model_parallel_size=parallel.virtual_pipeline_model_parallel_size,
         distributed_timeout_minutes=parallel.distributed_timeout_minutes,
+        create_gloo_process_groups=with_gloo,
     )
+
+
+def make_planned_groups(recipe: Recipe) -> None:
+    """Divide a planned world as `make_parallel_groups` does; its groups have no options, and none is for the host."""
+    make_parallel_groups(recipe, lambda _group_name: None, with_gloo=False)
 
 
 def data_parallel_rank() -> int:

@@ -16,14 +16,16 @@ if TYPE_CHECKING:
     from pretrain.recipe import Recipe
 
 
-def negotiate_collectives(recipe: Recipe, plugins: Plugins) -> Kernels:
+def negotiate_collectives(recipe: Recipe, plugins: Plugins, *, planned: bool = False) -> Kernels:
     """Choose the options of the process groups, which are needed before the groups are made."""
     backend = plugins.backend
     request = collectives_request(recipe, backend.device_type, backend.process_group)
-    return negotiate(plugins, [request], recipe.kernels.chosen(), recipe.kernels.fallback)
+    return negotiate(plugins, [request], recipe.kernels.chosen(), recipe.kernels.fallback, planned=planned)
 
 
-def negotiate_kernels(recipe: Recipe, plugins: Plugins, vocab_size: int, collectives: Kernels) -> Kernels:
+def negotiate_kernels(
+    recipe: Recipe, plugins: Plugins, vocab_size: int, collectives: Kernels, *, planned: bool = False
+) -> Kernels:
     """Choose all other kernels, and compare them over all ranks, which call it together.
 
     Raises:
@@ -32,12 +34,14 @@ def negotiate_kernels(recipe: Recipe, plugins: Plugins, vocab_size: int, collect
     backend = plugins.backend
     requests = kernel_requests(recipe, backend.device_type, vocab_size, backend.device_name())
     chosen = recipe.kernels.chosen()
-    kernels = negotiate(plugins, requests, chosen, recipe.kernels.fallback, earlier=collectives)
+    kernels = negotiate(plugins, requests, chosen, recipe.kernels.fallback, earlier=collectives, planned=planned)
     check_same_on_all_ranks(kernels.table)
     return kernels
 
 
-def attention_of_layer(recipe: Recipe, plugins: Plugins, kernels: Kernels, layer_number: int) -> AttentionFn:
+def attention_of_layer(
+    recipe: Recipe, plugins: Plugins, kernels: Kernels, layer_number: int, *, planned: bool = False
+) -> AttentionFn:
     """Return a layer's attention kernel; layers differ only where their scores are scaled differently."""
     if not recipe.model.apply_query_key_layer_scaling:
         return kernels.attention
@@ -45,7 +49,7 @@ def attention_of_layer(recipe: Recipe, plugins: Plugins, kernels: Kernels, layer
         recipe, plugins.backend.device_type, plugins.backend.device_name(), layer_number=layer_number
     )
     chosen = {"attention": recipe.kernels.attention, "softmax": recipe.kernels.softmax}
-    layer = negotiate(plugins, requests, chosen, recipe.kernels.fallback)
+    layer = negotiate(plugins, requests, chosen, recipe.kernels.fallback, planned=planned)
     first = {row.operation: row.kernel for row in kernels.table.rows}
     for row in layer.table.rows:
         if row.kernel != first[row.operation]:

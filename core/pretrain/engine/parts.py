@@ -28,6 +28,7 @@ class Parts:
         device: of this rank.
         vocab_size: entries of the tokenizer, before padding.
         notify: shows the user a line while the engine is built.
+        planned: on torch's fake tensors, which have no values, in a fake world: no weight is initialized.
     """
 
     recipe: Recipe
@@ -37,6 +38,7 @@ class Parts:
     device: torch.device
     vocab_size: int
     notify: Callable[[str], None]
+    planned: bool = False
 
     @property
     def overflow(self) -> Overflow | None:

@@ -11,7 +11,7 @@ from megatron.core.transformer.transformer_block import get_num_layers_to_build
 from pretrain.model.config import transformer_config
 from pretrain.model.gpt import GPT
 from pretrain.model.spec import block_spec
-from pretrain.model.weights import initialize
+from pretrain.model.weights import convert_fake, initialize
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,6 +34,7 @@ def build(
     point_to_point: PointToPoint,
     device: torch.device,
     vocab_size: int,
+    planned: bool = False,
     building: Callable[[], AbstractContextManager[object]] = nullcontext,
     whole: Callable[[Tensor], AbstractContextManager[object]] = nullcontext,
 ) -> list[GPT]:
@@ -46,6 +47,7 @@ def build(
         point_to_point: capabilities of the backend's communication between stages.
         device: of the parameters.
         vocab_size: entries of the tokenizer, before padding.
+        planned: on fake tensors, which have no values: weights are made, not initialized.
         building: context in which a chunk's modules are made; ZeRO-3 partitions them there, one by one.
         whole: context in which a parameter is whole, while it is initialized.
 
@@ -73,8 +75,12 @@ def build(
                 post_process=parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=stage),
                 vp_stage=stage,
             )
-        initialize(chunk, recipe, vocab_size, parallel_state.get_tensor_model_parallel_rank(), whole)
-        chunks.append(chunk.to(device, config.params_dtype))
+        if planned:
+            convert_fake(chunk, config.params_dtype)
+        else:
+            initialize(chunk, recipe, vocab_size, parallel_state.get_tensor_model_parallel_rank(), whole)
+            chunk = chunk.to(device, config.params_dtype)
+        chunks.append(chunk)
     if recipe.kernels.compile == "layer":
         from pretrain.model.compiled import compile_layers  # noqa: PLC0415  its import takes a second
 

@@ -69,6 +69,17 @@ def initialize(
             _initialize(name, parameter, recipe, vocab_size, tensor_parallel_rank)
 
 
+def convert_fake(model: nn.Module, dtype: torch.dtype) -> None:
+    """Give fake parameters a dtype for good, as `nn.Module.to` does to others; it cannot exchange a fake's memory."""
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            if parameter.dtype != dtype:
+                converted = torch.nn.Parameter(parameter.detach().to(dtype))
+                converted.__dict__.update(parameter.__dict__)  # the marks that megatron-core reads
+                setattr(module, name, converted)
+    model._apply = lambda *_args, **_options: model  # type: ignore[method-assign]  # noqa: SLF001  .half(), .to()
+
+
 def _initialize(name: str, parameter: Tensor, recipe: Recipe, vocab_size: int, tensor_parallel_rank: int) -> None:
     if name.endswith("bias"):
         parameter.zero_()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from types import MappingProxyType
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 from pretrain.errors import BackendError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     import torch
     from torch import Tensor
@@ -54,6 +55,52 @@ class Memory:
     allocated: int | None
     peak: int | None
     total: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Figures:
+    """Figures of a device from its datasheet, of which `pretrain plan` makes a step time; None where unknown.
+
+    FLOP/s are those of `Backend.peak_flops`.
+
+    Attributes:
+        memory: bytes of the device's own memory, as its maker counts them.
+        memory_bandwidth: bytes/s between the device and its memory.
+        link_bandwidth: bytes/s that one device sends to the others of its node, in one direction.
+        node_bandwidth: bytes/s that one device sends to other nodes, in one direction, in the maker's own servers.
+        devices_per_node: of the maker's own servers.
+        context_memory: bytes of the device's memory that a process takes before its first tensor: context, kernels,
+            libraries.
+        group_memory: bytes that the communication library takes for each process group of more than one rank.
+        dropout_bits: that torch's dropout on the device keeps of each element for the backward pass; those of
+            torch.native_dropout's bool mask where a backend says nothing else.
+    """
+
+    memory: int | None = None
+    memory_bandwidth: float | None = None
+    link_bandwidth: float | None = None
+    node_bandwidth: float | None = None
+    devices_per_node: int | None = None
+    context_memory: int | None = None
+    group_memory: int | None = None
+    dropout_bits: int = 8
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Remark:
+    """Line of `pretrain doctor` about a device or its software.
+
+    Attributes:
+        subject: what was looked at: "driver", "clocks".
+        verdict: "ok"; "look": may be meant, or costs speed; "wrong": a training would fail, or compute something else.
+        text: what was found, with values and units.
+        remedy: what to do; empty where nothing is to be done.
+    """
+
+    subject: str
+    verdict: Literal["ok", "look", "wrong"]
+    text: str
+    remedy: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +151,9 @@ class Backend(ABC):
     """Prefixes of the environment variables that `--hostfile` sets on all hosts: those of the device's libraries."""
     own_variables: ClassVar[tuple[str, ...]] = ()
     """Environment variables that belong to one host (its address); `--hostfile` does not export them to the others."""
+    effective_variables: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    """Environment variables of the device's libraries that change a training or its speed -> their effect, in a few
+    words. `pretrain doctor` shows those that are set. Contract 1.1."""
 
     @abstractmethod
     def availability(self) -> Available | Unavailable:
@@ -153,6 +203,10 @@ class Backend(ABC):
         """Return dense FLOP/s of matmuls from the datasheet: the denominator of MFU. None: not reported."""
         return None
 
+    def figures(self) -> Figures:
+        """Return the datasheet's figures of the device; for one that is not there, ask `named`. Contract 1.1."""
+        return Figures()
+
     def memory(self, *, reset_peak: bool = False) -> Memory:
         """Return the memory of the current device. With `reset_peak` reset the peak afterwards.
 
@@ -193,13 +247,21 @@ class Backend(ABC):
     def named(self, device_name: str) -> Backend:
         """Return this backend for a device of that name, which need not be present.
 
-        `pretrain explain --device` reads availability, name and dtypes from it.
+        `pretrain explain --device` and `pretrain plan --device` read availability, name, dtypes and figures from it.
 
         Raises:
             BackendError: the backend knows no devices by name, or not this one.
         """
         msg = f"backend '{self.name}' knows no devices by name.\nLeave out --device: it answers for the device here."
         raise BackendError(msg)
+
+    def health(self) -> Sequence[Remark]:
+        """Judge the vendor's software and the current device: versions that belong together, clocks, errors of memory.
+
+        `pretrain doctor` shows it, on every rank. Called without a usable device too, and then before `device`; what
+        cannot be asked is left out. Takes a few seconds at most. Contract 1.1.
+        """
+        return ()
 
     def describe(self) -> Mapping[str, str]:
         """Return entries of a run's environment.json: driver, library versions, and "device", its name."""

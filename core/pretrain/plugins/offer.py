@@ -21,12 +21,17 @@ class Offer:
         kind: a portable family name that a recipe may use instead of `name`; for attention one of
             "flash", "triangle", "softmax".
         provider: the library and version that does the work ("flash-attn 2.8.3"); empty means the plugin itself.
+        fake: makes the kernel's stand-in, which `pretrain plan` runs on torch's fake tensors instead of the kernel: the
+            same call, outputs of the same shapes and dtypes, and the same tensors kept for the backward pass
+            (`pretrain.plugins.stand_in`); given what `build` is given. None: the kernel is plain torch, and runs on
+            fake tensors itself. Contract 1.1.
     """
 
     name: str
     build: Callable[[Mapping[str, Any]], Any]
     kind: str = ""
     provider: str = ""
+    fake: Callable[[Mapping[str, Any]], Any] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,7 +62,13 @@ class Absent(str):
 
 
 def offer_unless(
-    reason: str, *, name: str, build: Callable[[Mapping[str, Any]], Any], kind: str = "", provider: str = ""
+    reason: str,
+    *,
+    name: str,
+    build: Callable[[Mapping[str, Any]], Any],
+    kind: str = "",
+    provider: str = "",
+    fake: Callable[[Mapping[str, Any]], Any] | None = None,
 ) -> Offer | Decline:
     """Return a decline with the reason, or the offer where there is none.
 
@@ -67,10 +78,11 @@ def offer_unless(
         build: as for `Offer`.
         kind: as for `Offer`.
         provider: as for `Offer`.
+        fake: as for `Offer`.
     """
     if reason:
         return Decline(name=name, kind=kind, reason=reason)
-    return Offer(name=name, kind=kind, build=build, provider=provider)
+    return Offer(name=name, kind=kind, build=build, provider=provider, fake=fake)
 
 
 Answer = Offer | Decline | Sequence[Offer | Decline] | None

@@ -35,4 +35,4 @@ def _answer(request: ActivationRequest, name: str, reason: str, kernel: str) -> 
     def build(_: object) -> Any:
         return getattr(import_module("pretrain_ascend.kernels.activation"), kernel)(request)
 
-    return offer_unless(reason, name=name, build=build, provider=software.provider())
+    return offer_unless(reason, name=name, build=build, fake=build, provider=software.provider())

@@ -16,7 +16,7 @@ from pretrain_ascend.kernels import chip_requirements, softmax_limits
 from pretrain_ascend.kernels.matmuls import query_first
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from pretrain.plugins.offer import Decline, Offer
     from pretrain.plugins.requests import AttentionRequest
@@ -39,7 +39,8 @@ def answers(request: AttentionRequest) -> list[Offer | Decline]:
 
 
 def _fusion(request: AttentionRequest) -> Offer | Decline:
-    return _answer(request, "fusion_attention", "flash", _fusion_limits(request), "fusion_attention.FusionAttention")
+    kernel = "fusion_attention.FusionAttention"
+    return _answer(request, "fusion_attention", "flash", _fusion_limits(request), kernel, kernel)
 
 
 def _sdpa(request: AttentionRequest) -> Offer | Decline:
@@ -48,7 +49,7 @@ def _sdpa(request: AttentionRequest) -> Offer | Decline:
         reason = reason or f"head size {request.head_size}; at most {LARGEST_SDPA_HEAD}"
     elif request.dtype is torch.float32 and request.head_size % 4:
         reason = reason or f"head size {request.head_size} in float32; only multiples of 4"
-    return _answer(request, "sdpa", "flash", reason, "sdpa.Sdpa")
+    return _answer(request, "sdpa", "flash", reason, "sdpa.Sdpa", "stand_ins.sdpa.Sdpa")
 
 
 def _triangle(request: AttentionRequest) -> Offer | Decline:
@@ -59,7 +60,7 @@ def _triangle(request: AttentionRequest) -> Offer | Decline:
         reason = f"dropout {request.dropout}; only from 0 to below 1"
     rows = min(request.block_size, request.seq_length)
     reason = reason or softmax_limits.sizes(rows, rows)
-    return _answer(request, "triangle_fused", "triangle", reason, "triangle.make")
+    return _answer(request, "triangle_fused", "triangle", reason, "triangle.make", "stand_ins.triangle.make")
 
 
 def _square(request: AttentionRequest) -> Offer | Decline:
@@ -87,10 +88,10 @@ def _fusion_limits(request: AttentionRequest) -> str:
     return ""
 
 
-def _answer(request: AttentionRequest, name: str, kind: str, reason: str, kernel: str) -> Offer | Decline:
-    module, _, attribute = kernel.partition(".")
+def _answer(request: AttentionRequest, name: str, kind: str, reason: str, kernel: str, fake: str) -> Offer | Decline:
+    def made_by(path: str) -> Callable[[object], Any]:
+        module, _, attribute = path.rpartition(".")
+        return lambda _: getattr(import_module(f"pretrain_ascend.kernels.{module}"), attribute)(request)
 
-    def build(_: object) -> Any:
-        return getattr(import_module(f"pretrain_ascend.kernels.{module}"), attribute)(request)
-
-    return offer_unless(reason, name=name, kind=kind, build=build, provider=software.provider())
+    build, stand_in = made_by(kernel), made_by(fake)
+    return offer_unless(reason, name=name, kind=kind, build=build, fake=stand_in, provider=software.provider())

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pretrain.errors import BackendError
-from pretrain.plugins.backend import Available, Backend, PointToPoint, Unavailable
+from pretrain.plugins.backend import Available, Backend, Figures, PointToPoint, Unavailable
 from pretrain.plugins.named_device import NamedDevice
 from pretrain_ascend import devices, environment, software
-from pretrain_ascend.devices import Family, Source
+from pretrain_ascend.devices import Family
 from pretrain_ascend.environment import VISIBLE
 from pretrain_ascend.kernels.float_status import FloatStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    from pretrain.plugins.backend import Overflow
+    from pretrain.plugins.backend import Overflow, Remark
     from pretrain.recipe import Recipe
 
 PEAK = "PRETRAIN_ASCEND_PEAK_TFLOPS"
@@ -36,6 +36,7 @@ class AscendBackend(Backend):
     process_group = "hccl"
     exported_variables = environment.EXPORTED
     own_variables = environment.OWN
+    effective_variables = environment.EFFECTIVE
 
     def availability(self) -> Available | Unavailable:
         """Return the number of NPUs, or what is missing: torch_npu, CANN or the devices."""
@@ -91,7 +92,7 @@ class AscendBackend(Backend):
         )
 
     def peak_flops(self, dtype: torch.dtype) -> float | None:
-        """Return Huawei's own figure, or the one that the user gives; None for what others quote."""
+        """Return Huawei's own figure, or the one that the user gives; None where nothing is known."""
         if dtype not in _HALF:
             return None
         device = devices.find(self.device_name())
@@ -100,8 +101,12 @@ class AscendBackend(Backend):
         given = os.environ.get(PEAK)
         if given is not None:
             return _teraflops(given)
-        peak = None if device is None else device.peak
-        return peak.half if peak is not None and peak.source is Source.VENDOR else None
+        return None if device is None else device.peak
+
+    def figures(self) -> Figures:
+        """Return what Huawei has published of the chip; empty for one that is not known."""
+        device = devices.find(self.device_name())
+        return Figures() if device is None else device.figures
 
     def point_to_point(self) -> PointToPoint:
         """Batches from A2 on: torch_npu documents batch_isend_irecv for A2 and A3 alone."""
@@ -124,8 +129,12 @@ class AscendBackend(Backend):
             raise BackendError(msg)
         return _Named(device_name)
 
+    def health(self) -> Sequence[Remark]:
+        """Judge torch_npu and CANN, and the NPUs by npu-smi."""
+        return tuple(software.health(some_are_hidden=VISIBLE in os.environ))
+
     def describe(self) -> Mapping[str, str]:
-        """Return name, family, versions, and the secondary figures of the peak, which MFU does not use."""
+        """Return name, family, versions, and Huawei's figure of the peak."""
         device = devices.find(self.device_name())
         described = {
             "device": self.device_name(),
@@ -135,7 +144,7 @@ class AscendBackend(Backend):
             "overflow": "inf and nan" if self.overflow() is None else "saturation",
         }
         if device is not None and device.peak is not None:
-            described["peak_tflops_fp16"] = f"{device.peak.half / devices.TERA:.0f}, {device.peak.source}"
+            described["peak_tflops_fp16"] = f"{device.peak / devices.TERA:.0f}"
         return described
 
 

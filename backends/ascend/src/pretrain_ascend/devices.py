@@ -1,4 +1,4 @@
-"""Huawei's training chips: the family of a name, and the FLOP/s of each.
+"""Huawei's training chips: the family of a name, and the figures of each.
 
 Names are those that torch.npu.get_device_name gives, compared whole. "Ascend910B" is a chip of the first generation;
 those of the second one are called 910B1 to 910B4. From torch_npu/csrc/core/npu/NpuVariables.cpp.
@@ -7,10 +7,13 @@ those of the second one are called 910B1 to 910B4. From torch_npu/csrc/core/npu/
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
-from enum import IntEnum, StrEnum
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from pretrain.plugins.backend import Figures
 
 TERA = 1e12
+GIB = 2**30
 
 
 class Family(IntEnum):
@@ -25,21 +28,6 @@ class Family(IntEnum):
         return {Family.FIRST: "910A", Family.A2: "A2", Family.A3: "A3", Family.A5: "950"}[self]
 
 
-class Source(StrEnum):
-    """Source of a figure."""
-
-    VENDOR = "Huawei's own figure"
-    SECONDARY = "quoted by others; no datasheet was seen"
-
-
-@dataclass(frozen=True, slots=True)
-class Peak:
-    """Dense FLOP/s of fp16 and bf16 matmuls, and the source of the figure."""
-
-    half: float
-    source: Source
-
-
 @dataclass(frozen=True, slots=True)
 class Device:
     """One chip, or one die where torch_npu shows each die as a device (A3).
@@ -47,29 +35,62 @@ class Device:
     Attributes:
         name: as torch_npu gives it.
         family: its generation.
-        peak: None where nothing is known.
+        peak: dense FLOP/s of fp16 matmuls, and of bf16 where the family has it; None where nothing is known.
+        figures: of memory and connections; None in it where nothing is known.
     """
 
     name: str
     family: Family
-    peak: Peak | None = None
+    peak: float | None = None
+    figures: Figures = field(default_factory=Figures)
 
+
+# Four stacks of HBM, 1.2 TB/s, links of 240 Gb/s, ports of 100 Gb/s: Huawei's talk at Hot Chips 31 (Liao et al. 2019).
+# One link and one port are counted: HCCS joins four of a node's eight chips, so that a ring over all of them passes
+# PCIe, which is no faster; and a server wires one port of each chip.
+_FIRST = Figures(
+    memory=32 * GIB, memory_bandwidth=1.2 * TERA, link_bandwidth=30e9, node_bandwidth=12.5e9, devices_per_node=8
+)
+
+# HBM and HCCS: Huawei's performance model of serving (its hardware table, "Ascend_910b2" and "Ascend_910b3"): 1.6 TB/s,
+# 196 GB/s in a node, which are 7 links of a full mesh at 28 GB/s. 8 NPUs with 64 GB in a node, RoCE at 200 Gb/s for
+# each: Pangu Ultra (Yin et al. 2025, arXiv 2504.07866).
+_A2 = Figures(
+    memory=64 * GIB, memory_bandwidth=1.6 * TERA, link_bandwidth=196e9, node_bandwidth=25e9, devices_per_node=8
+)
+
+# The same table: 32 GB at 0.8 TB/s. It is sold in servers for inference, whose links differ.
+_B4 = Figures(memory=32 * GIB, memory_bandwidth=0.8 * TERA, devices_per_node=8)
+
+# A die, half of a package: Zuo et al. 2025 on CloudMatrix384 (arXiv 2506.12708), with 128 GB, 3.2 TB/s, 392 GB/s to the
+# node and RDMA at 400 Gb/s for each package, eight of which are in a node.
+_A3 = Figures(
+    memory=64 * GIB, memory_bandwidth=1.6 * TERA, link_bandwidth=196e9, node_bandwidth=25e9, devices_per_node=16
+)
 
 TABLE = (
     Device("Ascend910PremiumA", Family.FIRST),
     Device("Ascend910ProA", Family.FIRST),
-    Device("Ascend910A", Family.FIRST, Peak(256 * TERA, Source.VENDOR)),
+    Device("Ascend910A", Family.FIRST, 256 * TERA, _FIRST),
     Device("Ascend910ProB", Family.FIRST),
     Device("Ascend910B", Family.FIRST),
-    Device("Ascend910B1", Family.A2),
-    Device("Ascend910B2", Family.A2, Peak(376 * TERA, Source.SECONDARY)),
+    Device("Ascend910B1", Family.A2, 400 * TERA, _A2),
+    Device("Ascend910B2", Family.A2, 376 * TERA, _A2),
     Device("Ascend910B2C", Family.A2),
-    Device("Ascend910B3", Family.A2, Peak(313 * TERA, Source.SECONDARY)),
-    Device("Ascend910B4", Family.A2, Peak(280 * TERA, Source.SECONDARY)),
-    Device("Ascend910B4-1", Family.A2),
-    *(Device(f"Ascend910_{number}", Family.A3) for number in (9391, 9392, 9381, 9382, 9372, 9362, 9363)),
+    Device("Ascend910B3", Family.A2, 313 * TERA, _A2),
+    Device("Ascend910B4", Family.A2, 280 * TERA, _B4),
+    Device("Ascend910B4-1", Family.A2, 280 * TERA, Figures(memory=64 * GIB, devices_per_node=8)),
+    *(Device(f"Ascend910_{number}", Family.A3, figures=_A3) for number in (9391, 9381, 9372, 9363)),
+    Device("Ascend910_9392", Family.A3, 400 * TERA, _A3),
+    Device("Ascend910_9382", Family.A3, 376 * TERA, _A3),
+    Device("Ascend910_9362", Family.A3, 280 * TERA, _A3),
 )
-"""Chips by name. No peak where quoted figures differ (910B1, A3). A2's bf16 is as fast as its fp16."""
+"""Chips by name.
+
+Peaks from A2 on are those in the names that Huawei's MindStudio gives servers by chip and memory (Ascend.SPECIFICATIONS
+in its collection of a machine's state: "Atlas800T-A2-64G-313T" for 910B3); of A3 half, since a package has two dies.
+Huawei's performance model of serving counts 6 % less for 910B2 and B3: the cores' own rate at 1.8 GHz.
+"""
 
 NEWEST = "Ascend950"
 """Prefix of the names of a family with many members."""

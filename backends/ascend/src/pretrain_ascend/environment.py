@@ -69,3 +69,33 @@ def _dispatch(given: Mapping[str, str]) -> dict[str, str]:
     if VISIBLE not in given:
         found["CPU_AFFINITY_CONF"] = "1"
     return found
+
+
+EFFECTIVE = {
+    VISIBLE: "devices that ranks may take, in its order",
+    "ASCEND_LAUNCH_BLOCKING": "1 waits for every operator; far slower",
+    "ASCEND_GLOBAL_LOG_LEVEL": "0 and 1 write CANN's logs of debugging; slower",
+    "ASCEND_SLOG_PRINT_TO_STDOUT": "1 prints CANN's log; slower",
+    "TASK_QUEUE_ENABLE": "0 dispatches every operator by itself, 2 is the fastest",
+    "PYTORCH_NPU_ALLOC_CONF": "allocator of device memory; our own setting (expandable segments) is left out",
+    "MULTI_STREAM_MEMORY_REUSE": "how memory is reused between streams",
+    "CPU_AFFINITY_CONF": "cores of each rank; 0 binds none",
+    "COMBINED_ENABLE": "1 joins operators that are not contiguous",
+    "INF_NAN_MODE_ENABLE": "0 lets fp16 saturate instead of giving inf",
+    "INF_NAN_MODE_FORCE_DISABLE": "1 lets fp16 saturate instead of giving inf",
+    "CLOSE_MATMUL_K_SHIFT": "1 sums matmuls in one order, which determinism needs",
+    "HCCL_DETERMINISTIC": "true reduces in one order; slower",
+    "HCCL_ALGO": "HCCL's algorithm, instead of its own choice",
+    "HCCL_BUFFSIZE": "MiB of HCCL's buffers in each process group, twice",
+    "P2P_HCCL_BUFFSIZE": "MiB of the buffers of point-to-point groups; 0 shares them",
+    "HCCL_INTRA_ROCE_ENABLE": "1 sends within a node over RoCE; slower than HCCS",
+    "HCCL_INTRA_PCIE_ENABLE": "1 sends within a node over PCIe; slower than HCCS",
+    "HCCL_WHITELIST_DISABLE": "1 lets any host join",
+    "HCCL_IF_IP": "this host's address; one that is exported to other hosts is wrong there",
+    "HCCL_SOCKET_IFNAME": "network interface; a wrong one hangs or fails at the start",
+    "HCCL_CONNECT_TIMEOUT": "seconds that ranks wait for each other at the start",
+    "HCCL_EXEC_TIMEOUT": "seconds that a collective may take",
+    "HCCL_OP_EXPANSION_MODE": "where collectives are scheduled: the device's AI cores or its CPUs",
+}
+"""Variables that change a training or its speed -> their effect: Huawei's environment variables of CANN and HCCL, and
+torch_npu's."""

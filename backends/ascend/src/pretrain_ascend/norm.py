@@ -32,7 +32,17 @@ def _layer_norm(request: NormRequest) -> Offer | Decline:
     )
     if request.kind != "LayerNorm":
         reason = f"kind {request.kind}; only LayerNorm"
-    return offer_unless(reason, name="layer_norm", build=lambda _: TorchNorm(request), provider=software.provider())
+    return offer_unless(
+        reason,
+        name="layer_norm",
+        build=lambda _: TorchNorm(request),
+        fake=_fake_layer_norm,
+        provider=software.provider(),
+    )
+
+
+def _fake_layer_norm(_: object) -> Any:
+    return import_module("pretrain_ascend.kernels.stand_ins.norm").layer_norm
 
 
 def _rms_norm(request: NormRequest) -> Offer | Decline:
@@ -43,7 +53,7 @@ def _rms_norm(request: NormRequest) -> Offer | Decline:
     def build(_: object) -> Any:
         return import_module("pretrain_ascend.kernels.rms_norm").RmsNorm(request)
 
-    return offer_unless(reason, name="rms_norm", build=build, provider=software.provider())
+    return offer_unless(reason, name="rms_norm", build=build, fake=build, provider=software.provider())
 
 
 def _weights(request: NormRequest) -> str:

@@ -27,5 +27,14 @@ def answers(request: OptimizerRequest) -> Offer | Decline:
     reason = chip_requirements.unsupported_reason(request, Family.A2)
     if request.name != "adamw":
         reason = reason or f"name {request.name}; only adamw has a fused kernel in torch_npu"
-    kernels = OptimizerKernels(adam=FusedAdam, gradient_norm=gradient_norm(request.device_type))
-    return offer_unless(reason, name=NAME, build=lambda _: kernels, provider=software.provider())
+
+    def kernels(device_type: str) -> OptimizerKernels:
+        return OptimizerKernels(adam=FusedAdam, gradient_norm=gradient_norm(device_type))
+
+    return offer_unless(
+        reason,
+        name=NAME,
+        build=lambda _: kernels(request.device_type),
+        fake=lambda _: kernels("cpu"),  # torch's fused kernel runs on fake tensors, which a plan has on the CPU
+        provider=software.provider(),
+    )

@@ -24,7 +24,7 @@ FIRST_SIZE = 128
 def answers(request: RotaryRequest) -> Offer | Decline:
     """Return the one kernel, or the reason that it does not fit."""
     reason = chip_requirements.unsupported_reason(request) or _limits(request)
-    return offer_unless(reason, name=NAME, build=_build, provider=software.provider())
+    return offer_unless(reason, name=NAME, build=_build, fake=_fake, provider=software.provider())
 
 
 def _limits(request: RotaryRequest) -> str:
@@ -38,3 +38,7 @@ def _limits(request: RotaryRequest) -> str:
 
 def _build(_: object) -> Any:
     return import_module("pretrain_ascend.kernels.rotary").rotate
+
+
+def _fake(_: object) -> Any:
+    return import_module("pretrain_ascend.kernels.stand_ins.rotary").rotate

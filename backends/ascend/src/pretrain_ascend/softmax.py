@@ -19,8 +19,8 @@ NAME = "scaled_masked_softmax"
 def answers(request: SoftmaxRequest) -> Offer | Decline:
     """Return the one kernel, or the reason that it does not fit."""
     reason = softmax_limits.unsupported_reason(request)
-    return offer_unless(reason, name=NAME, build=lambda _: _build(request), provider=software.provider())
 
+    def build(_: object) -> Any:
+        return import_module("pretrain_ascend.kernels.softmax").Softmax(request)
 
-def _build(request: SoftmaxRequest) -> Any:
-    return import_module("pretrain_ascend.kernels.softmax").Softmax(request)
+    return offer_unless(reason, name=NAME, build=build, fake=build, provider=software.provider())

@@ -8,12 +8,19 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import shutil
+import subprocess
 from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
 from pretrain.plugins import installed
+from pretrain.plugins.backend import Remark
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 RUNTIME = "libascendcl.so"
 """CANN's runtime, which torch_npu loads when it is imported."""
@@ -94,6 +101,48 @@ def unpaired(cann: str, torch_npu: str) -> str:
     if fitting:
         return f"Huawei pairs CANN {cann} with torch_npu {', '.join(fitting)}, not {torch_npu}"
     return f"Huawei's table has neither CANN {cann} nor torch_npu {torch_npu}"
+
+
+def health(*, some_are_hidden: bool) -> Iterator[Remark]:
+    """Yield remarks about torch_npu, CANN and the NPUs of this machine.
+
+    Args:
+        some_are_hidden: not all NPUs of the machine are used: a fault may be of another one.
+    """
+    if missing() is not None:
+        return  # `availability` says so
+    found = cann()
+    reason = unpaired(found, version())
+    remedy = "docs/ascend.md has Huawei's table of the CANN that each release needs." if reason else ""
+    text = reason or f"{provider()} for torch {release(torch.__version__)}, CANN {found or 'of an unknown version'}"
+    yield Remark(subject="torch_npu", verdict="look" if reason else "ok", text=text, remedy=remedy)
+    yield from npu_remarks(_npu_smi(), some_are_hidden=some_are_hidden)
+
+
+def npu_remarks(table: str, *, some_are_hidden: bool) -> Iterator[Remark]:
+    """Yield a remark for each NPU that is not well, or one where all are; `table` is the output of `npu-smi info`."""
+    states = re.findall(r"^\|\s*(\d+)\s+([A-Za-z0-9][\w-]*)\s*\|\s*([A-Za-z]+)\s*\|", table, re.MULTILINE)
+    for number, name, state in states:
+        if state != "OK":
+            serious = state != "Warning" and not some_are_hidden
+            yield Remark(
+                subject="health",
+                verdict="wrong" if serious else "look",
+                text=f"NPU {number} ({name}): {state}",
+                remedy=f"npu-smi info -t health -i {number} shows the code of the fault.",
+            )
+    if states and all(state == "OK" for _, _, state in states):
+        yield Remark(subject="health", verdict="ok", text=f"{len(states)} NPUs of this machine are OK")
+
+
+def _npu_smi() -> str:
+    program = shutil.which("npu-smi")
+    if program is None:
+        return ""
+    try:
+        return subprocess.run([program, "info"], capture_output=True, text=True, timeout=20, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ""
 
 
 def _failure() -> tuple[str, str] | None:

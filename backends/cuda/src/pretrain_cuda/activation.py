@@ -22,7 +22,17 @@ NAME = "triton"
 def answers(request: ActivationRequest) -> Offer | Decline:
     """Return the one kernel, or the reason that it does not fit."""
     reason = triton_requirements.unsupported_reason(request)
-    return offer_unless(reason, name=NAME, build=lambda _: _build(request), provider=triton_requirements.provider())
+    return offer_unless(
+        reason,
+        name=NAME,
+        build=lambda _: _build(request),
+        provider=triton_requirements.provider(),
+        fake=lambda _: _fake(request),
+    )
+
+
+def _fake(request: ActivationRequest) -> Any:
+    return import_module("pretrain_cuda.kernels.stand_ins.activation").triton(request)
 
 
 def _build(request: ActivationRequest) -> Any:

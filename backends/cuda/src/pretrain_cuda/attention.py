@@ -52,5 +52,9 @@ def _triangle(request: AttentionRequest) -> Offer | Decline:
     def build(_: object) -> Any:
         return import_module("pretrain_cuda.kernels.triangle").Triangle(request)  # imports triton
 
+    def fake(_: object) -> Any:
+        softmax = import_module("pretrain_cuda.kernels.stand_ins.triangle")
+        return import_module("pretrain_cuda.kernels.triangle").Triangle(request, softmax)
+
     provider = triton_requirements.provider()
-    return offer_unless(reason, name="triangle_triton", kind="triangle", build=build, provider=provider)
+    return offer_unless(reason, name="triangle_triton", kind="triangle", build=build, provider=provider, fake=fake)

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING
 import torch
 
 from pretrain.errors import BackendError
-from pretrain.plugins.backend import Available, Backend, PointToPoint, Unavailable
+from pretrain.plugins.backend import Available, Backend, Figures, PointToPoint, Unavailable
 from pretrain.plugins.named_device import NamedDevice
 from pretrain_cuda import devices, environment, software
 from pretrain_cuda.devices import AMPERE, BLACKWELL
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
+    from pretrain.plugins.backend import Remark
     from pretrain.recipe import Recipe
 
 _HALF = (torch.float16, torch.bfloat16)
@@ -28,6 +29,7 @@ class CudaBackend(Backend):
     device_type = "cuda"
     process_group = "nccl"
     exported_variables = ("NCCL",)
+    effective_variables = environment.EFFECTIVE
 
     def availability(self) -> Available | Unavailable:
         """Return the number of GPUs, or what is missing: torch's CUDA build, the driver or the devices."""
@@ -90,6 +92,19 @@ class CudaBackend(Backend):
         """Return the datasheet's dense FLOP/s, or None for a GPU that is not in the table."""
         return _peak(self.device_name(), dtype)
 
+    def figures(self) -> Figures:
+        """Return the datasheet's figures; nothing for a GPU that is not in the table."""
+        device = devices.find(self.device_name())
+        if device is None:
+            return Figures()
+        return Figures(
+            memory=device.memory,
+            memory_bandwidth=device.memory_bandwidth,
+            link_bandwidth=device.link,
+            node_bandwidth=device.server and device.server.network,
+            devices_per_node=device.server and device.server.gpus,
+        )
+
     def point_to_point(self) -> PointToPoint:
         """NCCL keeps messages to one peer in order, also while kernels run; not tested on GPUs."""
         return PointToPoint(batched=True, overlapped=True)
@@ -105,6 +120,11 @@ class CudaBackend(Backend):
             msg = f"backend 'cuda' knows no device '{device_name}'.\nIt knows names that hold one of: {known}."
             raise BackendError(msg)
         return _Named(device_name)
+
+    def health(self) -> Sequence[Remark]:
+        """Judge the driver, the libraries with kernels, and the current GPU, or all where none is current."""
+        uuid = str(torch.cuda.get_device_properties().uuid) if torch.cuda.is_initialized() else ""  # type: ignore[no-untyped-call]
+        return tuple(software.health(torch.version.cuda, uuid))
 
     def describe(self) -> Mapping[str, str]:
         """Return name, driver, and the versions of CUDA, cuDNN and NCCL."""

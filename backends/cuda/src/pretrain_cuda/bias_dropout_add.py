@@ -23,7 +23,17 @@ def answers(request: BiasDropoutAddRequest) -> Offer | Decline:
     reason = triton_requirements.unsupported_reason(request)
     if not 0 <= request.dropout < 1:
         reason = f"dropout {request.dropout}; only from 0 to below 1"
-    return offer_unless(reason, name=NAME, build=lambda _: _build(request), provider=triton_requirements.provider())
+    return offer_unless(
+        reason,
+        name=NAME,
+        build=lambda _: _build(request),
+        provider=triton_requirements.provider(),
+        fake=lambda _: _fake(request),
+    )
+
+
+def _fake(request: BiasDropoutAddRequest) -> Any:
+    return import_module("pretrain_cuda.kernels.stand_ins.bias_dropout_add").triton(request)
 
 
 def _build(request: BiasDropoutAddRequest) -> Any:

@@ -23,7 +23,13 @@ def answers(request: CrossEntropyRequest) -> Offer | Decline:
     reason = triton_requirements.unsupported_reason(request)
     if not request.in_fp32:
         reason = reason or "in_fp32 False (precision.fp16_lm_cross_entropy); only True"
-    return offer_unless(reason, name=NAME, build=lambda _: _build(request), provider=triton_requirements.provider())
+    return offer_unless(
+        reason, name=NAME, build=lambda _: _build(request), provider=triton_requirements.provider(), fake=_fake
+    )
+
+
+def _fake(_: object) -> Any:
+    return import_module("pretrain_cuda.kernels.stand_ins.cross_entropy").triton()
 
 
 def _build(request: CrossEntropyRequest) -> Any:

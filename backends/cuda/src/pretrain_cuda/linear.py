@@ -31,7 +31,13 @@ _HALF = (torch.float16, torch.bfloat16)
 def answers(request: LinearRequest) -> Answer:
     """Return apex's matmul that adds into the main gradient, or the reason against it; the reference comes after."""
     reason = _unsupported_reason(request)
-    return offer_unless(reason, name=NAME, build=lambda _: _build(request), provider=installed.provider("apex"))
+    return offer_unless(
+        reason,
+        name=NAME,
+        build=lambda _: _build(request),
+        provider=installed.provider("apex"),
+        fake=lambda _: _fake(request),
+    )
 
 
 def _unsupported_reason(request: LinearRequest) -> str:
@@ -45,6 +51,10 @@ def _unsupported_reason(request: LinearRequest) -> str:
     if not installed.has(EXTENSION):
         return Absent(f"{EXTENSION} is not installed; apex brings it when it is built with --cuda_ext")
     return ""
+
+
+def _fake(request: LinearRequest) -> Linear:
+    return Linear(request, accumulate=import_module("pretrain_cuda.kernels.stand_ins.linear").accumulate)
 
 
 def _build(request: LinearRequest) -> Linear:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pretrain.plugins import installed
 from pretrain.plugins.offer import Absent, offer_unless
 from pretrain.reference.norm import TorchNorm
+from pretrain_cuda.devices import multiprocessors_of
 from pretrain_cuda.kernels import triton_requirements
 
 if TYPE_CHECKING:
@@ -37,7 +38,11 @@ def answers(request: NormRequest) -> list[Offer | Decline]:
         _answer(request, "apex", _apex(request), "apex", "apex_norm.FusedNorm"),
         _answer(request, "triton", _triton(request), "triton", "triton.norm.Norm"),
         offer_unless(
-            _one_dtype(request), name="torch", build=lambda _: TorchNorm(request), provider=installed.provider("torch")
+            _one_dtype(request),
+            name="torch",
+            build=lambda _: TorchNorm(request),
+            provider=installed.provider("torch"),
+            fake=lambda _: _fake(request, "torch"),
         ),
     ]
 
@@ -48,7 +53,15 @@ def _answer(request: NormRequest, name: str, reason: str, library: str, kernel: 
     def build(_: object) -> Any:
         return getattr(import_module(f"pretrain_cuda.kernels.{module}"), attribute)(request)
 
-    return offer_unless(reason, name=name, build=build, provider=installed.provider(library))
+    provider = installed.provider(library)
+    return offer_unless(reason, name=name, build=build, provider=provider, fake=lambda _: _fake(request, name))
+
+
+def _fake(request: NormRequest, name: str) -> Any:
+    stand_ins: Any = import_module("pretrain_cuda.kernels.stand_ins.norm")
+    if name == "apex_fast":
+        return stand_ins.apex_fast(request, multiprocessors_of(request.device_name))
+    return {"apex": stand_ins.apex, "triton": stand_ins.triton, "torch": stand_ins.by_torch}[name](request)
 
 
 def _apex_fast(request: NormRequest) -> str:

@@ -24,17 +24,33 @@ EXTENSION = "amp_C"
 def answers(request: OptimizerRequest) -> Answer:
     """Return torch's fused Adam, then apex's: both update all weights in one launch, and torch's is always there."""
     kernels = OptimizerKernels(adam=FusedAdam, gradient_norm=_norm(request))
-    torch_adam = Offer(name="fused", build=lambda _: kernels, provider=f"torch {torch.__version__}")
+    torch_adam = Offer(
+        name="fused", build=lambda _: kernels, provider=f"torch {torch.__version__}", fake=lambda _: _fake(FusedAdam)
+    )
     missing = [module for module in (EXTENSION, "apex.optimizers") if not installed.has(module)]
     if missing:
         reason = Absent(f"{missing[0]} is not installed; apex brings it when it is built with --cpp_ext --cuda_ext")
         return [torch_adam, Decline(name="apex", reason=reason)]
-    return [torch_adam, Offer(name="apex", build=lambda _: _apex(request), provider=installed.provider("apex"))]
+    apex_adam = Offer(
+        name="apex",
+        build=lambda _: _apex(request),
+        provider=installed.provider("apex"),
+        fake=lambda _: _fake(_stand_ins().ApexAdam),
+    )
+    return [torch_adam, apex_adam]
 
 
 def _apex(request: OptimizerRequest) -> OptimizerKernels:
     adam: type[Any] = import_module("apex.optimizers").FusedAdam
     return OptimizerKernels(adam=adam, gradient_norm=_norm(request))
+
+
+def _fake(adam: type[torch.optim.Optimizer]) -> OptimizerKernels:
+    return OptimizerKernels(adam=adam, gradient_norm=_stand_ins().gradient_norm)
+
+
+def _stand_ins() -> Any:
+    return import_module("pretrain_cuda.kernels.stand_ins.optimizer")
 
 
 def _norm(request: OptimizerRequest) -> GradientNormFn:

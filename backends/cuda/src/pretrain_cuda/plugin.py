@@ -24,6 +24,9 @@ if TYPE_CHECKING:
         SoftmaxRequest,
     )
 
+CONTRACT = (1, 1)
+"""Kernels have stand-ins, and the device has figures."""
+
 
 @hookimpl
 def pretrain_backend() -> Backend:

@@ -22,7 +22,11 @@ NAME = "triton"
 def answers(request: RotaryRequest) -> Offer | Decline:
     """Return the one kernel, or the reason that it does not fit."""
     reason = triton_requirements.unsupported_reason(request)
-    return offer_unless(reason, name=NAME, build=_build, provider=triton_requirements.provider())
+    return offer_unless(reason, name=NAME, build=_build, provider=triton_requirements.provider(), fake=_fake)
+
+
+def _fake(_: object) -> Any:
+    return import_module("pretrain_cuda.kernels.stand_ins.rotary").triton()
 
 
 def _build(_: object) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from pretrain.plugins import installed
 from pretrain.plugins.offer import offer_unless
@@ -37,6 +37,7 @@ def _triton(request: SoftmaxRequest) -> Offer | Decline:
         name="triton",
         build=build,
         provider=triton_requirements.provider(),
+        fake=lambda _: _stand_ins().triton(request),
     )
 
 
@@ -44,4 +45,11 @@ def _extension(request: SoftmaxRequest, name: str, reason: str, module: str) -> 
     def build(_: object) -> SoftmaxFn:
         return cast("SoftmaxFn", import_module("pretrain_cuda.kernels.apex_softmax").Softmax(request, module))
 
-    return offer_unless(reason, name=name, build=build, provider=installed.provider("apex"))
+    def fake(_: object) -> SoftmaxFn:
+        return cast("SoftmaxFn", _stand_ins().apex(request, module))
+
+    return offer_unless(reason, name=name, build=build, provider=installed.provider("apex"), fake=fake)
+
+
+def _stand_ins() -> Any:
+    return import_module("pretrain_cuda.kernels.stand_ins.softmax")

@@ -175,16 +175,16 @@ def test_a_second_backward_finds_the_weights_unchanged(device):
 
 
 def test_without_gradients_a_strip_is_freed_before_the_next(device, monkeypatch):
-    from pretrain_cuda.kernels import triangle
+    from pretrain_cuda.kernels.triton import triangle_softmax
 
-    strips, softmax = [], triangle.softmax_
+    strips, softmax = [], triangle_softmax.softmax_
 
     def record(scores, *more):
         assert all(strip() is None for strip in strips)
         strips.append(weakref.ref(scores))
         return softmax(scores, *more)
 
-    monkeypatch.setattr(triangle, "softmax_", record)
+    monkeypatch.setattr(triangle_softmax, "softmax_", record)
     assert not saved(answer(examples.attention()).build({}), [x.to(device) for x in inputs(48).values()])
     assert len(strips) == 3
 

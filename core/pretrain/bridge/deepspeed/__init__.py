@@ -11,7 +11,7 @@ import sys
 from contextlib import contextmanager
 from inspect import getclosurevars
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pretrain.errors import BackendError
 
@@ -33,10 +33,14 @@ _CHOICE = "DS_ACCELERATOR"
 _SET_AT_IMPORT = "PYTORCH_NVML_BASED_CUDA_CHECK"  # by deepspeed/__init__.py
 
 
-def install(backend: Backend) -> ModuleType:
+def install(backend: Backend, *, planned: bool = False) -> ModuleType:
     """Select the backend's device as DeepSpeed's accelerator and return deepspeed.
 
     Calling it again for the same device changes nothing. The environment stays as it was, and nothing is compiled.
+
+    Args:
+        backend: of the device.
+        planned: the device is that of a plan's fake tensors (`pretrain.bridge.planning`).
 
     Raises:
         BackendError: deepspeed is missing, broken, or of another version; or it runs, or is set to run, on another
@@ -66,11 +70,17 @@ def install(backend: Backend) -> ModuleType:
     if isinstance(accelerator, OfBackend):
         accelerator.backend = backend
     else:
-        set_accelerator(make_accelerator(backend, type(accelerator) if own else None))
+        set_accelerator(_planned(backend) if planned else make_accelerator(backend, type(accelerator) if own else None))
         _filter_warnings()
         _import_muon()
         _ignore_apex()
     return deepspeed  # type: ignore[no-any-return]
+
+
+def _planned(backend: Backend) -> Any:
+    from pretrain.bridge.deepspeed.planned_accelerator import PlannedAccelerator  # noqa: PLC0415  it imports deepspeed
+
+    return PlannedAccelerator(backend)
 
 
 def has_accelerator(device_type: str) -> bool:

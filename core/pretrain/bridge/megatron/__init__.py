@@ -14,11 +14,15 @@ if TYPE_CHECKING:
     from pretrain.plugins.backend import Backend
 
 
-def install(backend: Backend) -> None:
+def install(backend: Backend, *, planned: bool = False) -> None:
     """Make every later import of megatron.core use the backend's device; nothing changes for CUDA.
 
     Calling it again for the same device does nothing. A process trains on one device: another one is an error, and so
     is a megatron.core that was imported before.
+
+    Args:
+        backend: of the device.
+        planned: the device is that of a plan's fake tensors (`pretrain.bridge.planning`).
     """
     _filter_warnings()
     installed = next((finder for finder in sys.meta_path if isinstance(finder, Finder)), None)
@@ -32,9 +36,9 @@ def install(backend: Backend) -> None:
     if PACKAGE in sys.modules:
         msg = f"{PACKAGE} was imported before the bridge for {backend.device_type}. Install the bridge first."
         raise BackendError(msg)
-    from pretrain.bridge.megatron.names import DeviceNames  # noqa: PLC0415  torch is imported only from here on
+    from pretrain.bridge.megatron.names import DeviceNames, PlannedNames  # noqa: PLC0415  torch is imported from here on
 
-    sys.meta_path.insert(0, Finder(DeviceNames(backend)))
+    sys.meta_path.insert(0, Finder(PlannedNames(backend) if planned else DeviceNames(backend)))
     if backend.device_type == "cpu":
         # The device's generator is the CPU's own here, of which CudaRNGStatesTracker.fork warns at every dropout.
         logging.getLogger("megatron.core.tensor_parallel.random").setLevel(logging.ERROR)

@@ -60,7 +60,7 @@ class Finder(importlib.machinery.PathFinder):
     @property
     def device_type(self) -> str:
         """The device that megatron.core is translated for."""
-        return self._names.type
+        return self._names.device_type
 
     def find_spec(  # type: ignore[override]  # an instance, because it has the device
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None

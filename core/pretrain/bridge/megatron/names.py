@@ -26,7 +26,7 @@ class DeviceNames:
 
     def __init__(self, backend: Backend) -> None:
         """Collect the names; touches no device."""
-        self.type = backend.device_type
+        self.type = self.device_type = backend.device_type
         self._module = torch.get_device_module(self.type)
         self.is_available = _false  # megatron-core's check for CUDA, never for "the device"
         self.device_count = lambda: backend.device_count() or 1
@@ -92,6 +92,25 @@ class DeviceNames:
     def holds(self, tensor: Any) -> bool:
         """Return whether the tensor is on the device: `tensor.is_cuda`."""
         return bool(tensor.device.type == self.type)
+
+
+class PlannedNames(DeviceNames):
+    """Names for a plan, whose device is a second CPU, so that fake tensors on it differ from those on the host."""
+
+    def __init__(self, backend: Backend) -> None:
+        """Collect the names."""
+        super().__init__(backend)
+        self._device = backend.device(0)
+        self.type = str(self._device)  # where megatron-core writes device="cuda"
+        self.current_device = lambda: self._device
+
+    def type_name(self, name: str) -> str:
+        """Return what `tensor.type()` gives for a CPU's tensors."""
+        return f"torch.{name}"
+
+    def holds(self, tensor: Any) -> bool:
+        """Return whether the tensor is on the device, not on the host."""
+        return bool(tensor.device == self._device)
 
 
 class _Amp:

@@ -53,7 +53,7 @@ class DeepSpeedEngine:
         self._norm = parts.kernels.optimizer.gradient_norm
         self._overflow = parts.overflow
         self._stage = recipe.engine.zero.stage
-        deepspeed = bridge_deepspeed.install(parts.backend)
+        deepspeed = bridge_deepspeed.install(parts.backend, planned=parts.planned)
         bridge_deepspeed.disconnect()  # set by an earlier training of this process
         bridge_deepspeed.connect(parts.backend)
         swapping.prepare(recipe, parts.notify)
@@ -218,8 +218,10 @@ def _sum_over_tensor_parallel_ranks(gradient: Tensor) -> Tensor:
 
 def _adam_of(parts: Parts, groups: list[dict[str, Any]]) -> Any:
     optimizer, offload = parts.recipe.optimizer, parts.recipe.engine.zero.offload_optimizer
-    on_host = offload.device != "none"
-    adam = host_adam(parts.recipe, parts.notify) if on_host else counted(parts.kernels.optimizer.adam)
+    if offload.device != "none":
+        adam = host_adam(parts.recipe, parts.notify, planned=parts.planned)
+    else:
+        adam = counted(parts.kernels.optimizer.adam)
     return adam(
         groups,
         lr=0.0,  # the schedule sets it

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _KEY = "engine.zero.offload_optimizer.cpu_adam"
 
 
-def host_adam(recipe: Recipe, notify: Callable[[str], None]) -> type[Any]:
+def host_adam(recipe: Recipe, notify: Callable[[str], None], *, planned: bool = False) -> type[Any]:
     """Return the class that the recipe's `cpu_adam` names; all ranks call it together and get the same.
 
     The bridge has imported DeepSpeed.
@@ -27,12 +27,13 @@ def host_adam(recipe: Recipe, notify: Callable[[str], None]) -> type[Any]:
     Args:
         recipe: what is trained.
         notify: shows the user a line: that something is compiled, or that torch's Adam is used.
+        planned: for fake tensors, on which no compiled Adam runs: torch's, which has the same state.
 
     Raises:
         KernelError: DeepSpeed's Adam is asked for and cannot be compiled on one of them.
     """
     wanted = recipe.engine.zero.offload_optimizer.cpu_adam
-    if wanted == "torch":
+    if wanted == "torch" or planned:
         return counted(FusedAdam)
     # All step with one Adam, also where only some nodes have a compiler.
     problem = first_problem(load_extension(CPU_ADAM, notify))

@@ -48,8 +48,16 @@ def in_compute_dtype(recipe: Recipe, chunk: GPT) -> Any:
     return Float16Module(chunk.config, chunk) if compute_dtype(recipe) != torch.float32 else chunk
 
 
-def build_optimizer(recipe: Recipe, chunks: list[DistributedDataParallel]) -> MegatronOptimizer:
-    """Return megatron-core's optimizer around the negotiated Adam; biases and norms have no weight decay."""
+def build_optimizer(
+    recipe: Recipe, chunks: list[DistributedDataParallel], *, with_gloo: bool = True
+) -> MegatronOptimizer:
+    """Return megatron-core's optimizer around the negotiated Adam; biases and norms have no weight decay.
+
+    Args:
+        recipe: what is trained.
+        chunks: of this rank.
+        with_gloo: as for `pretrain.engine.groups.make_parallel_groups`.
+    """
     optimizer, precision, dtype = recipe.optimizer, recipe.precision, compute_dtype(recipe)
     config = OptimizerConfig(
         optimizer="adam",
@@ -73,7 +81,7 @@ def build_optimizer(recipe: Recipe, chunks: list[DistributedDataParallel]) -> Me
         overlap_param_gather=recipe.parallel.overlap_param_gather,
         log_num_zeros_in_grad=recipe.logging.log_num_zeros_in_grad,
     )
-    return get_megatron_optimizer(config, chunks)
+    return get_megatron_optimizer(config, chunks, use_gloo_process_groups=with_gloo)
 
 
 def connect(

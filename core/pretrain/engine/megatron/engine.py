@@ -42,7 +42,7 @@ class MegatronEngine(ForwardPass):
         self._overflow = parts.overflow
         bridge_optimizer.install(parts.kernels.optimizer, self._overflow)
         super().__init__(parts, data_parallel.distribute(recipe, parts.chunks()))
-        self.optimizer = data_parallel.build_optimizer(recipe, self.chunks)
+        self.optimizer = data_parallel.build_optimizer(recipe, self.chunks, with_gloo=not parts.planned)
         self._config = self.chunks[0].config
         self._per_token = token_loss.PerTokenGradients() if recipe.train.calculate_per_token_loss else None
         data_parallel.connect(

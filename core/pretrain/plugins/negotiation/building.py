@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from pretrain.errors import BackendError
+from pretrain.plugins import observation
 from pretrain.plugins.host.importing import cause
 from pretrain.plugins.negotiation.choosing import choose
 from pretrain.plugins.negotiation.kernel_table import KernelTable
@@ -28,6 +29,7 @@ def negotiate(
     fallback: str,
     *,
     earlier: Kernels | None = None,
+    planned: bool = False,
 ) -> Kernels:
     """Choose a kernel for every request and build it.
 
@@ -39,6 +41,7 @@ def negotiate(
             recipe names the reference kernel.
         earlier: kernels negotiated before (collectives are needed before there are process groups); they are passed
             to `Offer.build`, and are part of the result and of its table unless they are negotiated again.
+        planned: make the stand-ins of the kernels, for torch's fake tensors (`Offer.fake`).
 
     Raises:
         KernelError: no allowed kernel is left for an operation.
@@ -47,7 +50,7 @@ def negotiate(
     choices = choose(plugins, requests, chosen, fallback)
     built: dict[str, Any] = dict(earlier.built) if earlier else {}
     for choice in choices:
-        built[choice.request.operation] = _build(choice, MappingProxyType(dict(built)))
+        built[choice.request.operation] = _build(choice, MappingProxyType(dict(built)), planned=planned)
     rows = {row.operation: row for row in (earlier.table.rows if earlier else ())}
     rows |= {choice.request.operation: choice.row for choice in choices}
     return Kernels(table=table_of(plugins, rows.values()), built=MappingProxyType(built))
@@ -58,15 +61,17 @@ def table_of(plugins: Plugins, rows: Iterable[Row]) -> KernelTable:
     return KernelTable(backend=plugins.backend.name, provider=plugins.provider, rows=tuple(rows))
 
 
-def _build(choice: Choice, built: Mapping[str, Any]) -> Any:
+def _build(choice: Choice, built: Mapping[str, Any], *, planned: bool) -> Any:
     operation = choice.request.operation
     who = f"kernel {choice.taken.label} for {operation}"
     try:
-        kernel = choice.offer.build(built)
+        kernel = (choice.offer.fake or choice.offer.build)(built) if planned else choice.offer.build(built)
     except Exception as exc:
         msg = f"{who} cannot be built: {cause(exc)}\nPRETRAIN_TRACEBACK=1 shows where."
         raise BackendError(msg) from exc
     expected = isinstance(kernel, OptimizerKernels) if operation == "optimizer" else callable(kernel)
+    if expected and planned and operation != "optimizer":
+        return observation.within(operation, kernel)
     if not expected:
         wanted = "OptimizerKernels" if operation == "optimizer" else "something callable"
         msg = f"{who}: its build returned {type(kernel).__name__}, not {wanted} (see docs/hooks.md)."

@@ -1,4 +1,7 @@
-"""Dropout, whose mask torch_npu keeps as one bit an element, in multiples of 128."""
+"""Dropout, whose mask torch_npu keeps as one bit an element, in multiples of 128.
+
+torch's own, which torch_npu computes in the same way: NativeDropoutKernelNpuOpApi.cpp of op-plugin.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,21 @@ def forward(x: Tensor, p: float) -> tuple[Tensor, Tensor]:
     """Return the elements that are kept, scaled, and the mask."""
     mask = packed(random.kept(x.shape, 1 - p, *random.draw()))
     return apply(x, mask, p), mask
+
+
+@kernel("aten::native_dropout")
+def native_forward(x: Tensor, p: float, train: bool | None) -> tuple[Tensor, Tensor]:
+    """Return the same; a mask of bytes only where nothing is dropped, or everything."""
+    if p == 0 or train is False:
+        return x.clone(), torch.ones_like(x, dtype=torch.bool)
+    return (torch.zeros_like(x), torch.zeros_like(x, dtype=torch.bool)) if p == 1 else forward(x, p)
+
+
+@kernel("aten::native_dropout_backward")
+def native_backward(grad: Tensor, mask: Tensor, scale: float) -> Tensor:
+    """Return the gradient of what was kept; the scale is 1 / (1 - p), or 0 for p = 1."""
+    p = 1 - 1 / scale if scale else 1.0
+    return backward(grad, mask, p) if 0 < p < 1 else grad * (p == 0)
 
 
 @kernel("npu::npu_dropout_backward")

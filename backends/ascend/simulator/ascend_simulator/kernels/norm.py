@@ -1,4 +1,7 @@
-"""npu_rms_norm. Statistics are in fp32 for inputs of any dtype."""
+"""npu_rms_norm, and torch's layer norm. Statistics are in fp32 for inputs of any dtype.
+
+The CPU's layer norm has them in the dtype of the input, torch_npu's has not (op-plugin's LayerNormKernelNpuOpApi.cpp).
+"""
 
 from __future__ import annotations
 
@@ -31,6 +34,30 @@ def rms_norm_backward(dy: Tensor, x: Tensor, gamma: Tensor, rstd: Tensor) -> tup
     scaled = grad * gamma.float()
     dx = rstd * (scaled - normal * (scaled * normal).mean(_trailing(gamma), keepdim=True))
     return dx.to(x.dtype), (grad * normal).sum_to_size(gamma.shape)
+
+
+@kernel("aten::native_layer_norm")
+def layer_norm(
+    x: Tensor, shape: list[int], weight: Tensor | None, bias: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the normalized input in its dtype, mean and 1 / deviation."""
+    y, mean, rstd = torch.native_layer_norm(x.float(), shape, _float(weight), _float(bias), eps)
+    return y.to(x.dtype), mean, rstd
+
+
+@kernel("aten::native_layer_norm_backward")
+def layer_norm_backward(
+    dy: Tensor, x: Tensor, shape: list[int], mean: Tensor, rstd: Tensor, weight: Tensor | None, bias: Tensor | None,
+    mask: list[bool],
+) -> tuple[Tensor | None, ...]:  # fmt: skip
+    """Return the gradients of the input, in its dtype, and of weight and bias, in fp32."""
+    given = dy.float(), x.float(), shape, mean, rstd, _float(weight), _float(bias), mask
+    dx, dweight, dbias = torch.ops.aten.native_layer_norm_backward(*given)
+    return dx.to(x.dtype) if mask[0] else None, dweight if mask[1] else None, dbias if mask[2] else None
+
+
+def _float(x: Tensor | None) -> Tensor | None:
+    return None if x is None else x.float()
 
 
 def check(name: str, x: Tensor, gamma: Tensor) -> None:

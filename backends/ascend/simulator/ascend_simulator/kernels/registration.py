@@ -6,12 +6,19 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils._pytree import tree_leaves, tree_map
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 SIMULATOR = torch.ops.ascend_simulator
+
+_workspaces: list[torch.Tensor] = []
+"""Of the kernel that runs now."""
+
+
+def take_workspace(size: int) -> None:
+    """Allocate bytes on the device until the kernel's results are there, as torch_npu does without a task queue."""
+    _workspaces.append(torch.empty(size, dtype=torch.uint8, device="npu"))
 
 
 @functools.cache
@@ -37,14 +44,20 @@ def kernel(*operators: str) -> Callable[[Callable[..., Any]], Callable[..., Any]
 
 
 def _call(operator: str, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-    tensors = [leaf for leaf in tree_leaves((arguments, options)) if isinstance(leaf, torch.Tensor)]
+    # torch's pytree would do it too, but its closures keep the tensors until a garbage collection.
+    tensors = [given for given in (*arguments, *options.values()) if isinstance(given, torch.Tensor)]
     device = _one_device(operator, tensors)
     for tensor in tensors:
         SIMULATOR.check_type(operator, tensor.dtype)
-    arguments, options = tree_map(_host, (arguments, options))
-    with torch.no_grad():
-        results = function(*arguments, **options)
-    return tree_map(lambda result: _to_device(result, device), results)
+    arguments, options = map(_host, arguments), {name: _host(value) for name, value in options.items()}
+    try:
+        with torch.no_grad():
+            results = function(*arguments, **options)
+        if isinstance(results, tuple):
+            return tuple(_to_device(result, device) for result in results)
+        return _to_device(results, device)
+    finally:
+        _workspaces.clear()
 
 
 def _one_device(operator: str, tensors: list[torch.Tensor]) -> torch.device:

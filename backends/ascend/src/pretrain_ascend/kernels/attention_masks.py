@@ -10,6 +10,8 @@ import torch
 from pretrain.reference import masks
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
 
 COMPRESSED = 2048
@@ -19,19 +21,26 @@ KEPT = 32
 """Causal masks of blocks: one for each of a sequence's, in training and in evaluation."""
 
 
-@functools.cache
-def compressed_causal(device: torch.device) -> Tensor:
-    """Return bool [2048, 2048], True above the diagonal: 4 MiB, once for each device."""
-    return torch.ones(COMPRESSED, COMPRESSED, dtype=torch.bool, device=device).triu_(1)
+def compressed_causal(query: Tensor) -> Tensor:
+    """Return bool [2048, 2048], True above the diagonal: 4 MiB, once for each device, or mode of fake tensors."""
+    return _compressed_causal(query.device, getattr(query, "fake_mode", None))
 
 
 @functools.lru_cache(maxsize=KEPT)
-def causal(queries: int, keys: int, device: torch.device) -> Tensor:
-    """Return bool [queries, keys], True where a key is later than the query; made once, not for every layer.
+def _compressed_causal(device: torch.device, fake_mode: object) -> Tensor:  # noqa: ARG001  of the cache's key
+    return torch.ones(COMPRESSED, COMPRESSED, dtype=torch.bool, device=device).triu_(1)
 
-    The tensor is shared: do not write to it.
+
+def kept_masks() -> Callable[[int, int, torch.device], Tensor]:
+    """Return a function for bool [queries, keys], True where a key is later than the query, that keeps its results.
+
+    They are made once, not for every layer, and shared: do not write to them.
     """
-    return masks.causal(queries, keys, device)
+    return functools.lru_cache(maxsize=KEPT)(masks.causal)
+
+
+causal = kept_masks()
+"""The masks of this process."""
 
 
 def expanded(mask: Tensor, batch: int, heads: int, queries: int, keys: int) -> Tensor:

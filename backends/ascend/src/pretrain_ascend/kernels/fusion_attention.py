@@ -37,7 +37,7 @@ class FusionAttention:
         options: dict[str, Any] = {"scale": self.scale}
         empty = None
         if self.mask is Mask.CAUSAL:
-            options |= {"atten_mask": attention_masks.compressed_causal(query.device), "sparse_mode": CAUSAL}
+            options |= {"atten_mask": attention_masks.compressed_causal(query), "sparse_mode": CAUSAL}
         elif mask is not None:
             seen, empty = attention_masks.without_empty_rows(mask)
             seen = attention_masks.expanded(seen, query.shape[1], query.shape[2], query.shape[0], key.shape[0])

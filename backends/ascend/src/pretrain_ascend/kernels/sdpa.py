@@ -40,14 +40,19 @@ class Sdpa:
                 attention_masks.expanded(mask, batch, heads, queries, key.shape[0])
             )
         q, k, v = (x.permute(1, 2, 0, 3).contiguous() for x in (query, key, value))  # [b, n, s, d]
-        context = F.scaled_dot_product_attention(
+        keep = None if seen is None else ~seen  # as torch has it
+        context = self.attend(q, k, v, keep, self.dropout if training else 0.0)
+        return to_context(context if empty is None else context.masked_fill(empty, 0))
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, dropout: float) -> Tensor:
+        """Return the context [b, n, s, d] for q [b, n, s, d], k and v [b, g, s, d], and a mask that is True = keep."""
+        return F.scaled_dot_product_attention(
             q,
             k,
             v,
-            attn_mask=None if seen is None else ~seen,  # torch: True = keep
-            dropout_p=self.dropout if training else 0.0,
+            attn_mask=keep,
+            dropout_p=dropout,
             is_causal=self.mask is Mask.CAUSAL,
             scale=self.scale,
             enable_gqa=self.shares_keys,
         )
-        return to_context(context if empty is None else context.masked_fill(empty, 0))

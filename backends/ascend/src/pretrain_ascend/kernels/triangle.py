@@ -14,10 +14,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from pretrain.plugins.requests import AttentionRequest
+    from pretrain.reference.triangle import BlockMask
 
 
-def make(request: AttentionRequest) -> Triangle:
-    """Return an `AttentionFn` for causal masks, with dropout.
+def make(request: AttentionRequest, mask: BlockMask = attention_masks.causal) -> Triangle:
+    """Return an `AttentionFn` for causal masks, with dropout; `mask` makes those of the blocks.
 
     A block whose sizes the fused softmax does not take, such as one with more than 4096 keys, is computed in plain
     torch: that depends on the shapes alone, and is the same in every step.
@@ -28,4 +29,4 @@ def make(request: AttentionRequest) -> Triangle:
             return softmax_with_seen_keys(scores, masked, request.score_divisor)
         return masked_softmax(scores, masked, request.score_divisor, in_fp32=request.softmax_in_fp32)
 
-    return Triangle(request, softmax, matmul=query_first, mask=attention_masks.causal)
+    return Triangle(request, softmax, matmul=query_first, mask=mask)

@@ -20,9 +20,16 @@ if TYPE_CHECKING:
 class Softmax:
     """A `SoftmaxFn` for what `apex_softmax_limits` lets through."""
 
-    def __init__(self, request: SoftmaxRequest, module: str) -> None:
+    def __init__(self, request: SoftmaxRequest, module: str, extension: Any = None) -> None:
+        """Make a kernel.
+
+        Args:
+            request: describes the softmax.
+            module: the extension's name.
+            extension: what has its `forward` and `backward`. None: the module of that name.
+        """
         self.mask, self.scale = request.mask, request.scale
-        self.module, self.extension = module, import_module(module)
+        self.module, self.extension = module, extension or import_module(module)
 
     def __call__(self, scores: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the weights [b, n, queries, keys].

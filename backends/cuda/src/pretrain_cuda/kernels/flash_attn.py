@@ -15,6 +15,7 @@ from pretrain.plugins import installed
 from pretrain.plugins.offer import Absent, offer_unless
 from pretrain.plugins.requests import Mask
 from pretrain.reference.masks import check_mask
+from pretrain_cuda.devices import architecture_of, multiprocessors_of
 from pretrain_cuda.kernels.flash_limits import (
     before_ampere,
     has_little_shared_memory,
@@ -45,6 +46,7 @@ class Library:
         distribution: its name for pip.
         remedy: how to get it.
         limits: the reason that it declines a request on an architecture, or "".
+        stand_in: makes what takes the place of its `flash_attn_func` on fake tensors.
     """
 
     name: str
@@ -53,13 +55,19 @@ class Library:
     distribution: str
     remedy: str
     limits: Limits
+    stand_in: Callable[[AttentionRequest], Callable[..., Any]]
 
     def answer(self, request: AttentionRequest) -> Offer | Decline:
         """Return the kernel, or the reason that it does not fit; the installation is checked last."""
         reason = unsupported_reason(request, self.limits) or self._missing()
         provider = installed.provider(self.distribution)
         return offer_unless(
-            reason, name=self.name, kind="flash", build=lambda _: self._build(request), provider=provider
+            reason,
+            name=self.name,
+            kind="flash",
+            build=lambda _: self._build(request),
+            provider=provider,
+            fake=lambda _: FlashAttention(request, self.stand_in(request)),
         )
 
     def _missing(self) -> str:
@@ -91,7 +99,7 @@ class FlashAttention:
         result = self.function(*batch_first, **self.settings, **drops)
         # FA4, and FA3 of before 29 August 2025, return the rows' log-sum-exp too.
         context: Tensor = result[0] if isinstance(result, tuple) else result
-        # FA2 and FA3 lay the result out as the query is; then nothing is copied here.
+        # FA2 lays the result out as the query is; then nothing is copied here.
         return context.transpose(0, 1).flatten(2).contiguous()
 
 
@@ -129,6 +137,22 @@ def _no_dropout(request: AttentionRequest) -> str:
     return f"dropout {request.dropout}; it has none" if request.dropout else ""
 
 
+def _stand_in_2(request: AttentionRequest) -> Callable[..., Any]:
+    return _stand_ins().flash_2(multiprocessors_of(request.device_name))  # type: ignore[no-any-return]
+
+
+def _stand_in_3(_: AttentionRequest) -> Callable[..., Any]:
+    return _stand_ins().flash_3()  # type: ignore[no-any-return]
+
+
+def _stand_in_4(request: AttentionRequest) -> Callable[..., Any]:
+    return _stand_ins().flash_4(architecture_of(request.device_name))  # type: ignore[no-any-return]
+
+
+def _stand_ins() -> Any:
+    return import_module("pretrain_cuda.kernels.stand_ins.flash_generations")
+
+
 FLASH_2 = Library(
     name="flash_attn_2",
     module="flash_attn.flash_attn_interface",
@@ -136,6 +160,7 @@ FLASH_2 = Library(
     distribution="flash-attn",
     remedy="pip install flash-attn --no-build-isolation",
     limits=_limits_2,  # its Python code pads head sizes to multiples of 8
+    stand_in=_stand_in_2,
 )
 FLASH_3 = Library(
     name="flash_attn_3",
@@ -144,6 +169,7 @@ FLASH_3 = Library(
     distribution="flash-attn-3",
     remedy="python setup.py install in the folder hopper of github.com/Dao-AILab/flash-attention",
     limits=_limits_3,
+    stand_in=_stand_in_3,
 )
 FLASH_4 = Library(
     name="flash_attn_4",
@@ -152,4 +178,5 @@ FLASH_4 = Library(
     distribution="flash-attn-4",
     remedy="pip install flash-attn-4",
     limits=_limits_4,
+    stand_in=_stand_in_4,
 )

@@ -7,7 +7,8 @@ calls `torch.use_deterministic_algorithms`, which the backward passes of flash a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn import functional as F  # noqa: N812  torch's own alias
@@ -17,7 +18,7 @@ from pretrain.plugins.offer import offer_unless
 from pretrain.plugins.requests import Mask
 from pretrain.reference.attention import to_context
 from pretrain.reference.masks import check_mask
-from pretrain_cuda.devices import AMPERE, architecture_of
+from pretrain_cuda.devices import AMPERE, architecture_of, multiprocessors_of
 from pretrain_cuda.kernels.flash_limits import (
     HALF,
     before_ampere,
@@ -29,6 +30,8 @@ from pretrain_cuda.kernels.flash_limits import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
 
     from pretrain.plugins.offer import Decline, Offer
@@ -39,7 +42,17 @@ if TYPE_CHECKING:
 class Sdpa:
     """An `AttentionFn` by one of torch's kernels."""
 
-    def __init__(self, request: AttentionRequest, kernel: SDPBackend) -> None:
+    def __init__(
+        self, request: AttentionRequest, kernel: SDPBackend, function: Callable[..., Tensor] | None = None
+    ) -> None:
+        """Make a kernel.
+
+        Args:
+            request: describes the attention.
+            kernel: the one that torch may use.
+            function: called as torch's scaled_dot_product_attention. None: that one.
+        """
+        self.function = function
         self.kernel, self.mask, self.scale, self.dropout = kernel, request.mask, request.scale, request.dropout
         # efficient: "enable_gqa" came to it after torch 2.13, and the copies are small beside the weights it saves.
         self.repeats = request.heads // request.query_groups if kernel is SDPBackend.EFFICIENT_ATTENTION else 1
@@ -57,7 +70,7 @@ class Sdpa:
         empty = None if mask is None else mask.all(dim=-1, keepdim=True)  # [b, 1 or n, 1 or queries, 1]
         q, k, v = (_dense(x).permute(1, 2, 0, 3) for x in (query, key, value))  # [b, n, s, d]
         with sdpa_kernel(self.kernel):
-            context = F.scaled_dot_product_attention(
+            context = (self.function or F.scaled_dot_product_attention)(
                 q,
                 k,
                 v,
@@ -100,8 +113,14 @@ def prefers_cudnn(architecture: Architecture) -> bool:
 
 def _answer(request: AttentionRequest, kernel: SDPBackend, reason: str) -> Offer | Decline:
     name = f"sdpa_{kernel.name.removesuffix('_ATTENTION').lower()}"
-    provider = _provider(kernel)
-    return offer_unless(reason, name=name, kind="flash", build=lambda _: Sdpa(request, kernel), provider=provider)
+
+    def fake(_: object) -> Sdpa:
+        stand_ins: Any = import_module("pretrain_cuda.kernels.stand_ins.sdpa")
+        return Sdpa(request, kernel, stand_ins.function(request, kernel, multiprocessors_of(request.device_name)))
+
+    return offer_unless(
+        reason, name=name, kind="flash", build=lambda _: Sdpa(request, kernel), provider=_provider(kernel), fake=fake
+    )
 
 
 def _provider(kernel: SDPBackend) -> str:

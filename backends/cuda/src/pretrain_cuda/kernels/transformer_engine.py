@@ -35,7 +35,12 @@ def answer(request: AttentionRequest) -> Offer | Decline:
         reason = Absent(f"{MODULE} is not installed: pip install --no-build-isolation transformer_engine[pytorch]")
     provider = installed.provider("transformer_engine")
     return offer_unless(
-        reason, name=NAME, kind="flash", build=lambda _: DotProductAttention(request), provider=provider
+        reason,
+        name=NAME,
+        kind="flash",
+        build=lambda _: DotProductAttention(request),
+        provider=provider,
+        fake=lambda _: import_module("pretrain_cuda.kernels.stand_ins.sdpa").transformer_engine(),
     )
 
 

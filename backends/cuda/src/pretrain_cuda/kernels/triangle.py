@@ -10,6 +10,7 @@ next kernel finds them in the cache if they fit: 512 queries x 2048 keys x 16 he
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,7 +18,6 @@ from torch.autograd.function import once_differentiable
 
 from pretrain.reference.accumulation import accumulation_dtype, add_batched_matmul
 from pretrain.reference.attention import by_group, scaled_matmul, ungrouped
-from pretrain_cuda.kernels.triton.triangle_softmax import DropoutRate, softmax_, softmax_backward_
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from pretrain.plugins.requests import AttentionRequest
+    from pretrain_cuda.kernels.triton.triangle_softmax import DropoutRate
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,14 +49,22 @@ class _Plan:
 class Triangle:
     """An `AttentionFn` for causal masks, with dropout. It has no state between calls."""
 
-    def __init__(self, request: AttentionRequest) -> None:
+    def __init__(self, request: AttentionRequest, softmax: Any = None) -> None:
+        """Make a kernel.
+
+        Args:
+            request: describes the attention.
+            softmax: a module with `softmax_`, `softmax_backward_` and `DropoutRate`, for a strip. None: Triton's
+                kernels.
+        """
+        self.softmax = softmax or import_module("pretrain_cuda.kernels.triton.triangle_softmax")
         divisor = request.score_divisor if request.dtype.itemsize == 2 else 1.0  # fp32 scores need none
         self.plan = _Plan(
             groups=request.query_groups,
             rows=request.block_size,
             scale=request.scale / divisor,
             divisor=divisor,
-            dropout=DropoutRate(request.dropout) if request.dropout else None,
+            dropout=self.softmax.DropoutRate(request.dropout) if request.dropout else None,
         )
 
     def __call__(
@@ -66,28 +75,28 @@ class Triangle:
             msg = f"triangle: {query.shape[0]} queries, {key.shape[0]} keys; only equally many, without a mask tensor"
             raise ValueError(msg)
         dropout = self.plan.dropout if training else None
-        context: Tensor = _Triangle.apply(query, key, value, self.plan, dropout)  # type: ignore[no-untyped-call]
+        context: Tensor = _Triangle.apply(query, key, value, self.plan, dropout, self.softmax)  # type: ignore[no-untyped-call]
         return context
 
 
 class _Triangle(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, query: Tensor, key: Tensor, value: Tensor, plan: _Plan, dropout: DropoutRate | None
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, plan: _Plan, dropout: DropoutRate | None, softmax: Any
     ) -> Tensor:
         keys, values = by_group(key, plan.groups), by_group(value, plan.groups)  # views where each head has its own
-        seed = DropoutRate.seed(query.device) if dropout else None
+        seed = softmax.DropoutRate.seed(query.device) if dropout else None
         context = query.new_empty(query.shape)
         strips = []
         for start, end in plan.strips(query.shape[0]):
             rows = by_group(query[start:end], plan.groups)
             weights = scaled_matmul(rows, keys[:, :end].transpose(1, 2), plan.scale)
-            kept = softmax_(weights, end - start, plan.divisor, dropout, seed)
+            kept = softmax.softmax_(weights, end - start, plan.divisor, dropout, seed)
             _matmul_into(context[start:end], kept, values[:, :end])
             if any(ctx.needs_input_grad):
                 strips.append(weights)
             del weights, kept  # or they would lie beside the next strip
-        ctx.plan, ctx.dropout = plan, dropout
+        ctx.plan, ctx.dropout, ctx.softmax = plan, dropout, softmax
         ctx.save_for_backward(query, key, value, *strips)
         return context.flatten(2)
 
@@ -103,12 +112,12 @@ class _Triangle(torch.autograd.Function):
         for (start, end), weights in zip(plan.strips(query.shape[0]), strips, strict=True):
             grad_rows = by_group(grad_context[start:end], plan.groups)
             grad_scores = torch.bmm(grad_rows, values[:, :end].transpose(1, 2))
-            kept = softmax_backward_(grad_scores, weights, end - start, ctx.dropout)
+            kept = ctx.softmax.softmax_backward_(grad_scores, weights, end - start, ctx.dropout)
             add_batched_matmul(grad_values[:, :end], kept.transpose(1, 2), grad_rows)
             rows = by_group(query[start:end], plan.groups)
             add_batched_matmul(grad_keys[:, :end], grad_scores.transpose(1, 2), rows, plan.whole_scale)
             _matmul_into(grad_query[start:end], grad_scores, keys[:, :end], plan.whole_scale)
-        return grad_query, _as_input(grad_keys, key), _as_input(grad_values, value), None, None
+        return grad_query, _as_input(grad_keys, key), _as_input(grad_values, value), None, None, None
 
 
 def _matmul_into(target: Tensor, a: Tensor, b: Tensor, scale: float = 1.0) -> None:

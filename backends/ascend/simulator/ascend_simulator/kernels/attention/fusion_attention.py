@@ -10,10 +10,13 @@ from ascend_simulator.kernels import random
 from ascend_simulator.kernels.attention import layouts, score
 from ascend_simulator.kernels.attention.problem import NAME, problem_of
 from ascend_simulator.kernels.contract import require
-from ascend_simulator.kernels.registration import kernel
+from ascend_simulator.kernels.dropout import BITS, MULTIPLE
+from ascend_simulator.kernels.registration import kernel, take_workspace
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from ascend_simulator.kernels.attention.problem import Problem
 
 WORDS = 8
 """The statistics of a row are stored eight times."""
@@ -35,6 +38,7 @@ def forward(
     require(not given.get("seed") and not given.get("offset"), NAME, "seed or offset, which is not simulated")
     seed, offset = random.draw() if given["keep_prob"] < 1 else (0, 0)
     problem = problem_of(query, key, value, head_num, input_layout, pse, given, seed, offset)
+    _take_dropout_mask(problem)
     contexts, largest, total, dropped = [], [], [], 0
     for sample, q, k, v in problem.parts():
         found = problem.score(sample, q, k)
@@ -58,6 +62,11 @@ def backward(
     given = _named((), {name: value for name, value in options.items() if name not in saved} | {"scale": scale_value})
     problem = problem_of(query, key, value, head_num, input_layout, pse, given, seed, offset)
     grads = [torch.zeros_like(x, dtype=torch.float32) for x in (problem.query, problem.key, problem.value)]
+    _take_dropout_mask(problem)
+    for (
+        grad
+    ) in grads:  # also on a device: flash_attention_score_grad_tiling_s1s2_bn2gs1s2.cpp of CANN's ops-transformer
+        take_workspace(grad.nbytes)
     dpse = torch.zeros_like(pse, dtype=torch.float32) if pse is not None else query.new_empty(0)
     dcontext = layouts.split(dy, input_layout, problem.value.shape[-1])
     for sample, q, k, v in problem.parts():
@@ -72,6 +81,13 @@ def backward(
             dpse += dscores.sum_to_size(pse.shape)
     joined = (layouts.join(grad, input_layout).to(query.dtype) for grad in grads)
     return *joined, dpse.to(query.dtype), query.new_empty(0)
+
+
+def _take_dropout_mask(problem: Problem) -> None:
+    """Take a bit for each weight, in multiples of 128 (dropout_gen_mask_impl of op-plugin)."""
+    if problem.settings.keep < 1:
+        weights = sum(q.shape[:3].numel() * k.shape[2] for _, q, k, _ in problem.parts())
+        take_workspace(-(-weights // MULTIPLE) * (MULTIPLE // BITS))
 
 
 def _named(rest: tuple[Any, ...], options: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,23 @@
+"""Stand-ins of torch_npu's operators by name; their arguments are those of the operators."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pretrain_ascend.kernels.stand_ins import activation, attention, cross_entropy, norm, softmax
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+OPERATORS: Mapping[str, Callable[..., Any]] = {
+    "npu_cross_entropy_loss": cross_entropy.cross_entropy_loss,
+    "npu_fusion_attention": attention.fusion_attention,
+    "npu_gelu": activation.gelu,
+    "npu_rms_norm": norm.rms_norm,
+    "npu_scaled_masked_softmax": softmax.scaled_masked_softmax,
+    "npu_swiglu": activation.swiglu,
+}
+"""What a model's kernels call, but for the rotation, which has a stand-in as a whole.
+
+The float status of the first generation is read between steps and is not here.
+"""

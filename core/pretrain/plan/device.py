@@ -1,0 +1,97 @@
+"""The device that is planned for, and its figures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pretrain.errors import BackendError
+from pretrain.model.requests import compute_dtype
+from pretrain.plugins.backend import Unavailable
+from pretrain.plugins.host.discovery import installed_backends
+from pretrain.plugins.host.manager import load
+from pretrain.plugins.host.members import named, take_device
+from pretrain.plugins.host.readiness import availability
+
+if TYPE_CHECKING:
+    from pretrain.plugins.backend import Figures
+    from pretrain.plugins.host.manager import Plugins
+    from pretrain.recipe import Recipe
+    from pretrain.recipe.layout import Layout
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlanDevice:
+    """A device, with figures as far as they are known.
+
+    Attributes:
+        backend_name: value of `--backend`.
+        name: product name.
+        memory: bytes of its memory, or what the user says.
+        peak_flops: dense FLOP/s of matmuls in the recipe's dtype.
+        figures: of the datasheet.
+    """
+
+    backend_name: str
+    name: str
+    memory: int | None
+    peak_flops: float | None
+    figures: Figures
+
+    def group_bytes(self, layout: Layout) -> int:
+        """Return the bytes that context and process groups take, as the backend assumes: `Figures`."""
+        sizes = (
+            layout.tensor_model_parallel_size,
+            layout.pipeline_model_parallel_size,
+            layout.data_parallel_size,
+        )
+        groups = sum(size > 1 for size in sizes)
+        return (self.figures.context_memory or 0) + groups * (self.figures.group_memory or 0)
+
+
+def find_device(recipe: Recipe, backend: str | None, device_name: str | None, memory: int | None) -> PlanDevice:
+    """Return the device of a name, or the one here, with its figures.
+
+    Args:
+        recipe: whose dtype decides on the peak.
+        backend: value of `--backend`; None: the one that knows the name, cpu without a name.
+        device_name: None: the device here.
+        memory: bytes, in place of the datasheet's.
+
+    Raises:
+        BackendError: no backend knows the device; or the one here is to be planned for, and is not available.
+    """
+    if device_name is not None:
+        plugins = named(load(backend), device_name) if backend else _knowing(device_name)
+        name = device_name
+    else:
+        plugins = load(backend or "cpu")
+        answer = availability(plugins)
+        if isinstance(answer, Unavailable):
+            msg = (
+                f"{plugins.label}: {answer.reason}\n"
+                'Name the device to plan for, which need not be here: --device "NVIDIA A100-SXM4-80GB".'
+            )
+            raise BackendError(msg)
+        take_device(plugins, 0)
+        name = plugins.backend.device_name()
+    figures = plugins.backend.figures()
+    return PlanDevice(
+        backend_name=plugins.backend.name,
+        name=name,
+        memory=memory or figures.memory or (plugins.backend.memory().total if device_name is None else None),
+        peak_flops=plugins.backend.peak_flops(compute_dtype(recipe)),
+        figures=figures,
+    )
+
+
+def _knowing(device_name: str) -> Plugins:
+    """Return the plugins of the first installed backend that knows a device of the name."""
+    reasons = []
+    for backend in installed_backends():
+        try:
+            return named(load(backend.name), device_name)
+        except BackendError as error:
+            reasons.append(str(error).splitlines()[0])
+    msg = "\n".join([f"no installed backend knows a device '{device_name}'.", *reasons])
+    raise BackendError(msg)

@@ -1,0 +1,99 @@
+"""Plan of a training: memory and time on a number of devices, which need not be there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from pretrain.plan.device import find_device
+from pretrain.plan.time.step_time import step_time
+from pretrain.plan.trace.stage_tracing import Subject, trace_stages
+from pretrain.recipe.layout import lay_out
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pretrain.plan.device import PlanDevice
+    from pretrain.plan.stage_plan import StagePlan
+    from pretrain.plan.time.step_time import StepTime
+    from pretrain.plugins.negotiation.kernel_table import KernelTable
+    from pretrain.recipe import Recipe
+    from pretrain.recipe.layout import Layout
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """Plan of a training.
+
+    Attributes:
+        recipe: what is planned.
+        device: on which, with its figures.
+        layout: of the ranks.
+        vocab_size: entries of the tokenizer, before padding.
+        stages: the pipeline stages that differ.
+        kernels: the negotiated ones.
+        time: of a step; None where the device's figures are not known.
+        notices: lines for the user.
+    """
+
+    recipe: Recipe
+    device: PlanDevice
+    layout: Layout
+    vocab_size: int
+    stages: Sequence[StagePlan]
+    kernels: KernelTable
+    time: StepTime | None
+    notices: Sequence[str]
+
+    @property
+    def peak_bytes(self) -> int:
+        """Bytes of the device's memory that the fullest stage takes."""
+        return max(stage.peak_bytes for stage in self.stages)
+
+    @property
+    def fits(self) -> bool | None:
+        """True if every stage fits into the device's memory; None if that is not known."""
+        return None if self.device.memory is None else self.peak_bytes <= self.device.memory
+
+
+def make_plan(
+    recipe: Recipe,
+    *,
+    backend: str | None,
+    device_name: str | None,
+    devices: int | None,
+    memory: int | None,
+    vocab_size: int,
+) -> Plan:
+    """Trace the stages of a layout, and estimate the step's time.
+
+    Args:
+        recipe: what is planned.
+        backend: value of `--backend`; None: the one that knows the device, or cpu.
+        device_name: of a device that need not be there; None: the one here.
+        devices: ranks; None: one replica of the model.
+        memory: bytes of a device's memory; None: those of its datasheet, or of the one here.
+        vocab_size: entries of the tokenizer, before padding.
+
+    Raises:
+        PretrainError: the layout is not legal, no backend knows the device, or an operation has no allowed kernel.
+    """
+    layout = lay_out(recipe, devices or recipe.model_parallel_size)
+    device = find_device(recipe, backend, device_name, memory)
+    subject = Subject(
+        recipe=recipe, backend=device.backend_name, device=device_name, layout=layout, vocab_size=vocab_size
+    )
+    traced = trace_stages(subject)
+    stages = [
+        replace(each.plan, parts={**each.plan.parts, "process groups": device.group_bytes(layout)}) for each in traced
+    ]
+    return Plan(
+        recipe=recipe,
+        device=device,
+        layout=layout,
+        vocab_size=vocab_size,
+        stages=stages,
+        kernels=traced[0].kernels,
+        time=step_time(recipe, device, layout, stages),
+        notices=list(dict.fromkeys(notice for each in traced for notice in each.notices)),
+    )

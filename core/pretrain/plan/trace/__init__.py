@@ -1,0 +1,1 @@
+"""Trace of a rank on fake tensors: its memory and its work."""

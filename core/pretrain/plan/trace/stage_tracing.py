@@ -1,0 +1,122 @@
+"""Tracing of a layout's stages, each in a process of its own: a process has one bridge, and one world at a time."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import warnings
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pretrain.cores import available_cores
+from pretrain.errors import BackendError, PretrainError
+from pretrain.plan.trace.stages import differing_stages, first_rank, layers_of, planned_micro_batches
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pretrain.plan.stage_plan import StagePlan
+    from pretrain.plugins.host.manager import Plugins
+    from pretrain.plugins.negotiation.kernel_table import KernelTable
+    from pretrain.recipe import Recipe
+    from pretrain.recipe.layout import Layout
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Subject:
+    """Subject of a trace, as plain values that another process understands.
+
+    Attributes:
+        recipe: what is planned.
+        backend: value of `--backend`.
+        device: the name of a device that need not be there; None: the one here.
+        layout: of the ranks.
+        vocab_size: entries of the tokenizer, before padding.
+    """
+
+    recipe: Recipe
+    backend: str
+    device: str | None
+    layout: Layout
+    vocab_size: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TracedStage:
+    """Result of a trace.
+
+    Attributes:
+        plan: of the stage; its "process groups" are still missing.
+        kernels: the negotiated ones.
+        notices: lines for the user.
+    """
+
+    plan: StagePlan
+    kernels: KernelTable
+    notices: tuple[str, ...]
+
+
+def trace_stages(subject: Subject, stages: Sequence[int] | None = None) -> list[TracedStage]:
+    """Trace the stages that differ, on as many processes as there are cores.
+
+    Args:
+        subject: recipe, device and layout.
+        stages: those to trace; None for those that differ.
+
+    Raises:
+        PretrainError: the engine cannot be built: no allowed kernel, a broken plugin.
+    """
+    chosen = list(differing_stages(subject.layout) if stages is None else stages)
+    # Forked: modules that this process has imported are there already. It must not have started threads.
+    context = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(min(len(chosen), available_cores()), mp_context=context) as processes:
+        try:
+            return list(processes.map(_trace, [subject] * len(chosen), chosen))
+        except BrokenProcessPool:
+            msg = "a process that traces a stage was killed, probably for want of memory.\nA trace takes about 1 GB."
+            raise BackendError(msg) from None
+
+
+def _trace(subject: Subject, stage: int) -> TracedStage:
+    """Trace one stage; runs in a process of its own."""
+    logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)  # operations that are tried, and fail
+    warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")  # DeepSpeed's alignment check
+    plugins = _installed(subject)
+    from pretrain.plan.trace.rank_trace import trace_rank  # noqa: PLC0415  imports megatron.core: after the bridge
+    from pretrain.plan.trace.stage_of_trace import stage_of  # noqa: PLC0415
+
+    recipe, layout = subject.recipe, subject.layout
+    count = layout.num_microbatches(recipe.train.global_batch_size)
+    rank = first_rank(layout, stage)
+    try:
+        trace = trace_rank(
+            recipe,
+            plugins,
+            rank=rank,
+            world_size=layout.world_size,
+            vocab_size=subject.vocab_size,
+            micro_batches=planned_micro_batches(layout, stage, count),
+        )
+    except PretrainError:
+        raise
+    except Exception as error:
+        msg = f"rank {rank} cannot be planned: {type(error).__name__}: {error}\nPRETRAIN_TRACEBACK=1 shows where."
+        raise BackendError(msg) from error
+    plan = stage_of(trace, stage=stage, layers=layers_of(layout, stage), recipe=recipe)
+    return TracedStage(plan=plan, kernels=trace.kernels, notices=tuple(trace.notices))
+
+
+def _installed(subject: Subject) -> Plugins:
+    from pretrain.bridge import megatron, planning  # noqa: PLC0415
+    from pretrain.plan.trace.planned_device import PlannedDevice  # noqa: PLC0415
+    from pretrain.plugins.host.manager import load  # noqa: PLC0415
+    from pretrain.plugins.host.members import named  # noqa: PLC0415
+
+    plugins = load(subject.backend)
+    if subject.device is not None:
+        plugins = named(plugins, subject.device)
+    megatron.install(PlannedDevice(plugins.backend), planned=True)
+    planning.install()
+    return plugins

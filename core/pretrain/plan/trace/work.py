@@ -1,0 +1,170 @@
+"""Work of a step: FLOPs and bytes of each operation, and what ranks send each other."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch.utils.flop_counter import flop_registry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from pretrain.plan.trace.place import Place
+
+RECOMPUTING = 2.5
+"""Work of flash attention's backward pass, in that of its forward pass: five matmuls instead of two, since scores are
+computed again (Dao 2023, arXiv:2307.08691, section 3.1)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One call of an operation on the device.
+
+    Attributes:
+        flops: of its matmuls; 0 for all others.
+        moved: bytes read and written.
+        dtype: of the matmuls, as a recipe names it ("fp16"); "" for others.
+    """
+
+    flops: float
+    moved: int
+    dtype: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One call of a collective, or a message to a neighbouring stage.
+
+    Attributes:
+        kind: "all-reduce", "all-gather", "reduce-scatter", "broadcast", "send", "receive".
+        group: "tensor", "pipeline", "data", "model" or "world".
+        size: ranks of the group.
+        moved: bytes of the whole tensor, which all ranks have before or after it.
+        overlaps: whether the rank computes on before it waits for it.
+    """
+
+    kind: str
+    group: str
+    size: int
+    moved: int
+    overlaps: bool = False
+
+
+_KINDS = {
+    "allreduce_": "all-reduce",
+    "allreduce_coalesced_": "all-reduce",
+    "_allgather_base_": "all-gather",
+    "allgather_": "all-gather",
+    "allgather_into_tensor_coalesced_": "all-gather",
+    "_reduce_scatter_base_": "reduce-scatter",
+    "reduce_scatter_": "reduce-scatter",
+    "reduce_scatter_tensor_coalesced_": "reduce-scatter",
+    "broadcast_": "broadcast",
+    "alltoall_base_": "all-to-all",
+    "send": "send",
+    "recv_": "receive",
+}
+_DTYPES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
+_ALLOCATES = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_", "detach", "alias"}
+
+
+class Work:
+    """Operations and messages, counted by the part of the step."""
+
+    def __init__(self) -> None:
+        """Count nothing yet; `names` are those of the process groups, by torch's names of them."""
+        self.operations: Counter[tuple[Place, Operation]] = Counter()
+        self.messages: Counter[tuple[Place, Message]] = Counter()
+        self.names: dict[str, str] = {}
+
+    def add(self, place: Place, function: Any, arguments: tuple[Any, ...], output: Any) -> None:
+        """Count a call of torch's dispatcher."""
+        if function.namespace == "c10d":
+            self._communicate(place, function, arguments)
+            return
+        if function.is_view or function._opname in _ALLOCATES:  # noqa: SLF001
+            return
+        tensors = [*_tensors(arguments), *_tensors((output,))]
+        if not tensors:
+            return
+        moved = sum(tensor.numel() * tensor.itemsize for tensor in tensors)
+        count = _flop_counter(function)
+        if count is None:
+            self.operations[place, Operation(0.0, moved)] += 1
+        else:
+            flops = float(count(*arguments, out_val=output))
+            self.operations[place, Operation(flops, moved, _DTYPES.get(tensors[0].dtype, ""))] += 1
+
+    def add_stand_in(
+        self, place: Place, operation: str, read: Iterable[Any], written: Iterable[Any], *, is_backward: bool
+    ) -> None:
+        """Count a pass of a kernel's stand-in, which reads and writes its tensors once."""
+        inputs = list(_tensors(tuple(read)))
+        tensors = {id(tensor): tensor for tensor in (*inputs, *_tensors(tuple(written)))}.values()
+        moved = sum(tensor.numel() * tensor.itemsize for tensor in tensors)
+        flops = _flops(operation, inputs, is_backward=is_backward)
+        dtype = _DTYPES.get(inputs[0].dtype, "") if flops and inputs else ""
+        self.operations[place, Operation(flops, moved, dtype)] += 1
+
+    def _communicate(self, place: Place, function: Any, arguments: tuple[Any, ...]) -> None:
+        kind = _KINDS.get(function._opname)  # noqa: SLF001  the name without its overload
+        group = next((found for each in arguments if (found := _group(each)) is not None), None)
+        if kind is None or group is None or group.size() < 2:
+            return
+        # The whole tensor may be a list of parts: those of all ranks, or those that are sent together.
+        moved = max(sum(tensor.numel() * tensor.itemsize for tensor in _tensors((each,))) for each in arguments)
+        # async_op is the only flag of these operators; True is its default, and torch leaves out defaults at the end.
+        overlaps = kind not in {"send", "receive"} and not any(each is False for each in arguments)
+        message = Message(kind, self.names.get(group.group_name, "world"), group.size(), moved, overlaps)
+        self.messages[place, message] += 1
+
+
+def _flop_counter(function: Any) -> Any:
+    """Return torch's formula for an operation's FLOPs, or for the one that it is the in-place form of."""
+    count = flop_registry.get(function.overloadpacket)
+    if count is None and function.namespace == "aten" and function._opname.endswith("mm_"):  # noqa: SLF001
+        count = flop_registry.get(getattr(torch.ops.aten, function._opname.removesuffix("_")))  # noqa: SLF001
+    return count
+
+
+def _flops(operation: str, inputs: list[torch.Tensor], *, is_backward: bool) -> float:
+    """Return the FLOPs of a kernel that multiplies matrices, by its first inputs; 0 for all others."""
+    if operation == "attention" and len(inputs) > 2 and inputs[0].dim() == 4:
+        query = inputs[0]
+        size, elements = query.shape[-1], query.numel()
+        # [s, b, n, d] or [b, n, s, d] or [b, s, n, d]: queries are the length that the keys share.
+        length = max(query.shape[0], query.shape[1], query.shape[2])
+        causal_half = 0.5
+        forward = 4.0 * elements / size * length * size * causal_half
+        return forward * (RECOMPUTING if is_backward else 1.0)
+    if operation == "linear" and len(inputs) > 1:  # the weight gradient that apex's kernel accumulates
+        rows, columns = inputs[0].flatten(0, -2), inputs[1].flatten(0, -2)
+        return 2.0 * rows.shape[0] * rows.shape[1] * columns.shape[1]
+    return 0.0
+
+
+def _group(argument: Any) -> Any:
+    if type(argument).__name__ != "ScriptObject":
+        return None
+    try:
+        return dist.ProcessGroup.unbox(argument)
+    except RuntimeError:  # an operator of a reduction
+        return None
+
+
+def _tensors(arguments: Any) -> Iterable[torch.Tensor]:
+    if isinstance(arguments, torch.Tensor):
+        yield arguments
+    elif isinstance(arguments, list | tuple):
+        for argument in arguments:
+            yield from _tensors(argument)
+
+
+def matmul_flops(counted: Mapping[tuple[Place, Operation], int]) -> float:
+    """Return the FLOPs of all matmuls."""
+    return math.fsum(operation.flops * count for (_, operation), count in counted.items())

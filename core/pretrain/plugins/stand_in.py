@@ -1,0 +1,112 @@
+"""Stand-ins of kernels for fake tensors, which have shapes and dtypes and no values: see `Offer.fake`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, overload
+
+import torch
+
+from pretrain.plugins import observation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    Compute = Callable[..., tuple[Tensor, Sequence[Tensor | None]]]
+    Gradients = Callable[[Sequence[Any], Tensor, "Empty"], Sequence[Tensor | None]]
+
+
+def stand_in(compute: Compute, gradients: Gradients | None = None) -> Callable[..., Tensor]:
+    """Return a differentiable function that allocates what a kernel allocates, and computes nothing.
+
+    Tensors that `compute` or `gradients` makes and does not return count as the kernel's workspace. What is kept of a
+    workspace in a local variable counts up to the return; what is deleted earlier only until then.
+
+    Args:
+        compute: called with the kernel's arguments; returns the output and the tensors that are kept for the backward
+            pass. Inputs among them are kept as they are; a view of an input shares its memory. Tensors that may need a
+            gradient are arguments by position, named or not; arguments by keyword alone get none.
+        gradients: called in the backward pass with the kept tensors, the output's gradient, and for each positional
+            argument an empty tensor for its gradient, or None where it needs none; returns these, or others in their
+            place (a kept tensor that the gradient overwrites). See `Empty`. None: the empty tensors.
+
+    Example:
+        def attention(query, key, value, mask=None, *, training=True):
+            s, b, n, d = query.shape
+            statistics = query.new_empty(b, n, s, dtype=torch.float32)
+            context = torch.empty_like(query)
+            return context.view(s, b, n * d), (query, key, value, context, statistics)
+
+        Offer(name="flash", build=..., fake=lambda _: stand_in(attention))
+    """
+    signature = inspect.signature(compute)
+
+    def call(*arguments: Any, **options: Any) -> Tensor:
+        bound = signature.bind(*arguments, **options)
+        bound.apply_defaults()
+        output: Tensor = _StandIn.apply(compute, gradients, bound.kwargs, *bound.args)  # type: ignore[no-untyped-call]
+        return output
+
+    return call
+
+
+class _StandIn(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, compute: Compute, gradients: Gradients | None, options: dict[str, Any], *arguments: Any
+    ) -> Tensor:
+        ctx.operation = observation.operation()
+        with observation.passing(ctx.operation, is_backward=False) as tell:
+            output, kept = compute(*arguments, **options)
+            tell(arguments, (output, *kept))
+        ctx.save_for_backward(*kept)
+        ctx.gradients = gradients
+        ctx.like = [
+            (x.shape, x.dtype, x.device) if isinstance(x, torch.Tensor) and x.requires_grad else None for x in arguments
+        ]
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        empty = Empty(ctx.like)
+        with observation.passing(ctx.operation, is_backward=True) as tell:
+            found = ctx.gradients(ctx.saved_tensors, grads[0], empty) if ctx.gradients else empty
+            tell((*ctx.saved_tensors, *grads), found)
+        return None, None, None, *found
+
+
+class Empty(Sequence["Tensor | None"]):
+    """Tensors for the gradients of the positional arguments; None where an argument needs none.
+
+    Each is allocated when it is first looked at, so that a backward pass has it from when the kernel would.
+    """
+
+    def __init__(self, like: Sequence[tuple[torch.Size, torch.dtype, torch.device] | None]) -> None:
+        self._like = like
+        self._made: dict[int, Tensor] = {}
+
+    def needed(self, place: int) -> bool:
+        """Tell whether the argument at that place needs a gradient; nothing is allocated."""
+        return self._like[place] is not None
+
+    def __len__(self) -> int:
+        return len(self._like)
+
+    @overload
+    def __getitem__(self, place: int) -> Tensor | None: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Tensor | None]: ...
+    def __getitem__(self, place: int | slice) -> Tensor | list[Tensor | None] | None:
+        if isinstance(place, slice):
+            return [self[each] for each in range(*place.indices(len(self)))]
+        place = range(len(self))[place]
+        like = self._like[place]
+        if like is None:
+            return None
+        shape, dtype, device = like
+        if place not in self._made:
+            self._made[place] = torch.empty(shape, dtype=dtype, device=device)
+        return self._made[place]
