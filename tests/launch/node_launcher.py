@@ -4,7 +4,7 @@ import sys
 
 from pretrain.launch.job import Job
 from pretrain.launch.nodes.nodes import Nodes
-from pretrain.launch.placement import Placement
+from pretrain.launch.rank_placement import Placement
 from pretrain.launch.start import start
 from pretrain.recipe import load_recipe
 

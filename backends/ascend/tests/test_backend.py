@@ -288,7 +288,13 @@ class TestPeak:
 def test_figures_are_those_of_the_chip_that_is_named_or_here(machine):
     assert AscendBackend().figures() == AscendBackend().named("Ascend910B3").figures()
     assert AscendBackend().figures() == Figures(
-        memory=64 * 2**30, memory_bandwidth=1.6e12, link_bandwidth=196e9, node_bandwidth=25e9, devices_per_node=8
+        memory=64 * 2**30,
+        memory_bandwidth=1.6e12,
+        link_bandwidth=196e9,
+        node_bandwidth=25e9,
+        devices_per_node=8,
+        group_memory=400 * 2**20,
+        dropout_bits=1,
     )
     assert AscendBackend().named("Ascend950PR").figures() == Figures()
 

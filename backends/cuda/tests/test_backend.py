@@ -163,6 +163,8 @@ def figures(memory, bandwidth, link, network=None, gpus=None):
         link_bandwidth=link,
         node_bandwidth=network,
         devices_per_node=gpus,
+        context_memory=512 * 2**20,
+        group_memory=256 * 2**20,
     )
 
 
@@ -173,7 +175,7 @@ def figures(memory, bandwidth, link, network=None, gpus=None):
         (A100, figures(80 * GIB, 2039 * GIGA, 300 * GIGA, 25 * GIGA, 8)),
         ("NVIDIA A100-PCIE-40GB", figures(40 * GIB, 1555 * GIGA, 32 * GIGA)),
         ("NVIDIA A100 80GB PCIe", figures(80 * GIB, 1935 * GIGA, 32 * GIGA)),
-        ("NVIDIA A100-SXM-64GB", Figures()),
+        ("NVIDIA A100-SXM-64GB", figures(None, None, None)),
         ("Tesla V100-SXM2-16GB", figures(16 * GIB, 900 * GIGA, 150 * GIGA, 6.25 * GIGA, 8)),
         ("Tesla V100-SXM3-32GB-H", figures(32 * GIB, 900 * GIGA, 150 * GIGA, 6.25 * GIGA, 16)),
         ("NVIDIA H100 80GB HBM3", figures(80 * GIB, 3350 * GIGA, 450 * GIGA, 50 * GIGA, 8)),

@@ -20,6 +20,8 @@ COMMANDS = {
     "evaluate": "Loss and perplexity of a checkpoint.",
     "generate": "Continue a prompt, to look at what was trained.",
     "explain": "Show which kernel each operation gets, and why not the others.",
+    "plan": "Show memory and time of a training before its devices are rented.",
+    "doctor": "Check machines, devices, kernels and links before a training.",
     "conformance": "Run the conformance kit against a backend.",
     "report": "Compare runs on one HTML page.",
     "migrate": "Make a recipe of the script or the files with which another program trains.",

@@ -56,7 +56,7 @@ def command(
     memory, and without ZeRO. Only losses go to standard output, and only indices of the data are written.
     """
     from pretrain.launch.forward_job import EVALUATE, ForwardJob  # noqa: PLC0415  --help needs none of these
-    from pretrain.launch.placement import make_placement  # noqa: PLC0415
+    from pretrain.launch.rank_placement import make_placement  # noqa: PLC0415
     from pretrain.launch.run_directory.of_checkpoint import RECIPE, checkpoints_of, is_run  # noqa: PLC0415
     from pretrain.recipe import load_recipe  # noqa: PLC0415
 

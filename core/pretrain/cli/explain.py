@@ -13,9 +13,6 @@ if TYPE_CHECKING:
     from pretrain.plugins.host.manager import Plugins
     from pretrain.recipe import Recipe
 
-GPT2_VOCAB_SIZE = 50257
-"""Entries of GPT-2's vocabulary; used while a recipe's tokenizer does not exist yet."""
-
 
 @click.command(name="explain")
 @click.argument("recipe", type=click.Path(path_type=Path))
@@ -29,6 +26,7 @@ def command(recipe: Path, backend: str, device: str | None, overrides: tuple[str
     knows the one that --device names ("NVIDIA A100-SXM4-80GB").
     """
     # A mistake in the recipe is reported before torch is imported.
+    from pretrain.data.tokenizers.expected_size import expected_vocab_size  # noqa: PLC0415
     from pretrain.plugins.host.manager import load  # noqa: PLC0415
     from pretrain.plugins.host.members import named  # noqa: PLC0415
     from pretrain.recipe import load_recipe  # noqa: PLC0415
@@ -40,7 +38,9 @@ def command(recipe: Path, backend: str, device: str | None, overrides: tuple[str
     if device is not None:
         plugins = named(plugins, device)
     usable = _show_device(plugins, loaded)
-    vocab_size = _show_vocab_size(loaded)
+    vocab_size, note = expected_vocab_size(loaded.tokenizer)
+    if note:
+        click.echo(note)
     try:
         table = _table(plugins, loaded, vocab_size, plugins.backend.device_name() if usable else "")
     except (BackendError, KernelError) as error:
@@ -70,20 +70,6 @@ def _show_device(plugins: Plugins, recipe: Recipe) -> bool:
     except BackendError as error:
         click.echo(f"compilation: {error}")
     return True
-
-
-def _show_vocab_size(recipe: Recipe) -> int:
-    """Return the vocabulary size; print its source unless it is the tokenizer."""
-    section = recipe.tokenizer
-    named = [file for file in (section.vocab_file, section.merge_file, section.file) if file]
-    absent = [file for file in named if not Path(file).exists()]
-    if absent:
-        size = section.vocab_size or GPT2_VOCAB_SIZE
-        click.echo(f"tokenizer: {', '.join(absent)} not found; counting with {size} entries")
-        return size
-    from pretrain.data.tokenizers import load_tokenizer  # noqa: PLC0415
-
-    return load_tokenizer(section).vocab_size
 
 
 def _table(plugins: Plugins, recipe: Recipe, vocab_size: int, device_name: str) -> str:

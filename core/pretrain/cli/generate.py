@@ -102,7 +102,7 @@ def command(
     standard output as it comes, everything else to standard error. The model sees the last model.seq_length tokens.
     """
     from pretrain.launch.forward_job import GENERATE, ForwardJob  # noqa: PLC0415  --help needs none of these
-    from pretrain.launch.placement import make_placement  # noqa: PLC0415
+    from pretrain.launch.rank_placement import make_placement  # noqa: PLC0415
     from pretrain.launch.run_directory.of_checkpoint import checkpoints_of  # noqa: PLC0415
     from pretrain.recipe import load_recipe  # noqa: PLC0415
 

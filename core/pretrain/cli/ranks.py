@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pretrain.launch.jobs import AnyJob
-    from pretrain.launch.placement import Placement
     from pretrain.launch.processes.failure import Failure
+    from pretrain.launch.rank_placement import Placement
     from pretrain.launch.world import World
 
 F = TypeVar("F", bound="Callable[..., Any]")

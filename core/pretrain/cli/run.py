@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pretrain.launch.job import Job
-    from pretrain.launch.placement import Placement
+    from pretrain.launch.rank_placement import Placement
 
 
 @click.command(cls=RunCommand, short_help="Train a recipe.")
@@ -68,7 +68,7 @@ def command(
     checkpoint and exits, a second one exits at once.
     """
     from pretrain.launch.job import Job  # noqa: PLC0415  --help needs none of these
-    from pretrain.launch.placement import make_hosted_placement, make_placement  # noqa: PLC0415
+    from pretrain.launch.rank_placement import make_hosted_placement, make_placement  # noqa: PLC0415
 
     of_run = os.environ.get(HOSTFILE_NODE, "")  # then the variables of mpirun or srun are a node's, not a rank's
     counted = any(option is not None for option in (nproc, nnodes, rdzv, node_rank))
@@ -99,8 +99,8 @@ def command(
     if dry_run:
         _show(placement, run_dir, resume=resume, auto=auto_resume)
         return 0
-    if placement.notice:
-        click.echo(placement.notice)
+    for notice in filter(None, (placement.notice, placement.memory_notice)):
+        click.echo(notice)
     return start_ranks(placement, job, world)
 
 

@@ -11,7 +11,7 @@ from pretrain.recipe.layout import lay_out
 from pretrain.recipe.yaml_text import to_yaml
 
 if TYPE_CHECKING:
-    from pretrain.launch.placement import Placement
+    from pretrain.launch.rank_placement import Placement
     from pretrain.recipe import Layout, Recipe
 
 
@@ -28,7 +28,7 @@ def describe(placement: Placement) -> str:
         *_size(placement.recipe),
     ]
     built = built_inputs(placement.recipe)
-    notices = [line for line in (placement.notice, built, *placement.recipe.notices) if line]
+    notices = [line for line in (placement.notice, placement.memory_notice, built, *placement.recipe.notices) if line]
     return "\n".join([to_yaml(placement.recipe).rstrip(), "", *(f"# {line}" for line in (*lines, *notices))])
 
 

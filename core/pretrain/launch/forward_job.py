@@ -1,4 +1,4 @@
-"""The job of every rank that evaluates a model or generates text: plain values, sent to other processes as JSON."""
+"""The job of ranks that evaluate, generate or are examined: plain values, sent to other processes as JSON."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ if TYPE_CHECKING:
 
 EVALUATE = "pretrain.training.run:evaluate"
 GENERATE = "pretrain.training.run:generate"
+EXAMINE = "pretrain.doctor.examination:examine"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ForwardJob:
-    """Evaluation or generation as its ranks receive it; it has no run directory.
+    """Evaluation, generation or examination as its ranks receive it; it has no run directory.
 
     Attributes:
         recipe: the recipe's file.
@@ -33,6 +34,8 @@ class ForwardJob:
         function: "module:function", called with recipe, backend_name, world and the options.
         options: values that JSON knows.
         reads_data: whether the recipe's token files must be there.
+        patience: seconds that the ranks of a node have after the first of them has ended; then they are ended, and the
+            job has failed. None: no limit.
     """
 
     recipe: str
@@ -41,6 +44,7 @@ class ForwardJob:
     function: str
     options: Mapping[str, Any] = field(default_factory=dict)
     reads_data: bool
+    patience: float | None = None
 
     def to_json(self) -> str:
         """Return the job as one line."""

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, NoReturn
 
 from pretrain.errors import PretrainError
+from pretrain.launch.forward_job import ForwardJob
 from pretrain.launch.job import Job
 from pretrain.launch.processes.children import Processes
 from pretrain.launch.processes.failure import CRASH, USER_ERROR, Failure
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from pretrain.launch.jobs import AnyJob
     from pretrain.launch.nodes.nodes import Nodes
     from pretrain.launch.nodes.rendezvous import Rendezvous
-    from pretrain.launch.placement import Placement
+    from pretrain.launch.rank_placement import Placement
     from pretrain.launch.world import World
 
 
@@ -55,8 +56,14 @@ def run_ranks(job: AnyJob, worlds: Sequence[World], rendezvous: Rendezvous | Non
     if worlds[0].world_size == 1 and rendezvous is None:
         job.run(worlds[0])
         return None
+    patience = job.patience if isinstance(job, ForwardJob) else None
+    elsewhere = rendezvous.poll if rendezvous else lambda: None
     with Processes(job, worlds) as processes:
-        failure = supervise(processes, rendezvous.poll if rendezvous else None)
+
+        def poll() -> Failure | None:
+            return elsewhere() or (processes.left_behind(patience) if patience is not None else None)
+
+        failure = supervise(processes, poll)
     return rendezvous.report(failure) if failure and rendezvous else failure
 
 

@@ -47,7 +47,7 @@ def build(
         point_to_point: capabilities of the backend's communication between stages.
         device: of the parameters.
         vocab_size: entries of the tokenizer, before padding.
-        planned: on fake tensors, which have no values: weights are made, not initialized.
+        planned: on fake tensors, which have no values: weights are made, not initialized, and layers not compiled.
         building: context in which a chunk's modules are made; ZeRO-3 partitions them there, one by one.
         whole: context in which a parameter is whole, while it is initialized.
 
@@ -77,13 +77,19 @@ def build(
             )
         if planned:
             convert_fake(chunk, config.params_dtype)
-        else:
-            initialize(chunk, recipe, vocab_size, parallel_state.get_tensor_model_parallel_rank(), whole)
-            chunk = chunk.to(device, config.params_dtype)
-        chunks.append(chunk)
+            chunks.append(chunk)
+            continue
+        initialize(chunk, recipe, vocab_size, parallel_state.get_tensor_model_parallel_rank(), whole)
+        chunks.append(chunk.to(device, config.params_dtype))
+    if not planned:
+        _compile(recipe, chunks)
+    return chunks
+
+
+def _compile(recipe: Recipe, chunks: list[GPT]) -> None:
+    """Compile the layers if the recipe asks for it."""
     if recipe.kernels.compile == "layer":
         from pretrain.model.compiled import compile_layers  # noqa: PLC0415  its import takes a second
 
         for chunk in chunks:
             compile_layers(chunk)
-    return chunks

@@ -30,6 +30,7 @@ class PlanDevice:
         memory: bytes of its memory, or what the user says.
         peak_flops: dense FLOP/s of matmuls in the recipe's dtype.
         figures: of the datasheet.
+        is_named: the backend answers for this name whether or not the device is there.
     """
 
     backend_name: str
@@ -37,6 +38,7 @@ class PlanDevice:
     memory: int | None
     peak_flops: float | None
     figures: Figures
+    is_named: bool = True
 
     def group_bytes(self, layout: Layout) -> int:
         """Return the bytes that context and process groups take, as the backend assumes: `Figures`."""
@@ -70,7 +72,7 @@ def find_device(recipe: Recipe, backend: str | None, device_name: str | None, me
         if isinstance(answer, Unavailable):
             msg = (
                 f"{plugins.label}: {answer.reason}\n"
-                'Name the device to plan for, which need not be here: --device "NVIDIA A100-SXM4-80GB".'
+                "Name the device to plan for, which need not be here: --device with its product name."
             )
             raise BackendError(msg)
         take_device(plugins, 0)
@@ -79,10 +81,19 @@ def find_device(recipe: Recipe, backend: str | None, device_name: str | None, me
     return PlanDevice(
         backend_name=plugins.backend.name,
         name=name,
+        is_named=device_name is not None or _is_known(plugins, name),
         memory=memory or figures.memory or (plugins.backend.memory().total if device_name is None else None),
         peak_flops=plugins.backend.peak_flops(compute_dtype(recipe)),
         figures=figures,
     )
+
+
+def _is_known(plugins: Plugins, device_name: str) -> bool:
+    try:
+        named(plugins, device_name)
+    except BackendError:
+        return False
+    return True
 
 
 def _knowing(device_name: str) -> Plugins:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pretrain.plan.device import find_device
+from pretrain.plan.host_memory import without_files
 from pretrain.plan.time.step_time import step_time
 from pretrain.plan.trace.stage_tracing import Subject, trace_stages
 from pretrain.recipe.layout import lay_out
@@ -80,8 +81,13 @@ def make_plan(
     """
     layout = lay_out(recipe, devices or recipe.model_parallel_size)
     device = find_device(recipe, backend, device_name, memory)
+    traceable, notices = without_files(recipe)
     subject = Subject(
-        recipe=recipe, backend=device.backend_name, device=device_name, layout=layout, vocab_size=vocab_size
+        recipe=traceable,
+        backend=device.backend_name,
+        device=device.name if device.is_named else None,  # a forked process cannot use a device that is open here
+        layout=layout,
+        vocab_size=vocab_size,
     )
     traced = trace_stages(subject)
     stages = [
@@ -95,5 +101,5 @@ def make_plan(
         stages=stages,
         kernels=traced[0].kernels,
         time=step_time(recipe, device, layout, stages),
-        notices=list(dict.fromkeys(notice for each in traced for notice in each.notices)),
+        notices=list(dict.fromkeys([*notices, *(notice for each in traced for notice in each.notices)])),
     )

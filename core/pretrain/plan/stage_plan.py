@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pretrain.plan.trace.work import Message, Operation
+    from pretrain.plan.costs import Costs
 
 PARTS = ("weights", "gradients", "optimizer", "activations", "workspace", "reserve", "process groups")
 """Parts of a device's memory, in the order in which they are shown.
@@ -54,25 +54,6 @@ class ModuleRow:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Costs:
-    """Work of one step of a rank, in pieces whose sum is the step's.
-
-    Attributes:
-        forward: operations of one micro-batch's forward pass, and how often each is called.
-        backward: of its backward pass, with recomputed forward passes.
-        once: of the rest of the step, whatever the number of micro-batches.
-        messages: of one micro-batch.
-        messages_once: of the rest of the step.
-    """
-
-    forward: Mapping[Operation, float]
-    backward: Mapping[Operation, float]
-    once: Mapping[Operation, float]
-    messages: Mapping[Message, float]
-    messages_once: Mapping[Message, float]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class StagePlan:
     """Plan of the ranks of one pipeline stage.
 
@@ -106,6 +87,11 @@ class StagePlan:
     def peak_bytes(self) -> int:
         """Bytes of the device's memory that the stage takes at its peak, all parts together."""
         return sum(self.parts.values())
+
+    @property
+    def most_activations(self) -> int:
+        """Bytes of activations at the time of the course at which there are most, which need not be the peak's."""
+        return max((moment.parts.get("activations", 0) for moment in self.course), default=0)
 
     @property
     def allocated_bytes(self) -> int:

@@ -15,7 +15,7 @@ from pretrain.testing.coverage import TestCoverage
 from pretrain.testing.device.device_module import TestDeviceModule
 from pretrain.testing.device.memory import TestMemory
 from pretrain.testing.device.training import TestTraining
-from pretrain.testing.fake_tensors import TestFake
+from pretrain.testing.fakes.fake_tensors import TestFake
 from pretrain.testing.kernels.activation import TestActivation
 from pretrain.testing.kernels.attention import TestAttention
 from pretrain.testing.kernels.bias_dropout_add import TestBiasDropoutAdd

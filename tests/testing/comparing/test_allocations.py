@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from pretrain.testing.comparing.allocations import Allocations, rounded
+from pretrain.testing.fakes.allocations import Allocations, rounded
 
 KIB = 1024
 

@@ -45,27 +45,46 @@ class Device:
     figures: Figures = field(default_factory=Figures)
 
 
+# HCCL takes two buffers of HCCL_BUFFSIZE, 200 MB, for each communicator (CANN, environment variables). torch_npu's
+# dropout keeps a bit of each element (op-plugin, _npu_dropout). A context's memory is not known.
+_RUNTIME: dict[str, int] = {"group_memory": 2 * 200 * 2**20, "dropout_bits": 1}
+
 # Four stacks of HBM, 1.2 TB/s, links of 240 Gb/s, ports of 100 Gb/s: Huawei's talk at Hot Chips 31 (Liao et al. 2019).
 # One link and one port are counted: HCCS joins four of a node's eight chips, so that a ring over all of them passes
 # PCIe, which is no faster; and a server wires one port of each chip.
 _FIRST = Figures(
-    memory=32 * GIB, memory_bandwidth=1.2 * TERA, link_bandwidth=30e9, node_bandwidth=12.5e9, devices_per_node=8
+    memory=32 * GIB,
+    memory_bandwidth=1.2 * TERA,
+    link_bandwidth=30e9,
+    node_bandwidth=12.5e9,
+    devices_per_node=8,
+    **_RUNTIME,
 )
 
 # HBM and HCCS: Huawei's performance model of serving (its hardware table, "Ascend_910b2" and "Ascend_910b3"): 1.6 TB/s,
 # 196 GB/s in a node, which are 7 links of a full mesh at 28 GB/s. 8 NPUs with 64 GB in a node, RoCE at 200 Gb/s for
 # each: Pangu Ultra (Yin et al. 2025, arXiv 2504.07866).
 _A2 = Figures(
-    memory=64 * GIB, memory_bandwidth=1.6 * TERA, link_bandwidth=196e9, node_bandwidth=25e9, devices_per_node=8
+    memory=64 * GIB,
+    memory_bandwidth=1.6 * TERA,
+    link_bandwidth=196e9,
+    node_bandwidth=25e9,
+    devices_per_node=8,
+    **_RUNTIME,
 )
 
 # The same table: 32 GB at 0.8 TB/s. It is sold in servers for inference, whose links differ.
-_B4 = Figures(memory=32 * GIB, memory_bandwidth=0.8 * TERA, devices_per_node=8)
+_B4 = Figures(memory=32 * GIB, memory_bandwidth=0.8 * TERA, devices_per_node=8, **_RUNTIME)
 
 # A die, half of a package: Zuo et al. 2025 on CloudMatrix384 (arXiv 2506.12708), with 128 GB, 3.2 TB/s, 392 GB/s to the
 # node and RDMA at 400 Gb/s for each package, eight of which are in a node.
 _A3 = Figures(
-    memory=64 * GIB, memory_bandwidth=1.6 * TERA, link_bandwidth=196e9, node_bandwidth=25e9, devices_per_node=16
+    memory=64 * GIB,
+    memory_bandwidth=1.6 * TERA,
+    link_bandwidth=196e9,
+    node_bandwidth=25e9,
+    devices_per_node=16,
+    **_RUNTIME,
 )
 
 TABLE = (
@@ -79,7 +98,7 @@ TABLE = (
     Device("Ascend910B2C", Family.A2),
     Device("Ascend910B3", Family.A2, 313 * TERA, _A2),
     Device("Ascend910B4", Family.A2, 280 * TERA, _B4),
-    Device("Ascend910B4-1", Family.A2, 280 * TERA, Figures(memory=64 * GIB, devices_per_node=8)),
+    Device("Ascend910B4-1", Family.A2, 280 * TERA, Figures(memory=64 * GIB, devices_per_node=8, **_RUNTIME)),
     *(Device(f"Ascend910_{number}", Family.A3, figures=_A3) for number in (9391, 9381, 9372, 9363)),
     Device("Ascend910_9392", Family.A3, 400 * TERA, _A3),
     Device("Ascend910_9382", Family.A3, 376 * TERA, _A3),

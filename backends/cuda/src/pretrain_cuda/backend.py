@@ -21,6 +21,14 @@ if TYPE_CHECKING:
 
 _HALF = (torch.float16, torch.bfloat16)
 
+CONTEXT = 512 * 2**20
+"""Bytes of a CUDA context with torch's kernels: an assumption, in the middle of what nvidia-smi shows for a process
+that has made one tensor."""
+
+BUFFERS = 2 * 32 * 4 * 2**20
+"""Bytes that NCCL takes for a communicator, assumed: NCCL_BUFFSIZE, 4 MiB, on each of at most 32 channels
+(NCCL_MAX_NCHANNELS), for rings and for trees."""
+
 
 class CudaBackend(Backend):
     """The GPUs that torch sees in this process."""
@@ -103,6 +111,8 @@ class CudaBackend(Backend):
             link_bandwidth=device.link,
             node_bandwidth=device.server and device.server.network,
             devices_per_node=device.server and device.server.gpus,
+            context_memory=CONTEXT,
+            group_memory=BUFFERS,
         )
 
     def point_to_point(self) -> PointToPoint:

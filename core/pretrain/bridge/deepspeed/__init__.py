@@ -61,7 +61,7 @@ def install(backend: Backend, *, planned: bool = False) -> ModuleType:
     from pretrain.bridge.deepspeed.accelerator import OfBackend, make_accelerator  # noqa: PLC0415  it imports deepspeed
 
     accelerator = get_accelerator()
-    if imported and accelerator.device_name() != backend.device_type:
+    if imported and accelerator.device_name().partition(":")[0] != backend.device_type:
         msg = (
             f"DeepSpeed runs on {accelerator.device_name()} in this process; "
             f"{backend.device_type} needs a process of its own"
@@ -74,6 +74,10 @@ def install(backend: Backend, *, planned: bool = False) -> ModuleType:
         _filter_warnings()
         _import_muon()
         _ignore_apex()
+    if planned:
+        from pretrain.bridge.deepspeed.planned_accelerator import trust_other_ranks  # noqa: PLC0415
+
+        trust_other_ranks()
     return deepspeed  # type: ignore[no-any-return]
 
 

@@ -102,7 +102,7 @@ class PlannedNames(DeviceNames):
         super().__init__(backend)
         self._device = backend.device(0)
         self.type = str(self._device)  # where megatron-core writes device="cuda"
-        self.current_device = lambda: self._device
+        self.current_device = functools.partial(backend.device, 0)
 
     def type_name(self, name: str) -> str:
         """Return what `tensor.type()` gives for a CPU's tensors."""

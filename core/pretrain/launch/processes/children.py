@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +41,7 @@ class Processes:
         self._job = job
         self._worlds = worlds
         self._children: list[_Child] = []
+        self._first_end: float | None = None
 
     def __enter__(self) -> Self:
         self._folder = tempfile.TemporaryDirectory(prefix="pretrain-")
@@ -65,6 +67,19 @@ class Processes:
             for child in self._children
             if (code := child.process.poll())
         ]
+
+    def left_behind(self, patience: float) -> Failure | None:
+        """Return the failure of a rank that still runs `patience` seconds after another was first seen to have ended.
+
+        Asked again and again; a rank that is stopped, or hangs at its end, would keep the launcher waiting without end.
+        """
+        running = [child for child in self._children if child.process.poll() is None]
+        if not running or len(running) == len(self._children):
+            return None
+        self._first_end = self._first_end or time.monotonic()
+        if time.monotonic() - self._first_end < patience:
+            return None
+        return Failure.left_behind(running[0].rank, running[0].process.pid, patience)
 
     def send(self, number: int) -> None:
         """Send a signal to every rank that runs, but not to the processes that a rank started."""

@@ -79,6 +79,15 @@ class Failure:
         interrupted = returncode in _INTERRUPTED
         return cls(rank=rank, when=time.time(), exit_code=CRASH, text=text, interrupted=interrupted)
 
+    @classmethod
+    def left_behind(cls, rank: int, pid: int, seconds: float) -> Failure:
+        """Describe a rank that still runs so many seconds after another has ended."""
+        text = (
+            f"It still runs {seconds:g} s after another rank of this node has ended, and was ended (process {pid}).\n"
+            "It was stopped (`kill -STOP`, a debugger), or a library of its device hangs at the end of a process."
+        )
+        return cls(rank=rank, when=time.time(), exit_code=CRASH, text=text)
+
     @property
     def expected(self) -> bool:
         """True for a user error."""

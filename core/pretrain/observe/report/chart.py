@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from pretrain.observe.report.run_data import Point
 
 WIDTH, HEIGHT = 560, 270
-_LEFT, _RIGHT, _TOP, _BOTTOM = 52, 12, 10, 26
+LEFT, RIGHT, TOP, BOTTOM = 52, 12, 10, 26
+"""Margins around the lines, for the labels of the axes."""
 _MOST_POINTS = 800
 COLOURS = 8
 
@@ -51,27 +52,28 @@ def chart(title: str, curves: Sequence[Curve], *, logarithmic: bool = False, fro
     ys = [y for curve in curves for _, y in curve.points if y is not None]
     if not ys:
         return ""
-    x_axis = covering(xs, _LEFT, WIDTH - _RIGHT, margin=0)
-    y_axis = covering([0.0, *ys] if from_zero else ys, HEIGHT - _BOTTOM, _TOP, logarithmic=logarithmic)
-    body = "".join([*_grid(x_axis, y_axis), *(_draw(curve, x_axis, y_axis) for curve in curves)])
+    x_axis = covering(xs, LEFT, WIDTH - RIGHT, margin=0)
+    y_axis = covering([0.0, *ys] if from_zero else ys, HEIGHT - BOTTOM, TOP, logarithmic=logarithmic)
+    body = "".join([*grid(x_axis, y_axis), *(_draw(curve, x_axis, y_axis) for curve in curves)])
     return (
         f"<figure><figcaption>{escape(title)}</figcaption>"
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}">{body}</svg></figure>'
     )
 
 
-def _grid(x_axis: Axis, y_axis: Axis) -> Iterator[str]:
-    bottom, right = HEIGHT - _BOTTOM, WIDTH - _RIGHT
+def grid(x_axis: Axis, y_axis: Axis) -> Iterator[str]:
+    """Yield the lines and labels of both axes."""
+    bottom, right = HEIGHT - BOTTOM, WIDTH - RIGHT
     for tick in y_axis.ticks():
         y = y_axis.at(tick)
-        yield f'<line class="grid" x1="{_LEFT}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}"/>'
-        yield f'<text x="{_LEFT - 7}" y="{y + 4:.1f}" text-anchor="end">{label(tick)}</text>'
+        yield f'<line class="grid" x1="{LEFT}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}"/>'
+        yield f'<text x="{LEFT - 7}" y="{y + 4:.1f}" text-anchor="end">{label(tick)}</text>'
     for tick in x_axis.ticks():
         x = x_axis.at(tick)
         anchor = "end" if x > right - 14 else "middle"
         yield f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{bottom}" y2="{bottom + 4}"/>'
         yield f'<text x="{x:.1f}" y="{bottom + 18}" text-anchor="{anchor}">{label(tick)}</text>'
-    yield f'<line class="axis" x1="{_LEFT}" x2="{right}" y1="{bottom}" y2="{bottom}"/>'
+    yield f'<line class="axis" x1="{LEFT}" x2="{right}" y1="{bottom}" y2="{bottom}"/>'
 
 
 def _draw(curve: Curve, x_axis: Axis, y_axis: Axis) -> str:

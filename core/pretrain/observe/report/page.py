@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from html import escape
-from importlib import resources
 from typing import TYPE_CHECKING
 
-import pretrain
 from pretrain.atomic_files import replacing
 from pretrain.errors import RunError
 from pretrain.observe.report import html_tables
 from pretrain.observe.report.chart import COLOURS, Curve, chart
+from pretrain.observe.report.frame import framed, section
 from pretrain.observe.report.run_data import read_runs
 
 if TYPE_CHECKING:
@@ -34,21 +33,15 @@ def write_report(run_dirs: Sequence[Path], output: Path) -> None:
 def render(runs: Sequence[RunData]) -> str:
     """Return the page."""
     title = runs[0].name if len(runs) == 1 else f"{len(runs)} runs"
-    style = resources.files("pretrain.observe.report").joinpath("style.css").read_text(encoding="utf-8")
     main = [
         f"<h1>{escape(title)}</h1>",
         _legend(runs) if len(runs) > 1 else "",
         html_tables.summary(runs),
         f'<div class="charts">{"".join(_charts(runs))}</div>',
-        _section("Recipes differ in", html_tables.differences(runs), unfolded=True),
+        section("Recipes differ in", html_tables.differences(runs), unfolded=True),
         *(_about(run, heading=len(runs) > 1) for run in runs),
     ]
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)}</title><style>{style}</style></head>\n"
-        f"<body><main>{''.join(main)}<footer>pretrain {escape(pretrain.__version__)}</footer></main></body></html>\n"
-    )
+    return framed(title, "".join(main))
 
 
 def _charts(runs: Sequence[RunData]) -> list[str]:
@@ -82,14 +75,8 @@ def _about(run: RunData, *, heading: bool) -> str:
     recipe = f"<pre>{escape(run.recipe)}</pre>" if run.recipe else ""
     parts = [
         f"<h2>{escape(run.name)}</h2>" if heading else "",
-        _section("Kernels", html_tables.kernels(run), unfolded=not heading),
-        _section("Environment", html_tables.environment(run)),
-        _section("Recipe", recipe),
+        section("Kernels", html_tables.kernels(run), unfolded=not heading),
+        section("Environment", html_tables.environment(run)),
+        section("Recipe", recipe),
     ]
     return "".join(parts)
-
-
-def _section(title: str, content: str, *, unfolded: bool = False) -> str:
-    if not content:
-        return ""
-    return f"<details{' open' if unfolded else ''}><summary>{escape(title)}</summary>{content}</details>"

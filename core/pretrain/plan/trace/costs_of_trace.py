@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, TypeVar
 
-from pretrain.plan.stage_plan import Costs
+from pretrain.plan.costs import Costs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -43,7 +43,9 @@ class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return args[0].fake_device  # half of all calls, and slow ones
         output = func(*args, **(kwargs or {}))
         if func is _COPY and (device := (kwargs or {}).get("device")) not in {None, output.device}:
-            output = torch.empty(output.shape, dtype=output.dtype, device=device)  # torch copies known values on the host
+            output = torch.empty(
+                output.shape, dtype=output.dtype, device=device
+            )  # torch copies known values on the host
         place = self._position.here()
         for tensor in _tensors(output):
             self._storages.see(tensor, place)

@@ -49,11 +49,12 @@ class MemoryCourse:
     def moments(self) -> list[Moment]:
         """Return the course at `POINTS` moments of equal distance, and at the peak."""
         span = max(1, self._end - self._begin)
-        times = sorted({self._begin + span * point // POINTS for point in range(POINTS + 1)} | {self.peak})
+        times = {self._begin + span * point // POINTS for point in range(POINTS + 1)}
+        times.add(max(self.peak, self._begin))
         found: dict[str, int] = defaultdict(int)
         moments, changes = [], iter(self._changes)
         change = next(changes, None)
-        for time in times:
+        for time in sorted(times):
             while change is not None and change[0] <= time:
                 found[change[1]] += change[2]
                 change = next(changes, None)
@@ -71,12 +72,15 @@ class MemoryCourse:
         return sorted(change for change in changes if change[0] <= self._end)
 
     def _find_peak(self) -> tuple[int, int]:
-        now, peak, at = 0, -1, self._begin
+        now = sum(change for time, _, change in self._changes if time < self._begin)
+        peak, at = now, self._begin - 1
         for time, _, change in self._changes:
+            if time < self._begin:
+                continue
             now += change
-            if time >= self._begin and now > peak:
+            if now > peak:
                 peak, at = now, time
-        return at, max(peak, 0)
+        return at, peak
 
 
 def _born(block: Block) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from pretrain.plan.stage_plan import ModuleRow
@@ -27,17 +28,23 @@ def module_rows(trace: RankTrace, weight_bytes: int) -> list[ModuleRow]:
     for name, count in trace.parameters.items():
         owner = name.rpartition(".")[0]
         parameters[_kind(owner)] += count
-        modules[_kind(owner)].add(owner)
-    kept = _kept(trace)
+        for module in accumulate(owner.split("."), "{}.{}".format):
+            modules[_kind(module)].add(module)
+    counted = set(modules)
+    activations: dict[str, int] = defaultdict(int)
+    for module, size in _kept(trace).items():
+        activations[_kind(module)] += size
+        if _kind(module) not in counted:
+            modules[_kind(module)].add(module)
     return [
         ModuleRow(
             name=kind,
-            count=len(modules[kind]) or 1,
+            count=len(modules[kind]),
             parameters=parameters[kind],
             weights=parameters[kind] * weight_bytes,
-            activations=kept.get(kind, 0),
+            activations=activations[kind],
         )
-        for kind in dict.fromkeys([*parameters, *kept])
+        for kind in dict.fromkeys([*parameters, *activations])
     ]
 
 
@@ -46,7 +53,7 @@ def _kind(module: str) -> str:
 
 
 def _kept(trace: RankTrace) -> dict[str, int]:
-    """Return what the first forward pass of the last step allocates and keeps, by kind of module."""
+    """Return what the first forward pass of the last step allocates and keeps, by module."""
     found: dict[str, int] = defaultdict(int)
     begin, updated, _ = trace.steps[-1]
     first = [block for block in trace.blocks if block.place.step == len(trace.steps) and block.place.micro_batch == 1]
@@ -54,5 +61,5 @@ def _kept(trace: RankTrace) -> dict[str, int]:
     end = max((block.born for block in forward), default=begin)
     for block in forward:
         if block.place.module and not block.on_host and (block.died is None or block.died > end):
-            found[_kind(block.place.module)] += block.size
+            found[block.place.module] += block.size
     return dict(found)

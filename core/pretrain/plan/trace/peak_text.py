@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def peak_text(place: Place | None) -> str:
-    """Return where in the step memory is highest: "backward pass after 8 forward passes, attention"."""
+    """Return where in the step memory is highest: "a backward pass, after 8 forward passes had begun"."""
     if place is None or place.step == 0:
         return "between the steps"
     if place.phase == "optimizer":
@@ -20,7 +20,7 @@ def peak_text(place: Place | None) -> str:
     number = place.micro_batch
     if place.is_backward:
         passes = f"{number} forward pass{'' if number == 1 else 'es'}"
-        begun = f"a backward pass, after {passes} were begun"
+        begun = f"a backward pass, after {passes} had begun"
     else:
         begun = f"forward pass {number}"
     return f"{begun}: {inside}" if inside else begun

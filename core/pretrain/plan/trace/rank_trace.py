@@ -131,7 +131,7 @@ def _step(
 ) -> tuple[int, int, int]:
     position.begin_step(number)
     begin = storages.now
-    batches = _batches(recipe, micro_batches) if engine.reads_data else None
+    batches = batches_of(recipe, micro_batches) if engine.reads_data else None
     timers = _Timers(position, storages)
     engine.train_step(batches, micro_batches, timers)
     return begin, timers.updated, storages.now
@@ -154,7 +154,7 @@ class _Timers(PhaseTimers):
             yield
 
 
-def _batches(recipe: Recipe, count: int) -> Iterator[Batch]:
+def batches_of(recipe: Recipe, count: int) -> Iterator[Batch]:
     """Yield micro-batches as the loader gives them, on the host."""
     train, length = recipe.train, recipe.model.seq_length
     shape = train.micro_batch_size, length

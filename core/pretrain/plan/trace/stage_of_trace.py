@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pretrain.model.requests import compute_dtype
 from pretrain.plan.stage_plan import PARTS, StagePlan
-from pretrain.plan.trace.allocator import reserved
+from pretrain.plan.trace.caching_allocator import reserved
 from pretrain.plan.trace.costs_of_trace import costs_of
 from pretrain.plan.trace.memory_parts import MemoryCourse
 from pretrain.plan.trace.module_rows import module_rows

@@ -73,17 +73,21 @@ def trace_stages(subject: Subject, stages: Sequence[int] | None = None) -> list[
     context = multiprocessing.get_context("fork")
     with ProcessPoolExecutor(min(len(chosen), available_cores()), mp_context=context) as processes:
         try:
-            return list(processes.map(_trace, [subject] * len(chosen), chosen))
+            return list(processes.map(trace_stage, [subject] * len(chosen), chosen))
         except BrokenProcessPool:
             msg = "a process that traces a stage was killed, probably for want of memory.\nA trace takes about 1 GB."
             raise BackendError(msg) from None
 
 
-def _trace(subject: Subject, stage: int) -> TracedStage:
-    """Trace one stage; runs in a process of its own."""
+def trace_stage(subject: Subject, stage: int) -> TracedStage:
+    """Trace one stage, in a process that plans for one kind of device and never trains.
+
+    Raises:
+        PretrainError: as `trace_stages`.
+    """
     logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)  # operations that are tried, and fail
     warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")  # DeepSpeed's alignment check
-    plugins = _installed(subject)
+    plugins = install_for(subject)
     from pretrain.plan.trace.rank_trace import trace_rank  # noqa: PLC0415  imports megatron.core: after the bridge
     from pretrain.plan.trace.stage_of_trace import stage_of  # noqa: PLC0415
 
@@ -108,7 +112,8 @@ def _trace(subject: Subject, stage: int) -> TracedStage:
     return TracedStage(plan=plan, kernels=trace.kernels, notices=tuple(trace.notices))
 
 
-def _installed(subject: Subject) -> Plugins:
+def install_for(subject: Subject) -> Plugins:
+    """Install the bridges for a plan in this process, which must not train; return the device's plugins."""
     from pretrain.bridge import megatron, planning  # noqa: PLC0415
     from pretrain.plan.trace.planned_device import PlannedDevice  # noqa: PLC0415
     from pretrain.plugins.host.manager import load  # noqa: PLC0415

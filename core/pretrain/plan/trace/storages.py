@@ -53,9 +53,9 @@ class Storages:
         self._known: weakref.WeakKeyDictionary[torch.UntypedStorage, Block] = weakref.WeakKeyDictionary()
 
     def see(self, tensor: torch.Tensor, place: Place) -> None:
-        """Follow a tensor's storage if it is a new one."""
+        """Follow a tensor's storage if it is a new one; those of torch's device "meta" take no memory."""
         storage = tensor.untyped_storage()
-        if storage in self._known:
+        if storage in self._known or tensor.device.type == "meta":
             return
         size = -(-storage.nbytes() // self._granularity) * self._granularity
         block = Block(size, (tensor.device.index or 0) != self._index, place, self.now)

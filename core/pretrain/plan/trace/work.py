@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch.utils.flop_counter import flop_registry
+
+from pretrain.plan.costs import Message, Operation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -19,40 +20,6 @@ if TYPE_CHECKING:
 RECOMPUTING = 2.5
 """Work of flash attention's backward pass, in that of its forward pass: five matmuls instead of two, since scores are
 computed again (Dao 2023, arXiv:2307.08691, section 3.1)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """One call of an operation on the device.
-
-    Attributes:
-        flops: of its matmuls; 0 for all others.
-        moved: bytes read and written.
-        dtype: of the matmuls, as a recipe names it ("fp16"); "" for others.
-    """
-
-    flops: float
-    moved: int
-    dtype: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """One call of a collective, or a message to a neighbouring stage.
-
-    Attributes:
-        kind: "all-reduce", "all-gather", "reduce-scatter", "broadcast", "send", "receive".
-        group: "tensor", "pipeline", "data", "model" or "world".
-        size: ranks of the group.
-        moved: bytes of the whole tensor, which all ranks have before or after it.
-        overlaps: whether the rank computes on before it waits for it.
-    """
-
-    kind: str
-    group: str
-    size: int
-    moved: int
-    overlaps: bool = False
 
 
 _KINDS = {

@@ -13,9 +13,9 @@ from torch.nn.attention import SDPBackend
 from pretrain.plugins.offer import Offer
 from pretrain.plugins.requests import Mask
 from pretrain.testing import examples
-from pretrain.testing.comparing.allocations import Allocations
-from pretrain.testing.comparing.footprint import footprint, peak_bytes
-from pretrain.testing.example_calls import example_call
+from pretrain.testing.fakes.allocations import Allocations
+from pretrain.testing.fakes.example_calls import example_call
+from pretrain.testing.fakes.footprint import footprint, peak_bytes
 from pretrain_cuda import attention, linear, norm, optimizer, softmax
 from pretrain_cuda.kernels.sdpa import Sdpa
 from pretrain_cuda.kernels.stand_ins import sdpa

@@ -10,9 +10,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from pretrain.plugins.requests import Mask
 from pretrain.testing import examples
-from pretrain.testing.comparing.allocations import Allocations
-from pretrain.testing.comparing.footprint import footprint
-from pretrain.testing.example_calls import example_call
+from pretrain.testing.fakes.allocations import Allocations
+from pretrain.testing.fakes.example_calls import example_call
+from pretrain.testing.fakes.footprint import footprint
 from pretrain_cuda import activation, attention, bias_dropout_add, cross_entropy, norm, rotary, softmax
 from pretrain_cuda.kernels.stand_ins import tiles
 

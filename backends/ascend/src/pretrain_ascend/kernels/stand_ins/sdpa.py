@@ -21,7 +21,7 @@ class Sdpa(sdpa.Sdpa):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, dropout: float) -> Tensor:
         """Return the context as npu_fusion_attention_v3 makes it, which keeps seed and offset as tensors.
 
-        torch_npu makes the causal mask anew in every call.
+        torch_npu makes the causal mask in every call.
         """
         mask = None if keep is None else ~keep
         if self.mask is Mask.CAUSAL:

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
-from pretrain.testing.comparing.allocations import Allocations, rounded
+from pretrain.testing.fakes.allocations import Allocations, rounded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import Tensor
 
-    from pretrain.testing.example_calls import ExampleCall
+    from pretrain.testing.fakes.example_calls import ExampleCall
 
     Kind = tuple[tuple[int, ...], torch.dtype]
 

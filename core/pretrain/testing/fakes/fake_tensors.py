@@ -13,9 +13,9 @@ from pretrain.plugins.requests import AttentionRequest, BiasDropoutAddRequest, M
 from pretrain.testing import examples
 from pretrain.testing.cases import Case, run_with
 from pretrain.testing.catalogue import CATALOGUE
-from pretrain.testing.comparing.allocations import BLOCK
-from pretrain.testing.comparing.footprint import differentiable, footprint, gradients, peak_bytes
-from pretrain.testing.example_calls import OPERATIONS, example_call, longer
+from pretrain.testing.fakes.allocations import BLOCK
+from pretrain.testing.fakes.example_calls import OPERATIONS, example_call, longer
+from pretrain.testing.fakes.footprint import differentiable, footprint, gradients, peak_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from pretrain.plugins.requests import OptimizerRequest, Request
     from pretrain.plugins.signatures import OptimizerKernels
-    from pretrain.testing.example_calls import ExampleCall
+    from pretrain.testing.fakes.example_calls import ExampleCall
     from pretrain.testing.subject import Kernel, Subject
 
 BF16, FP32 = torch.bfloat16, torch.float32

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pretrain.errors import BackendError, RecipeError
+from pretrain.launch.memory_notice import device_in, memory_notice
 from pretrain.launch.nodes.nodes import Nodes
 from pretrain.plugins.host.discovery import find_backend
 from pretrain.recipe import load_recipe
@@ -35,6 +36,7 @@ class Placement:
         hosted: the hosts of a hostfile; then `nodes` and `nproc` do not matter.
         absent: reason that the device cannot be used here, in a --dry-run.
         notice: a line for the user about the number of ranks; empty if it is the expected one.
+        memory_notice: a line for the user if a training cannot fit into the devices; else empty.
     """
 
     recipe: Recipe
@@ -46,6 +48,7 @@ class Placement:
     hosted: Hosted | None = None
     absent: str = ""
     notice: str = ""
+    memory_notice: str = ""
 
 
 def make_placement(
@@ -80,14 +83,15 @@ def make_placement(
     if nproc and nodes.count == 1:
         lay_out(recipe, nproc)
     backend = find_backend(backend_name)
-    plugins, absent = _device(backend, needs_device=needs_device)
-    notice = ""
+    plugins, absent, detail = _device(backend, needs_device=needs_device)
+    notice = memory = ""
     if world is not None:
         nproc, world_size = world.local_world_size, world.world_size
     else:
         if nproc is None:
             nproc, notice = _default_nproc(recipe, device_count(plugins), nodes.count)
         world_size = nproc * nodes.count
+        memory = memory_notice(recipe, overrides, world_size, device_in(plugins, detail))
     if world is not None or nodes.count == 1:
         lay_out(recipe, world_size)
     return Placement(
@@ -99,6 +103,7 @@ def make_placement(
         needs_own_machine=nodes.of_hostfile and device_count(plugins) is not None,
         absent=absent,
         notice=notice,
+        memory_notice=memory,
     )
 
 
@@ -145,16 +150,20 @@ def make_hosted_placement(path: Path, overrides: tuple[str, ...], backend_name: 
     return Placement(recipe=recipe, backend=backend, nodes=Nodes(), nproc=0, world_size=hosts.slots, hosted=hosted)
 
 
-def _device(backend: Installed, *, needs_device: bool) -> tuple[Plugins, str]:
-    """Import the backend, which is slow, after the recipe was read; return it, and the reason if it has no device."""
+def _device(backend: Installed, *, needs_device: bool) -> tuple[Plugins, str, str]:
+    """Import the backend, which is slow, after the recipe was read.
+
+    Returns:
+        the backend's plugins; the reason if it has no device; and its words about the devices if it has some.
+    """
     from pretrain.plugins.host.manager import load_alone  # noqa: PLC0415
     from pretrain.plugins.host.readiness import require_device  # noqa: PLC0415
 
     plugins = load_alone(backend)
     try:
-        require_device(plugins)
+        answer = require_device(plugins)
     except BackendError as error:
         if needs_device:
             raise
-        return plugins, str(error).splitlines()[0]
-    return plugins, ""
+        return plugins, str(error).splitlines()[0], ""
+    return plugins, "", answer.detail

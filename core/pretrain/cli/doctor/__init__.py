@@ -1,0 +1,89 @@
+"""`pretrain doctor`: checks of the machines before a training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from pretrain.cli.ranks import COUNTS, rank_options, show_failure, world_of_other_launcher
+from pretrain.launch.nodes.nodes import Nodes
+
+if TYPE_CHECKING:
+    from pretrain.launch.processes.failure import Failure
+
+
+@click.command(short_help="Check machines, devices, kernels and links before a training.")
+@click.argument("recipe", type=click.Path(path_type=Path), required=False)
+@click.option("--backend", default="cpu", show_default=True, metavar="NAME", help="The device plugin.")
+@click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Change a key of the recipe.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@rank_options
+def command(
+    *,
+    recipe: Path | None,
+    backend: str,
+    overrides: tuple[str, ...],
+    as_json: bool,
+    nproc: int | None,
+    nnodes: int | None,
+    rdzv: str | None,
+    node_rank: int | None,
+) -> int:
+    """Check everything that RECIPE needs, on the ranks that would train it, in about two minutes.
+
+    A line for each finding: ok; look, which costs speed or may be meant; or wrong, with what to do. The exit code is 1
+    where one is wrong, else 0. Without RECIPE the kernels of GPT-2 345M are tried, and no files are looked at.
+    """
+    from pretrain.doctor.example import EXAMPLE  # noqa: PLC0415  --help needs none of these
+    from pretrain.launch.forward_job import EXAMINE, ForwardJob  # noqa: PLC0415
+    from pretrain.launch.rank_placement import make_placement  # noqa: PLC0415
+
+    counted = any(option is not None for option in (nproc, nnodes, rdzv, node_rank))
+    world = world_of_other_launcher(options=COUNTS, given=counted)
+    file = recipe or EXAMPLE
+    nodes = Nodes(count=nnodes or 1, rendezvous=rdzv, rank=node_rank)
+    if nproc is None and world is None:
+        nproc = _without_device(file, overrides, backend, nodes.count)
+    placement = make_placement(file, overrides, backend, nodes=nodes, nproc=nproc, world=world, needs_device=False)
+    if placement.notice:
+        click.echo(placement.notice, err=True)
+    job = ForwardJob(
+        recipe=str(file),
+        overrides=overrides,
+        backend=backend,
+        function=EXAMINE,
+        options={"is_example": recipe is None, "as_json": as_json},
+        reads_data=False,
+        patience=60.0,  # the ranks leave together; one that is stopped then must not keep the command waiting
+    )
+    if world is not None:
+        job.run(world)
+        return 0
+    from pretrain.launch.start import start  # noqa: PLC0415
+
+    return _exit_code(start(placement, job))
+
+
+def _without_device(file: Path, overrides: tuple[str, ...], backend: str, nodes: int) -> int | None:
+    """Return the ranks of a node whose devices cannot be counted, as the finding will say; None where they can."""
+    from pretrain.plugins.backend import Available  # noqa: PLC0415
+    from pretrain.plugins.host.discovery import find_backend  # noqa: PLC0415
+    from pretrain.plugins.host.manager import load_alone  # noqa: PLC0415
+    from pretrain.plugins.host.readiness import availability  # noqa: PLC0415
+    from pretrain.recipe import load_recipe  # noqa: PLC0415
+
+    loaded = load_recipe(file, overrides)  # a mistake in the recipe is reported before the backend is imported
+    if isinstance(availability(load_alone(find_backend(backend))), Available):
+        return None
+    return -(-loaded.model_parallel_size // nodes)
+
+
+def _exit_code(failure: Failure | None) -> int:
+    """Return the exit code; a rank that ends with 1 and no error has printed a finding that is wrong."""
+    from pretrain.launch.processes.failure import CRASH, Failure  # noqa: PLC0415
+
+    if failure is not None and failure.text == Failure.from_exit_code(failure.rank, CRASH).text:
+        return CRASH
+    return show_failure(failure)

@@ -1,0 +1,148 @@
+"""`pretrain plan`: memory and time of a training, before its devices are rented."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pretrain.cli.plan.memory_size import MemorySize
+
+if TYPE_CHECKING:
+    from pretrain.plan.plan import Plan
+    from pretrain.recipe import Recipe
+
+COLOURS = {
+    "weights": "blue",
+    "gradients": "yellow",
+    "optimizer": "green",
+    "activations": "magenta",
+    "workspace": "cyan",
+    "reserve": "bright_black",
+    "process groups": "white",
+    "limit": "red",
+}
+"""Colour of each part in the bars; click leaves colours out where the output is no terminal."""
+
+
+@click.command(short_help="Show memory and time of a training before its devices are rented.")
+@click.argument("recipe", type=click.Path(path_type=Path), metavar="RECIPE")
+@click.option(
+    "--backend", metavar="NAME", help="The device plugin.  [default: the one that knows --device; without it cpu]"
+)
+@click.option("--device", "device_name", metavar="NAME", help="The device, which need not be here.")
+@click.option(
+    "--devices",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Number of devices.  [default: one replica of the model, tensor x pipeline]",
+)
+@click.option(
+    "--memory",
+    type=MemorySize(),
+    metavar="SIZE",
+    help="A device's memory, if not the datasheet's: 40GB, 32768MB, or bytes. GB mean GiB, as makers of devices count.",
+)
+@click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Change a key of the recipe.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--layers", is_flag=True, help="Also show a table by kind of module.")
+@click.option(
+    "--html",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Also write a page with the memory's course over the step.",
+)
+@click.option("--search", "searches", is_flag=True, help="Instead, try all layouts for the devices.")
+def command(
+    *,
+    recipe: Path,
+    backend: str | None,
+    device_name: str | None,
+    devices: int | None,
+    memory: int | None,
+    overrides: tuple[str, ...],
+    as_json: bool,
+    layers: bool,
+    html: Path | None,
+    searches: bool,
+) -> None:
+    """Show if RECIPE fits into the memory of its devices, and how long it would train.
+
+    The engine takes one step on tensors without values, for each pipeline stage that differs, with the kernels that
+    the device would run. Neither the device nor a token file or tokenizer need be here.
+
+    pretrain plan recipes/gpt3.yml --device "NVIDIA A100-SXM4-80GB" --devices 64
+    """
+    # A mistake in the options or in the recipe is reported before torch is imported.
+    from pretrain.data.tokenizers.expected_size import expected_vocab_size  # noqa: PLC0415
+    from pretrain.recipe import load_recipe  # noqa: PLC0415
+
+    if searches and (layers or html is not None):
+        msg = "--layers and --html do not go with --search, which shows layouts: first choose one of them, by --set."
+        raise click.UsageError(msg)
+    loaded = load_recipe(recipe, overrides)
+    vocab_size, note = expected_vocab_size(loaded.tokenizer)
+    notes = [*loaded.notices, *([note] if note else [])]
+    device = {"backend": backend, "device_name": device_name, "memory": memory}
+    if searches:
+        _search(loaded, device, devices or loaded.model_parallel_size, vocab_size, notes, as_json=as_json)
+        return
+    plan = _plan(loaded, device, devices, vocab_size, notes)
+    _show(plan, as_json=as_json, layers=layers)
+    if html is not None:
+        from pretrain.plan.plan_page import write_page  # noqa: PLC0415
+
+        write_page(plan, html)
+        click.echo(f"\npage: {html}", err=as_json)
+
+
+def _plan(recipe: Recipe, device: dict[str, Any], devices: int | None, vocab_size: int, notes: list[str]) -> Plan:
+    from dataclasses import replace  # noqa: PLC0415  --help needs none of these
+
+    from pretrain.plan.plan import make_plan  # noqa: PLC0415
+
+    plan = make_plan(recipe, devices=devices, vocab_size=vocab_size, **device)
+    return replace(plan, notices=[*notes, *plan.notices])
+
+
+def _show(plan: Plan, *, as_json: bool, layers: bool) -> None:
+    if as_json:
+        from pretrain.plan.plan_json import plan_json  # noqa: PLC0415
+
+        _print_json(plan_json(plan))
+        return
+    from pretrain.plan.screen import plan_text  # noqa: PLC0415
+
+    click.echo(plan_text(plan, _paint))
+    if layers:
+        from pretrain.plan.module_table import module_text  # noqa: PLC0415
+
+        click.echo(f"\n{module_text(plan)}")
+
+
+def _search(
+    recipe: Recipe, device: dict[str, Any], devices: int, vocab_size: int, notes: list[str], *, as_json: bool
+) -> None:
+    from pretrain.plan.device import find_device  # noqa: PLC0415
+    from pretrain.plan.host_memory import without_files  # noqa: PLC0415
+    from pretrain.plan.search.search import search  # noqa: PLC0415
+    from pretrain.plan.search.search_text import search_text, to_json  # noqa: PLC0415
+
+    recipe, planned = without_files(recipe)
+    notes = [*notes, *planned]
+    result = search(recipe, find_device(recipe, **device), devices, vocab_size)
+    if as_json:
+        _print_json({**to_json(result), "notices": notes})
+        return
+    click.echo("\n".join([*notes, search_text(result)]))
+
+
+def _print_json(values: dict[str, Any]) -> None:
+    import json  # noqa: PLC0415
+
+    click.echo(json.dumps(values, indent=2))
+
+
+def _paint(part: str, text: str) -> str:
+    return click.style(text, fg=COLOURS[part], bold=part == "limit" or None)

@@ -1,0 +1,1 @@
+"""The files of a training: token files, tokenizer, the folder of its checkpoints."""

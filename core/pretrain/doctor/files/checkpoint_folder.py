@@ -1,0 +1,177 @@
+"""The folder of a recipe's checkpoints: writable and shared by all nodes, with space, and fast enough."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pretrain.doctor.finding import Finding, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from pretrain.recipe import Recipe
+
+_WRITTEN = 64 << 20
+_SLOW = 50e6
+"""bytes/s of a node; a single hard disk has 100e6 and more."""
+_CHECK = "checkpoint folder"
+_PERIOD = 0.1
+
+
+class FolderProbe:
+    """Files of one node's rank in the folder of the checkpoints; nothing is left behind.
+
+    The folder need not exist: then the nearest one above it that does is looked at.
+    """
+
+    def __init__(self, recipe: Recipe, rank: int) -> None:
+        """Find the folder; nothing is written yet."""
+        save = recipe.checkpoint.save
+        # The name of a new run's directory is not known before it starts; runs/ is where it will be.
+        wanted = Path(save) if isinstance(save, str) else Path("runs")
+        self.folder = next(folder for folder in (wanted.absolute(), *wanted.absolute().parents) if folder.exists())
+        self._rank = rank
+        self._own: Path | None = None
+
+    def write(self, run: str, doing: Callable[[str], None], written: int = _WRITTEN) -> dict[str, Any]:
+        """Write a small file that the others will look for, then measure how fast a large one reaches the disk.
+
+        Args:
+            run: makes the names of the files of all ranks unlike those of other runs.
+            doing: told what is done now.
+            written: bytes of the large file, which has no name and vanishes with this process.
+        """
+        answer: dict[str, Any] = {"host": socket.gethostname(), "folder": str(self.folder), "error": "", "rate": None}
+        doing(f"write into {self.folder}")
+        try:
+            self._own = self._path(run, self._rank)
+            self._own.write_text(run)
+            space = os.statvfs(self.folder)
+            answer["free"] = space.f_bavail * space.f_frsize
+            answer["rate"] = _write_speed(self.folder, written)
+        except OSError as error:
+            answer["error"] = error.strerror or str(error)
+        return answer
+
+    def unseen(self, run: str, ranks: Iterable[int], doing: Callable[[str], None], patience: float) -> dict[str, Any]:
+        """Return those of the ranks whose files cannot be read here within `patience` seconds."""
+        doing(f"look in {self.folder} for what other nodes have written")
+        missing = [rank for rank in ranks if rank != self._rank]
+        deadline = time.monotonic() + patience
+        while missing := [rank for rank in missing if not self._is_there(run, rank)]:
+            if time.monotonic() > deadline:
+                break
+            time.sleep(_PERIOD)  # a network file system may show a new file a moment later
+        return {"host": socket.gethostname(), "folder": str(self.folder), "unseen": missing}
+
+    def remove(self) -> None:
+        """Remove the small file."""
+        if self._own is not None:
+            with suppress(OSError):
+                self._own.unlink(missing_ok=True)
+
+    def _is_there(self, run: str, rank: int) -> bool:
+        try:
+            return self._path(run, rank).read_text() == run
+        except OSError:
+            return False
+
+    def _path(self, run: str, rank: int) -> Path:
+        return self.folder / f".pretrain-doctor-{run}-{rank}"
+
+
+def judge_written(answers: Mapping[int, Mapping[str, Any]], needed: int | None) -> list[Finding]:
+    """Return the findings about the folder of every node.
+
+    Args:
+        answers: what `FolderProbe.write` returned, by rank.
+        needed: bytes of one checkpoint; None if not known.
+    """
+    failed = {rank: each for rank, each in answers.items() if each["error"]}
+    found = [
+        _wrong(
+            f"rank {rank} (host {each['host']}) cannot write into {each['folder']}: {each['error']}",
+            "make space, or name another folder: checkpoint.save"
+            if "space" in each["error"] or "large" in each["error"]
+            else "make it writable for this user, or name another folder: checkpoint.save",
+            [rank],
+        )
+        for rank, each in failed.items()
+    ]
+    whole = {rank: each for rank, each in answers.items() if not each["error"]}
+    return found + (_judge_space(whole, needed) + _judge_speed(whole, needed) if whole else [])
+
+
+def judge_seen(answers: Mapping[int, Mapping[str, Any]]) -> list[Finding]:
+    """Return the findings about what the nodes see of each other's files.
+
+    Args:
+        answers: what `FolderProbe.unseen` returned, by rank.
+    """
+    blind = {rank: each for rank, each in answers.items() if each["unseen"]}
+    if not blind:
+        folder = answers[min(answers)]["folder"]
+        return [Finding(check=_CHECK, verdict=Verdict.OK, text=f"{folder} is shared by {len(answers)} nodes")]
+    rank, each = next(iter(blind.items()))
+    other = each["unseen"][0]
+    of_other = (
+        f" (host {answers[other]['host']}) wrote into {answers[other]['folder']}" if other in answers else " wrote"
+    )
+    text = f"not shared: rank {rank} (host {each['host']}) does not see in {each['folder']} what rank {other}{of_other}"
+    remedy = "name a folder of a file system that all nodes share: checkpoint.save (or --run-dir)"
+    return [_wrong(text, remedy, blind)]
+
+
+def _judge_space(answers: Mapping[int, Mapping[str, Any]], needed: int | None) -> list[Finding]:
+    rank = min(answers, key=lambda each: answers[each]["free"])
+    free, folder = answers[rank]["free"], answers[rank]["folder"]
+    if needed is None:
+        text = f"{_gb(free)} free in {folder}; the size of a checkpoint is not known, since the tokenizer is not there"
+        return [Finding(check=_CHECK, verdict=Verdict.LOOK, text=text, remedy="provide the tokenizer of the recipe")]
+    text = f"{_gb(free)} free in {folder}; two checkpoints of this recipe need {_gb(2 * needed)}"
+    if free >= 2 * needed:
+        return [Finding(check=_CHECK, verdict=Verdict.OK, text=text)]
+    remedy = (
+        f"make {_gb(2 * needed - free)} of space, or name another folder (checkpoint.save): an old checkpoint is "
+        "removed only when the next is complete"
+    )
+    return [_wrong(text, remedy, [rank])]
+
+
+def _judge_speed(answers: Mapping[int, Mapping[str, Any]], needed: int | None) -> list[Finding]:
+    rank = min(answers, key=lambda each: answers[each]["rate"])
+    rate = answers[rank]["rate"]
+    where = f" (slowest of {len(answers)} nodes, all at once: {answers[rank]['host']})" if len(answers) > 1 else ""
+    text = f"{rate / 1e6:,.0f} MB/s reach the disk{where}"
+    if needed is not None:
+        text += f": a checkpoint of {_gb(needed)} in about {max(1, round(needed / rate / len(answers))):,} s"
+    if rate >= _SLOW:
+        return [Finding(check=_CHECK, verdict=Verdict.OK, text=text)]
+    remedy = "name a faster folder (checkpoint.save), save less often, or in the background (checkpoint.async_save)"
+    return [Finding(check=_CHECK, verdict=Verdict.LOOK, text=text, remedy=remedy)]
+
+
+def _write_speed(folder: Path, size: int) -> float:
+    """Return bytes/s of a file of `size` bytes that reaches the disk."""
+    path = folder / f".pretrain-doctor-speed-{socket.gethostname()}-{os.getpid()}"
+    chunk = os.urandom(min(size, 1 << 22))  # zeros would be compressed by some file systems
+    with path.open("xb", buffering=0) as stream:
+        path.unlink()
+        begun, left = time.perf_counter(), size
+        while left > 0:
+            left -= stream.write(chunk[: min(left, len(chunk))])
+        os.fsync(stream.fileno())
+        return size / (time.perf_counter() - begun)
+
+
+def _gb(size: int) -> str:
+    return f"{size / 1e9:,.1f} GB" if size >= 1e8 else f"{size / 1e6:,.1f} MB"
+
+
+def _wrong(text: str, remedy: str, ranks: Iterable[int]) -> Finding:
+    return Finding(check=_CHECK, verdict=Verdict.WRONG, text=text, remedy=remedy, ranks=tuple(sorted(ranks)))

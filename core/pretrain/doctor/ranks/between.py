@@ -1,0 +1,89 @@
+"""Checks between ranks, in their order."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+
+from pretrain.doctor.files.checkpoint_folder import FolderProbe
+from pretrain.doctor.ranks.board import Board
+from pretrain.doctor.ranks.course import Course
+from pretrain.doctor.ranks.steps.device_steps import ClockStep, LinkStep, SpeedStep
+from pretrain.doctor.ranks.steps.file_steps import DataStep, FolderStep, SharedFolderStep
+from pretrain.doctor.ranks.steps.link_times import SIZES
+from pretrain.doctor.ranks.steps.own_step import OwnStep
+from pretrain.model.requests import compute_dtype
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pretrain.doctor.finding import Finding
+    from pretrain.doctor.ranks.rank_outcome import Outcome
+    from pretrain.doctor.ranks.step import Step
+    from pretrain.launch.world import World
+    from pretrain.plugins.host.manager import Plugins
+    from pretrain.recipe import Recipe
+
+
+def examine_between(
+    recipe: Recipe | None,
+    plugins: Plugins,
+    world: World,
+    device: torch.device | None,
+    own: Sequence[Finding],
+    *,
+    board: Board | None = None,
+    timeout: float = 30.0,
+    sizes: Sequence[int] = SIZES,
+) -> Outcome:
+    """Compare the ranks, and measure the links between them; every rank calls it after its own checks.
+
+    Token files, tokenizer and checkpoint folder of the recipe are checked here too, since all ranks must see the same.
+    A rank that does nothing new for `timeout` seconds is named with what it did last, and the command ends.
+
+    The caller makes `board = Board(world, timeout)` before its own checks and calls `board.doing("kernel attention")`
+    before each of them: a rank is silent if it neither says something nor finishes for `timeout` seconds.
+
+    Args:
+        recipe: None examines neither data nor a checkpoint folder, and only the group of all ranks.
+        plugins: loaded, for this rank.
+        world: this rank's place.
+        device: this rank's device; None where it has none: links and speed are not measured then.
+        own: findings of this rank's own checks.
+        board: made by the caller before its own checks; None: made here.
+        timeout: seconds after which a rank is silent.
+        sizes: bytes of the collectives, growing; slow links leave the last ones out.
+
+    Returns:
+        the merged findings on the rank that reports. Where `stuck` is set the process must end by `Outcome.leave`.
+    """
+    board = board or Board(world, timeout)
+    probe = FolderProbe(recipe, world.rank) if recipe is not None else None
+    try:
+        outcome = Course(board, _steps(recipe, plugins, board, device, own, probe, sizes), device).run()
+        # After an error in a collective the process group is still there; its destructor would wait for the others.
+        return replace(outcome, stuck=outcome.stuck or (world.world_size > 1 and dist.is_initialized()))
+    finally:
+        if probe is not None:
+            probe.remove()
+
+
+def _steps(
+    recipe: Recipe | None,
+    plugins: Plugins,
+    board: Board,
+    device: torch.device | None,
+    own: Sequence[Finding],
+    probe: FolderProbe | None,
+    sizes: Sequence[int],
+) -> list[Step]:
+    steps: list[Step] = [OwnStep(own=own, has_device=device is not None, world_size=board.world.world_size)]
+    if recipe is not None and probe is not None:
+        steps += [DataStep(recipe, board), FolderStep(recipe, board, probe), SharedFolderStep(board, probe)]
+    if board.world.world_size > 1:
+        dtype = compute_dtype(recipe) if recipe is not None else torch.float32
+        steps += [ClockStep(board), SpeedStep(board, device, dtype), LinkStep(recipe, plugins, board, device, sizes)]
+    return steps

@@ -1,0 +1,1 @@
+"""The steps that all ranks take: what each measures, and the judgement of it."""

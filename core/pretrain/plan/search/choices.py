@@ -1,0 +1,190 @@
+"""Choices of a layout for a number of devices, and the reasons for which others are not legal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from itertools import product
+from typing import TYPE_CHECKING
+
+from pretrain.plan.search.pieces_of_traces import one_stage
+from pretrain.recipe.checks.shape import indivisible_by_tensor_size
+from pretrain.recipe.layout import Layout, global_batch_sizes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pretrain.recipe import Recipe
+
+RECOMPUTE = ("none", "selective", "full")
+LARGEST_NODE = 8
+"""Ranks that share a layer at most, where the devices of a node are not known."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Choice:
+    """Choice of a layout and of what saves memory.
+
+    Attributes:
+        tensor: ranks that share every layer.
+        pipeline: stages.
+        chunks: of layers per stage; 1 without the interleaved schedule.
+        data: replicas.
+        micro_batch: samples that a rank computes at a time.
+        recompute: one of `RECOMPUTE`.
+        with_sequence: sequence parallelism.
+        zero: stage of ZeRO; 1 is megatron-core's distributed optimizer too.
+    """
+
+    tensor: int
+    pipeline: int
+    chunks: int
+    data: int
+    micro_batch: int
+    recompute: str
+    with_sequence: bool
+    zero: int
+
+    def recipe(self, recipe: Recipe) -> Recipe:
+        """Return the recipe with this choice; keys of other pipelines are left out."""
+        is_megatron = recipe.engine.name == "megatron"
+        pipeline = {} if self.keeps_pipeline_of(recipe) else one_stage()
+        pipeline |= {
+            "tensor_model_parallel_size": self.tensor,
+            "pipeline_model_parallel_size": self.pipeline,
+            "virtual_pipeline_model_parallel_size": self.chunks if self.chunks > 1 else None,
+            "sequence_parallel": self.with_sequence,
+        }
+        parallel = recipe.parallel.model_copy(update=pipeline)
+        if is_megatron:
+            gathers = parallel.overlap_param_gather and self.zero == 1
+            optimizer = {"use_distributed_optimizer": self.zero == 1, "overlap_param_gather": gathers}
+            parallel = parallel.model_copy(update=optimizer)
+        engine = recipe.engine
+        if not is_megatron:
+            engine = engine.model_copy(update={"zero": engine.zero.model_copy(update={"stage": self.zero})})
+        recompute: dict[str, object] = {"granularity": self.recompute}
+        if recipe.recompute.granularity != self.recompute:
+            recompute |= {"method": "uniform", "num_layers": 1, "distribute_saved_activations": False}
+        return recipe.model_copy(
+            update={
+                "parallel": parallel,
+                "engine": engine,
+                "train": recipe.train.model_copy(update={"micro_batch_size": self.micro_batch}),
+                "recompute": recipe.recompute.model_copy(update=recompute),
+            }
+        )
+
+    def layout(self, recipe: Recipe) -> Layout:
+        """Return the layout of the ranks."""
+        return Layout(
+            world_size=self.tensor * self.pipeline * self.data,
+            tensor_model_parallel_size=self.tensor,
+            pipeline_model_parallel_size=self.pipeline,
+            data_parallel_size=self.data,
+            virtual_pipeline_model_parallel_size=self.chunks if self.chunks > 1 else None,
+            layers_of_chunks=self.recipe(recipe).layers_of_chunks,
+            micro_batch_size=self.micro_batch,
+        )
+
+    def keeps_pipeline_of(self, recipe: Recipe) -> bool:
+        """Return whether stages and chunks are the recipe's, whose layers may differ from stage to stage."""
+        given = recipe.parallel
+        chunks = given.virtual_pipeline_model_parallel_size or 1
+        return (self.pipeline, self.chunks) == (given.pipeline_model_parallel_size, chunks)
+
+
+class Choices:
+    """All choices for a number of devices.
+
+    Attributes:
+        refused: how many sizes are not legal, by reason; each counts once, whatever would be chosen besides.
+    """
+
+    def __init__(self, recipe: Recipe, devices: int, devices_per_node: int | None) -> None:
+        """Look at a recipe's model and batch."""
+        self.refused: Counter[str] = Counter()
+        self._recipe, self._devices = recipe, devices
+        self._node = devices_per_node or LARGEST_NODE
+
+    def __iter__(self) -> Iterator[Choice]:
+        """Yield the legal choices, and count the others."""
+        for tensor in _divisors(self._devices):
+            if self._can_share_layers(tensor):
+                for pipeline, chunks in self._pipelines(self._devices // tensor):
+                    yield from self._with_data(tensor, pipeline, chunks)
+
+    def _can_share_layers(self, tensor: int) -> bool:
+        if tensor > self._node:
+            self.refused[f"more than {self._node} ranks, which are not in one node, would share a layer"] += 1
+            return False
+        given = self._recipe.parallel.model_copy(update={"sequence_parallel": False})
+        keys = indivisible_by_tensor_size(self._recipe.model_copy(update={"parallel": given}), tensor)
+        if keys:
+            self.refused[f"model.{keys[0]} is not a multiple of the tensor-parallel size"] += 1
+        return not keys
+
+    def _pipelines(self, devices: int) -> Iterator[tuple[int, int]]:
+        """Yield numbers of stages and of chunks."""
+        layers, given = self._recipe.model.num_layers, self._recipe.parallel
+        for pipeline in _divisors(devices):
+            if pipeline > 1 and self._recipe.engine.name == "deepspeed":
+                self.refused["engine deepspeed has no pipeline stages"] += 1
+            elif pipeline == given.pipeline_model_parallel_size and _is_uneven(self._recipe):
+                yield pipeline, given.virtual_pipeline_model_parallel_size or 1
+            elif layers % pipeline:
+                self.refused[f"model.num_layers {layers} is not a multiple of the stages"] += 1
+            else:
+                chunks = _divisors(layers // pipeline) if pipeline > 1 else [1]
+                yield from ((pipeline, each) for each in chunks)
+
+    def _with_data(self, tensor: int, pipeline: int, chunks: int) -> Iterator[Choice]:
+        data = self._devices // tensor // pipeline
+        sizes = global_batch_sizes(self._recipe)
+        if any(size % data for size in sizes):
+            self.refused["train.global_batch_size is not a multiple of the data-parallel size"] += 1
+            return
+        smallest = min(sizes) // data
+        for micro_batch in (2**power for power in range(smallest.bit_length())):
+            if any(size // data % micro_batch for size in sizes):
+                self.refused["train.global_batch_size is not a multiple of micro-batch x data-parallel size"] += 1
+            elif chunks > 1 and any(size // data // micro_batch % pipeline for size in sizes):
+                self.refused["the micro-batches of a step are not a multiple of the interleaved stages"] += 1
+            else:
+                yield from self._savings(tensor, pipeline, chunks, data, micro_batch)
+
+    def _savings(self, tensor: int, pipeline: int, chunks: int, data: int, micro_batch: int) -> Iterator[Choice]:
+        is_divisible = self._recipe.model.seq_length % tensor == 0
+        sequences = (False, True) if tensor > 1 and is_divisible else (False,)
+        for recompute, with_sequence, zero in product(RECOMPUTE, sequences, self._zero_stages(data)):
+            yield Choice(
+                tensor=tensor,
+                pipeline=pipeline,
+                chunks=chunks,
+                data=data,
+                micro_batch=micro_batch,
+                recompute=recompute,
+                with_sequence=with_sequence,
+                zero=zero,
+            )
+
+    def _zero_stages(self, data: int) -> tuple[int, ...]:
+        zero = self._recipe.engine.zero
+        if self._recipe.engine.name == "megatron":
+            return (0, 1) if data > 1 else (0,)
+        if zero.offload_param.device != "none":
+            return (3,)
+        return (1, 2, 3) if zero.offload_optimizer.device != "none" else (0, 1, 2, 3)
+
+
+def _divisors(number: int) -> list[int]:
+    return [each for each in range(1, number + 1) if number % each == 0]
+
+
+def _is_uneven(recipe: Recipe) -> bool:
+    parallel = recipe.parallel
+    return (
+        parallel.pipeline_layers is not None
+        or parallel.num_layers_in_first_pipeline_stage is not None
+        or parallel.num_layers_in_last_pipeline_stage is not None
+    )

@@ -1,0 +1,1 @@
+"""Time of a step, from its traced operations and messages and the figures of a device."""

@@ -1,0 +1,26 @@
+"""Shares of a device's published figures that a training reaches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Efficiencies:
+    """Shares of a device's figures, 0 to 1.
+
+    Attributes:
+        matmul: of the peak in FLOP/s, in matmuls and attention.
+        memory: of the memory's bandwidth.
+        links: of the bandwidth of links.
+    """
+
+    matmul: float
+    memory: float
+    links: float
+
+
+WORST = Efficiencies(matmul=0.55, memory=0.6, links=0.6)
+"""Low end: what published trainings exceed; see tests/plan/published."""
+BEST = Efficiencies(matmul=0.8, memory=0.9, links=0.9)
+"""High end: about what large matmuls, memory and rings of A100 and H100 reach of their datasheets."""

@@ -1,0 +1,121 @@
+"""The doctor looks at the folder of the checkpoints: writable, shared, with space, fast enough; nothing stays there."""
+
+import errno
+import os
+import resource
+from types import SimpleNamespace
+
+import pytest
+
+from pretrain.doctor.files.checkpoint_folder import FolderProbe, judge_seen, judge_written
+from pretrain.doctor.files.checkpoint_size import checkpoint_bytes
+from pretrain.doctor.finding import Verdict
+from pretrain.recipe import make_recipe
+from recipe.smallest import SMALLEST
+
+SIZE = 1 << 20
+
+
+def probe_of(folder, rank=0):
+    return FolderProbe(make_recipe(SMALLEST, [f"checkpoint.save={folder}"]), rank)
+
+
+def written(folder, rank=0):
+    probe = probe_of(folder, rank)
+    try:
+        return {rank: probe.write("run", lambda _: None, SIZE)}
+    finally:
+        probe.remove()
+
+
+def test_a_folder_with_space_is_ok_and_left_empty(tmp_path):
+    answers = written(tmp_path)
+    found = judge_written(answers, needed=100_000_000)
+    assert [each.verdict for each in found] == [Verdict.OK, Verdict.OK] or answers[0]["rate"] < 50e6
+    assert "two checkpoints of this recipe need 0.2 GB" in found[0].text
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_a_run_will_make_is_looked_at_where_it_will_be(tmp_path):
+    assert probe_of(tmp_path / "new" / "folder").folder == tmp_path
+    assert not list(tmp_path.iterdir())
+
+
+def test_too_little_space_is_wrong_and_says_how_much_is_missing(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=10_000, f_frsize=4096))  # 0.04 GB
+    found = judge_written(written(tmp_path), needed=2_000_000_000)[0]
+    assert (found.verdict, found.ranks) == (Verdict.WRONG, (0,))
+    assert "41.0 MB free" in found.text
+    assert found.remedy.startswith("make 4.0 GB of space")
+
+
+def test_a_slow_disk_is_looked_at():
+    answers = {0: {"host": "a", "folder": "/x", "error": "", "rate": 1e7, "free": 1e12}}
+    space, speed = judge_written(answers, needed=1_000_000_000)
+    assert (space.verdict, speed.verdict) == (Verdict.OK, Verdict.LOOK)
+    assert speed.text == "10 MB/s reach the disk: a checkpoint of 1.0 GB in about 100 s"
+
+
+def test_a_disk_that_is_full_while_writing_is_wrong(tmp_path):
+    """A limit on the size of files stands for the end of the disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (SIZE // 2, before[1]))
+    try:
+        answers = written(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    (found,) = judge_written(answers, needed=1)
+    assert found.verdict is Verdict.WRONG
+    assert found.text.endswith(f"cannot write into {tmp_path}: {os.strerror(errno.EFBIG)}")
+    assert found.remedy.startswith("make space")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_full_disk_is_wrong(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    (found,) = judge_written(written(tmp_path), needed=1)
+    assert "No space left on device" in found.text
+    assert found.remedy.startswith("make space")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_of_another_user_is_wrong(tmp_path):
+    tmp_path.chmod(0o555)
+    (found,) = judge_written(written(tmp_path), needed=1)
+    assert found.remedy.startswith("make it writable")
+
+
+def test_ranks_that_share_a_folder_see_each_other_and_others_do_not(tmp_path):
+    other = tmp_path / "other"
+    other.mkdir()
+    for folders, verdict in (((tmp_path, tmp_path), Verdict.OK), ((tmp_path, other), Verdict.WRONG)):
+        probes = [probe_of(folder, rank) for rank, folder in enumerate(folders)]
+        for probe in probes:
+            probe.write("run", lambda _: None, 1)
+        seen = {rank: probe.unseen("run", [0, 1], lambda _: None, 0) for rank, probe in enumerate(probes)}
+        for probe in probes:
+            probe.remove()
+        (found,) = judge_seen(seen)
+        assert found.verdict is verdict
+    assert f"in {tmp_path} what rank 1 " in found.text
+    assert list(tmp_path.iterdir()) == [other]
+
+
+@pytest.mark.parametrize(("dtype", "of_parameter"), [("fp32", 12), ("bf16", 14)])
+def test_a_checkpoint_holds_weights_main_weights_and_moments(dtype, of_parameter):
+    recipe = make_recipe(SMALLEST, [f"precision.dtype={dtype}"])
+    assert checkpoint_bytes(recipe) % of_parameter == 0
+    hidden, layers, rows = 64, 2, recipe.padded_vocab_size(257)
+    parameters = checkpoint_bytes(recipe) / of_parameter
+    assert parameters > 12 * layers * hidden**2 + rows * hidden
+    assert parameters < 1.2 * (12 * layers * hidden**2 + 2 * rows * hidden + 64 * hidden)
+
+
+def test_without_its_tokenizer_the_size_of_a_checkpoint_is_not_known(tmp_path):
+    recipe = make_recipe(SMALLEST, ["tokenizer.type=huggingface", f"tokenizer.file={tmp_path / 'none.json'}"])
+    assert checkpoint_bytes(recipe) is None
+    answers = {0: {"host": "a", "folder": "/x", "error": "", "rate": 1e9, "free": 1e12}}
+    assert judge_written(answers, None)[0].verdict is Verdict.LOOK

@@ -1,0 +1,72 @@
+"""Ranks that are examined together: healthy ones pass, and each fault made on purpose is found and named."""
+
+import pytest
+
+from doctor.ranks.examined import examine
+from doctor.written_tokens import write_tokens
+from pretrain.doctor.finding import Verdict
+from recipe.smallest import SMALLEST
+
+pytestmark = pytest.mark.usefixtures("forked_python")
+
+
+def texts(findings, verdict):
+    return [finding.text for finding in findings if finding.verdict is verdict]
+
+
+def test_two_healthy_ranks_of_two_nodes_pass(tmp_path):
+    recipe = SMALLEST | {"data": {"path": str(write_tokens(tmp_path / "corpus", range(100)))}}
+    rank, code, findings = examine(tmp_path, nodes=2, recipe=recipe)
+    assert (rank, code) == (0, 0)
+    assert not texts(findings, Verdict.WRONG)
+    checks = ["kernel norm", "data", "checkpoint folder", "clocks", "all-reduce", "all-gather", "point-to-point"]
+    assert {finding.check for finding in findings} >= set(checks)
+    assert [finding.ranks for finding in findings if finding.check == "kernel norm"] == [()]
+    assert [finding.ranks for finding in findings if finding.check == "memory"] == [(0,), (1,)]
+    assert any(text.endswith("is shared by 2 nodes") for text in texts(findings, Verdict.OK))
+    assert not [file for file in tmp_path.iterdir() if file.name.startswith(".")]
+
+
+def test_what_only_one_rank_lacks_is_named_with_rank_and_host(tmp_path):
+    """A token file that is missing, a folder that is not shared, and a device that is slow."""
+    other = tmp_path / "other"
+    other.mkdir()
+    rank, code, findings = examine(
+        tmp_path,
+        nodes=2,
+        recipe=SMALLEST
+        | {"data": {"path": str(write_tokens(tmp_path / "corpus", range(100)))}, "checkpoint": {"save": str(tmp_path)}},
+        overrides={1: ["data.path=elsewhere/corpus", f"checkpoint.save={other}"]},
+        faults={0: ["is_slow"]},
+    )
+    assert (rank, code) == (0, 1)
+    missing, folder = texts(findings, Verdict.WRONG)
+    assert missing.startswith("token file elsewhere/corpus.idx is missing on rank 1 (host ")
+    assert folder.startswith("not shared: rank 0 (host ")
+    assert str(other) in folder
+    assert any(text.startswith("rank 0: a product of ") for text in texts(findings, Verdict.LOOK))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "faults", "absent", "reporting", "said"),
+    [
+        (2, {}, [1], 0, "rank 1 of 2 did not come to 127.0.0.1:"),
+        (3, {1: ["stops", "all-reduce"]}, [], 0, "rank 1 (host "),
+        (2, {1: ["dies", "kernel norm"]}, [], 0, "rank 1 (host "),
+        (3, {0: ["stops", "all-reduce"]}, [], 1, "rank 0 (host "),
+        (2, {}, [0], 1, "rank 0 of 2 did not come to 127.0.0.1:"),
+    ],
+    ids=["never comes", "stops in a collective", "dies", "rank 0 stops", "rank 0 never comes"],
+)
+def test_a_silent_rank_is_named_by_the_lowest_one_that_is_there(tmp_path, ranks, faults, absent, reporting, said):
+    rank, code, findings = examine(tmp_path, ranks, faults=faults, absent=absent, timeout=1.5, limit=20)
+    (text,) = texts(findings, Verdict.WRONG)
+    assert (rank, code) == (reporting, 1)
+    assert text.startswith(said)
+    if absent:
+        assert text.endswith("within 1.5 s")
+    else:
+        doing = next(iter(faults.values()))[1]
+        assert "did not answer within 1.5 s; its last: " in text
+        assert doing in text
+    assert "kernel norm" in {finding.check for finding in findings}

@@ -1,0 +1,140 @@
+"""`pretrain doctor` as a command: with a recipe and without one, its output and exit code."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import yaml
+
+from doctor.conftest import world_of
+from pretrain.cli.main import main
+from pretrain.doctor import examination, kernel_choices
+from pretrain.doctor.example import EXAMPLE, NOTE
+from pretrain.doctor.kernel_choices import differing_choices, write_choices
+from pretrain.doctor.ranks.rank_outcome import Outcome
+from pretrain.recipe import load_recipe
+from pretrain.recipe.layout import lay_out
+from recipe.smallest import SMALLEST
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+
+@pytest.fixture
+def between(monkeypatch):
+    """Replace the checks between ranks by one that returns this rank's findings; return what it was given."""
+    given = {}
+
+    def examine_between(recipe, plugins, world, device, own, *, board, timeout):
+        given.update(recipe=recipe, world=world, device=device)
+        return Outcome(findings=tuple(own), reports=True)
+
+    monkeypatch.setattr(examination, "examine_between", examine_between)
+    return given
+
+
+@pytest.fixture
+def doctor(tmp_path, capsys, between):
+    """Run the command with the smallest recipe, or others; return exit code, output and errors."""
+    recipe = tmp_path / "recipe.yml"
+    recipe.write_text(yaml.safe_dump(SMALLEST))
+
+    def run(*arguments, recipe=str(recipe)):
+        with pytest.raises(SystemExit) as end:
+            main(["doctor", *([recipe] if recipe else []), *arguments])
+        captured = capsys.readouterr()
+        return end.value.code, captured.out, captured.err
+
+    return run
+
+
+def test_a_recipe_that_can_be_trained_here(doctor, between):
+    code, out, err = doctor()
+    assert (code, err) == (0, "")
+    assert out.splitlines()[-1].endswith("0 wrong: a training can start")
+    assert "ok     kernel linear" in out
+    assert between["recipe"].model.hidden_size == 64
+    assert between["world"].world_size == 1
+
+
+def test_without_a_recipe_no_files_are_looked_at_and_the_output_says_so(doctor, between):
+    sizes = {"num_layers": 1, "hidden_size": 32, "num_attention_heads": 2, "seq_length": 8}
+    code, out, _ = doctor(*(f"--set=model.{key}={value}" for key, value in sizes.items()), recipe=None)
+    assert code == 0
+    assert NOTE in out.splitlines()[0]
+    assert between["recipe"] is None
+
+
+def test_json_has_the_findings_and_the_result(doctor, site):
+    site.backend("fake", availability="Unavailable('no driver', 'Install it.')")
+    code, out, _ = doctor("--backend", "fake", "--json")
+    told = json.loads(out)
+    assert (code, told["ok"]) == (1, False)
+    device = next(finding for finding in told["findings"] if finding["check"] == "device")
+    assert device == {
+        "check": "device",
+        "verdict": "wrong",
+        "text": "backend 'fake' (pretrain-fake 1.0) has no usable device: no driver",
+        "remedy": "Install it.",
+        "ranks": [],
+    }
+
+
+def test_devices_that_cannot_be_counted_are_a_finding_too(doctor, site):
+    counts = "FakeBackend.device_count = lambda self: 1 / 0"
+    site.backend("fake", counts, availability="Unavailable('no driver', 'Install it.')")
+    code, out, _ = doctor("--backend", "fake")
+    assert code == 1
+    assert "Install it." in out
+
+
+def test_a_broken_plugin_of_kernels_is_a_finding(doctor, site):
+    site.plugin("torn", "import a_library_that_is_absent")
+    code, out, _ = doctor()
+    assert code == 1
+    assert "wrong  plugins" in out
+    assert "a_library_that_is_absent" in out
+    assert "1 wrong" in out.splitlines()[-1]
+    assert "ok     kernel optimizer" in out  # those of the backend and the reference are tried
+
+
+def test_a_mistake_in_the_recipe_is_an_error_of_the_command(doctor):
+    code, out, err = doctor("--set", "model.hidden_size=63")
+    assert (code, out) == (2, "")
+    assert "hidden_size" in err
+
+
+def test_the_example_fits_usual_numbers_of_ranks():
+    recipe = load_recipe(EXAMPLE)
+    assert [ranks for ranks in (*range(1, 17), 24, 32, 48, 64, 128, 512, 1024) if not lay_out(recipe, ranks)] == []
+
+
+class Board:
+    """What ranks have written."""
+
+    def __init__(self, world=None):
+        self.world, self.written = world, {}
+
+    def write(self, key, value):
+        self.written[key] = value
+
+    def read(self, keys):
+        return {key: self.written[key] for key in keys if key in self.written}
+
+
+def test_ranks_that_would_take_different_kernels_are_named(monkeypatch):
+    board = Board()
+    for rank, norm in enumerate(["apex (a 1)", "torch (b 2)", "apex (a 1)"]):
+        board.world = world_of(rank, 3)
+        write_choices(board, {"norm": norm, "linear": "torch (b 2)"})
+    (finding,) = differing_choices(board, 3)
+    assert (finding.check, finding.verdict) == ("kernel norm", kernel_choices.Verdict.WRONG)
+    assert finding.text == "the ranks would take different kernels: ranks 0, 2: apex (a 1); rank 1: torch (b 2)"
+
+
+def test_a_rank_without_kernels_does_not_differ():
+    board = Board(world_of(0, 2))
+    write_choices(board, {"norm": "torch"})
+    board.world = world_of(1, 2)
+    write_choices(board, {})
+    assert list(differing_choices(board, 2)) == []

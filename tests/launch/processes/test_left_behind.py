@@ -1,0 +1,53 @@
+"""A rank that stays when the others have ended does not keep the launcher waiting, where the job says so."""
+
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from pretrain.launch.forward_job import EXAMINE, ForwardJob
+from pretrain.launch.processes.children import Processes, _Child
+from pretrain.launch.processes.supervision import supervise
+
+JOB = ForwardJob(recipe="r.yml", backend="cpu", function=EXAMINE, reads_data=False, patience=0.2)
+
+
+@pytest.fixture
+def ranks(tmp_path):
+    """Start programs as ranks 0, 1, ... of a node."""
+    started = []
+
+    def start(*commands):
+        processes = Processes(JOB, [])
+        for rank, command in enumerate(commands):
+            started.append(subprocess.Popen(command, start_new_session=True))
+            processes._children.append(_Child(rank, started[-1], Path(tmp_path / f"{rank}.json")))
+        return processes
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def test_a_rank_that_stays_is_ended_and_named(ranks):
+    processes = ranks(["true"], ["sleep", "60"])
+    begun = time.monotonic()
+    failure = supervise(processes, lambda: processes.left_behind(JOB.patience))
+    assert time.monotonic() - begun < 10
+    assert failure.rank == 1
+    assert not failure.expected
+    assert failure.text.startswith("It still runs 0.2 s after another rank of this node has ended, and was ended")
+    assert not processes.running()
+
+
+def test_ranks_that_all_run_or_have_all_ended_are_left_alone(ranks):
+    running = ranks(["sleep", "60"], ["sleep", "60"])
+    assert running.left_behind(0) is None
+    assert supervise(ranks(["true"], ["true"])) is None
+
+
+def test_a_job_says_how_long_its_ranks_may_stay():
+    assert ForwardJob.from_json(JOB.to_json()) == JOB
+    assert ForwardJob(recipe="r.yml", backend="cpu", function=EXAMINE, reads_data=False).patience is None

@@ -1,0 +1,33 @@
+"""Searched layouts of a small model against full plans of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from plan.published.own_process import answer
+
+
+@pytest.mark.full
+def test_the_peak_is_that_of_the_full_plan_within_a_tenth():
+    for share in answer("plan.search.small_model", "peaks"):
+        assert share == pytest.approx(1, abs=0.1)
+
+
+@pytest.mark.full
+def test_the_order_on_the_cpu_is_the_measured_one():
+    """Recomputation costs time; micro-batches of 4 cost less than four of 1 for as many samples."""
+    found = answer("plan.search.small_model", "seconds")
+    assert found["four"] < found["none"] < found["full"]
+
+
+@pytest.mark.full
+def test_a_search_shows_the_fastest_that_fit_and_counts_the_rest():
+    found = answer("plan.search.small_model", "found")
+    assert found["fitting"] + found["too_large"] == found["tried"]
+    assert found["fitting"] > 0
+    assert 0 < len(found["best"]) <= 5
+    times = [sum(each["seconds"]) for each in found["best"]]
+    assert times == sorted(times)
+    assert all(each["peak_bytes"] <= 1100 * 2**20 for each in found["best"])
+    assert found["nearest"]["peak_bytes"] > 1100 * 2**20
+    assert found["refused"]["more than 1 ranks, which are not in one node, would share a layer"] == 2
