@@ -13,6 +13,7 @@ from pretrain.cpu.attention import TORCH
 from pretrain.cpu.backend import CpuBackend
 from pretrain.cpu.bias_dropout_add import BiasDropoutAdd
 from pretrain.cpu.cross_entropy import CrossEntropy
+from pretrain.cpu.layer_norm import LayerNorm
 from pretrain.cpu.matmul import matmul_dtype
 from pretrain.cpu.softmax import Softmax
 from pretrain.plugins import hookimpl
@@ -59,7 +60,8 @@ def pretrain_norm(request: NormRequest) -> Answer:
     """Offer torch's layer norm; torch's RMS norm consists of single operations, like the reference."""
     if request.kind != "LayerNorm":
         return Decline(name="torch", reason=f"kind {request.kind}; only LayerNorm")
-    return Offer(name="torch", build=lambda _: TorchNorm(request), provider=TORCH)
+    kernel = TorchNorm if request.dtype.itemsize > 2 else LayerNorm
+    return Offer(name="torch", build=lambda _: kernel(request), provider=TORCH)
 
 
 @hookimpl

@@ -171,7 +171,7 @@ class Choices:
     def _zero_stages(self, data: int) -> tuple[int, ...]:
         zero = self._recipe.engine.zero
         if self._recipe.engine.name == "megatron":
-            return (0, 1) if data > 1 else (0,)
+            return (0, 1) if data > 1 else (int(self._recipe.parallel.use_distributed_optimizer),)
         if zero.offload_param.device != "none":
             return (3,)
         return (1, 2, 3) if zero.offload_optimizer.device != "none" else (0, 1, 2, 3)
