@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch.nn import functional as F
+from torch.nn import functional as F  # noqa: N812  torch's own alias
 
 from pretrain.cpu.layer_norm import LayerNorm
 from pretrain.testing.examples import norm

@@ -1,6 +1,8 @@
-"""Steps whose memory is measured, and planned: `python -m plan.measured NAME FOLDER`, as one rank of WORLD_SIZE.
+"""Steps whose memory is measured, and planned: `python -m plan.measured OUTPUT CASES [real]`, as RANK of WORLD_SIZE.
 
-Each rank writes FOLDER/NAME.RANK.json: for each case the measured and the planned peak in bytes.
+Each rank writes OUTPUT: for each case the measured and the planned peak in bytes. Tensors and kernels are real. The
+other ranks are there with `real`. Else collectives return at once and move nothing; gloo's threads copy tensors, and
+hold them, now longer, now shorter.
 """
 
 from __future__ import annotations
@@ -48,8 +50,7 @@ ONE = {
 }
 TWO = {
     "tensor": TENSOR,
-    # More layers: gloo's threads hold the tensors of collectives that have ended, now longer, now shorter.
-    "sequence": TENSOR | {"parallel.sequence_parallel": True, "model.num_layers": 12},
+    "sequence": TENSOR | {"parallel.sequence_parallel": True},
     "pipeline": PIPELINE,
     "interleaved": PIPELINE | {"parallel.virtual_pipeline_model_parallel_size": 2},
     "distributed optimizer": {
@@ -62,8 +63,13 @@ TWO = {
     "ZeRO-2": ZERO | BUCKET | {"engine.zero.stage": 2},
     "ZeRO-3": ZERO | BUCKET | {"engine.zero.stage": 3},
 }
-OF_COMMIT = {"one": ["selective recompute"], "two": ["interleaved", "ZeRO-3"]}
-CASES = {"one": ONE, "two": TWO}
+LARGE = {
+    "2 x 4 x 1": TENSOR | PIPELINE | {"parallel.pipeline_model_parallel_size": 4, "parallel.sequence_parallel": True},
+    "4 x 2 x 2": PIPELINE
+    | {"parallel.tensor_model_parallel_size": 4, "parallel.virtual_pipeline_model_parallel_size": 2}
+    | {"parallel.sequence_parallel": True, "parallel.use_distributed_optimizer": True, "precision.dtype": "bf16"},
+}
+CASES = ONE | TWO | LARGE
 
 
 def main() -> None:
@@ -71,20 +77,38 @@ def main() -> None:
     from pretrain.bridge import megatron, planning
     from pretrain.cpu.backend import CpuBackend
 
-    name, folder, chosen = sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3])
-    recipes = {case: recipe_of(CASES[name][case]) for case in chosen}
+    output, chosen, is_real = Path(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3:] == ["real"]
+    rank, world_size = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE"))
+    recipes = {case: recipe_of(CASES[case]) for case in chosen}
     backend = CpuBackend()
     megatron.install(backend)
     from pretrain.engine import groups
 
-    groups.join_world(backend, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), timeout_minutes=10)
-    measured = {case: measure(recipe) for case, recipe in recipes.items()}
+    if is_real:
+        groups.join_world(backend, rank, world_size, timeout_minutes=10)
+    else:
+        planning.install()
+        groups.join_planned_world(rank, world_size)
+        _no_gloo()
+    measured = {case: measure(recipe, planned_world=not is_real) for case, recipe in recipes.items()}
     groups.leave()
     planning.install()
     planned = {case: plan(recipe) for case, recipe in recipes.items()}
-    stages = {case: steps_of(recipe)[1] for case, recipe in recipes.items()}
-    found = {case: {"stage": stages[case], "measured": measured[case], "planned": planned[case]} for case in chosen}
-    (folder / f"{name}.{os.environ['RANK']}.json").write_text(json.dumps(found))
+    found = {case: {"measured": measured[case], "planned": planned[case]} for case in chosen}
+    output.write_text(json.dumps(found))
+
+
+def _no_gloo() -> None:
+    """Let groups for the host be those of the world, too: a training makes some, and there are no other ranks."""
+    import torch.distributed as dist
+
+    make = dist.new_group
+
+    def of_world(*arguments, **options):
+        options.pop("backend", None)
+        return make(*arguments, **options)
+
+    dist.new_group = of_world
 
 
 def recipe_of(settings):
@@ -107,19 +131,20 @@ def steps_of(recipe):
     return layout, stage, (fewest, count), (fewest, needed)
 
 
-def measure(recipe) -> int:
-    """Return the most that torch's CPU allocator has handed out in a step of a training: the least of three steps.
-
-    gloo's threads hold the tensors of a collective that has ended, now longer, now shorter.
-    """
+def measure(recipe, *, planned_world: bool) -> int:
+    """Return the most that torch's CPU allocator has handed out in a step of a training: the least of three steps."""
     import torch
     from megatron.core import parallel_state
 
+    from pretrain.bridge import deepspeed as bridge_deepspeed
+    from pretrain.cpu.backend import CpuBackend
     from pretrain.engine.build import build_engine
     from pretrain.plan.trace.rank_trace import batches_of
     from pretrain.plugins.host.manager import load
 
     _, _, steps, _ = steps_of(recipe)
+    if planned_world and recipe.engine.name == "deepspeed":
+        bridge_deepspeed.install(CpuBackend(), planned=True)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
         engine, _ = build_engine(recipe, load("cpu"), VOCAB_SIZE, torch.device("cpu"), print)
         for micro_batches in (*steps, steps[-1], steps[-1]):

@@ -10,45 +10,64 @@ from plan import measured
 from pretrain.launch.world import free_port
 from rank_programs import run_ranks
 
-pytestmark = pytest.mark.ranks
+LAYOUTS = [("one", measured.ONE, 1, [0]), ("two", measured.TWO, 2, [0, 1])]
+LARGE = [("2 x 4 x 1", 8, [0, 2, 6]), ("4 x 2 x 2", 16, [0, 8])]
 
 
-def peaks(name: str, world_size: int, cases: list[str], folder) -> dict[str, list[float]]:
-    """Return the planned peak of each case in that of the training, by stage: of its ranks the one that held least."""
-    world = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(world_size)}
-    run_ranks(
-        "plan.measured",
-        name,
-        folder,
-        json.dumps(cases),
-        folder=folder,
-        world_size=world_size,
-        variables=lambda rank: {**world, "RANK": str(rank)},
-    )
-    found = [json.loads((folder / f"{name}.{rank}.json").read_text()) for rank in range(world_size)]
-    return {case: shares([rank[case] for rank in found]) for case in cases}
+def peaks(cases: list[str], world_size: int, rank: int, folder) -> dict[str, float]:
+    """Return planned / measured of each case as one rank, in a world whose other ranks are not there."""
+    world = {"RANK": str(rank), "WORLD_SIZE": str(world_size)}
+    output = folder / f"{rank}.json"
+    run_ranks("plan.measured", output, json.dumps(cases), folder=folder, world_size=1, variables=lambda _: world)
+    return shares(json.loads(output.read_text()))
 
 
-def shares(ranks: list[dict[str, int]]) -> list[float]:
-    """Return planned / measured of each stage."""
-    stages = sorted({rank["stage"] for rank in ranks})
-    return [max(rank["planned"] / rank["measured"] for rank in ranks if rank["stage"] == stage) for stage in stages]
+def shares(found: dict[str, dict[str, int]]) -> dict[str, float]:
+    return {case: each["planned"] / each["measured"] for case, each in found.items()}
 
 
-@pytest.mark.parametrize(("name", "world_size"), [("one", 1), ("two", 2)])
-def test_a_few_cases(tmp_path, name, world_size):
-    """One of each: recomputation, the interleaved schedule, ZeRO's gathered weights."""
-    check(peaks(name, world_size, measured.OF_COMMIT[name], tmp_path))
+def check(found: dict[str, float], tolerance: float = 0.05) -> None:
+    """Compare all cases, so that a failure shows each."""
+    wrong = {case: share for case, share in found.items() if abs(1 - share) > tolerance}
+    assert not wrong, found
+
+
+@pytest.mark.ranks
+def test_a_few_cases(tmp_path):
+    """One of each: recomputation on the last stage of the interleaved schedule, sequence parallelism, ZeRO-3."""
+    check(peaks(["interleaved", "sequence", "ZeRO-3"], 2, 1, tmp_path))
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(("name", "world_size"), [("one", 1), ("two", 2)])
-def test_all_cases(tmp_path, name, world_size):
-    """Recipes, layouts and engines."""
-    check(peaks(name, world_size, list(measured.CASES[name]), tmp_path))
+@pytest.mark.ranks
+@pytest.mark.parametrize(("_name", "cases", "world_size", "ranks"), LAYOUTS, ids=["one", "two"])
+def test_recipes_layouts_and_engines(tmp_path, _name, cases, world_size, ranks):
+    for rank in ranks:
+        check(peaks(list(cases), world_size, rank, tmp_path))
 
 
-def check(found: dict[str, list[float]]) -> None:
-    """Compare all cases, so that a failure shows each."""
-    wrong = {case: shares for case, shares in found.items() if max(abs(1 - share) for share in shares) > 0.05}
-    assert not wrong, found
+@pytest.mark.full
+@pytest.mark.ranks
+@pytest.mark.parametrize(("case", "world_size", "ranks"), LARGE, ids=[case for case, *_ in LARGE])
+def test_layouts_of_more_ranks(tmp_path, case, world_size, ranks):
+    for rank in ranks:
+        check(peaks([case], world_size, rank, tmp_path))
+
+
+@pytest.mark.full
+@pytest.mark.ranks
+def test_ranks_that_are_there(tmp_path):
+    """Real collectives, but those of tensor parallelism, which gloo copies; within 10 %, for what its threads hold."""
+    cases = [case for case in measured.TWO if case not in {"tensor", "sequence"}]
+    world = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
+    run_ranks(
+        "plan.measured",
+        tmp_path / "{rank}.json",
+        json.dumps(cases),
+        "real",
+        folder=tmp_path,
+        world_size=2,
+        variables=lambda rank: {**world, "RANK": str(rank)},
+    )
+    for rank in range(2):
+        check(shares(json.loads((tmp_path / f"{rank}.json").read_text())), tolerance=0.1)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pretrain.errors import BackendError
 from pretrain.model.requests import compute_dtype
-from pretrain.plugins.backend import Unavailable
+from pretrain.plugins.backend import Backend, Figures, Unavailable
 from pretrain.plugins.host.discovery import installed_backends
 from pretrain.plugins.host.manager import load
 from pretrain.plugins.host.members import named, take_device
@@ -100,9 +100,13 @@ def _knowing(device_name: str) -> Plugins:
     """Return the plugins of the first installed backend that knows a device of the name."""
     reasons = []
     for backend in installed_backends():
+        plugins = load(backend.name)
+        if type(plugins.backend).named is Backend.named:
+            continue  # it knows none by name
         try:
-            return named(load(backend.name), device_name)
+            return named(plugins, device_name)
         except BackendError as error:
-            reasons.append(str(error).splitlines()[0])
+            _, _, known = str(error).partition("\n")
+            reasons.append(f"{backend.name}: {known}")
     msg = "\n".join([f"no installed backend knows a device '{device_name}'.", *reasons])
     raise BackendError(msg)

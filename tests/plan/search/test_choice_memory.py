@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from plan.search.test_choices import CHOICE, RECIPE
-from pretrain.plan.search.choice_memory import peak_bytes, stage_load, state_bytes
+from pretrain.plan.search.choice_memory import MOST_RESERVED, stage_load, stage_peak, state_bytes
 from pretrain.plan.search.pieces import Passing, Piece, Pieces
 from pretrain.recipe import make_recipe
 
@@ -19,19 +19,28 @@ PIECES = Pieces(
     passing_in_layer=Passing(30, 20),
     passing_in_head=Passing(5000, 500),
     entering=50,
-    reserve_share=0.0,
 )
 
 
 def peak(stage, choice=CHOICE, micro_batches=16):
+    """Return the bytes of a stage without parameters and without the allocator's reserve."""
     recipe = make_recipe(RECIPE)
     load = stage_load(choice.layout(recipe), PIECES, stage, micro_batches)
-    return peak_bytes(recipe, choice, PIECES, load, 0)
+    return stage_peak(recipe, choice, PIECES, load, 0).least
 
 
 def test_the_first_stage_keeps_as_many_micro_batches_as_there_are_stages():
     """Of each two layers and the embedding, without the output, which is sent on."""
     assert peak(0) == 4 * (2 * 1000 + 70 - 50) + 30
+
+
+def test_process_groups_and_the_allocator_s_reserve_come_on_top():
+    recipe = make_recipe(RECIPE)
+    load = stage_load(CHOICE.layout(recipe), PIECES, 1, 16)
+    found = stage_peak(recipe, CHOICE, PIECES, load, 77)
+    assert found.least == 3 * 2 * 1000 + 30 + 77
+    assert found.most == (3 * 2 * 1000 + 30) * (1 + MOST_RESERVED) + 77
+    assert found.middle == (found.least + found.most) // 2
 
 
 def test_later_stages_keep_fewer_and_the_last_has_the_loss():

@@ -16,6 +16,7 @@ FOUND = Found(
     choice=CHOICE,
     arguments=("recompute.granularity=full", "train.micro_batch_size=2"),
     peak_bytes=30 * GIB,
+    most_bytes=31 * GIB,
     seconds=Range(1.0, 2.5),
 )
 RESULT = SearchResult(
@@ -27,7 +28,7 @@ RESULT = SearchResult(
     fitting=3,
     best=[FOUND],
     too_large=9,
-    nearest=replace(FOUND, arguments=(), peak_bytes=33 * GIB, seconds=None),
+    nearest=replace(FOUND, arguments=(), most_bytes=33 * GIB, seconds=None),
     refused={"a size does not divide": 2},
 )
 
@@ -36,19 +37,22 @@ def test_the_screen_shows_layouts_and_why_others_fell_out():
     assert search_text(RESULT).splitlines() == [
         "4 x card with 32 GiB: 3 of 12 legal layouts fit.",
         "",
-        "Fastest first; time and memory are estimated from traced pieces: plan one for more.",
+        "Fastest first, estimated from traced pieces; `pretrain plan` one for more.",
         "",
-        "1. 1 to 2.5 s a step, 30.0 GiB: 1 tensor x 4 pipeline x 1 data",
+        "1. 1 to 2.5 s a step, 30.0 GiB (at most 31.0): 1 tensor x 4 pipeline x 1 data",
         "    --set recompute.granularity=full --set train.micro_batch_size=2",
         "",
         "The rest:",
-        "  9 do not fit; the smallest of them by 1.0 GiB:",
+        "  9 may not fit; the smallest of them by 1.0 GiB:",
         "    the recipe as it is",
         "  2 not legal: a size does not divide",
     ]
 
 
 def test_json_has_the_same():
-    assert to_json(RESULT)["best"] == [{"set": list(FOUND.arguments), "peak_bytes": 30 * GIB, "seconds": [1.0, 2.5]}]
-    assert to_json(RESULT)["nearest"] == {"set": [], "peak_bytes": 33 * GIB, "seconds": None}
-    assert to_json(RESULT)["refused"] == {"a size does not divide": 2}
+    found = to_json(RESULT)
+    assert found["best"] == [
+        {"set": list(FOUND.arguments), "peak_bytes": 30 * GIB, "most_bytes": 31 * GIB, "seconds": [1.0, 2.5]}
+    ]
+    assert found["nearest"] == {"set": [], "peak_bytes": 30 * GIB, "most_bytes": 33 * GIB, "seconds": None}
+    assert found["refused"] == {"a size does not divide": 2}

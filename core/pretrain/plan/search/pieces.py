@@ -71,7 +71,6 @@ class Pieces:
         passing_in_layer: what a layer's backward pass takes beyond what is kept.
         passing_in_head: what the loss and its backward pass take beyond what is kept.
         entering: bytes of a layer's input.
-        reserve_share: what the allocator holds beyond what it hands out, in what it hands out.
     """
 
     layer: Piece
@@ -81,4 +80,3 @@ class Pieces:
     passing_in_layer: Passing
     passing_in_head: Passing
     entering: int
-    reserve_share: float

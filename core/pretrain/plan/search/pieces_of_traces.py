@@ -123,7 +123,6 @@ def _pieces(recipe: Recipe, key: Key, one: TracedModel, two: TracedModel, two_sa
         passing_in_layer=Passing(in_layer[0], max(0, in_layer[1] - in_layer[0])),
         passing_in_head=Passing(in_head[0], max(0, in_head[1] - in_head[0])),
         entering=size // (key[0] if key[1] else 1),
-        reserve_share=two.reserve_share,
     )
 
 

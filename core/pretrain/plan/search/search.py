@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pretrain.plan.search.choice_costs import stage_costs
-from pretrain.plan.search.choice_memory import peak_bytes, stage_load
+from pretrain.plan.search.choice_memory import Peak, stage_load, stage_peak
 from pretrain.plan.search.choices import Choices
 from pretrain.plan.search.pieces_of_traces import trace_pieces
 from pretrain.plan.search.set_arguments import set_arguments
@@ -35,13 +35,16 @@ class Found:
     Attributes:
         choice: of the layout.
         arguments: values of `--set` that make it of the recipe; only what differs.
-        peak_bytes: bytes of a device's memory that the fullest stage takes, by the model of pieces.
+        peak_bytes: bytes of a device's memory that the fullest stage takes, by the model of pieces; within a tenth of
+            those of a full plan.
+        most_bytes: these with the most that the allocator may hold: a layout fits if these do.
         seconds: of a step; None where the device's figures are not known.
     """
 
     choice: Choice
     arguments: tuple[str, ...]
     peak_bytes: int
+    most_bytes: int
     seconds: Range | None
 
 
@@ -56,7 +59,7 @@ class SearchResult:
         fitting: those of them that fit; all, where the device's memory is not known.
         best: at most `SHOWN` of them, cheapest first; each differs from the others in more than savings of memory.
         too_large: layouts that do not fit.
-        nearest: the one of them that takes the least memory; None if all fit.
+        nearest: the one of them that needs the least memory to fit; None if all fit.
         refused: number of sizes that are not legal, by reason.
     """
 
@@ -90,9 +93,9 @@ def search(recipe: Recipe, device: PlanDevice, devices: int, vocab_size: int) ->
         (layout_peak(recipe, device, choice, pieces[choice.tensor, choice.with_sequence]), choice) for choice in legal
     ]
     memory = device.memory
-    fitting = [(peak, choice) for peak, choice in sized if memory is None or peak <= memory]
-    others = [(peak, choice) for peak, choice in sized if memory is not None and peak > memory]
-    nearest = min(others, key=lambda each: each[0], default=None)
+    fitting = [(peak, choice) for peak, choice in sized if memory is None or peak.most <= memory]
+    others = [(peak, choice) for peak, choice in sized if memory is not None and peak.most > memory]
+    nearest = min(others, key=lambda each: each[0].most, default=None)
     return SearchResult(
         device=device,
         devices=devices,
@@ -115,8 +118,8 @@ def _loads(recipe: Recipe, choice: Choice, pieces: Pieces) -> dict[int, StageLoa
     return {stage: stage_load(layout, pieces, stage, micro_batches) for stage in stages}
 
 
-def layout_peak(recipe: Recipe, device: PlanDevice, choice: Choice, pieces: Pieces) -> int:
-    """Return the bytes that the fullest stage of a layout takes.
+def layout_peak(recipe: Recipe, device: PlanDevice, choice: Choice, pieces: Pieces) -> Peak:
+    """Return the memory that the fullest stage of a layout takes.
 
     Args:
         recipe: what is planned.
@@ -125,16 +128,18 @@ def layout_peak(recipe: Recipe, device: PlanDevice, choice: Choice, pieces: Piec
         pieces: of the model, for its tensor-parallel size.
     """
     groups = device.group_bytes(choice.layout(recipe))
-    return max(peak_bytes(recipe, choice, pieces, load, groups) for load in _loads(recipe, choice, pieces).values())
+    peaks = [stage_peak(recipe, choice, pieces, load, groups) for load in _loads(recipe, choice, pieces).values()]
+    return Peak(max(peak.least for peak in peaks), max(peak.most for peak in peaks))
 
 
 def _found(
-    recipe: Recipe, device: PlanDevice, pieces: Mapping[tuple[int, bool], Pieces], peak: int, choice: Choice
+    recipe: Recipe, device: PlanDevice, pieces: Mapping[tuple[int, bool], Pieces], peak: Peak, choice: Choice
 ) -> Found:
     return Found(
         choice=choice,
         arguments=set_arguments(recipe, choice),
-        peak_bytes=peak,
+        peak_bytes=peak.middle,
+        most_bytes=peak.most,
         seconds=estimated_seconds(choice.recipe(recipe), device, choice, pieces[choice.tensor, choice.with_sequence]),
     )
 

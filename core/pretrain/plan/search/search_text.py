@@ -16,7 +16,7 @@ def search_text(result: SearchResult) -> str:
     memory = "" if device.memory is None else f" with {device.memory / GIB:.0f} GiB"
     lines = [f"{result.devices} x {device.name}{memory}: {result.fitting} of {result.tried} legal layouts fit."]
     if result.best:
-        lines += ["", "Fastest first; time and memory are estimated from traced pieces: plan one for more."]
+        lines += ["", "Fastest first, estimated from traced pieces; `pretrain plan` one for more."]
     for number, found in enumerate(result.best, start=1):
         lines += _entry(number, found)
     lines += _fallen_out(result)
@@ -29,7 +29,8 @@ def to_json(result: SearchResult) -> dict[str, object]:
     Returns:
         "devices"; "tried", "fitting" and "too_large": numbers of layouts; "best": a list; "nearest": the smallest of
         those that do not fit, or null; "refused": number of sizes by reason. A layout has "set", a list of arguments,
-        "peak_bytes", and "seconds", a list of the low and the high end, or null.
+        "peak_bytes" (an estimate), "most_bytes" (by which it fits or not), and "seconds", a list of the low and the
+        high end, or null.
     """
     return {
         "devices": result.devices,
@@ -44,7 +45,12 @@ def to_json(result: SearchResult) -> dict[str, object]:
 
 def _plain(found: Found) -> dict[str, object]:
     seconds = found.seconds and [found.seconds.low, found.seconds.high]
-    return {"set": list(found.arguments), "peak_bytes": found.peak_bytes, "seconds": seconds}
+    return {
+        "set": list(found.arguments),
+        "peak_bytes": found.peak_bytes,
+        "most_bytes": found.most_bytes,
+        "seconds": seconds,
+    }
 
 
 def _entry(number: int, found: Found) -> list[str]:
@@ -54,7 +60,7 @@ def _entry(number: int, found: Found) -> list[str]:
 
 
 def _measures(found: Found) -> str:
-    peak = f"{found.peak_bytes / GIB:.1f} GiB"
+    peak = f"{found.peak_bytes / GIB:.1f} GiB (at most {found.most_bytes / GIB:.1f})"
     return peak if found.seconds is None else f"{found.seconds.low:.3g} to {found.seconds.high:.3g} s a step, {peak}"
 
 
@@ -66,8 +72,8 @@ def _layout(found: Found) -> str:
 def _fallen_out(result: SearchResult) -> list[str]:
     lines = ["", "The rest:"] if result.too_large or result.refused else []
     if result.nearest is not None and result.device.memory is not None:
-        over = (result.nearest.peak_bytes - result.device.memory) / GIB
-        lines.append(f"  {result.too_large} do not fit; the smallest of them by {over:.1f} GiB:")
+        over = (result.nearest.most_bytes - result.device.memory) / GIB
+        lines.append(f"  {result.too_large} may not fit; the smallest of them by {over:.1f} GiB:")
         lines += _wrapped([f"--set {argument}" for argument in result.nearest.arguments] or ["the recipe as it is"])
     lines += [f"  {count} not legal: {reason}" for reason, count in sorted(result.refused.items())]
     return lines

@@ -41,7 +41,6 @@ class TracedModel:
         kept_by_attention: bytes that `ATTENTION`'s forward passes leave.
         peak_in_head: bytes of activations at their peak before the first backward pass of a layer ends.
         peak_in_layers: bytes of activations at their peak in the backward pass of the first layer.
-        reserve_share: what the allocator holds beyond what it hands out, in what it hands out.
     """
 
     parameters: dict[str, int]
@@ -55,7 +54,6 @@ class TracedModel:
     kept_by_attention: int
     peak_in_head: int
     peak_in_layers: int
-    reserve_share: float
 
 
 def trace_models(subjects: Sequence[Subject]) -> list[TracedModel]:
@@ -95,8 +93,6 @@ def _trace(subject: Subject) -> TracedModel:
 
 
 def _summary(trace: RankTrace) -> TracedModel:
-    from pretrain.plan.trace.caching_allocator import reserved  # noqa: PLC0415
-    from pretrain.plan.trace.memory_parts import MemoryCourse  # noqa: PLC0415
 
     parameters: dict[str, int] = defaultdict(int)
     for name, count in trace.parameters.items():
@@ -110,7 +106,6 @@ def _summary(trace: RankTrace) -> TracedModel:
     for (place, message), count in messages.items():
         if _is_forward(place):
             sent[region_of(place.module)][message] += count
-    allocated = MemoryCourse(trace).peak_bytes
     activations = Activations(trace)
     return TracedModel(
         parameters=dict(parameters),
@@ -124,7 +119,6 @@ def _summary(trace: RankTrace) -> TracedModel:
         kept_by_attention=activations.kept_by_attention(),
         peak_in_head=activations.peak_before_layers(),
         peak_in_layers=activations.peak_in_first_layer(),
-        reserve_share=max(0, reserved(trace.blocks) - allocated) / allocated,
     )
 
 
