@@ -19,7 +19,7 @@ def assumptions(plan: Plan) -> list[str]:
 def _of_memory(plan: Plan) -> list[str]:
     lines = ["reserve: what torch's caching allocator holds beyond the tensors, block by block"]
     if plan.device.backend_name == "cpu":
-        return [*lines, "the memory is that of the machine, which its ranks share"]
+        return [*lines, "all ranks share this machine, of whose memory each has an equal part"]
     groups = plan.stages[0].parts.get("process groups", 0)
     if groups:
         context = gib(plan.device.figures.context_memory or 0)

@@ -10,7 +10,7 @@ from pretrain.model.requests import compute_dtype
 from pretrain.plugins.backend import Backend, Figures, Unavailable
 from pretrain.plugins.host.discovery import installed_backends
 from pretrain.plugins.host.manager import load
-from pretrain.plugins.host.members import named, take_device
+from pretrain.plugins.host.members import device_count, named, take_device
 from pretrain.plugins.host.readiness import availability
 
 if TYPE_CHECKING:
@@ -51,7 +51,9 @@ class PlanDevice:
         return (self.figures.context_memory or 0) + groups * (self.figures.group_memory or 0)
 
 
-def find_device(recipe: Recipe, backend: str | None, device_name: str | None, memory: int | None) -> PlanDevice:
+def find_device(
+    recipe: Recipe, backend: str | None, device_name: str | None, memory: int | None, *, ranks: int = 1
+) -> PlanDevice:
     """Return the device of a name, or the one here, with its figures.
 
     Args:
@@ -59,6 +61,7 @@ def find_device(recipe: Recipe, backend: str | None, device_name: str | None, me
         backend: value of `--backend`; None: the one that knows the name, cpu without a name.
         device_name: None: the device here.
         memory: bytes, in place of the datasheet's.
+        ranks: that share the memory, where processes are not bound to devices: each has its part.
 
     Raises:
         BackendError: no backend knows the device; or the one here is to be planned for, and is not available.
@@ -78,11 +81,14 @@ def find_device(recipe: Recipe, backend: str | None, device_name: str | None, me
         take_device(plugins, 0)
         name = plugins.backend.device_name()
     figures = plugins.backend.figures()
+    total = memory or figures.memory or (plugins.backend.memory().total if device_name is None else None)
+    if total is not None and device_name is None and device_count(plugins) is None:
+        total //= ranks
     return PlanDevice(
         backend_name=plugins.backend.name,
         name=name,
         is_named=device_name is not None or _is_known(plugins, name),
-        memory=memory or figures.memory or (plugins.backend.memory().total if device_name is None else None),
+        memory=total,
         peak_flops=plugins.backend.peak_flops(compute_dtype(recipe)),
         figures=figures,
     )

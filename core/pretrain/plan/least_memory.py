@@ -47,7 +47,10 @@ def _bytes_per_parameter(recipe: Recipe, replicas: int) -> float:
         return _of_zero(recipe, replicas, weight, moments + main_weight)
     gradient = 4.0 if recipe.precision.grad_reduce_in_fp32 else weight
     share = replicas if recipe.parallel.use_distributed_optimizer else 1
-    return weight + gradient + (moments + main_weight) / share
+    # MixedPrecisionOptimizer makes fp32 gradients for the update; with the distributed optimizer fp32 ones serve.
+    is_fp32 = recipe.precision.dtype == "fp32" or recipe.precision.grad_reduce_in_fp32
+    copies = 0.0 if is_fp32 else 4.0
+    return weight + gradient + (moments + main_weight + copies) / share
 
 
 def _of_zero(recipe: Recipe, replicas: int, weight: float, state: float) -> float:

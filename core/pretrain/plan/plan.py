@@ -80,7 +80,7 @@ def make_plan(
         PretrainError: the layout is not legal, no backend knows the device, or an operation has no allowed kernel.
     """
     layout = lay_out(recipe, devices or recipe.model_parallel_size)
-    device = find_device(recipe, backend, device_name, memory)
+    device = find_device(recipe, backend, device_name, memory, ranks=layout.world_size)
     traceable, notices = without_files(recipe)
     subject = Subject(
         recipe=traceable,
@@ -88,6 +88,7 @@ def make_plan(
         device=device.name if device.is_named else None,  # a forked process cannot use a device that is open here
         layout=layout,
         vocab_size=vocab_size,
+        memory=None if device.memory is None else device.memory - device.group_bytes(layout),
     )
     traced = trace_stages(subject)
     stages = [

@@ -25,7 +25,7 @@ def time_lines(time: StepTime | None) -> list[str]:
         f"step: {span(time.seconds)} s ({parts})",
         f"speed of a device: {span(time.tokens_per_second)} tokens/s, {flops}",
     ]
-    if time.days is not None and time.device_hours is not None and time.tokens is not None:
+    if time.days is not None and time.device_hours is not None and time.tokens:
         length = f"{_length(time.days)}, {span(time.device_hours)} device-hours"
         lines.append(f"training: {count(time.tokens)} tokens in {length}")
     return lines

@@ -72,3 +72,17 @@ def test_it_reserves_at_least_the_most_that_is_in_use(blocks):
 
 def test_memory_of_the_host_is_not_reserved():
     assert reserved([Block(4 * MIB, True, Place(), 0)]) == 0
+
+
+def test_at_the_limit_free_segments_are_returned_first():
+    allocator = CachingAllocator(limit=40 * MIB)
+    allocator.free(allocator.allocate(24 * MIB))
+    allocator.allocate(30 * MIB)
+    assert (allocator.reserved, allocator.most_reserved) == (30 * MIB, 30 * MIB)
+
+
+def test_what_is_in_use_is_not_returned():
+    allocator = CachingAllocator(limit=40 * MIB)
+    allocator.allocate(24 * MIB)
+    allocator.allocate(30 * MIB)
+    assert allocator.most_reserved == 54 * MIB

@@ -102,3 +102,21 @@ def test_costs_of_a_micro_batch_are_the_difference_of_two_steps():
     assert costs.once == {matmul: 1, sums: 5}
     assert costs.messages == {}
     assert costs.messages_once == {sent: 1}
+
+
+def test_a_step_of_one_micro_batch_has_its_update_too():
+    """Both steps have as many micro-batches: what a micro-batch takes is that of the step; the update is besides."""
+    work = Work()
+    matmul, sums, sent = Operation(10.0, 4, "bf16"), Operation(0.0, 8), Message("all-gather", "data", 2, 64)
+    for step in (1, 2):
+        work.operations[Place(step, "forward-backward", 1), matmul] = 2
+        work.operations[Place(step, "optimizer"), sums] = 5
+        work.messages[Place(step, "optimizer"), sent] = 1
+    costs = costs_of(trace(work=work, steps=[(0, 0, 0), (5, 40, 50)], micro_batches=(1, 1)))
+    assert (costs.forward, costs.once, costs.messages_once) == ({matmul: 2}, {sums: 5}, {sent: 1})
+
+
+def test_what_hooks_of_weights_allocate_are_gradients():
+    """DeepSpeed's buckets die before the update."""
+    bucket = Block(300, False, Place(1, "forward-backward", 1, is_backward=True, is_accumulation=True), 21, 39)
+    assert MemoryCourse(trace(blocks=[*BLOCKS, bucket])).parts(22)["gradients"] == 200 + 70 + 300

@@ -69,3 +69,9 @@ def test_offloaded_state_is_on_the_host(traced):
     assert states <= traced["offload"]["host"] <= 1.5 * states
     assert traced["offload"]["parts"]["optimizer"] < 0.2 * traced["ZeRO-2"]["parts"]["optimizer"]
     assert traced["ZeRO-2"]["host"] < 2**20
+
+
+def test_buckets_of_zero_are_gradients(traced):
+    """Two of half a billion entries in bf16, and activations of a model of two layers."""
+    parts = traced["ZeRO-2"]["parts"]
+    assert parts["gradients"] > 10 * parts["activations"]

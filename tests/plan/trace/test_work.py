@@ -21,7 +21,7 @@ from pretrain.plugins.stand_in import stand_in
 @pytest.fixture
 def work():
     """The work of a test, as of the first step of a plan."""
-    position, counted = Position(), Work()
+    position, counted = Position(), Work(keys_of_a_query=32)
     position.begin_step(1)
     follower = Follower(position, Storages(APART), counted)
     with FakeTensorMode(), follower, observing(follower):

@@ -81,6 +81,9 @@ def command(
     if searches and (layers or html is not None):
         msg = "--layers and --html do not go with --search, which shows layouts: first choose one of them, by --set."
         raise click.UsageError(msg)
+    if html is not None and not html.parent.is_dir():
+        msg = f"--html {html}: there is no folder {html.parent}.\nMake it, or give another file."
+        raise click.UsageError(msg)
     loaded = load_recipe(recipe, overrides)
     vocab_size, note = expected_vocab_size(loaded.tokenizer)
     notes = [*loaded.notices, *([note] if note else [])]

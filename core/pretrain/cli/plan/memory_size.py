@@ -16,6 +16,7 @@ _UNITS: Mapping[str, int] = {
     "b": 1,
     **dict.fromkeys(("m", "mb", "mib"), 2**20),
     **dict.fromkeys(("g", "gb", "gib"), 2**30),
+    **dict.fromkeys(("t", "tb", "tib"), 2**40),
 }
 LEAST = 2**20
 """Bytes below which a size without a unit was meant in GB."""
@@ -40,5 +41,8 @@ class MemorySize(click.ParamType[int]):
             self.fail(f"'{value}' is no size of memory. Allowed: 40GB, 40GiB, 32768MB, or bytes.", param, ctx)
         size = int(float(found["number"]) * unit)
         if size < LEAST:
-            self.fail(f"'{value}' is {size} bytes, less than any device has. Did you mean {value}GB?", param, ctx)
+            hint = (
+                "Allowed: 40GB, 40GiB, 32768MB, or bytes." if found["unit"] or not size else f"Did you mean {value}GB?"
+            )
+            self.fail(f"'{value}' is {size} bytes, less than any device has. {hint}", param, ctx)
         return size

@@ -129,7 +129,7 @@ def layout_peak(recipe: Recipe, device: PlanDevice, choice: Choice, pieces: Piec
     """
     groups = device.group_bytes(choice.layout(recipe))
     peaks = [stage_peak(recipe, choice, pieces, load, groups) for load in _loads(recipe, choice, pieces).values()]
-    return Peak(max(peak.least for peak in peaks), max(peak.most for peak in peaks))
+    return Peak(max(peak.least for peak in peaks), max(peak.middle for peak in peaks), max(peak.most for peak in peaks))
 
 
 def _found(

@@ -3,13 +3,15 @@
 The rules are those of torch's CUDACachingAllocator (c10/cuda/CUDACachingAllocator.cpp, default settings), which
 torch_npu's allocator follows: blocks up to 1 MiB come from segments of 2 MiB; larger ones below 10 MiB from segments
 of 20 MiB; others from segments of their own, rounded up to 2 MiB. The smallest free block that is large enough is
-taken, and split. Free neighbours are merged. Nothing is returned to the device while there is room.
+taken, and split. Free neighbours are merged. Nothing is returned to the device while there is room; where there is
+none, segments that are free as a whole are (release_cached_blocks).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
 from dataclasses import dataclass
+from itertools import count
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -41,17 +43,31 @@ class _Part:
     before: _Part | None = None
     after: _Part | None = None
     is_free: bool = True
+    number: int = 0
+
+    @property
+    def is_segment(self) -> bool:
+        """True if no other part is in the segment."""
+        return self.before is None and self.after is None
 
 
 class CachingAllocator:
     """Segments of a device, and their free parts.
 
     Attributes:
-        reserved: bytes of all segments now; it never falls.
+        reserved: bytes of all segments now.
+        most_reserved: the most that they have been.
     """
 
-    def __init__(self) -> None:
-        self.reserved = 0
+    def __init__(self, limit: int | None = None) -> None:
+        """Begin without segments.
+
+        Args:
+            limit: bytes at which free segments are returned first; None: the device has room for all.
+        """
+        self.reserved = self.most_reserved = 0
+        self._limit = limit
+        self._numbers = count()
         self._free: dict[bool, list[tuple[int, int, _Part]]] = {True: [], False: []}
 
     def allocate(self, size: int) -> _Part:
@@ -78,8 +94,16 @@ class CachingAllocator:
             whole = SMALL_SEGMENT
         else:
             whole = LARGE_SEGMENT if size < LEAST_OWN_SEGMENT else -(-size // ROUNDING) * ROUNDING
+        if self._limit is not None and self.reserved + whole > self._limit:
+            self._return_free_segments()
         self.reserved += whole
+        self.most_reserved = max(self.most_reserved, self.reserved)
         return _Part(whole, is_small)
+
+    def _return_free_segments(self) -> None:
+        for is_small, free in self._free.items():
+            self.reserved -= sum(size for size, _, part in free if part.is_segment)
+            self._free[is_small] = [entry for entry in free if not entry[2].is_segment]
 
     def _split(self, part: _Part, size: int) -> None:
         rest = part.size - size
@@ -92,11 +116,12 @@ class CachingAllocator:
         self._put(other)
 
     def _put(self, part: _Part) -> None:
-        insort(self._free[part.is_small], (part.size, id(part), part))
+        part.number = next(self._numbers)
+        insort(self._free[part.is_small], (part.size, part.number, part))
 
     def _take_out(self, part: _Part) -> None:
         free = self._free[part.is_small]
-        del free[bisect_left(free, (part.size, id(part)))]
+        del free[bisect_left(free, (part.size, part.number))]
 
 
 def _join(first: _Part, second: _Part) -> _Part:
@@ -107,14 +132,19 @@ def _join(first: _Part, second: _Part) -> _Part:
     return first
 
 
-def reserved(blocks: Iterable[Block]) -> int:
-    """Return the bytes that are reserved after all allocations and releases of a device's blocks."""
+def reserved(blocks: Iterable[Block], limit: int | None = None) -> int:
+    """Return the most bytes that are reserved over all allocations and releases of a device's blocks.
+
+    Args:
+        blocks: of the device; those of the host do not count.
+        limit: as for `CachingAllocator`; blocks that do not fit are allocated nevertheless.
+    """
     events = [(block.born, block, True) for block in blocks if not block.on_host]
     events += [(block.died, block, False) for _, block, _ in events if block.died is not None]
-    allocator, parts = CachingAllocator(), dict[int, _Part]()
+    allocator, parts = CachingAllocator(limit), dict[int, _Part]()
     for _, block, begins in sorted(events, key=lambda event: event[0]):
         if begins and block.size:
             parts[id(block)] = allocator.allocate(block.size)
         elif block.size:
             allocator.free(parts.pop(id(block)))
-    return allocator.reserved
+    return allocator.most_reserved

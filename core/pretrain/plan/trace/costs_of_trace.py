@@ -21,15 +21,16 @@ def costs_of(trace: RankTrace) -> Costs:
     operations, messages = trace.work.operations, trace.work.messages
     forward, rest_forward = _split(trace, operations, lambda place: _passes(place) and not place.is_backward)
     backward, rest_backward = _split(trace, operations, lambda place: _passes(place) and place.is_backward)
-    _, rest = _split(trace, operations, lambda place: not _passes(place))
+    last = len(trace.steps)
+    rest = _of_step(operations, last, lambda place: not _passes(place))
     sent, sent_once = _split(trace, messages, _passes)
-    _, of_update = _split(trace, messages, lambda place: not _passes(place))
+    of_update = _of_step(messages, last, lambda place: not _passes(place))
     return Costs(
         forward=forward,
         backward=backward,
-        once=Counter(rest_forward) + Counter(rest_backward) + Counter(rest),
+        once=Counter(rest_forward) + Counter(rest_backward) + rest,
         messages=sent,
-        messages_once=Counter(sent_once) + Counter(of_update),
+        messages_once=Counter(sent_once) + of_update,
     )
 
 

@@ -102,5 +102,7 @@ def _part(block: Block, number: int, trace: RankTrace, last: Sequence[int]) -> s
         return "workspace"
     if block.place.step == 0 or block.place.phase == "optimizer":
         return "optimizer"
+    if block.place.is_accumulation and not block.on_host:
+        return "gradients"
     outlives = block.born < updated and (block.died is None or block.died > updated)
     return "gradients" if outlives and not block.on_host else "activations"

@@ -26,6 +26,7 @@ class Place:
         module: of the forward pass, "decoder.layers.0.mlp"; "" elsewhere.
         operation: whose kernel is being called; "" outside of kernels.
         is_backward: inside the backward pass.
+        is_accumulation: where a weight's gradient has arrived: hooks of the engine reduce it.
     """
 
     step: int = 0
@@ -34,6 +35,7 @@ class Place:
     module: str = ""
     operation: str = ""
     is_backward: bool = False
+    is_accumulation: bool = False
 
 
 class Position:
@@ -41,17 +43,24 @@ class Position:
 
     def __init__(self) -> None:
         self._at = Place()
-        self._places: dict[tuple[Place, str, str, bool], Place] = {}
+        self._places: dict[tuple[Place, str, str, str | None], Place] = {}
         self._modules: list[str] = []
 
     def here(self) -> Place:
         """Return the current place; equal places are one object."""
         module = self._modules[-1] if self._modules else ""
-        is_backward = torch._C._current_autograd_node() is not None  # noqa: SLF001  torch has no public name for it
-        key = self._at, module, observation.operation(), is_backward
+        node = torch._C._current_autograd_node()  # noqa: SLF001  torch has no public name for it
+        kind = None if node is None else type(node).__name__
+        key = self._at, module, observation.operation(), kind
         place = self._places.get(key)
         if place is None:
-            place = replace(self._at, module=module, operation=key[2], is_backward=is_backward)
+            place = replace(
+                self._at,
+                module=module,
+                operation=key[2],
+                is_backward=kind is not None,
+                is_accumulation=kind == "AccumulateGrad",
+            )
             self._places[key] = place
         return place
 

@@ -83,11 +83,11 @@ def trace_rank(
     """
     planned = PlannedDevice(plugins.backend)
     device = planned.device(0)
-    position, notices = Position(), list[str]()
+    position, notices = Position(), _notices(recipe)
     groups.join_planned_world(rank, world_size)
     try:
         storages = Storages(device)
-        work = Work()
+        work = Work(recipe.model.seq_length * (1.0 if recipe.data.reset_attention_mask else 0.5))
         follower = Follower(position, storages, work)
         with (
             _functions_of(plugins.backend, device),
@@ -119,6 +119,12 @@ def trace_rank(
         )
     finally:
         groups.leave()
+
+
+def _notices(recipe: Recipe) -> list[str]:
+    if recipe.kernels.compile != "layer":
+        return []
+    return ["kernels.compile: layer is planned as it is without compilation, which keeps more and takes longer"]
 
 
 def _functions_of(backend: Backend, device: torch.device) -> AbstractContextManager[object]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pretrain.recipe import Recipe
 
 
-def stage_of(trace: RankTrace, *, stage: int, layers: str, recipe: Recipe) -> StagePlan:
+def stage_of(trace: RankTrace, *, stage: int, layers: str, recipe: Recipe, memory: int | None = None) -> StagePlan:
     """Return the plan of a stage.
 
     Args:
@@ -25,10 +25,11 @@ def stage_of(trace: RankTrace, *, stage: int, layers: str, recipe: Recipe) -> St
         stage: from 0.
         layers: of the stage, in words.
         recipe: what is planned.
+        memory: bytes that a device has for tensors, where that is known: its allocator holds no more than needed.
     """
     course = MemoryCourse(trace)
     parts = dict.fromkeys(PARTS, 0) | course.parts(course.peak)
-    parts["reserve"] = max(0, reserved(trace.blocks) - course.peak_bytes)
+    parts["reserve"] = max(0, reserved(trace.blocks, memory) - course.peak_bytes)
     return StagePlan(
         stage=stage,
         rank=trace.rank,

@@ -34,6 +34,7 @@ class Subject:
         device: the name of a device that need not be there; None: the one here.
         layout: of the ranks.
         vocab_size: entries of the tokenizer, before padding.
+        memory: bytes that a device has for tensors; None where that is not known.
     """
 
     recipe: Recipe
@@ -41,6 +42,7 @@ class Subject:
     device: str | None
     layout: Layout
     vocab_size: int
+    memory: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,7 +77,10 @@ def trace_stages(subject: Subject, stages: Sequence[int] | None = None) -> list[
         try:
             return list(processes.map(trace_stage, [subject] * len(chosen), chosen))
         except BrokenProcessPool:
-            msg = "a process that traces a stage was killed, probably for want of memory.\nA trace takes about 1 GB."
+            msg = (
+                "a process that traces a stage was killed, probably for want of memory: a trace takes about 1 GB.\n"
+                "Free some, or let fewer run at once: taskset -c 0 pretrain plan ..."
+            )
             raise BackendError(msg) from None
 
 
@@ -106,9 +111,13 @@ def trace_stage(subject: Subject, stage: int) -> TracedStage:
     except PretrainError:
         raise
     except Exception as error:
-        msg = f"rank {rank} cannot be planned: {type(error).__name__}: {error}\nPRETRAIN_TRACEBACK=1 shows where."
+        msg = (
+            f"rank {rank} cannot be planned: {type(error).__name__}: {error}\n"
+            "A kernel that cannot run on fake tensors needs a stand-in (Offer.fake): name another in the recipe, or "
+            "report it to its author. PRETRAIN_TRACEBACK=1 shows where."
+        )
         raise BackendError(msg) from error
-    plan = stage_of(trace, stage=stage, layers=layers_of(layout, stage), recipe=recipe)
+    plan = stage_of(trace, stage=stage, layers=layers_of(layout, stage), recipe=recipe, memory=subject.memory)
     return TracedStage(plan=plan, kernels=trace.kernels, notices=tuple(trace.notices))
 
 

@@ -43,8 +43,13 @@ _ALLOCATES = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_st
 class Work:
     """Operations and messages, counted by the part of the step."""
 
-    def __init__(self) -> None:
-        """Count nothing yet; `names` are those of the process groups, by torch's names of them."""
+    def __init__(self, keys_of_a_query: float = 0.0) -> None:
+        """Count nothing yet; `names` are those of the process groups, by torch's names of them.
+
+        Args:
+            keys_of_a_query: in attention, on average: half the sequence under a causal mask.
+        """
+        self._keys = keys_of_a_query
         self.operations: Counter[tuple[Place, Operation]] = Counter()
         self.messages: Counter[tuple[Place, Message]] = Counter()
         self.names: dict[str, str] = {}
@@ -74,7 +79,7 @@ class Work:
         inputs = list(_tensors(tuple(read)))
         tensors = {id(tensor): tensor for tensor in (*inputs, *_tensors(tuple(written)))}.values()
         moved = sum(tensor.numel() * tensor.itemsize for tensor in tensors)
-        flops = _flops(operation, inputs, is_backward=is_backward)
+        flops = _flops(operation, inputs, self._keys, is_backward=is_backward)
         dtype = _DTYPES.get(inputs[0].dtype, "") if flops and inputs else ""
         self.operations[place, Operation(flops, moved, dtype)] += 1
 
@@ -99,15 +104,10 @@ def _flop_counter(function: Any) -> Any:
     return count
 
 
-def _flops(operation: str, inputs: list[torch.Tensor], *, is_backward: bool) -> float:
+def _flops(operation: str, inputs: list[torch.Tensor], keys: float, *, is_backward: bool) -> float:
     """Return the FLOPs of a kernel that multiplies matrices, by its first inputs; 0 for all others."""
     if operation == "attention" and len(inputs) > 2 and inputs[0].dim() == 4:
-        query = inputs[0]
-        size, elements = query.shape[-1], query.numel()
-        # [s, b, n, d] or [b, n, s, d] or [b, s, n, d]: queries are the length that the keys share.
-        length = max(query.shape[0], query.shape[1], query.shape[2])
-        causal_half = 0.5
-        forward = 4.0 * elements / size * length * size * causal_half
+        forward = 4.0 * inputs[0].numel() * keys  # queries times keys, weights times values
         return forward * (RECOMPUTING if is_backward else 1.0)
     if operation == "linear" and len(inputs) > 1:  # the weight gradient that apex's kernel accumulates
         rows, columns = inputs[0].flatten(0, -2), inputs[1].flatten(0, -2)
