@@ -56,3 +56,12 @@ def test_json_has_the_same():
     ]
     assert found["nearest"] == {"set": [], "peak_bytes": 30 * GIB, "most_bytes": 33 * GIB, "seconds": None}
     assert found["refused"] == {"a size does not divide": 2}
+
+
+def test_where_nothing_fits_more_devices_are_named():
+    nothing = replace(RESULT, fitting=0, best=[], enough=(8, FOUND))
+    text = search_text(nothing)
+    assert "  8 devices are enough: 1 to 2.5 s a step, 30.0 GiB (at most 31.0):" in text.splitlines()
+    assert "    --devices 8 --set recompute.granularity=full --set train.micro_batch_size=2" in text.splitlines()
+    assert to_json(nothing)["enough"]["devices"] == 8
+    assert to_json(RESULT)["enough"] is None

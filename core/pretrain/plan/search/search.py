@@ -17,7 +17,7 @@ from pretrain.plan.time.step_time import Range
 from pretrain.recipe.checks import problems_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pretrain.plan.device import PlanDevice
     from pretrain.plan.search.choice_memory import StageLoad
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from pretrain.recipe import Recipe
 
 SHOWN = 5
+LARGEST = 16
+"""Factor of the devices up to which a number that is enough is looked for."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,6 +63,8 @@ class SearchResult:
         too_large: layouts that do not fit.
         nearest: the one of them that needs the least memory to fit; None if all fit.
         refused: number of sizes that are not legal, by reason.
+        enough: where nothing fits, the first of two, four, ... `LARGEST` times as many devices for which some do,
+            and its fastest layout; else None.
     """
 
     device: PlanDevice
@@ -71,6 +75,7 @@ class SearchResult:
     too_large: int
     nearest: Found | None
     refused: Mapping[str, int]
+    enough: tuple[int, Found] | None = None
 
 
 def search(recipe: Recipe, device: PlanDevice, devices: int, vocab_size: int) -> SearchResult:
@@ -89,9 +94,7 @@ def search(recipe: Recipe, device: PlanDevice, devices: int, vocab_size: int) ->
     legal = list(choices)
     keys = {(choice.tensor, choice.with_sequence) for choice in legal}
     pieces = trace_pieces(recipe, device, vocab_size, keys) if keys else {}
-    sized = [
-        (layout_peak(recipe, device, choice, pieces[choice.tensor, choice.with_sequence]), choice) for choice in legal
-    ]
+    sized = _sized(recipe, device, pieces, legal)
     memory = device.memory
     fitting = [(peak, choice) for peak, choice in sized if memory is None or peak.most <= memory]
     others = [(peak, choice) for peak, choice in sized if memory is not None and peak.most > memory]
@@ -105,7 +108,30 @@ def search(recipe: Recipe, device: PlanDevice, devices: int, vocab_size: int) ->
         too_large=len(others),
         nearest=nearest and _found(recipe, device, pieces, *nearest),
         refused=dict(choices.refused),
+        enough=None if fitting or memory is None else _enough(recipe, device, devices, pieces, memory),
     )
+
+
+def _sized(
+    recipe: Recipe, device: PlanDevice, pieces: Mapping[tuple[int, bool], Pieces], choices: Iterable[Choice]
+) -> list[tuple[Peak, Choice]]:
+    """Return the peak of each choice whose tensor-parallel size was traced."""
+    keyed = (((choice.tensor, choice.with_sequence), choice) for choice in choices)
+    return [(layout_peak(recipe, device, choice, pieces[key]), choice) for key, choice in keyed if key in pieces]
+
+
+def _enough(
+    recipe: Recipe, device: PlanDevice, devices: int, pieces: Mapping[tuple[int, bool], Pieces], memory: int
+) -> tuple[int, Found] | None:
+    factor = 2
+    while factor <= LARGEST:
+        choices = Choices(recipe, devices * factor, device.figures.devices_per_node)
+        fitting = [each for each in _sized(recipe, device, pieces, choices) if each[0].most <= memory]
+        best = _best(recipe, [_found(recipe, device, pieces, *each) for each in fitting])
+        if best:
+            return devices * factor, best[0]
+        factor *= 2
+    return None
 
 
 def _loads(recipe: Recipe, choice: Choice, pieces: Pieces) -> dict[int, StageLoad]:

@@ -28,7 +28,8 @@ def to_json(result: SearchResult) -> dict[str, object]:
 
     Returns:
         "devices"; "tried", "fitting" and "too_large": numbers of layouts; "best": a list; "nearest": the smallest of
-        those that do not fit, or null; "refused": number of sizes by reason. A layout has "set", a list of arguments,
+        those that do not fit, or null; "refused": number of sizes by reason; "enough": null, or a number of devices for
+        which a layout fits, with that layout. A layout has "set", a list of arguments,
         "peak_bytes" (an estimate), "most_bytes" (by which it fits or not), and "seconds", a list of the low and the
         high end, or null.
     """
@@ -40,6 +41,7 @@ def to_json(result: SearchResult) -> dict[str, object]:
         "best": [_plain(found) for found in result.best],
         "nearest": result.nearest and _plain(result.nearest),
         "refused": dict(result.refused),
+        "enough": result.enough and {"devices": result.enough[0], **_plain(result.enough[1])},
     }
 
 
@@ -75,6 +77,10 @@ def _fallen_out(result: SearchResult) -> list[str]:
         over = (result.nearest.most_bytes - result.device.memory) / GIB
         lines.append(f"  {result.too_large} may not fit; the smallest of them by {over:.1f} GiB:")
         lines += _wrapped([f"--set {argument}" for argument in result.nearest.arguments] or ["the recipe as it is"])
+    if result.enough is not None:
+        devices, found = result.enough
+        lines.append(f"  {devices} devices are enough: {_measures(found)}:")
+        lines += _wrapped([f"--devices {devices}", *(f"--set {argument}" for argument in found.arguments)])
     lines += [f"  {count} not legal: {reason}" for reason, count in sorted(result.refused.items())]
     return lines
 
