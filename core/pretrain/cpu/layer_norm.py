@@ -56,7 +56,9 @@ def _sums(grad: Tensor, x: Tensor, mean: Tensor, rstd: Tensor) -> tuple[Tensor, 
     """Return the gradients of weight and bias, fp32 [h]."""
     size = x.shape[-1]
     of_weight, of_bias = torch.zeros(2, size, dtype=torch.float32, device=x.device).unbind()
-    rows = (each.reshape(-1, width).split(ROWS) for each, width in ((grad, size), (x, size), (mean, 1), (rstd, 1)))
+    rows = (
+        torch.split(each.reshape(-1, width), ROWS) for each, width in ((grad, size), (x, size), (mean, 1), (rstd, 1))
+    )
     for grads, inputs, means, scales in zip(*rows, strict=True):
         wide = grads.float()
         of_bias.add_(wide.sum(dim=0))

@@ -23,7 +23,7 @@ A100_40, A100_80 = "NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-80GB"
     [
         ("gpt3", A100_80, 64, [], True),
         ("neox20b", A100_40, 8, [], False),
-        ("neox20b", A100_40, 8, ["model.num_layers=22"], True),
+        ("neox20b", A100_40, 8, ["model.num_layers=22", "parallel.pipeline_layers=[5, 6, 6, 5]"], True),
     ],
     ids=["175B on 64 x 80 GB", "44 layers on 8 x 40 GB", "22 layers on 8 x 40 GB"],
 )
