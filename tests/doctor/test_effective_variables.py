@@ -41,3 +41,10 @@ def test_threads_other_than_the_ranks_share_of_the_cores(ranks):
     assert verdict is Verdict.LOOK
     assert text.endswith(f"this rank's share of the cores is {share}")
     assert texts({"OMP_NUM_THREADS": str(share)}, ranks)[0][0] is Verdict.OK  # the launcher's own
+
+
+def test_the_advice_about_threads_holds_whatever_started_the_ranks():
+    share = available_cores()
+    (finding,) = examine_variables(Device(), {"OMP_NUM_THREADS": str(share + 1)}, 1)
+    command = f"export OMP_NUM_THREADS={share}"
+    assert finding.remedy == f"{command}, before the command that starts the ranks, on every node."

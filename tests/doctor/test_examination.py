@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import sys
+import threading
 
 import pytest
 import yaml
 
 from doctor.conftest import world_of
 from pretrain.cli.main import main
-from pretrain.doctor import examination, kernel_choices
+from pretrain.doctor import examination, kernel_choices, own_checks
 from pretrain.doctor.example import EXAMPLE, NOTE
 from pretrain.doctor.kernel_choices import differing_choices, write_choices
 from pretrain.doctor.ranks.rank_outcome import Outcome
@@ -25,8 +29,8 @@ def between(monkeypatch):
     """Replace the checks between ranks by one that returns this rank's findings; return what it was given."""
     given = {}
 
-    def examine_between(recipe, plugins, world, device, own, *, board, timeout):
-        given.update(recipe=recipe, world=world, device=device)
+    def examine_between(recipe, plugins, world, device, own, *, with_files, board, timeout):
+        given.update(recipe=recipe, world=world, device=device, with_files=with_files)
         return Outcome(findings=tuple(own), reports=True)
 
     monkeypatch.setattr(examination, "examine_between", examine_between)
@@ -45,7 +49,10 @@ def doctor(tmp_path, capsys, between):
         captured = capsys.readouterr()
         return end.value.code, captured.out, captured.err
 
-    return run
+    before = dict(os.environ)
+    yield run
+    os.environ.clear()  # the command has set the variables of a rank
+    os.environ.update(before)
 
 
 def test_a_recipe_that_can_be_trained_here(doctor, between):
@@ -54,6 +61,7 @@ def test_a_recipe_that_can_be_trained_here(doctor, between):
     assert out.splitlines()[-1].endswith("0 wrong: a training can start")
     assert "ok     kernel linear" in out
     assert between["recipe"].model.hidden_size == 64
+    assert between["with_files"]
     assert between["world"].world_size == 1
 
 
@@ -62,7 +70,8 @@ def test_without_a_recipe_no_files_are_looked_at_and_the_output_says_so(doctor, 
     code, out, _ = doctor(*(f"--set=model.{key}={value}" for key, value in sizes.items()), recipe=None)
     assert code == 0
     assert NOTE in out.splitlines()[0]
-    assert between["recipe"] is None
+    assert not between["with_files"]
+    assert between["recipe"].model.hidden_size == 32  # ranks are compared in its dtype
 
 
 def test_json_has_the_findings_and_the_result(doctor, site):
@@ -96,6 +105,36 @@ def test_a_broken_plugin_of_kernels_is_a_finding(doctor, site):
     assert "a_library_that_is_absent" in out
     assert "1 wrong" in out.splitlines()[-1]
     assert "ok     kernel optimizer" in out  # those of the backend and the reference are tried
+
+
+def test_a_check_that_does_not_end_is_named_on_the_only_rank(doctor, between, monkeypatch):
+    """Everything found before it is shown, and no further call of the device is tried."""
+    ended, left = threading.Event(), []
+
+    def hang(recipe, world):
+        ended.wait(20)
+        return ()
+
+    def leave(outcome, code):
+        left.append(code)
+        raise SystemExit(code)
+
+    monkeypatch.setattr(own_checks, "examine_limits", hang)
+    monkeypatch.setattr(examination.examine, "__kwdefaults__", {"timeout": 0.5})
+    monkeypatch.setattr(Outcome, "leave", leave)
+    code, out, _ = doctor()
+    ended.set()
+    assert (code, left) == (1, [1])
+    assert "no end within 0.5 s of: limits" in out
+    assert "ok     versions" in out
+    assert between["device"] is None
+
+
+def test_a_library_that_ends_the_process_is_a_finding(doctor, monkeypatch):
+    monkeypatch.setattr(own_checks, "examine_limits", lambda recipe, world: sys.exit(1))
+    code, out, _ = doctor()
+    assert code == 1
+    assert re.search("wrong  limits +SystemExit: 1", out)
 
 
 def test_a_mistake_in_the_recipe_is_an_error_of_the_command(doctor):

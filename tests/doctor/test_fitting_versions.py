@@ -91,19 +91,42 @@ def test_an_older_python_is_wrong(monkeypatch):
     assert finding.text == "Python 3.10.4; pretrain is tested with >=3.11,<3.13"
 
 
+@pytest.fixture
+def of_fake(site):
+    """Return the findings that are not ok, of a backend whose distribution has these lines in its metadata."""
+
+    def find(*lines):
+        site.backend("fake")
+        with (site.folder / METADATA).open("a") as metadata:
+            metadata.writelines(f"{line}\n" for line in lines)
+        return [(f.verdict, f.text) for f in findings("fake") if f.verdict is not Verdict.OK]
+
+    return find
+
+
 @pytest.mark.parametrize(
     ("line", "text"),
     [
         ("torch<2", f"torch {TORCH} is installed; pretrain-fake needs torch <2"),
         ("vendor-kit>=3", "vendor-kit is not installed; pretrain-fake needs vendor-kit >=3"),
-        ("numpy>99; extra == 'fast'", f"numpy {NUMPY} is installed; pretrain-fake needs numpy >99"),
-        ("vendor-kit>=3; extra == 'fast'", None),
         ("torch<2; sys_platform == 'win32'", None),
     ],
 )
-def test_the_requirements_of_a_backends_distribution(site, line, text):
-    site.backend("fake")
-    with (site.folder / METADATA).open("a") as metadata:
-        metadata.write(f"Requires-Dist: {line}\n")
-    found = findings("fake")
-    assert [f.text for f in found if f.verdict is Verdict.WRONG] == ([] if text is None else [text])
+def test_the_requirements_of_a_backends_distribution(of_fake, line, text):
+    assert of_fake(f"Requires-Dist: {line}") == ([] if text is None else [(Verdict.WRONG, text)])
+
+
+@pytest.mark.parametrize(
+    ("line", "is_shown"),
+    [
+        ("numpy>99; extra == 'fast'", True),
+        ("numpy>99; extra == 'fast' and python_version > '3'", True),
+        ("numpy>99; extra == 'fast' and sys_platform == 'win32'", False),
+        ("numpy>1; extra == 'fast'", False),
+        ("vendor-kit>=3; extra == 'fast'", False),
+    ],
+)
+def test_an_extra_that_nobody_may_have_asked_for_is_only_looked_at(of_fake, line, is_shown):
+    text = f"numpy {NUMPY} is installed; pretrain-fake[fast] needs numpy >99"
+    found = of_fake("Provides-Extra: slow", "Provides-Extra: fast", f"Requires-Dist: {line}")
+    assert found == ([(Verdict.LOOK, text)] if is_shown else [])

@@ -48,6 +48,16 @@ def test_too_few_open_files_for_the_ranks_are_named(found):
     assert finding.remedy == "ulimit -n 65536, before the command on every node."
 
 
+@pytest.mark.parametrize(("hard", "proposed"), [(10**6, 131584), (131600, 131584)])
+def test_as_many_open_files_are_proposed_as_many_ranks_need(found, hard, proposed):
+    finding = only(found(soft=65536, hard=hard, world=world_of(0, 8192, 1024)), "open files")
+    assert finding.remedy == f"ulimit -n {proposed}, before the command on every node."
+
+
+def test_no_more_open_files_are_proposed_than_the_hard_limit_allows(found):
+    assert only(found(soft=256, hard=4096), "open files").remedy.startswith("ulimit -n 4096,")
+
+
 def test_a_hard_limit_is_raised_elsewhere(found):
     finding = only(found(soft=256, hard=256), "open files")
     assert finding.remedy.startswith("Raise the hard limit, 256,")

@@ -76,13 +76,19 @@ def test_nvidia_smi_that_is_absent_or_fails_says_nothing(nvidia_smi, monkeypatch
     ],
 )
 def test_drivers_and_the_cuda_that_they_serve(cuda, driver, verdict):
-    assert software.driver_remark(cuda, driver).verdict == verdict
+    assert software.driver_remark(cuda, driver, is_used=False).verdict == verdict
 
 
 def test_a_driver_that_is_too_old_says_which_one_is_needed():
-    remark = software.driver_remark("13.0", "570.86.15")
+    remark = software.driver_remark("13.0", "570.86.15", is_used=False)
     assert remark.text == "driver 570.86.15, torch built for CUDA 13.0, which needs driver 580 or later"
     assert remark.remedy.startswith("Install driver 580 or later")
+
+
+def test_a_driver_that_is_too_old_and_serves_a_gpu_may_have_cuda_compat():
+    remark = software.driver_remark("13.0", "570.86.15", is_used=True)
+    assert remark.verdict == "look"
+    assert remark.text.endswith("which needs driver 580 or later, or cuda-compat; the GPU works")
 
 
 def test_a_library_that_cannot_be_imported_is_named(monkeypatch):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
 from pretrain.doctor.finding import Finding, Verdict
+from pretrain.doctor.free_host_memory import free_host_memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,20 +31,14 @@ MEASURED = 0.2
 SMALLEST, LARGEST = 256, 8192
 """Rows of the matrices: doubled until a matmul takes `MEASURED` seconds; three of 16-bit numbers are 384 MiB then."""
 
-MEMORY = Path("/proc/meminfo")
-
 
 def free_memory(device: torch.device) -> tuple[int, int]:
-    """Return free and total bytes of the device, or of the machine where the device has no memory of its own."""
+    """Return free and total bytes of the device, or of the host where the device has no memory of its own."""
     module = torch.get_device_module(device)
     if hasattr(module, "mem_get_info"):
         free, total = module.mem_get_info()
         return int(free), int(total)
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    lines = MEMORY.read_text().splitlines() if MEMORY.exists() else []
-    fields = dict(line.split(":", 1) for line in lines if ":" in line)
-    kilobytes = fields.get("MemAvailable", "").split()
-    return (int(kilobytes[0]) * 1024 if kilobytes else total // 2), total
+    return free_host_memory()
 
 
 def examine_memory(device: torch.device) -> Iterator[Finding]:

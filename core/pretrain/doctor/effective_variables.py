@@ -58,10 +58,11 @@ def _nothing(effects: Mapping[str, str]) -> str:
 
 
 def _threads(given: str, local_world_size: int) -> Finding | None:
-    """Return the finding of a number of threads other than the rank's share of the cores, which the launcher sets."""
+    """Return the finding of a number of threads other than the rank's share of the cores."""
     share = max(1, available_cores() // local_world_size)
     if not given or given == str(share):
         return None
     text = f"{THREADS}={given}: threads of the host's matmuls; this rank's share of the cores is {share}"
-    remedy = f"Unset it: the launcher gives every rank its share, {share}."
+    # torchrun sets 1 where nothing is set, srun and mpirun nothing: only an exported number holds with all of them
+    remedy = f"export {THREADS}={share}, before the command that starts the ranks, on every node."
     return Finding(check="environment", verdict=Verdict.LOOK, text=text, remedy=remedy)

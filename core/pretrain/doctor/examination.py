@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -15,12 +16,17 @@ from pretrain.doctor.kernel_choices import differing_choices, write_choices
 from pretrain.doctor.own_checks import OwnChecks
 from pretrain.doctor.ranks.between import examine_between
 from pretrain.doctor.ranks.board import Board
+from pretrain.doctor.watched_run import run_watched
 from pretrain.errors import BackendError
+from pretrain.launch.processes.rank import claim_report, note_report
 from pretrain.plugins.host import discovery
 from pretrain.plugins.host.importing import load_plugin
 from pretrain.plugins.host.manager import assemble, load
 
 if TYPE_CHECKING:
+    import torch
+
+    from pretrain.doctor.ranks.rank_outcome import Outcome
     from pretrain.launch.world import World
     from pretrain.plugins.host.manager import Plugins
     from pretrain.recipe import Recipe
@@ -53,25 +59,53 @@ def examine(
         BackendError: the backend cannot be imported.
     """
     board = Board(world, timeout)
-    board.doing("import of the backend")
-    plugins, findings = _plugins(backend_name)
+    own = _OwnPart(recipe, backend_name, world, board)
     if is_example:
-        findings.append(Finding(check="recipe", verdict=Verdict.OK, text=NOTE))
-    own = OwnChecks(recipe, plugins, world, board.doing, findings=findings)
-    own.run()
-    write_choices(board, own.kernels)
+        own.findings.append(Finding(check="recipe", verdict=Verdict.OK, text=NOTE))
+    unended = run_watched(own.run, board)
+    found = [*own.findings, *unended]
+    write_choices(board, dict(own.kernels))
+    device = None if unended else own.device  # with a check that hangs no further call of the device is tried
     outcome = examine_between(
-        None if is_example else recipe, plugins, world, own.device, own.findings, board=board, timeout=timeout
+        recipe, own.plugins, world, device, found, with_files=not is_example, board=board, timeout=timeout
     )
-    code = 0
-    if outcome.reports:
-        shown = [*outcome.findings, *differing_choices(board, world.world_size)]
-        click.echo(json_of(shown) if as_json else as_text(shown))
-        code = 0 if is_ok(shown) else 1
-    if outcome.stuck:
+    code = _report(outcome, board, as_json=as_json) if outcome.reports and claim_report() else 0
+    if unended or outcome.stuck:
         outcome.leave(code)
     if code:
         raise SystemExit(code)
+
+
+def _report(outcome: Outcome, board: Board, *, as_json: bool) -> int:
+    """Print the findings; return the exit code."""
+    shown = [*outcome.findings, *differing_choices(board, board.world.world_size)]
+    click.echo(json_of(shown) if as_json else as_text(shown))
+    if is_ok(shown):
+        return 0
+    with suppress(OSError):  # then the launcher shows this rank's exit code too
+        note_report(board.world.rank)
+    return 1
+
+
+class _OwnPart:
+    """Checks of one rank by itself, and their results by now."""
+
+    def __init__(self, recipe: Recipe, backend_name: str, world: World, board: Board) -> None:
+        self.findings: list[Finding] = []
+        self.kernels: dict[str, str] = {}
+        self.plugins: Plugins | None = None
+        self.device: torch.device | None = None
+        self._recipe, self._backend_name, self._world, self._board = recipe, backend_name, world, board
+
+    def run(self) -> None:
+        self._board.doing("import of the backend")
+        self.plugins, broken = _plugins(self._backend_name)
+        self.findings += broken
+        own = OwnChecks(
+            self._recipe, self.plugins, self._world, self._board.doing, findings=self.findings, kernels=self.kernels
+        )
+        own.run()
+        self.device = own.device
 
 
 def _plugins(backend_name: str) -> tuple[Plugins, list[Finding]]:

@@ -61,8 +61,10 @@ def examine_versions(plugins: Plugins, *, uses_deepspeed: bool) -> Iterator[Find
     """
     needed = {**REQUIRED, **(DEEPSPEED if uses_deepspeed else {})}
     found = [_python(), *(_own(name, allowed) for name, allowed in needed.items()), *_of_plugins(plugins)]
-    wrong = [finding for finding in found if finding is not None]
-    yield from wrong or [Finding(check="versions", verdict=Verdict.OK, text=", ".join(_shown(needed)))]
+    bad = [finding for finding in found if finding is not None]
+    if all(finding.verdict is not Verdict.WRONG for finding in bad):
+        yield Finding(check="versions", verdict=Verdict.OK, text=", ".join(_shown(needed)))
+    yield from bad
     remarks: Sequence[Remark] = ask(plugins, "health", "a sequence of Remark", _are_remarks)
     for remark in remarks:
         yield Finding(check=remark.subject, verdict=Verdict(remark.verdict), text=remark.text, remedy=remark.remedy)
@@ -98,7 +100,7 @@ def _own(name: str, allowed: str) -> Finding | None:
     return _judged(Requirement(f"{name}{allowed}"), "pretrain")
 
 
-def _judged(requirement: Requirement, by: str) -> Finding | None:
+def _judged(requirement: Requirement, by: str, verdict: Verdict = Verdict.WRONG) -> Finding | None:
     """Return a finding where the installed version is not one that the requirement allows."""
     version, name = installed(requirement.name), requirement.name
     if version is not None and requirement.specifier.contains(version, prereleases=True):
@@ -107,7 +109,7 @@ def _judged(requirement: Requirement, by: str) -> Finding | None:
     needed = f"{name} {requirement.specifier}".rstrip()
     return Finding(
         check="versions",
-        verdict=Verdict.WRONG,
+        verdict=verdict,
         text=f"{given}; {by} needs {needed}",
         remedy=f"pip install '{name}{requirement.specifier}'",
     )
@@ -134,9 +136,15 @@ def _recorded(distribution: str) -> Iterator[Requirement]:
 
 
 def _of_plugin(requirement: Requirement, distribution: str) -> Finding | None:
-    """Judge a requirement; one of an extra only where its distribution is installed."""
+    """Judge a requirement; one of an extra only where its distribution is installed, maybe for something else."""
     marker = requirement.marker
     if marker is None or marker.evaluate({"extra": ""}):
         return _judged(requirement, distribution)
-    is_of_extra = "extra" in str(marker) and installed(requirement.name) is not None
-    return _judged(requirement, distribution) if is_of_extra else None
+    extra = next((name for name in _extras(distribution) if marker.evaluate({"extra": name})), None)
+    if extra is None or installed(requirement.name) is None:
+        return None
+    return _judged(requirement, f"{distribution}[{extra}]", Verdict.LOOK)
+
+
+def _extras(distribution: str) -> list[str]:
+    return importlib.metadata.metadata(distribution).get_all("Provides-Extra") or []

@@ -23,12 +23,12 @@ def guarded(check: str, call: Callable[[], Iterable[Finding]]) -> list[Finding]:
     found: list[Finding] = []
     try:
         found.extend(call())  # a generator's findings before its error are kept
-    except Exception as error:  # noqa: BLE001  whatever it is, the doctor shows it and goes on
+    except (Exception, SystemExit) as error:  # noqa: BLE001  whatever it is, the doctor shows it and goes on
         found.append(failed(check, error))
     return found
 
 
-def failed(check: str, error: Exception) -> Finding:
+def failed(check: str, error: BaseException) -> Finding:
     """Return the finding of an error: a user error's first line and what to do, anything else by its type."""
     if os.environ.get("PRETRAIN_TRACEBACK", "0") not in {"", "0"}:
         traceback.print_exception(error)

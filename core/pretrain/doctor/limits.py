@@ -21,6 +21,9 @@ FILES_OF_RANK, FILES_OF_PEER = 512, 16
 """Open files that a rank is assumed to need: libraries, token files and pipes of its workers; and, for every other
 rank, the connections of the process groups (world, tensor, pipeline, data, embedding, each of a device and a host)."""
 
+USUAL_FILES = 65536
+"""Open files to ask for: what servers are usually set to; more where the ranks need more."""
+
 PROCESSES_OF_RANK = 512
 """Processes and threads that a rank is assumed to need: threads of matmuls, of communication and of data workers."""
 
@@ -57,7 +60,8 @@ def _open_files(world: World) -> Finding:
     text = f"{_shown(soft)} open files allowed, about {needed} needed by a rank of {world.world_size}"
     if not _is_below(soft, needed):
         return Finding(check="open files", verdict=Verdict.OK, text=text)
-    enough = hard if _is_below(hard, 65536) else 65536
+    wanted = max(needed, USUAL_FILES)
+    enough = hard if _is_below(hard, wanted) else wanted
     remedy = f"ulimit -n {enough}, before the command on every node."
     if _is_below(hard, needed):
         remedy = f"Raise the hard limit, {hard}, in /etc/security/limits.conf or the container's options."

@@ -34,8 +34,8 @@ class ForwardJob:
         function: "module:function", called with recipe, backend_name, world and the options.
         options: values that JSON knows.
         reads_data: whether the recipe's token files must be there.
-        patience: seconds that the ranks of a node have after the first of them has ended; then they are ended, and the
-            job has failed. None: no limit.
+        patience: seconds that the ranks of a node have after the first of them has ended, even by a failure; then they
+            are ended, and the job has failed. None: no limit, and a failure ends them at once.
     """
 
     recipe: str

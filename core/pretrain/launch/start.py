@@ -63,7 +63,7 @@ def run_ranks(job: AnyJob, worlds: Sequence[World], rendezvous: Rendezvous | Non
         def poll() -> Failure | None:
             return elsewhere() or (processes.left_behind(patience) if patience is not None else None)
 
-        failure = supervise(processes, poll)
+        failure = supervise(processes, poll, failure_ends=patience is None)
     return rendezvous.report(failure) if failure and rendezvous else failure
 
 

@@ -56,6 +56,40 @@ def test_a_slow_disk_is_looked_at():
     assert speed.text == "10 MB/s reach the disk: a checkpoint of 1.0 GB in about 100 s"
 
 
+def test_a_folder_that_cannot_be_looked_at_is_a_finding(tmp_path):
+    """Its name is too long: an error already of the question whether it exists."""
+    folder = tmp_path / ("x" * 300)
+    (found,) = judge_written(written(folder), needed=1)
+    assert found.text.endswith(f"cannot write into {folder}: {os.strerror(errno.ENAMETOOLONG)}")
+    assert found.remedy == "shorten its name, or name another folder: checkpoint.save"
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [
+        (errno.ENOSPC, "make space, "),
+        (errno.EDQUOT, "make space in this user's quota"),
+        (errno.ENOTDIR, "remove the file of that name"),
+        (errno.EACCES, "make it writable"),
+    ],
+)
+def test_the_remedy_is_that_of_the_error(number, remedy):
+    answers = {0: {"host": "a", "folder": "/x", "error": "words of another language", "errno": number, "rate": None}}
+    (found,) = judge_written(answers, needed=1)
+    assert found.remedy.startswith(remedy)
+
+
+def test_one_rank_removes_the_files_of_all(tmp_path):
+    """Another one may be stopped."""
+    probes = [probe_of(tmp_path, rank) for rank in range(2)]
+    for probe in probes:
+        probe.write("run", lambda _: None, SIZE)
+    other = probe_of(tmp_path, 2)
+    other.write("other run", lambda _: None, SIZE)
+    probes[0].remove()
+    assert [file.name for file in tmp_path.iterdir()] == [".pretrain-doctor-other run-2"]
+
+
 def test_a_disk_that_is_full_while_writing_is_wrong(tmp_path):
     """A limit on the size of files stands for the end of the disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -7,24 +7,18 @@ from dataclasses import replace
 import pytest
 import torch
 
+from doctor.kernels.tried import AMPLE, CPU, reference, request_of, trial_of, wrong_in
 from pretrain.doctor.finding import Verdict
+from pretrain.doctor.kernels import compared, scores, tokens
 from pretrain.doctor.kernels import room as room_module
-from pretrain.doctor.kernels import scores, tokens
 from pretrain.doctor.kernels.adam_step import optimizer_deviations
 from pretrain.doctor.kernels.all_kernels import MAKERS
-from pretrain.doctor.kernels.dropout_call import dropout_fault
 from pretrain.doctor.kernels.oracle import oracle
 from pretrain.doctor.kernels.room import Room
-from pretrain.doctor.kernels.trial import Deviation, deviations, random
-from pretrain.model.requests import kernel_requests
-from pretrain.plugins.host.discovery import REFERENCE
-from pretrain.plugins.host.importing import load_plugin
-from pretrain.plugins.offer import Offer
+from pretrain.doctor.kernels.trial import Deviation, random
 from pretrain.recipe import make_recipe
 from recipe.smallest import SMALLEST
 
-CPU = torch.device("cpu")
-AMPLE = Room(flops=1e12, memory=1e9)
 ROPE = ("model.position_embedding_type=rope", "model.num_query_groups=2", "data.reset_attention_mask=true")
 OPERATIONS = ["attention", *MAKERS]
 
@@ -41,33 +35,10 @@ class Scaled(torch.autograd.Function):
         return grad * 1.1
 
 
-def request_of(operation, *overrides):
-    recipe = make_recipe(SMALLEST, overrides)
-    found = {request.operation: request for request in kernel_requests(recipe, "cpu", 257)}
-    return found[operation], recipe
-
-
-def reference(request):
-    answer = getattr(load_plugin(REFERENCE).hooks, f"pretrain_{request.operation}")(request)
-    answers = answer if isinstance(answer, list) else [answer]
-    return next(each for each in answers if isinstance(each, Offer)).build({})
-
-
-def trial_of(operation, *overrides, room=AMPLE):
-    request, recipe = request_of(operation, *overrides)
-    if operation == "attention":
-        return request, scores.attention(request, recipe, room, kind="softmax")
-    return request, MAKERS[operation](request, recipe, room)
-
-
-def wrong_in(trial, kernel):
-    return [found.name for found in deviations(trial, kernel, CPU) if found.verdict is Verdict.WRONG]
-
-
 @pytest.fixture(params=[2**23, 300], ids=["whole", "part"])
 def elements(request, monkeypatch):
     """Let the oracle compute everything, or a small part."""
-    for module in (tokens, scores):
+    for module in (tokens, compared):
         monkeypatch.setattr(module, "ORACLE_ELEMENTS", request.param)
     return request.param
 
@@ -76,8 +47,7 @@ def elements(request, monkeypatch):
 def test_the_reference_is_right_and_a_part_says_so(elements, operation):
     request, trial = trial_of(operation, *ROPE)
     assert wrong_in(trial, reference(request)) == []
-    in_part = "compared" in trial.sizes and "32 queries" not in trial.sizes
-    assert in_part is (elements == 300)
+    assert ("compared" in trial.sizes) is (elements == 300)
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
@@ -149,16 +119,6 @@ def test_random_numbers_repeat_after_a_prime(monkeypatch):
     assert not torch.equal(x[0], x[1])
 
 
-def test_dropout_at_another_rate_and_what_is_not_finite_is_found():
-    request, trial = trial_of("bias_dropout_add", "model.hidden_dropout=0.1")
-    assert dropout_fault(trial, reference(request), CPU, request) == ""
-    other = reference(replace(request, dropout=0.3))
-    assert dropout_fault(trial, other, CPU, request).endswith("of the entries are dropped, not 0.1")
-    infinite = dropout_fault(trial, lambda **given: other(**given) / 0, CPU, request)
-    assert infinite == "not finite with dropout 0.1"
-    assert dropout_fault(trial, other, CPU, replace(request, dropout=0.0)) == ""
-
-
 @pytest.mark.parametrize("name", ["adam", "adamw"])
 def test_the_optimizers_form_of_weight_decay_and_its_norm(name):
     request, _ = request_of("optimizer", f"optimizer.name={name}")
@@ -174,6 +134,24 @@ def test_the_optimizers_form_of_weight_decay_and_its_norm(name):
     assert next(iter(optimizer_deviations(request, other, (6, 5), CPU))).verdict is Verdict.WRONG
     halved = replace(kernels, gradient_norm=lambda tensors: kernels.gradient_norm(tensors) / 2)
     assert list(optimizer_deviations(request, halved, (6, 5), CPU))[-1].verdict is Verdict.WRONG
+
+
+def test_all_shapes_of_the_models_linears_are_tried():
+    overrides = ("model.num_query_groups=2", "model.ffn_hidden_size=256", "model.activation=swiglu")
+    request, recipe = request_of("linear", *overrides, "model.add_bias_linear=false")
+    shapes = tokens.linear_shapes(recipe)
+    assert shapes == [(64, 512), (256, 64), (64, 128), (64, 64)]
+    assert len(tokens.linear_shapes(make_recipe(SMALLEST, ("model.ffn_hidden_size=192",)))) == 3  # one is like QKV
+    for shape in shapes:
+        trial = tokens.linear(request, recipe, AMPLE, shape=shape)
+        assert trial.inputs["weight"].shape == shape[::-1]
+        assert wrong_in(trial, reference(request)) == []
+
+
+def test_linears_other_than_the_largest_are_tried_with_few_tokens():
+    request, recipe = request_of("linear", "model.seq_length=1024")
+    assert tokens.linear(request, recipe, AMPLE).inputs["x"].shape == (1024, 2, 64)
+    assert tokens.linear(request, recipe, AMPLE, shape=(256, 64)).inputs["x"].shape == (64, 2, 256)
 
 
 def test_sizes_are_cut_to_the_time_and_the_memory_that_there_is():

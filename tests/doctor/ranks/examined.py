@@ -16,7 +16,19 @@ from pretrain.launch.world import free_port
 TESTS = Path(__file__).parents[2]
 
 
-def examine(folder, ranks=2, *, nodes=1, absent=(), faults=None, recipe=None, overrides=None, timeout=30.0, limit=60):
+def examine(
+    folder,
+    ranks=2,
+    *,
+    nodes=1,
+    absent=(),
+    faults=None,
+    recipe=None,
+    overrides=None,
+    timeout=30.0,
+    limit=60,
+    others=None,
+):
     """Examine ranks until all have ended, or the one that reports; return (rank that reports, code, findings).
 
     Args:
@@ -29,6 +41,7 @@ def examine(folder, ranks=2, *, nodes=1, absent=(), faults=None, recipe=None, ov
         overrides: rank -> those of its recipe.
         timeout: seconds after which a rank is silent.
         limit: seconds that it may take.
+        others: is filled with the exit codes of the other ranks, which are waited for then.
     """
     case = {
         "worlds": _worlds(ranks, nodes),
@@ -45,7 +58,10 @@ def examine(folder, ranks=2, *, nodes=1, absent=(), faults=None, recipe=None, ov
             command = [sys.executable, "-m", "doctor.ranks.examined_rank", json.dumps(case), str(rank)]
             with (folder / f"{rank}.log").open("wb") as log:
                 processes[rank] = Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT, cwd=folder)
-        return _report(folder, processes, time.monotonic() + limit)
+        report = _report(folder, processes, time.monotonic() + limit)
+        if others is not None:
+            others.update({rank: process.wait(5) for rank, process in processes.items() if rank != report[0]})
+        return report
     finally:
         for process in processes.values():
             process.kill()

@@ -39,7 +39,8 @@ def main() -> None:
         Finding(check="memory", verdict=Verdict.LOOK, text=f"{rank} GiB free", remedy="free some"),
     ]
     board.doing("kernel norm")
-    plugins, device = SimpleNamespace(backend=CpuBackend()), torch.device("cpu")
+    plugins = SimpleNamespace(backend=CpuBackend())
+    device = None if fault == ["lacks_its_device"] else torch.device("cpu")
     outcome = examine_between(
         recipe, plugins, board.world, device, own, board=board, timeout=case["timeout"], sizes=(4096, 65536)
     )
@@ -65,6 +66,18 @@ def _dies(board: Board, words: str) -> None:
     _at(board, words, signal.SIGKILL)
 
 
+def _loses_the_board_for_a_moment(board: Board, words: str) -> None:
+    """One answer of each store comes late."""
+    doing = board.doing
+
+    def say(text: str) -> None:
+        doing(text)
+        for line in board._lines if words in text else ():
+            line.lost = "no answer within 5 s"
+
+    board.doing = say
+
+
 def _at(board: Board, words: str, number: int) -> None:
     """Send this process a signal when it says that it does something."""
     doing = board.doing
@@ -72,10 +85,17 @@ def _at(board: Board, words: str, number: int) -> None:
     def say(text: str) -> None:
         doing(text)
         if words in text:
-            time.sleep(0.2)  # the board is written in the background
+            while not board.reached:  # the board is written in the background
+                time.sleep(0.01)
+            board.flush()
+            time.sleep(0.2)
             os.kill(os.getpid(), number)
 
     board.doing = say
+
+
+def _lacks_its_device(board: Board) -> None:
+    """`main` leaves it out."""
 
 
 def _is_slow(board: Board) -> None:

@@ -70,3 +70,30 @@ def test_a_silent_rank_is_named_by_the_lowest_one_that_is_there(tmp_path, ranks,
         assert "did not answer within 1.5 s; its last: " in text
         assert doing in text
     assert "kernel norm" in {finding.check for finding in findings}
+
+
+def test_where_a_device_is_missing_all_ranks_leave_in_peace_and_one_reports(tmp_path):
+    """The last steps are left out; rank 0, which serves the board, must not leave before the others."""
+    others = {}
+    rank, code, findings = examine(tmp_path, 3, faults={2: ["lacks_its_device"]}, others=others)
+    assert (rank, code) == (0, 0)
+    assert "speed and links are not measured: rank 2 without a device" in texts(findings, Verdict.LOOK)
+    assert others == {1: 0, 2: 0}
+    assert [file.name for file in tmp_path.glob("*.json")] == ["0.json"]
+
+
+def test_a_rank_that_is_stopped_while_it_writes_leaves_no_file(tmp_path):
+    recipe = SMALLEST | {"data": {"path": str(write_tokens(tmp_path / "corpus", range(100)))}}
+    recipe |= {"checkpoint": {"save": str(tmp_path)}}
+    faults = {1: ["stops", "look in "]}
+    _, code, findings = examine(tmp_path, nodes=2, recipe=recipe, faults=faults, timeout=1.5, limit=20)
+    assert code == 1
+    assert any(text.startswith("rank 1 (host ") for text in texts(findings, Verdict.WRONG))
+    assert not [file.name for file in tmp_path.iterdir() if file.name.startswith(".")]
+
+
+def test_a_rank_that_gets_one_answer_late_does_not_report_too(tmp_path):
+    others, faults = {}, {1: ["loses_the_board_for_a_moment", "kernel norm"]}
+    rank, code, _ = examine(tmp_path, faults=faults, others=others)
+    assert (rank, code, others) == (0, 0, {1: 0})
+    assert [file.name for file in tmp_path.glob("*.json")] == ["0.json"]

@@ -53,3 +53,10 @@ def test_an_error_ends_the_examination_where_ranks_wait_for_each_other(collectiv
     end = ending({0: {"value": 1}, 1: {"error": "OSError: no such file"}}, collective=collective)
     assert end.is_last is collective
     assert texts(end) == ["[0] measured", "OSError: no such file"]
+
+
+def test_a_judgement_that_fails_is_a_finding_and_the_cause_is_still_named():
+    step = SimpleNamespace(name="links", collective=True, judge=lambda values: [values[2]])
+    failed, silent = Ending(step, {0: {"value": 1}}, [SILENT]).findings(30)
+    assert (failed.check, failed.verdict, failed.text) == ("links", Verdict.WRONG, "KeyError: 2")
+    assert silent == SILENT

@@ -43,6 +43,17 @@ def test_a_store_that_stops_answering_is_lost():
     stopped.set()
 
 
+def test_a_store_that_answers_late_is_found_again():
+    stopped = threading.Event()
+    line = connected(Line(dist.HashStore))
+    with pytest.raises(LineLostError):
+        line.ask(lambda _: stopped.wait(), 0.05)
+    stopped.set()
+    while line.lost:
+        time.sleep(0.001)
+    assert line.ask(lambda store: store.num_keys(), 5) == 0
+
+
 def test_a_store_that_cannot_be_reached_or_fails_is_lost_with_the_reason():
     def refuse():
         raise OSError("unknown host\nand more")

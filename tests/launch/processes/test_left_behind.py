@@ -8,6 +8,7 @@ import pytest
 
 from pretrain.launch.forward_job import EXAMINE, ForwardJob
 from pretrain.launch.processes.children import Processes, _Child
+from pretrain.launch.processes.failure import Failure
 from pretrain.launch.processes.supervision import supervise
 
 JOB = ForwardJob(recipe="r.yml", backend="cpu", function=EXAMINE, reads_data=False, patience=0.2)
@@ -51,3 +52,22 @@ def test_ranks_that_all_run_or_have_all_ended_are_left_alone(ranks):
 def test_a_job_says_how_long_its_ranks_may_stay():
     assert ForwardJob.from_json(JOB.to_json()) == JOB
     assert ForwardJob(recipe="r.yml", backend="cpu", function=EXAMINE, reads_data=False).patience is None
+
+
+def test_a_rank_that_dies_leaves_the_others_their_time_to_report(ranks):
+    """The report of another rank ends the wait; the cause that is shown is the signal."""
+    processes = ranks(["sh", "-c", "kill -9 $$"], ["sh", "-c", "sleep 0.3; exit 1"], ["sleep", "60"])
+    Failure.of_report(1).write(processes._children[1].failure_file)
+    begun = time.monotonic()
+    failure = supervise(processes, lambda: processes.left_behind(30), failure_ends=False)
+    assert 0.3 < time.monotonic() - begun < 10
+    assert failure.rank == 0
+    assert "killed by SIGKILL" in failure.text
+    assert processes._children[1].process.returncode == 1
+
+
+def test_a_report_is_all_that_is_to_be_shown(ranks):
+    processes = ranks(["false"], ["true"])
+    Failure.of_report(0).write(processes._children[0].failure_file)
+    failure = supervise(processes, lambda: processes.left_behind(30), failure_ends=False)
+    assert (failure.rank, failure.reported, failure.exit_code) == (0, True, 1)

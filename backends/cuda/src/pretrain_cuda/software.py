@@ -71,20 +71,29 @@ def health(cuda: str | None, uuid: str) -> Iterator[Remark]:
         uuid: of the current GPU, as torch gives it; "": all GPUs of the machine are judged.
     """
     if cuda is not None and cards():
-        yield driver_remark(cuda, cards()[0].driver)
+        yield driver_remark(cuda, cards()[0].driver, is_used=bool(uuid))
     yield from _libraries()
     for state in gpu_states():
         if uuid in state["uuid"]:
             yield from gpu_remarks(state)
 
 
-def driver_remark(cuda: str, driver: str) -> Remark:
-    """Return whether a driver ("570.86.15") serves a version of CUDA ("12.8")."""
+def driver_remark(cuda: str, driver: str, *, is_used: bool) -> Remark:
+    """Return whether a driver serves a version of CUDA.
+
+    Args:
+        cuda: that torch is built for, "12.8".
+        driver: "570.86.15".
+        is_used: whether a GPU is in use with both: NVIDIA's package cuda-compat lets some older drivers serve it.
+    """
     text = f"driver {driver}, torch built for CUDA {cuda}"
     least, release = LEAST_DRIVER.get(int(cuda.partition(".")[0])), driver.partition(".")[0]
     if least is None or not release.isdigit() or int(release) >= least:
         return Remark(subject="driver", verdict="ok", text=text)
     remedy = f"Install driver {least} or later, or a torch that is built for an older CUDA."
+    if is_used:
+        text += f", which needs driver {least} or later, or cuda-compat; the GPU works"
+        return Remark(subject="driver", verdict="look", text=text, remedy=remedy)
     return Remark(subject="driver", verdict="wrong", text=f"{text}, which needs driver {least} or later", remedy=remedy)
 
 

@@ -56,7 +56,7 @@ def command(
         function=EXAMINE,
         options={"is_example": recipe is None, "as_json": as_json},
         reads_data=False,
-        patience=60.0,  # the ranks leave together; one that is stopped then must not keep the command waiting
+        patience=180.0,  # a rank that dies at the start is named by the others after their own checks
     )
     if world is not None:
         job.run(world)
@@ -81,9 +81,7 @@ def _without_device(file: Path, overrides: tuple[str, ...], backend: str, nodes:
 
 
 def _exit_code(failure: Failure | None) -> int:
-    """Return the exit code; a rank that ends with 1 and no error has printed a finding that is wrong."""
-    from pretrain.launch.processes.failure import CRASH, Failure  # noqa: PLC0415
-
-    if failure is not None and failure.text == Failure.from_exit_code(failure.rank, CRASH).text:
-        return CRASH
+    """Return the exit code; a rank that has reported has printed a finding that is wrong."""
+    if failure is not None and failure.reported:
+        return failure.exit_code
     return show_failure(failure)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import time
@@ -21,68 +22,91 @@ _SLOW = 50e6
 """bytes/s of a node; a single hard disk has 100e6 and more."""
 _CHECK = "checkpoint folder"
 _PERIOD = 0.1
+_REMEDIES: Mapping[int | None, str] = {
+    errno.ENOSPC: "make space",
+    errno.EDQUOT: "make space in this user's quota (`quota -s`)",
+    errno.EFBIG: "make space for larger files (`ulimit -f unlimited`)",
+    errno.ENOTDIR: "remove the file of that name",
+    errno.ENAMETOOLONG: "shorten its name",
+    errno.EROFS: "mount it writable",
+}
 
 
 class FolderProbe:
     """Files of one node's rank in the folder of the checkpoints; nothing is left behind.
 
     The folder need not exist: then the nearest one above it that does is looked at.
+
+    Attributes:
+        run: makes the names of the files of all ranks unlike those of other runs; empty until one is written.
     """
 
     def __init__(self, recipe: Recipe, rank: int) -> None:
-        """Find the folder; nothing is written yet."""
+        """Look at nothing yet: the file system may not answer."""
         save = recipe.checkpoint.save
         # The name of a new run's directory is not known before it starts; runs/ is where it will be.
-        wanted = Path(save) if isinstance(save, str) else Path("runs")
-        self.folder = next(folder for folder in (wanted.absolute(), *wanted.absolute().parents) if folder.exists())
+        self._wanted = (Path(save) if isinstance(save, str) else Path("runs")).absolute()
         self._rank = rank
-        self._own: Path | None = None
+        self.run = ""
+
+    @property
+    def folder(self) -> Path:
+        """The folder, or the nearest one above it that exists."""
+        return next(folder for folder in (self._wanted, *self._wanted.parents) if folder.exists())
 
     def write(self, run: str, doing: Callable[[str], None], written: int = _WRITTEN) -> dict[str, Any]:
         """Write a small file that the others will look for, then measure how fast a large one reaches the disk.
 
         Args:
-            run: makes the names of the files of all ranks unlike those of other runs.
+            run: see `run`.
             doing: told what is done now.
             written: bytes of the large file, which has no name and vanishes with this process.
         """
-        answer: dict[str, Any] = {"host": socket.gethostname(), "folder": str(self.folder), "error": "", "rate": None}
-        doing(f"write into {self.folder}")
+        host, wanted = socket.gethostname(), str(self._wanted)
+        answer: dict[str, Any] = {"host": host, "folder": wanted, "error": "", "errno": None, "rate": None}
+        doing(f"write into {wanted}")
+        self.run = run
         try:
-            self._own = self._path(run, self._rank)
-            self._own.write_text(run)
-            space = os.statvfs(self.folder)
+            folder = self.folder
+            answer["folder"] = str(folder)
+            _path(folder, run, self._rank).write_text(run)
+            space = os.statvfs(folder)
             answer["free"] = space.f_bavail * space.f_frsize
-            answer["rate"] = _write_speed(self.folder, written)
+            answer["rate"] = _write_speed(folder, written)
         except OSError as error:
-            answer["error"] = error.strerror or str(error)
+            answer |= {"error": error.strerror or str(error), "errno": error.errno}
         return answer
 
     def unseen(self, run: str, ranks: Iterable[int], doing: Callable[[str], None], patience: float) -> dict[str, Any]:
         """Return those of the ranks whose files cannot be read here within `patience` seconds."""
-        doing(f"look in {self.folder} for what other nodes have written")
+        doing(f"look in {self._wanted} for what other nodes have written")
+        folder = self.folder
         missing = [rank for rank in ranks if rank != self._rank]
         deadline = time.monotonic() + patience
-        while missing := [rank for rank in missing if not self._is_there(run, rank)]:
+        while missing := [rank for rank in missing if not _is_there(folder, run, rank)]:
             if time.monotonic() > deadline:
                 break
             time.sleep(_PERIOD)  # a network file system may show a new file a moment later
-        return {"host": socket.gethostname(), "folder": str(self.folder), "unseen": missing}
+        return {"host": socket.gethostname(), "folder": str(folder), "unseen": missing}
 
     def remove(self) -> None:
-        """Remove the small file."""
-        if self._own is not None:
-            with suppress(OSError):
-                self._own.unlink(missing_ok=True)
+        """Remove the small files of this run, also those of ranks that are stopped or have died."""
+        if not self.run:
+            return
+        with suppress(OSError):
+            for path in self.folder.glob(f".pretrain-doctor-{self.run}-*"):
+                path.unlink(missing_ok=True)
 
-    def _is_there(self, run: str, rank: int) -> bool:
-        try:
-            return self._path(run, rank).read_text() == run
-        except OSError:
-            return False
 
-    def _path(self, run: str, rank: int) -> Path:
-        return self.folder / f".pretrain-doctor-{run}-{rank}"
+def _is_there(folder: Path, run: str, rank: int) -> bool:
+    try:
+        return _path(folder, run, rank).read_text() == run
+    except OSError:
+        return False
+
+
+def _path(folder: Path, run: str, rank: int) -> Path:
+    return folder / f".pretrain-doctor-{run}-{rank}"
 
 
 def judge_written(answers: Mapping[int, Mapping[str, Any]], needed: int | None) -> list[Finding]:
@@ -96,9 +120,8 @@ def judge_written(answers: Mapping[int, Mapping[str, Any]], needed: int | None) 
     found = [
         _wrong(
             f"rank {rank} (host {each['host']}) cannot write into {each['folder']}: {each['error']}",
-            "make space, or name another folder: checkpoint.save"
-            if "space" in each["error"] or "large" in each["error"]
-            else "make it writable for this user, or name another folder: checkpoint.save",
+            f"{_REMEDIES.get(each.get('errno'), 'make it writable for this user')}, or name another folder: "
+            "checkpoint.save",
             [rank],
         )
         for rank, each in failed.items()

@@ -109,7 +109,8 @@ def _trials(bench: Bench, kernels: Kernels, request: Request, check: str) -> Ite
     else:
         if isinstance(request, CrossEntropyRequest) and request.tensor_parallel_size > 1:
             kernel, request = _of_one_rank(bench, kernels, request)
-        yield from _tried(bench, check, request, kernel, MAKERS[request.operation])
+        tried = _tried(bench, check, request, kernel, MAKERS[request.operation])
+        yield from _and_other_linears(bench, check, request, kernel, tried) if request.operation == "linear" else tried
 
 
 def _attention(bench: Bench, kernels: Kernels, request: AttentionRequest, kind: str, check: str) -> Iterator[Finding]:
@@ -121,6 +122,18 @@ def _attention(bench: Bench, kernels: Kernels, request: AttentionRequest, kind: 
         last = attention_requests(bench.recipe, backend.device_type, backend.device_name(), layer_number=number)[1]
         kernel = attention_of_layer(bench.recipe, bench.plugins, kernels, number)
         yield from _tried(bench, f"{check} of layer {number}", last, kernel, make)
+
+
+def _and_other_linears(
+    bench: Bench, check: str, request: Request, kernel: Any, found: Iterable[Finding]
+) -> Iterator[Finding]:
+    """Try the other shapes too, and yield the findings that are not ok, or one for all of them."""
+    findings, shapes = list(found), tokens.linear_shapes(bench.recipe)[1:]
+    for shape in shapes:
+        findings += _tried(bench, check, request, kernel, partial(tokens.linear, shape=shape))
+    others = ", ".join(f"{rows} to {columns}" for rows, columns in shapes)
+    fine = replace(findings[0], text=f"{findings[0].text}; with fewer tokens {others}")
+    yield from [finding for finding in findings if finding.verdict is not Verdict.OK] or [fine]
 
 
 def _of_one_rank(bench: Bench, kernels: Kernels, request: CrossEntropyRequest) -> tuple[Any, CrossEntropyRequest]:

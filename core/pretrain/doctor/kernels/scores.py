@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
+
+from pretrain.doctor.kernels.compared import Compared, octaves, outer
 from pretrain.doctor.kernels.oracle import oracle
-from pretrain.doctor.kernels.room import ORACLE_ELEMENTS
 from pretrain.doctor.kernels.trial import Trial, random
-from pretrain.plugins.requests import Mask
+from pretrain.plugins.requests import Mask, SoftmaxRequest
 from pretrain.testing.kernels.masks import documents
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from pretrain.doctor.kernels.room import Room
-    from pretrain.plugins.requests import AttentionRequest, SoftmaxRequest
+    from pretrain.doctor.kernels.trial import Function
+    from pretrain.plugins.requests import AttentionRequest
     from pretrain.recipe import Recipe
 
 OF_FLASH, STORED = 12, 8
@@ -25,7 +28,7 @@ Assumed, with gradients and copies counted: the room for a trial need not be exa
 
 
 def attention(request: AttentionRequest, recipe: Recipe, room: Room, *, kind: str) -> Trial:
-    """Return the trial of an `AttentionFn`: last sequence, last group of heads, and last queries are compared.
+    """Return the trial of an `AttentionFn`, compared whole, or in the part that `Compared` chooses.
 
     Args:
         request: of the kernel.
@@ -41,50 +44,76 @@ def attention(request: AttentionRequest, recipe: Recipe, room: Room, *, kind: st
         flops=14.0 * heads * size * length**2,  # two matmuls forward, five backward
         size=4.0 * (OF_FLASH * length * heads * size + stored),
     )
-    shared = heads // request.query_groups
-    queries = _queries(length, length * shared)
-    counts = {"query": heads, "key": request.query_groups, "value": request.query_groups}
-    last = slice(-queries, None), slice(-1, None)
-    whole = slice(None), slice(-1, None), slice(-1, None)
+    groups, shared = request.query_groups, heads // request.query_groups
+    compared = Compared.of(batch, groups, shared, length, length)
+    of_groups = _heads(compared.groups, shared)
+    of_queries, of_keys = _scales(0, compared.queries), _scales(0, torch.arange(length))
+    counts = {"query": heads, "key": groups, "value": groups}
     mask = _mask(request.mask, batch, length)
+    keys = slice(None), *outer(compared.sequences, compared.groups)
+    parts: dict[str, Any] = {
+        "query": outer(compared.queries, compared.sequences, of_groups),
+        "key": keys,
+        "value": keys,
+        "output": outer(compared.queries, compared.sequences, _heads(of_groups, size)),
+    }
     return Trial(
         inputs={
             name: random(length, batch, count, size, dtype=request.dtype, seed=seed)
             for seed, (name, count) in enumerate(counts.items())
         },
         constants={"mask": mask, "training": False},
-        oracle=oracle(request, heads=shared, query_groups=1, micro_batch_size=1),
-        parts={
-            "query": (*last, slice(-shared, None)),
-            "key": whole,
-            "value": whole,
-            "output": (*last, slice(-shared * size, None)),
-            **_part_of_mask(mask, queries),
-        },
-        sizes=f"s {length}, b {batch}{_cut(batch, recipe)}, {heads} heads of {size}; compared: 1 sequence, "
-        f"{shared} of {heads} heads, {queries} queries",
+        oracle=_oracle(request, compared, length, heads=len(of_groups), query_groups=len(compared.groups)),
+        parts={} if compared.is_whole else parts | _part_of_mask(mask, compared),
+        scales={"query": of_queries, "key": of_keys, "value": of_keys, "output": of_queries},
+        sizes=f"s {length}, b {batch}{_cut(batch, recipe)}, {heads} heads of {size}"
+        + _shown(compared, batch, len(of_groups), heads, length),
     )
 
 
 def softmax(request: SoftmaxRequest, recipe: Recipe, room: Room) -> Trial:
-    """Return the trial of a `SoftmaxFn`: last sequence, last head, and last queries are compared."""
+    """Return the trial of a `SoftmaxFn`, compared whole, or in the part that `Compared` chooses."""
     length, heads = request.keys, request.heads
     scores = heads * request.queries * length
     batch = room.units(recipe.train.micro_batch_size, "one sequence", size=4.0 * STORED * scores)
-    queries = _queries(request.queries, length)
+    compared = Compared.of(batch, heads, 1, request.queries, length)
     mask = _mask(request.mask, batch, length)
-    part = slice(-1, None), slice(-1, None), slice(-queries, None)
+    part = outer(compared.sequences, compared.groups, compared.queries)
     return Trial(
         inputs={"scores": random(batch, heads, request.queries, length, dtype=request.dtype, seed=0)},
         constants={"mask": mask},
-        oracle=oracle(request, heads=1),
-        parts={"scores": part, "output": part, **_part_of_mask(mask, queries)},
-        sizes=f"s {length}, b {batch}{_cut(batch, recipe)}, {heads} heads; compared: 1 head, {queries} queries",
+        oracle=_oracle(request, compared, length, heads=len(compared.groups)),
+        parts={} if compared.is_whole else {"scores": part, "output": part, **_part_of_mask(mask, compared)},
+        scales=dict.fromkeys(("scores", "output"), _scales(2, compared.queries)),
+        sizes=f"s {length}, b {batch}{_cut(batch, recipe)}, {heads} heads"
+        + _shown(compared, batch, len(compared.groups), heads, request.queries),
     )
 
 
-def _queries(wanted: int, scores_of_query: int) -> int:
-    return max(1, min(wanted, ORACLE_ELEMENTS // scores_of_query))
+def _oracle(request: AttentionRequest | SoftmaxRequest, compared: Compared, length: int, **changed: int) -> Function:
+    """Return the oracle for the part, whose causal queries are no longer the last ones: their mask is given to it."""
+    if compared.is_whole or request.mask is not Mask.CAUSAL:
+        return oracle(request, **changed)
+    queries = request.queries if isinstance(request, SoftmaxRequest) else length
+    masked, kernel = compared.masked(queries, length), oracle(request, **changed, mask=Mask.ARBITRARY)
+    return lambda **given: kernel(**given | {"mask": masked})
+
+
+def _heads(groups: Tensor, shared: int) -> Tensor:
+    """Return the numbers of all members of the groups: heads, or columns of heads."""
+    return (groups[:, None] * shared + torch.arange(shared)).flatten()
+
+
+def _scales(dimension: int, positions: Tensor) -> tuple[tuple[Any, ...], ...]:
+    before = (slice(None),) * dimension
+    return tuple((*before, places) for places in octaves(positions))
+
+
+def _shown(compared: Compared, batch: int, compared_heads: int, heads: int, queries: int) -> str:
+    if compared.is_whole:
+        return ""
+    sequences = f"{len(compared.sequences)} of {batch} sequences"
+    return f"; compared: {sequences}, {compared_heads} of {heads} heads, {len(compared.queries)} of {queries} queries"
 
 
 def _cut(batch: int, recipe: Recipe) -> str:
@@ -96,5 +125,5 @@ def _mask(kind: Mask, batch: int, length: int) -> Tensor | None:
     return documents(batch, length) if kind is Mask.ARBITRARY else None
 
 
-def _part_of_mask(mask: Tensor | None, queries: int) -> dict[str, Any]:
-    return {} if mask is None else {"mask": (slice(-1, None), slice(None), slice(-queries, None))}
+def _part_of_mask(mask: Tensor | None, compared: Compared) -> dict[str, Any]:
+    return {} if mask is None else {"mask": outer(compared.sequences, torch.tensor([0]), compared.queries)}

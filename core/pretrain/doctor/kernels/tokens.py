@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     )
     from pretrain.recipe import Recipe
 
+FEW = 128
+"""Tokens with which a linear other than the largest one is tried: its shape is what matters."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tokens:
@@ -158,16 +161,35 @@ def cross_entropy(request: CrossEntropyRequest, recipe: Recipe, room: Room) -> T
     )
 
 
-def linear(request: LinearRequest, recipe: Recipe, room: Room) -> Trial:
-    """Return the trial of a `LinearFn`: the first matmul of the MLP, without communication."""
+def linear_shapes(recipe: Recipe) -> list[tuple[int, int]]:
+    """Return inputs and outputs of a rank's linears, each pair once: into the MLP first, then out, QKV, projection."""
     model, tensor = recipe.model, recipe.parallel.tensor_model_parallel_size
-    rows, columns = model.hidden_size, model.ffn_hidden_size * (2 if model.activation == "swiglu" else 1) // tensor
-    tokens = Tokens.of(recipe, room, max(rows, columns), flops=6.0 * rows * columns)
+    hidden, ffn = model.hidden_size, model.ffn_hidden_size // tensor
+    heads = model.num_attention_heads * model.head_size // tensor
+    groups = model.num_query_groups * model.head_size // tensor
+    into = ffn * (2 if model.activation == "swiglu" else 1)
+    return list(dict.fromkeys([(hidden, into), (ffn, hidden), (hidden, heads + 2 * groups), (heads, hidden)]))
+
+
+def linear(request: LinearRequest, recipe: Recipe, room: Room, shape: tuple[int, int] | None = None) -> Trial:
+    """Return the trial of a `LinearFn` without communication.
+
+    Args:
+        request: of the kernel.
+        recipe: of the training.
+        room: of the trial.
+        shape: inputs and outputs; None: those of the first matmul of the MLP. Others are tried with few tokens.
+    """
+    rows, columns = shape or linear_shapes(recipe)[0]
+    flops = 6.0 * rows * columns
+    if shape is not None:
+        room = replace(room, flops=min(room.flops, FEW * flops))
+    tokens = Tokens.of(recipe, room, max(rows, columns), flops=flops)
     inputs = {
         "x": random(tokens.length, tokens.batch, rows, dtype=request.dtype, seed=0),
         "weight": random(columns, rows, dtype=request.dtype, seed=1),
     }
-    if model.add_bias_linear:
+    if recipe.model.add_bias_linear:
         inputs["bias"] = random(columns, dtype=request.dtype, seed=2)
     return Trial(
         inputs=inputs,

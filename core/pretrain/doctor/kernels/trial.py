@@ -11,7 +11,7 @@ from pretrain.doctor.finding import Verdict
 from pretrain.testing.comparing.tolerance import TOLERANCE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch import Tensor
 
@@ -39,6 +39,8 @@ class Trial:
         inputs: tensors that get a gradient, on the host, in the dtypes of the training.
         constants: other arguments by name; tensors among them on the host.
         parts: name of an input, a constant or "output" -> index of its part; names that are not there: the whole.
+        scales: name of an input, or "output" -> indices of its part whose entries are of like size, so that an error is
+            compared with the largest of them; names that are not there: the whole.
         oracle: reference kernel in float64 on the host.
         sizes: of the call and of its part, for people.
         overwritten: inputs that the kernel may overwrite.
@@ -50,12 +52,15 @@ class Trial:
     sizes: str
     constants: Mapping[str, Any] = field(default_factory=dict)
     parts: Mapping[str, Index] = field(default_factory=dict)
+    scales: Mapping[str, Sequence[Index]] = field(default_factory=dict)
     overwritten: frozenset[str] = frozenset()
     main_grads: Mapping[str, torch.dtype] = field(default_factory=dict)
 
     def part(self, name: str, x: Any) -> Any:
         """Return the part of an argument that the oracle is given."""
-        return x[self.parts[name]] if name in self.parts else x
+        if name not in self.parts:
+            return x
+        return x[tuple(_placed(each, x.device) for each in self.parts[name])]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +69,8 @@ class Deviation:
 
     Attributes:
         name: of the tensor: "output", "gradient of query".
-        error: as a part of the tensor's largest entry; inf where an entry is not finite or the shape differs.
+        error: as a part of the largest entry, of the tensor or of the entries of like size; inf where an entry is not
+            finite or the shape differs.
         allowed: the tolerance of the dtype.
     """
 
@@ -147,6 +153,12 @@ def _error(trial: Trial, place: str, whole: Tensor, expected: Tensor) -> float:
     part = trial.part(place, whole)
     if part.shape != expected.shape:
         return float("inf")
-    error: float = (part.detach().cpu().double() - expected).abs().max().item()
+    errors = (part.detach().cpu().double() - expected).abs()
+    found = [_relative(errors[scale], expected[scale]) for scale in trial.scales.get(place, ((...,),))]
+    return torch.tensor(found, dtype=torch.float64).max().item()  # unlike Python's, nan wins
+
+
+def _relative(errors: Tensor, expected: Tensor) -> float:
+    error: float = errors.max().item()
     largest: float = expected.abs().max().item()
     return error / largest if largest else error

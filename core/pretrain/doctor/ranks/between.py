@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
-import torch.distributed as dist
 
 from pretrain.doctor.files.checkpoint_folder import FolderProbe
 from pretrain.doctor.ranks.board import Board
 from pretrain.doctor.ranks.course import Course
 from pretrain.doctor.ranks.steps.device_steps import ClockStep, LinkStep, SpeedStep
-from pretrain.doctor.ranks.steps.file_steps import DataStep, FolderStep, SharedFolderStep
+from pretrain.doctor.ranks.steps.file_steps import DataStep, FolderStep, RemovalStep, SharedFolderStep
 from pretrain.doctor.ranks.steps.link_times import SIZES
 from pretrain.doctor.ranks.steps.own_step import OwnStep
+from pretrain.doctor.ranks.worker import Worker
 from pretrain.model.requests import compute_dtype
 
 if TYPE_CHECKING:
@@ -28,13 +29,18 @@ if TYPE_CHECKING:
     from pretrain.recipe import Recipe
 
 
+_REMOVAL = 5.0
+"""Seconds that the removal of files in the checkpoint folder may take."""
+
+
 def examine_between(
     recipe: Recipe | None,
-    plugins: Plugins,
+    plugins: Plugins | None,
     world: World,
     device: torch.device | None,
     own: Sequence[Finding],
     *,
+    with_files: bool = True,
     board: Board | None = None,
     timeout: float = 30.0,
     sizes: Sequence[int] = SIZES,
@@ -48,11 +54,12 @@ def examine_between(
     before each of them: a rank is silent if it neither says something nor finishes for `timeout` seconds.
 
     Args:
-        recipe: None examines neither data nor a checkpoint folder, and only the group of all ranks.
-        plugins: loaded, for this rank.
+        recipe: None examines neither data nor a checkpoint folder, and only the group of all ranks, in fp32.
+        plugins: loaded, for this rank; None where they could not be, and then there is no device.
         world: this rank's place.
         device: this rank's device; None where it has none: links and speed are not measured then.
         own: findings of this rank's own checks.
+        with_files: whether the recipe's data and checkpoint folder are examined.
         board: made by the caller before its own checks; None: made here.
         timeout: seconds after which a rank is silent.
         sizes: bytes of the collectives, growing; slow links leave the last ones out.
@@ -61,19 +68,19 @@ def examine_between(
         the merged findings on the rank that reports. Where `stuck` is set the process must end by `Outcome.leave`.
     """
     board = board or Board(world, timeout)
-    probe = FolderProbe(recipe, world.rank) if recipe is not None else None
+    probe = FolderProbe(recipe, world.rank) if recipe is not None and with_files else None
     try:
         outcome = Course(board, _steps(recipe, plugins, board, device, own, probe, sizes), device).run()
-        # After an error in a collective the process group is still there; its destructor would wait for the others.
-        return replace(outcome, stuck=outcome.stuck or (world.world_size > 1 and dist.is_initialized()))
+        return replace(outcome, stuck=outcome.stuck or world.world_size > 1)
     finally:
-        if probe is not None:
-            probe.remove()
+        if probe is not None and probe.run:
+            with suppress(TimeoutError):  # the file system may have stopped to answer
+                Worker(None).start(probe.remove).result(_REMOVAL)
 
 
 def _steps(
     recipe: Recipe | None,
-    plugins: Plugins,
+    plugins: Plugins | None,
     board: Board,
     device: torch.device | None,
     own: Sequence[Finding],
@@ -83,6 +90,7 @@ def _steps(
     steps: list[Step] = [OwnStep(own=own, has_device=device is not None, world_size=board.world.world_size)]
     if recipe is not None and probe is not None:
         steps += [DataStep(recipe, board), FolderStep(recipe, board, probe), SharedFolderStep(board, probe)]
+        steps += [RemovalStep(board, probe)]
     if board.world.world_size > 1:
         dtype = compute_dtype(recipe) if recipe is not None else torch.float32
         steps += [ClockStep(board), SpeedStep(board, device, dtype), LinkStep(recipe, plugins, board, device, sizes)]

@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import time
+from contextlib import suppress
 from dataclasses import astuple, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -113,8 +114,10 @@ class Board:
         return {}
 
     def flush(self) -> None:
-        """Wait until what was written is in a store that can be read."""
-        self.read(())  # questions are asked in their order
+        """Wait until what was written is in every store that answers; their clients end with this process."""
+        for line in self._lines:
+            with suppress(LineLostError):
+                line.ask(lambda _: None, min(5.0, self.timeout / 2))  # questions are asked in their order
 
     def marks(self, ranks: Iterable[int]) -> Mapping[int, Mark]:
         """Return the last mark of each of the ranks that has written one."""

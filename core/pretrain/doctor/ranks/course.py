@@ -43,10 +43,12 @@ class Course:
     def _lead(self) -> Outcome:
         findings: list[Finding] = []
         known: dict[str, Answers] = {}
+        taken = 0
         for number, step in enumerate(self._steps):
             orders = step.orders(known)
             if orders is None:
                 continue
+            taken = number
             self._board.write(_ORDER, [number, orders])
             self._part.begin(number, step, orders)
             ending = self._collect(number)
@@ -54,7 +56,7 @@ class Course:
             findings += ending.findings(self._board.timeout)
             if ending.is_last:
                 break
-        self._dismiss(number)
+        self._dismiss(taken)
         return self._reporting(findings)
 
     def _collect(self, number: int) -> Ending:
@@ -68,12 +70,15 @@ class Course:
             if not missing:
                 return Ending(self._steps[number], given)
             self._watch.look(missing)
-            if self._board.lost or self._watch.silent(missing) == missing:
+            if self._watch.silent(missing) == missing:
                 return Ending(self._steps[number], given, [self._watch.describe(rank) for rank in missing])
             time.sleep(self._period)
 
     def _dismiss(self, number: int) -> None:
-        """Let the others leave, and wait until those that answered have: their store ends with this process."""
+        """Let the others leave, and wait until those that answered the last step taken have.
+
+        Their store ends with this process, and a client that asks it then ends its own process (SIGABRT).
+        """
         self._board.write(_ORDER, [_END, None])
         answered = set(answers(self._board, number, range(1, self._size)))
         deadline = time.monotonic() + self._board.timeout
@@ -84,6 +89,7 @@ class Course:
             self._watch.look(answered)
             answered -= set(self._watch.silent(answered))
             time.sleep(self._period)
+        self._board.flush()
 
     def _follow(self) -> Outcome:
         leader = current = 0
@@ -97,9 +103,11 @@ class Course:
                 current = number
                 self._part.begin(number, self._steps[number], orders)
             self._watch.look([leader])
-            if self._board.lost or (not self._board.reached and self._watch.silent([leader])):
+            is_silent = bool(self._watch.silent([leader]))
+            # One late answer is no silence: rank 0 may live, and report.
+            if is_silent and (self._board.lost or not self._board.reached):
                 return self._alone(leader)
-            if self._watch.silent([leader]):
+            if is_silent:
                 leader += 1
                 self._watch.renew(leader)
             if leader == self._rank:

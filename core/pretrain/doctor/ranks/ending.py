@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pretrain.doctor.finding import Finding, Verdict
+from pretrain.doctor.guard import guarded
 from pretrain.doctor.ranks.own_part import ERROR, STUCK, VALUE
 from pretrain.doctor.ranks.rank_names import rank_names
 
@@ -43,7 +44,7 @@ class Ending:
 
     def findings(self, timeout: float) -> list[Finding]:
         """Return the findings of the step: the judgement, and about ranks without a value the cause alone."""
-        judged = list(self.step.judge(self.values)) if self.values else []
+        judged = guarded(self.step.name, lambda: self.step.judge(self.values)) if self.values else []
         if self.silent and self.step.collective:
             return [*judged, *self.silent]  # that other ranks failed or waited is the consequence
         errors = self._of(ERROR)

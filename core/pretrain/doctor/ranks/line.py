@@ -21,13 +21,14 @@ class Line:
     """A store of torch.distributed behind a thread of its own.
 
     A client of TCPStore waits without end for a server whose process is stopped, whatever its timeout; here only the
-    thread does.
+    thread does. A line that is lost because an answer was late is found again when it comes.
     """
 
     def __init__(self, connect: Callable[[], Any]) -> None:
         """Begin to connect; `connect` returns the store, and may wait or raise."""
         self.connected = False
         self.lost = ""
+        self._failed = False
         self._connect = connect
         self._questions: queue.SimpleQueue[tuple[Callable[[Any], Any], Future[Any]]] = queue.SimpleQueue()
         threading.Thread(target=self._serve, daemon=True, name="doctor line").start()
@@ -53,9 +54,10 @@ class Line:
         try:
             found: T = answer.result(patience if self.connected else 0.1)
         except TimeoutError:
+            reason = f"no answer within {patience:g} s"
             if self.connected:
-                self.lost = f"no answer within {patience:g} s"
-            raise LineLostError(self.lost) from None
+                self.lost = reason
+            raise LineLostError(reason) from None
         except Exception as exc:  # whatever the store raises: its server has ended
             self.lost = _first_line(exc)
             raise LineLostError(self.lost) from exc
@@ -68,12 +70,14 @@ class Line:
             self.lost = _first_line(exc)
             return
         self.connected = True
-        while not self.lost:
+        while not self._failed:
             question, answer = self._questions.get()
             try:
-                answer.set_result(question(store))
+                found = question(store)
+                self.lost = ""
+                answer.set_result(found)
             except Exception as exc:  # noqa: BLE001
-                self.lost = _first_line(exc)
+                self._failed, self.lost = True, _first_line(exc)
                 answer.set_exception(exc)
 
 

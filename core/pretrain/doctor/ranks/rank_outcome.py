@@ -18,8 +18,9 @@ class Outcome:
     Attributes:
         findings: of all ranks and between them, on the rank that reports; empty on the others.
         reports: whether this rank shows them: rank 0, or the lowest rank that is there if rank 0 is silent.
-        stuck: a thread of this process waits in a collective or a device call that never ends. The interpreter would
-            wait for it at its exit, so the process must end by `leave`.
+        stuck: the process must end by `leave`: a thread waits in a collective or a device call that never ends, for
+            which the interpreter would wait at its exit; or there are several ranks, and threads in clients of a store
+            abort the process at the interpreter's exit.
     """
 
     findings: tuple[Finding, ...] = ()

@@ -34,5 +34,5 @@ class Worker:
             call, future = self._calls.get()
             try:
                 future.set_result(call())
-            except Exception as exc:  # noqa: BLE001  whatever it is, it becomes a finding
+            except BaseException as exc:  # noqa: BLE001  whatever it is, also a library's sys.exit: a finding
                 future.set_exception(exc)

@@ -19,6 +19,10 @@ from pretrain.launch.processes.failure import Failure
 from pretrain.launch.processes.rank import FAILURE_FILE, PARENT
 from pretrain.observe.environment_file import COMMAND
 
+_AFTER_REPORT = 0.9
+"""Seconds that ranks have to end once one has reported what is wrong: less than a rank that has lost the others waits
+before it reports too (`pretrain.doctor.ranks.course`)."""
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -42,6 +46,7 @@ class Processes:
         self._worlds = worlds
         self._children: list[_Child] = []
         self._first_end: float | None = None
+        self._reported: float | None = None
 
     def __enter__(self) -> Self:
         self._folder = tempfile.TemporaryDirectory(prefix="pretrain-")
@@ -72,11 +77,16 @@ class Processes:
         """Return the failure of a rank that still runs `patience` seconds after another was first seen to have ended.
 
         Asked again and again; a rank that is stopped, or hangs at its end, would keep the launcher waiting without end.
+        Where one of the ranks that have ended has reported, its report is returned, and soon: it names the others.
         """
         running = [child for child in self._children if child.process.poll() is None]
         if not running or len(running) == len(self._children):
             return None
         self._first_end = self._first_end or time.monotonic()
+        report = next((each for each in self.failures() if each.reported), None)
+        if report is not None:
+            self._reported = self._reported or time.monotonic()
+            return report if time.monotonic() - self._reported > _AFTER_REPORT else None
         if time.monotonic() - self._first_end < patience:
             return None
         return Failure.left_behind(running[0].rank, running[0].process.pid, patience)

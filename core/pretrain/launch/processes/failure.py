@@ -40,6 +40,7 @@ class Failure:
         lost_peer: the rank lost its connection to another one, which is a consequence rather than the cause.
         interrupted: Ctrl-C or SIGTERM ended the rank.
         of_launcher: a host or the launcher program failed, and the text names it; `rank` has no meaning.
+        reported: the rank has printed itself what is wrong; there is nothing more to show.
     """
 
     rank: int
@@ -49,6 +50,7 @@ class Failure:
     lost_peer: bool = False
     interrupted: bool = False
     of_launcher: bool = False
+    reported: bool = False
 
     @classmethod
     def of(cls, error: BaseException, rank: int, *, with_traceback: bool) -> Failure:
@@ -78,6 +80,12 @@ class Failure:
                 text += " On Linux the usual cause is the out-of-memory killer: see `dmesg`."
         interrupted = returncode in _INTERRUPTED
         return cls(rank=rank, when=time.time(), exit_code=CRASH, text=text, interrupted=interrupted)
+
+    @classmethod
+    def of_report(cls, rank: int) -> Failure:
+        """Describe a rank that has printed what is wrong; a failure of another rank is shown rather than it."""
+        text = "It has reported what is wrong: look at its output above."
+        return cls(rank=rank, when=time.time(), exit_code=CRASH, text=text, lost_peer=True, reported=True)
 
     @classmethod
     def left_behind(cls, rank: int, pid: int, seconds: float) -> Failure:

@@ -55,6 +55,35 @@ def _train(job: AnyJob, world: World, failure_file: Path) -> None:
         raise
 
 
+def claim_report() -> bool:
+    """Say whether this rank may print the report of all: the first one of its launcher that asks may.
+
+    Ranks that have lost each other cannot agree in another way. Without pretrain's launcher every one may.
+    """
+    file = os.environ.get(FAILURE_FILE)
+    try:
+        if file:
+            Path(file).with_name("report").touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    except OSError:  # a full disk: two reports are better than none
+        pass
+    return True
+
+
+def note_report(rank: int) -> None:
+    """Tell the launcher, if there is one, that this rank has printed what is wrong and will end with an exit code.
+
+    Args:
+        rank: of this process.
+
+    Raises:
+        OSError: the disk is full, or the launcher has ended.
+    """
+    if file := os.environ.get(FAILURE_FILE):
+        Failure.of_report(rank).write(Path(file))
+
+
 def _traceback_wanted() -> bool:
     return os.environ.get("PRETRAIN_TRACEBACK", "0") not in {"", "0"}
 

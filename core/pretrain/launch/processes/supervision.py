@@ -51,7 +51,9 @@ class _Stop:
     times: int = 0
 
 
-def supervise(ranks: Ranks, poll: Callable[[], Failure | None] | None = None) -> Failure | None:
+def supervise(
+    ranks: Ranks, poll: Callable[[], Failure | None] | None = None, *, failure_ends: bool = True
+) -> Failure | None:
     """Wait until all ranks have ended.
 
     Ctrl-C, SIGTERM or SIGHUP is passed on to the ranks, which save and exit; a second one
@@ -60,6 +62,7 @@ def supervise(ranks: Ranks, poll: Callable[[], Failure | None] | None = None) ->
     Args:
         ranks: all of them, or those of this node.
         poll: called once a second; returns why another node has failed, or None. A failure ends the ranks here.
+        failure_ends: whether the failure of one rank here ends the others; False: they go on until `poll` ends them.
 
     Returns:
         the reason that the run failed; None if it did not fail, or was asked to end.
@@ -68,7 +71,7 @@ def supervise(ranks: Ranks, poll: Callable[[], Failure | None] | None = None) ->
         SystemExit: the ranks were stopped by a signal before they could exit by themselves; 128 + its number.
     """
     with _passing_on(ranks) as stop:
-        elsewhere = _wait_for_event(ranks, stop, poll or (lambda: None))
+        elsewhere = _wait_for_event(ranks, stop, poll or (lambda: None), failure_ends=failure_ends)
         if stop.times < 2 and ranks.failures():
             _wait(ranks, _GRACE)
         failures = ranks.failures() + ([elsewhere] if elsewhere else [])
@@ -98,10 +101,12 @@ def _passing_on(ranks: Ranks) -> Iterator[_Stop]:
             signal.signal(number, handler)
 
 
-def _wait_for_event(ranks: Ranks, stop: _Stop, poll: Callable[[], Failure | None]) -> Failure | None:
+def _wait_for_event(
+    ranks: Ranks, stop: _Stop, poll: Callable[[], Failure | None], *, failure_ends: bool
+) -> Failure | None:
     """Wait for the end of all ranks, the failure of one, or a second signal; return another node's failure."""
     asked = time.monotonic()
-    while ranks.running() and not ranks.failures() and stop.times < 2:
+    while ranks.running() and not (failure_ends and ranks.failures()) and stop.times < 2:
         time.sleep(_PERIOD)
         if time.monotonic() - asked > 1:
             asked = time.monotonic()

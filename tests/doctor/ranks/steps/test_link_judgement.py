@@ -1,5 +1,7 @@
 """Judgement of links and of ranks' speeds."""
 
+import pytest
+
 from pretrain.doctor.finding import Verdict
 from pretrain.doctor.ranks.steps.link_judgement import Place, bandwidth, judge_links
 from pretrain.doctor.ranks.steps.rank_speed import judge_speed
@@ -73,3 +75,19 @@ def test_a_rank_over_a_tenth_slower_than_the_median_is_named():
 def test_speeds_are_compared_at_the_largest_size_that_all_have():
     (found,) = judge_speed({0: {"256": 1e-4, "512": 1e-3}, 1: {"256": 5e-3}, 2: {"256": 1e-4, "512": 1e-3}})
     assert found.text.startswith("rank 1: a product of 256 x 256 takes 5.00 ms")
+
+
+@pytest.mark.parametrize("missing", [{0}, {1}, {2}, {3}, {0, 1}, {1, 2}, {0, 1, 2, 3}])
+def test_what_was_measured_is_judged_where_ranks_did_not_answer(missing):
+    """Groups without a measuring rank are left out; so are pairs with a rank of which nothing is known."""
+    of_pairs = {0: {1: 1e-4, 2: 1e-3, 3: 1e-3}, 1: {2: 1e-3, 3: 1e-3}, 2: {3: 1e-4}, 3: {}}
+    kinds = {**ALL, "tensor groups": ((0, 1), (2, 3))}
+    answers = {rank: times(pairs=pairs) for rank, pairs in of_pairs.items() if rank not in missing}
+    for each in answers.values():
+        each["collectives"]["tensor groups"] = each["collectives"]["all ranks"]
+    found = judge_links(answers, kinds, PLACES, Figures())
+    measured = [group for group in kinds["tensor groups"] if not missing.issuperset(group)]
+    assert len([each for each in found if each.check == "all-reduce"]) == (1 + bool(measured) if answers else 0)
+    known = {rank: place for rank, place in PLACES.items() if rank not in missing}
+    pairs = [each.text for each in judge_links(answers, kinds, known, Figures()) if each.check == "point-to-point"]
+    assert all(f" {rank} (host" not in text for rank in missing for text in pairs)

@@ -86,7 +86,7 @@ class LinkStep:
     """Collectives of the recipe's groups, and messages between pairs."""
 
     recipe: Recipe | None
-    plugins: Plugins
+    plugins: Plugins | None
     board: Board
     device: torch.device | None
     sizes: Sequence[int]
@@ -101,7 +101,7 @@ class LinkStep:
 
     def measure(self, orders: Any) -> Any:
         """Measure this rank's links."""
-        assert self.device is not None  # noqa: S101  every rank has said that it has one
+        assert self.device is not None and self.plugins is not None  # noqa: PT018, S101  every rank has said so
         world = self.board.world
         links = Links(
             rank=world.rank,
@@ -112,13 +112,15 @@ class LinkStep:
             doing=self.board.doing,
             sizes=self.sizes,
         )
-        times = links.measure(groups_of(self.recipe, world.world_size), orders["rounds"])
-        return {**times, "node": world.node_rank, "host": socket.gethostname()}
+        return links.measure(groups_of(self.recipe, world.world_size), orders["rounds"])
 
     def judge(self, answers: Answers) -> list[Finding]:
         """Compare with each other and with the datasheet."""
-        places = {rank: Place(each["node"], each["host"]) for rank, each in answers.items()}
-        kinds = groups_of(self.recipe, self.board.world.world_size)
+        assert self.plugins is not None  # noqa: S101  every rank has a device
+        world_size = self.board.world.world_size
+        marks = self.board.marks(range(world_size))  # of the ranks without an answer too: others measured with them
+        places = {rank: Place(mark.node, mark.host) for rank, mark in marks.items()}
+        kinds = groups_of(self.recipe, world_size)
         return judge_links(answers, kinds, places, self.plugins.backend.figures())
 
 

@@ -61,6 +61,7 @@ class FolderStep:
 
     def measure(self, orders: Any) -> Any:
         """Write."""
+        self.probe.run = orders["run"]  # also on ranks that write nothing: one of them may have to remove the files
         if self.board.world.local_rank:
             return None
         return {**self.probe.write(orders["run"], self.board.doing), "run": orders["run"]}
@@ -96,6 +97,29 @@ class SharedFolderStep:
     def judge(self, answers: Answers) -> list[Finding]:
         """Name the nodes that do not see the others' files."""
         return judge_seen(parts(answers))
+
+
+@dataclass(frozen=True, slots=True)
+class RemovalStep:
+    """Removal of the files, at once: a rank that is stopped later leaves nothing behind."""
+
+    board: Board
+    probe: FolderProbe
+    name = "removal of the doctor's files"
+    collective = False
+
+    def orders(self, known: Mapping[str, Answers]) -> Any:
+        """Leave it out where nothing was written."""
+        return {} if FolderStep.name in known else None
+
+    def measure(self, orders: Any) -> Any:  # noqa: ARG002
+        """Remove, once a node."""
+        if not self.board.world.local_rank:
+            self.probe.remove()
+
+    def judge(self, answers: Answers) -> list[Finding]:  # noqa: ARG002
+        """Return nothing: what could not be removed could not be written either."""
+        return []
 
 
 def parts(answers: Answers) -> Answers:

@@ -47,15 +47,24 @@ def judge_links(
     Args:
         times: what `Links.measure` returned, by rank.
         kinds: groups of ranks by their kind.
-        places: of all ranks.
+        places: of all ranks that are known; what concerns others is left out.
         figures: of the device's datasheet.
     """
+    if not times:
+        return []
     found = [_unequal(name, ranks) for name, ranks in _unequal_results(times).items()]
     for kind, groups in kinds.items():
         for collective in next(iter(times.values()))["collectives"][kind]:
-            seconds = {ranks: times[ranks[0]]["collectives"][kind][collective] for ranks in groups if ranks[0] in times}
-            found.append(_judge_collective(collective, kind, seconds, places, figures))
+            measured = {ranks: next((rank for rank in ranks if rank in times), None) for ranks in groups}
+            seconds = {
+                ranks: times[rank]["collectives"][kind][collective]
+                for ranks, rank in measured.items()
+                if rank is not None and places.keys() >= set(ranks)
+            }
+            if seconds:
+                found.append(_judge_collective(collective, kind, seconds, places, figures))
     pairs = {(rank, int(other)): of for rank, each in times.items() for other, of in each["pairs"].items()}
+    pairs = {pair: of for pair, of in pairs.items() if places.keys() >= set(pair)}
     inside = {pair: of for pair, of in pairs.items() if places[pair[0]].node == places[pair[1]].node}
     across = {pair: of for pair, of in pairs.items() if pair not in inside}
     found += _judge_pairs("inside a node", inside, places)
