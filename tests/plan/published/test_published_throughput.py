@@ -18,6 +18,7 @@ def test_times_from_memory_are_the_published_utilization(row):
     assert utilization == pytest.approx(row["mfu"], abs=0.002)
 
 
+@pytest.mark.full
 def test_175b_on_a100_is_within_a_fifth():
     assert abs(answer("plan.published.throughput", "readme-2022", "175B")["175B"]) < NEAR
 

@@ -22,7 +22,6 @@ CASES = {
     "flash": ["kernels.attention=flash"],
     "softmax": ["kernels.attention=softmax"],
     "dropout": ["kernels.attention=softmax", "model.attention_dropout=0.1"],
-    "recompute": ["kernels.attention=softmax", "recompute.granularity=full", "recompute.method=uniform"],
     "split": ["kernels.attention=flash", "parallel.tensor_model_parallel_size=2"],
     "ZeRO-2": ZERO,
     "offload": [*ZERO, "engine.zero.offload_optimizer={device: cpu}"],
