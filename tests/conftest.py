@@ -69,8 +69,7 @@ def real_collector():
         patch.setattr(gc, "freeze", FREEZE)
         patch.setattr(gc, "unfreeze", UNFREEZE)
         yield
-    _collect()
-    FREEZE()
+    FREEZE()  # at once: to collect before takes seconds where all tests are collected, and a test leaves no garbage
 
 
 def _collect():
@@ -98,6 +97,16 @@ def shared_data():
     if not (folder / "gpt2-vocab.json").is_file():
         pytest.skip(f"needs the tokenizer files in {folder.relative_to(folder.parents[2])}, which are not here")
     return folder
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Collect tests without collecting garbage: of what imports and tests make nearly all stays, and takes seconds."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -99,11 +99,21 @@ def told(engine, iteration):
     return repr(step.loss.item()), norm, step.skipped, engine.loss_scale, engine.parameters_norm().item()
 
 
-def test_a_checkpoint_of_another_device_resumes_with_generators_of_this_one(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("other", "changed"),
+    [
+        ({"process_group": "another"}, "the device has"),
+        ({"device": "another"}, "the device has"),
+        ({"world_size": 2}, "the layout has"),
+        ({"device": "another", "world_size": 2}, "the layout and the device have"),
+    ],
+    ids=["process group", "device with this process group", "ranks", "both"],
+)
+def test_a_checkpoint_of_another_device_resumes_with_generators_of_this_one(tmp_path, monkeypatch, other, changed):
     """States of one kind of generator are no states of another; torch refuses them."""
     with tiny.engine_of(tiny.tiny(*SMALL)) as engine:
         tiny.train(engine, 0, 1)
-        there = generators.layout() | {"process_group": "another"}
+        there = generators.layout() | other
         monkeypatch.setattr(generators, "layout", lambda: there)
         tiny.save(engine, tmp_path / "saved", 1)
         monkeypatch.undo()
@@ -111,14 +121,14 @@ def test_a_checkpoint_of_another_device_resumes_with_generators_of_this_one(tmp_
         before = torch.get_rng_state()
         loaded = storage.load(engine, tmp_path / "saved", weights_only=False)
         assert torch.equal(torch.get_rng_state(), before)
-    notice = "the layout or the device has changed: random generators are seeded again from train.seed"
-    assert loaded.notices == [notice]
+    assert loaded.notices == [f"{changed} changed: random generators are seeded again from train.seed"]
 
 
 def test_a_checkpoint_from_before_devices_were_noted_is_one_of_this_device(tmp_path, monkeypatch):
     with tiny.engine_of(tiny.tiny(*SMALL)) as engine:
         tiny.train(engine, 0, 1)
-        older = {name: value for name, value in generators.layout().items() if name != "process_group"}
+        noted = {"device", "process_group"}
+        older = {name: value for name, value in generators.layout().items() if name not in noted}
         monkeypatch.setattr(generators, "layout", lambda: older)
         tiny.save(engine, tmp_path / "saved", 1)
         monkeypatch.undo()

@@ -33,6 +33,7 @@ def train(text_tokens, tmp_path):
     return run
 
 
+@pytest.mark.full
 def test_gpt2_345m_zero3_trains_on_two_replicas(train):
     shape = ("model.hidden_size=64", "model.num_attention_heads=4", "parallel.tensor_model_parallel_size=1")
     length = ("train.train_iters=8", "schedule.lr_decay_iters=8", "optimizer.lr=1e-3")

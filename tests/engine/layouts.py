@@ -106,18 +106,18 @@ TWO_RANKS = {
     "PP, interleaved, uneven": Case(DEEP, (*PP, *INTERLEAVED, *UNEVEN_CHUNKS), last=SAVED_AT),
     "PP, masks of documents": Case(MASKED, PP, last=SAVED_AT),
     "TP, recompute": Case(GPT2, (*TP, *SPLIT_INPUTS), last=SAVED_AT),
-    "NeoX, PP interleaved": Case(NEOX, (*PP, *INTERLEAVED), last=SAVED_AT),
     "Qwen, TP, sequence parallel": Case(QWEN, (*TP, *SP), last=SAVED_AT),
     "per token, DP, ZeRO-1 overlapped": Case(
         PER_TOKEN, (*ZERO1, *OVERLAP_BOTH, *DDP_BUCKETS, *ACCUMULATED), last=SAVED_AT
     ),
-    "per token, PP interleaved": Case(PER_TOKEN, (*PP, *INTERLEAVED, *ACCUMULATED), last=SAVED_AT),
     "bf16, DP, ZeRO-1": Case(BF16, ZERO1, last=SAVED_AT),
     "TP -> PP": Case(GPT2, PP, loads="of-TP"),
-    "3 and 1 layers -> 2 and 2": Case(GPT2, PP, loads="of-3-and-1"),
     "ZeRO-1 -> ZeRO-1 and TP": Case(GPT2, (*ZERO1, *TP), loads="of-ZeRO-1"),
 }
 TWO_RANKS_FULL = {
+    "3 and 1 layers -> 2 and 2": Case(GPT2, PP, loads="of-3-and-1"),
+    "per token, PP interleaved": Case(PER_TOKEN, (*PP, *INTERLEAVED, *ACCUMULATED), last=SAVED_AT),
+    "NeoX, PP interleaved": Case(NEOX, (*PP, *INTERLEAVED), last=SAVED_AT),
     "DP": Case(GPT2, ACCUMULATED, last=SAVED_AT),
     "TP, sequence parallel": Case(GPT2, (*TP, *SP)),
     "NeoX, TP, sequence parallel": Case(NEOX, (*TP, *SP), last=SAVED_AT),
@@ -162,7 +162,6 @@ DEEPSPEED_TWO_RANKS = _shallow(
         "bf16, stage 2, offload": Case(BF16, (*STAGE[2], *OFFLOAD), last=SAVED_AT),
         "bf16, stage 3": Case(BF16, STAGE[3], last=SAVED_AT, saves="of-bf16"),
         "fp16, stage 3, TP": Case(FP16, (*STAGE[3], *TP), last=SAVED_AT),
-        "stage 1 -> 3": Case(GPT2, STAGE[3], loads="of-stage-1"),
         "stage 3 -> 1, TP": Case(GPT2, (*STAGE[1], *TP), loads="of-stage-3"),
         "offload -> megatron, ZeRO-1": Case(GPT2, ZERO1, loads="of-offload"),
     }
@@ -171,6 +170,7 @@ DEEPSPEED_TWO_RANKS_FULL = {
     "stage 1": Case(GPT2, (*STAGE[1], *ACCUMULATED), last=SAVED_AT),
     "stage 3, TP, recompute": Case(GPT2, (*STAGE[3], *TP, *SPLIT_INPUTS), last=SAVED_AT),
     "offload -> 0": Case(SHALLOW, STAGE[0], loads="of-offload"),
+    "stage 1 -> 3": Case(SHALLOW, STAGE[3], loads="of-stage-1"),
     "stage 3, in small parts, four layers": Case(GPT2, (*STAGE[3], *SMALL_PARTS, *ACCUMULATED), last=SAVED_AT),
     "stage 3, offload, four layers": Case(GPT2, (*STAGE[3], *OFFLOAD_ALL, *ACCUMULATED), saves="of-four-layers"),
     "offload -> 1, four layers": Case(GPT2, STAGE[1], loads="of-four-layers"),
@@ -184,7 +184,7 @@ DEEPSPEED_TWO_RANKS_FULL = {
     "stage 1, TP -> 2": Case(GPT2, STAGE[2], loads="of-stage-1-TP"),
     "stage 2 -> megatron, PP": Case(GPT2, PP, loads="of-stage-2"),
 }
-"""Further combinations, most of four layers; one of two loads a checkpoint of DEEPSPEED_TWO_RANKS."""
+"""Further combinations, most of four layers; those of two load a checkpoint of DEEPSPEED_TWO_RANKS."""
 DEEPSPEED_FOUR_RANKS = _shallow(
     {
         "stage 3, TP x DP": Case(GPT2, (*STAGE[3], *TP), saves="of-TP-DP"),

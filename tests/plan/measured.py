@@ -69,7 +69,9 @@ LARGE = {
     | {"parallel.tensor_model_parallel_size": 4, "parallel.virtual_pipeline_model_parallel_size": 2}
     | {"parallel.sequence_parallel": True, "parallel.use_distributed_optimizer": True, "precision.dtype": "bf16"},
 }
-CASES = ONE | TWO | LARGE
+SMALL = {"ZeRO-3, small": TWO["ZeRO-3"] | {"model.num_layers": 2, "train.global_batch_size": 16}}
+"""The case of every commit."""
+CASES = ONE | TWO | LARGE | SMALL
 
 
 def main() -> None:

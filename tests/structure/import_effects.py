@@ -49,7 +49,8 @@ def main(package: str, *, bridge: bool) -> None:
         )
     load(list(elsewhere))
     for module in modules:
-        effects.setdefault(module, effects_of(module))
+        if module not in effects:
+            effects[module] = effects_of(module)
     print(json.dumps({module: changes for module, changes in effects.items() if changes}))
 
 
@@ -112,7 +113,7 @@ def state() -> dict[str, Any]:
             torch.is_grad_enabled(),
             torch.backends.mkldnn.enabled,
         ),
-        "random numbers": torch.get_rng_state().tolist(),
+        "random numbers": torch.get_rng_state().numpy().tobytes(),
     }
 
 

@@ -15,7 +15,7 @@ from structure.sources import ROOT
 RECIPE = """
 model: {num_layers: 2, hidden_size: 32, num_attention_heads: 4, seq_length: 32}
 tokenizer: {type: bytes}
-data: {path: text_text_document, split: "98,1,1"}
+data: {path: text_text_document, split: "98,1,1", num_workers: 0}
 train: {micro_batch_size: 2, global_batch_size: 2, train_iters: 2}
 optimizer: {lr: 1.0e-3}
 evaluation: {interval: 0}

@@ -11,6 +11,12 @@ from pretrain.cli.conformance import command
 from pretrain.errors import BackendError
 
 
+@pytest.fixture(autouse=True)
+def quick_end(monkeypatch):
+    """At its end a pytest that is called in this process would collect the garbage of all of it five times."""
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:unraisableexception")
+
+
 def invoke(*arguments):
     return CliRunner().invoke(command, arguments, catch_exceptions=False)
 

@@ -127,23 +127,27 @@ def corners():
     return run_kit("testing.corners:CORNER", " or ".join([*(f"({each})" for each in chosen), *rest]))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("mutant", "test"), [(name, test) for name, (test, _) in CORNERS.items()], ids=CORNERS)
 def test_a_kernel_that_is_wrong_in_one_corner_is_caught(corners, mutant, test):
     failed = [name for name in corners.failed if name.startswith(test) and f"corners-{mutant}" in name]
     assert failed, f"{test} passes for {mutant}"
 
 
+@pytest.mark.full
 def test_a_hook_that_names_no_kernel_is_caught(corners):
     assert "TestCoverage::test_names_a_kernel[rotary]" in corners.failed
     assert "TestCoverage::test_names_a_kernel[norm]" in corners.passed
 
 
+@pytest.mark.full
 def test_messages_that_keep_their_order_pass(corners):
     assert {"sync", "async"} == {
         name.rpartition("-")[2].rstrip("]") for name in corners.passed if "batched_send_recv" in name
     }
 
 
+@pytest.mark.full
 def test_a_kernel_that_is_not_on_this_machine_is_not_a_failure(corners):
     assert not [name for name in [*corners.failed, *corners.passed] if "is_not_here" in name]
 

@@ -13,10 +13,15 @@ from megatron.core.dist_checkpointing.mapping import ShardedObject
 from megatron.core.tensor_parallel import get_cuda_rng_tracker
 from megatron.core.tensor_parallel.random import _get_cuda_rng_state, _set_cuda_rng_state
 
+from pretrain.bridge.megatron import device_type
+
+_OF_DEVICE = {"device", "process_group"}
+
 
 def layout() -> dict[str, int | str]:
-    """Return the layout that generator states depend on: sizes, and the kind of device by its process group."""
+    """Return the layout that generator states depend on: the device, and sizes."""
     return {
+        "device": device_type(),
         "process_group": dist.get_backend(),
         "world_size": dist.get_world_size(),
         "tensor_model_parallel_size": parallel_state.get_tensor_model_parallel_world_size(),
@@ -26,16 +31,17 @@ def layout() -> dict[str, int | str]:
 
 def sharded_states() -> ShardedObject:
     """Return this rank's generator states, as one of world-size objects."""
-    return ShardedObject("rng", _states(), (dist.get_world_size(),), (dist.get_rank(),), replica_id=0)
+    return ShardedObject("rng", states(), (dist.get_world_size(),), (dist.get_rank(),), replica_id=0)
 
 
-def can_restore(saved: dict[str, int | str]) -> bool:
-    """Say whether states of that layout can be restored on these ranks; otherwise generators are seeded again.
+def changes(saved: dict[str, int | str]) -> list[str]:
+    """Return what keeps states of that layout from being restored on these ranks: "the layout", "the device".
 
-    Old checkpoints without a process group are taken to have this one.
+    Old checkpoints without a device or a process group are taken to be of this one.
     """
     ours = layout()
-    return ours | saved == ours
+    differing = {name for name, value in saved.items() if ours.get(name) != value}
+    return ["the layout"] * bool(differing - _OF_DEVICE) + ["the device"] * bool(differing & _OF_DEVICE)
 
 
 def restore(states: dict[str, Any]) -> None:
@@ -48,7 +54,8 @@ def restore(states: dict[str, Any]) -> None:
     get_cuda_rng_tracker().set_states(states["tracker"])
 
 
-def _states() -> dict[str, Any]:
+def states() -> dict[str, Any]:
+    """Return the states of this rank's generators."""
     name, keys, *rest = np.random.get_state(legacy=True)
     return {
         "python": random.getstate(),

@@ -79,10 +79,11 @@ def load(engine: Saved, directory: Path, *, weights_only: bool) -> Loaded:
         return Loaded(progress=common["progress"], notices=notices)
     notices += restore_schedule(engine.schedule, common["schedule"], engine.recipe)
     notices += differences(engine, common)
-    if generators.can_restore(common["layout"]):
-        generators.restore(_read(directory, {"rng": generators.sharded_states()})["rng"])
+    if changes := generators.changes(common["layout"]):
+        changed = f"{' and '.join(changes)} {'have' if len(changes) > 1 else 'has'} changed"
+        notices.append(f"{changed}: random generators are seeded again from train.seed")
     else:
-        notices.append("the layout or the device has changed: random generators are seeded again from train.seed")
+        generators.restore(_read(directory, {"rng": generators.sharded_states()})["rng"])
     return Loaded(progress=common["progress"], notices=notices)
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
+
 from pretrain.cpu import attention
 from pretrain.cpu.attention import TORCH
 from pretrain.cpu.backend import CpuBackend
@@ -17,7 +19,7 @@ from pretrain.cpu.layer_norm import LayerNorm
 from pretrain.cpu.matmul import matmul_dtype
 from pretrain.cpu.softmax import Softmax
 from pretrain.plugins import hookimpl
-from pretrain.plugins.offer import Decline, Offer, offer_unless
+from pretrain.plugins.offer import Absent, Decline, Offer, offer_unless
 from pretrain.plugins.signatures import OptimizerKernels
 from pretrain.reference.adam import FusedAdam, gradient_norm
 from pretrain.reference.linear import Linear
@@ -82,10 +84,11 @@ def pretrain_cross_entropy(request: CrossEntropyRequest) -> Answer:
 @hookimpl
 def pretrain_linear(request: LinearRequest) -> Answer:
     """Offer the reference with fp32 matmuls if the CPU has none in fp16."""
-    dtype = matmul_dtype(request.dtype)
-    if dtype is request.dtype:
+    if request.dtype is not torch.float16:
         return None
-    return Offer(name="fp32_matmul", build=lambda _: Linear(request, matmul_dtype=dtype))
+    dtype = matmul_dtype(request.dtype)
+    reason = Absent("this CPU has matmuls in fp16" if dtype is request.dtype else "")
+    return offer_unless(reason, name="fp32_matmul", build=lambda _: Linear(request, matmul_dtype=dtype))
 
 
 @hookimpl

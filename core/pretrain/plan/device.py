@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pretrain.errors import BackendError
 from pretrain.model.requests import compute_dtype
-from pretrain.plugins.backend import Backend, Figures, Unavailable
+from pretrain.plugins.backend import Backend, Unavailable
 from pretrain.plugins.host.discovery import installed_backends
 from pretrain.plugins.host.manager import load
 from pretrain.plugins.host.members import device_count, named, take_device
@@ -31,6 +31,7 @@ class PlanDevice:
         peak_flops: dense FLOP/s of matmuls in the recipe's dtype.
         figures: of the datasheet.
         is_named: the backend answers for this name whether or not the device is there.
+        is_shared: the memory is a part of one that ranks share: more ranks have no more of it.
     """
 
     backend_name: str
@@ -39,6 +40,7 @@ class PlanDevice:
     peak_flops: float | None
     figures: Figures
     is_named: bool = True
+    is_shared: bool = False
 
     def group_bytes(self, layout: Layout) -> int:
         """Return the bytes that context and process groups take, as the backend assumes: `Figures`."""
@@ -82,12 +84,14 @@ def find_device(
         name = plugins.backend.device_name()
     figures = plugins.backend.figures()
     total = memory or figures.memory or (plugins.backend.memory().total if device_name is None else None)
-    if total is not None and device_name is None and device_count(plugins) is None:
+    is_shared = device_name is None and device_count(plugins) is None
+    if total is not None and is_shared:
         total //= ranks
     return PlanDevice(
         backend_name=plugins.backend.name,
         name=name,
         is_named=device_name is not None or _is_known(plugins, name),
+        is_shared=is_shared,
         memory=total,
         peak_flops=plugins.backend.peak_flops(compute_dtype(recipe)),
         figures=figures,

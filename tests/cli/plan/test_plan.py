@@ -111,7 +111,7 @@ class TestSearch:
 
     def test_it_replaces_the_plan(self, asked, searched):
         assert call("--search", "--devices", "16", "--memory", "32GB").output == "the best five\n"
-        device = {"backend": None, "device_name": None, "memory": 32 * GIB}
+        device = {"backend": None, "device_name": None, "memory": 32 * GIB, "ranks": 16}
         assert searched == [("tiny.yml", device, 16, 257)]
         assert asked == []
 

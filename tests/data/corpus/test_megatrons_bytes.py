@@ -76,7 +76,7 @@ def test_with_any_number_of_workers(tmp_path, peps, section, workers):
 
 
 @ONE_TOKENIZER
-@pytest.mark.parametrize("suffix", PACK)
+@pytest.mark.parametrize("suffix", [pytest.param(each, marks=[pytest.mark.full] * (each != ".zst")) for each in PACK])
 def test_from_compressed_files(tmp_path, peps, section, suffix):
     compressed = tmp_path / f"peps.jsonl{suffix}"
     compressed.write_bytes(PACK[suffix](peps.read_bytes()))

@@ -173,7 +173,7 @@ class TestWorkers:
             kill_and_read(worker.pid, iterator)
         iterator.close()
 
-    @pytest.mark.parametrize("left", ["", "del batches"])
+    @pytest.mark.parametrize("left", ["", pytest.param("del batches", marks=pytest.mark.full)])
     def test_a_worker_that_reads_does_not_delay_the_exit(self, program, left):
         """At exit torch no longer ends the workers, and a worker takes a minute to end after SIGTERM."""
         process = program(LEAVES.format(left=left))

@@ -7,19 +7,12 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from plan.made_plan import RECIPE
 from pretrain.plan.search.choices import Choice, Choices
 from pretrain.plan.search.set_arguments import set_arguments
 from pretrain.recipe import make_recipe
 from pretrain.recipe.layout import lay_out
 
-RECIPE = {
-    "model": {"num_layers": 8, "hidden_size": 64, "num_attention_heads": 4, "seq_length": 32},
-    "tokenizer": {"type": "bytes"},
-    "data": {"path": "corpus"},
-    "train": {"micro_batch_size": 1, "global_batch_size": 16, "train_iters": 1000},
-    "optimizer": {"lr": 0.001},
-    "parallel": {"pipeline_model_parallel_size": 4},
-}
 CHOICE = Choice(tensor=1, pipeline=4, chunks=1, data=1, micro_batch=1, recompute="none", with_sequence=False, zero=0)
 DEEPSPEED = ("engine.name=deepspeed", "parallel=null")
 

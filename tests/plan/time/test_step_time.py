@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from plan.made_plan import RECIPE
 from pretrain.plan.costs import Costs, Message, Operation
 from pretrain.plan.device import PlanDevice
 from pretrain.plan.stage_plan import ModuleRow, StagePlan
@@ -16,14 +17,6 @@ from pretrain.plugins.backend import Figures
 from pretrain.recipe import make_recipe
 from pretrain.recipe.layout import lay_out
 
-RECIPE = {
-    "model": {"num_layers": 8, "hidden_size": 64, "num_attention_heads": 4, "seq_length": 32},
-    "tokenizer": {"type": "bytes"},
-    "data": {"path": "corpus"},
-    "train": {"micro_batch_size": 1, "global_batch_size": 16, "train_iters": 1000},
-    "optimizer": {"lr": 0.001},
-    "parallel": {"pipeline_model_parallel_size": 4},
-}
 ALL = Efficiencies(1.0, 1.0, 1.0)
 DEVICE = PlanDevice(
     backend_name="cuda",

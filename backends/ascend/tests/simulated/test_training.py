@@ -178,20 +178,46 @@ def test_an_interleaved_pipeline_of_two_stages_has_the_curve_of_one_rank(train):
 
 
 @pytest.mark.parametrize(
-    ("engine", "ranks"),
+    ("settings", "ranks"),
     [pytest.param((), 1, id="megatron"), pytest.param((ZERO_3, BUCKET), 2, id="zero3", marks=pytest.mark.full)],
 )
-def test_a_checkpoint_goes_from_the_cpu_to_the_npu_and_back(train, on_the_cpu, engine, ranks):
-    """Four iterations here, four there, four here: the curve of an uninterrupted training."""
-    home, away, load = "cpu", BACKEND, ()
-    seen = []
-    for number, (backend, until) in enumerate([(home, 4), (away, 8), (home, 12)]):
+def test_a_checkpoint_goes_from_the_cpu_to_the_npu_and_back(train, on_the_cpu, settings, ranks):
+    """Weights, optimizer and schedule: the numbers of an uninterrupted training on the CPU."""
+    found = there_and_back(train, f"fp32-{ranks}", settings, ranks=ranks)
+    check_continued(found, on_the_cpu, loss=1e-5, norm=1e-5)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+def test_a_checkpoint_in_16_bits_goes_from_the_cpu_to_the_npu_and_back(train, dtype, engine):
+    """fp16 overflows before the device changes: its loss scale goes along."""
+    scale = "" if dtype == "bf16" else OVERFLOWS
+    settings = (f"precision={{dtype: {dtype}{scale}}}", ENGINES[engine])
+    if (dtype, engine) == ("fp16", "deepspeed"):
+        settings = (*settings, BUCKET)
+    expected, _ = train("cpu", f"whole-{dtype}-{engine}", (*settings, "checkpoint.save=false"))
+    found = there_and_back(train, f"{dtype}-{engine}-there-and-back", settings)
+    assert [record["loss_scale"] for record in found] == [record["loss_scale"] for record in expected]
+    check_continued(found, expected, loss=1e-3, norm=1e-2)
+
+
+def there_and_back(train, name, settings, ranks=1):
+    """Train four iterations on the CPU, four on the NPU, four on the CPU, in one run directory; return the records."""
+    records = []
+    for backend, until in (("cpu", 4), (BACKEND, 8), ("cpu", 12)):
         stop = (f"train.exit_interval={until}", "checkpoint.save_interval=4")
-        records, run_dir = train(backend, f"part-{number}-{ranks}", (*engine, *stop, *load), ranks=ranks)
-        load = (f"checkpoint.load={run_dir}/checkpoints",)
-        seen += records
-    assert [record["iteration"] for record in seen] == list(range(1, 13))
-    assert curve(seen) == pytest.approx(curve(on_the_cpu), rel=1e-5)
+        resume = ("--resume",) if records else ()
+        records, _ = train(backend, name, (*settings, *stop), ranks=ranks, options=resume)
+    return records
+
+
+def check_continued(found, expected, *, loss, norm):
+    """Compare with a training in one piece: relative differences of losses and gradient norms, equal learning rates."""
+    for key, tolerance in (("iteration", 0), ("learning_rate", 0), ("lm_loss", loss), ("grad_norm", norm)):
+        pairs = [(a[key], b[key]) for a, b in zip(found, expected, strict=True) if not b["skipped_iterations"]]
+        assert [a for a, _ in pairs] == pytest.approx([b for _, b in pairs], rel=tolerance, abs=0), key
+    assert [a["skipped_iterations"] for a in found] == [b["skipped_iterations"] for b in expected]
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ def install(backend: Backend, *, planned: bool = False) -> None:
         planned: the device is that of a plan's fake tensors (`pretrain.bridge.planning`).
     """
     _filter_warnings()
-    installed = next((finder for finder in sys.meta_path if isinstance(finder, Finder)), None)
+    installed = _finder()
     if installed is not None:
         if installed.device_type != backend.device_type:
             msg = f"this process trains on {installed.device_type}; {backend.device_type} needs a process of its own"
@@ -42,6 +42,16 @@ def install(backend: Backend, *, planned: bool = False) -> None:
     if backend.device_type == "cpu":
         # The device's generator is the CPU's own here, of which CudaRNGStatesTracker.fork warns at every dropout.
         logging.getLogger("megatron.core.tensor_parallel.random").setLevel(logging.ERROR)
+
+
+def device_type() -> str:
+    """Return torch's name of the device that megatron-core runs on in this process: CUDA where nothing is installed."""
+    installed = _finder()
+    return "cuda" if installed is None else installed.device_type
+
+
+def _finder() -> Finder | None:
+    return next((finder for finder in sys.meta_path if isinstance(finder, Finder)), None)
 
 
 def prepare_to_read() -> None:

@@ -134,7 +134,7 @@ def _search(
 
     recipe, planned = without_files(recipe)
     notes = [*notes, *planned]
-    result = search(recipe, find_device(recipe, **device), devices, vocab_size)
+    result = search(recipe, find_device(recipe, **device, ranks=devices), devices, vocab_size)
     if as_json:
         _print_json({**to_json(result), "notices": notes})
         return

@@ -153,6 +153,8 @@ def _tried(bench: Bench, check: str, request: Request, kernel: Any, make: Maker)
         yield Finding(check=check, verdict=Verdict.LOOK, text=f"not tried: {reason}")
         return
     finding = _judged(bench, check, trial.sizes, deviations(trial, kernel, bench.device))
+    if getattr(request, "dropout", 0.0):
+        bench.doing(f"{check} with dropout")  # another sign of life: each of the two may take long
     fault = dropout_fault(trial, kernel, bench.device, request)
     if finding.verdict is Verdict.OK and fault:
         finding = _bad(bench, check, Verdict.WRONG, f"{fault}; {trial.sizes}")

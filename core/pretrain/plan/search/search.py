@@ -64,7 +64,7 @@ class SearchResult:
         nearest: the one of them that needs the least memory to fit; None if all fit.
         refused: number of sizes that are not legal, by reason.
         enough: where nothing fits, the first of two, four, ... `LARGEST` times as many devices for which some do,
-            and its fastest layout; else None.
+            and its fastest layout; else None, as where ranks share the memory.
     """
 
     device: PlanDevice
@@ -123,6 +123,8 @@ def _sized(
 def _enough(
     recipe: Recipe, device: PlanDevice, devices: int, pieces: Mapping[tuple[int, bool], Pieces], memory: int
 ) -> tuple[int, Found] | None:
+    if device.is_shared:
+        return None
     factor = 2
     while factor <= LARGEST:
         choices = Choices(recipe, devices * factor, device.figures.devices_per_node)

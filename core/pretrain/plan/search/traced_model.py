@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from collections import Counter, defaultdict
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-from pretrain.cores import available_cores
-from pretrain.errors import BackendError, PretrainError
 from pretrain.plan.search.kept_activations import ATTENTION, Activations, region_of
-from pretrain.plan.trace.stage_tracing import install_for
+from pretrain.plan.trace.costs_of_trace import of_step
+from pretrain.plan.trace.stage_tracing import in_processes, trace_subject
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from pretrain.plan.costs import Message, Operation
     from pretrain.plan.trace.place import Place
     from pretrain.plan.trace.rank_trace import RankTrace
     from pretrain.plan.trace.stage_tracing import Subject
-
-Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,59 +56,35 @@ def trace_models(subjects: Sequence[Subject]) -> list[TracedModel]:
     Raises:
         PretrainError: an engine cannot be built: no allowed kernel, a broken plugin.
     """
-    context = multiprocessing.get_context("fork")
-    with ProcessPoolExecutor(min(len(subjects), available_cores()), mp_context=context) as processes:
-        try:
-            return list(processes.map(_trace, subjects))
-        except BrokenProcessPool:
-            msg = "a process that traces a model was killed, probably for want of memory.\nA trace takes about 1 GB."
-            raise BackendError(msg) from None
+    return in_processes(_trace, subjects)
 
 
 def _trace(subject: Subject) -> TracedModel:
-    plugins = install_for(subject)
-    from pretrain.plan.trace.rank_trace import trace_rank  # noqa: PLC0415  imports megatron.core: after the bridge
-
-    try:
-        trace = trace_rank(
-            subject.recipe,
-            plugins,
-            rank=0,
-            world_size=subject.layout.world_size,
-            vocab_size=subject.vocab_size,
-            micro_batches=(1, 1),
-        )
-    except PretrainError:
-        raise
-    except Exception as error:
-        msg = f"a layer cannot be planned: {type(error).__name__}: {error}\nPRETRAIN_TRACEBACK=1 shows where."
-        raise BackendError(msg) from error
-    return _summary(trace)
+    return _summary(trace_subject(subject, rank=0, micro_batches=(1, 1), name="a layer"))
 
 
 def _summary(trace: RankTrace) -> TracedModel:
-
     parameters: dict[str, int] = defaultdict(int)
     for name, count in trace.parameters.items():
         parameters[region_of(name)] += count
-    operations, messages = _of_last_step(trace.work.operations), _of_last_step(trace.work.messages)
+    operations, messages, last = trace.work.operations, trace.work.messages, len(trace.steps)
     forward: dict[str, Counter[Operation]] = defaultdict(Counter)
     for (place, operation), count in operations.items():
-        if _is_forward(place):
+        if place.step == last and _is_forward(place):
             forward[region_of(place.module)][operation] += count
     sent: dict[str, Counter[Message]] = defaultdict(Counter)
     for (place, message), count in messages.items():
-        if _is_forward(place):
+        if place.step == last and _is_forward(place):
             sent[region_of(place.module)][message] += count
     activations = Activations(trace)
     return TracedModel(
         parameters=dict(parameters),
         forward=dict(forward),
-        attention=_of(operations, lambda place: _is_forward(place) and ATTENTION in place.module),
-        backward=_of(operations, lambda place: place.phase == "forward-backward" and place.is_backward),
-        update=_of(operations, lambda place: place.phase != "forward-backward"),
+        attention=of_step(operations, last, lambda place: _is_forward(place) and ATTENTION in place.module),
+        backward=of_step(operations, last, _is_backward),
+        update=of_step(operations, last, lambda place: place.phase != "forward-backward"),
         sent_forward=dict(sent),
-        sent_backward=_of(messages, lambda place: place.phase == "forward-backward" and place.is_backward),
+        sent_backward=of_step(messages, last, _is_backward),
         kept=activations.kept(),
         kept_by_attention=activations.kept_by_attention(),
         peak_in_head=activations.peak_before_layers(),
@@ -122,18 +92,9 @@ def _summary(trace: RankTrace) -> TracedModel:
     )
 
 
-def _of_last_step(counted: Counter[tuple[Place, Item]]) -> Counter[tuple[Place, Item]]:
-    last = max(place.step for place, _ in counted) if counted else 0
-    return Counter({(place, item): count for (place, item), count in counted.items() if place.step == last})
-
-
 def _is_forward(place: Place) -> bool:
     return place.phase == "forward-backward" and not place.is_backward
 
 
-def _of(counted: Counter[tuple[Place, Item]], chosen: Callable[[Place], bool]) -> Counter[Item]:
-    found: Counter[Item] = Counter()
-    for (place, item), count in counted.items():
-        if chosen(place):
-            found[item] += count
-    return found
+def _is_backward(place: Place) -> bool:
+    return place.phase == "forward-backward" and place.is_backward

@@ -1,10 +1,10 @@
 """Memory that a caching allocator reserves for a course of allocations and releases, more than it hands out.
 
 The rules are those of torch's CUDACachingAllocator (c10/cuda/CUDACachingAllocator.cpp, default settings), which
-torch_npu's allocator follows: blocks up to 1 MiB come from segments of 2 MiB; larger ones below 10 MiB from segments
-of 20 MiB; others from segments of their own, rounded up to 2 MiB. The smallest free block that is large enough is
-taken, and split. Free neighbours are merged. Nothing is returned to the device while there is room; where there is
-none, segments that are free as a whole are (release_cached_blocks).
+torch's extensions for other devices follow: blocks up to 1 MiB come from segments of 2 MiB; larger ones below 10 MiB
+from segments of 20 MiB; others from segments of their own, rounded up to 2 MiB. The smallest free block that is large
+enough is taken, and split. Free neighbours are merged. Nothing is returned to the device while there is room; where
+there is none, segments that are free as a whole are (release_cached_blocks).
 """
 
 from __future__ import annotations

@@ -22,9 +22,9 @@ def costs_of(trace: RankTrace) -> Costs:
     forward, rest_forward = _split(trace, operations, lambda place: _passes(place) and not place.is_backward)
     backward, rest_backward = _split(trace, operations, lambda place: _passes(place) and place.is_backward)
     last = len(trace.steps)
-    rest = _of_step(operations, last, lambda place: not _passes(place))
+    rest = of_step(operations, last, lambda place: not _passes(place))
     sent, sent_once = _split(trace, messages, _passes)
-    of_update = _of_step(messages, last, lambda place: not _passes(place))
+    of_update = of_step(messages, last, lambda place: not _passes(place))
     return Costs(
         forward=forward,
         backward=backward,
@@ -43,7 +43,7 @@ def _split(
 ) -> tuple[dict[Item, float], dict[Item, float]]:
     """Return how often each item comes in a micro-batch, and how often in a step besides."""
     last = len(trace.steps)
-    counts = {step: _of_step(counted, step, chosen) for step in (last - 1, last)}
+    counts = {step: of_step(counted, step, chosen) for step in (last - 1, last)}
     fewer, more = (trace.micro_batches[step - 1] if step > 0 else 0 for step in (last - 1, last))
     if more == fewer:
         return {item: count / more for item, count in counts[last].items()}, {}
@@ -56,7 +56,8 @@ def _split(
     return each, {item: count for item, count in once.items() if count > 0}
 
 
-def _of_step(counted: Mapping[tuple[Place, Item], int], step: int, chosen: Callable[[Place], bool]) -> Counter[Item]:
+def of_step(counted: Mapping[tuple[Place, Item], int], step: int, chosen: Callable[[Place], bool]) -> Counter[Item]:
+    """Return how often each item comes in a step of a trace, in the places that are chosen."""
     found: Counter[Item] = Counter()
     for (place, item), count in counted.items():
         if place.step == step and chosen(place):

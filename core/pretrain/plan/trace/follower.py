@@ -8,6 +8,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from pretrain.plan.trace.work import tensors_in
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -47,7 +49,7 @@ class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 output.shape, dtype=output.dtype, device=device
             )  # torch copies known values on the host
         place = self._position.here()
-        for tensor in _tensors(output):
+        for tensor in tensors_in(output):
             self._storages.see(tensor, place)
         if place.step:
             self._work.add(place, func, args, output)
@@ -69,11 +71,3 @@ def _zero(dtype: torch.dtype) -> float | bool:
     if dtype is torch.bool:
         return False
     return 0.0 if dtype.is_floating_point else 0
-
-
-def _tensors(output: Any) -> Iterable[torch.Tensor]:
-    if isinstance(output, torch.Tensor):
-        return (output,)
-    if isinstance(output, list | tuple):
-        return [tensor for each in output for tensor in _tensors(each)]
-    return ()

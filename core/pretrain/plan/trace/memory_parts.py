@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 from pretrain.plan.stage_plan import Moment
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from pretrain.plan.trace.place import Place
     from pretrain.plan.trace.rank_trace import RankTrace
     from pretrain.plan.trace.storages import Block
@@ -29,9 +27,8 @@ class MemoryCourse:
     def __init__(self, trace: RankTrace, *, on_host: bool = False) -> None:
         """Follow the blocks of one side."""
         self._begin, self._updated, self._end = trace.steps[-1]
-        last = trace.steps[-1]
         self._blocks = [
-            (block, _part(block, number, trace, last))
+            (block, _part(block, number, trace))
             for number, block in enumerate(trace.blocks)
             if block.on_host == on_host and block.size and not _died_before(block, self._begin)
         ]
@@ -91,9 +88,9 @@ def _died_before(block: Block, time: int) -> bool:
     return block.died is not None and block.died < time
 
 
-def _part(block: Block, number: int, trace: RankTrace, last: Sequence[int]) -> str:
+def _part(block: Block, number: int, trace: RankTrace) -> str:
     """Return the part of `stage_plan.PARTS` to which a block belongs."""
-    _, updated, _ = last
+    _, updated, _ = trace.steps[-1]
     if number in trace.weights:
         return "weights"
     if number in trace.gradients:

@@ -68,7 +68,7 @@ def trace_rank(
 ) -> RankTrace:
     """Build a rank's engine and let it take a step for each number of micro-batches.
 
-    The bridges are installed for a `PlannedDevice`: see `pretrain.plan.process`.
+    The bridges are installed for a `PlannedDevice`: see `stage_tracing.install_for`.
 
     Args:
         recipe: what is planned, without files.

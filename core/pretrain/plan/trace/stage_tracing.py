@@ -8,20 +8,23 @@ import warnings
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pretrain.cores import available_cores
 from pretrain.errors import BackendError, PretrainError
 from pretrain.plan.trace.stages import differing_stages, first_rank, layers_of, planned_micro_batches
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from pretrain.plan.stage_plan import StagePlan
+    from pretrain.plan.trace.rank_trace import RankTrace
     from pretrain.plugins.host.manager import Plugins
     from pretrain.plugins.negotiation.kernel_table import KernelTable
     from pretrain.recipe import Recipe
     from pretrain.recipe.layout import Layout
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,17 +74,7 @@ def trace_stages(subject: Subject, stages: Sequence[int] | None = None) -> list[
         PretrainError: the engine cannot be built: no allowed kernel, a broken plugin.
     """
     chosen = list(differing_stages(subject.layout) if stages is None else stages)
-    # Forked: modules that this process has imported are there already. It must not have started threads.
-    context = multiprocessing.get_context("fork")
-    with ProcessPoolExecutor(min(len(chosen), available_cores()), mp_context=context) as processes:
-        try:
-            return list(processes.map(trace_stage, [subject] * len(chosen), chosen))
-        except BrokenProcessPool:
-            msg = (
-                "a process that traces a stage was killed, probably for want of memory: a trace takes about 1 GB.\n"
-                "Free some, or let fewer run at once: taskset -c 0 pretrain plan ..."
-            )
-            raise BackendError(msg) from None
+    return in_processes(trace_stage, [subject] * len(chosen), chosen)
 
 
 def trace_stage(subject: Subject, stage: int) -> TracedStage:
@@ -90,35 +83,77 @@ def trace_stage(subject: Subject, stage: int) -> TracedStage:
     Raises:
         PretrainError: as `trace_stages`.
     """
+    recipe, layout = subject.recipe, subject.layout
+    rank = first_rank(layout, stage)
+    count = layout.num_microbatches(recipe.train.global_batch_size)
+    micro_batches = planned_micro_batches(layout, stage, count)
+    trace = trace_subject(subject, rank=rank, micro_batches=micro_batches, name=f"rank {rank}")
+    from pretrain.plan.trace.stage_of_trace import stage_of  # noqa: PLC0415  imports megatron.core: after the bridge
+
+    plan = stage_of(trace, stage=stage, layers=layers_of(layout, stage), recipe=recipe, memory=subject.memory)
+    return TracedStage(plan=plan, kernels=trace.kernels, notices=tuple(trace.notices))
+
+
+def in_processes(function: Callable[..., Result], subjects: Sequence[Subject], *others: Sequence[Any]) -> list[Result]:
+    """Call a function for each subject, on as many processes as there are cores.
+
+    Args:
+        function: of a module; it traces.
+        subjects: first arguments.
+        others: as many second arguments, third ones, and so on.
+
+    Raises:
+        BackendError: a process was killed.
+        PretrainError: as the function.
+    """
+    # Forked: modules that this process has imported are there already. It must not have started threads.
+    context = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(min(len(subjects), available_cores()), mp_context=context) as processes:
+        try:
+            return list(processes.map(function, subjects, *others))
+        except BrokenProcessPool:
+            msg = (
+                "a process that traces the model was killed, probably for want of memory: a trace takes about 1 GB.\n"
+                "Free some, or let fewer run at once: taskset -c 0 pretrain plan ..."
+            )
+            raise BackendError(msg) from None
+
+
+def trace_subject(subject: Subject, *, rank: int, micro_batches: Sequence[int], name: str) -> RankTrace:
+    """Trace one rank, in a process that plans for one kind of device and never trains.
+
+    Args:
+        subject: recipe, device and layout.
+        rank: in the layout's world.
+        micro_batches: of each step.
+        name: of what is traced, in an error.
+
+    Raises:
+        PretrainError: the engine cannot be built: no allowed kernel, a broken plugin; or it cannot step.
+    """
     logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)  # operations that are tried, and fail
     warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")  # DeepSpeed's alignment check
     plugins = install_for(subject)
     from pretrain.plan.trace.rank_trace import trace_rank  # noqa: PLC0415  imports megatron.core: after the bridge
-    from pretrain.plan.trace.stage_of_trace import stage_of  # noqa: PLC0415
 
-    recipe, layout = subject.recipe, subject.layout
-    count = layout.num_microbatches(recipe.train.global_batch_size)
-    rank = first_rank(layout, stage)
     try:
-        trace = trace_rank(
-            recipe,
+        return trace_rank(
+            subject.recipe,
             plugins,
             rank=rank,
-            world_size=layout.world_size,
+            world_size=subject.layout.world_size,
             vocab_size=subject.vocab_size,
-            micro_batches=planned_micro_batches(layout, stage, count),
+            micro_batches=micro_batches,
         )
     except PretrainError:
         raise
     except Exception as error:
         msg = (
-            f"rank {rank} cannot be planned: {type(error).__name__}: {error}\n"
+            f"{name} cannot be planned: {type(error).__name__}: {error}\n"
             "A kernel that cannot run on fake tensors needs a stand-in (Offer.fake): name another in the recipe, or "
             "report it to its author. PRETRAIN_TRACEBACK=1 shows where."
         )
         raise BackendError(msg) from error
-    plan = stage_of(trace, stage=stage, layers=layers_of(layout, stage), recipe=recipe, memory=subject.memory)
-    return TracedStage(plan=plan, kernels=trace.kernels, notices=tuple(trace.notices))
 
 
 def install_for(subject: Subject) -> Plugins:

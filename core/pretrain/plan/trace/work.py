@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,7 @@ from torch.utils.flop_counter import flop_registry
 from pretrain.plan.costs import Message, Operation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from pretrain.plan.trace.place import Place
 
@@ -61,7 +60,7 @@ class Work:
             return
         if function.is_view or function._opname in _ALLOCATES:  # noqa: SLF001
             return
-        tensors = [*_tensors(arguments), *_tensors((output,))]
+        tensors = [*tensors_in(arguments), *tensors_in((output,))]
         if not tensors:
             return
         moved = sum(tensor.numel() * tensor.itemsize for tensor in tensors)
@@ -76,8 +75,8 @@ class Work:
         self, place: Place, operation: str, read: Iterable[Any], written: Iterable[Any], *, is_backward: bool
     ) -> None:
         """Count a pass of a kernel's stand-in, which reads and writes its tensors once."""
-        inputs = list(_tensors(tuple(read)))
-        tensors = {id(tensor): tensor for tensor in (*inputs, *_tensors(tuple(written)))}.values()
+        inputs = list(tensors_in(tuple(read)))
+        tensors = {id(tensor): tensor for tensor in (*inputs, *tensors_in(tuple(written)))}.values()
         moved = sum(tensor.numel() * tensor.itemsize for tensor in tensors)
         flops = _flops(operation, inputs, self._keys, is_backward=is_backward)
         dtype = _DTYPES.get(inputs[0].dtype, "") if flops and inputs else ""
@@ -89,7 +88,7 @@ class Work:
         if kind is None or group is None or group.size() < 2:
             return
         # The whole tensor may be a list of parts: those of all ranks, or those that are sent together.
-        moved = max(sum(tensor.numel() * tensor.itemsize for tensor in _tensors((each,))) for each in arguments)
+        moved = max(sum(tensor.numel() * tensor.itemsize for tensor in tensors_in((each,))) for each in arguments)
         # async_op is the only flag of these operators; True is its default, and torch leaves out defaults at the end.
         overlaps = kind not in {"send", "receive"} and not any(each is False for each in arguments)
         message = Message(kind, self.names.get(group.group_name, "world"), group.size(), moved, overlaps)
@@ -124,14 +123,10 @@ def _group(argument: Any) -> Any:
         return None
 
 
-def _tensors(arguments: Any) -> Iterable[torch.Tensor]:
+def tensors_in(arguments: Any) -> Iterable[torch.Tensor]:
+    """Yield the tensors of an argument or an output: itself, or those of lists and tuples."""
     if isinstance(arguments, torch.Tensor):
         yield arguments
     elif isinstance(arguments, list | tuple):
         for argument in arguments:
-            yield from _tensors(argument)
-
-
-def matmul_flops(counted: Mapping[tuple[Place, Operation], int]) -> float:
-    """Return the FLOPs of all matmuls."""
-    return math.fsum(operation.flops * count for (_, operation), count in counted.items())
+            yield from tensors_in(argument)
