@@ -40,6 +40,10 @@ class DamageError(CheckpointError):
     """A damaged file of a checkpoint; raised on every rank."""
 
 
+class OtherRankError(CheckpointError):
+    """A failure that another rank has found, and shows, while all of them wrote a checkpoint."""
+
+
 class TrainingError(PretrainError):
     """A training that cannot continue, such as one with a loss that is no longer finite."""
 
@@ -50,6 +54,10 @@ class LaunchError(PretrainError):
 
 class RunError(PretrainError):
     """A run directory that is missing, damaged, or already holds another run."""
+
+
+class InUseError(RunError):
+    """A run directory in which another process trains; it may end."""
 
 
 class MigrateError(PretrainError):

@@ -105,8 +105,44 @@ def test_a_run_directory_is_used_twice_only_to_resume(call, trainings):
     assert trainings.calls[1]["resume"] is True
 
 
+@pytest.mark.parametrize("words", [["--resume", "auto"], ["--resume=auto"]])
+def test_resume_auto_starts_a_run_and_then_continues_it(call, trainings, words):
+    for _ in range(2):
+        assert call("--run-dir", "here", *words)[0] == 0
+    assert [training["resume"] for training in trainings.calls] == [False, True]
+
+
+def test_resume_takes_no_other_word_for_its_value(trainings, call):
+    call("--run-dir", "here")
+    with pytest.raises(SystemExit) as ended:
+        main(["--run-dir", "here", "--resume", "tiny.yml", "--backend", "fake"])
+    assert (ended.value.code, trainings.calls[1]["resume"]) == (0, True)
+    assert call("--resume=always", "--run-dir", "here")[0] == 2
+
+
+def test_the_former_name_of_resume_auto_is_answered(call):
+    assert "--auto-resume: it is --resume auto now." in call("--auto-resume")[2].splitlines()
+
+
+def test_restarts_of_ranks_that_another_program_started_are_refused(call, trainings, monkeypatch):
+    for name, value in TORCHRUN.items():
+        monkeypatch.setenv(name, value)
+    code, _, err = call("--max-restarts", "3")
+    assert code == 2
+    assert err.startswith("--max-restarts: this is rank 0 of 1, started by torchrun, srun or mpirun, which alone can")
+    assert "Leave it out and pass --run-dir DIR --resume auto" in err
+    assert trainings.calls == []
+
+
+def test_fewer_nodes_are_about_restarts_and_fewer_than_all(call):
+    assert "Pass --max-restarts N as well" in call("--allow-fewer-nodes", "1")[2]
+    nodes = ("--max-restarts", "1", "--nnodes", "2", "--rdzv", "a:1")
+    assert "--allow-fewer-nodes 2 is not below the number of nodes, 2." in call(*nodes, "--allow-fewer-nodes", "2")[2]
+
+
 def test_there_must_be_a_run_to_resume(call, trainings):
     assert "pass --run-dir" in call("--resume")[2]
+    assert "--resume auto needs a folder that is the same each time" in call("--resume=auto", "--nnodes", "2")[2]
     assert "holds no run to resume" in call("--resume", "--run-dir", "here")[2]
     assert trainings.calls == []
 

@@ -1,4 +1,4 @@
-"""torchrun starts the ranks again after a failure, with the same command: the run continues."""
+"""Ranks that are killed are started again, by `--max-restarts` or by torchrun: the losses are those of a whole run."""
 
 import os
 import signal
@@ -9,31 +9,62 @@ from pathlib import Path
 
 import pytest
 
-from e2e.conftest import ROOT, metrics, tiny
+from e2e.conftest import PRETRAIN, ROOT, metrics, pretrain, tiny
 from pretrain.launch.world import free_port
 
+KEYS = ("iteration", "consumed_samples", "lm_loss", "grad_norm", "learning_rate")
+SETTINGS = ("train.train_iters=60", "checkpoint.save_interval=6", "evaluation={interval: 0}")
+pytestmark = [pytest.mark.ranks, pytest.mark.slow, pytest.mark.usefixtures("forked_python")]
 
-@pytest.mark.ranks
-@pytest.mark.slow
-@pytest.mark.usefixtures("forked_python")
-def test_a_restart_by_torchrun_continues_from_the_last_checkpoint(text_tokens, tmp_path):
-    run_dir = tmp_path / "run"
-    arguments = tiny(
-        text_tokens, run_dir, "train.train_iters=60", "checkpoint.save_interval=6", "evaluation={interval: 0}"
-    )
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1"]
-    command = [*torchrun, "--master-port", str(free_port()), "-m", "pretrain.cli.main", *map(str, arguments)]
-    with (tmp_path / "output").open("w") as output:
+
+@pytest.fixture(scope="module")
+def undisturbed(text_tokens, tmp_path_factory, forked_python):
+    """The steps of a run on two ranks that nothing disturbs."""
+    run_dir = tmp_path_factory.mktemp("runs") / "whole"
+    pretrain(*tiny(text_tokens, run_dir, *SETTINGS), "--nproc", "2")
+    return steps(run_dir)
+
+
+def steps(run_dir):
+    return [[record.get(key) for key in KEYS] for record in metrics(run_dir) if record["kind"] == "train"]
+
+
+def with_kills(command, run_dir, checkpoints):
+    """Run a command; kill its last rank when so many checkpoints are there, for each number. Return what it printed."""
+    output = run_dir.with_name("output")
+    with output.open("w") as file:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         process = subprocess.Popen(
-            command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=output, stderr=subprocess.STDOUT
+            list(map(str, command)), cwd=ROOT, env=environment, stdout=file, stderr=subprocess.STDOUT
         )
-        deadline = time.monotonic() + 300
-        while not list(run_dir.glob("checkpoints/iter_*")):
-            assert time.monotonic() < deadline, "no checkpoint was seen"
-            time.sleep(0.02)
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        assert process.poll() is None
-        os.kill(int(children[-1]), signal.SIGKILL)
-        assert process.wait(600) == 0, (tmp_path / "output").read_text()
-    assert "resumed from" in (tmp_path / "output").read_text()
-    assert [record["iteration"] for record in metrics(run_dir)] == list(range(1, 61))
+        for count in checkpoints:
+            deadline = time.monotonic() + 300
+            while len(list(run_dir.glob("checkpoints/iter_*"))) < count:
+                assert time.monotonic() < deadline, output.read_text()
+                assert process.poll() is None, output.read_text()
+                time.sleep(0.02)
+            children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+            os.kill(int(children[-1]), signal.SIGKILL)
+        code = process.wait(600)
+    assert code == 0, output.read_text()
+    return output.read_text()
+
+
+def test_a_run_whose_rank_is_killed_twice_has_the_losses_of_an_undisturbed_one(undisturbed, text_tokens, tmp_path):
+    run_dir = tmp_path / "run"
+    command = [*PRETRAIN, *tiny(text_tokens, run_dir, *SETTINGS), "--nproc", "2", "--max-restarts", "3"]
+    printed = with_kills(command, run_dir, checkpoints=(1, 5))
+    assert steps(run_dir) == undisturbed
+    assert printed.count("rank 1 failed:\nIt was killed by SIGKILL.") == 2
+    assert "restart 1 of 3 in 1 s, from the checkpoint of iteration " in printed
+    assert printed.endswith("ended after 2 restarts\n")
+
+
+@pytest.mark.full
+def test_a_restart_by_torchrun_continues_from_the_last_checkpoint(undisturbed, text_tokens, tmp_path):
+    run_dir = tmp_path / "run"
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1"]
+    command = [*torchrun, "--master-port", free_port(), "-m", "pretrain.cli.main"]
+    printed = with_kills([*command, *tiny(text_tokens, run_dir, *SETTINGS)], run_dir, checkpoints=(1,))
+    assert "resumed from" in printed
+    assert steps(run_dir) == undisturbed

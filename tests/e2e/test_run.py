@@ -77,6 +77,9 @@ def test_forty_iterations_equal_twenty_and_twenty_resumed(whole_run, text_tokens
     halves = tmp_path / "halves"
     pretrain(*tiny(text_tokens, halves, "train.exit_interval=20"))
     assert latest(halves) == 20
+    lines = (halves / "metrics.jsonl").read_text().splitlines(keepends=True)
+    assert '"eval"' in lines.pop()  # as if it had been killed after the checkpoint, in the evaluation
+    (halves / "metrics.jsonl").write_text("".join(lines))
     pretrain(*tiny(text_tokens, halves), "--resume")
     assert numbers(halves) == numbers(run_dir)
 

@@ -84,6 +84,65 @@ def _train_as_two(run_dir, world):
     wait_for((run_dir / "0.pid").exists, "rank 0 to train")
 
 
+def dying_twice(recipe, *, run_dir, resume, world, **_):
+    """Log an iteration; in the first two attempts the last rank is killed then, in the third all end."""
+    attempt = _begin_attempt(run_dir, resume, world)
+    if world.rank == 0:
+        with (run_dir / "metrics.jsonl").open("a") as file:
+            file.write(json.dumps({"iteration": attempt}) + "\n")
+    wait_for(lambda: _lines(run_dir / "metrics.jsonl") >= attempt, "rank 0 to train")
+    if attempt < 3:
+        _die_as_last(world)
+
+
+def dying_always(recipe, *, run_dir, resume, world, **_):
+    """Make no progress: the last rank is killed in every attempt."""
+    _begin_attempt(run_dir, resume, world)
+    _die_as_last(world)
+
+
+def dying_once_then_endless(recipe, *, run_dir, resume, world, **_):
+    """Train on in the second attempt, until a signal."""
+    if _begin_attempt(run_dir, resume, world) == 1:
+        _die_as_last(world)
+    until_signalled(recipe, run_dir=run_dir, world=world)
+
+
+def dying_once(recipe, *, run_dir, resume, world, **_):
+    """End well in the second attempt."""
+    if _begin_attempt(run_dir, resume, world) == 1:
+        _die_as_last(world)
+
+
+def waiting_in_the_first_attempt(recipe, *, run_dir, resume, world, **_):
+    """Wait to be killed; end well in the second attempt."""
+    attempt = _begin_attempt(run_dir, resume, world)
+    (run_dir / f"{world.rank}.pid").write_text(str(os.getpid()))
+    if attempt == 1:
+        time.sleep(600)
+
+
+def _begin_attempt(run_dir, resume, world):
+    """Note the attempt of this rank; return its number when all ranks have begun it."""
+    with (run_dir / f"{world.rank}.attempts").open("a") as file:
+        file.write(json.dumps([resume, world.world_size, world.master_port]) + "\n")
+    attempt = _lines(run_dir / f"{world.rank}.attempts")
+    for rank in range(world.world_size):
+        wait_for(lambda rank=rank: _lines(run_dir / f"{rank}.attempts") >= attempt, "all ranks to begin")
+    return attempt
+
+
+def _lines(path):
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def _die_as_last(world):
+    """Be killed as the last rank; as another one, wait for the end."""
+    if world.rank == world.world_size - 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(600)
+
+
 def rank_1_dies_in_a_collective(recipe, *, world, **_):
     import torch
     import torch.distributed as dist
@@ -117,6 +176,15 @@ def until_signalled(recipe, *, run_dir, world, **_):
         time.sleep(0.02)
     time.sleep(0.3)  # saving; a second signal would be seen here
     (run_dir / f"{world.rank}.signals").write_text(json.dumps([signal.Signals(number).name for number in signals]))
+
+
+def reporting(recipe, *, run_dir, world, **_):
+    """Count the requests for a report until SIGTERM."""
+    (run_dir / f"{world.rank}.deaf").touch()  # its rank is there, and does not handle SIGUSR1 yet
+    wait_for((run_dir / "listen").exists, "the test")
+    asked = []
+    signal.signal(signal.SIGUSR1, lambda *_: (asked.append(1), (run_dir / f"{world.rank}.{len(asked)}").touch()))
+    until_signalled(recipe, run_dir=run_dir, world=world)
 
 
 def ignoring_signals(recipe, *, run_dir, world, **_):

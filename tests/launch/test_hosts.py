@@ -188,7 +188,8 @@ def test_a_launcher_that_ends_without_a_report_of_the_nodes_has_failed(command, 
     assert failure.exit_code == USER_ERROR
 
 
-def test_a_launcher_that_ends_when_the_nodes_have_met_has_lost_a_host():
+def test_a_launcher_that_ends_when_the_nodes_have_met_has_lost_a_host(monkeypatch):
+    monkeypatch.setattr(remote_nodes, "_END_TIMEOUT", 0.1)
     with remote("false") as nodes:
         nodes._member.joined = True
         failure = supervise(nodes)

@@ -22,7 +22,7 @@ def told(job, rank):
 
 
 def test_one_rank_trains_in_this_process(job):
-    one = job("report", overrides=("model.num_layers=3",), resume=True)
+    one = job("report", overrides=("model.num_layers=3",), resume="run")
     assert run_ranks(one, worlds(1)) is None
     rank = told(one, 0)
     assert (rank["layers"], rank["backend"], rank["resume"]) == (3, "cpu", True)

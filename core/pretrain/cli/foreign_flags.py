@@ -34,8 +34,14 @@ class _TranslatingCommand(click.Command):
 class RunCommand(_TranslatingCommand):
     """`pretrain run`, which knows the flags of Megatron-LM, Megatron-DeepSpeed and GPT-NeoX."""
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse with the value of --resume made explicit: of the words that may follow it only `auto` is one."""
+        return super().parse_args(ctx, _with_value_of_resume(args))
+
     def answer(self, flag: str, values: list[str]) -> str:
-        """Return the equivalent of a training flag."""
+        """Return the equivalent of a training flag, or of one that this command had."""
+        if flag == "--auto-resume":
+            return "it is --resume auto now."
         from pretrain.recipe.dialects.megatron.hints import flag_of_run  # noqa: PLC0415  only for an error
 
         return flag_of_run(flag, values)
@@ -49,6 +55,18 @@ class BuildCommand(_TranslatingCommand):
         from pretrain.recipe.dialects.megatron.hints import flag_of_build  # noqa: PLC0415  only for an error
 
         return flag_of_build(flag)
+
+
+def _with_value_of_resume(arguments: list[str]) -> list[str]:
+    """Return the arguments with `--resume auto` as one word, and `--resume` alone as `--resume=run`."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    found: list[str] = []
+    for word, before in zip(arguments[:end], ["", *arguments], strict=False):
+        if word == "auto" and before == "--resume":
+            found[-1] = "--resume=auto"
+        else:
+            found.append("--resume=run" if word == "--resume" else word)
+    return found + arguments[end:]
 
 
 def _flags(arguments: list[str]) -> dict[str, list[str]]:

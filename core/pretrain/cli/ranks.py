@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pretrain.launch.jobs import AnyJob
     from pretrain.launch.processes.failure import Failure
     from pretrain.launch.rank_placement import Placement
+    from pretrain.launch.restarts.restart_policy import RestartPolicy
     from pretrain.launch.world import World
 
 F = TypeVar("F", bound="Callable[..., Any]")
@@ -77,14 +78,22 @@ def world_of_other_launcher(*, options: str, given: bool) -> World | None:
     return world
 
 
-def start_ranks(placement: Placement, job: AnyJob, world: World | None) -> int:
-    """Run the job as the rank that this process is, or on ranks that are started; return the exit code."""
+def start_ranks(placement: Placement, job: AnyJob, world: World | None, policy: RestartPolicy | None = None) -> int:
+    """Run the job as the rank that this process is, or on ranks that are started; return the exit code.
+
+    Args:
+        placement: where the ranks run.
+        job: what they do.
+        world: this rank's place, if another program started it.
+        policy: of restarts; None: there are none.
+    """
     if world is not None:
         job.run(world)
         return 0
-    from pretrain.launch.start import start  # noqa: PLC0415  --help needs none of it
+    from pretrain.launch.restarts.restart_policy import NO_RESTARTS  # noqa: PLC0415  --help needs none of it
+    from pretrain.launch.start import start  # noqa: PLC0415
 
-    return show_failure(start(placement, job))
+    return show_failure(start(placement, job, policy or NO_RESTARTS))
 
 
 def show_failure(failure: Failure | None) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -14,12 +14,16 @@ from pretrain.errors import LaunchError
 from pretrain.launch.nodes.hostfile import read_hostfile
 from pretrain.launch.nodes.launchers import LAUNCHERS, Hosted
 from pretrain.launch.nodes.nodes import HOSTFILE_NODE, Nodes
+from pretrain.launch.schedulers.detection import current_world
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pretrain.launch.job import Job
     from pretrain.launch.rank_placement import Placement
+    from pretrain.launch.restarts.restart_policy import RestartPolicy
+    from pretrain.launch.run_directory.directory import Resume
+    from pretrain.launch.world import World
 
 
 @click.command(cls=RunCommand, short_help="Train a recipe.")
@@ -39,9 +43,26 @@ if TYPE_CHECKING:
     help=f"The program that reaches the hosts of the hostfile.  [default: {LAUNCHERS[0]}]",
 )
 @click.option("--run-dir", type=click.Path(path_type=Path), metavar="DIR", help="Default: runs/RECIPE-DATE-TIME.")
-@click.option("--resume", is_flag=True, help="Continue the run of --run-dir from its last checkpoint.")
 @click.option(
-    "--auto-resume", is_flag=True, help="Continue the run of --run-dir if there is one, else start it: for scripts."
+    "--resume",
+    type=click.Choice(["run", "auto"]),
+    metavar="[auto]",
+    help="Continue the run of --run-dir from its last checkpoint; with the word auto start it if there is none, so "
+    "that one command can be repeated.",
+)
+@click.option(
+    "--max-restarts",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="N",
+    help="Start the ranks again from the last checkpoint when one fails, up to N times. SIGTERM, to any node, ends the "
+    "run.",
+)
+@click.option(
+    "--allow-fewer-nodes",
+    type=click.IntRange(min=1),
+    metavar="M",
+    help="Restart without nodes that do not come back, with at least M: their launchers were killed, or are silent.",
 )
 @click.option(
     "--dry-run", is_flag=True, help="Show the complete recipe and its layout, check its files; start nothing."
@@ -58,8 +79,9 @@ def command(
     hostfile: Path | None,
     launcher: str | None,
     run_dir: Path | None,
-    resume: bool,
-    auto_resume: bool,
+    resume: Literal["run", "auto"] | None,
+    max_restarts: int,
+    allow_fewer_nodes: int | None,
     dry_run: bool,
 ) -> int:
     """Train RECIPE, a YAML file.
@@ -68,15 +90,19 @@ def command(
     checkpoint and exits, a second one exits at once.
     """
     from pretrain.launch.job import Job  # noqa: PLC0415  --help needs none of these
+    from pretrain.launch.processes.report_signal import ignore_report_signal  # noqa: PLC0415
     from pretrain.launch.rank_placement import make_hosted_placement, make_placement  # noqa: PLC0415
+    from pretrain.launch.restarts.restart_policy import RestartPolicy  # noqa: PLC0415
 
+    ignore_report_signal()
+    _prepare(run_dir, resume or "no", has_nodes=hostfile is not None or (nnodes or 1) > 1)
     of_run = os.environ.get(HOSTFILE_NODE, "")  # then the variables of mpirun or srun are a node's, not a rank's
     counted = any(option is not None for option in (nproc, nnodes, rdzv, node_rank))
-    given = counted or hostfile is not None or launcher is not None
-    options = f"--hostfile, --launcher, {COUNTS}"
-    world = None if of_run else world_of_other_launcher(options=options, given=given)
+    policy = RestartPolicy(limit=max_restarts, fewest_nodes=allow_fewer_nodes)
+    world = None if of_run else _other_world(policy, given=counted or hostfile is not None or launcher is not None)
     hosted = _hosted(hostfile, launcher, counted=counted)
     nodes = Nodes(count=nnodes or 1, rendezvous=rdzv, rank=node_rank, run=of_run)
+    policy.require_nodes(nodes.count if hosted is None else len(hosted.hosts.members))
 
     def place_run() -> Placement:
         if hosted is not None:
@@ -90,31 +116,59 @@ def command(
         overrides=overrides,
         backend=backend,
         run_dir=None if run_dir is None else str(run_dir),
-        resume=resume and not auto_resume,
-        auto_resume=auto_resume,
+        resume=resume or "no",
     )
     if nodes.of_hostfile:
         return _start_node_of_hostfile(nodes, place_run, job)
     placement = place_run()
     if dry_run:
-        _show(placement, run_dir, resume=resume, auto=auto_resume)
+        _show(placement, run_dir, resume or "no")
         return 0
     for notice in filter(None, (placement.notice, placement.memory_notice)):
         click.echo(notice)
-    return start_ranks(placement, job, world)
+    return start_ranks(placement, job, world, policy)
 
 
-def _show(placement: Placement, run_dir: Path | None, *, resume: bool, auto: bool) -> None:
+def _prepare(run_dir: Path | None, resume: Resume, *, has_nodes: bool) -> None:
+    """Do what comes before anything that takes time, such as the import of torch.
+
+    Raises:
+        RunError: the directory to go on in is not given.
+    """
+    from pretrain.launch.processes.default_variables import warn_of_no_lost_connection  # noqa: PLC0415
+    from pretrain.launch.run_directory.directory import check_run_dir  # noqa: PLC0415
+
+    if run_dir is None:
+        check_run_dir(None, resume)
+    if has_nodes:
+        warn_of_no_lost_connection()
+
+
+def _other_world(policy: RestartPolicy, *, given: bool) -> World | None:
+    """Return this rank's place if another program started the ranks, which it alone can start again.
+
+    Raises:
+        LaunchError: it did, and options are given that have no effect then.
+    """
+    if policy.limit and (world := current_world()) is not None:
+        msg = (
+            f"--max-restarts: this is rank {world.rank} of {world.world_size}, started by torchrun, srun or mpirun, "
+            "which alone can start it again.\n"
+            "Leave it out and pass --run-dir DIR --resume auto; torchrun has --max-restarts too, Slurm --requeue."
+        )
+        raise LaunchError(msg)
+    return world_of_other_launcher(options=f"--hostfile, --launcher, {COUNTS}", given=given)
+
+
+def _show(placement: Placement, run_dir: Path | None, resume: Resume) -> None:
     """Show the placement of a run and check its input files (--dry-run)."""
     from pretrain.launch.description import describe  # noqa: PLC0415
     from pretrain.launch.inputs import require_inputs  # noqa: PLC0415
-    from pretrain.launch.run_directory.directory import check_run_dir, holds_run  # noqa: PLC0415
+    from pretrain.launch.run_directory.directory import check_run_dir  # noqa: PLC0415
 
     click.echo(describe(placement))
-    if auto:
-        resume = run_dir is not None and holds_run(run_dir)
-    check_run_dir(run_dir, resume=resume, auto=auto)
-    require_inputs(placement.recipe, checkpoint=not resume)
+    goes_on = check_run_dir(run_dir, resume)
+    require_inputs(placement.recipe, checkpoint=not goes_on)
 
 
 def _hosted(hostfile: Path | None, launcher: str | None, *, counted: bool) -> Hosted | None:

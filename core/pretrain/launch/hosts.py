@@ -13,7 +13,8 @@ from pretrain.launch.nodes.exported_variables import exported_variables, warn_of
 from pretrain.launch.nodes.nodes import HOSTFILE_NODE
 from pretrain.launch.nodes.variables_file import remove, variables_file
 from pretrain.launch.processes.supervision import supervise
-from pretrain.launch.run_directory.directory import RUNS, check_run_dir, existing_folder, holds_run
+from pretrain.launch.restarts.restart_policy import NO_RESTARTS
+from pretrain.launch.run_directory.directory import RUNS, check_run_dir, existing_folder
 from pretrain.plugins.host.discovery import find_backend
 from pretrain.plugins.host.manager import load_alone
 
@@ -21,27 +22,46 @@ if TYPE_CHECKING:
     from pretrain.launch.job import Job
     from pretrain.launch.nodes.launchers import Hosted
     from pretrain.launch.processes.failure import Failure
+    from pretrain.launch.restarts.restart_policy import RestartPolicy
+    from pretrain.recipe import Recipe
 
 
-def start_hosts(hosted: Hosted, job: Job) -> Failure | None:
+def start_hosts(
+    hosted: Hosted, job: Job, recipe: Recipe | None = None, policy: RestartPolicy = NO_RESTARTS
+) -> Failure | None:
     """Check what can be checked here, and run the job on every host; rank 0 will prepare the run.
+
+    Args:
+        hosted: the hosts.
+        job: of their ranks.
+        recipe: of the job; needed for restarts.
+        policy: of restarts.
 
     Returns and raises as `pretrain.launch.start.start`.
     """
     hosted.require()
-    run_dir = Path(job.run_dir) if job.run_dir else None
-    resume = run_dir is not None and holds_run(run_dir) if job.auto_resume else job.resume
-    check_run_dir(run_dir, resume=resume, auto=job.auto_resume)
+    check_run_dir(Path(job.run_dir) if job.run_dir else None, job.resume)
+    if policy.limit and recipe is not None:
+        from pretrain.launch.restarts.host_attempts import run_host_attempts  # noqa: PLC0415  most have no restarts
+
+        return run_host_attempts(hosted, job, recipe, policy, run_on_hosts)
     return run_on_hosts(hosted, job)
 
 
-def run_on_hosts(hosted: Hosted, job: Job) -> Failure | None:
-    """Run `pretrain run --nnodes ...` on every host, and wait for all."""
+def run_on_hosts(hosted: Hosted, job: Job, attempt: int = 0, patience: float | None = None) -> Failure | None:
+    """Run `pretrain run --nnodes ...` on every host, and wait for all.
+
+    Args:
+        hosted: the hosts.
+        job: of their ranks.
+        attempt: number of starts before.
+        patience: seconds that hosts get to send word; None: as long as their first start may take.
+    """
     backend = load_alone(find_backend(job.backend)).backend
     identity = secrets.token_hex(8)
     variables = exported_variables(os.environ, backend) | {HOSTFILE_NODE: identity}
     warn_of_own_variables(os.environ, backend)
-    endpoint, hosts = hosted.endpoint(os.environ), [host.name for host in hosted.hosts.members]
+    endpoint, hosts = hosted.endpoint(os.environ, attempt), [host.name for host in hosted.hosts.members]
     nodes = ["--nnodes", str(len(hosts)), "--rdzv", ":".join(map(str, endpoint))]
     run = [sys.executable, "-P", "-m", "pretrain.cli.main", *job.arguments(), *nodes]
     # srun hands on every variable that it has.
@@ -53,6 +73,6 @@ def run_on_hosts(hosted: Hosted, job: Job) -> Failure | None:
     with variables_file(folder, variables) as file:
         command = hosted.command(run, file, os.environ)
         # Every node has read its variables before it joins.
-        member = LauncherMember(endpoint, hosts, identity, all_came=functools.partial(remove, file))
+        member = LauncherMember(endpoint, hosts, identity, functools.partial(remove, file), patience)
         with RemoteNodes(command, environment, member) as remote:
             return supervise(remote)

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from pretrain.launch.run_directory.directory import holds_run
 from pretrain.launch.run_directory.preparation import Prepared, prepare_run, prepare_together
 
 if TYPE_CHECKING:
+    from pretrain.launch.run_directory.directory import Resume
     from pretrain.launch.world import World
     from pretrain.recipe import Recipe
 
@@ -37,8 +39,7 @@ class Job:
         overrides: "section.key=value".
         backend: value of `--backend`.
         run_dir: the run directory; None for a new one below runs/.
-        resume: continue the run of `run_dir`.
-        auto_resume: continue it if there is one, else start it.
+        resume: value of `--resume`; as decided, "run" or "no", where the job is prepared.
         prepared: the launcher has called `prepare_run` already; otherwise rank 0 does.
         train: "module:function" of a `TrainFn`.
     """
@@ -47,8 +48,7 @@ class Job:
     overrides: tuple[str, ...] = ()
     backend: str
     run_dir: str | None
-    resume: bool = False
-    auto_resume: bool = False
+    resume: Resume = "no"
     prepared: bool = False
     train: str = TRAIN
 
@@ -66,7 +66,7 @@ class Job:
         """Return the job as arguments of `pretrain`; without `prepared` and `train`, which have none."""
         overrides = [word for override in self.overrides for word in ("--set", override)]
         run_dir = [] if self.run_dir is None else ["--run-dir", self.run_dir]
-        resume = ["--auto-resume"] if self.auto_resume else ["--resume"] if self.resume else []
+        resume = {"no": [], "run": ["--resume"], "auto": ["--resume", "auto"]}[self.resume]
         return ["run", self.recipe, "--backend", self.backend, *overrides, *run_dir, *resume]
 
     def prepared_by_launcher(self, recipe: Recipe, lock: ExitStack) -> Job:
@@ -76,8 +76,17 @@ class Job:
             PretrainError: as `prepare_run`.
         """
         given = Path(self.run_dir) if self.run_dir else None
-        prepared = prepare_run(recipe, given, lock, resume=self.resume, auto=self.auto_resume)
-        return dataclasses.replace(self, run_dir=str(prepared.run_dir), resume=prepared.resume, prepared=True)
+        return self.as_prepared(prepare_run(recipe, given, lock, self.resume))
+
+    def as_prepared(self, prepared: Prepared) -> Job:
+        """Return the job with what `prepare_run` has decided."""
+        resume: Resume = "run" if prepared.resume else "no"
+        return dataclasses.replace(self, run_dir=str(prepared.run_dir), resume=resume, prepared=True)
+
+    def started_again(self) -> Job:
+        """Return a prepared job as it goes on after a failure, from what is in its run directory."""
+        resume: Resume = "run" if holds_run(Path(str(self.run_dir))) else "no"
+        return dataclasses.replace(self, resume=resume)
 
     def run(self, world: World) -> None:
         """Train in this process as one rank of `world`.
@@ -90,10 +99,10 @@ class Job:
         recipe = load_recipe(self.recipe, self.overrides)
         with ExitStack() as lock:
             if self.run_dir and self.prepared:
-                prepared = Prepared(Path(self.run_dir), self.resume)
+                prepared = Prepared(Path(self.run_dir), self.resume == "run")
             else:
                 given = Path(self.run_dir) if self.run_dir else None
-                prepared = prepare_together(recipe, given, world, lock, resume=self.resume, auto=self.auto_resume)
+                prepared = prepare_together(recipe, given, world, lock, self.resume)
             train = self._entry()
             train(recipe, backend_name=self.backend, run_dir=prepared.run_dir, resume=prepared.resume, world=world)
 

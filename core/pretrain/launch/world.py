@@ -5,7 +5,12 @@ from __future__ import annotations
 import random
 import socket
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 LOCALHOST = "127.0.0.1"
 
@@ -25,6 +30,9 @@ class World:
         node_rank: of all nodes.
         master_addr: where rank 0 can be reached.
         master_port: free on that host, or already served by the launcher's own store (torchrun).
+        tell_launcher: takes the reason for which this process is about to end by itself, and whether it is the cause
+            rather than a consequence; None where no launcher of ours shows it.
+        place_file: in which the launcher looks for the last place of a rank that has died; None without one of ours.
     """
 
     rank: int
@@ -34,6 +42,8 @@ class World:
     node_rank: int
     master_addr: str
     master_port: int
+    tell_launcher: Callable[[str, bool], None] | None = field(default=None, compare=False, repr=False)
+    place_file: Path | None = field(default=None, compare=False, repr=False)
 
     def environment(self) -> dict[str, str]:
         """Return the variables that torchrun would set, which `init_method="env://"` and other libraries read."""

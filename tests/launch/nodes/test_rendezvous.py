@@ -180,6 +180,36 @@ def test_a_stop_request_becomes_as_many_signals(node, launcher):
     node.leave()
 
 
+def test_a_request_for_a_report_reaches_the_nodes_once_each_time(node, launcher):
+    assert not node.report_is_asked_for()
+    for _ in range(2):
+        launcher.ask_for_report()
+        wait_for(node.report_is_asked_for, "the request")
+        assert not node.report_is_asked_for()
+    node.ask_for_report()
+    assert node.report_is_asked_for()
+    assert not node.report_is_asked_for()
+    node.leave()
+
+
+def test_a_first_host_that_does_not_come_to_a_restart_is_named(port):
+    with running(LauncherMember((LOCALHOST, port), ["host-a", "host-b"], "7f", patience=0.1)) as launcher:
+        wait_for(lambda: launcher.failure, "the launcher's patience to end")
+    assert launcher.failure.absent == ("host-a",)
+
+
+def test_nodes_with_different_commands_are_refused(port):
+    nodes = [Nodes(count=count, rendezvous=f"{LOCALHOST}:{port}", rank=rank) for rank, count in enumerate((2, 2, 3))]
+    first = Rendezvous(nodes[0], 3)
+    with pytest.raises(
+        LaunchError, match=r"node 0 was started with --nnodes 2 --max-restarts 3, this one with --nnodes 2 --max-restar"
+    ):
+        Rendezvous(nodes[1])
+    with pytest.raises(LaunchError, match="Give the same command on every node"):
+        Rendezvous(nodes[2], 3)
+    del first
+
+
 def test_a_failure_of_another_node_ends_the_wait_for_all(port):
     first = Rendezvous(Nodes(count=2, rendezvous=f"{LOCALHOST}:{port}", rank=0))
     first.report(Failure(rank=0, when=1.0, exit_code=USER_ERROR, text="node1: no device"))

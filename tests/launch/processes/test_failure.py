@@ -1,8 +1,9 @@
+import dataclasses
 import signal
 
 import pytest
 
-from pretrain.errors import BackendError
+from pretrain.errors import BackendError, InUseError, OtherRankError
 from pretrain.launch.processes.failure import CRASH, USER_ERROR, Failure, root_cause
 
 
@@ -105,6 +106,24 @@ def test_a_lost_peer_is_the_cause_only_if_there_is_no_other():
     lost = failure(0, 1.0, "lost", lost_peer=True)
     assert root_cause([lost, failure(1, 2.0, "killed")]).rank == 1
     assert root_cause([lost]) is lost
+
+
+def test_the_crash_of_a_rank_is_the_cause_of_what_others_say_about_it():
+    """All ranks fail together where one cannot write its part of a checkpoint; a user error is not restarted."""
+    crash = caught(RuntimeError("uncorrectable ECC error"))
+    told = dataclasses.replace(caught(OtherRankError("uncorrectable ECC error")), rank=0, when=1.0)
+    assert root_cause([told, crash]) is crash
+
+
+def test_of_equal_failures_the_lowest_rank_does_not_make_it_a_consequence():
+    full = failure(1, 1.0, "no space left")
+    told = failure(0, 1.0, "no space left", lost_peer=True)
+    assert (root_cause([told, full]).rank, root_cause([told, full]).lost_peer) == (0, False)
+
+
+def test_a_directory_in_use_may_be_free_later():
+    assert caught(InUseError("runs/first is in use")).passing
+    assert not caught(BackendError("no device")).passing
 
 
 def test_of_equal_failures_the_lowest_ranks_is_shown():

@@ -24,6 +24,22 @@ def test_a_signal_reaches_every_rank_once_and_the_launcher_waits(launcher, tmp_p
     assert [json.loads((tmp_path / f"run/{rank}.signals").read_text()) for rank in range(2)] == [[received]] * 2
 
 
+def test_a_request_for_a_report_reaches_every_rank_each_time_and_ends_none(launcher, tmp_path):
+    process, run_dir = launcher("reporting"), tmp_path / "run"
+    for rank in range(2):
+        wait_for((run_dir / f"{rank}.deaf").exists, "the ranks to run")
+    process.send_signal(signal.SIGUSR1)  # they do not handle it yet
+    (run_dir / "listen").touch()
+    pids_of_ranks(run_dir)
+    for times in (1, 2):
+        process.send_signal(signal.SIGUSR1)
+        for rank in range(2):
+            wait_for((run_dir / f"{rank}.{times}").exists, "the request")
+    process.send_signal(signal.SIGTERM)
+    assert process.communicate(timeout=120)[1] == ""
+    assert process.returncode == 0
+
+
 def test_a_second_signal_kills_ranks_that_do_not_exit(launcher, tmp_path):
     process = launcher("ignoring_signals")
     pids = pids_of_ranks(tmp_path / "run")

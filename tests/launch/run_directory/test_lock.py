@@ -61,6 +61,42 @@ def test_a_locked_folder_is_refused_with_its_holder(holder, tmp_path):
         pass
 
 
+def test_a_run_that_is_refused_leaves_the_lock_of_the_other_where_it_is(holder, tmp_path):
+    """Both have seen that there is no folder; the one that comes second must not remove what the first has made."""
+    with pytest.raises(RunError), held(tmp_path, never, just_made=True):
+        pass
+    assert record(tmp_path)["process"] == holder.pid
+    with pytest.raises(RunError), held(tmp_path, never):
+        pass
+
+
+def test_a_file_that_is_removed_before_it_is_locked_is_not_the_lock(tmp_path, monkeypatch):
+    real, left = lock._lock, [tmp_path / FILE]
+
+    def removed_first(descriptor, folder):
+        if left:
+            left.pop().unlink()  # by a run that failed at its start
+        return real(descriptor, folder)
+
+    monkeypatch.setattr(lock, "_lock", removed_first)
+    with held(tmp_path, never):
+        assert record(tmp_path)["process"] == os.getpid()
+
+
+def test_of_runs_that_begin_at_once_in_a_new_folder_one_holds_it_and_the_others_name_it(tmp_path):
+    environment = {**os.environ, "PYTHONPATH": str(TESTS)}
+    command = [sys.executable, "-m", "launch.lock_holder", str(tmp_path / "new" / "run")]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    processes = [subprocess.Popen(command, env=environment, **pipes) for _ in range(4)]
+    said = [process.stdout.readline() for process in processes]
+    winner = said.index("held\n")
+    assert said.count("held\n") == 1
+    for process in processes[:winner] + processes[winner + 1 :]:
+        assert "is in use" in process.communicate()[1]
+    assert record(tmp_path / "new" / "run")["process"] == processes[winner].pid
+    processes[winner].communicate("")
+
+
 def test_the_lock_is_released_at_the_end_of_the_run(holder, tmp_path):
     holder.communicate("")
     assert record(tmp_path)["released"]

@@ -23,9 +23,9 @@ def no_inputs(monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
 
-def prepare(run_dir, *overrides, resume=False, auto=False):
+def prepare(run_dir, *overrides, resume="no"):
     with ExitStack() as lock:
-        return prepare_run(make_recipe(SMALLEST, overrides), run_dir, lock, resume=resume, auto=auto)
+        return prepare_run(make_recipe(SMALLEST, overrides), run_dir, lock, resume)
 
 
 def begin(run_dir):
@@ -34,21 +34,39 @@ def begin(run_dir):
     return run_dir
 
 
-def test_auto_resume_starts_a_run_where_there_is_none_and_continues_it_later(tmp_path):
+def test_resume_auto_starts_a_run_where_there_is_none_and_continues_it_later(tmp_path):
     run_dir = tmp_path / "run"
-    assert prepare(run_dir, auto=True) == Prepared(run_dir, resume=False)
+    assert prepare(run_dir, resume="auto") == Prepared(run_dir, resume=False)
     begin(run_dir)
-    assert prepare(run_dir, auto=True) == Prepared(run_dir, resume=True)
+    assert prepare(run_dir, resume="auto") == Prepared(run_dir, resume=True)
 
 
-def test_auto_resume_continues_a_run_that_ended_before_its_recipe_was_written(tmp_path):
+def test_resume_auto_continues_a_run_that_ended_before_its_recipe_was_written(tmp_path):
     (tmp_path / "metrics.jsonl").touch()
-    assert prepare(tmp_path, auto=True).resume
+    assert prepare(tmp_path, resume="auto").resume
 
 
-def test_auto_resume_needs_a_run_directory(tmp_path):
-    with pytest.raises(RunError, match="--auto-resume needs the run to continue: pass --run-dir DIR"):
-        prepare(None, auto=True)
+def test_resume_auto_needs_a_run_directory(tmp_path):
+    with pytest.raises(RunError, match="--resume auto needs a folder that is the same each time: pass --run-dir DIR"):
+        prepare(None, resume="auto")
+
+
+def test_a_run_that_began_and_ended_while_another_took_the_lock_is_seen(tmp_path, monkeypatch):
+    """Two commands begin at once: the slower one looks into the directory before the other has written anything."""
+    run_dir = tmp_path / "run"
+    lock_of_run = preparation.held
+
+    def begun_meanwhile(folder):
+        begin(folder)
+        return lock_of_run(folder)
+
+    monkeypatch.setattr(preparation, "held", begun_meanwhile)
+    with pytest.raises(RunError, match="already holds a run"):
+        prepare(run_dir)
+    (run_dir / "recipe.yml").unlink()
+    (run_dir / ".lock").unlink()
+    run_dir.rmdir()
+    assert prepare(run_dir, resume="auto") == Prepared(run_dir, resume=True)
 
 
 def test_a_restart_by_torchrun_continues(tmp_path, monkeypatch):
@@ -95,11 +113,11 @@ def other_process():
 def test_a_new_run_directory_is_held_too_and_not_left_behind_empty(tmp_path, monkeypatch, other_process):
     monkeypatch.chdir(tmp_path)
     with ExitStack() as lock:
-        run_dir = prepare_run(make_recipe(SMALLEST), None, lock, resume=False, auto=False).run_dir
+        run_dir = prepare_run(make_recipe(SMALLEST), None, lock, "no").run_dir
         assert not other_process(run_dir)
     assert not run_dir.exists()
     with ExitStack() as lock:
-        run_dir = prepare_run(make_recipe(SMALLEST), None, lock, resume=False, auto=False).run_dir
+        run_dir = prepare_run(make_recipe(SMALLEST), None, lock, "no").run_dir
         (run_dir / "recipe.yml").touch()
     assert other_process(run_dir)
 
@@ -110,9 +128,9 @@ def test_a_run_that_saves_into_another_run_directory_locks_it(tmp_path, other_pr
     (folder / "iter_0000010").mkdir(parents=True)
     both = make_recipe(SMALLEST, [f"checkpoint.save={folder}", f"checkpoint.load={folder}"])
     with ExitStack() as lock:
-        prepare_run(make_recipe(SMALLEST), first, lock, resume=True, auto=False)
+        prepare_run(make_recipe(SMALLEST), first, lock, "run")
     with ExitStack() as lock:
-        prepare_run(both, tmp_path / "second", lock, resume=False, auto=False)
+        prepare_run(both, tmp_path / "second", lock, "no")
         assert not other_process(first)
         assert not other_process(folder)
     assert other_process(first)

@@ -24,7 +24,7 @@ def join(tmp_path, monkeypatch):
     monkeypatch.setattr(preparation, "first_rank_decides", lambda *_: decision)
     monkeypatch.setattr(sharing, "_TIMEOUT", 0.0)
     with ExitStack() as lock:
-        yield lambda: prepare_together(None, None, SECOND_NODE, lock, resume=False, auto=False)
+        yield lambda: prepare_together(None, None, SECOND_NODE, lock, "no")
 
 
 def hold(run_dir, host, process, **more):

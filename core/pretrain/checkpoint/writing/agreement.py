@@ -15,9 +15,9 @@ import torch.distributed as dist
 T = TypeVar("T")
 
 
-def between_hosts() -> dist.ProcessGroup | None:
+def between_hosts(description: str | None = None) -> dist.ProcessGroup | None:
     """Return a new group of all ranks that needs no device, or None for a single rank. Collective."""
-    return dist.new_group(backend="gloo") if dist.get_world_size() > 1 else None
+    return dist.new_group(backend="gloo", group_desc=description) if dist.get_world_size() > 1 else None
 
 
 def gathered(value: T, group: dist.ProcessGroup | None = None) -> list[T] | None:

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Protocol
 import torch.distributed as dist
 
 from pretrain.checkpoint.writing.agreement import Unanimity, between_hosts, first_of
-from pretrain.errors import CheckpointError
+from pretrain.errors import OtherRankError
+from pretrain.plugins.collective_record import BESIDE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,7 +57,7 @@ class BackgroundSaves:
             notify: shows the user a line.
         """
         self._folder, self._is_main, self._notify = folder, is_main, notify
-        self._group = between_hosts()
+        self._group = between_hosts(BESIDE)
         self._all_done = Unanimity()
         self._save: _Save | None = None
         self._has_waited = False
@@ -153,4 +154,4 @@ class BackgroundSaves:
                 failed = error
         problem = first_of(None if failed is None else str(failed) or type(failed).__name__, self._group)
         if problem is not None:
-            raise failed or CheckpointError(problem)
+            raise failed or OtherRankError(problem)

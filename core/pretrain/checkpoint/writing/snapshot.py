@@ -12,7 +12,7 @@ from pretrain.checkpoint.identity import identity
 from pretrain.checkpoint.version import FORMAT
 from pretrain.checkpoint.writing.agreement import first_of, gathered
 from pretrain.checkpoint.writing.sharded_files import Results, ShardedFiles
-from pretrain.errors import CheckpointError
+from pretrain.errors import CheckpointError, OtherRankError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -95,7 +95,7 @@ class Snapshot:
         if problem := first_of(problem, group):
             if failed is not None and not _is_of_disk(failed):
                 raise failed
-            raise CheckpointError(problem) from failed
+            raise (OtherRankError if failed is None else CheckpointError)(problem) from failed
 
     def _finish(self, shares: Sequence[Share]) -> None:
         """Write the index and the checksums, which needs the other ranks' files.

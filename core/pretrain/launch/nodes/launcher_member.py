@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import socket
@@ -20,6 +21,7 @@ from pretrain.launch.nodes.rendezvous import (
     GONE,
     LAUNCHER,
     READ,
+    REPORTS,
     STOP,
     another_run,
     ended_key,
@@ -37,6 +39,8 @@ _NOTICE_AFTER = 60.0
 """Seconds after which hosts that have sent no word are named."""
 _REJOIN_TIMEOUT = 15.0
 """Seconds that a broken connection gets: the node that serves the rendezvous may still be there."""
+_TIMES_FOR_FIRST = 2
+"""Patience for the first host, which serves the rendezvous that the others wait for, in that for the others."""
 _NAMES = 8
 """Hosts that an error names at most."""
 
@@ -51,7 +55,12 @@ class LauncherMember(threading.Thread):
     """
 
     def __init__(
-        self, endpoint: tuple[str, int], hosts: Sequence[str], run: str, all_came: Callable[[], object] = lambda: None
+        self,
+        endpoint: tuple[str, int],
+        hosts: Sequence[str],
+        run: str,
+        all_came: Callable[[], object] = lambda: None,
+        patience: float | None = None,
     ) -> None:
         """Describe the rendezvous of a node on each of `hosts`; `start` joins it as soon as it is there.
 
@@ -60,6 +69,8 @@ class LauncherMember(threading.Thread):
             hosts: names, in the order of the nodes.
             run: identity of the run.
             all_came: called once, by this thread, when every node has joined.
+            patience: seconds that hosts get to send word; None: `ARRIVAL_TIMEOUT` from the first one on, for which
+                there is no limit.
         """
         super().__init__(daemon=True, name="rendezvous")
         self.joined = False
@@ -70,6 +81,8 @@ class LauncherMember(threading.Thread):
         self._hosts = hosts
         self._run = run
         self._all_came = all_came
+        self._patience = patience
+        self._reports = self._reports_sent = 0
         self._await_nodes = True
         self._arrival = self._notice = math.inf
         self._taken_keys = [taken_key(node) for node in range(len(hosts))]
@@ -82,15 +95,29 @@ class LauncherMember(threading.Thread):
         """Ask every node to act as if it had received the signal `times` times."""
         self._request = json.dumps([int(number), times])
 
+    def ask_for_report(self) -> None:
+        """Have every node pass SIGUSR1 on to its ranks."""
+        self._reports += 1
+
+    def wait_for_exit_codes(self, seconds: float) -> None:
+        """Wait until all nodes have ended, or the rendezvous is lost."""
+        deadline = time.monotonic() + seconds
+        while self.exit_codes is None and self.is_alive() and time.monotonic() < deadline:
+            time.sleep(_PERIOD)
+
     def close(self) -> None:
         """Leave the rendezvous soon."""
         self._closed.set()
 
     def run(self) -> None:
         """Join, exchange requests for reports, and leave."""
-        store = self._join()
+        patience = ARRIVAL_TIMEOUT.total_seconds() if self._patience is None else self._patience
+        store = self._join(math.inf if self._patience is None else _TIMES_FOR_FIRST * patience)
+        if store is None and not self._closed.is_set():
+            self.failure = self.failure or self._absence([self._hosts[0]], _TIMES_FOR_FIRST * patience)
         self._notice = time.monotonic() + _NOTICE_AFTER
-        self._arrival = time.monotonic() + ARRIVAL_TIMEOUT.total_seconds()
+        self._arrival = time.monotonic() + patience
+        self._seconds = patience
         while store is not None:
             try:
                 self._watch(store)
@@ -120,12 +147,12 @@ class LauncherMember(threading.Thread):
             self._all_came()
         elif time.monotonic() > self._arrival and (absent := self._absent(store)):
             self._await_nodes = False
-            self.failure = self.failure or self._absence(absent)
+            self.failure = self.failure or self._absence(absent, self._seconds)
         elif time.monotonic() > self._notice and (absent := self._absent(store)):
             self._notice = math.inf
             sys.stderr.write(
-                f"--hostfile: no word of {absent} in {_NOTICE_AFTER:g} s; "
-                f"the run ends after {ARRIVAL_TIMEOUT.seconds} s without.\n"
+                f"--hostfile: no word of {_names(absent)} in {_NOTICE_AFTER:g} s; "
+                f"the run ends after {self._seconds:.0f} s without.\n"
             )
 
     def _join(self, seconds: float = math.inf) -> TCPStore | None:
@@ -145,19 +172,17 @@ class LauncherMember(threading.Thread):
             self._closed.wait(_PERIOD)
         return None
 
-    def _absent(self, store: TCPStore) -> str:
-        """Return the names of the hosts that have not come, or of the first few."""
-        absent = [host for host, key in zip(self._hosts, self._taken_keys, strict=True) if not store.check([key])]
-        more = f" and {len(absent) - _NAMES} more" if len(absent) > _NAMES else ""
-        return ", ".join(absent[:_NAMES]) + more
+    def _absent(self, store: TCPStore) -> list[str]:
+        """Return the hosts that have not come."""
+        return [host for host, key in zip(self._hosts, self._taken_keys, strict=True) if not store.check([key])]
 
-    def _absence(self, absent: str) -> Failure:
+    def _absence(self, absent: list[str], seconds: float) -> Failure:
         text = (
-            f"--hostfile: no word of {absent} within {ARRIVAL_TIMEOUT.seconds} s.\n"
+            f"--hostfile: no word of {_names(absent)} within {seconds:.0f} s.\n"
             "The output above may say why. Check that the launcher program reaches each of them and starts "
             f"{sys.executable} there, and that they reach {self._address}."
         )
-        return _user_error(text)
+        return dataclasses.replace(_user_error(text), absent=tuple(absent))
 
     def _loss(self) -> Failure:
         text = (
@@ -172,12 +197,21 @@ class LauncherMember(threading.Thread):
         if request != self._request_sent:
             store.set(STOP, request)
             self._request_sent = request
+        while self._reports_sent < self._reports:
+            store.add(REPORTS, 1)
+            self._reports_sent += 1
         ended = store.check(self._ended_keys)
         if store.check([FAILURE]):
             self.failure = self.failure or Failure(**json.loads(store.get(FAILURE)))
             store.set(READ, "by the launcher")
         if ended and self.exit_codes is None:
             self.exit_codes = [int(store.get(key)) for key in self._ended_keys]
+
+
+def _names(hosts: list[str]) -> str:
+    """Return the names of the hosts, or of the first few."""
+    more = f" and {len(hosts) - _NAMES} more" if len(hosts) > _NAMES else ""
+    return ", ".join(hosts[:_NAMES]) + more
 
 
 def _user_error(text: str) -> Failure:

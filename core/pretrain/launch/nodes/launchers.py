@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shlex
 import shutil
@@ -67,20 +68,26 @@ class Hosted:
             )
             raise LaunchError(msg)
 
-    def endpoint(self, environ: Mapping[str, str]) -> tuple[str, int]:
+    def endpoint(self, environ: Mapping[str, str], attempt: int = 0) -> tuple[str, int]:
         """Return address and port of the rendezvous, on the first host.
 
         Args:
             environ: MASTER_ADDR and MASTER_PORT count, if the user has set them.
+            attempt: number of starts before; each has a port of its own, if the user has set none.
 
         Raises:
             LaunchError: MASTER_PORT is no port, or pdsh's ssh does not reach the first host.
         """
-        port = port_variable(environ, port_of(os.getpid()))
+        port = port_variable(environ, port_of(os.getpid() + attempt))
         if environ.get("MASTER_ADDR"):
             return environ["MASTER_ADDR"], port
         # Names in pdsh's hostfile may be known to ssh alone.
         return self._first_address() if self.launcher == PDSH else self._first_host(), port
+
+    def without(self, names: Sequence[str]) -> Hosted | None:
+        """Return the hosts without those of these names; None if none is left."""
+        left = tuple(host for host in self.hosts.members if host.name not in names)
+        return dataclasses.replace(self, hosts=dataclasses.replace(self.hosts, members=left)) if left else None
 
     def command(self, run: Sequence[str], variables: Path, environ: Mapping[str, str]) -> list[str]:
         """Return the launcher program and its arguments.

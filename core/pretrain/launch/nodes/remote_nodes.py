@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
 from pretrain.launch.processes.failure import CRASH, USER_ERROR, Failure
+from pretrain.launch.processes.report_signal import REPORT_SIGNAL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 
 _END_TIMEOUT = 15.0
 """Seconds that the nodes get to end, and the launcher program to notice it, before it is killed."""
+_BY_SIGNAL = 128
+"""Exit codes of nodes above this: a signal has asked one to end."""
 
 
 class RemoteNodes:
@@ -34,6 +38,7 @@ class RemoteNodes:
         self._environment = environment
         self._member = member
         self._stop_signal = 0
+        self._gave_up = False
 
     def __enter__(self) -> Self:
         self._member.start()  # first: a failure here must not leave a program behind
@@ -61,20 +66,28 @@ class RemoteNodes:
         if self._member.failure is not None:
             return [self._member.failure]
         if self._stop_signal and not self._member.joined:  # there is nothing to save yet
-            return [Failure.from_exit_code(0, 128 + self._stop_signal)]
+            return [dataclasses.replace(Failure.from_exit_code(0, 128 + self._stop_signal), asked=True)]
         code = self._program.poll()
         return [] if code is None else self._judge(code)
 
     def send(self, number: int) -> None:
         """Have every node pass the signal on to its ranks."""
+        if number == REPORT_SIGNAL:
+            self._member.ask_for_report()
+            return
         self._stop_signal = number
         self._member.stop_nodes(number, 1)
 
     def kill(self) -> None:
         """End every node at once, then if need be the launcher program."""
-        if self._has_ended(0):
+        nodes_are_left = self._member.joined and self._member.exit_codes is None and not self._gave_up
+        if self._has_ended(0) and not nodes_are_left:
             return
         self._member.stop_nodes(self._stop_signal or signal.SIGTERM, 2)
+        if self._has_ended(0):  # pdsh was killed: its nodes train on, and a restart would meet them
+            self._member.wait_for_exit_codes(_END_TIMEOUT)
+            self._gave_up = True
+            return
         # Nodes that hang, or were never reached, are left to the program's own way of ending them.
         patience = _END_TIMEOUT if self._member.joined else 0.0
         for number in (signal.SIGTERM, signal.SIGKILL):
@@ -94,12 +107,14 @@ class RemoteNodes:
         """Return the failures that follow from exit codes: of the nodes, and of the launcher program."""
         codes = self._member.exit_codes
         if codes and any(codes):
-            return [Failure.from_exit_code(0, next(filter(None, codes)))]
+            code = next(filter(None, codes))
+            return [dataclasses.replace(Failure.from_exit_code(0, code), asked=code > _BY_SIGNAL)]
         if codes and code == 0:
             return []
         text = (
             f"{self._command[0]} ended with exit code {code} {'after' if codes else 'before'} the training was over.\n"
             "The output above says why: a host that cannot be reached, or a node that was killed."
         )
-        exit_code = CRASH if self._member.joined else USER_ERROR  # a host that was lost may be there next time
-        return [Failure(rank=0, when=0.0, exit_code=exit_code, text=text, of_launcher=True)]
+        # A host that was lost may be there next time.
+        code = CRASH if self._member.joined else USER_ERROR
+        return [Failure(rank=0, when=0.0, exit_code=code, text=text, of_launcher=True, passing=not self._member.joined)]

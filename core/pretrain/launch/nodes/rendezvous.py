@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined]
 
 from pretrain.errors import LaunchError
+from pretrain.launch.nodes.bounded_store import BoundedStore, StoreSilenceError
 from pretrain.launch.processes.failure import Failure
 from pretrain.launch.run_directory.lock import machine
 from pretrain.launch.world import free_port, node_worlds
@@ -23,13 +24,15 @@ if TYPE_CHECKING:
     from pretrain.launch.world import World
 
 RUN, LAUNCHER, STOP, FAILURE, READ, GONE = "run", "launcher", "stop", "failure", "read", "gone"
+REPORTS = "reports"
 """Keys of the store: the run's identity; the launcher of a hostfile has joined; its stop request; the first failure;
-the launcher has read it; how many have left."""
+the launcher has read it; how many have left; how many times SIGUSR1 has asked for a report of all ranks."""
 
 ARRIVAL_TIMEOUT = timedelta(minutes=5)
 """Timeout of the rendezvous for the nodes of a hostfile, which are started together; the first import of torch from a
 network file system may take minutes."""
 _TIMEOUT = timedelta(minutes=15)
+_BY_HAND = "by hand:"  # then the options in which all nodes must agree
 _LAUNCHER_TIMEOUT = timedelta(minutes=1)
 _PERIOD = 0.2
 _CAUSE_TIMEOUT = 5.0
@@ -42,34 +45,38 @@ _LEAVE_TIMEOUT = 30.0
 class Rendezvous:
     """Member of the rendezvous: one node."""
 
-    def __init__(self, nodes: Nodes) -> None:
+    def __init__(self, nodes: Nodes, max_restarts: int = 0) -> None:
         """Join, waiting for the node that serves the store.
 
+        Args:
+            nodes: of the run.
+            max_restarts: of the run; the same on all nodes.
+
         Raises:
-            LaunchError: it does not come, or serves another run; a node number is taken twice; or there are more
-                nodes than said.
+            LaunchError: it does not come, or serves another run; a node number is taken twice; there are more
+                nodes than said; or the nodes of one run were given different commands.
         """
         self._nodes = nodes
+        self._members = nodes.count
+        self._rank = -1
+        self._report_wanted = False
         self._host, port = nodes.endpoint()
         self._serves = nodes.rank == 0 if nodes.rank is not None else _is_here(self._host)
         self._signals_passed_on = 0
         try:
-            self._store = self._open(port, ARRIVAL_TIMEOUT if nodes.of_hostfile else _TIMEOUT)
+            store = self._open(port, ARRIVAL_TIMEOUT if nodes.of_hostfile else _TIMEOUT)
+            own = nodes.run or f"{_BY_HAND} --nnodes {nodes.count} --max-restarts {max_restarts}"
             if self._serves:
-                self._store.set(RUN, _identity(nodes.run))
-            of_run = is_of_run(self._store, nodes.run)
+                store.set(RUN, own)
+            theirs = store.get(RUN).decode()
         except DistError as exc:
             msg = f"--rdzv {nodes.rendezvous}: no rendezvous with the other nodes ({str(exc).splitlines()[0]})."
             raise LaunchError(msg) from exc
-        if not of_run:
-            raise LaunchError(another_run(str(nodes.rendezvous)))
-        self._rank = nodes.rank if nodes.rank is not None else 0 if self._serves else self._store.add("arrived", 1)
-        if self._rank >= nodes.count or self._store.add(taken_key(self._rank), 1) > 1:
-            msg = (
-                f"--rdzv {nodes.rendezvous}: node {self._rank} of {nodes.count} is there already.\n"
-                "Each node gives the same --nnodes, and its own --node-rank or none; or another run has this port."
-            )
-            raise LaunchError(msg)
+        if theirs != own:
+            raise LaunchError(_difference(str(nodes.rendezvous), theirs, own))
+        self._store = self._of_attempt = BoundedStore(store)
+        self._reports_passed_on = self._store.add(REPORTS, 0)
+        self._take_place()
 
     def wait_for_launcher(self) -> None:
         """Wait for the launcher of the hostfile.
@@ -115,6 +122,22 @@ class Rendezvous:
         sizes = [int(self._store.get(key)) for key in keys]
         return node_worlds(sizes, self._rank, self._host, int(self._store.get("port")))
 
+    def ask_for_report(self) -> None:
+        """Have the ranks of all nodes get SIGUSR1, those here too, with the next calls of `report_is_asked_for`."""
+        self._report_wanted = True
+
+    def report_is_asked_for(self) -> bool:
+        """Say whether some node has asked for a report since the last call."""
+        try:
+            if self._report_wanted:
+                self._report_wanted = False
+                self._store.add(REPORTS, 1)
+            asked = self._store.add(REPORTS, 0)
+        except DistError:
+            return False
+        is_new, self._reports_passed_on = asked > self._reports_passed_on, asked
+        return is_new
+
     def report(self, failure: Failure) -> Failure:
         """Report the failure of this node's ranks; return the failure of the run.
 
@@ -126,7 +149,7 @@ class Rendezvous:
                 return reported
             time.sleep(0.1)
         with suppress(DistError):
-            self._store.compare_set(FAILURE, "", json.dumps(asdict(failure)))
+            self._of_attempt.compare_set(FAILURE, "", json.dumps(asdict(failure)))
         return failure
 
     def launcher_has_read(self) -> bool:
@@ -143,7 +166,7 @@ class Rendezvous:
         """
         try:
             self._pass_on_stop()
-            return Failure(**json.loads(self._store.get(FAILURE))) if self._store.check([FAILURE]) else None
+            return self._reported()
         except DistError:  # The serving node has left: its ranks are gone, and those here will say so.
             return None
 
@@ -156,11 +179,34 @@ class Rendezvous:
         with suppress(DistError):
             self._store.set(ended_key(self._rank), str(exit_code))
             gone = self._store.add(GONE, 1)
-            members = self._nodes.count + self._nodes.of_hostfile
+            members = self._members + self._nodes.of_hostfile
             deadline = time.monotonic() + _LEAVE_TIMEOUT
             while self._serves and gone < members and time.monotonic() < deadline:
                 time.sleep(0.1)
                 gone = self._store.add(GONE, 0)
+
+    def _take_place(self) -> None:
+        nodes = self._nodes
+        self._rank = nodes.rank if nodes.rank is not None else 0 if self._serves else self._store.add("arrived", 1)
+        self._require_vacant(self._rank)
+
+    def _require_vacant(self, rank: int) -> None:
+        nodes = self._nodes
+        if rank >= nodes.count or self._store.add(taken_key(rank), 1) > 1:
+            msg = (
+                f"--rdzv {nodes.rendezvous}: node {rank} of {nodes.count} is there already.\n"
+                "Each node gives the same --nnodes, and its own --node-rank or none; or another run has this port."
+            )
+            raise LaunchError(msg)
+
+    def _reported(self) -> Failure | None:
+        """Return the failure that a node has reported, or None.
+
+        Raises:
+            DistError: the serving node has left.
+        """
+        store = self._of_attempt
+        return Failure(**json.loads(store.get(FAILURE))) if store.check([FAILURE]) else None
 
     def _open(self, port: int, timeout: timedelta) -> TCPStore:
         if self._serves:
@@ -177,7 +223,7 @@ class Rendezvous:
         """Wait for keys; raise LaunchError after the timeout, or with the failure that another node reports."""
         deadline = time.monotonic() + timeout.total_seconds()
         try:
-            while not self._store.check(keys):
+            while not self._are_there(keys):
                 if reported := self.poll():
                     raise LaunchError(str(reported))
                 if time.monotonic() > deadline:
@@ -185,6 +231,11 @@ class Rendezvous:
                 time.sleep(_PERIOD)
         except DistError as exc:
             raise LaunchError(msg) from exc
+
+    def _are_there(self, keys: list[str]) -> bool:
+        with suppress(StoreSilenceError):  # the deadline counts
+            return self._store.check(keys)
+        return False
 
     def _pass_on_stop(self) -> None:
         if not self._nodes.of_hostfile or not self._store.check([STOP]):
@@ -201,7 +252,7 @@ def is_of_run(store: TCPStore, run: str) -> bool:
     Raises:
         DistError: it did not within the store's timeout.
     """
-    return bool(store.get(RUN).decode() == _identity(run))
+    return bool(store.get(RUN).decode() == run)
 
 
 def another_run(endpoint: str) -> str:
@@ -222,9 +273,14 @@ def ended_key(node: int) -> str:
     return f"ended/{node}"
 
 
-def _identity(run: str) -> str:
-    """Return the run's identity in the store; nodes started by hand have run ""."""
-    return run or "by hand"
+def _difference(endpoint: str, theirs: str, own: str) -> str:
+    """Return the error of a node that node 0 does not expect; both say which run they are of."""
+    if not theirs.startswith(_BY_HAND) or not own.startswith(_BY_HAND):
+        return another_run(endpoint)
+    return (
+        f"--rdzv {endpoint}: node 0 was started with{theirs.removeprefix(_BY_HAND)}, this one "
+        f"with{own.removeprefix(_BY_HAND)}.\nGive the same command on every node; or another run meets there."
+    )
 
 
 def _is_here(host: str) -> bool:

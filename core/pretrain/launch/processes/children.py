@@ -7,17 +7,18 @@ import shlex
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from pretrain.launch.processes.default_variables import default_variables
 from pretrain.launch.processes.failure import Failure
-from pretrain.launch.processes.rank import FAILURE_FILE, PARENT
+from pretrain.launch.processes.rank import FAILURE_FILE, PARENT, place_file
+from pretrain.launch.processes.rank_folder import RankFolder
+from pretrain.launch.processes.report_signal import children_ignoring_report_signal
 from pretrain.observe.environment_file import COMMAND
+from pretrain.observe.hang.shared_place import last_place
 
 _AFTER_REPORT = 0.9
 """Seconds that ranks have to end once one has reported what is wrong: less than a rank that has lost the others waits
@@ -25,6 +26,7 @@ before it reports too (`pretrain.doctor.ranks.course`)."""
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from pretrain.launch.jobs import AnyJob
     from pretrain.launch.world import World
@@ -49,9 +51,11 @@ class Processes:
         self._reported: float | None = None
 
     def __enter__(self) -> Self:
-        self._folder = tempfile.TemporaryDirectory(prefix="pretrain-")
+        self._folder = RankFolder()
         try:
-            self._children = [self._start(world) for world in self._worlds]
+            with children_ignoring_report_signal():
+                for world in self._worlds:
+                    self._children.append(self._start(world))
         except BaseException:
             self.__exit__()
             raise
@@ -59,7 +63,7 @@ class Processes:
 
     def __exit__(self, *_: object) -> None:
         self.kill()
-        self._folder.cleanup()
+        self._folder.remove()
 
     def running(self) -> bool:
         """Say whether any rank still runs."""
@@ -68,7 +72,8 @@ class Processes:
     def failures(self) -> list[Failure]:
         """Return the failures of ranks."""
         return [
-            Failure.read(child.failure_file) or Failure.from_exit_code(child.rank, code)
+            Failure.read(child.failure_file)
+            or Failure.from_exit_code(child.rank, code, last_place(place_file(child.failure_file)))
             for child in self._children
             if (code := child.process.poll())
         ]
@@ -98,14 +103,15 @@ class Processes:
 
     def kill(self) -> None:
         """End every rank that still runs, and what it started, at once."""
-        for child in self._children:
-            if child.process.poll() is None:
-                with suppress(ProcessLookupError):
-                    os.killpg(child.process.pid, signal.SIGKILL)
-                child.process.wait()
+        running = [child for child in self._children if child.process.poll() is None]
+        for child in running:
+            with suppress(ProcessLookupError):
+                os.killpg(child.process.pid, signal.SIGKILL)
+        for child in running:  # a device may take long to let go of a process
+            child.process.wait()
 
     def _start(self, world: World) -> _Child:
-        failure_file = Path(self._folder.name) / f"{world.rank}.json"
+        failure_file = self._folder.path / f"{world.rank}.json"
         process = subprocess.Popen(
             # -P: a file in the working directory must not hide a module of the same name.
             [sys.executable, "-P", "-m", "pretrain.launch.processes.rank", self._job.to_json()],

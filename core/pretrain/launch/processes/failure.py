@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pretrain.atomic_files import replacing
-from pretrain.errors import PretrainError
+from pretrain.errors import InUseError, OtherRankError, PretrainError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 USER_ERROR, CRASH = 2, 1
 """Exit codes: a user error; anything else."""
 
-_INTERRUPTED = {sign for number in (signal.SIGINT, signal.SIGTERM) for sign in (-number, 128 + number)}
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals that ask a run to save and end."""
+_INTERRUPTED = {sign for number in STOP_SIGNALS for sign in (-number, 128 + number)}
 _LOST_PEER = re.compile(r"connection (was )?(closed|reset|refused)|broken pipe|gloo/transport", re.IGNORECASE)
 
 _TIMEOUT = re.compile(r"(?:timed out (?:waiting|after)|wait timeout after) (\d+) ?(ms|s)", re.IGNORECASE)
@@ -38,9 +40,12 @@ class Failure:
         exit_code: `USER_ERROR` or `CRASH`.
         text: what to show.
         lost_peer: the rank lost its connection to another one, which is a consequence rather than the cause.
-        interrupted: Ctrl-C or SIGTERM ended the rank.
+        interrupted: Ctrl-C, SIGTERM or SIGHUP ended the rank.
+        asked: a launcher had got such a signal, which asks the run to end, before that.
         of_launcher: a host or the launcher program failed, and the text names it; `rank` has no meaning.
         reported: the rank has printed itself what is wrong; there is nothing more to show.
+        passing: the cause may be gone at a restart: a host is down, the run directory is in use.
+        absent: hosts of a hostfile that have sent no word, which is `passing` too.
     """
 
     rank: int
@@ -49,8 +54,15 @@ class Failure:
     text: str
     lost_peer: bool = False
     interrupted: bool = False
+    asked: bool = False
     of_launcher: bool = False
     reported: bool = False
+    passing: bool = False
+    absent: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "absent", tuple(self.absent))  # JSON has lists
+        object.__setattr__(self, "passing", self.passing or bool(self.absent))
 
     @classmethod
     def of(cls, error: BaseException, rank: int, *, with_traceback: bool) -> Failure:
@@ -66,18 +78,27 @@ class Failure:
             when=time.time(),
             exit_code=USER_ERROR if known else CRASH,
             text=message if plain else "".join(traceback.format_exception(error)).rstrip(),
-            lost_peer=not known and lost_peer,
+            lost_peer=isinstance(error, OtherRankError) or (not known and lost_peer),
+            passing=isinstance(error, InUseError),
         )
 
     @classmethod
-    def from_exit_code(cls, rank: int, returncode: int) -> Failure:
-        """Describe a rank that left no failure file; `returncode` as of `subprocess.Popen`: negative is a signal."""
+    def from_exit_code(cls, rank: int, returncode: int, last_place: str = "") -> Failure:
+        """Describe a rank that left no failure file.
+
+        Args:
+            rank: of all ranks.
+            returncode: as of `subprocess.Popen`: negative is a signal.
+            last_place: where it was in the training, in words; empty if that is not known.
+        """
         if returncode >= 0:
             text = f"It ended with exit code {returncode} and no Python error: look at its output above."
         else:
             text = f"It was killed by {_signal_name(-returncode)}."
             if returncode == -signal.SIGKILL:
                 text += " On Linux the usual cause is the out-of-memory killer: see `dmesg`."
+        if last_place:
+            text += f"\nIt was last in {last_place}."
         interrupted = returncode in _INTERRUPTED
         return cls(rank=rank, when=time.time(), exit_code=CRASH, text=text, interrupted=interrupted)
 
@@ -129,7 +150,9 @@ def root_cause(failures: Iterable[Failure]) -> Failure:
     Of equal texts, that of the lowest rank is taken.
     """
     ordered = sorted(failures, key=lambda failure: (failure.lost_peer, failure.when))
-    return min((failure for failure in ordered if failure.text == ordered[0].text), key=lambda failure: failure.rank)
+    first = ordered[0]
+    lowest = min((failure for failure in ordered if failure.text == first.text), key=lambda failure: failure.rank)
+    return lowest if lowest.lost_peer == first.lost_peer else dataclasses.replace(lowest, lost_peer=first.lost_peer)
 
 
 def _is_lost_peer(error: BaseException) -> bool:

@@ -6,12 +6,15 @@ import dataclasses
 import os
 import signal
 import sys
+import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from pretrain.launch.jobs import job_of
 from pretrain.launch.processes.failure import CRASH, Failure
 from pretrain.launch.processes.parent_exit import kill_on_parent_exit
+from pretrain.launch.processes.report_signal import ignore_report_signal
 from pretrain.launch.schedulers.detection import current_world
 
 if TYPE_CHECKING:
@@ -24,12 +27,17 @@ FAILURE_FILE = "PRETRAIN_FAILURE_FILE"
 
 def main() -> None:
     """Train; write the failure file if that fails."""
+    ignore_report_signal()
     kill_on_parent_exit(int(os.environ[PARENT]))
     world = current_world()
     if world is None:
         msg = "pretrain.launch.processes.rank is started by pretrain itself; run `pretrain RECIPE` instead"
         raise SystemExit(msg)
-    train(job_of(sys.argv[1]), world, Path(os.environ[FAILURE_FILE]))
+    failure_file = Path(os.environ[FAILURE_FILE])
+    heard = dataclasses.replace(
+        world, tell_launcher=partial(_tell, world.rank, failure_file), place_file=place_file(failure_file)
+    )
+    train(job_of(sys.argv[1]), heard, failure_file)
 
 
 def train(job: AnyJob, world: World, failure_file: Path) -> None:
@@ -53,6 +61,23 @@ def _train(job: AnyJob, world: World, failure_file: Path) -> None:
             failure = Failure.from_exit_code(world.rank, code)
             _exit(dataclasses.replace(failure, lost_peer=True), failure_file, code)
         raise
+
+
+def place_file(failure_file: Path) -> Path:
+    """Return the file of a rank's last place, beside that of its failure."""
+    return failure_file.with_suffix(".place")
+
+
+def _tell(rank: int, failure_file: Path, text: str, is_cause: bool) -> None:
+    """Write why this rank is about to end, in words that name the ranks themselves.
+
+    Raises:
+        OSError: as `Failure.write`.
+    """
+    failure = Failure(
+        rank=rank, when=time.time(), exit_code=CRASH, text=text, lost_peer=not is_cause, of_launcher=is_cause
+    )
+    failure.write(failure_file)
 
 
 def claim_report() -> bool:

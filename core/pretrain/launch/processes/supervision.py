@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import signal
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from pretrain.launch.processes.failure import root_cause
+from pretrain.launch.processes.failure import STOP_SIGNALS, root_cause
+from pretrain.launch.processes.report_signal import REPORT_SIGNAL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -20,7 +22,6 @@ _PERIOD = 0.05
 _GRACE = 1.0
 """Seconds that the other ranks have to report their failures before they are killed: the first failure seen need not
 be the first in time."""
-_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Ranks(Protocol):
@@ -56,8 +57,8 @@ def supervise(
 ) -> Failure | None:
     """Wait until all ranks have ended.
 
-    Ctrl-C, SIGTERM or SIGHUP is passed on to the ranks, which save and exit; a second one
-    kills them. Must be called in the main thread.
+    Ctrl-C, SIGTERM or SIGHUP is passed on to the ranks, which save and exit; a second one kills them. SIGUSR1 is passed
+    on each time, and changes nothing here. Must be called in the main thread.
 
     Args:
         ranks: all of them, or those of this node.
@@ -65,7 +66,8 @@ def supervise(
         failure_ends: whether the failure of one rank here ends the others; False: they go on until `poll` ends them.
 
     Returns:
-        the reason that the run failed; None if it did not fail, or was asked to end.
+        the reason that the run failed; None if it did not fail, or was asked to end. A failure while the ranks save
+        because they were asked to end is one that is `asked`; a rank that another process ended is not.
 
     Raises:
         SystemExit: the ranks were stopped by a signal before they could exit by themselves; 128 + its number.
@@ -78,7 +80,10 @@ def supervise(
         ranks.kill()
     if stop.times >= 2 or (stop.times and failures and all(each.interrupted or each.lost_peer for each in failures)):
         raise SystemExit(128 + stop.number)
-    return root_cause(failures) if failures else None
+    if not failures:
+        return None
+    cause = root_cause(failures)
+    return dataclasses.replace(cause, asked=cause.asked or stop.times > 0)
 
 
 @contextmanager
@@ -92,8 +97,9 @@ def _passing_on(ranks: Ranks) -> Iterator[_Stop]:
             ranks.send(signal.SIGTERM if number == signal.SIGHUP else number)
 
     # Signals that were ignored stay ignored: under nohup, or in a background job of a script.
-    handled = [number for number in _STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, pass_on) for number in handled}
+    handled = [number for number in STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    before: dict[int, Any] = {number: signal.signal(number, pass_on) for number in handled}
+    before[REPORT_SIGNAL] = signal.signal(REPORT_SIGNAL, lambda number, _: ranks.send(number))
     try:
         yield stop
     finally:

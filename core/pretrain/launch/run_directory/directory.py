@@ -6,9 +6,12 @@ import itertools
 import os
 import time
 from pathlib import Path
+from typing import Literal
 
 from pretrain.errors import RunError
 
+Resume = Literal["no", "run", "auto"]
+"""Value of `--resume`: not given; given alone, so that the run must be there; or `auto`, to go on or to start."""
 RUNS = Path("runs")
 _OF_A_RUN = ("recipe.yml", "metrics.jsonl", "checkpoints")
 
@@ -18,14 +21,15 @@ def holds_run(run_dir: Path) -> bool:
     return any((run_dir / name).exists() for name in _OF_A_RUN)
 
 
-def check_run_dir(run_dir: Path | None, *, resume: bool, auto: bool = False) -> None:
-    """Check that the directory holds a run if it is to be resumed, and none otherwise.
+def check_run_dir(run_dir: Path | None, resume: Resume) -> bool:
+    """Check that the directory holds a run if it is to be resumed, and none if one is started.
 
     Args:
         run_dir: as given; None for a new one.
-        resume: whether it must hold a run.
-        auto: --auto-resume has decided that; then a run without any complete file is accepted, and the directory must
-            be given.
+        resume: with "auto" it may hold a run or not, also one without any complete file, but it must be given.
+
+    Returns:
+        whether the run of the directory is continued.
 
     Raises:
         RunError: it does not.
@@ -34,28 +38,30 @@ def check_run_dir(run_dir: Path | None, *, resume: bool, auto: bool = False) -> 
         msg = "--run-dir: an empty path, or the working directory itself.\nName a folder for the run."
         raise RunError(msg)
     if run_dir is None:
-        if resume or auto:
-            option = "--auto-resume" if auto else "--resume"
-            msg = f"{option} needs the run to continue: pass --run-dir DIR.{_latest()}"
+        if resume != "no":
+            msg = "--resume auto needs a folder that is the same each time: pass --run-dir DIR."
+            if resume == "run":
+                msg = f"--resume needs the run to continue: pass --run-dir DIR.{_latest()}"
             raise RunError(msg)
-        return
+        return False
     if run_dir.exists() and not run_dir.is_dir():
         msg = f"--run-dir {run_dir}: not a directory."
         raise RunError(msg)
     _check_writable(run_dir)
     held = [name for name in _OF_A_RUN if (run_dir / name).exists()]
-    if resume and "recipe.yml" not in held and not auto:
+    if resume == "run" and "recipe.yml" not in held:
         msg = (
             f"--run-dir {run_dir} holds no run to resume (no recipe.yml).\n"
-            "Leave out --resume to start one there; --auto-resume starts or resumes."
+            "Leave out --resume to start one there; --resume auto starts or resumes."
         )
         raise RunError(msg)
-    if held and not resume:
+    if held and resume == "no":
         msg = (
             f"--run-dir {run_dir} already holds a run ({', '.join(held)}).\n"
-            "Pass --resume to continue it (--auto-resume in a script that is repeated), or another --run-dir."
+            "Pass --resume to continue it (--resume auto in a script that is repeated), or another --run-dir."
         )
         raise RunError(msg)
+    return bool(held)
 
 
 def new_run_dir(name: str) -> Path:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pretrain.errors import RunError
+from pretrain.errors import InUseError, RunError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -48,10 +48,8 @@ def held(folder: Path, notify: Callable[[str], object] = click.echo, *, just_mad
         RunError: another run holds it; or it cannot be written.
     """
     is_new = just_made or not folder.exists()
-    descriptor = _open(folder)
+    descriptor, is_certain, before = _take(folder)
     try:
-        before = _read(folder)
-        is_certain = _lock(descriptor, folder)
         if before and not (is_certain and before.get("machine") == machine()):
             with suppress(OSError):
                 fcntl.lockf(descriptor, fcntl.LOCK_UN)  # reading the file would end it
@@ -68,12 +66,12 @@ def held(folder: Path, notify: Callable[[str], object] = click.echo, *, just_mad
             end.set()
             beating.join()
             _release(descriptor, record)
+            if is_new and os.listdir(folder) == [FILE]:  # noqa: PTH208  nothing came of the run: leave nothing behind
+                with suppress(OSError):
+                    (folder / FILE).unlink()  # while it is ours; who has opened it meanwhile opens it again
+                    folder.rmdir()
     finally:
         os.close(descriptor)
-        if is_new and os.listdir(folder) == [FILE]:  # noqa: PTH208  nothing came of the run: leave nothing behind
-            with suppress(OSError):
-                (folder / FILE).unlink()
-                folder.rmdir()
 
 
 def holder(folder: Path) -> tuple[str, int] | None:
@@ -92,13 +90,45 @@ def machine() -> str:
     return socket.gethostname()
 
 
+def _take(folder: Path) -> tuple[int, bool, dict[str, Any]]:
+    """Open and lock the file; return its descriptor, whether the system has locked it, and what it said before.
+
+    Opened again if another process has removed it before it was locked: that one would lock nothing.
+
+    Raises:
+        RunError: as `held`.
+    """
+    while True:
+        descriptor = _open(folder)
+        try:
+            before = _read(folder)
+            is_certain = _lock(descriptor, folder)
+            if _is_there(descriptor, folder):
+                return descriptor, is_certain, before
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+
+
+def _is_there(descriptor: int, folder: Path) -> bool:
+    """Say whether the descriptor is of the file that has the name now."""
+    with suppress(OSError):
+        return os.path.samestat(os.fstat(descriptor), (folder / FILE).stat())
+    return False
+
+
 def _open(folder: Path) -> int:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        return os.open(folder / FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    except OSError as error:
-        msg = f"{folder} cannot be written: {error.strerror}.\nName another folder."
-        raise RunError(msg) from error
+    for attempts_left in (2, 1, 0):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            return os.open(folder / FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            if isinstance(error, FileNotFoundError) and attempts_left:  # a run that failed has just removed its folder
+                continue
+            msg = f"{folder} cannot be written: {error.strerror}.\nName another folder."
+            raise RunError(msg) from error
+    raise AssertionError
 
 
 def _lock(descriptor: int, folder: Path) -> bool:
@@ -134,7 +164,7 @@ def _watch(folder: Path, before: dict[str, Any], notify: Callable[[str], object]
 
 def _in_use(folder: Path, record: dict[str, Any]) -> RunError:
     by = f" by process {record.get('process')} on {record.get('host')}, since {record.get('since')}" if record else ""
-    return RunError(
+    return InUseError(
         f"{folder} is in use{by}.\n"
         "Wait until it ends, stop it (Ctrl-C or SIGTERM: it saves and exits), or name another folder."
     )

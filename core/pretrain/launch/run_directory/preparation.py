@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pretrain.errors import RunError
 from pretrain.launch.inputs import require_inputs
-from pretrain.launch.run_directory.directory import check_run_dir, holds_run, new_run_dir
+from pretrain.launch.run_directory.directory import check_run_dir, new_run_dir
 from pretrain.launch.run_directory.lock import FILE as LOCK
 from pretrain.launch.run_directory.lock import held
 from pretrain.launch.run_directory.rank_0_decision import first_rank_decides
@@ -19,6 +19,7 @@ from pretrain.launch.run_directory.sharing import require_shared, this_process
 if TYPE_CHECKING:
     from contextlib import ExitStack
 
+    from pretrain.launch.run_directory.directory import Resume
     from pretrain.launch.world import World
     from pretrain.recipe import Recipe
 
@@ -31,27 +32,27 @@ class Prepared:
     resume: bool
 
 
-def prepare_run(recipe: Recipe, run_dir: Path | None, lock: ExitStack, *, resume: bool, auto: bool) -> Prepared:
+def prepare_run(recipe: Recipe, run_dir: Path | None, lock: ExitStack, resume: Resume) -> Prepared:
     """Choose and lock the run directory and build the corpus; called in one process, which outlives the run.
 
     Args:
         recipe: of the run.
         run_dir: as given; None for a new one below runs/.
         lock: holds the run's directory, and its folder of checkpoints, against other runs.
-        resume: whether `run_dir` must hold a run, instead of none.
-        auto: whether it may hold a run or not, which decides between resume and start.
+        resume: see `Resume`.
 
     Raises:
         RunError: the directory holds a run and must not, or the other way round, or another process trains there.
         CheckpointError: the folder of the checkpoints is another run's.
         DataError: the corpus cannot be built, or a tokenizer or token file is missing or damaged.
     """
-    if auto or _is_restarted(run_dir):
-        resume = run_dir is not None and holds_run(run_dir)
-    check_run_dir(run_dir, resume=resume, auto=auto)
+    if _is_restarted(run_dir):
+        resume = "auto"
+    goes_on = check_run_dir(run_dir, resume)  # before anything is made
     if run_dir is not None:
         lock.enter_context(held(run_dir))
-    _lock_checkpoints(recipe, run_dir, lock, resume=resume)
+        goes_on = check_run_dir(run_dir, resume)  # another run may have begun, and ended, before the lock was ours
+    _lock_checkpoints(recipe, run_dir, lock, resume=goes_on)
     if recipe.data.corpus is not None:
         from pretrain.data.corpus.recipe_corpus import prepare_corpus  # noqa: PLC0415  most recipes have their data
 
@@ -61,12 +62,10 @@ def prepare_run(recipe: Recipe, run_dir: Path | None, lock: ExitStack, *, resume
     if run_dir is None:
         run_dir = new_run_dir(Path(recipe.source).stem)
         lock.enter_context(held(run_dir, just_made=True))
-    return Prepared(run_dir, resume)
+    return Prepared(run_dir, goes_on)
 
 
-def prepare_together(
-    recipe: Recipe, run_dir: Path | None, world: World, lock: ExitStack, *, resume: bool, auto: bool
-) -> Prepared:
+def prepare_together(recipe: Recipe, run_dir: Path | None, world: World, lock: ExitStack, resume: Resume) -> Prepared:
     """Call `prepare_run` on rank 0 and return its result on every rank; the nodes share their files.
 
     Raises:
@@ -76,7 +75,7 @@ def prepare_together(
     """
 
     def decide() -> str:
-        prepared = prepare_run(recipe, run_dir, lock, resume=resume, auto=auto)
+        prepared = prepare_run(recipe, run_dir, lock, resume)
         return json.dumps([str(prepared.run_dir.absolute()), prepared.resume, *this_process()])
 
     agreed_dir, agreed_resume, *first = json.loads(first_rank_decides(decide, world))

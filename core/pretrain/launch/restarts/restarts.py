@@ -1,0 +1,130 @@
+"""Restarts of one run: after each failure, the decision between a restart and the end."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pretrain.launch.processes.failure import Failure
+    from pretrain.launch.restarts.reached import Reached
+    from pretrain.launch.restarts.restart_policy import RestartPolicy
+
+_FIRST_WAIT, _LONGEST_WAIT = 1.0, 60.0
+_DOUBLINGS = 6
+_VARYING = re.compile(r"0x[0-9a-fA-F]+|\d+")
+"""Addresses, ports, process ids, times: they differ between two failures that have one cause."""
+_LINE = 160
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verdict:
+    """Decision after a failure; plain values, sent to other nodes.
+
+    Attributes:
+        wait: seconds before the restart; None: the run ends.
+        text: line about the restart, or lines about why there is none; may be empty.
+    """
+
+    wait: float | None = None
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    failure: Failure
+    reached: Reached
+
+    def repeats(self, before: _Seen) -> bool:
+        """Say whether the same rank failed with the same words at the same place, and nothing was gained between."""
+        # A report of all ranks comes from any of them.
+        of_one = self.failure.of_launcher or self.failure.rank == before.failure.rank
+        same = of_one and _words(self.failure) == _words(before.failure)
+        return same and self.reached == before.reached
+
+
+class Restarts:
+    """Counts the restarts of a run, and judges its failures.
+
+    Attributes:
+        count: restarts so far.
+    """
+
+    def __init__(self, policy: RestartPolicy, look: Callable[[], Reached]) -> None:
+        """Begin a run; `look` returns how far it has come, and is called after each failure."""
+        self.count = 0
+        self._limit = policy.limit
+        self._look = look
+        self._last: _Seen | None = None
+        self._in_a_row = 0
+
+    def judge(self, failure: Failure) -> Verdict:
+        """Decide what follows from a failure.
+
+        A user error and a signal that asked the run to end are no reason for a restart; neither is the failure of
+        before at the same iteration, without a checkpoint or a logged iteration between. A restart that could not begin
+        is tried again: the run had begun, so the cause may pass.
+        """
+        passing = failure.passing and self.count > 0
+        if failure.asked or (failure.expected and not passing):
+            return Verdict()
+        seen, before = _Seen(failure, self._look()), self._last
+        if not passing:
+            self._last = seen
+        if before is not None and not passing and seen.repeats(before):
+            return Verdict(text=_repeated(before, seen))
+        if self.count >= self._limit:
+            return Verdict(text=f"No restart is left of {self._limit}. {_remedy(seen.reached)}" if self._limit else "")
+        gained = before is None or seen.reached.saved != before.reached.saved
+        self._in_a_row = 0 if gained else self._in_a_row + 1
+        self.count += 1
+        wait = min(_LONGEST_WAIT, _FIRST_WAIT * 2 ** min(self._in_a_row, _DOUBLINGS))
+        return Verdict(wait=wait, text=f"restart {self.count} of {self._limit} in {wait:g} s, {_from(seen.reached)}")
+
+    def summary(self) -> str:
+        """Return the line at the end of a run; "" without a restart."""
+        if not self.count:
+            return ""
+        return f"ended after {self.count} restart{'s' if self.count > 1 else ''}"
+
+
+def with_remark(failure: Failure, verdict: Verdict) -> Failure:
+    """Return the failure as it is shown at the end, with the reason that there is no restart."""
+    return dataclasses.replace(failure, text=f"{failure.text}\n{verdict.text}") if verdict.text else failure
+
+
+def _from(reached: Reached) -> str:
+    return "from the beginning" if reached.saved is None else f"from the checkpoint of iteration {reached.saved}"
+
+
+def _remedy(reached: Reached) -> str:
+    if reached.saved is None:
+        return "There is no checkpoint yet."
+    return f"--resume continues from the checkpoint of iteration {reached.saved}."
+
+
+def _repeated(before: _Seen, seen: _Seen) -> str:
+    where = (
+        f"after iteration {seen.reached.logged}" if seen.reached.logged is not None else "before the first iteration"
+    )
+    return (
+        f"No restart: the same failure came twice {where}, and nothing was gained between.\n"
+        f"first: {_shortest(before.failure)}\n"
+        f"then:  {_shortest(seen.failure)}\n"
+        f"Remove the cause. {_remedy(seen.reached)}"
+    )
+
+
+def _words(failure: Failure) -> str:
+    return _VARYING.sub("#", failure.text)
+
+
+def _shortest(failure: Failure) -> str:
+    """Return rank and essence of a failure in one line: the last line of a traceback, the first one of a message."""
+    lines = failure.text.splitlines() or [""]
+    line = lines[-1] if lines[0].startswith("Traceback") else lines[0]
+    return line[:_LINE] if failure.of_launcher else f"rank {failure.rank}: {line[:_LINE]}"

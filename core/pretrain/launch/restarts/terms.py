@@ -1,0 +1,39 @@
+"""Words between the nodes of a run with restarts: what node 0 decides for an attempt, and that the run is over."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pretrain.launch.processes.failure import Failure
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Terms:
+    """Values that node 0 decides for an attempt.
+
+    Attributes:
+        run_dir: of the run, as all nodes see it.
+        resume: whether its run is continued.
+        holder: host and process that hold it: node 0's launcher.
+    """
+
+    run_dir: str
+    resume: bool
+    holder: tuple[str, int]
+
+
+class RunEnded(Exception):  # noqa: N818  it is no error where the run was asked to end
+    """End of the run while this node was waiting.
+
+    Attributes:
+        failure: of the run; None if it ended well.
+        of_loss: node 0 is gone, so that nothing is known of the run.
+    """
+
+    def __init__(self, failure: Failure | None, *, of_loss: bool = False) -> None:
+        """Keep the reason."""
+        super().__init__(str(failure))
+        self.failure = failure
+        self.of_loss = of_loss

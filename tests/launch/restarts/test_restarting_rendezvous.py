@@ -1,0 +1,210 @@
+"""Two nodes of a run with restarts, in one process."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+
+import pytest
+
+from launch.rank_processes import wait_for
+from pretrain.errors import LaunchError
+from pretrain.launch.nodes import bounded_store
+from pretrain.launch.nodes.bounded_store import StoreSilenceError
+from pretrain.launch.nodes.nodes import Nodes
+from pretrain.launch.processes.failure import CRASH, Failure
+from pretrain.launch.restarts import restarting_rendezvous as module
+from pretrain.launch.restarts import signs
+from pretrain.launch.restarts.restarting_rendezvous import RestartingRendezvous
+from pretrain.launch.restarts.restarts import Verdict
+from pretrain.launch.restarts.signs import Signs
+from pretrain.launch.restarts.terms import RunEnded, Terms
+from pretrain.launch.world import LOCALHOST, free_port
+
+TERMS = Terms(run_dir="/runs/first", resume=False, holder=("host", 7))
+LOST = Failure(rank=0, when=1.0, exit_code=CRASH, text="connection closed", lost_peer=True)
+
+
+@pytest.fixture
+def port():
+    return free_port()
+
+
+@pytest.fixture
+def first(port):
+    return member(port)
+
+
+def member(port, rank=None):
+    return RestartingRendezvous(Nodes(count=2, rendezvous=f"{LOCALHOST}:{port}", rank=rank))
+
+
+def arrive(node):
+    """Come to the first attempt."""
+    node._enter(0)
+    node._arrive(1)
+    return node
+
+
+def all_of(nodes, _):
+    return nodes
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Signs follow each other quickly."""
+    monkeypatch.setattr(signs, "_PERIOD", 0.02)
+    monkeypatch.setattr(module, "_ARRIVAL_SILENCE", 0.5)
+
+
+def begin(first, *others):
+    """Let node 0 open an attempt that the others join; return what each of those gets."""
+    joined = [[] for _ in others]
+    threads = [
+        threading.Thread(target=lambda other=other, place=place: place.append(other.join(1)))
+        for other, place in zip(others, joined, strict=True)
+    ]
+    for thread in threads:
+        thread.start()
+    first.begin(first.meet(1, all_of, None), TERMS)
+    for thread in threads:
+        thread.join(30)
+    return [place[0] if place else None for place in joined]
+
+
+def test_nodes_meet_for_each_attempt_on_a_new_port_and_learn_what_node_0_has_decided(first, port):
+    second = member(port)
+    ports = set()
+    for attempt in range(2):
+        ((worlds, terms),) = begin(first, second)
+        assert [(world.rank, world.world_size, world.node_rank) for world in worlds] == [(1, 2, 1)]
+        assert terms == TERMS
+        ports.add(worlds[0].master_port)
+        cause = Failure(rank=1, when=1.0, exit_code=CRASH, text=f"bug {attempt}")
+        assert second.report(cause) == cause
+        assert first.poll() == cause
+        again = Verdict(wait=0.0, text="restart")
+        assert first.settle(cause, lambda _, again=again: again) == (cause, again)
+        assert second.settle(None, None) == (cause, again)  # also where its own ranks saw a consequence, or nothing
+    assert len(ports) == 2
+
+
+def test_a_node_that_gives_no_sign_is_the_cause_where_ranks_lost_a_peer(first, port, monkeypatch):
+    begin(first, member(port))
+    assert first.settle(LOST, lambda _: Verdict())[0] == LOST
+    monkeypatch.setattr(module, "_SHORT_SILENCE", 0.0)
+    failure, _ = first.settle(LOST, lambda _: Verdict())
+    assert failure.text.startswith("Node 1 (")
+    assert not failure.lost_peer
+
+
+def test_a_node_that_is_silent_for_long_ends_the_attempt(first, port, monkeypatch):
+    second = member(port)
+    begin(first, second)
+    assert first.poll() is None
+    second._signs.stop()
+    second._signs.join()
+    first.poll()
+    monkeypatch.setattr(module, "_SILENCE", 0.0)
+    assert "has given no sign" in first.poll().text
+    second._signs = Signs(second._store, second._launcher)
+    wait_for(lambda: first.poll() is None, "a new sign")
+
+
+def test_the_loss_of_node_0_is_named_and_ends_the_wait(port, monkeypatch):
+    first, second = member(port), member(port)
+    begin(first, second)
+    del first
+    failure, verdict = second.settle(LOST, None)
+    assert failure.text.startswith(f"--rdzv {LOCALHOST}:{port}: node 0, which serves the rendezvous, cannot be reached")
+    assert (verdict.wait, second.settle(None, None)) == (None, (None, Verdict()))
+    assert second.poll() is None  # its ranks may be ending
+    monkeypatch.setattr(module, "_LOSS_AFTER", -1.0)
+    assert "cannot be reached" in second.poll().text
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_launcher_that_was_killed_while_it_waited_is_not_chosen(first, port):
+    arrive(member(port))._signs.stop()
+    again = arrive(member(port))
+    assert [node.launcher for node in first.meet(1, all_of, None)] == [first._launcher, again._launcher]
+
+
+@pytest.mark.usefixtures("quick")
+def test_two_nodes_with_one_node_rank_are_refused(port):
+    first = member(port, 0)
+    others = [arrive(member(port, 1)) for _ in range(2)]
+    with pytest.raises(RunEnded, match="--node-rank 1 was given on 2 nodes"):
+        first.meet(1, all_of, None)
+    del others
+    with pytest.raises(LaunchError):
+        member(port, 0)
+
+
+def test_node_0_waits_for_ranks_that_end_later_and_for_their_failure(first, port):
+    second = member(port)
+    begin(first, second)
+    settled = []
+    waiting = threading.Thread(target=lambda: settled.append(first.settle(None, lambda _: Verdict(wait=1.0))))
+    waiting.start()
+    late = Failure(rank=1, when=1.0, exit_code=CRASH, text="no memory")
+    second.report(late)
+    assert second.settle(late, None) == (late, Verdict(wait=1.0))
+    waiting.join(30)
+    assert settled == [(late, Verdict(wait=1.0))]
+
+
+def test_a_node_that_ends_later_than_the_run_does_not_miss_node_0(port, monkeypatch):
+    first, second = member(port), member(port)
+    begin(first, second)
+    first.end(None)
+    assert second.poll() is None
+    del first
+    monkeypatch.setattr(module, "_LOSS_AFTER", -1.0)
+    assert second.poll() is None
+
+
+def test_node_0_that_does_not_answer_is_lost_after_a_while_though_it_may_come_back(first, port, monkeypatch):
+    second, hang = member(port), threading.Event()
+    begin(first, second)
+    monkeypatch.setattr(bounded_store, "_PATIENCE", 0.05)
+    monkeypatch.setattr(bounded_store, "_SHORT_PATIENCE", 0.05)
+    with pytest.raises(StoreSilenceError):
+        second._store._ask(lambda _: hang.wait(30))  # as long as its host is stopped
+    assert second.poll() is None
+    monkeypatch.setattr(module, "_LOSS_AFTER", 0.0)
+    assert "cannot be reached" in second.poll().text
+    assert "cannot be reached" in second.settle(LOST, None)[0].text
+    monkeypatch.undo()
+    hang.set()
+    wait_for(lambda: second._store.check(["attempt"]), "an answer")
+    assert second.poll() is None
+
+
+def test_a_node_more_than_the_run_needs_waits_for_a_restart_and_the_end_releases_it(first, port, capsys):
+    second, third = member(port), member(port)
+    begin(first, second)
+    ended = []
+
+    def wait():
+        try:
+            third.join(1)
+        except RunEnded as end:
+            ended.append(end.failure)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    said = []
+    wait_for(lambda: said.append(capsys.readouterr().err) or any(said), "the spare node's notice")
+    assert "the run goes on with 2 nodes; this one takes part after the next restart" in "".join(said)
+    first.end(None)
+    thread.join(30)
+    assert ended == [None]
+    third.leave()  # is not taken for a member that node 0 waits for
+    assert [first._store.add("gone", 0), first._store.add("spares", 0)] == [0, 0]
+
+
+def test_nodes_that_do_not_come_end_the_run(first, monkeypatch):
+    monkeypatch.setattr(module, "_ARRIVAL_TIMEOUT", timedelta(0))
+    with pytest.raises(RunEnded, match="1 of 2 nodes have come within"):
+        first.meet(1, all_of, None)

@@ -1,0 +1,122 @@
+"""Judgement of failures: which of them are followed by a restart, when, and what the user reads."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pretrain.launch.processes.failure import CRASH, USER_ERROR, Failure
+from pretrain.launch.restarts.reached import Reached
+from pretrain.launch.restarts.restart_policy import RestartPolicy
+from pretrain.launch.restarts.restarts import Restarts, Verdict, with_remark
+
+KILLED = Failure(rank=1, when=1.0, exit_code=CRASH, text="It was killed by SIGKILL.\nThe usual cause is memory.")
+BUG = Failure(rank=0, when=1.0, exit_code=CRASH, text="Traceback ...\n  port 4711\nValueError: port 4711 at 0x7f12")
+
+
+class Progress:
+    """What the run's files show; a test moves it on."""
+
+    def __init__(self):
+        self.saved = self.logged = None
+
+    def look(self):
+        return Reached(saved=self.saved, logged=self.logged)
+
+
+def judged(limit, *steps):
+    """Judge failures, each given as (failure, saved, logged); return the verdicts."""
+    progress, verdicts = Progress(), []
+    restarts = Restarts(RestartPolicy(limit=limit), progress.look)
+    for failure, progress.saved, progress.logged in steps:
+        verdicts.append(restarts.judge(failure))
+    return verdicts
+
+
+def test_a_crash_is_followed_by_a_restart_from_the_last_checkpoint_and_the_line_says_so():
+    assert judged(3, (KILLED, 40, 47)) == [
+        Verdict(wait=1.0, text="restart 1 of 3 in 1 s, from the checkpoint of iteration 40")
+    ]
+    assert judged(3, (KILLED, None, None))[0].text == "restart 1 of 3 in 1 s, from the beginning"
+
+
+def test_a_user_error_and_a_signal_that_asks_for_the_end_are_no_reason():
+    mistake = Failure(rank=0, when=1.0, exit_code=USER_ERROR, text="no data")
+    assert judged(3, (mistake, 40, 47)) == [Verdict()]
+    assert judged(3, (dataclasses.replace(KILLED, asked=True), 40, 47)) == [Verdict()]
+
+
+def test_hosts_that_answered_once_may_come_back_and_others_are_a_user_error():
+    absent = Failure(rank=0, when=1.0, exit_code=USER_ERROR, text="no word of host-b", absent=("host-b",))
+    assert judged(3, (absent, None, None)) == [Verdict()]
+    assert judged(3, (KILLED, 40, 47), (absent, 40, 47))[1].wait == 2
+
+
+def test_a_restart_that_cannot_begin_is_tried_again_until_none_is_left():
+    in_use = Failure(rank=0, when=1.0, exit_code=USER_ERROR, text="runs/first is in use", passing=True)
+    assert judged(9, (in_use, None, None)) == [Verdict()]
+    verdicts = judged(4, (KILLED, 40, 47), *[(in_use, 40, 47)] * 4)
+    assert [verdict.wait for verdict in verdicts] == [1, 2, 4, 8, None]
+    assert verdicts[-1].text.startswith("No restart is left of 4.")
+    assert judged(9, (KILLED, 40, 47), (in_use, 40, 47), (KILLED, 40, 47))[-1].text.startswith("No restart: the same")
+
+
+def test_a_report_of_all_ranks_is_the_same_failure_from_whichever_rank_it_comes():
+    hang = Failure(rank=0, when=1.0, exit_code=CRASH, text="rank 3 did not come", of_launcher=True)
+    other = dataclasses.replace(hang, rank=1)
+    assert judged(9, (hang, 40, 47), (other, 40, 47))[1].wait is None
+
+
+def test_any_number_of_restarts_without_a_checkpoint_has_a_wait():
+    assert judged(2000, *[(KILLED, 10, logged) for logged in range(1500)])[-1].wait == 60
+
+
+def test_the_wait_doubles_without_a_new_checkpoint_and_begins_again_with_one():
+    steps = [(KILLED, 10, logged) for logged in range(9)] + [(KILLED, 20, 30)]
+    assert [verdict.wait for verdict in judged(99, *steps)] == [1, 2, 4, 8, 16, 32, 60, 60, 60, 1]
+
+
+@given(limit=st.integers(0, 20), failures=st.integers(0, 40))
+def test_there_are_never_more_restarts_than_allowed(limit, failures):
+    verdicts = judged(limit, *((KILLED, step, step) for step in range(failures)))
+    assert sum(verdict.wait is not None for verdict in verdicts) == min(limit, failures)
+
+
+def test_the_end_says_that_no_restart_is_left_and_how_to_go_on():
+    verdict = judged(1, (KILLED, 10, 12), (KILLED, 20, 25))[1]
+    assert str(with_remark(KILLED, verdict)) == (
+        "rank 1 failed:\nIt was killed by SIGKILL.\nThe usual cause is memory.\n"
+        "No restart is left of 1. --resume continues from the checkpoint of iteration 20."
+    )
+    assert judged(0, (KILLED, 10, 12)) == [Verdict()]
+
+
+def test_the_same_failure_without_progress_ends_the_run_and_both_are_named():
+    again = dataclasses.replace(BUG, text="Traceback ...\n  port 9999\nValueError: port 9999 at 0x7f99")
+    first, second = judged(9, (BUG, 40, 47), (again, 40, 47))
+    assert first.wait == 1
+    assert second == Verdict(
+        text="No restart: the same failure came twice after iteration 47, and nothing was gained between.\n"
+        "first: rank 0: ValueError: port 4711 at 0x7f12\n"
+        "then:  rank 0: ValueError: port 9999 at 0x7f99\n"
+        "Remove the cause. --resume continues from the checkpoint of iteration 40."
+    )
+    assert "twice before the first iteration" in judged(9, (KILLED, None, None), (KILLED, None, None))[1].text
+
+
+def test_another_failure_or_rank_or_a_later_iteration_is_a_reason_again():
+    other_rank = dataclasses.replace(KILLED, rank=3)
+    for second in ((BUG, 40, 47), (other_rank, 40, 47), (KILLED, 40, 48), (KILLED, 60, 47)):
+        assert judged(9, (KILLED, 40, 47), second)[1].wait is not None
+
+
+def test_the_summary_counts_restarts():
+    progress = Progress()
+    restarts = Restarts(RestartPolicy(limit=2), progress.look)
+    assert restarts.summary() == ""
+    restarts.judge(KILLED)
+    assert restarts.summary() == "ended after 1 restart"
+    restarts.judge(BUG)
+    assert restarts.summary() == "ended after 2 restarts"
