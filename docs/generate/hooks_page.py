@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pretrain.plugins import backend, hookspecs, offer, requests, signatures
+from pretrain.plugins import backend, collective_record, hookspecs, offer, requests, signatures
 from pretrain.plugins.contract import removal_of
 from pretrain.plugins.device_module import MEMBERS
 from pretrain.plugins.host.registration import HOOKS
@@ -84,6 +84,8 @@ def _hook(hook: str) -> Iterator[str]:
     if request is None:
         yield "The device is an object of this class:"
         yield _code(_source(backend.Backend))
+        yield "`Backend.recent_collectives` returns:"
+        yield _code(_source(collective_record.CalledCollective))
         return
     yield "Asked with:"
     yield _code(_source(request))

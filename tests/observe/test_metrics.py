@@ -89,3 +89,18 @@ def test_nothing_is_rewritten_where_nothing_changes(tmp_path, train_record):
     before = path.stat().st_ino
     write(path, [], resume_at=10)
     assert path.stat().st_ino == before
+
+
+def test_a_training_that_goes_back_drops_the_later_lines_and_writes_on(tmp_path, train_record):
+    path = tmp_path / "metrics.jsonl"
+    with MetricsWriter(path) as writer:
+        for iteration in (10, 20, 30):
+            writer.write(train_record(iteration))
+            writer.write(EvalRecord.of("valid", iteration, 4.0))
+        writer.go_back(10)
+        assert not writer.has_evaluation("valid", 20)
+        writer.write(train_record(20, lm_loss=1.0))
+    assert [(line["kind"], line["iteration"]) for line in read_metrics(path)] == [
+        ("train", 10), ("eval", 10), ("train", 20),
+    ]  # fmt: skip
+    assert read_metrics(path)[-1]["lm_loss"] == 1.0

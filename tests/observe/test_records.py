@@ -1,6 +1,6 @@
 import math
 
-from pretrain.observe.records import EvalRecord
+from pretrain.observe.records import EvalRecord, EventRecord
 
 TRAIN_KEYS = [
     "kind",
@@ -32,6 +32,15 @@ def test_a_training_line_has_every_key_even_where_there_is_no_value(train_record
 def test_optional_keys_are_written_only_if_they_are_logged(train_record):
     line = train_record(params_norm=12.5, num_zeros_in_grad=3).to_json()
     assert list(line) == [*TRAIN_KEYS, "params_norm", "num_zeros_in_grad"]
+    slow = train_record(slowest_rank=3, slowdown=0.25, slowdown_cause="compute").to_json()
+    assert list(slow) == [*TRAIN_KEYS, "slowest_rank", "slowdown", "slowdown_cause"]
+
+
+def test_an_event_has_its_numbers_and_the_text_that_was_shown():
+    event = EventRecord(event="rollback", iteration=20, text="back", numbers={"spike_iteration": 23, "loss": math.nan})
+    assert event.to_json() == {
+        "kind": "event", "event": "rollback", "iteration": 20, "spike_iteration": 23, "loss": None, "text": "back",
+    }  # fmt: skip
 
 
 def test_values_that_are_not_finite_become_null(train_record):

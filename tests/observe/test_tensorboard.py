@@ -66,3 +66,14 @@ def test_a_resumed_run_shows_one_curve_over_iterations_and_over_samples(tmp_path
     run([25, 35], resume_at=20, resume_samples=2000)
     assert [step for step, _ in curves(tmp_path)["lm loss"]] == [10, 20, 25, 35]
     assert [step for step, _ in curves(tmp_path / "samples")["lm loss vs samples"]] == [1000, 2000, 2500, 3500]
+
+
+def test_a_training_that_goes_back_hides_the_later_points(tmp_path, train_record, monkeypatch):
+    monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(0))
+    with TensorBoard(tmp_path) as board:
+        for iteration in (10, 20, 30):
+            board.train(train_record(iteration, consumed_samples=8 * iteration))
+        board.go_back(10, 80)
+        board.train(train_record(20, consumed_samples=160, lm_loss=1.0))
+    assert curves(tmp_path)["lm loss"] == [(10, 4.25), (20, 1.0)]
+    assert curves(tmp_path / "samples")["lm loss vs samples"] == [(80, 4.25), (160, 1.0)]

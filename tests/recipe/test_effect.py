@@ -19,6 +19,7 @@ VALUES = {
     "data.cache_path": "cache",
     "model.rotary_percent": 0.5,
     "parallel.pipeline_layers": [2],
+    "train.loss_spike.action": "skip",
 }
 """Values of keys that do not accept 2."""
 
@@ -52,6 +53,7 @@ SWITCHED_OFF = {
     "evaluation.iters": ["evaluation.interval=0"],
     "evaluation.target_loss": ["evaluation.interval=0"],
     "train.manual_gc_interval": ["train.manual_gc=false"],
+    "train.check_replicas_interval": ["engine.name=deepspeed", "engine.zero.stage=3"],
     "logging.tensorboard_queue_size": ["logging.tensorboard=false"],
 }
 """Settings under which a key of the smallest recipe has no effect."""

@@ -23,6 +23,8 @@ from pretrain.training.progress import Progress
 from pretrain.training.reporting.interval import Interval
 from pretrain.training.reporting.meter import Meter
 from pretrain.training.reporting.target import verdict
+from pretrain.training.safeguards.iterations_left_out import LeftOut
+from pretrain.training.safeguards.step_batches import StepBatches
 from pretrain.training.saving import Saving
 
 pytestmark = pytest.mark.usefixtures("alone")
@@ -37,7 +39,7 @@ class FakeEngine:
         self.learning_rate = 0
         self.loss_scale = 1024.0
 
-    def train_step(self, batches, num_microbatches, timers=None):
+    def train_step(self, batches, num_microbatches, timers=None, keep_update=None):
         self.steps.append(num_microbatches)
         number = len(self.steps)
         broken = self.breaks_at is not None and number >= self.breaks_at
@@ -89,7 +91,7 @@ class Log:
 def training(make, tmp_path):
     """Make a training of the smallest recipe; `said` are the reasons to stop after each iteration."""
 
-    def build(*overrides, engine=None, said=(), progress=None):
+    def build(*overrides, engine=None, said=(), progress=None, **attributes):
         recipe = make(*overrides)
         reasons, done = iter(said), progress or Progress()
         meter = Meter(
@@ -108,7 +110,8 @@ def training(make, tmp_path):
             ),
             progress=done,
             engine=engine or FakeEngine(),
-            batches=iter(()),
+            batches=StepBatches(lambda progress: (batch for batch in ()), done),
+            left_out=LeftOut.of(recipe, done),
             evaluation=SimpleNamespace(
                 splits=("valid", "test"), run=lambda split, iteration: EvalRecord.of(split, iteration, 3.0)
             ),
@@ -117,6 +120,7 @@ def training(make, tmp_path):
             garbage=SimpleNamespace(after=lambda iteration: None, collect=lambda: None),
             meter=meter,
             continuation=lambda: "def main",
+            **attributes,
         )
 
     return build
@@ -205,6 +209,13 @@ def test_a_run_that_was_killed_in_the_last_evaluation_evaluates_when_it_is_resum
     run.saving.mark_loaded(run.progress)
     assert run.run() == ""
     assert run.meter.logger.events == ["valid 4", "test 4", "the model continues def main"]
+
+
+def test_a_run_that_was_killed_between_a_checkpoint_and_its_evaluation_begins_with_that(training):
+    overrides = ("train.train_iters=4", "evaluation.interval=2", "logging.log_interval=9")
+    run = training(*overrides, progress=Progress(iteration=2, consumed_samples=16), owes_evaluation=True)
+    run.run()
+    assert run.meter.logger.events[:2] == ["valid 2", "train 4"]
 
 
 def test_an_exit_interval_saves_before_it_evaluates(training):
@@ -297,6 +308,54 @@ def test_fp16_continues_with_a_smaller_scale(training):
     )
     assert replace(run, saving=None).run() == ""
     assert [record.lm_loss for record in run.meter.logger.records] == [pytest.approx(4.9), None]
+
+
+def test_an_iteration_that_is_passed_over_has_no_line_of_its_own_batch_and_rate(training):
+    run = training(
+        "train.train_iters=null", "train.train_samples=24", "train.rampup_batch_size=[2, 2, 12]",
+        "train.iterations_to_skip=[5]", "logging.log_interval=9",
+    )  # fmt: skip
+    run.run()
+    (record,) = run.meter.logger.records
+    assert (record.iteration, record.global_batch_size, record.learning_rate) == (5, 6, 8)
+
+
+def test_no_periodic_checkpoint_is_written_before_a_step_since_the_latest(training):
+    run = training("train.train_iters=8", "checkpoint.save_interval=2", "train.iterations_to_skip=[1-2, 5-7]")
+    run.run()
+    assert run.saving.folder.iterations() == [4, 8]
+
+
+def test_reading_what_is_passed_over_is_no_waiting_for_data(training):
+    timers, run = None, training("train.train_iters=3", "train.iterations_to_skip=[2-3]", "logging.log_interval=9")
+    timers = run.meter.timers
+    taken, take = [], timers.take
+
+    def read():
+        while True:
+            with timers.phase("data"):
+                pass
+            yield None
+
+    run.batches.following = read()
+    timers._clock = iter(range(1000)).__next__
+    timers.take = lambda: taken.append(take()) or taken[-1]
+    run.run()
+    assert [seconds["data"] for seconds in taken] == [0]  # a fake step reads none
+
+
+def test_the_clock_of_the_steps_stands_still_while_replicas_are_compared(training):
+    run, order = training("train.train_iters=3", "logging.log_interval=9", "evaluation.interval=0"), []
+    replicas = SimpleNamespace(
+        is_due=lambda iteration: iteration == 2, compare=lambda at: order.append(f"compare {at}")
+    )
+    for name in ("wait", "pause", "resume"):
+        call = getattr(run.meter.interval, name)
+        setattr(run.meter.interval, name, lambda name=name, call=call: (order.append(name), call()))
+    run = replace(run, saving=None, replicas=replicas)
+    run.run()
+    at = order.index("compare 2")
+    assert order[at - 2 : at + 2] == ["wait", "pause", "compare 2", "resume"]
 
 
 @pytest.mark.parametrize(("scale", "ends"), [(1.0, True), (2.0, False)], ids=["smallest", "not the smallest"])

@@ -47,9 +47,9 @@ class Engine(FakeEngine):
         super().__init__(**options)
         self.before = before or {}
 
-    def train_step(self, batches, num_microbatches, timers=None):
+    def train_step(self, batches, num_microbatches, timers=None, keep_update=None):
         self.before.get(len(self.steps) + 1, lambda: None)()
-        return super().train_step(batches, num_microbatches, timers)
+        return super().train_step(batches, num_microbatches, timers, keep_update)
 
 
 @pytest.fixture

@@ -170,6 +170,7 @@ class TestEnvironment:
             "TASK_QUEUE_ENABLE": "2",
             "PYTORCH_NPU_ALLOC_CONF": "expandable_segments:True",
             "CPU_AFFINITY_CONF": "1",
+            "TORCH_HCCL_TRACE_BUFFER_SIZE": "2000",
         }
 
     def test_hidden_devices_leave_the_cores_alone(self, monkeypatch):

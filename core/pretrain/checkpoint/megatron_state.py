@@ -82,6 +82,10 @@ class MegatronState:
 
     def load(self, read: Callable[[dict[str, Any]], dict[str, Any]], counters: Counters | None) -> None:
         """Read the weights, and with counters the optimizer's state."""
+        with self._gathered():  # a gather that is still on its way would overwrite what is loaded
+            self._load(read, counters)
+
+    def _load(self, read: Callable[[dict[str, Any]], dict[str, Any]], counters: Counters | None) -> None:
         request = models = self._models()
         structure: Any = None
         if counters is not None:

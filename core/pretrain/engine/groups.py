@@ -105,6 +105,12 @@ def data_parallel_rank() -> int:
     return rank
 
 
+def data_parallel_group() -> dist.ProcessGroup:
+    """Return the ranks that hold the same part of the model as this one."""
+    group: dist.ProcessGroup = parallel_state.get_data_parallel_group()
+    return group
+
+
 def seed(value: int) -> None:
     """Seed every generator of this rank.
 

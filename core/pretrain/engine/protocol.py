@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -12,8 +12,14 @@ from pretrain.checkpoint.contents import Saved
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from contextlib import AbstractContextManager
+
+    from torch import nn
 
     from pretrain.observe.timers import PhaseTimers
+
+KeepUpdate = Callable[[Tensor | None], bool]
+"""Says whether a step's update is to be made, by its loss as `Step` has it."""
 
 Batch = Mapping[str, Tensor | None]
 """A micro-batch: see pretrain.data.samples.batches."""
@@ -28,14 +34,16 @@ class Step:
             micro-batches of their means over tokens, or the mean over tokens with `train.calculate_per_token_loss`.
             None where the rank is not on the last stage.
         grad_norm: before clipping, over the whole model, fp32 scalar; None when the step was skipped.
-        skipped: the gradients had an inf or nan, so weights and schedule did not change (fp16 only).
+        skipped: the gradients had an inf or nan, so weights and schedule did not change (fp16; all of DeepSpeed).
         num_zeros_in_grad: None unless it is logged.
+        withheld: the caller did not keep the update, so weights, optimizer and schedule did not change.
     """
 
     loss: Tensor | None
     grad_norm: Tensor | None
     skipped: bool
     num_zeros_in_grad: float | None = None
+    withheld: bool = False
 
 
 class ForwardEngine(Saved, Protocol):
@@ -60,6 +68,11 @@ class ForwardEngine(Saved, Protocol):
         """True if this rank's pipeline stages need micro-batches."""
         ...
 
+    @property
+    def models(self) -> Sequence[nn.Module]:
+        """This rank's model chunks, without the engine's wrappers."""
+        ...
+
     def close(self) -> None:
         """Release model and optimizer, so that another engine can be built in this process."""
         ...
@@ -82,7 +95,11 @@ class Engine(ForwardEngine, Protocol):
         ...
 
     def train_step(
-        self, batches: Iterator[Batch] | None, num_microbatches: int, timers: PhaseTimers | None = None
+        self,
+        batches: Iterator[Batch] | None,
+        num_microbatches: int,
+        timers: PhaseTimers | None = None,
+        keep_update: KeepUpdate | None = None,
     ) -> Step:
         """Take one optimizer step over `num_microbatches` micro-batches of this rank.
 
@@ -93,6 +110,8 @@ class Engine(ForwardEngine, Protocol):
             batches: gives at least that many; None where `reads_data` is False.
             num_microbatches: of this rank.
             timers: measure the phases "forward-backward" and "optimizer".
+            keep_update: decides on the update when the gradients are there; all ranks call it together, and it returns
+                the same on all. None keeps every update, and does not wait for the loss.
         """
         ...
 
@@ -102,4 +121,11 @@ class Engine(ForwardEngine, Protocol):
 
     def parameters_norm(self) -> Tensor:
         """Return the Euclidean norm of all parameters, fp32 scalar, equal on all ranks."""
+        ...
+
+    def replicated_weights(self) -> AbstractContextManager[list[tuple[str, Tensor]]]:
+        """Enter a block with the weights that all data-parallel ranks hold alike, as the last step left them, by name.
+
+        None under ZeRO-3. Names count layers from 1 over all stages: "mlp.linear_fc1.weight (layer 7 of 12)".
+        """
         ...

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 MeaningOf = Callable[[str], Meaning | None]
 Overlay = Callable[[Settings, Mapping[str, Worked]], tuple[dict[str, Worked], list[Outcome]]]
 
-_OURS = {"train.manual_gc", "train.manual_gc_interval", "logging.tensorboard", "checkpoint.async_save"}
+_OURS = {
+    *("train.manual_gc", "train.manual_gc_interval", "logging.tensorboard", "logging.log_straggler"),
+    "checkpoint.async_save",
+}
 """Keys whose default is better here and changes no result: the source's default is not written out."""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from megatron.core.tensor_parallel import (
     reduce_from_tensor_model_parallel_region,
@@ -17,12 +17,35 @@ if TYPE_CHECKING:
     from pretrain.plugins.signatures import BiasDropoutAddFn
 
 
+class Marks(Protocol):
+    """Sees a layer's calls from outside, where it is not compiled."""
+
+    def begin(self, hidden_states: Tensor) -> None:
+        """See the layer's input [s, b, h]."""
+
+    def end(self, hidden_states: Tensor) -> None:
+        """See its output [s, b, h]."""
+
+
 class SerialLayer(TransformerLayer):
     """x = x + attention(norm(x)); x = x + mlp(norm(x)), as in GPT-2 and GPT-3."""
+
+    marks: Marks | None = None
+    """See `pretrain.model.marks`."""
 
     def __init__(self, *args: Any, bias_dropout_add: BiasDropoutAddFn, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.bias_dropout_add = bias_dropout_add
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the layer between its marks, which stay outside of what is compiled."""
+        marks = self.marks
+        if marks is None:
+            return super().__call__(*args, **kwargs)
+        marks.begin(kwargs["hidden_states"] if "hidden_states" in kwargs else args[0])
+        result = super().__call__(*args, **kwargs)
+        marks.end(result[0])
+        return result
 
     def forward(
         self,

@@ -11,7 +11,7 @@ from pretrain.errors import RunError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pretrain.observe.records import EvalRecord, Record
+    from pretrain.observe.records import Record
 
 FILE = "metrics.jsonl"
 
@@ -33,6 +33,7 @@ class MetricsWriter:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists():
             _repair(path, resume_at)
+        self._path = path
         self._evaluations = _evaluations(path)
         self._file = path.open("ab", buffering=0)
 
@@ -40,9 +41,16 @@ class MetricsWriter:
         """Append one line, with null for values that are not finite."""
         self._file.write(json.dumps(record.to_json(), allow_nan=False).encode() + b"\n")
 
-    def has_evaluation(self, record: EvalRecord) -> bool:
-        """Return whether the file had an evaluation of this split at this iteration when it was opened."""
-        return (record.split, record.iteration) in self._evaluations
+    def go_back(self, iteration: int) -> None:
+        """Drop the lines of later iterations, which the training will write again."""
+        self._file.close()
+        _repair(self._path, iteration)
+        self._evaluations = _evaluations(self._path)
+        self._file = self._path.open("ab", buffering=0)
+
+    def has_evaluation(self, split: str, iteration: int) -> bool:
+        """Say whether the file had an evaluation of this split at this iteration when it was opened."""
+        return (split, iteration) in self._evaluations
 
     def close(self) -> None:
         """Close the file; may be called twice."""

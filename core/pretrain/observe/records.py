@@ -1,13 +1,19 @@
-"""Records of metrics.jsonl: its two kinds of line."""
+"""Records of metrics.jsonl: its three kinds of line."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 Scalar = str | int | float | None
+
+_OPTIONAL = ("params_norm", "num_zeros_in_grad", "slowest_rank", "slowdown", "slowdown_cause")
+"""Keys of a training line that are left out where there is no value."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -17,7 +23,7 @@ class TrainRecord:
     Attributes:
         kind: always "train".
         iteration: iterations done since the training began, over all resumed parts.
-        consumed_samples: sequences trained on since the training began.
+        consumed_samples: sequences read since the training began, those of batches that were left out included.
         consumed_tokens: `consumed_samples` times the sequence length.
         lm_loss: loss in nats per token, the mean over the interval's iterations that were not skipped; None if all were
             skipped. The loss of an iteration is the mean over the micro-batches of the global batch of their means over
@@ -26,7 +32,8 @@ class TrainRecord:
         learning_rate: of the interval's last iteration.
         loss_scale: of fp16; None if the loss is not scaled.
         global_batch_size: sequences of the interval's last iteration, over all ranks.
-        skipped_iterations: iterations of the interval without an update, because of an fp16 overflow.
+        skipped_iterations: iterations of the interval without an update, because of an fp16 overflow or, with
+            `train.loss_spike.action: skip`, of a loss spike.
         nan_iterations: iterations of the interval whose loss was not finite.
         seconds_per_iteration: wall time, evaluation and checkpoints excluded.
         samples_per_second: over all ranks.
@@ -36,6 +43,9 @@ class TrainRecord:
         memory_peak_bytes: of this rank's device since the process began; None if the device does not report it.
         params_norm: Euclidean norm of the parameters; only if logged.
         num_zeros_in_grad: number of gradient entries that are zero; only if logged.
+        slowest_rank: the rank whose own work takes longest (pretrain.training.reporting.stragglers); only if logged.
+        slowdown: share by which it is slower than the median of the others, 0.25 for 25 %; only if logged.
+        slowdown_cause: "compute", its attention kernels; or "data", its waiting for micro-batches; only if logged.
     """
 
     kind: Literal["train"] = "train"
@@ -57,11 +67,14 @@ class TrainRecord:
     memory_peak_bytes: int | None
     params_norm: float | None = None
     num_zeros_in_grad: int | None = None
+    slowest_rank: int | None = None
+    slowdown: float | None = None
+    slowdown_cause: Literal["compute", "data"] | None = None
 
     def to_json(self) -> dict[str, Scalar]:
         """Return the line's object: None for values that are not finite, the optional keys only if they were logged."""
         line = {field.name: _finite(getattr(self, field.name)) for field in dataclasses.fields(self)}
-        for key in ("params_norm", "num_zeros_in_grad"):
+        for key in _OPTIONAL:
             if getattr(self, key) is None:
                 del line[key]
         return line
@@ -96,7 +109,32 @@ class EvalRecord:
         return {field.name: _finite(getattr(self, field.name)) for field in dataclasses.fields(self)}
 
 
-Record = TrainRecord | EvalRecord
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EventRecord:
+    """Something that happened to a training.
+
+    Attributes:
+        kind: always "event".
+        event: "loss_spike", "rollback" or "straggler".
+        iteration: after which the training goes on.
+        text: the lines that the user was shown.
+        numbers: further keys of the line: the `spike_iteration`, its `loss` and the `median` before it; of a rollback
+            the first and last iteration that are left out; the `rank` of a straggler, and its `slowdown`.
+    """
+
+    kind: Literal["event"] = "event"
+    event: Literal["loss_spike", "rollback", "straggler"]
+    iteration: int
+    text: str
+    numbers: Mapping[str, Scalar] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Scalar]:
+        """Return the line's object: None for values that are not finite."""
+        line: dict[str, Scalar] = {"kind": self.kind, "event": self.event, "iteration": self.iteration}
+        return line | {name: _finite(value) for name, value in self.numbers.items()} | {"text": self.text}
+
+
+Record = TrainRecord | EvalRecord | EventRecord
 
 
 def _finite(value: Scalar) -> Scalar:

@@ -27,6 +27,8 @@ _SPEED_TAGS = {
     "tokens-per-second-per-device": "tokens_per_second_per_device",
     "mfu": "mfu",
     "mem-max-allocated-bytes": "memory_peak_bytes",
+    "slowest-rank": "slowest_rank",
+    "slowest-rank-slowdown": "slowdown",
 }
 
 
@@ -53,15 +55,24 @@ class TensorBoard:
             resume_at: the iteration from which training continues; later events of earlier parts are hidden.
             resume_samples: samples consumed until then.
         """
+        self._directory, self._queue_size = directory, queue_size
+        self._open(resume_at, resume_samples)
+
+    def go_back(self, iteration: int, samples: int) -> None:
+        """Hide the events of later iterations, which the training will write again."""
+        self.close()
+        self._open(iteration, samples)
+
+    def _open(self, resume_at: int | None, resume_samples: int) -> None:
         from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415  slow to import, and optional
 
         def writer(folder: Path, done: int) -> _ScalarWriter:
             purge_step = None if resume_at is None else done + 1
-            opened: _ScalarWriter = SummaryWriter(str(folder), max_queue=queue_size, purge_step=purge_step)
+            opened: _ScalarWriter = SummaryWriter(str(folder), max_queue=self._queue_size, purge_step=purge_step)
             return opened
 
-        self._iterations = writer(directory, resume_at or 0)
-        self._samples = writer(directory / "samples", resume_samples)
+        self._iterations = writer(self._directory, resume_at or 0)
+        self._samples = writer(self._directory / "samples", resume_samples)
 
     def train(self, record: TrainRecord) -> None:
         """Add a logged interval."""

@@ -6,6 +6,8 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from pretrain.observe.hang.position import Position
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -25,7 +27,11 @@ class PhaseTimers:
     """Add up wall time by phase. Reads the clock twice per phase; synchronizes the device only with `synchronize`."""
 
     def __init__(
-        self, *, synchronize: Callable[[], None] | None = None, clock: Callable[[], float] = time.perf_counter
+        self,
+        *,
+        synchronize: Callable[[], None] | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+        position: Position | None = None,
     ) -> None:
         """Start with nothing measured.
 
@@ -33,7 +39,9 @@ class PhaseTimers:
             synchronize: waits for the device before each reading, so that a phase includes its own kernels. It slows
                 the step down; None (the default) measures the time to submit the work.
             clock: monotonic clock in seconds.
+            position: moved with the phases.
         """
+        self.position = position or Position()
         self._synchronize = synchronize
         self._clock = clock
         self._seconds = dict.fromkeys(PHASES, 0.0)
@@ -41,11 +49,20 @@ class PhaseTimers:
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Measure the with-block; phases may be nested, the outer one includes the inner one."""
+        before = self.position.enter(name)
         started = self._now()
         try:
             yield
         finally:
             self._seconds[name] += self._now() - started
+            self.position.leave(before)
+
+    @contextmanager
+    def unmeasured(self) -> Iterator[None]:
+        """Leave the phases within the with-block out of the measurement."""
+        seconds = dict(self._seconds)
+        yield
+        self._seconds = seconds
 
     def take(self) -> dict[str, float]:
         """Return the seconds of each phase on this rank since the last call, and start again from zero."""

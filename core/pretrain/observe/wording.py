@@ -28,10 +28,17 @@ def train_line(record: TrainRecord, total_iterations: int) -> str:
         None if record.mfu is None else f"MFU {100 * record.mfu:.1f} %",
         f"skipped {record.skipped_iterations}",
         f"nan {record.nan_iterations}",
+        _slowest(record),
         None if record.memory_peak_bytes is None else f"memory {record.memory_peak_bytes / 2**30:.2f} GiB",
         f"left {duration(seconds_left(record, total_iterations))}",
     ]
     return " | ".join(part for part in parts if part)
+
+
+def _slowest(record: TrainRecord) -> str | None:
+    if record.slowest_rank is None or record.slowdown is None:
+        return None
+    return f"slowest rank {record.slowest_rank} +{100 * record.slowdown:.0f} % {record.slowdown_cause}"
 
 
 def evaluation_line(record: EvalRecord, total_iterations: int) -> str:

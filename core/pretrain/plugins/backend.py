@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from pretrain.plugins.collective_record import CalledCollective
     from pretrain.recipe import Recipe
 
 
@@ -262,6 +263,17 @@ class Backend(ABC):
         cannot be asked is left out. Takes a few seconds at most. Contract 1.1.
         """
         return ()
+
+    def recent_collectives(self) -> Sequence[CalledCollective]:
+        """Return the collectives that this process has called lately, in any order, and which of them have not ended.
+
+        The report of a run that hangs names by them who waits in what. Called in a thread of its own while the main
+        thread may hang in a collective: it must not wait for the device, nor call a collective. Returns () where the
+        library records nothing. By default: what torch's flight recorder knows, of gloo. Contract 1.2.
+        """
+        from pretrain.plugins.collective_record import of_flight_recorder  # noqa: PLC0415  only for a report
+
+        return of_flight_recorder()
 
     def describe(self) -> Mapping[str, str]:
         """Return entries of a run's environment.json: driver, library versions, and "device", its name."""

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 import torch
 import torch.distributed as dist
 
+from pretrain.checkpoint import generators
 from pretrain.checkpoint.folder import CheckpointFolder
 from pretrain.checkpoint.owner import claim
 from pretrain.checkpoint.writing.background import BackgroundSaves
+from pretrain.collective_errors import of_first_rank
 from pretrain.data.tokenizers.load import load_tokenizer
 from pretrain.engine import groups
 from pretrain.engine.build import build_engine
+from pretrain.model.marks import mark
 from pretrain.model.requests import compute_dtype
 from pretrain.observe.flops import flops_per_sequence
+from pretrain.observe.hang.position import LOAD
 from pretrain.observe.throughput import Speedometer
 from pretrain.observe.timers import PhaseTimers
 from pretrain.plugins.negotiation.kernel_errors import naming_kernels
@@ -31,21 +35,31 @@ from pretrain.training.reporting import run_files
 from pretrain.training.reporting.interval import Interval
 from pretrain.training.reporting.meter import Meter
 from pretrain.training.reporting.run_logger import RunLogger
+from pretrain.training.reporting.stragglers import Stragglers
+from pretrain.training.safeguards import of_recipe
+from pretrain.training.safeguards.iterations_left_out import LeftOut
+from pretrain.training.safeguards.rank_watch import rank_watch
+from pretrain.training.safeguards.spike_response import SpikeResponse
+from pretrain.training.safeguards.step_batches import StepBatches
 from pretrain.training.saving import Saving, start_from
 from pretrain.training.stopping import Stopping
 from pretrain.training.training_data import TrainingData
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Iterator
     from pathlib import Path
 
     from pretrain.data.tokenizers.tokenizer import Tokenizer
-    from pretrain.engine.protocol import Engine
+    from pretrain.engine.protocol import Batch, Engine
     from pretrain.launch.world import World
+    from pretrain.observe.hang.position import Position
     from pretrain.plugins.host.manager import Plugins
+    from pretrain.plugins.negotiation.kernels import Kernels
     from pretrain.recipe import Recipe
     from pretrain.recipe.layout import Layout
     from pretrain.training.progress import Progress
+    from pretrain.training.reporting.local_clock import LocalClock
+    from pretrain.training.safeguards.spike_watch import SpikeWatch
 
 
 @contextmanager
@@ -65,47 +79,99 @@ def assemble(
     layout = lay_out(recipe, world.world_size)
     device = rank_device(recipe, plugins, world.local_rank)
     tokenizer = load_tokenizer(recipe.tokenizer)
-    timeout_minutes = recipe.parallel.distributed_timeout_minutes
-    with groups.joined(plugins.backend, world.rank, world.world_size, timeout_minutes):
-        notify = partial(_notify, world.rank)
-        engine, kernels = build_engine(_of_engine(recipe), plugins, tokenizer.vocab_size, device, notify)
-        data, progress, remark = _start(recipe, plugins, tokenizer, layout, engine, run_dir, resume=resume)
+    with (
+        groups.joined(plugins.backend, world.rank, world.world_size, recipe.parallel.distributed_timeout_minutes),
+        rank_watch(recipe, plugins, world, run_dir) as position,
+    ):
+        engine, kernels, seeded = _build(recipe, plugins, tokenizer, device, world.rank, position)
+        with position.during(LOAD):
+            data, progress, remark = _start(recipe, plugins, tokenizer, layout, engine, run_dir, resume=resume)
         length = Length(iterations=total_iterations(recipe, progress), sizes=BatchSizes.of(recipe), layout=layout)
+        spike_watch = of_recipe.spike_watch(recipe, device, progress, pin_memory=plugins.backend.pinned_memory())
         with (
-            RunLogger(
-                recipe,
-                run_dir,
-                rank=world.rank,
-                total_iterations=length.iterations,
-                progress=progress,
-                resumed=resume,
-            ) as logger,
-            Stopping(recipe) as stopping,
+            _logger(recipe, run_dir, world, length, progress, resumed=resume) as logger,
+            Stopping(recipe, *filter(None, (spike_watch,))) as stopping,
             Garbage(recipe.train.manual_gc_interval, is_manual=recipe.train.manual_gc) as garbage,
             naming_kernels(kernels),
-            _saving(recipe, run_dir, world.rank, progress, logger, resumed=resume) or nullcontext() as saving,
+            _saving(recipe, run_dir, world.rank, progress, logger, seeded, resumed=resume) or nullcontext() as saving,
+            position.until_end(),  # the first to be left: a checkpoint that is still being written may take long
         ):
             devices = _devices(plugins, device)
             if world.rank == 0:
                 run_files.write(recipe, plugins, kernels.table, layout, run_dir, devices=devices, started=started)
-                for notice in plugins.notices:
-                    logger.note(notice)
-                run_files.log_header(logger, recipe, kernels.table, layout, tokenizer, run_dir, remark)
-            meter = _meter(recipe, plugins, tokenizer, world, device, logger)
+                run_files.log_header(logger, recipe, plugins, kernels.table, layout, tokenizer, run_dir, remark)
+            clock = of_recipe.local_clock(recipe, engine, layout, device)
+            meter = _meter(recipe, plugins, tokenizer, world, device, logger, clock, engine, position)
+            batches = StepBatches(partial(_opened, data, meter.timers), progress)
             yield Training(
                 recipe=recipe,
                 length=length,
                 progress=progress,
                 engine=engine,
-                batches=data.training(progress.consumed_samples, meter.timers),
+                batches=batches,
+                left_out=LeftOut.of(recipe, progress),
                 evaluation=data.evaluation_of_training(),
                 saving=saving,
                 stopping=stopping,
                 garbage=garbage,
                 meter=meter,
                 continuation=_continuation(recipe, engine, tokenizer),
+                spikes=_spikes(recipe, spike_watch, stopping, progress, engine, saving, batches, meter),
+                replicas=of_recipe.replica_check(recipe, engine, layout, logger),
+                clock=clock,
+                owes_evaluation=resume and _owes_evaluation(recipe, logger, progress),
             )
         engine.close()
+
+
+def _build(
+    recipe: Recipe, plugins: Plugins, tokenizer: Tokenizer, device: torch.device, rank: int, position: Position
+) -> tuple[Engine, Kernels, dict[str, Any]]:
+    """Return the engine, its kernels, and the states of the random generators that it leaves."""
+    notify = partial(_notify, rank)
+    engine, kernels = build_engine(_of_engine(recipe), plugins, tokenizer.vocab_size, device, notify)
+    mark(engine.models, position)
+    return engine, kernels, generators.states()
+
+
+def _logger(
+    recipe: Recipe, run_dir: Path, world: World, length: Length, progress: Progress, *, resumed: bool
+) -> RunLogger:
+    return RunLogger(
+        recipe, run_dir, rank=world.rank, total_iterations=length.iterations, progress=progress, resumed=resumed
+    )
+
+
+def _owes_evaluation(recipe: Recipe, logger: RunLogger, progress: Progress) -> bool:
+    """Say whether an evaluation was due after the loaded checkpoint and is not logged; all ranks call it together."""
+    every, done = recipe.evaluation.interval, progress.iteration
+    return bool(
+        every and done and done % every == 0 and not of_first_rank(partial(logger.has_evaluation, "valid", done))
+    )
+
+
+def _spikes(
+    recipe: Recipe,
+    watch: SpikeWatch | None,
+    stopping: Stopping,
+    progress: Progress,
+    engine: Engine,
+    saving: Saving | None,
+    batches: StepBatches,
+    meter: Meter,
+) -> SpikeResponse | None:
+    if watch is None:
+        return None
+    return SpikeResponse(
+        recipe=recipe,
+        watch=watch,
+        exchange=stopping.exchange,
+        progress=progress,
+        engine=engine,
+        saving=saving,
+        batches=batches,
+        meter=meter,
+    )
 
 
 def _of_engine(recipe: Recipe) -> Recipe:
@@ -131,33 +197,55 @@ def _start(
     """Return the data, the progress that the training starts from, and a remark for the user."""
     progress, remark = start_from(recipe, engine, run_dir, resume=resume)
     data = TrainingData.of(recipe, tokenizer, layout, engine, progress, pin_memory=plugins.backend.pinned_memory())
-    data, notices = data.resume(progress)
+    _, notices = data.resume(progress)
     return data, progress, "\n".join(filter(None, (remark, *notices)))
 
 
 def _saving(
-    recipe: Recipe, run_dir: Path, rank: int, progress: Progress, logger: RunLogger, *, resumed: bool
+    recipe: Recipe,
+    run_dir: Path,
+    rank: int,
+    progress: Progress,
+    logger: RunLogger,
+    seeded: dict[str, Any],
+    *,
+    resumed: bool,
 ) -> Saving | None:
     if recipe.checkpoint.save is False:
         return None
     folder, background = CheckpointFolder.of(recipe, run_dir), None
     if recipe.checkpoint.async_save:
         background = BackgroundSaves(folder, is_main=rank == 0, notify=logger.note)
-    saving = Saving(folder, rank, background)
+    saving = Saving(folder, rank, background, seeded)
     if rank == 0:
         claim(recipe, run_dir, resume=resumed)
     if resumed and progress.iteration:
-        saving.mark_loaded(progress)
+        saving.mark_loaded(progress, is_own=progress.iteration in of_first_rank(folder.iterations))
     return saving
 
 
+def _opened(data: TrainingData, timers: PhaseTimers, progress: Progress) -> Generator[Batch] | None:
+    resumed, _ = data.resume(progress)
+    return resumed.training(progress.consumed_samples, timers)
+
+
 def _meter(
-    recipe: Recipe, plugins: Plugins, tokenizer: Tokenizer, world: World, device: torch.device, logger: RunLogger
+    recipe: Recipe,
+    plugins: Plugins,
+    tokenizer: Tokenizer,
+    world: World,
+    device: torch.device,
+    logger: RunLogger,
+    clock: LocalClock | None,
+    engine: Engine,
+    position: Position,
 ) -> Meter:
     return Meter(
         recipe=recipe,
         logger=logger,
-        timers=PhaseTimers(synchronize=partial(_synchronize, device) if recipe.logging.log_timers else None),
+        timers=PhaseTimers(
+            synchronize=partial(_synchronize, device) if recipe.logging.log_timers else None, position=position
+        ),
         interval=Interval(device),
         speedometer=Speedometer(
             seq_length=recipe.model.seq_length,
@@ -167,6 +255,7 @@ def _meter(
         ),
         device=device,
         memory_peak=lambda: plugins.backend.memory().peak,
+        stragglers=None if clock is None else Stragglers(clock, device, reads_data=engine.reads_data),
     )
 
 

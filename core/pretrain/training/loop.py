@@ -6,13 +6,14 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pretrain.observe.hang.position import BETWEEN, END, GENERATE, LOG
 from pretrain.training.health import check_loss_scale, is_broken, not_finite
 from pretrain.training.reporting.target import verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-    from pretrain.engine.protocol import Batch, Engine, Step
+    from pretrain.engine.protocol import Engine
     from pretrain.errors import TrainingError
     from pretrain.observe.records import EvalRecord
     from pretrain.recipe import Recipe
@@ -20,7 +21,13 @@ if TYPE_CHECKING:
     from pretrain.training.evaluation import Evaluation, Split
     from pretrain.training.garbage import Garbage
     from pretrain.training.progress import Progress
+    from pretrain.training.reporting.interval import TakenStep
+    from pretrain.training.reporting.local_clock import LocalClock
     from pretrain.training.reporting.meter import Meter
+    from pretrain.training.safeguards.iterations_left_out import LeftOut
+    from pretrain.training.safeguards.replicas import ReplicaCheck
+    from pretrain.training.safeguards.spike_response import SpikeResponse
+    from pretrain.training.safeguards.step_batches import StepBatches
     from pretrain.training.saving import Saving
     from pretrain.training.stopping import Stopping
 
@@ -34,31 +41,44 @@ class Training:
         length: iterations of the training, and the batch of each.
         progress: counters, moved on in place.
         engine: takes the steps.
-        batches: this rank's micro-batches from `progress` on; None where its stages read no data.
+        batches: this rank's micro-batches from `progress` on.
+        left_out: iterations whose batches are passed over.
         evaluation: held-out loss; None if switched off.
         saving: writes checkpoints; None if switched off.
         stopping: reasons to leave early.
         garbage: collects Python's between steps.
         meter: measures and logs.
         continuation: continues the recipe's prompt at the end; None without one.
+        spikes: answers losses that go wrong; None if they are not watched.
+        replicas: compares the data-parallel replicas; None if they are not compared.
+        clock: measures this rank's own work; None where nothing is made of it.
+        owes_evaluation: the run was ended between the checkpoint that it goes on from and the evaluation of it.
     """
 
     recipe: Recipe
     length: Length
     progress: Progress
     engine: Engine
-    batches: Iterator[Batch] | None
+    batches: StepBatches
+    left_out: LeftOut
     evaluation: Evaluation | None
     saving: Saving | None
     stopping: Stopping
     garbage: Garbage
     meter: Meter
     continuation: Callable[[], str] | None
+    spikes: SpikeResponse | None = None
+    replicas: ReplicaCheck | None = None
+    clock: LocalClock | None = None
+    owes_evaluation: bool = False
 
     def run(self) -> str:
         """Train; return the reason if it stopped before the last iteration, else an empty string."""
         reason = ""
+        self.meter.timers.position.enter(BETWEEN)
         self.meter.interval.start()
+        if self.owes_evaluation and self.progress.iteration < self.length.iterations:
+            self._evaluate("valid")
         while self.progress.iteration < self.length.iterations and not reason:
             reason = self._iterate()
         self.stopping.settle()
@@ -66,7 +86,8 @@ class Training:
         if not reason:
             self._evaluate_at_the_end()
         if self.continuation is not None and not reason:
-            self.meter.logger.note(f"the model continues: {self.continuation()}")
+            with self.meter.timers.position.during(GENERATE):
+                self.meter.logger.note(f"the model continues: {self.continuation()}")
         return reason
 
     def _evaluate_at_the_end(self) -> None:
@@ -78,34 +99,90 @@ class Training:
 
     def _iterate(self) -> str:
         """Take one step, then log, save and evaluate if due; return a reason to stop, or an empty string."""
-        learning_rate, batch = self.engine.learning_rate, self.length.batch(self.progress)
-        step = self._step(batch)
+        batch = self.length.batch(self.progress)
+        if self.left_out.has_next():
+            self._pass_over(batch)
+        else:
+            self._step(batch)
         if self.saving is not None:
             self.saving.poll()
         is_last = self.progress.iteration == self.length.iterations
         urgent_reason = self.stopping.reason()
         reason = urgent_reason or self._exit_interval(is_last=is_last)
-        if is_last or reason or self._is_due(self.recipe.logging.log_interval):
-            self._log(step, batch, learning_rate)
-        if not is_last and (reason or self._is_due(self.recipe.checkpoint.save_interval)):
+        is_logged = is_last or bool(reason) or self._is_due(self.recipe.logging.log_interval)
+        is_saved = not is_last and (bool(reason) or self._is_due_to_save())
+        if self._abandons(is_due=is_logged or is_saved, is_leaving=bool(urgent_reason)):
+            return urgent_reason
+        self._compare_replicas()
+        if is_logged and (taken := self.meter.interval.last_step):
+            with self.meter.timers.position.during(LOG):
+                self._log(taken)
+        if is_saved:
             self._save(trains_on=not reason)
         if not is_last and not urgent_reason and self._is_due(self.recipe.evaluation.interval):
             self._evaluate("valid")
         self.garbage.after(self.progress.iteration)
         return reason
 
-    def _step(self, batch: int) -> Step:
+    def _step(self, batch: int) -> None:
         """Take one step over a global batch of so many samples, and count it."""
         timers, num_microbatches = self.meter.timers, self.length.layout.num_microbatches(batch)
-        with timers.phase("interval"):
-            step = self.engine.train_step(self.batches, num_microbatches, timers)
-            if not step.skipped:
+        learning_rate = self.engine.learning_rate
+        with timers.position.step(self.progress.iteration + 1), timers.phase("interval"):
+            if self.clock is not None:
+                self.clock.begin_step()
+            step = self.engine.train_step(
+                self.batches.following, num_microbatches, timers, self.spikes.keep_update if self.spikes else None
+            )
+            if self.clock is not None:
+                self.clock.end_step()
+            if not (step.skipped or step.withheld):
                 self.engine.advance_schedule(batch)
-        self.meter.interval.add(step, batch)
+        self.meter.interval.add(step, batch, learning_rate)
+        if self.saving is not None:
+            self.saving.count_step()
+        self.progress.skipped_iterations += step.skipped
+        self._count(batch)
+        if self.spikes is not None:
+            self.spikes.see(step)
+
+    def _pass_over(self, batch: int) -> None:
+        """Read a global batch of so many samples, drop it, and count it; the clock of the steps stands still."""
+        self.meter.interval.pause()
+        with self.meter.timers.unmeasured():  # reading it is no waiting of a step
+            self.batches.pass_over(self.length.layout.num_microbatches(batch))
+        self.meter.interval.resume()
+        self._count(batch)
+
+    def _count(self, batch: int) -> None:
         self.progress.iteration += 1
         self.progress.consumed_samples += batch
-        self.progress.skipped_iterations += step.skipped
-        return step
+
+    def _abandons(self, *, is_due: bool, is_leaving: bool) -> bool:
+        """Answer losses that have gone wrong; say whether the iteration, and others before it, are taken back.
+
+        Args:
+            is_due: whether a line or a checkpoint follows, before which all losses are judged.
+            is_leaving: whether something outside asks the training to end after this iteration.
+        """
+        if self.spikes is None:
+            return False
+        if is_due:
+            self.spikes.settle()
+        return self.spikes.answer(is_leaving=is_leaving)
+
+    def _compare_replicas(self) -> None:
+        """Compare the data-parallel replicas if it is due; the clock of the steps stands still."""
+        if self.replicas is None or not self.replicas.is_due(self.progress.iteration):
+            return
+        self.meter.interval.wait()
+        self.meter.interval.pause()
+        self.replicas.compare(self.progress.iteration)
+        self.meter.interval.resume()
+
+    def _is_due_to_save(self) -> bool:
+        """Say whether a periodic checkpoint is due: none without a step since the latest one, whose weights it has."""
+        return self._is_due(self.recipe.checkpoint.save_interval) and (self.saving is None or self.saving.has_new_step)
 
     def _exit_interval(self, *, is_last: bool) -> str:
         """Return the reason if a part of the training ends here; the last iteration has none."""
@@ -115,13 +192,13 @@ class Training:
     def _is_due(self, every: int | None) -> bool:
         return bool(every) and self.progress.iteration % (every or 1) == 0
 
-    def _log(self, step: Step, batch: int, learning_rate: float) -> None:
+    def _log(self, taken: TakenStep) -> None:
         interval = self.meter.interval
         totals = interval.take()
         if is_broken(self.recipe, totals, interval):
             raise self._not_finite()
         check_loss_scale(self.recipe, self.engine, interval, self.progress)
-        self.meter.log(totals, step, self.engine, self.progress, batch=batch, learning_rate=learning_rate)
+        self.meter.log(totals, taken, self.engine, self.progress)
 
     def _evaluate(self, split: Split) -> EvalRecord | None:
         if self.evaluation is None:
@@ -137,9 +214,11 @@ class Training:
             return
         with self.meter.phase("save"):
             # With fewer logged lines than checkpoints, broken weights would be saved, and good ones removed.
-            if not math.isfinite(self.engine.parameters_norm().item()):
+            is_finite = math.isfinite(self.engine.parameters_norm().item())
+            if not is_finite and not (trains_on and self.spikes is not None and self.spikes.takes_back_broken_weights):
                 raise self._not_finite()
-            saved = self.saving.save(self.engine, self.progress, trains_on=trains_on)
+            # Where the training can go back, the next loss, which is not finite either, makes it.
+            saved = self.saving.save(self.engine, self.progress, trains_on=trains_on) if is_finite else None
         if saved is not None:
             self.meter.logger.note(f"checkpoint: {saved}")
         self._resume_steps()
@@ -147,6 +226,7 @@ class Training:
     def _not_finite(self) -> TrainingError:
         """Return the error, which names the latest checkpoint: the one that is being written, if it succeeds."""
         if self.saving is not None:
+            self.meter.timers.position.enter(END)  # the checkpoint may take long
             self.saving.finish()
         return not_finite(self.meter.interval, self.progress, self.saving)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch.distributed as dist
 
-from pretrain.checkpoint import storage
+from pretrain.checkpoint import generators, storage
 from pretrain.checkpoint.folder import LATEST, CheckpointFolder
 from pretrain.checkpoint.starting_checkpoint import is_own_empty_folder, nothing_to_load
 from pretrain.checkpoint.writing.snapshot import Snapshot
@@ -35,11 +35,20 @@ class Saving:
         folder: where.
         rank: of this process; rank 0 makes and removes folders.
         background: writes while the training goes on; None if it waits.
+        latest: iteration of the latest checkpoint that this run has saved, begun to save, or was resumed from.
+        has_new_step: whether a step was taken since then.
+        trained_until: iteration of the first checkpoint with the weights of the latest, which a later one has too where
+            batches are left out; None if this process has saved no step.
+        seeded: states of the random generators before a checkpoint was loaded; None leaves them.
     """
 
     folder: CheckpointFolder
     rank: int
     background: BackgroundSaves | None = None
+    seeded: dict[str, Any] | None = None
+    latest: int | None = field(default=None, init=False)
+    has_new_step: bool = field(default=False, init=False)
+    trained_until: int | None = field(default=None, init=False)
     _saved: int | None = field(default=None, init=False)
 
     def is_done(self, progress: Progress) -> bool:
@@ -65,8 +74,14 @@ class Saving:
             self.settle()
             write = partial(storage.save, engine, progress=progress.to_mapping())
             saved = self.folder.save(progress.iteration, write, is_main=self.rank == 0, barrier=dist.barrier)
-        self._saved = progress.iteration
+        if self.has_new_step:
+            self.trained_until = progress.iteration
+        self._saved, self.latest, self.has_new_step = progress.iteration, progress.iteration, False
         return saved
+
+    def count_step(self) -> None:
+        """Take note that the weights may have changed."""
+        self.has_new_step = True
 
     def poll(self) -> None:
         """Report a checkpoint that has become complete beside the steps; called after each, on all ranks.
@@ -100,9 +115,33 @@ class Saving:
         elif issubclass(kind, Exception):  # a second Ctrl-C does not wait
             self.finish()
 
-    def mark_loaded(self, progress: Progress) -> None:
-        """Mark this iteration's checkpoint as the one that was loaded."""
+    def mark_loaded(self, progress: Progress, *, is_own: bool = True) -> None:
+        """Mark this iteration's checkpoint as the one that was loaded, from this folder unless it is not `is_own`."""
         self._saved = progress.iteration
+        self.latest = progress.iteration if is_own else None
+        self.has_new_step = False
+
+    def leave_out(self, progress: Progress) -> None:
+        """Write no checkpoint of this iteration."""
+        self._saved = progress.iteration
+
+    def load_latest(self, engine: Saved) -> tuple[Progress, list[str]]:
+        """Take the engine back to the latest checkpoint; return its progress, and notices; all ranks together.
+
+        The random generators are as after a start from it, also where its layout was another one.
+
+        Raises:
+            CheckpointError: it cannot be read; or the one that was being written, written.
+        """
+        self.settle()
+        if self.seeded is not None:
+            generators.restore(self.seeded)
+        loaded = _load_latest(self.folder, engine, latest=lambda _folder: self.latest)
+        if loaded is None:
+            raise nothing_to_load(self.folder.path)
+        progress = Progress.from_mapping(loaded[1].progress)
+        self.mark_loaded(progress)
+        return progress, list(loaded[1].notices)
 
 
 def start_from(recipe: Recipe, engine: Saved, run_dir: Path, *, resume: bool) -> tuple[Progress, str]:

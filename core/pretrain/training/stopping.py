@@ -8,13 +8,16 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-import torch
 import torch.distributed as dist
 
+from pretrain.training.safeguards.exchange import Exchange
+
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import FrameType
 
     from pretrain.recipe import Recipe
+    from pretrain.training.safeguards.exchange import Rider
 
 REASONS = (
     "",
@@ -33,12 +36,14 @@ class Stopping:
 
     A rank that stops because another one was signalled ignores signals from then on: its own is still on the way.
 
-    Ranks agree by a small all-reduce between hosts, started in one iteration and read in the next, so that no step
-    waits for it. The loop therefore leaves one iteration after the first rank wants to.
+    Ranks agree in the exchange between hosts, whose sums are read one iteration later. The loop therefore leaves one
+    iteration after the first rank wants to.
     """
 
-    def __init__(self, recipe: Recipe) -> None:
-        """Take the recipe's reasons; the clock starts now."""
+    size = len(REASONS) - 1
+
+    def __init__(self, recipe: Recipe, *riders: Rider) -> None:
+        """Take the recipe's reasons, and what else rides in the exchange; collective. The clock starts now."""
         train = recipe.train
         minutes = train.exit_duration_in_mins
         self._deadline = None if minutes is None else time.monotonic() + 60 * minutes
@@ -48,9 +53,7 @@ class Stopping:
         self._signal = 0
         self._agreed = 0
         self._handlers: dict[int, Any] = {}
-        self._vote: torch.Tensor | None = None
-        self._pending: dist.Work | None = None
-        self._group = dist.new_group(backend="gloo") if dist.get_world_size() > 1 else None
+        self.exchange = Exchange(self, *riders)
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
@@ -68,19 +71,21 @@ class Stopping:
 
     def reason(self) -> str:
         """Return why all ranks stop now, or an empty string; every rank calls it after every iteration."""
-        if self._group is None:
-            return REASONS[self._own_vote()]
-        self.settle()
-        self._vote = torch.tensor(self._own_vote(), dtype=torch.int32)
-        self._pending = dist.all_reduce(self._vote, op=dist.ReduceOp.MAX, group=self._group, async_op=True)
+        self.exchange.turn()
         return REASONS[self._agreed]
 
     def settle(self) -> None:
         """Wait for the pending vote, and count it; called once more before the groups are destroyed."""
-        if self._pending is not None and self._vote is not None:
-            self._pending.wait()
-            self._pending = None
-            self._agreed = int(self._vote.item())
+        self.exchange.settle()
+
+    def own(self) -> list[float]:
+        """Return this rank's vote: one for its reason."""
+        vote = self._own_vote()
+        return [float(reason == vote) for reason in range(1, len(REASONS))]
+
+    def agreed(self, sums: Sequence[float]) -> None:
+        """Take the votes of all ranks for each reason."""
+        self._agreed = max((reason for reason, votes in enumerate(sums, start=1) if votes), default=0)
 
     def _own_vote(self) -> int:
         if self._signal:

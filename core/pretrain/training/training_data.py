@@ -16,7 +16,7 @@ from pretrain.training.batch_sizes import total_iterations, total_samples
 from pretrain.training.evaluation import Evaluation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Generator, Sequence
 
     from pretrain.data.samples.datasets import Datasets
     from pretrain.data.tokenizers.tokenizer import Tokenizer
@@ -120,10 +120,10 @@ class TrainingData:
             notices.append("the blend changes: evaluations read it too, so their losses are not those of before")
         return replace(self, datasets=replace(self.datasets, train=train)), notices if is_new else []
 
-    def training(self, consumed_samples: int, timers: PhaseTimers) -> Iterator[Batch] | None:
+    def training(self, consumed_samples: int, timers: PhaseTimers) -> Generator[Batch] | None:
         """Return the micro-batches that follow `consumed_samples`, or None where the rank reads no data.
 
-        The timers measure waiting for them as the phase "data".
+        The timers measure waiting for them as the phase "data". Closing the generator ends the workers.
         """
         batches = self._batches(self.datasets.train, consumed_samples=consumed_samples)
         return None if batches is None else _timed(batches, timers)
@@ -142,12 +142,12 @@ class TrainingData:
             iters=self.recipe.evaluation.iters,
         )
 
-    def _held_out(self, split: Split) -> Iterator[Batch] | None:
+    def _held_out(self, split: Split) -> MicroBatches | None:
         dataset = self.datasets.valid if split == "valid" else self.datasets.test
         # In this process: starting workers takes longer than reading an evaluation.
         return self._batches(dataset, consumed_samples=0, cyclic=True, num_workers=0)
 
-    def _batches(self, dataset: Any | None, **options: Any) -> Iterator[Batch] | None:
+    def _batches(self, dataset: Any | None, **options: Any) -> MicroBatches | None:
         if dataset is None or not self.engine.reads_data:
             return None
         return MicroBatches(
@@ -161,8 +161,11 @@ class TrainingData:
         )
 
 
-def _timed(batches: Iterator[Batch], timers: PhaseTimers) -> Iterator[Batch]:
-    while True:
-        with timers.phase("data"):
-            batch = next(batches)  # an iterator that ends raises DataError
-        yield batch
+def _timed(batches: MicroBatches, timers: PhaseTimers) -> Generator[Batch]:
+    try:
+        while True:
+            with timers.phase("data"):
+                batch = next(batches)  # an iterator that ends raises DataError
+            yield batch
+    finally:
+        batches.close()

@@ -85,6 +85,12 @@ def test_a_growing_batch_needs_three_numbers(numbers):
         migrated(f"--train-samples 800 --rampup-batch-size {numbers}", program="megatron-lm-2.5")
 
 
+def test_iterations_that_are_left_out_are_numbered_from_1():
+    found = migrated("--train-iters 9 --iterations-to-skip 0 6")
+    assert found.recipe.train.iterations_to_skip == (1, 7)
+    assert line_of(found, "--iterations-to-skip") == ("carried over", "train.iterations_to_skip")
+
+
 def test_training_text_alone_leaves_no_validation():
     common = f"{SIZES} {BATCH} {FILES}"
     found = migrated("--train-data-path d --train-iters 9 --eval-interval 5 --split 9,1,0", common=common)

@@ -154,6 +154,8 @@ def _lengths(draw: Draw) -> Tree:
         "deterministic_mode": draw(st.booleans()),
         "manual_gc_interval": draw(_COUNT),
         "exit_interval": draw(st.none() | _COUNT),
+        "check_replicas_interval": draw(st.none() | _COUNT),
+        "iterations_to_skip": sorted(draw(st.sets(_COUNT, max_size=3))),
         "exit_duration_in_mins": draw(st.none() | _COUNT),
     }
     length = draw(st.integers(100, 10**9))

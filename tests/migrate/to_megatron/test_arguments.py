@@ -24,7 +24,7 @@ def test_text_has_one_flag_a_line_for_a_shell():
     )
     assert "--data-path 'my text' \\\n" in arguments.text
     assert "--rampup-batch-size 2 2 50 \\\n" in arguments.text
-    assert arguments.text.endswith("--eval-interval 1000\n")
+    assert arguments.text.endswith("--eval-interval 1000 \\\n--log-straggler\n")
     assert tuple(shlex.split(arguments.text.replace("\\\n", " "))) == arguments.words
 
 
@@ -133,6 +133,14 @@ def test_what_has_no_flag_is_told(override: str):
     (line,) = written(override).left_out
     assert line.startswith(LEFT_OUT[override])
     assert line.endswith(".")
+
+
+def test_iterations_that_are_too_many_for_a_command_are_told():
+    assert "--iterations-to-skip" in written("train.iterations_to_skip=[3, 7-9]").words
+    arguments = written("train.iterations_to_skip=[1-200000]")
+    assert "--iterations-to-skip" not in arguments.words
+    (said,) = arguments.left_out
+    assert said.endswith("Megatron-LM needs them one by one, and 200000 numbers are too long for a command.")
 
 
 def test_zero_beyond_its_first_stage_is_told():

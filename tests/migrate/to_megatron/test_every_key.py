@@ -59,6 +59,7 @@ CIRCUMSTANCES = (
     ("checkpoint={save: out, save_interval: 5, load: in}",),
     ("evaluation.prompt=once",),
     ("logging.tensorboard=true",),
+    ("train.loss_spike={threshold: 2, action: rollback}", "checkpoint={save: out, save_interval: 5}"),
 )
 """Overrides of the small recipe: each key has an effect in one of them."""
 
@@ -78,6 +79,7 @@ VALUES = (
         2.5,
         1e-4,
         "other",
+        "skip",
         "cpu",
         "rope",
         "RMSNorm",

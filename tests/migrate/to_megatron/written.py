@@ -32,7 +32,7 @@ ALWAYS = (
     *("--tokenizer-type", "GPT2BPETokenizer", "--vocab-file", "vocab.json", "--merge-file", "merges.txt"),
     *("--data-path", "corpus", "--split", "969,30,1"),
     *("--micro-batch-size", "2", "--global-batch-size", "8", "--train-iters", "100"),
-    *("--lr", "0.001", "--eval-interval", "1000"),
+    *("--lr", "0.001", "--eval-interval", "1000", "--log-straggler"),
 )
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from pretrain.errors import RunError
 from pretrain.observe.metrics import MetricsWriter
-from pretrain.observe.records import EvalRecord
+from pretrain.observe.records import EvalRecord, EventRecord
 from pretrain.observe.report import write_report
 
 KERNELS = {
@@ -113,3 +113,13 @@ def test_a_damaged_environment_is_named(tmp_path, run):
     (run_dir / "environment.json").write_text("{")
     with pytest.raises(RunError, match=r"environment\.json is not JSON"):
         report(tmp_path, run_dir)
+
+
+def test_events_are_listed(tmp_path, run):
+    run_dir = run("first")
+    assert "Events" not in report(tmp_path, run_dir)
+    with MetricsWriter(run_dir / "metrics.jsonl") as metrics:
+        metrics.write(EventRecord(event="rollback", iteration=1020, text="loss 9 in iteration 1030: back"))
+    page = report(tmp_path, run_dir)
+    assert "Events" in page
+    assert "<td>loss 9 in iteration 1030: back</td>" in page

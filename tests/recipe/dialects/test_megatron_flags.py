@@ -85,6 +85,11 @@ def test_the_answers_to_a_published_command_make_its_recipe():
         ("--data-path", ["a"], "here it is --set data.path=a."),
         ("--attention-backend", ["fused"], "here it is --set kernels.attention=auto"),
         ("--tokenizer-type", ["GPT2BPETokenizer"], "here it is --set tokenizer.type=gpt2."),
+        (
+            "--iterations-to-skip",
+            ["811"],
+            "here it is --set train.iterations_to_skip=ITERATIONS (each number one higher: here iterations are",
+        ),
         ("--timing-log-level", ["0"], "here it is --set logging.log_timers=false."),
         ("--vocab", ["v.json"], "here it is --set tokenizer.vocab_file=v.json."),
         ("--disable-bias-linear", [], "here it is --set model.add_bias_linear=false."),

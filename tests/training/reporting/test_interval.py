@@ -24,7 +24,7 @@ def step(loss, *, skipped=False):
 
 def add(interval, *steps):
     for one in steps:
-        interval.add(one, samples=8)
+        interval.add(one, samples=8, learning_rate=1e-3)
     return interval.take()
 
 
@@ -32,6 +32,13 @@ def test_the_loss_is_the_mean_over_iterations(interval):
     totals = add(interval, step(2.0), step(3.0), step(4.0))
     assert (totals.lm_loss, totals.nan_iterations) == (3.0, 0)
     assert (interval.iterations, interval.samples, interval.skipped_iterations) == (3, 24, 0)
+
+
+def test_steps_whose_update_was_withheld_do_not_count_for_the_loss_and_are_no_overflows(interval):
+    spike = Step(loss=torch.tensor(9.0), grad_norm=None, skipped=False, withheld=True)
+    totals = add(interval, step(2.0), spike, step(4.0))
+    assert (totals.lm_loss, totals.nan_iterations) == (3.0, 0)
+    assert (interval.skipped_iterations, interval.withheld_iterations, interval.skipped_in_a_row) == (0, 1, 0)
 
 
 def test_skipped_iterations_do_not_count_for_the_loss(interval):
@@ -73,5 +80,7 @@ def test_the_clock_is_stopped_in_a_pause(monkeypatch):
 
 def test_adding_does_not_wait_for_the_device():
     interval = Interval(torch.device("meta"))  # a value of meta cannot be read on the host
-    interval.add(Step(loss=torch.zeros((), device="meta"), grad_norm=None, skipped=False), samples=1)
+    interval.add(
+        Step(loss=torch.zeros((), device="meta"), grad_norm=None, skipped=False), samples=1, learning_rate=1e-3
+    )
     assert interval.iterations == 1

@@ -19,11 +19,13 @@ def test_notices_of_a_deepspeed_file_are_logged(tmp_path):
     log_header(
         SimpleNamespace(note=said.append),
         recipe,
+        SimpleNamespace(notices=["a notice of a plugin"]),
         KernelTable(backend="cpu", provider="pretrain", rows=()),
         lay_out(recipe, 1),
         SimpleNamespace(vocab_size=256),
         tmp_path,
         "resumed",
     )
+    assert said[0] == "a notice of a plugin"
     assert said[-2:] == [*recipe.notices, "resumed"]
     assert "steps_per_print: 10 is not used" in said[-2]

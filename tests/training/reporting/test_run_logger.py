@@ -7,7 +7,7 @@ import json
 import pytest
 
 from observe.conftest import train_record
-from pretrain.observe.records import EvalRecord
+from pretrain.observe.records import EvalRecord, EventRecord
 from pretrain.training.progress import Progress
 from pretrain.training.reporting.run_logger import RunLogger
 
@@ -46,12 +46,24 @@ def test_rank_0_writes_to_every_output(logger, tmp_path, train_record, capsys):
     assert any((tmp_path / "tensorboard").iterdir())
 
 
+def test_a_training_that_goes_back_drops_its_later_lines_and_says_why(logger, tmp_path, train_record, capsys):
+    with logger() as opened:
+        opened.train(train_record(10))
+        opened.train(train_record(20))
+        opened.go_back(Progress(iteration=10, consumed_samples=80))
+        opened.event(EventRecord(event="rollback", iteration=10, text="back to iteration 10"))
+    assert [(line["kind"], line["iteration"]) for line in lines(tmp_path)] == [("train", 10), ("event", 10)]
+    assert "back to iteration 10\n" in capsys.readouterr().out
+
+
 def test_other_ranks_log_nothing(logger, tmp_path, train_record, capfd):
     with logger(rank=1) as opened:
         opened.train(train_record(10))
         opened.evaluation(EvalRecord.of("valid", 10, 2.0), consumed_samples=80)
         opened.timers({}, 10)
         opened.note("a remark")
+        opened.go_back(Progress())
+        opened.event(EventRecord(event="straggler", iteration=10, text="slow"))
     assert list(tmp_path.iterdir()) == []
     assert "".join(capfd.readouterr()) == ""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ import torch
 from pretrain.errors import BackendError
 from pretrain.plugins.backend import Available, Backend, Figures, PointToPoint, Unavailable
 from pretrain.plugins.named_device import NamedDevice
-from pretrain_ascend import devices, environment, software
+from pretrain_ascend import collectives, devices, environment, software
 from pretrain_ascend.devices import Family
 from pretrain_ascend.environment import VISIBLE
 from pretrain_ascend.kernels.float_status import FloatStatus
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pretrain.plugins.backend import Overflow, Remark
+    from pretrain.plugins.collective_record import CalledCollective
     from pretrain.recipe import Recipe
 
 PEAK = "PRETRAIN_ASCEND_PEAK_TFLOPS"
@@ -132,6 +134,13 @@ class AscendBackend(Backend):
     def health(self) -> Sequence[Remark]:
         """Judge torch_npu and CANN, and the NPUs by npu-smi."""
         return tuple(software.health(some_are_hidden=VISIBLE in os.environ))
+
+    def recent_collectives(self) -> Sequence[CalledCollective]:
+        """Return what torch_npu's recorder knows of HCCL, and torch's of gloo."""
+        found = list(super().recent_collectives())
+        with suppress(Exception):  # whatever fails there, the host's collectives are known
+            found += collectives.of_hccl()
+        return found
 
     def describe(self) -> Mapping[str, str]:
         """Return name, family, versions, and Huawei's figure of the peak."""

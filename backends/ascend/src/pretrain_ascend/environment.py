@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pretrain_ascend.collectives import BUFFER_SIZE
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -37,6 +39,7 @@ def variables(recipe: Recipe, given: Mapping[str, str]) -> dict[str, str]:
         given: the environment; some values follow from others that the user has set.
     """
     found = _timeouts(recipe.parallel.distributed_timeout_minutes * 60, given) | _dispatch(given)
+    found |= {BUFFER_SIZE: "2000"}  # for the report of a run that hangs; as many as torch's recorder keeps
     if recipe.train.deterministic_mode:
         found |= {"HCCL_DETERMINISTIC": "true", "CLOSE_MATMUL_K_SHIFT": "1"}
     return found
@@ -95,6 +98,7 @@ EFFECTIVE = {
     "HCCL_SOCKET_IFNAME": "network interface; a wrong one hangs or fails at the start",
     "HCCL_CONNECT_TIMEOUT": "seconds that ranks wait for each other at the start",
     "HCCL_EXEC_TIMEOUT": "seconds that a collective may take",
+    BUFFER_SIZE: "collectives that torch_npu's recorder keeps; 0 switches it off, and hang reports name none",
     "HCCL_OP_EXPANSION_MODE": "where collectives are scheduled: the device's AI cores or its CPUs",
 }
 """Variables that change a training or its speed -> their effect: Huawei's environment variables of CANN and HCCL, and

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import torch
@@ -10,13 +11,14 @@ import torch
 from pretrain.errors import BackendError
 from pretrain.plugins.backend import Available, Backend, Figures, PointToPoint, Unavailable
 from pretrain.plugins.named_device import NamedDevice
-from pretrain_cuda import devices, environment, software
+from pretrain_cuda import collectives, devices, environment, software
 from pretrain_cuda.devices import AMPERE, BLACKWELL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pretrain.plugins.backend import Remark
+    from pretrain.plugins.collective_record import CalledCollective
     from pretrain.recipe import Recipe
 
 _HALF = (torch.float16, torch.bfloat16)
@@ -135,6 +137,13 @@ class CudaBackend(Backend):
         """Judge the driver, the libraries with kernels, and the current GPU, or all where none is current."""
         uuid = str(torch.cuda.get_device_properties().uuid) if torch.cuda.is_initialized() else ""  # type: ignore[no-untyped-call]
         return tuple(software.health(torch.version.cuda, uuid))
+
+    def recent_collectives(self) -> Sequence[CalledCollective]:
+        """Return what torch's recorders know of NCCL and of gloo."""
+        found = list(super().recent_collectives())
+        with suppress(Exception):  # whatever fails there, the host's collectives are known
+            found += collectives.of_nccl()
+        return found
 
     def describe(self) -> Mapping[str, str]:
         """Return name, driver, and the versions of CUDA, cuDNN and NCCL."""

@@ -1,12 +1,15 @@
-"""Options of NCCL's process groups."""
+"""Options of NCCL's process groups, and the collectives that were called lately."""
 
 from __future__ import annotations
 
+import pickle
 from typing import TYPE_CHECKING, Any
 
+from pretrain.plugins.collective_record import collectives_of
 from pretrain.plugins.offer import Offer
 
 if TYPE_CHECKING:
+    from pretrain.plugins.collective_record import CalledCollective
     from pretrain.plugins.offer import Answer
     from pretrain.plugins.requests import CollectivesRequest
 
@@ -29,3 +32,11 @@ def options_of(group: str) -> Any | None:
     from torch.distributed import ProcessGroupNCCL  # noqa: PLC0415  builds without NCCL lack it
 
     return ProcessGroupNCCL.Options(is_high_priority_stream=True)
+
+
+def of_nccl() -> list[CalledCollective]:
+    """Return what torch's recorder of NCCL knows, another one than that of the CPU's libraries; empty without NCCL."""
+    from torch._C import _distributed_c10d  # noqa: PLC0415  as above
+
+    dump = getattr(_distributed_c10d, "_dump_nccl_trace", None)
+    return [] if dump is None else collectives_of(pickle.loads(dump(True, False, False)))  # noqa: S301  torch's own

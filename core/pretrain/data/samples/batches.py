@@ -207,7 +207,8 @@ def _start_worker(worker: int) -> None:  # noqa: ARG001  torch's signature
     exit_with_parent()
     # Skips Python's own cleanup, which aborts in the presence of the thread that sends a batch.
     atexit.register(os._exit, 0)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGUSR1):  # SIGUSR1 asks the training process what it is in
+        signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: signal.alarm(_GRACE))
 
 

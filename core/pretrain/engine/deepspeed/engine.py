@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from megatron.core.tensor_parallel import param_is_not_tensor_parallel_duplicate
 from pretrain.bridge import deepspeed as bridge_deepspeed
 from pretrain.bridge.deepspeed import mpu, zero_scale
 from pretrain.bridge.deepspeed.overflow import watch_overflow
+from pretrain.bridge.deepspeed.withheld_update import drop_gradients
 from pretrain.bridge.deepspeed.zero_weights import own_part
 from pretrain.bridge.megatron.optimizer import clip_by_norm
 from pretrain.checkpoint.deepspeed_state import DeepSpeedState
@@ -27,6 +28,7 @@ from pretrain.engine.deepspeed.partitioned import splitting
 from pretrain.engine.forward import forward_logits, forward_loss, prompt_batch
 from pretrain.engine.protocol import Step
 from pretrain.engine.schedule import build_schedule
+from pretrain.engine.weight_names import named_weights
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from pretrain.engine.parts import Parts
-    from pretrain.engine.protocol import Batch
+    from pretrain.engine.protocol import Batch, KeepUpdate
     from pretrain.model.gpt import GPT
     from pretrain.observe.timers import PhaseTimers
 
@@ -57,7 +59,7 @@ class DeepSpeedEngine:
         bridge_deepspeed.disconnect()  # set by an earlier training of this process
         bridge_deepspeed.connect(parts.backend)
         swapping.prepare(recipe, parts.notify)
-        (self.model,) = parts.chunks(**splitting(recipe, deepspeed))
+        (self.model,) = self.models = parts.chunks(**splitting(recipe, deepspeed))
         _sum_over_sequence_parts(self.model)
         groups = parameter_groups(self.model)
         swapping.require_room(recipe, groups)
@@ -94,7 +96,11 @@ class DeepSpeedEngine:
         return float(self.optimizer.loss_scale) if self.recipe.precision.dtype == "fp16" else 1.0
 
     def train_step(
-        self, batches: Iterator[Batch] | None, num_microbatches: int, timers: PhaseTimers | None = None
+        self,
+        batches: Iterator[Batch] | None,
+        num_microbatches: int,
+        timers: PhaseTimers | None = None,
+        keep_update: KeepUpdate | None = None,
     ) -> Step:
         """Take one optimizer step."""
         phase = timers.phase if timers else _untimed
@@ -107,6 +113,9 @@ class DeepSpeedEngine:
             self._overflow.clear()
         with phase("forward-backward"):
             loss = self._forward_backward(batches, num_microbatches)
+        if keep_update is not None and not keep_update(loss):
+            drop_gradients(self.optimizer, self._stage)
+            return Step(loss=loss, grad_norm=None, skipped=False, withheld=True)
         with phase("optimizer"):
             norm, skipped = self._update()
         return Step(loss=loss, grad_norm=norm, skipped=skipped)
@@ -181,6 +190,11 @@ class DeepSpeedEngine:
             dist.all_reduce(squared, group=parallel_state.get_data_parallel_group())
         dist.all_reduce(squared, group=parallel_state.get_tensor_model_parallel_group())
         return squared.sqrt()
+
+    @contextmanager
+    def replicated_weights(self) -> Iterator[list[tuple[str, Tensor]]]:
+        """Enter a block with all weights of this rank; ZeRO-3 has none."""
+        yield [] if self._stage == 3 else named_weights(self.models)
 
     def _release_gathered(self) -> None:
         """Release weights that stay gathered for a backward pass that never comes: they hold buffers of files."""

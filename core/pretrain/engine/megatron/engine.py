@@ -20,6 +20,7 @@ from pretrain.engine.megatron import data_parallel
 from pretrain.engine.megatron.forward_pass import ForwardPass
 from pretrain.engine.protocol import Step
 from pretrain.engine.schedule import build_schedule
+from pretrain.engine.weight_names import named_weights
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from pretrain.engine.parts import Parts
-    from pretrain.engine.protocol import Batch
+    from pretrain.engine.protocol import Batch, KeepUpdate
     from pretrain.observe.timers import PhaseTimers
 
 
@@ -69,7 +70,11 @@ class MegatronEngine(ForwardPass):
         return float(self.optimizer.get_loss_scale().item())
 
     def train_step(
-        self, batches: Iterator[Batch] | None, num_microbatches: int, timers: PhaseTimers | None = None
+        self,
+        batches: Iterator[Batch] | None,
+        num_microbatches: int,
+        timers: PhaseTimers | None = None,
+        keep_update: KeepUpdate | None = None,
     ) -> Step:
         """Take one optimizer step."""
         phase = timers.phase if timers else _untimed
@@ -82,10 +87,13 @@ class MegatronEngine(ForwardPass):
             self._overflow.clear()
         with phase("forward-backward"):
             reports = self._run(forward_loss, batches, num_microbatches, forward_only=False)
+        loss = self._loss(reports) if reports else None
+        if keep_update is not None and not keep_update(loss):  # the gradients are zeroed before the next step
+            return Step(loss=loss, grad_norm=None, skipped=False, withheld=True)
         with phase("optimizer"):
             succeeded, norm, zeros = self.optimizer.step()
         return Step(
-            loss=self._loss(reports) if reports else None,
+            loss=loss,
             grad_norm=self._as_tensor(norm) if succeeded else None,
             skipped=not succeeded,
             num_zeros_in_grad=zeros if self.recipe.logging.log_num_zeros_in_grad and succeeded else None,
@@ -107,6 +115,12 @@ class MegatronEngine(ForwardPass):
             squared = self._norm(counted).square()
         dist.all_reduce(squared, group=parallel_state.get_model_parallel_group())
         return squared.sqrt()
+
+    @contextmanager
+    def replicated_weights(self) -> Iterator[list[tuple[str, Tensor]]]:
+        """Enter a block with all weights of this rank, which are whole in it."""
+        with self._gathered():
+            yield named_weights(self.models)
 
     def _loss(self, reports: list[Tensor]) -> Tensor:
         """Return this rank's part of the loss that the step has minimized."""

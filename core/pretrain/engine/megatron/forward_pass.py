@@ -35,7 +35,8 @@ class ForwardPass:
         self.chunks = chunks
         self._device = parts.device
         self._forward_backward = get_forward_backward_func()
-        self._reads = [_chunk_reads(parts.recipe, chunk) for chunk in chunks]
+        self.models = [_unwrapped(chunk) for chunk in chunks]
+        self._reads = [_reads(parts.recipe, model) for model in self.models]
 
     @property
     def reads_data(self) -> bool:
@@ -114,7 +115,11 @@ class ForwardPass:
         return nullcontext()
 
 
-def _chunk_reads(recipe: Recipe, chunk: Any) -> bool:
+def _unwrapped(chunk: Any) -> Any:
     while hasattr(chunk, "module"):  # data parallelism, Float16Module
         chunk = chunk.module
-    return bool(chunk.pre_process or chunk.post_process or recipe.data.reset_attention_mask)
+    return chunk
+
+
+def _reads(recipe: Recipe, model: Any) -> bool:
+    return bool(model.pre_process or model.post_process or recipe.data.reset_attention_mask)

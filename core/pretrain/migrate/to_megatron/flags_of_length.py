@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from pretrain.migrate.to_megatron.answer import NOTHING, Answer
 from pretrain.migrate.to_megatron.flag_words import given
+from pretrain.recipe.sections.iteration_ranges import ranges
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 _FOLDER = "checkpoints"
 _TENSORBOARD = "tensorboard"
+_MOST_WRITTEN = 3000
+"""Iterations that are written one by one."""
 _ANY_INTERVAL = 1000
 """An interval that is never reached: without one the number of validation samples cannot be worked out."""
 
@@ -27,6 +30,16 @@ def rampup_batch_size(recipe: Recipe) -> Answer:
     """Return start, increment and samples."""
     numbers = recipe.train.rampup_batch_size
     return NOTHING if numbers is None else Answer((given("rampup_batch_size", *numbers),))
+
+
+def iterations_to_skip(recipe: Recipe) -> Answer:
+    """Return the iterations that are left out, which Megatron-LM counts from 0, one by one; too many are no command."""
+    found = ranges(recipe.train.iterations_to_skip)
+    count = sum(last - first + 1 for first, last in found)
+    if count > _MOST_WRITTEN:
+        return Answer(change=f"Megatron-LM needs them one by one, and {count} numbers are too long for a command")
+    numbers = [number - 1 for first, last in found for number in range(first, last + 1)]
+    return Answer((given("iterations_to_skip", *numbers),)) if numbers else NOTHING
 
 
 def train_iters(recipe: Recipe) -> Answer:
@@ -87,6 +100,7 @@ def log_timers(recipe: Recipe) -> Answer:
 
 FUNCTIONS: Mapping[str, Function] = {
     "train.rampup_batch_size": rampup_batch_size,
+    "train.iterations_to_skip": iterations_to_skip,
     "train.train_iters": train_iters,
     "train.manual_gc": manual_gc,
     "checkpoint.save": save,

@@ -13,6 +13,7 @@ _STARTS = (
 )
 _KERNEL = "Megatron-LM and Transformer Engine choose their kernels themselves"
 _DEEPSPEED = "it is DeepSpeed's: memory and speed can differ, the results do not"
+_SPIKE = "a loss that rises suddenly is not answered"
 _DEVICE = "it stays on the device and takes more of its memory"
 
 WITHOUT_FLAG: Mapping[str, str] = {
@@ -27,6 +28,9 @@ WITHOUT_FLAG: Mapping[str, str] = {
     "data.corpus": "no token file is built: it has to be there, pretrain data build makes it",
     "data.index": "samples come in the order of Megatron-LM's index files, which is another",
     "train.kill_switch_path": "no file ends the training; --exit-signal-handler saves and exits at SIGTERM",
+    "train.loss_spike.threshold": _SPIKE,
+    "train.loss_spike.action": _SPIKE,
+    "train.loss_spike.leave_out": _SPIKE,
     "optimizer.name": "weight decay is decoupled from the gradient: Megatron-LM's adam is adamw",
     "checkpoint.keep": "all checkpoints are kept",
     "evaluation.target_loss": "no loss to reach is checked at the end",

@@ -56,6 +56,12 @@ def kernels(run: RunData) -> str:
     )
 
 
+def events(run: RunData) -> str:
+    """Return what happened to a run: spikes of the loss, rollbacks, slow ranks; "" if nothing did."""
+    rows = [(f"{line['iteration']:,}", str(line.get("text", ""))) for line in run.events]
+    return table(["after iteration", ""], rows) if rows else ""
+
+
 def environment(run: RunData) -> str:
     """Return everything else of environment.json; "" if it is not known."""
     rest = {key: value for key, value in run.environment.items() if key != "kernels"}

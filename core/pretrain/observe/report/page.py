@@ -75,6 +75,7 @@ def _about(run: RunData, *, heading: bool) -> str:
     recipe = f"<pre>{escape(run.recipe)}</pre>" if run.recipe else ""
     parts = [
         f"<h2>{escape(run.name)}</h2>" if heading else "",
+        section("Events", html_tables.events(run), unfolded=True),
         section("Kernels", html_tables.kernels(run), unfolded=not heading),
         section("Environment", html_tables.environment(run)),
         section("Recipe", recipe),

@@ -26,6 +26,7 @@ class RunData:
         name: on the page.
         train: the lines of kind "train".
         evaluations: the lines of kind "eval".
+        events: the lines of kind "event".
         recipe: text of recipe.yml, "" if there is none.
         environment: environment.json, empty if there is none.
     """
@@ -33,6 +34,7 @@ class RunData:
     name: str
     train: list[dict[str, Any]]
     evaluations: list[dict[str, Any]]
+    events: list[dict[str, Any]]
     recipe: str
     environment: dict[str, Any]
 
@@ -81,6 +83,7 @@ def _read(run_dir: Path, name: str) -> RunData:
         name=name,
         train=[line for line in lines if line.get("kind") == "train"],
         evaluations=[line for line in lines if line.get("kind") == "eval"],
+        events=[line for line in lines if line.get("kind") == "event"],
         recipe=recipe.read_text(encoding="utf-8") if recipe.is_file() else "",
         environment=_environment(run_dir / environment_file.FILE),
     )

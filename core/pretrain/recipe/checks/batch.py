@@ -28,6 +28,8 @@ def problems(recipe: Recipe) -> Iterator[Problem]:
         yield from _per_token(recipe)
     if train.rampup_batch_size is not None:
         yield from _rampup(recipe, train.rampup_batch_size)
+    if train.loss_spike.threshold is not None and train.loss_spike.action == "rollback":
+        yield from _rollback(recipe)
 
 
 def _per_token(recipe: Recipe) -> Iterator[Problem]:
@@ -38,6 +40,17 @@ def _per_token(recipe: Recipe) -> Iterator[Problem]:
             "train.calculate_per_token_loss",
             f"true needs precision.grad_reduce_in_fp32: true with {precision.dtype}: gradients are summed over tokens "
             "before they are divided by their number.",
+        )
+
+
+def _rollback(recipe: Recipe) -> Iterator[Problem]:
+    checkpoint = recipe.checkpoint
+    if checkpoint.save is False or checkpoint.save_interval == 0:
+        path = "checkpoint.save" if checkpoint.save is False else "checkpoint.save_interval"
+        yield Problem(
+            path,
+            "train.loss_spike.action: rollback goes back to the last checkpoint: save some, with "
+            "checkpoint.save_interval above 0.",
         )
 
 

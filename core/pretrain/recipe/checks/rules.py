@@ -93,6 +93,24 @@ RULES = (
         lambda r: r.precision.dtype == "fp16" and r.precision.loss_scale is None,
     ),
     Rule(
+        ("train.loss_spike.action",),
+        "train.loss_spike.threshold",
+        ("train.loss_spike.threshold",),
+        lambda r: r.train.loss_spike.threshold is not None,
+    ),
+    Rule(
+        ("train.loss_spike.leave_out",),
+        "train.loss_spike.threshold and action: rollback",
+        ("train.loss_spike.threshold", "train.loss_spike.action"),
+        lambda r: r.train.loss_spike.threshold is not None and r.train.loss_spike.action == "rollback",
+    ),
+    Rule(
+        ("train.check_replicas_interval",),
+        "engine.zero.stage below 3: ZeRO-3 holds one copy of the weights over all ranks",
+        ("engine.name", "engine.zero.stage"),
+        lambda r: r.engine.name != "deepspeed" or r.engine.zero.stage < 3,
+    ),
+    Rule(
         ("parallel.overlap_p2p_comm",),
         "parallel.pipeline_model_parallel_size and virtual_pipeline_model_parallel_size over 1",
         ("parallel.pipeline_model_parallel_size", "parallel.virtual_pipeline_model_parallel_size"),

@@ -7,6 +7,8 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field
 
 from pretrain.recipe.section import Bool, Float, Int, Section, Str
+from pretrain.recipe.sections.iteration_ranges import Iterations
+from pretrain.recipe.sections.loss_spike import LossSpikeSection
 
 
 def _split_words(given: object) -> object:
@@ -40,6 +42,18 @@ class TrainSection(Section):
     )
     train_samples: Int | None = Field(
         default=None, gt=0, description="Length of the training in samples, instead of train_iters."
+    )
+    iterations_to_skip: Iterations = Field(
+        default=(),
+        description="Iterations whose batches are left out, numbered as in the log, from 1: [7, 100-300]. Their data "
+        "is read, and iteration and samples advance; weights, optimizer and schedule do not.",
+    )
+    loss_spike: LossSpikeSection = LossSpikeSection()
+    check_replicas_interval: Int | None = Field(
+        default=None,
+        gt=0,
+        description="Iterations between two comparisons of the data-parallel replicas' weights, by hashes; by default "
+        "none. parallel.overlap_param_gather gathers them right before, so that little is found.",
     )
     seed: Int = Field(
         default=1234, ge=0, lt=2**31, description="Seed of weights, dropout and the order of the samples."

@@ -26,6 +26,21 @@ class Totals:
     nan_iterations: int
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TakenStep:
+    """A step, and what it was taken with.
+
+    Attributes:
+        step: its result.
+        batch: its global batch, samples.
+        learning_rate: of its update.
+    """
+
+    step: Step
+    batch: int
+    learning_rate: float
+
+
 class Interval:
     """The iterations since the last logged line."""
 
@@ -33,6 +48,7 @@ class Interval:
         self._sums = torch.zeros(3, device=device)  # finite losses, their number, losses that are not finite
         self._started = 0.0
         self.skipped_in_a_row = 0
+        self.last_step: TakenStep | None = None
         self.start()
 
     def start(self) -> None:
@@ -41,18 +57,26 @@ class Interval:
         self.iterations = 0
         self.samples = 0
         self.skipped_iterations = 0
+        self.withheld_iterations = 0
+        self.last_step = None
         self.seconds = 0.0
         self.resume()
 
-    def add(self, step: Step, samples: int) -> None:
+    def add(self, step: Step, samples: int, learning_rate: float) -> None:
         """Count a step; does not wait for the device."""
         self.iterations += 1
+        self.last_step = TakenStep(step=step, batch=samples, learning_rate=learning_rate)
         self.samples += samples
         self.skipped_iterations += step.skipped
+        self.withheld_iterations += step.withheld
         self.skipped_in_a_row = self.skipped_in_a_row + 1 if step.skipped else 0
-        if step.loss is not None and not step.skipped:
+        if step.loss is not None and not (step.skipped or step.withheld):
             finite = torch.isfinite(step.loss)
             self._sums += torch.stack((torch.where(finite, step.loss, 0.0), finite.float(), (~finite).float()))
+
+    def wait(self) -> None:
+        """Wait until the device has taken the steps so far: their time is theirs."""
+        self._sums.tolist()
 
     def pause(self) -> None:
         """Stop the clock, which leaves out evaluations and checkpoints."""

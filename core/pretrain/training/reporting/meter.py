@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pretrain.observe.records import TrainRecord
+from pretrain.observe.records import EventRecord, TrainRecord
 from pretrain.observe.timers import across_ranks
 
 if TYPE_CHECKING:
@@ -14,13 +14,14 @@ if TYPE_CHECKING:
 
     import torch
 
-    from pretrain.engine.protocol import Engine, Step
+    from pretrain.engine.protocol import Engine
     from pretrain.observe.throughput import Speedometer
     from pretrain.observe.timers import PhaseTimers
     from pretrain.recipe import Recipe
     from pretrain.training.progress import Progress
-    from pretrain.training.reporting.interval import Interval, Totals
+    from pretrain.training.reporting.interval import Interval, TakenStep, Totals
     from pretrain.training.reporting.run_logger import RunLogger
+    from pretrain.training.reporting.stragglers import Slowest, Stragglers
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,6 +36,7 @@ class Meter:
         speedometer: turns an interval into throughput.
         device: where the engine's tensors are.
         memory_peak: bytes, or None where the device cannot tell.
+        stragglers: names the slowest rank; None if there is one rank alone, or if it is switched off.
     """
 
     recipe: Recipe
@@ -44,6 +46,7 @@ class Meter:
     speedometer: Speedometer
     device: torch.device
     memory_peak: Callable[[], int | None]
+    stragglers: Stragglers | None = None
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -52,29 +55,48 @@ class Meter:
         with self.timers.phase(name):
             yield
 
-    def log(
-        self, totals: Totals, step: Step, engine: Engine, progress: Progress, *, batch: int, learning_rate: float
-    ) -> None:
+    def log(self, totals: Totals, taken: TakenStep, engine: Engine, progress: Progress) -> None:
         """Log the interval and begin a new one; all ranks call it together.
 
         Args:
             totals: of the interval, whose clock is stopped.
-            step: the last one.
+            taken: its last step.
             engine: took it.
-            progress: after it.
-            batch: its global batch, samples.
-            learning_rate: that it was taken with.
+            progress: at its end.
         """
-        self.logger.train(self._record(totals, step, engine, progress, batch, learning_rate))
+        seconds = self.timers.take()
+        slowest = self._slowest(seconds["data"])
+        self.logger.train(self._record(totals, taken, engine, progress, slowest))
         if self.recipe.logging.log_timers:
-            spreads = across_ranks(self.timers.take(), self.interval.iterations, device=self.device)
+            spreads = across_ranks(seconds, self.interval.iterations, device=self.device)
             self.logger.timers(spreads, progress.iteration)
+        if slowest is not None and self.stragglers is not None:
+            self._warn(slowest, self.stragglers.warning(slowest, self.interval.iterations), progress)
         self.interval.start()
 
-    def _record(
-        self, totals: Totals, step: Step, engine: Engine, progress: Progress, batch: int, learning_rate: float
-    ) -> TrainRecord:
+    def go_back(self, progress: Progress) -> None:
+        """Begin a new interval at an earlier iteration; what was logged after it is dropped."""
+        self.logger.go_back(progress)
+        self.timers.take()
+        self.interval.start()
+        self.interval.skipped_in_a_row = 0
+
+    def _slowest(self, data_seconds: float) -> Slowest | None:
         interval = self.interval
+        if self.stragglers is None:
+            return None
+        return self.stragglers.of_interval(data_seconds, interval.iterations, interval.seconds / interval.iterations)
+
+    def _warn(self, slowest: Slowest, text: str | None, progress: Progress) -> None:
+        if text is None:
+            return
+        numbers = {"rank": slowest.rank, "slowdown": slowest.slowdown, "slowdown_cause": slowest.cause}
+        self.logger.event(EventRecord(event="straggler", iteration=progress.iteration, text=text, numbers=numbers))
+
+    def _record(
+        self, totals: Totals, taken: TakenStep, engine: Engine, progress: Progress, slowest: Slowest | None
+    ) -> TrainRecord:
+        interval, step = self.interval, taken.step
         speed = self.speedometer.measure(
             iterations=interval.iterations, samples=interval.samples, seconds=interval.seconds
         )
@@ -84,10 +106,10 @@ class Meter:
             consumed_tokens=progress.consumed_samples * self.recipe.model.seq_length,
             lm_loss=totals.lm_loss,
             grad_norm=None if step.grad_norm is None else step.grad_norm.item(),
-            learning_rate=learning_rate,
+            learning_rate=taken.learning_rate,
             loss_scale=engine.loss_scale if self.recipe.precision.dtype == "fp16" else None,
-            global_batch_size=batch,
-            skipped_iterations=interval.skipped_iterations,
+            global_batch_size=taken.batch,
+            skipped_iterations=interval.skipped_iterations + interval.withheld_iterations,
             nan_iterations=totals.nan_iterations,
             seconds_per_iteration=speed.seconds_per_iteration,
             samples_per_second=speed.samples_per_second,
@@ -97,4 +119,7 @@ class Meter:
             memory_peak_bytes=self.memory_peak(),
             params_norm=engine.parameters_norm().item() if self.recipe.logging.log_params_norm else None,
             num_zeros_in_grad=None if step.num_zeros_in_grad is None else int(step.num_zeros_in_grad),
+            slowest_rank=None if slowest is None else slowest.rank,
+            slowdown=None if slowest is None else slowest.slowdown,
+            slowdown_cause=None if slowest is None else slowest.cause,
         )

@@ -57,13 +57,16 @@ def write(
 def log_header(
     logger: RunLogger,
     recipe: Recipe,
+    plugins: Plugins,
     table: KernelTable,
     layout: Layout,
     tokenizer: Tokenizer,
     run_dir: Path,
     remark: str,
 ) -> None:
-    """Log the model, its layout over the ranks, and the kernels."""
+    """Log the model, its layout over the ranks, the kernels, and what plugins have to say."""
+    for notice in plugins.notices:
+        logger.note(notice)
     parameters = parameter_count(recipe.model, recipe.padded_vocab_size(tokenizer.vocab_size))
     logger.note(f"run directory: {run_dir}")
     logger.note(render(table))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from pretrain.observe.records import EvalRecord, TrainRecord
+    from pretrain.observe.records import EvalRecord, EventRecord, TrainRecord
     from pretrain.observe.timers import Spread
     from pretrain.recipe import Recipe
     from pretrain.training.progress import Progress
@@ -52,12 +52,29 @@ class RunLogger:
     def evaluation(self, record: EvalRecord, consumed_samples: int) -> None:
         """Log an evaluation; in the files once, also where a finished run is started again."""
         self._console.evaluation(record)
-        if self._metrics and self._metrics.has_evaluation(record):
+        if self.has_evaluation(record.split, record.iteration):
             return
         if self._metrics:
             self._metrics.write(record)
         if self._tensorboard:
             self._tensorboard.evaluation(record, consumed_samples)
+
+    def has_evaluation(self, split: str, iteration: int) -> bool:
+        """Say whether the run had logged this evaluation before it was started or resumed; False on other ranks."""
+        return self._metrics is not None and self._metrics.has_evaluation(split, iteration)
+
+    def event(self, record: EventRecord) -> None:
+        """Log something that happened to the training."""
+        self._console.note(record.text)
+        if self._metrics:
+            self._metrics.write(record)
+
+    def go_back(self, progress: Progress) -> None:
+        """Drop what the files have of later iterations: the training has gone back."""
+        if self._metrics:
+            self._metrics.go_back(progress.iteration)
+        if self._tensorboard:
+            self._tensorboard.go_back(progress.iteration, progress.consumed_samples)
 
     def timers(self, spreads: Mapping[str, Spread], iteration: int) -> None:
         """Log the time of each phase on the fastest and the slowest rank."""

@@ -144,3 +144,10 @@ def rampup_batch_size(settings: Settings) -> Worked | None:
         )
         raise MigrateError(msg) from error
     return Worked([start, increment, samples], (name,))
+
+
+def iterations_to_skip(settings: Settings) -> Worked | None:
+    """Return the iterations that are left out, which the program counts from 0."""
+    name = "iterations_to_skip"
+    given = settings.value(name)
+    return Worked([int(number) + 1 for number in given], (name,)) if given else None

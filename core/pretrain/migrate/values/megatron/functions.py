@@ -44,6 +44,7 @@ FUNCTIONS: Mapping[str, Function] = {
     "data.reset_attention_mask": running.reset_attention_mask,
     "train.manual_gc_interval": running.manual_gc_interval,
     "train.rampup_batch_size": batches.rampup_batch_size,
+    "train.iterations_to_skip": batches.iterations_to_skip,
     "train.train_iters": batches.train_iters,
     "train.train_samples": batches.train_samples,
     "optimizer.name": learning_rate.optimizer_name,

@@ -26,6 +26,7 @@ _WORKED_OUT = {
     "pipeline_model_parallel_layout": "LAYERS",
     "pad_vocab_size_to": "MULTIPLE",
     "padded_vocab_size": "MULTIPLE",
+    "iterations_to_skip": "ITERATIONS",
 }
 """Flags whose number counts something else than the key's -> what stands for the value."""
 

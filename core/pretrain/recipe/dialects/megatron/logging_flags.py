@@ -19,9 +19,12 @@ _ALWAYS = "it is always written to TensorBoard and metrics.jsonl"
 _SERVICE = "metrics.jsonl and tensorboard/ of the run directory have every number; no service is written to"
 _PROFILER = "no trace of a profiler is written; logging.log_timers: true times the phases of a step"
 _MEASURED = "it is not measured; metrics.jsonl has loss, gradient norm, memory, time and TFLOP/s of a device"
-_RERUN = "a step whose results are suspicious is not computed again to find a faulty device"
-_RESTART = "ranks that fail end the run; --auto-resume starts it again from its last checkpoint"
-_RANKS = "the time of each rank is not compared; logging.log_timers: true has least and most of all ranks"
+_RERUN = (
+    "a step whose results are suspicious is not computed again; train.check_replicas_interval finds faulty devices, "
+    "train.loss_spike losses that rise"
+)
+_RESTART = "ranks that fail end all ranks; --max-restarts starts them again from the last checkpoint"
+_STRAGGLER = "the slowest rank is named in every logged line, without a port or a switch at run time"
 
 EVALUATION: dict[str, Meaning] = {
     "eval_interval": Carried("evaluation.interval", how=_EVERY),
@@ -108,12 +111,12 @@ WATCHING: dict[str, Meaning] = {
         inprocess_soft_timeout inprocess_termination_grace_time enable_ft_package calc_ft_timeouts
         ft_num_warmup_iters""",
     ),
-    "log_straggler": NotSupported(_RANKS),
+    "log_straggler": Carried("logging.log_straggler"),
     **alike(
-        Unread("it belongs to log_straggler"),
+        NoEffect(_STRAGGLER),
         "disable_straggler_on_startup straggler_ctrlr_port straggler_minmax_count",
     ),
-    "flight_recorder_dump_path": NotSupported("no trace of collectives is written when one times out"),
+    "flight_recorder_dump_path": NoEffect("a run that hangs writes its latest collectives below hang/ of its folder"),
     **alike(
         Unread("it belongs to flight_recorder_dump_path"),
         """flight_recorder_dump_on_timeout flight_recorder_extra_dump_on_exec flight_recorder_include_only_active

@@ -105,7 +105,7 @@ DATA_PARALLEL: dict[str, Meaning] = {
         megatron_fsdp_main_grads_dtype megatron_fsdp_main_params_dtype megatron_fsdp_max_pool_double_buffer
         megatron_fsdp_version create_all_gather_group strict_fsdp_dtensor_load""",
     ),
-    "check_weight_hash_across_dp_replicas_interval": NotSupported("the weights of the replicas are not compared"),
+    "check_weight_hash_across_dp_replicas_interval": Carried("train.check_replicas_interval"),
 }
 """Flags of data parallelism."""
 

@@ -22,7 +22,8 @@ _DECAY = "in iterations or samples, as the training's length is counted"
 _NO_TRAINING = "0 with skip_train or eval_only: only the evaluation is done"
 _MUON = "it belongs to optimizer muon, and adam does not read it"
 _LION = "it belongs to optimizer lion, and adam does not read it"
-_SKIPPED = "no iterations are left out: to pass bad samples, take them out of the token files"
+_FROM_ZERO = "each number one higher: here iterations are numbered from 1, as in the log"
+_SKIPPED = "its ranges are not taken over: write them into train.iterations_to_skip, such as 100-300"
 
 LENGTH: dict[str, Meaning] = {
     "micro_batch_size": Carried("train.micro_batch_size", how=_MICRO),
@@ -54,11 +55,11 @@ LENGTH: dict[str, Meaning] = {
         NoEffect("SIGTERM and Ctrl-C always save a checkpoint and exit, and end all processes of the run"),
         "exit_signal_handler_for_dataloader exit_signal_handler_for_training",
     ),
-    "adlr_autoresume": Replaced("--auto-resume continues a run that its cluster has ended"),
-    "adlr_autoresume_interval": Replaced("--auto-resume continues a run that its cluster has ended"),
+    "adlr_autoresume": Replaced("--resume auto continues a run that its cluster has ended"),
+    "adlr_autoresume_interval": Replaced("--resume auto continues a run that its cluster has ended"),
     "step_batch_size_schedule": NotSupported("the global batch is constant, or grows as train.rampup_batch_size says"),
     "decrease_batch_size_if_needed": NotSupported("a global batch that the replicas do not divide is refused"),
-    "iterations_to_skip": NotSupported(_SKIPPED),
+    "iterations_to_skip": Carried("train.iterations_to_skip", how=_FROM_ZERO),
     "skip_train_iteration_range": NotSupported(_SKIPPED),
     "train_sync_interval": NoEffect("it keeps the host from running ahead of the device, and changes no number"),
     "empty_unused_memory_level": NoEffect("the device's plugin has its allocator"),

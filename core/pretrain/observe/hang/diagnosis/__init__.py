@@ -1,0 +1,1 @@
+"""A report: why ranks do not get on, in words."""

@@ -1,0 +1,62 @@
+"""Seconds without movement after which a rank counts as hanging."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pretrain.observe.hang import position
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pretrain.observe.hang.position import Position
+
+LEAST, FACTOR = 60.0, 10.0
+"""Seconds, and median steps: the larger of both is the automatic limit."""
+EARLIER = 20.0
+"""Seconds by which a report comes before the timeout of the collectives, which ends the processes without one."""
+
+_STEP = {position.STEP, position.FORWARD_BACKWARD, position.BETWEEN, "data", "optimizer"}
+"""Activities that a step's time says something about."""
+
+
+@dataclass(frozen=True, slots=True)
+class HangLimit:
+    """The limit of one run.
+
+    Attributes:
+        given: `logging.hang_after_seconds`; None for the automatic one, 0 for none.
+        timeout: of the collectives, seconds.
+    """
+
+    given: float | None
+    timeout: float
+
+    @property
+    def is_off(self) -> bool:
+        """True if nothing is a hang."""
+        return self.given == 0
+
+    def exceeded(self, place: Position, seconds: float, waits: Callable[[], bool]) -> bool:
+        """Say whether a rank hangs.
+
+        A rank that works alone for long, as on a large checkpoint, does not hang by the automatic limit until another
+        one waits for it.
+
+        Args:
+            place: of the rank.
+            seconds: since it has last moved.
+            waits: says whether it is in a collective; asked before the timeout of the collectives alone. At its end a
+                rank writes what is left to write, for as long as it takes: only this counts there.
+        """
+        if self.is_off:
+            return False
+        if self.given is not None and place.iteration and place.activity != position.END and seconds > self.given:
+            return True
+        if seconds > max(1.0, self.timeout - EARLIER) and waits():
+            return True
+        median = place.median_step()
+        if self.given is not None or median is None or place.activity not in _STEP:
+            return False
+        return seconds > max(LEAST, FACTOR * median)

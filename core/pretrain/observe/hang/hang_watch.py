@@ -1,0 +1,240 @@
+"""Watch over the main thread of a rank: a report when it hangs, or on SIGUSR1."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+from pretrain.observe.hang.diagnosis.report_text import full_report
+from pretrain.observe.hang.gathering import REPORT, Gathering, asked_folder
+from pretrain.observe.hang.position import END
+from pretrain.observe.hang.questions import Questions
+from pretrain.observe.hang.rank_state import look_at_itself
+from pretrain.observe.hang.report_request import ReportRequests
+from pretrain.plugins.collective_record import process_groups
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from pretrain.observe.hang.hang_limit import HangLimit
+    from pretrain.observe.hang.position import Position
+    from pretrain.observe.hang.process_state import RankProcess
+    from pretrain.observe.hang.rank_state import RankState
+    from pretrain.plugins.collective_record import CalledCollective
+
+_FAILED = 1
+"""Exit code of a crash, after which a run may be started again."""
+_PATIENCE = 5.0
+"""Seconds that other ranks have to lay down their states."""
+_LONGEST_END, _FOR_EACH_RANK = 30.0, 0.05
+"""Seconds after which a rank that hangs ends without a report, as where its disk hangs too; and more for each rank, of
+which one reads all states."""
+_BEYOND = 10.0
+"""Seconds after that, if it cannot even say that."""
+_AFTER_REPORT = 1.5
+"""Seconds that a launcher of another node takes to hear of the cause."""
+_SUSPENDED = 2.0
+"""Seconds that the watch itself must be late to count as stopped: it moves with its rank, SIGCONT is no movement."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Watched:
+    """A rank, as its watch sees it.
+
+    Attributes:
+        position: of its main thread.
+        limit: after which it hangs.
+        rank: of all.
+        layers: of the model.
+        processes: of all ranks.
+        folder: where reports of this start of the run go; shared by all ranks.
+        recent: asks the communication library for its latest collectives.
+        tell_launcher: takes the reason that this rank ends, and whether that is only the consequence of another's; None
+            where no launcher of ours shows it.
+    """
+
+    position: Position
+    limit: HangLimit
+    rank: int
+    layers: int
+    processes: Mapping[int, RankProcess]
+    folder: Path
+    recent: Callable[[], Sequence[CalledCollective]]
+    tell_launcher: Callable[[str, bool], None] | None
+
+
+class HangWatch:
+    """A thread that sees whether the main thread moves; a context, entered by the main thread."""
+
+    def __init__(self, watched: Watched) -> None:
+        """Take the rank; nothing is watched yet."""
+        self._watched = watched
+        self._requests = ReportRequests()
+        self._thread = threading.Thread(target=self._watch, name="hang watch", daemon=True)
+        self._answer_to_signal: threading.Thread | None = None
+        given = watched.limit.given
+        size = len(watched.processes)
+        self._period = min(given / 8, 1.0) if given else 1.0
+        look_again = max(self._period, size / 200)  # all ranks ask one file system
+        self._questions = Questions(watched.folder, look_again, self._answer)
+        self._quiet_long = min(given / 3, 2.0) if given else 2.0
+        self._patience = _PATIENCE + 2 * look_again
+        self._longest = _LONGEST_END + self._patience + _FOR_EACH_RANK * size
+        self._beats, self._since = -1, 0.0
+
+    def __enter__(self) -> Self:
+        self._requests.__enter__()
+        self._since = time.monotonic()
+        self._thread.start()
+        self._questions.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._requests.__exit__()
+        self._requests.stop()
+        self._questions.stop()
+        self._thread.join(1.0)
+        if not self._thread.is_alive():  # else it puts a report together
+            self._requests.close()
+
+    def _watch(self) -> None:
+        before = time.monotonic()
+        while (asked := self._requests.wait(self._period)) is not None:
+            late = time.monotonic() - before - self._period
+            if late > _SUSPENDED:  # the whole run was stopped, or this process: that is no hang
+                self._since += late
+            with suppress(Exception):  # the watch must go on
+                self._turn(is_asked=asked)
+            before = time.monotonic()
+
+    def _turn(self, *, is_asked: bool) -> None:
+        """Look whether the main thread has moved; nothing here waits for the disk, which may be what hangs."""
+        position, limit = self._watched.position, self._watched.limit
+        if is_asked:
+            self._begin_to_show()
+        if position.beats != self._beats:
+            self._beats, self._since = position.beats, time.monotonic()
+            return
+        quiet = self._quiet()
+        if quiet < self._quiet_long or limit.is_off:
+            return
+        # At its end a rank has nothing to do with what others hang in: it writes what is left.
+        joins = self._questions.of_a_hang and position.activity != END
+        if limit.exceeded(position, quiet, lambda: self._look(quiet).waits_in is not None) or joins:
+            self._end(quiet)
+
+    def _quiet(self) -> float:
+        """Return seconds since the main thread has last moved."""
+        return max(0.0, time.monotonic() - self._since)
+
+    def _look(self, seconds: float) -> RankState:
+        watched = self._watched
+        own = watched.processes[watched.rank]
+        return look_at_itself(
+            watched.position,
+            identity={"rank": watched.rank, "host": own.host, "pid": own.pid, "layers": watched.layers},
+            seconds=seconds,
+            recent=watched.recent,
+            groups=process_groups(),
+            neighbours=[each for each in watched.processes.values() if each.place == own.place],
+        )
+
+    def _gathering(self, folder: Path) -> Gathering:
+        return Gathering(folder, self._watched.rank, self._watched.processes)
+
+    def _answer(self, folder: Path) -> None:
+        """Lay down where this rank is, for another one that asks."""
+        self._gathering(folder).answer(self._look(self._quiet()))
+
+    def _begin_to_show(self) -> None:
+        """Answer SIGUSR1 in a thread of its own, unless this rank has just answered that of another one."""
+        is_busy = self._answer_to_signal is not None and self._answer_to_signal.is_alive()
+        if not is_busy and not self._questions.answered_within(self._patience):
+            self._answer_to_signal = threading.Thread(target=self._show, name="SIGUSR1", daemon=True)
+            self._answer_to_signal.start()
+
+    def _show(self) -> None:
+        """Print where all ranks are, if this rank is the one to; the training goes on."""
+        with suppress(Exception):  # whatever it is, the training must not end by it
+            folder = asked_folder(self._watched.folder, self._patience)
+            gathering = self._gathering(folder)
+            gathering.ask()
+            state = self._look(self._quiet())
+            gathering.put_together(state, "where the ranks are, asked by SIGUSR1:", self._patience, _print)
+
+    def _end(self, seconds: float) -> None:
+        """Put the report together with the other ranks, and end this process."""
+        _leave_after(self._longest + _BEYOND)
+        self._questions.stop()
+        head = f"The run hangs: rank {self._watched.rank} has not moved for {seconds:.0f} s."
+        try:
+            state = self._look(seconds)
+            problem = self._gathered(state, head)
+            if problem:  # then this rank speaks for itself
+                alone = {state.rank: self._watched.processes[state.rank]}
+                self._tell(f"{full_report(head, {state.rank: state}, alone)}no word from the other ranks: {problem}")
+        except Exception as error:  # noqa: BLE001  whatever it is, this rank must end
+            self._tell(f"{head}\nThere is no report: {error!r}")
+        finally:
+            _leave()
+
+    def _gathered(self, state: RankState, head: str) -> str:
+        """Tell the report in a bounded time; return why there is none, or an empty string."""
+        problems = [f"the disk of {self._watched.folder} does not answer"]
+
+        def gather() -> None:
+            try:
+                self._gather(state, head)
+                problems[0] = ""
+            except Exception as error:  # noqa: BLE001  a full disk, or one that is gone
+                problems[0] = str(error) or repr(error)
+
+        thread = threading.Thread(target=gather, name="hang report", daemon=True)
+        thread.start()
+        thread.join(self._longest)
+        return problems[0]
+
+    def _gather(self, state: RankState, head: str) -> None:
+        gathering = self._gathering(self._watched.folder)
+        gathering.ask()
+        if gathering.put_together(state, head, self._patience, self._tell):
+            return
+        # The cause must reach the launcher before its consequences, whose end makes it end the others.
+        if not gathering.wait_for_report(self._longest):
+            return
+        time.sleep(_AFTER_REPORT)
+        self._tell(f"It has ended with the others, which hang: see {gathering.folder / REPORT}", is_cause=False)
+
+    def _tell(self, text: str, *, is_cause: bool = True) -> None:
+        """Give the launcher the reason; where none of ours listens, print that of the run, and no consequences."""
+        if self._watched.tell_launcher is not None:
+            with suppress(OSError):  # the launcher has ended
+                self._watched.tell_launcher(text, is_cause)
+                return
+        if is_cause:
+            _print(text)
+
+
+def _print(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+def _leave_after(seconds: float) -> None:
+    guard = threading.Timer(seconds, os._exit, (_FAILED,))
+    guard.daemon = True
+    guard.start()
+
+
+def _leave() -> None:
+    """End at once: the main thread cannot, and what waits for it at the end would wait forever."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()
+    os._exit(_FAILED)

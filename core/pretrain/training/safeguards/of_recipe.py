@@ -1,0 +1,61 @@
+"""The safeguards that a recipe asks for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pretrain.engine import groups
+from pretrain.training.reporting.local_clock import LocalClock
+from pretrain.training.safeguards.host_copy import HostCopies
+from pretrain.training.safeguards.replicas import ReplicaCheck
+from pretrain.training.safeguards.spike_watch import SpikeWatch
+
+if TYPE_CHECKING:
+    import torch
+
+    from pretrain.engine.protocol import Engine
+    from pretrain.recipe import Recipe
+    from pretrain.recipe.layout import Layout
+    from pretrain.training.progress import Progress
+    from pretrain.training.reporting.run_logger import RunLogger
+
+
+def spike_watch(recipe: Recipe, device: torch.device, progress: Progress, *, pin_memory: bool) -> SpikeWatch | None:
+    """Return the watch of the losses that follow those of `progress`; None, and these forgotten, if it is off."""
+    spike = recipe.train.loss_spike
+    if spike.threshold is None:
+        progress.losses.clear()
+        return None
+    return SpikeWatch(
+        spike.threshold,
+        HostCopies(device, pin_memory=pin_memory),
+        progress.losses,
+        judges_nan=recipe.precision.dtype != "fp16",
+        is_early=spike.action == "skip",
+    )
+
+
+def replica_check(recipe: Recipe, engine: Engine, layout: Layout, logger: RunLogger) -> ReplicaCheck | None:
+    """Return the comparison of replicas; None if it is off, or if there is one replica alone."""
+    every = recipe.train.check_replicas_interval
+    if every is None:
+        return None
+    if layout.data_parallel_size == 1:
+        logger.note("train.check_replicas_interval: there is one replica, and nothing to compare it with")
+        return None
+    if recipe.engine.name == "megatron" and recipe.parallel.overlap_param_gather:
+        logger.note(
+            "train.check_replicas_interval: with parallel.overlap_param_gather the weights are gathered once more "
+            "right before they are compared, so that faults of that gather alone are found"
+        )
+    return ReplicaCheck(engine, groups.data_parallel_group(), every)
+
+
+def local_clock(recipe: Recipe, engine: Engine, layout: Layout, device: torch.device) -> LocalClock | None:
+    """Return a clock on this rank's attention; None where no slowest rank is named."""
+    if layout.world_size == 1 or not recipe.logging.log_straggler:
+        return None
+    clock = LocalClock(device)
+    if recipe.kernels.compile == "none":  # a compiled layer has no attention of its own
+        clock.attach(engine.models)
+    return clock

@@ -1,0 +1,129 @@
+"""Data-parallel replicas hold equal weights, or silent corruption has happened on a device or on its way there."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+
+from pretrain.collective_errors import first_problem
+from pretrain.errors import TrainingError
+from pretrain.training.safeguards.weight_hash import WeightHash
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from pretrain.engine.protocol import Engine
+
+_SHOWN = 5
+"""Weights that an error names; the others are counted."""
+
+
+class ReplicaCheck:
+    """Compares the weights of the data-parallel ranks by hashes, which alone leave a device."""
+
+    def __init__(self, engine: Engine, group: dist.ProcessGroup, every: int) -> None:
+        """Compare the engine's weights over the group, the data-parallel ranks, after every so many iterations."""
+        self._engine, self._group, self._every = engine, group, every
+        self._hash = WeightHash()
+        self._equal_at: list[int] = []
+
+    def is_due(self, iteration: int) -> bool:
+        """Say whether a comparison is due after this iteration."""
+        return iteration % self._every == 0
+
+    def compare(self, iteration: int) -> None:
+        """Compare after this iteration, and wait for the device; all ranks call it together.
+
+        Raises:
+            TrainingError: replicas differ; on all ranks.
+        """
+        self._equal_at = [earlier for earlier in self._equal_at if earlier < iteration]  # a rollback takes others back
+        problem = first_problem(self._difference())
+        if problem is not None:
+            msg = f"{problem}\n{self._advice(iteration)}"
+            raise TrainingError(msg)
+        self._equal_at.append(iteration)
+
+    def _difference(self) -> str | None:
+        """Return what differs among the replicas of this rank's part of the model."""
+        group = self._group
+        with self._engine.replicated_weights() as weights:
+            if not _different(gathered(self._hash.buckets([weight for _, weight in weights]), group)):
+                return None
+            # All ranks of the group are here: weight by weight, to name them.
+            found = gathered(torch.stack([self._hash.one(weight) for _, weight in weights]), group)
+        return describe(found, [name for name, _ in weights], dist.get_process_group_ranks(group))
+
+    def _advice(self, iteration: int) -> str:
+        since = (
+            f"They were equal after iteration {self._equal_at[-1]}: start again from a checkpoint up to there"
+            if self._equal_at
+            else "They were not compared before: start again from a checkpoint that you trust"
+        )
+        return (
+            f"Found after iteration {iteration}. {since}, without the device that is wrong (pretrain doctor tries "
+            "each): one that computes or stores wrong numbers does so again."
+        )
+
+
+def gathered(own: Tensor, group: dist.ProcessGroup | None) -> list[list[int]]:
+    """Return the int64 vectors of all ranks of the group, on the host; collective, waits for the device."""
+    world = dist.get_world_size(group)
+    # A sum with zeros: not every library gathers int64.
+    everyone = own.new_zeros(world, len(own))
+    everyone[dist.get_rank(group)] = own
+    dist.all_reduce(everyone, group=group)
+    rows: list[list[int]] = everyone.tolist()
+    return rows
+
+
+def describe(hashes: Sequence[Sequence[int]], names: Sequence[str], ranks: Sequence[int]) -> str:
+    """Return the sentence that names ranks and weights.
+
+    Args:
+        hashes: by replica and weight.
+        names: of the weights.
+        ranks: global numbers of the replicas' ranks.
+    """
+    usual = [Counter(column).most_common(1)[0] for column in zip(*hashes, strict=True)]
+    wrong = [
+        [name for name, mine, (hash_, _) in zip(names, row, usual, strict=True) if mine != hash_] for row in hashes
+    ]
+    differing = [name for name, (_, count) in zip(names, usual, strict=True) if count < len(ranks)]
+    if not differing:
+        return (
+            f"weights of ranks {_listed(ranks)} differed, and did not when they were compared again, one by one: a "
+            "device computes or reads wrong numbers now and then."
+        )
+    if not all(2 * count > len(ranks) for _, count in usual):
+        return (
+            f"the replicas of ranks {_listed(ranks)} do not hold equal weights: {_shortened(differing)}. "
+            "No majority of them is equal, so that the wrong one is not known."
+        )
+    parts = [f"rank {rank} in {_shortened(weights)}" for rank, weights in zip(ranks, wrong, strict=True) if weights]
+    others = [rank for rank, weights in zip(ranks, wrong, strict=True) if not weights]
+    text = f"weights differ from those of the other replicas: {'; '.join(parts)}."
+    if len(others) > 1:
+        return f"{text} Ranks {_listed(others)} are equal."
+    return f"{text} Rank {others[0]} has the weights of the majority." if others else text
+
+
+def _different(hashes: Sequence[Sequence[int]]) -> bool:
+    return any(row != hashes[0] for row in hashes)
+
+
+def _shortened(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_SHOWN])
+    return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    shown = [str(number) for number in numbers]
+    if len(shown) > 8:
+        shown = [*shown[:6], "...", shown[-1]]
+    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"

@@ -1,0 +1,184 @@
+"""Answers to a loss that has gone wrong: a warning, an update that is left out, or the way back."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pretrain.errors import TrainingError
+from pretrain.observe.hang.position import LOAD
+from pretrain.observe.records import EventRecord
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from pretrain.engine.protocol import Engine, KeepUpdate, Step
+    from pretrain.recipe import Recipe
+    from pretrain.training.progress import Progress
+    from pretrain.training.reporting.meter import Meter
+    from pretrain.training.safeguards.exchange import Exchange
+    from pretrain.training.safeguards.spike_watch import Spike, SpikeWatch
+    from pretrain.training.safeguards.step_batches import StepBatches
+    from pretrain.training.saving import Saving
+
+MOST_ROLLBACKS = 3
+"""Rollbacks to the same weights; one more spike before a step is saved ends the training."""
+MOST_IN_A_ROW = 50
+"""Updates in a row that are left out; as many fp16 overflows in a row end a training (pretrain.training.health)."""
+
+
+@dataclass(slots=True, kw_only=True)
+class SpikeResponse:
+    """Answers to the spikes that a watch finds, the same on all ranks.
+
+    A checkpoint is saved only when the losses up to its iteration are judged (`settle`), so that the latest one is
+    always from before a spike that is found.
+
+    Attributes:
+        recipe: with the action.
+        watch: finds spikes.
+        exchange: of the watch.
+        progress: of the training, changed in place.
+        engine: whose state goes back.
+        saving: has the checkpoint; None if none are saved.
+        batches: go back too.
+        meter: logs, and goes back too.
+    """
+
+    recipe: Recipe
+    watch: SpikeWatch
+    exchange: Exchange
+    progress: Progress
+    engine: Engine
+    saving: Saving | None
+    batches: StepBatches
+    meter: Meter
+    _rollbacks: Counter[int | None] = field(default_factory=Counter, init=False)
+    _withheld: int = field(default=0, init=False)
+    _told_of: int = field(default=-1, init=False)
+
+    @property
+    def keep_update(self) -> KeepUpdate | None:
+        """Decision on an update before it is made; None for actions that come after it."""
+        return self._keeps if self.recipe.train.loss_spike.action == "skip" else None
+
+    @property
+    def goes_back(self) -> bool:
+        """True if a spike is answered by a rollback."""
+        can_load = self.saving is not None and self.saving.latest is not None
+        return can_load and self.recipe.train.loss_spike.action == "rollback"
+
+    @property
+    def takes_back_broken_weights(self) -> bool:
+        """True if weights that are not finite are answered by a rollback, as the next loss is not finite either."""
+        return self.goes_back and self.recipe.precision.dtype != "fp16"  # whose losses may be so
+
+    def see(self, step: Step) -> None:
+        """Take the loss of the step that the progress has just counted."""
+        self.watch.see(self.progress.iteration, step)
+        self._withheld = self._withheld + 1 if step.withheld else 0
+
+    def settle(self) -> None:
+        """Judge the losses of all steps so far; all ranks call it together, before a line, a checkpoint and the end."""
+        self.watch.settle(self.exchange)
+
+    def answer(self, *, is_leaving: bool) -> bool:
+        """Answer the spikes that were found; return whether the steps after the last checkpoint are abandoned.
+
+        Args:
+            is_leaving: whether the training is asked to end here: then it does not go back. Its next part does, since
+                no checkpoint is written after the spike.
+
+        Raises:
+            TrainingError: it goes on and on.
+            CheckpointError: the checkpoint cannot be read.
+        """
+        while (spike := self.watch.take()) is not None:
+            if not self.goes_back or self.saving is None or self.saving.latest is None:
+                self._say(spike, self.recipe.train.loss_spike.action)
+            elif is_leaving:
+                self._leave(self.saving, spike)
+                return True
+            else:
+                self._roll_back(self.saving, spike, self.saving.latest)
+                return True
+        return False
+
+    def _keeps(self, loss: Tensor | None) -> bool:
+        return self.watch.keeps(self.progress.iteration + 1, loss, self.exchange)
+
+    def _say(self, spike: Spike, action: str) -> None:
+        is_next, self._told_of = spike.iteration == self._told_of + 1, spike.iteration
+        if is_next and action == "warn":
+            return
+        then = {
+            "warn": "the training goes on.",
+            "skip": "its update is left out.",
+            "rollback": "there is no checkpoint before it to go back to.",
+        }[action]
+        text = f"warning: {_told(spike)}: {then}"
+        self.meter.logger.event(
+            EventRecord(event="loss_spike", iteration=self.progress.iteration, text=text, numbers=_numbers(spike))
+        )
+        if self._withheld >= MOST_IN_A_ROW:
+            msg = (
+                f"the last {self._withheld} losses up to iteration {self.progress.iteration} were over "
+                f"train.loss_spike.threshold {self.recipe.train.loss_spike.threshold:g}, and no update was made.\n"
+                "Start again from a checkpoint before, with a lower optimizer.lr or a higher threshold."
+            )
+            raise TrainingError(msg)
+
+    def _leave(self, saving: Saving, spike: Spike) -> None:
+        saving.leave_out(self.progress)
+        self.meter.logger.note(
+            f"{_told(spike)}: nothing is saved after it. The next part of the run starts from iteration "
+            f"{saving.latest}."
+        )
+
+    def _roll_back(self, saving: Saving, spike: Spike, checkpoint: int) -> None:
+        first, last = self._stretch(spike, checkpoint)
+        self._rollbacks[saving.trained_until] += 1
+        if self._rollbacks[saving.trained_until] > MOST_ROLLBACKS:
+            raise TrainingError(_too_many(spike, checkpoint))
+        self.watch.forget(self.exchange)
+        with self.meter.timers.position.during(LOAD):
+            earlier, notices = saving.load_latest(self.engine)
+            self.progress.go_back(earlier)
+            self.progress.left_out.append([first, last])
+            self.batches.go_back(self.progress)
+        self.meter.go_back(self.progress)
+        text = f"{_told(spike)}: back to iteration {checkpoint}; iterations {first} to {last} are left out."
+        numbers = _numbers(spike) | {"first_left_out": first, "last_left_out": last}
+        self.meter.logger.event(EventRecord(event="rollback", iteration=checkpoint, text=text, numbers=numbers))
+        for notice in notices:
+            self.meter.logger.note(notice)
+
+    def _stretch(self, spike: Spike, checkpoint: int) -> tuple[int, int]:
+        around = self.recipe.train.loss_spike.leave_out
+        # A loss that is not finite comes from weights that are not: the iteration before has broken them.
+        before = around if math.isfinite(spike.loss) else max(1, around)
+        return max(checkpoint + 1, spike.iteration - before), spike.iteration + around
+
+
+def _told(spike: Spike) -> str:
+    if spike.is_of_gradients:
+        return f"gradients that are not finite in iteration {spike.iteration}, with loss {spike.loss:.4f}"
+    if not math.isfinite(spike.loss):
+        return f"loss {spike.loss:g} in iteration {spike.iteration}"
+    times = "" if not spike.median else f", {spike.loss / spike.median:.1f} times the median {spike.median:.4f} before"
+    return f"loss {spike.loss:.4f} in iteration {spike.iteration}{times}"
+
+
+def _numbers(spike: Spike) -> dict[str, float | int | str | None]:
+    return {"spike_iteration": spike.iteration, "loss": spike.loss, "median": spike.median}
+
+
+def _too_many(spike: Spike, checkpoint: int) -> str:
+    return (
+        f"{_told(spike)}, after {MOST_ROLLBACKS} rollbacks to the checkpoint of iteration {checkpoint}: leaving out "
+        "batches does not help.\n"
+        "Resume from an earlier checkpoint (write its iteration into latest_checkpointed_iteration.txt), with a lower "
+        "optimizer.lr; or with a higher train.loss_spike.threshold or leave_out."
+    )

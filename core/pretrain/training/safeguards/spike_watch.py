@@ -1,0 +1,132 @@
+"""The loss of each step, agreed on by all ranks, and held against those of the steps before."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pretrain.training.safeguards.loss_window import LossWindow
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from pretrain.engine.protocol import Step
+    from pretrain.training.safeguards.exchange import Exchange
+    from pretrain.training.safeguards.host_copy import HostCopies, HostCopy
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Spike:
+    """A loss that has gone wrong.
+
+    Attributes:
+        iteration: whose step had it, before its update.
+        loss: mean over the global batch, in nats per token; may be nan or infinite.
+        median: of the steps before; None before there are enough.
+        is_of_gradients: whether the loss is as usual, and the gradients are not finite.
+    """
+
+    iteration: int
+    loss: float
+    median: float | None
+    is_of_gradients: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A step whose loss is not judged yet; all ranks see the same iterations and skipped steps."""
+
+    iteration: int
+    copy: HostCopy | None
+    is_skipped: bool
+
+
+class SpikeWatch:
+    """A rider of the exchange (pretrain.training.safeguards.exchange) that finds spikes.
+
+    The loss of a step is on the host when the next step has been given to the device, rides in the exchange of that
+    iteration, and is judged in the one after: nothing waits for it. `settle` judges all losses so far at once. With
+    `keeps` the loss is judged before the update, and the host waits for it in each step.
+    """
+
+    size = 2
+
+    def __init__(
+        self, threshold: float, copies: HostCopies, losses: list[float], *, judges_nan: bool, is_early: bool
+    ) -> None:
+        """Begin after these losses.
+
+        Args:
+            threshold: see `LossWindow`.
+            copies: of losses to the host.
+            losses: of the last steps; changed in place.
+            judges_nan: whether a loss that is not finite is a spike, or a step that the engine has skipped because of
+                its gradients, as DeepSpeed does in every precision; fp16 recovers from both by itself.
+            is_early: whether `keeps` is asked in each step.
+        """
+        self._window = LossWindow(threshold, losses)
+        self._copies = copies
+        self._judges_nan = judges_nan
+        self._is_early = is_early
+        self._found: deque[Spike] = deque()
+        self._latest: _Seen | None = None
+        self._ready: _Seen | None = None
+        self._sent: _Seen | None = None
+
+    def see(self, iteration: int, step: Step) -> None:
+        """Take the loss of a step; does not wait for the device."""
+        if self._is_early or (step.skipped and not self._judges_nan):
+            return
+        copy = None if step.loss is None else self._copies.start(step.loss)
+        self._latest = _Seen(iteration, copy, step.skipped)
+
+    def keeps(self, iteration: int, loss: Tensor | None, exchange: Exchange) -> bool:
+        """Say whether a step's update is to be made; waits for its loss. All ranks call it together."""
+        own = [0.0, 0.0] if loss is None else [loss.item(), 1.0]
+        return not self._judge(_Seen(iteration, None, is_skipped=False), exchange.sum_now(own))
+
+    def settle(self, exchange: Exchange) -> None:
+        """Judge the losses of all steps so far, and wait for them; all ranks call it together."""
+        while self._ready is not None or self._latest is not None:
+            exchange.turn()
+        exchange.settle()
+
+    def take(self) -> Spike | None:
+        """Return the earliest spike that was not returned before."""
+        return self._found.popleft() if self._found else None
+
+    def forget(self, exchange: Exchange) -> None:
+        """Leave out the steps that were not judged yet: they are taken back."""
+        exchange.settle()
+        self._latest = self._ready = None
+        self._found.clear()
+
+    def own(self) -> list[float]:
+        """Return the sum and the number of the losses that this rank has of the step before the latest."""
+        self._sent, self._ready, self._latest = self._ready, self._latest, None
+        if self._sent is None or self._sent.copy is None:
+            return [0.0, 0.0]
+        return [self._sent.copy.value(), 1.0]
+
+    def agreed(self, sums: Sequence[float]) -> None:
+        """Judge the mean over the ranks that have a loss, which is that over the global batch."""
+        if self._sent is not None:
+            self._judge(self._sent, sums)
+            self._sent = None
+
+    def _judge(self, seen: _Seen, sums: Sequence[float]) -> bool:
+        total, count = sums
+        loss = total / count
+        is_high = (math.isfinite(loss) or self._judges_nan) and self._window.is_spike(loss)
+        is_spike = is_high or seen.is_skipped
+        if is_spike:
+            self._found.append(
+                Spike(iteration=seen.iteration, loss=loss, median=self._window.median, is_of_gradients=not is_high)
+            )
+        if not (seen.is_skipped or (is_spike and self._is_early)):  # no update was made
+            self._window.add(loss)
+        return is_spike

@@ -1,0 +1,67 @@
+"""Seconds after which a rank hangs."""
+
+import pytest
+
+from pretrain.observe.hang import position as activities
+from pretrain.observe.hang.hang_limit import HangLimit
+from pretrain.observe.hang.position import Position
+
+
+def position(activity, *, steps=(2.0, 2.0, 2.0), iteration=9):
+    made = Position()
+    made.activity, made.iteration = activity, iteration
+    made._steps.extend(steps)
+    return made
+
+
+def hangs(given, where, seconds, *, waits=False, timeout=600.0):
+    return HangLimit(given, timeout).exceeded(where, seconds, lambda: waits)
+
+
+@pytest.mark.parametrize(("step", "limit"), [(0.1, 60), (30.0, 300)])
+@pytest.mark.parametrize("activity", ["data", activities.FORWARD_BACKWARD, "optimizer", activities.BETWEEN])
+def test_a_step_takes_ten_median_ones_and_a_minute_at_least(step, limit, activity):
+    where = position(activity, steps=(step, step, 100 * step))
+    assert not hangs(None, where, limit - 1)
+    assert hangs(None, where, limit + 1)
+
+
+@pytest.mark.parametrize("activity", [activities.START, activities.LOAD, "save", "evaluation", activities.LOG])
+def test_work_of_unknown_length_hangs_when_another_rank_soon_gives_up(activity):
+    where = position(activity)
+    assert not hangs(None, where, 5000)
+    assert not hangs(None, where, 579, waits=True)
+    assert hangs(None, where, 581, waits=True)
+
+
+def test_before_three_steps_there_is_no_median():
+    assert not hangs(None, position("data", steps=(0.1, 0.1)), 5000)
+
+
+def test_a_given_number_holds_for_everything_after_the_start():
+    assert hangs(5, position("save"), 6)
+    assert not hangs(5, position("save"), 4)
+    assert not hangs(5, position(activities.START, iteration=0), 6)
+
+
+def test_a_given_number_beyond_the_timeout_is_cut_for_those_who_wait():
+    assert hangs(5000, position("data"), 590, waits=True)
+    assert not hangs(5000, position("data"), 590)
+
+
+@pytest.mark.parametrize("given", [None, 5])
+def test_the_end_takes_as_long_as_what_is_left_to_write(given):
+    assert not hangs(given, position(activities.END), 5000)
+    assert hangs(given, position(activities.END), 581, waits=True)
+
+
+def test_zero_switches_it_off():
+    assert HangLimit(0, 600).is_off
+    assert not hangs(0, position("data"), 1e9, waits=True)
+
+
+def test_a_rank_that_moves_is_not_asked_whether_it_waits():
+    def unexpected():
+        raise AssertionError
+
+    assert not HangLimit(None, 600).exceeded(position("data"), 1, unexpected)

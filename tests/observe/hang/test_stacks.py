@@ -1,0 +1,20 @@
+"""Which thread's stack is the training's."""
+
+from pretrain.observe.hang.stacks import Frame, Stack, training_first
+
+IN_BACKWARD = Stack("MainThread", (Frame("torch/autograd/graph.py", 1, "f", "Variable._engine.run_backward(  # C++"),))
+ELSEWHERE = Stack("MainThread", (Frame("a.py", 1, "f", "time.sleep(1)"),))
+AUTOGRAD = Stack("a thread that Python did not start", (Frame("torch/distributed/d.py", 2, "all_reduce"),))
+DUMMY = Stack("Dummy-7", (Frame("mine.py", 2, "backward"),))
+READER = Stack("Thread-1", (Frame("queue.py", 3, "get"),))
+
+
+def test_a_devices_backward_pass_is_in_a_thread_of_autograds():
+    assert training_first([IN_BACKWARD, READER, AUTOGRAD]) == [AUTOGRAD, IN_BACKWARD, READER]
+    assert training_first([IN_BACKWARD, DUMMY])[0] == DUMMY
+
+
+def test_everything_else_is_in_the_main_thread():
+    assert training_first([ELSEWHERE, AUTOGRAD])[0] == ELSEWHERE
+    assert training_first([IN_BACKWARD, READER])[0] == IN_BACKWARD
+    assert training_first([]) == []

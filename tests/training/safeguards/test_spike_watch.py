@@ -1,0 +1,96 @@
+"""Losses are judged one iteration late, or at once where they are settled; skipped steps have none."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from pretrain.engine.protocol import Step
+from pretrain.training.safeguards.exchange import Exchange
+from pretrain.training.safeguards.host_copy import HostCopies
+from pretrain.training.safeguards.spike_watch import SpikeWatch
+
+pytestmark = pytest.mark.usefixtures("alone")
+
+
+def watching(*, losses=(1.0,) * 20, **options):
+    copies = HostCopies(torch.device("cpu"), pin_memory=False)
+    watch = SpikeWatch(2.0, copies, list(losses), **{"judges_nan": True, "is_early": False, **options})
+    return watch, Exchange(watch)
+
+
+def step(loss, *, skipped=False):
+    return Step(loss=torch.tensor(loss), grad_norm=None, skipped=skipped)
+
+
+def test_a_loss_is_judged_one_turn_after_that_of_its_own_iteration():
+    watch, exchange = watching()
+    watch.see(21, step(5.0))
+    exchange.turn()
+    assert watch.take() is None
+    watch.see(22, step(1.0))
+    exchange.turn()
+    spike = watch.take()
+    assert (spike.iteration, spike.loss, spike.median) == (21, 5.0, 1.0)
+    assert watch.take() is None
+
+
+def test_settling_judges_all_so_far_in_their_order():
+    watch, exchange = watching()
+    watch.see(21, step(5.0))
+    exchange.turn()
+    watch.see(22, step(7.0))
+    watch.settle(exchange)
+    assert [watch.take().iteration, watch.take().iteration, watch.take()] == [21, 22, None]
+
+
+def test_forgotten_steps_are_never_judged():
+    watch, exchange = watching()
+    watch.see(21, step(5.0))
+    exchange.turn()
+    watch.see(22, step(5.0))
+    watch.forget(exchange)
+    watch.settle(exchange)
+    assert watch.take() is None
+
+
+def test_a_step_that_the_engine_skips_without_a_loss_scale_is_a_spike_also_with_a_usual_loss():
+    losses = [1.0] * 20
+    watch, exchange = watching(losses=losses)
+    for iteration, loss in ((21, math.nan), (22, 1.0)):
+        watch.see(iteration, step(loss, skipped=True))
+        exchange.turn()
+    watch.settle(exchange)
+    first, other = watch.take(), watch.take()
+    assert (first.iteration, math.isnan(first.loss), first.is_of_gradients) == (21, True, False)
+    assert (other.iteration, other.loss, other.is_of_gradients) == (22, 1.0, True)
+    assert len(watch._window.losses) == 20
+
+
+def test_steps_that_an_overflow_of_fp16_skipped_are_not_judged():
+    watch, exchange = watching(judges_nan=False)
+    watch.see(21, step(math.nan, skipped=True))
+    watch.settle(exchange)
+    assert watch.take() is None
+
+
+@pytest.mark.parametrize("judges_nan", [True, False])
+def test_fp16_recovers_by_itself_from_losses_that_are_not_finite(judges_nan):
+    watch, exchange = watching(judges_nan=judges_nan)
+    watch.see(21, step(math.inf))
+    watch.settle(exchange)
+    assert (watch.take() is not None) == judges_nan
+
+
+def test_a_loss_that_is_judged_before_the_update_counts_only_if_it_is_kept():
+    losses = [1.0] * 20
+    watch, exchange = watching(losses=losses, is_early=True)
+    assert not watch.keeps(21, torch.tensor(5.0), exchange)
+    assert watch.take().iteration == 21
+    assert watch.keeps(22, torch.tensor(1.5), exchange)
+    watch.see(22, step(1.5))
+    watch.settle(exchange)
+    assert watch.take() is None
+    assert not watch.keeps(23, torch.tensor(2.01), exchange)  # 2 x the median, in which 5.0 is not
