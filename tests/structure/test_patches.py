@@ -13,6 +13,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+ALLOWED = {
+    "doctor/faults/jumping_clock.py": "a fault that the doctor makes on purpose, in trainings of its own: no "
+    "program may move the machine's clock",
+}
+"""Modules outside the bridge that replace something, and why."""
+
+
 def imported_names(tree: ast.Module) -> set[str]:
     """Return the names that a module binds by importing, at any level."""
     nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
@@ -43,7 +50,7 @@ def patches(tree: ast.Module) -> Iterator[str]:
 def test_nothing_outside_the_bridge_patches_anything():
     sources = [*(source for source in core() if not source.name.startswith("bridge/")), *backends()]
     found = {source.name: list(patches(source.tree)) for source in sources}
-    assert {name: lines for name, lines in found.items() if lines} == {}
+    assert {name for name, lines in found.items() if lines} == set(ALLOWED)
 
 
 def test_the_bridge_does():

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from pretrain.doctor.finding import Verdict
-from pretrain.doctor.ranks.rank_names import rank_names
+from pretrain.observe.rank_names import rank_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -27,6 +27,11 @@ def as_text(findings: Sequence[Finding]) -> str:
     numbers = ", ".join(f"{count[verdict]} {verdict}" for verdict in Verdict)
     ending = "a training would fail, or compute something else" if count[Verdict.WRONG] else "a training can start"
     return "\n".join([*lines, f"{numbers}: {ending}"])
+
+
+def as_lines(finding: Finding, width: int) -> str:
+    """Return one finding as `as_text` does, its check padded to a width."""
+    return "\n".join(_lines(finding, width))
 
 
 def as_json(findings: Sequence[Finding]) -> str:

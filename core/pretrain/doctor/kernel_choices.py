@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pretrain.doctor.finding import Finding, Verdict
-from pretrain.doctor.ranks.rank_names import rank_names
+from pretrain.observe.rank_names import rank_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

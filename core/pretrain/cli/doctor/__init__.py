@@ -19,6 +19,13 @@ if TYPE_CHECKING:
 @click.option("--backend", default="cpu", show_default=True, metavar="NAME", help="The device plugin.")
 @click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Change a key of the recipe.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--faults", is_flag=True, help="Try faults on a tiny training instead, in some minutes.")
+@click.option(
+    "--folder",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Where --faults trains.  [default: a temporary folder]",
+)
 @rank_options
 def command(
     *,
@@ -26,6 +33,8 @@ def command(
     backend: str,
     overrides: tuple[str, ...],
     as_json: bool,
+    faults: bool,
+    folder: Path | None,
     nproc: int | None,
     nnodes: int | None,
     rdzv: str | None,
@@ -35,7 +44,15 @@ def command(
 
     A line for each finding: ok; look, which costs speed or may be meant; or wrong, with what to do. The exit code is 1
     where one is wrong, else 0. Without RECIPE the kernels of GPT-2 345M are tried, and no files are looked at.
+
+    With --faults a tiny training of its own is disturbed on this machine: processes are killed and stopped, checkpoints
+    damaged, and more. A line for each fault says how the training came through.
     """
+    if faults or folder is not None:
+        _require_alone(faults=faults, others=(recipe, overrides, nnodes, rdzv, node_rank))
+        from pretrain.cli.doctor.try_faults import try_faults  # noqa: PLC0415  few look for it
+
+        return try_faults(backend=backend, nproc=nproc, folder=folder, as_json=as_json)
     from pretrain.doctor.example import EXAMPLE  # noqa: PLC0415  --help needs none of these
     from pretrain.launch.forward_job import EXAMINE, ForwardJob  # noqa: PLC0415
     from pretrain.launch.rank_placement import make_placement  # noqa: PLC0415
@@ -64,6 +81,20 @@ def command(
     from pretrain.launch.start import start  # noqa: PLC0415
 
     return _exit_code(start(placement, job))
+
+
+def _require_alone(*, faults: bool, others: tuple[object, ...]) -> None:
+    """Check that the options fit --faults.
+
+    Raises:
+        click.UsageError: they do not.
+    """
+    if not faults:
+        msg = "--folder is where --faults trains: pass that too, or leave it out."
+        raise click.UsageError(msg)
+    if any(other not in {None, ()} for other in others):
+        msg = "--faults trains a recipe of its own on this machine: it takes --backend, --nproc, --folder and --json."
+        raise click.UsageError(msg)
 
 
 def _without_device(file: Path, overrides: tuple[str, ...], backend: str, nodes: int) -> int | None:

@@ -27,9 +27,20 @@ def oracle(request: Request, **changed: Any) -> Callable[..., Tensor]:
         request: of the kernel that is tried.
         changed: fields of the request that the oracle's part has otherwise.
     """
-    changed |= {"device_type": "cpu", "dtype": torch.float64}
+    return reference_on_host(request, torch.float64, **changed)
+
+
+def reference_on_host(request: Request, dtype: torch.dtype, /, **changed: Any) -> Callable[..., Tensor]:
+    """Return the reference kernel for the request in a dtype on the CPU.
+
+    Args:
+        request: of the kernel that is tried.
+        dtype: of inputs, weights and output.
+        changed: fields of the request that are otherwise.
+    """
+    changed |= {"device_type": "cpu", "dtype": dtype}
     if hasattr(request, "weight_dtype"):
-        changed["weight_dtype"] = torch.float64
+        changed["weight_dtype"] = dtype
     hooks = load_plugin(discovery.REFERENCE).hooks
     answer = getattr(hooks, f"pretrain_{request.operation}")(replace(request, **changed))
     answers: Sequence[Offer | Decline] = answer if isinstance(answer, list) else [answer]

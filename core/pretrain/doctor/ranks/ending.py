@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pretrain.doctor.finding import Finding, Verdict
 from pretrain.doctor.guard import guarded
 from pretrain.doctor.ranks.own_part import ERROR, STUCK, VALUE
-from pretrain.doctor.ranks.rank_names import rank_names
+from pretrain.observe.rank_names import rank_names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

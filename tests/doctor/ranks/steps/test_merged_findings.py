@@ -3,8 +3,8 @@
 import pytest
 
 from pretrain.doctor.finding import Finding, Verdict
-from pretrain.doctor.ranks.rank_names import rank_names
 from pretrain.doctor.ranks.steps.merged_findings import as_value, merged
+from pretrain.observe.rank_names import rank_names
 
 
 def finding(text, verdict=Verdict.LOOK, check="device memory"):

@@ -7,7 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from pretrain.doctor.finding import Finding, Verdict
-from pretrain.doctor.ranks.rank_names import rank_names
+from pretrain.observe.rank_names import rank_names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

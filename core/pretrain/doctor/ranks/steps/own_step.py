@@ -6,8 +6,8 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from pretrain.doctor.finding import Finding, Verdict
-from pretrain.doctor.ranks.rank_names import rank_names
 from pretrain.doctor.ranks.steps.merged_findings import as_value, merged
+from pretrain.observe.rank_names import rank_names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pretrain.doctor.finding import Finding, Verdict
-from pretrain.doctor.ranks.rank_names import rank_names
+from pretrain.observe.rank_names import rank_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

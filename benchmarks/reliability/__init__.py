@@ -1,0 +1,1 @@
+"""Benchmarks of runs in which something fails."""

@@ -1,0 +1,1 @@
+"""`pretrain doctor --faults`: a tiny training through faults, each judged by how the training ended."""
