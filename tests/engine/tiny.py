@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from engine.layouts import Case
     from pretrain.engine.megatron.engine import MegatronEngine
     from pretrain.engine.protocol import Step
+    from pretrain.plugins.backend import Backend
     from pretrain.recipe import Recipe
 
 VOCAB_SIZE = 300  # neither a multiple of the padding nor of any tensor-parallel size's share
@@ -56,14 +57,21 @@ def tiny(*overrides: str) -> Recipe:
 def engine_of(recipe: Recipe) -> Iterator[MegatronEngine]:
     """Build the engine as a training does, in a world of one or in the world that this process has joined."""
     plugins = load("cpu")
-    alone = not dist.is_initialized()
-    if alone:
-        groups.join_world(plugins.backend, 0, 1, timeout_minutes=1)
-    before = _process_groups()
-    try:
+    with engine_world(plugins.backend):
         engine, _ = build_engine(recipe, plugins, VOCAB_SIZE, torch.device("cpu"), notify=print)
         with closing(engine):
             yield engine
+
+
+@contextmanager
+def engine_world(backend: Backend) -> Iterator[None]:
+    """Give a block a world for one engine: one of its own, or the one that this process has joined."""
+    alone = not dist.is_initialized()
+    if alone:
+        groups.join_world(backend, 0, 1, timeout_minutes=1)
+    before = _process_groups()
+    try:
+        yield
     finally:
         if alone:
             groups.leave()

@@ -22,6 +22,7 @@ COMMANDS = {
     "explain": "Show which kernel each operation gets, and why not the others.",
     "plan": "Show memory and time of a training before its devices are rented.",
     "doctor": "Check machines, devices, kernels and links before a training.",
+    "align": "Find the first layer and kernel in which two ways to train a recipe differ.",
     "conformance": "Run the conformance kit against a backend.",
     "report": "Compare runs on one HTML page.",
     "migrate": "Make a recipe of the script or the files with which another program trains.",

@@ -11,6 +11,7 @@ from pretrain.plugins.negotiation.kernel_agreement import check_same_on_all_rank
 
 if TYPE_CHECKING:
     from pretrain.plugins.host.manager import Plugins
+    from pretrain.plugins.negotiation.building import Around
     from pretrain.plugins.negotiation.kernels import Kernels
     from pretrain.plugins.signatures import AttentionFn
     from pretrain.recipe import Recipe
@@ -24,7 +25,13 @@ def negotiate_collectives(recipe: Recipe, plugins: Plugins, *, planned: bool = F
 
 
 def negotiate_kernels(
-    recipe: Recipe, plugins: Plugins, vocab_size: int, collectives: Kernels, *, planned: bool = False
+    recipe: Recipe,
+    plugins: Plugins,
+    vocab_size: int,
+    collectives: Kernels,
+    *,
+    planned: bool = False,
+    around: Around | None = None,
 ) -> Kernels:
     """Choose all other kernels, and compare them over all ranks, which call it together.
 
@@ -34,13 +41,21 @@ def negotiate_kernels(
     backend = plugins.backend
     requests = kernel_requests(recipe, backend.device_type, vocab_size, backend.device_name())
     chosen = recipe.kernels.chosen()
-    kernels = negotiate(plugins, requests, chosen, recipe.kernels.fallback, earlier=collectives, planned=planned)
+    kernels = negotiate(
+        plugins, requests, chosen, recipe.kernels.fallback, earlier=collectives, planned=planned, around=around
+    )
     check_same_on_all_ranks(kernels.table)
     return kernels
 
 
 def attention_of_layer(
-    recipe: Recipe, plugins: Plugins, kernels: Kernels, layer_number: int, *, planned: bool = False
+    recipe: Recipe,
+    plugins: Plugins,
+    kernels: Kernels,
+    layer_number: int,
+    *,
+    planned: bool = False,
+    around: Around | None = None,
 ) -> AttentionFn:
     """Return a layer's attention kernel; layers differ only where their scores are scaled differently."""
     if not recipe.model.apply_query_key_layer_scaling:
@@ -49,7 +64,7 @@ def attention_of_layer(
         recipe, plugins.backend.device_type, plugins.backend.device_name(), layer_number=layer_number
     )
     chosen = {"attention": recipe.kernels.attention, "softmax": recipe.kernels.softmax}
-    layer = negotiate(plugins, requests, chosen, recipe.kernels.fallback, planned=planned)
+    layer = negotiate(plugins, requests, chosen, recipe.kernels.fallback, planned=planned, around=around)
     first = {row.operation: row.kernel for row in kernels.table.rows}
     for row in layer.table.rows:
         if row.kernel != first[row.operation]:

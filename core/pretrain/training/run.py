@@ -25,11 +25,13 @@ def train(recipe: Recipe, *, backend_name: str, run_dir: Path, resume: bool, wor
         PretrainError: a user error, before the first step where possible.
     """
     started = time.time()
-    plugins = _ready(recipe, backend_name)
+    plugins = ready(recipe, backend_name)
     from pretrain.training.assembly import assemble  # noqa: PLC0415  imports megatron.core: after the bridge
     from pretrain.training.determinism import deterministic  # noqa: PLC0415
     from pretrain.training.reporting.run_files import finish  # noqa: PLC0415
+    from pretrain.training.safeguards.rank_watch import record_collectives  # noqa: PLC0415
 
+    record_collectives()
     with (
         deterministic(is_wanted=recipe.train.deterministic_mode),
         assemble(recipe, plugins, run_dir, world, resume=resume, started=started) as training,
@@ -63,7 +65,7 @@ def evaluate(
     Raises:
         PretrainError: a user error.
     """
-    plugins = _ready(recipe, backend_name)
+    plugins = ready(recipe, backend_name)
     from pretrain.training.trained_model.checkpoint_evaluation import evaluate_checkpoint, that_evaluates  # noqa: PLC0415
 
     with _model(that_evaluates(recipe, iters), plugins, world, checkpoint) as model:
@@ -98,7 +100,7 @@ def generate(
     Raises:
         PretrainError: a user error.
     """
-    plugins = _ready(recipe, backend_name)
+    plugins = ready(recipe, backend_name)
     from pretrain.training.trained_model.generation import Sampling, generate_text  # noqa: PLC0415  after the bridge
 
     sampling = Sampling(temperature=temperature, top_p=top_p, seed=seed)
@@ -119,8 +121,12 @@ def _model(recipe: Recipe, plugins: Plugins, world: World, checkpoint: str) -> I
         yield model
 
 
-def _ready(recipe: Recipe, backend_name: str) -> Plugins:
-    """Load the backend, whose device must be there, and install the bridge for it."""
+def ready(recipe: Recipe, backend_name: str) -> Plugins:
+    """Load the backend, whose device must be there, and install the bridge for it; called once per process.
+
+    Raises:
+        BackendError: the backend is missing or broken, or its device is not there.
+    """
     from pretrain.bridge import megatron  # noqa: PLC0415  nothing here is imported before it is needed
     from pretrain.plugins.host.manager import load  # noqa: PLC0415
     from pretrain.plugins.host.members import environment, require_module  # noqa: PLC0415

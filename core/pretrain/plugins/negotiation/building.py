@@ -14,12 +14,14 @@ from pretrain.plugins.negotiation.kernels import Kernels
 from pretrain.plugins.signatures import OptimizerKernels
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pretrain.plugins.host.manager import Plugins
     from pretrain.plugins.negotiation.choosing import Choice
     from pretrain.plugins.negotiation.kernel_table import Row
     from pretrain.plugins.requests import Request
+
+    Around = Callable[[Request, Any], Any]
 
 
 def negotiate(
@@ -30,6 +32,7 @@ def negotiate(
     *,
     earlier: Kernels | None = None,
     planned: bool = False,
+    around: Around | None = None,
 ) -> Kernels:
     """Choose a kernel for every request and build it.
 
@@ -42,6 +45,7 @@ def negotiate(
         earlier: kernels negotiated before (collectives are needed before there are process groups); they are passed
             to `Offer.build`, and are part of the result and of its table unless they are negotiated again.
         planned: make the stand-ins of the kernels, for torch's fake tensors (`Offer.fake`).
+        around: returns what is called in place of a built kernel, for one that watches the calls; None: the kernel.
 
     Raises:
         KernelError: no allowed kernel is left for an operation.
@@ -50,7 +54,8 @@ def negotiate(
     choices = choose(plugins, requests, chosen, fallback)
     built: dict[str, Any] = dict(earlier.built) if earlier else {}
     for choice in choices:
-        built[choice.request.operation] = _build(choice, MappingProxyType(dict(built)), planned=planned)
+        kernel = _build(choice, MappingProxyType(dict(built)), planned=planned)
+        built[choice.request.operation] = kernel if around is None else around(choice.request, kernel)
     rows = {row.operation: row for row in (earlier.table.rows if earlier else ())}
     rows |= {choice.request.operation: choice.row for choice in choices}
     return Kernels(table=table_of(plugins, rows.values()), built=MappingProxyType(built))

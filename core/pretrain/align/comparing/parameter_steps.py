@@ -1,0 +1,229 @@
+"""Comparison of the parameters' gradients and updates, and the check of the optimizer by its own moments."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import torch
+
+from pretrain.align.comparing.adam_update import TOLERANCE, Adam, relative
+from pretrain.align.comparing.compared_sides import GRADIENTS, NORM, UPDATE, Compared, WrongCall
+from pretrain.align.comparing.distance import vectors, worst_row
+from pretrain.align.comparing.explained import UNIT
+from pretrain.align.reading.recorded_parameters import Parameters, place_of_parameter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from torch import Tensor
+
+    from pretrain.align.comparing.explained import Explained
+    from pretrain.align.reading.recording import Recording
+
+_SMALL = 1e-3
+"""Part of the whole gradient's root mean square to which a parameter's is compared at least: sums of terms that cancel
+have the rounding errors of the terms."""
+
+_WELL_CONDITIONED = 8
+"""Factor of the explained difference of a gradient from which on its entries are compared after the update: Adam makes
+the same step of any gradient, so that an entry that is all rounding error has any sign."""
+
+_NORM_BY_GRADIENTS = 1e-3
+"""Difference of the gradient norm from that of the gradients that Adam was given."""
+
+
+class ParameterSteps:
+    """The parameters of both sides."""
+
+    def __init__(self, sides: Sequence[Recording]) -> None:
+        """Read nothing yet."""
+        self._sides = sides
+        self._states = [Parameters(side) for side in sides]
+        self._layers = sides[0].layers
+        self._squares: dict[tuple[int, int], float] = {}
+        self._left_out: dict[int, list[str]] = defaultdict(list)
+
+    def drift(self, step: int) -> float:
+        """Return the largest relative difference of a weight before a step.
+
+        Vectors begin as zeros or ones: they are compared with a vector of entries of 0.02 at least, the deviation with
+        which matrices begin.
+        """
+        return max((self._difference(name, step - 1) for name in self._states[0].names), default=0.0)
+
+    def differing_start(self, allowed: float) -> list[str]:
+        """Return the names of weights that differ before the first step."""
+        return [name for name in self._states[0].names if self._difference(name, 0) > allowed]
+
+    def names_differ(self) -> list[str]:
+        """Return the names of parameters that only one side has."""
+        return sorted(set(self._states[0].names) ^ set(self._states[1].names))
+
+    def compare(self, step: int, explained: Explained) -> Iterator[Compared]:
+        """Yield the comparisons of a step that both sides have taken, parameter by parameter."""
+        adams = [self._adam(side, step) for side in range(2)]
+        factors = [self._unclipped(side, step) for side in range(2)]
+        typical = factors[0] * (self._squared(0, step) / self._count) ** 0.5
+        for number, name in enumerate(self._states[0].names):
+            first, second = (
+                adam.gradient(state, name) * factor
+                for adam, state, factor in zip(adams, self._states, factors, strict=True)
+            )
+            place = place_of_parameter(name, self._layers)
+            what, difference, allowed = _of_gradients(first, second, _SMALL * typical, explained)
+            yield Compared(
+                order=(step, GRADIENTS, -place.position, number),
+                place=place,
+                operation="",
+                what=f"gradient of {name}{what}",
+                difference=difference,
+                explained=allowed,
+            )
+            kept = _well_conditioned(first, second, _SMALL * typical, explained)
+            entries = int(kept.sum())
+            if not entries:
+                self._left_out[step].append(name)
+                continue
+            made = [state.weight(name, step) - state.weight(name, step - 1) for state in self._states]
+            yield Compared(
+                order=(step, UPDATE, place.position, number),
+                place=place,
+                operation="optimizer",
+                what=f"update of {name}",
+                difference=relative(made[0], made[1], kept),
+                explained=explained.of_gradient + 1e-4,
+                entries=(entries, kept.numel()),
+            )
+        yield self._norm(step, explained)
+
+    @property
+    def not_compared(self) -> list[str]:
+        """Updates that were not compared in the steps so far, in words; a line for each step that has any."""
+        return [
+            f"the update of {names[0]}{f' and {len(names) - 1} more' * (len(names) > 1)} in step {step}: "
+            "all of the gradient is rounding error"
+            for step, names in self._left_out.items()
+        ]
+
+    def wrong_updates(self, step: int) -> Iterator[WrongCall]:
+        """Yield the parameters that a side has updated otherwise than Adam, in float64, with the same moments."""
+        for side, state in enumerate(self._states):
+            adam = self._adam(side, step)
+            for number, name in enumerate(state.names):
+                place = place_of_parameter(name, self._layers)
+                stale = self._stale(side, name, step)
+                errors = {what: (error, TOLERANCE) for what, error in adam.errors(state, name).items()}
+                for what, (error, explained) in {**errors, "weight in the model,": stale}.items():
+                    if not error <= explained:
+                        yield WrongCall(
+                            order=(step, UPDATE, place.position, number),
+                            side=side,
+                            rank=0,
+                            place=place,
+                            operation="optimizer",
+                            what=f"{what} of {name}",
+                            error=error,
+                            explained=explained,
+                        )
+
+    def _stale(self, side: int, name: str, step: int) -> tuple[float, float]:
+        """Return how far the model's weight is from the optimizer's, rounded; and what rounding explains."""
+        state = self._states[side]
+        main, used = state.weight(name, step), state.model_weight(name, step)
+        return vectors(main, used), 2 * UNIT[self._sides[side].dtype]
+
+    def wrong_norm(self, step: int) -> Iterator[WrongCall]:
+        """Yield the sides whose gradient norm is not that of the gradients."""
+        for side in range(2):
+            adam = self._adam(side, step)
+            squared = self._squared(side, step)
+            norm, clip = self._norm_of(side, step), float(adam.optimizer["clip_grad"])
+            expected = min(norm, clip) if clip else norm
+            error = abs(squared**0.5 - expected) / expected if expected else 0.0
+            if not error <= _NORM_BY_GRADIENTS:
+                yield WrongCall(
+                    order=(step, NORM, 0, 0),
+                    side=side,
+                    rank=0,
+                    place=place_of_parameter("", self._layers),
+                    operation="optimizer",
+                    what="gradient norm",
+                    error=error,
+                    explained=_NORM_BY_GRADIENTS,
+                )
+
+    def _norm(self, step: int, explained: Explained) -> Compared:
+        first, second = (self._norm_of(side, step) for side in range(2))
+        largest = max(first, second)
+        return Compared(
+            order=(step, NORM, 0, 0),
+            place=None,
+            operation="optimizer",
+            what="gradient norm",
+            difference=abs(first - second) / largest if largest else 0.0,
+            explained=explained.of_norm,
+        )
+
+    def _squared(self, side: int, step: int) -> float:
+        """Return the squared norm of the gradients that Adam was given; they are read one by one, once."""
+        if (side, step) not in self._squares:
+            adam, state = self._adam(side, step), self._states[side]
+            self._squares[side, step] = sum(float(adam.gradient(state, name).square().sum()) for name in state.names)
+        return self._squares[side, step]
+
+    @cached_property
+    def _count(self) -> int:
+        state = self._states[0]
+        return sum(state.weight(name, 0).numel() for name in state.names)
+
+    def _norm_of(self, side: int, step: int) -> float:
+        norm = self._sides[side].step(step)["grad_norm"]
+        return float("nan") if norm is None else float(norm)
+
+    def _unclipped(self, side: int, step: int) -> float:
+        """Return the factor that undoes the clipping."""
+        clip = float(self._sides[side].manifest["recipe"]["optimizer"]["clip_grad"])
+        norm = self._norm_of(side, step)
+        return (norm + 1e-6) / clip if clip and norm > clip else 1.0
+
+    def _adam(self, side: int, step: int) -> Adam:
+        recording = self._sides[side]
+        return Adam(
+            optimizer=recording.manifest["recipe"]["optimizer"],
+            learning_rate=float(recording.step(step)["learning_rate"]),
+            step=step,
+        )
+
+    def _difference(self, name: str, step: int) -> float:
+        first, second = (state.weight(name, step) for state in self._states)
+        floor = 0.02 * first.numel() ** 0.5 if first.dim() == 1 else 0.0
+        return vectors(first, second, floor=floor)
+
+
+def _of_gradients(first: Tensor, second: Tensor, small: float, explained: Explained) -> tuple[str, float, float]:
+    """Return what differs most of a gradient, all or a row; by how much, and how much is explained.
+
+    Args:
+        first: one side's gradient.
+        second: the other's.
+        small: root mean square of entries that are compared to at least.
+        explained: what the dtype explains.
+    """
+    width = first.numel() / first.shape[0] if first.dim() > 1 else 1
+    whole = vectors(first, second, floor=small * first.numel() ** 0.5)
+    row = worst_row(first, second, floor=small * width**0.5)
+    if row / explained.of_gradient_row > whole / explained.of_gradient:
+        return f", worst {'row' if first.dim() > 1 else 'entry'}", row, explained.of_gradient_row
+    return "", whole, explained.of_gradient
+
+
+def _well_conditioned(first: Tensor, second: Tensor, small: float, explained: Explained) -> Tensor:
+    """Return the entries whose gradient, in one side at least, is no rounding error."""
+    if first.shape != second.shape:
+        return torch.ones_like(first, dtype=torch.bool)
+    largest = max(float(first.norm()), float(second.norm())) / max(1, first.numel()) ** 0.5
+    least = _WELL_CONDITIONED * explained.of_gradient * max(largest, small)
+    kept: Tensor = (first.abs() > least) | (second.abs() > least)
+    return kept

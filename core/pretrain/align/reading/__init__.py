@@ -1,0 +1,1 @@
+"""Recordings as they are read again, whatever the layout that wrote them."""

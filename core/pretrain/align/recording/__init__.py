@@ -1,0 +1,1 @@
+"""Recording of a few steps on the ranks that take them."""

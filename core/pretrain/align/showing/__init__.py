@@ -1,0 +1,1 @@
+"""The result of a comparison as text, JSON and a page."""

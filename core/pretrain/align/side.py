@@ -1,0 +1,94 @@
+"""One of the two ways to train a recipe."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from pretrain.recipe import load_recipe
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pretrain.recipe import Recipe
+
+LOSS_SCALE = 4096
+"""Of fp16, where the recipe has a dynamic one: that begins with steps that overflow and change nothing."""
+
+_ALTERNATIVES = {"schedule.lr_warmup_iters", "schedule.lr_warmup_samples", "schedule.lr_warmup_fraction"}
+"""Lengths of a warm-up, of which a recipe has one."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Side:
+    """One of the two ways to train a recipe.
+
+    Attributes:
+        recipe: its file.
+        overrides: "section.key=value", as the user gave them.
+        backend: the device plugin.
+        nproc: ranks to start; None for as many as the layout needs.
+        checkpoint: whose weights are taken; None: the recipe's `checkpoint.load`, or those of `train.seed`.
+        python: interpreter of another installation that records this side; None: this one.
+    """
+
+    recipe: Path
+    overrides: tuple[str, ...] = ()
+    backend: str = "cpu"
+    nproc: int | None = None
+    checkpoint: Path | None = None
+    python: Path | None = None
+
+    @property
+    def words(self) -> str:
+        """The side in the words of the command line."""
+        ranks = [] if self.nproc is None else [f"{self.nproc} ranks"]
+        python = [] if self.python is None else [str(self.python)]
+        return ", ".join([f"backend {self.backend}", *self.overrides, *ranks, *python])
+
+    def load(self) -> Recipe:
+        """Return the recipe as the user has it.
+
+        Raises:
+            RecipeError: it cannot be run.
+        """
+        return load_recipe(self.recipe, self.overrides)
+
+    def comparable(self) -> tuple[str, ...]:
+        """Return overrides without which two correct sides would differ, after the user's of other keys.
+
+        There is no dropout, whose random numbers are each device's own, and no schedule: in a warm-up the first update
+        is zero. Layers are not compiled, so that each kernel is called.
+
+        Raises:
+            RecipeError: the recipe cannot be run.
+        """
+        recipe = self.load()
+        unit = "iters" if recipe.train.train_samples is None else "samples"
+        more = [
+            "model.hidden_dropout=0.0",
+            "model.attention_dropout=0.0",
+            "kernels.compile=none",
+            "data.num_workers=0",
+            "schedule.lr_decay_style=constant",
+            f"schedule.lr_warmup_{unit}=0",
+            "schedule.lr_wsd_decay_iters=null",
+            "schedule.lr_wsd_decay_samples=null",
+        ]
+        if recipe.precision.dtype == "fp16" and recipe.precision.loss_scale is None:
+            more.append(f"precision.loss_scale={LOSS_SCALE}")
+        changed = {override.partition("=")[0] for override in more} | _ALTERNATIVES
+        kept = [override for override in self.overrides if override.partition("=")[0].strip() not in changed]
+        return (*kept, *more)
+
+    def with_ranks_of(self, first: Side) -> Side:
+        """Return this side with as many ranks as the first, unless it has a number of its own or other parallel sizes.
+
+        Raises:
+            RecipeError: a recipe cannot be run.
+        """
+        if self.nproc is not None or first.nproc is None:
+            return self
+        if self.overrides != first.overrides and self.load().model_parallel_size != first.load().model_parallel_size:
+            return self
+        return replace(self, nproc=first.nproc)
