@@ -326,7 +326,7 @@ def test_an_index_reaches_nothing_through_torchs_modules(damaged, trap):
 
 def test_sharded_objects_run_no_code(tmp_path, monkeypatch, trap):
     with tiny.engine_of(tiny.tiny(*SMALL)) as engine:
-        monkeypatch.setattr(generators, "_states", lambda: {"python": trap})
+        monkeypatch.setattr(generators, "states", lambda: {"python": trap})
         tiny.save(engine, tmp_path / "saved", 0)
     monkeypatch.undo()
     assert "is damaged" in refusal(tmp_path / "saved")

@@ -59,15 +59,15 @@ def test_what_only_one_rank_lacks_is_named_with_rank_and_host(tmp_path):
     ids=["never comes", "stops in a collective", "dies", "rank 0 stops", "rank 0 never comes"],
 )
 def test_a_silent_rank_is_named_by_the_lowest_one_that_is_there(tmp_path, ranks, faults, absent, reporting, said):
-    rank, code, findings = examine(tmp_path, ranks, faults=faults, absent=absent, timeout=1.5, limit=20)
+    rank, code, findings = examine(tmp_path, ranks, faults=faults, absent=absent, timeout=2.5, limit=20)
     (text,) = texts(findings, Verdict.WRONG)
     assert (rank, code) == (reporting, 1)
     assert text.startswith(said)
     if absent:
-        assert text.endswith("within 1.5 s")
+        assert text.endswith("within 2.5 s")
     else:
         doing = next(iter(faults.values()))[1]
-        assert "did not answer within 1.5 s; its last: " in text
+        assert "did not answer within 2.5 s; its last: " in text
         assert doing in text
     assert "kernel norm" in {finding.check for finding in findings}
 

@@ -257,7 +257,8 @@ def test_stage_3_in_bf16_rounds_as_without_zero():
         with tiny.engine_of(tiny.tiny(*SMALL, "precision.dtype=bf16", *overrides)) as engine:
             return [tiny.take_step(engine, iteration).loss.item() for iteration in range(4)]
 
-    assert losses(*STAGE[3]) == losses(*STAGE[2])
+    # A weight that is rounded otherwise shows by more; sums of a loss may end in another last place of fp32.
+    assert losses(*STAGE[3]) == pytest.approx(losses(*STAGE[2]), rel=5e-7)
 
 
 @EVERY_STAGE

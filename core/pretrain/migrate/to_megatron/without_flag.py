@@ -31,6 +31,7 @@ WITHOUT_FLAG: Mapping[str, str] = {
     "train.loss_spike.threshold": _SPIKE,
     "train.loss_spike.action": _SPIKE,
     "train.loss_spike.leave_out": _SPIKE,
+    "logging.hang_after_seconds": "a rank that hangs ends the run when its collectives time out, without a report",
     "optimizer.name": "weight decay is decoupled from the gradient: Megatron-LM's adam is adamw",
     "checkpoint.keep": "all checkpoints are kept",
     "evaluation.target_loss": "no loss to reach is checked at the end",

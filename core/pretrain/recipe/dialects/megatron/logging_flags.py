@@ -116,11 +116,10 @@ WATCHING: dict[str, Meaning] = {
         NoEffect(_STRAGGLER),
         "disable_straggler_on_startup straggler_ctrlr_port straggler_minmax_count",
     ),
-    "flight_recorder_dump_path": NoEffect("a run that hangs writes its latest collectives below hang/ of its folder"),
     **alike(
-        Unread("it belongs to flight_recorder_dump_path"),
-        """flight_recorder_dump_on_timeout flight_recorder_extra_dump_on_exec flight_recorder_include_only_active
-        flight_recorder_include_stack_trace flight_recorder_trace_buffer_size""",
+        NoEffect("a run that hangs writes its latest collectives below hang/ of its folder"),
+        """flight_recorder_dump_path flight_recorder_dump_on_timeout flight_recorder_extra_dump_on_exec
+        flight_recorder_include_only_active flight_recorder_include_stack_trace flight_recorder_trace_buffer_size""",
     ),
 }
 """Flags of what watches over devices and ranks."""
