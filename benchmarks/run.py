@@ -13,7 +13,13 @@ BENCHMARKS = (
     *("training.train_step", "training.bridge_cost", "training.startup", "training.startup_weights"),
     *("training.cpu_kernels", "zero.zero_step", "zero.zero_memory"),
     *("data.data_index", "data.data_build", "data.data_loading", "training.checkpoint_checksums"),
-    *("training.async_save", "training.safeguards", "checkpoint.convert"),
+    *(
+        "training.async_save",
+        "training.safeguards",
+        "training.hang_report",
+        "training.watched_steps",
+        "checkpoint.convert",
+    ),
 )
 
 ROOT = Path(__file__).parent.parent

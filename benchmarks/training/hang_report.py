@@ -10,19 +10,15 @@ layers' marks and without are also taken in turn; their difference is smaller th
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import statistics
 import subprocess
 import sys
-from pathlib import Path
 
 import torch
 
-from benchmarks import machine
 from benchmarks.timing import spread, timed
-from benchmarks.training.safeguards import RECIPE, each, micro_batches, quickstart_engine
+from benchmarks.training.quickstart_steps import each, micro_batches, quickstart_engine, run
 
 PHASES = 4
 """Of a step: data, forward and backward, optimizer, and the whole."""
@@ -34,20 +30,13 @@ print(min(timeit.repeat(lambda: dist.all_reduce(x), number=2000, repeat=9)) / 20
 """
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=40)
-    parser.add_argument("--keep", action="store_true", help="write results/hang_report.json")
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
+def measure(rounds: int) -> dict[str, object]:
+    """Measure with the quickstart's engine."""
     with quickstart_engine() as engine:
-        result = {**machine.describe(threads=1), "recipe": str(Path(RECIPE).name)} | measure(engine, arguments.rounds)
-    print(json.dumps(result, indent=1))
-    if arguments.keep:
-        machine.keep("hang_report", result)
+        return measure_with(engine, rounds)
 
 
-def measure(engine, rounds: int) -> dict[str, object]:
+def measure_with(engine, rounds: int) -> dict[str, object]:
     """Return seconds of steps and calls, and the share of a step."""
     from pretrain.model.layer import SerialLayer
     from pretrain.model.marks import mark
@@ -125,4 +114,4 @@ def all_reduce(entries: str) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    run("hang_report", __doc__, measure)

@@ -1,4 +1,4 @@
-"""What is compared, and what is listed because only one side has it."""
+"""Comparison of activations; tensors of one side alone are listed."""
 
 from pretrain.align.comparing.activations import _not_compared, _uneven
 from pretrain.align.model_place import Place

@@ -1,4 +1,4 @@
-"""What is done from outside: the right process is meant, and the damage is one that a training must find."""
+"""Disturbances from outside: the right process is meant, and the damage is one that a training must find."""
 
 from __future__ import annotations
 

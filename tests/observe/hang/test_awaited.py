@@ -1,4 +1,4 @@
-"""What a main thread waits in, by its stack and the recorder."""
+"""Collective that a main thread waits in, by its stack and the recorder."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Which thread's stack is the training's."""
+"""Choice of the thread whose stack is the training's."""
 
 from pretrain.observe.hang.stacks import Frame, Stack, training_first
 

@@ -1,4 +1,4 @@
-"""What is added up between two logged lines."""
+"""Sums between two logged lines."""
 
 from __future__ import annotations
 

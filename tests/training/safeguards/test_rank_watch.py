@@ -1,4 +1,4 @@
-"""What is switched on in a process for the time of a training."""
+"""Switches of a process for the time of a training."""
 
 import faulthandler
 import os

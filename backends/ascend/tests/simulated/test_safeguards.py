@@ -1,4 +1,4 @@
-"""What the safeguards of a training use of a device: events, copies to the host, integers that wrap around."""
+"""Abilities of a device that the safeguards of a training use: events, copies to the host, wrapping integers."""
 
 from __future__ import annotations
 

@@ -20,11 +20,31 @@ PHASES = ("forward", "loss", "backward", "gradients of the parameters", "gradien
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Compared:
-    """One comparison of the two sides.
+class _Ordered:
+    """Something at a place in the order of computation.
 
     Attributes:
         order: of computation.
+    """
+
+    order: Order
+
+    @property
+    def step(self) -> int:
+        """Step, from 1."""
+        return self.order[0]
+
+    @property
+    def phase(self) -> str:
+        """Phase of the step in words."""
+        return PHASES[self.order[1]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Compared(_Ordered):
+    """One comparison of the two sides.
+
+    Attributes:
         place: of the module; None for what belongs to the whole model.
         operation: whose call it is; "" for other values.
         what: "output of norm in input_layernorm".
@@ -34,7 +54,6 @@ class Compared:
         entries: compared ones of all, where they are not all.
     """
 
-    order: Order
     place: Place | None
     operation: str
     what: str
@@ -53,23 +72,12 @@ class Compared:
         """True if the difference is not explained, or is no number."""
         return not self.difference <= self.explained
 
-    @property
-    def step(self) -> int:
-        """Step, from 1."""
-        return self.order[0]
-
-    @property
-    def phase(self) -> str:
-        """Phase of the step in words."""
-        return PHASES[self.order[1]]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class WrongCall:
+class WrongCall(_Ordered):
     """A call of a kernel whose result is not what float64 gives for the very tensors that it was given.
 
     Attributes:
-        order: of computation.
         side: 0 or 1.
         rank: of that side.
         place: of the module.
@@ -80,7 +88,6 @@ class WrongCall:
         call: number of the operation's call in the module, from 0.
     """
 
-    order: Order
     side: int
     rank: int
     place: Place
@@ -89,16 +96,6 @@ class WrongCall:
     error: float
     explained: float
     call: int = 0
-
-    @property
-    def step(self) -> int:
-        """Step, from 1."""
-        return self.order[0]
-
-    @property
-    def phase(self) -> str:
-        """Phase of the step in words."""
-        return PHASES[self.order[1]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

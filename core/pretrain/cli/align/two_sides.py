@@ -20,8 +20,6 @@ FOLDERS = ("first", "second")
 NOT_COMPARED = 3
 """Exit code where a side has crashed; 1 is that of sides that differ."""
 
-_CRASH = 1
-
 
 def compare_sides(
     sides: tuple[Side, Side | Path], *, steps: int, positions: int, keep: Path | None, html: Path | None, as_json: bool
@@ -66,6 +64,7 @@ def _record(
     from pretrain.align.record_side import make_folder, record_in_process  # noqa: PLC0415
     from pretrain.align.recording.weights_folder import weights_folder  # noqa: PLC0415
     from pretrain.align.side import Side  # noqa: PLC0415
+    from pretrain.launch.processes.failure import CRASH  # noqa: PLC0415
 
     source = recorded.folder if recorded else None
     recordings = []
@@ -81,7 +80,7 @@ def _record(
         click.echo(f"{name} side: {side.words}", err=True)
         if code := record_in_process(side, target, steps=steps, positions=positions):
             click.echo(f"the {name} side was not recorded: nothing was compared", err=True)
-            return (NOT_COMPARED if code < 0 or code == _CRASH else code), []
+            return (NOT_COMPARED if code < 0 or code == CRASH else code), []
         recordings.append(Recording.open(target))
         source = source or target
     return 0, [*recordings, recorded] if recorded else recordings

@@ -16,8 +16,8 @@ from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined]
 from pretrain.errors import LaunchError
 from pretrain.launch.nodes.bounded_store import BoundedStore, StoreSilenceError
 from pretrain.launch.processes.failure import Failure
-from pretrain.launch.run_directory.lock import machine
 from pretrain.launch.world import free_port, node_worlds
+from pretrain.machine import machine
 
 if TYPE_CHECKING:
     from pretrain.launch.nodes.nodes import Nodes

@@ -17,15 +17,16 @@ import socket
 import threading
 import time
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from pretrain.errors import InUseError, RunError
+from pretrain.machine import machine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 FILE = ".lock"
 BEAT = 5.0
@@ -81,13 +82,6 @@ def holder(folder: Path) -> tuple[str, int] | None:
     """
     record = _content(folder)
     return (record["host"], record["process"]) if record else None
-
-
-def machine() -> str:
-    """Return an identity of this machine and its current boot; containers share that of their host."""
-    with suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return socket.gethostname()
 
 
 def _take(folder: Path) -> tuple[int, bool, dict[str, Any]]:

@@ -8,6 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from pretrain.machine import machine
+
 ENDED, STOPPED, BLOCKED, ALIVE = "ended", "stopped", "blocked", "alive"
 UNKNOWN = ""
 _LETTERS = {"T": STOPPED, "t": STOPPED, "D": BLOCKED, "Z": ENDED, "X": ENDED}
@@ -63,8 +65,7 @@ def _fields(pid: int) -> list[str]:
 
 def _place() -> str:
     """Return what processes share that see each other; host names alone are equal on many machines: "localhost"."""
-    boot, namespace = socket.gethostname(), 0
+    namespace = 0
     with suppress(OSError):
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         namespace = Path("/proc/self/ns/pid").stat().st_ino
-    return f"{boot} {namespace}"
+    return f"{machine()} {namespace}"

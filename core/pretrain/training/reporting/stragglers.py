@@ -7,7 +7,8 @@ from statistics import median
 from typing import TYPE_CHECKING, Literal
 
 import torch
-import torch.distributed as dist
+
+from pretrain.training.rank_rows import rank_rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -129,8 +130,5 @@ def _warning(found: Slowest, intervals: int) -> str:
 
 
 def _of_all_ranks(own: OwnTimes, device: torch.device) -> list[OwnTimes]:
-    times = torch.zeros(dist.get_world_size(), 2)
-    times[dist.get_rank()] = torch.tensor([own.attention, own.data])
-    times = times.to(device)
-    dist.all_reduce(times)
-    return [OwnTimes(attention=attention, data=data) for attention, data in times.tolist()]
+    rows = rank_rows(torch.tensor([own.attention, own.data], device=device)).tolist()
+    return [OwnTimes(attention=attention, data=data) for attention, data in rows]

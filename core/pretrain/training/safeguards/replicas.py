@@ -10,12 +10,11 @@ import torch.distributed as dist
 
 from pretrain.collective_errors import first_problem
 from pretrain.errors import TrainingError
+from pretrain.training.rank_rows import rank_rows
 from pretrain.training.safeguards.weight_hash import WeightHash
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from torch import Tensor
 
     from pretrain.engine.protocol import Engine
 
@@ -53,10 +52,10 @@ class ReplicaCheck:
         """Return what differs among the replicas of this rank's part of the model."""
         group = self._group
         with self._engine.replicated_weights() as weights:
-            if not _different(gathered(self._hash.buckets([weight for _, weight in weights]), group)):
+            if not _different(rank_rows(self._hash.buckets([weight for _, weight in weights]), group).tolist()):
                 return None
             # All ranks of the group are here: weight by weight, to name them.
-            found = gathered(torch.stack([self._hash.one(weight) for _, weight in weights]), group)
+            found = rank_rows(torch.stack([self._hash.one(weight) for _, weight in weights]), group).tolist()
         return describe(found, [name for name, _ in weights], dist.get_process_group_ranks(group))
 
     def _advice(self, iteration: int) -> str:
@@ -69,17 +68,6 @@ class ReplicaCheck:
             f"Found after iteration {iteration}. {since}, without the device that is wrong (pretrain doctor tries "
             "each): one that computes or stores wrong numbers does so again."
         )
-
-
-def gathered(own: Tensor, group: dist.ProcessGroup | None) -> list[list[int]]:
-    """Return the int64 vectors of all ranks of the group, on the host; collective, waits for the device."""
-    world = dist.get_world_size(group)
-    # A sum with zeros: not every library gathers int64.
-    everyone = own.new_zeros(world, len(own))
-    everyone[dist.get_rank(group)] = own
-    dist.all_reduce(everyone, group=group)
-    rows: list[list[int]] = everyone.tolist()
-    return rows
 
 
 def describe(hashes: Sequence[Sequence[int]], names: Sequence[str], ranks: Sequence[int]) -> str:
