@@ -24,6 +24,10 @@ class BackendError(PretrainError):
     """A backend that is missing, broken, without a device, or unable to do what the recipe asks."""
 
 
+class DeviceError(BackendError):
+    """A device that is missing; it may be there again later."""
+
+
 class KernelError(PretrainError):
     """An operation for which no allowed kernel is left."""
 

@@ -14,7 +14,7 @@ job = Job.from_json(sys.argv[1])
 nodes = Nodes(count=2, rendezvous=sys.argv[2])
 placement = Placement(recipe=load_recipe(job.recipe), backend=None, nodes=nodes, nproc=1, world_size=2)
 limit, fewest = (*map(int, sys.argv[3:]), 0, 0)[:2]
-with patch("pretrain.launch.restarts.restarting_rendezvous._SHORT_TIMEOUT", 1.0):
+with patch("pretrain.launch.restarts.meeting._SHORT_TIMEOUT", 1.0):
     failure = start(placement, job, RestartPolicy(limit=limit, fewest_nodes=fewest or None))
 if failure:
     print(failure, file=sys.stderr)

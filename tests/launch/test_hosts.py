@@ -155,11 +155,13 @@ def test_the_loss_of_the_node_that_serves_the_rendezvous_is_a_crash_that_ends_th
     first = [Rendezvous(Nodes(count=2, rendezvous=f"{LOCALHOST}:{port}", rank=0, run="7f"))]
     monkeypatch.setattr(launcher_member, "_REJOIN_TIMEOUT", 0.2)
     monkeypatch.setattr(remote_nodes, "_END_TIMEOUT", 0.2)
+    monkeypatch.setattr(remote_nodes, "_ORPHANS_TIMEOUT", 0.2)
     with Losing(["sleep", "600"], {}, member(port)) as nodes:
         failure = supervise(nodes)
     assert str(failure).startswith(
         f"--hostfile: host-a, which serves the rendezvous {LOCALHOST}:{port}, cannot be reached any more.\n"
     )
+    assert nodes._member.orphaned
     assert failure.exit_code == CRASH  # so that a script that repeats crashes repeats this
     assert not nodes.running()
 

@@ -1,5 +1,6 @@
 import json
 import os
+import socket
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -109,6 +110,8 @@ def test_ranks_that_lose_a_peer_in_a_collective_print_nothing(launcher):
 class Reports:
     """A rendezvous that keeps what a node reports."""
 
+    rank = 3
+
     def __init__(self):
         self.failures = []
 
@@ -139,3 +142,5 @@ def test_whatever_ends_a_node_of_a_hostfile_before_its_ranks_is_reported_to_the_
     (failure,) = rendezvous.failures
     assert failure.exit_code == code
     assert text in failure.text
+    if code == USER_ERROR:
+        assert (failure.place, failure.host) == (3, socket.gethostname())

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pretrain.errors import RunError
 from pretrain.observe.metrics import MetricsWriter, read_metrics
-from pretrain.observe.records import EvalRecord
+from pretrain.observe.records import EvalRecord, EventRecord
 
 
 def write(path, records, **options):
@@ -104,3 +104,24 @@ def test_a_training_that_goes_back_drops_the_later_lines_and_writes_on(tmp_path,
         ("train", 10), ("eval", 10), ("train", 20),
     ]  # fmt: skip
     assert read_metrics(path)[-1]["lm_loss"] == 1.0
+
+
+def rollback(iteration, first, last):
+    numbers = {"first_left_out": first, "last_left_out": last}
+    return EventRecord(event="rollback", iteration=iteration, text="back", numbers=numbers)
+
+
+def test_a_rollback_that_the_checkpoint_does_not_know_of_is_dropped_and_comes_again(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    write(path, [rollback(10, 11, 15), rollback(20, 21, 25)])
+    write(path, [rollback(20, 21, 25)], resume_at=20, left_out=[[11, 15]])
+    assert [line["first_left_out"] for line in read_metrics(path)] == [11, 21]
+
+
+def test_a_training_that_goes_back_once_more_keeps_its_earlier_rollbacks(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    with MetricsWriter(path) as writer:
+        writer.write(rollback(20, 21, 25))
+        writer.go_back(20, [[21, 25], [27, 29]])
+        writer.write(rollback(20, 27, 29))
+    assert [line["first_left_out"] for line in read_metrics(path)] == [21, 27]

@@ -49,6 +49,26 @@ def test_a_message_names_the_other_rank_of_the_world(monkeypatch, name, peer):
     assert (found.peer, found.number, found.is_message) == (peer, 5, True)
 
 
+def batch(number, *parts, **ended):
+    """Return the entries of `batch_isend_irecv`: its parts stay "scheduled", the entry of all of them ends."""
+    values = {"is_p2p": True, "p2p_seq_id": number}
+    waiting = [{**ENTRY, **values, "profiling_name": f"nccl:{part}", "state": "scheduled"} for part in parts]
+    return [*waiting, {**ENTRY, **values, "profiling_name": "nccl:coalesced", **ended}]
+
+
+def test_messages_of_a_batch_end_with_it():
+    over = batch(6, "send 0->1", "recv 0<-1", state="completed", retired=True)
+    found = collectives_of({"entries": [*over, *batch(7, "send 0->1", state="started")]})
+    assert [each.pending for each in found] == [False, False, False, True, True]
+
+
+def test_parts_of_an_uneven_all_gather_end_with_it():
+    part = {**ENTRY, "profiling_name": "nccl:_broadcast_oop", "state": "scheduled"}
+    message = {**part, "is_p2p": True, "p2p_seq_id": 3, "profiling_name": "nccl:send 0->1"}  # its numbers are others
+    over = {**ENTRY, "profiling_name": "nccl:coalesced", "state": "completed"}
+    assert [each.pending for each in collectives_of({"entries": [part, message, over]})] == [False, True, False]
+
+
 def test_gloo_is_recorded():
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:

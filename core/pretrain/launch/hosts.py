@@ -44,11 +44,13 @@ def start_hosts(
     if policy.limit and recipe is not None:
         from pretrain.launch.restarts.host_attempts import run_host_attempts  # noqa: PLC0415  most have no restarts
 
-        return run_host_attempts(hosted, job, recipe, policy, run_on_hosts)
+        return run_host_attempts(hosted, job, recipe, policy, functools.partial(run_on_hosts, may_restart=True))
     return run_on_hosts(hosted, job)
 
 
-def run_on_hosts(hosted: Hosted, job: Job, attempt: int = 0, patience: float | None = None) -> Failure | None:
+def run_on_hosts(
+    hosted: Hosted, job: Job, attempt: int = 0, patience: float | None = None, *, may_restart: bool = False
+) -> Failure | None:
     """Run `pretrain run --nnodes ...` on every host, and wait for all.
 
     Args:
@@ -56,6 +58,7 @@ def run_on_hosts(hosted: Hosted, job: Job, attempt: int = 0, patience: float | N
         job: of their ranks.
         attempt: number of starts before.
         patience: seconds that hosts get to send word; None: as long as their first start may take.
+        may_restart: whether another attempt may follow, which must not meet nodes of this one.
     """
     backend = load_alone(find_backend(job.backend)).backend
     identity = secrets.token_hex(8)
@@ -73,6 +76,7 @@ def run_on_hosts(hosted: Hosted, job: Job, attempt: int = 0, patience: float | N
     with variables_file(folder, variables) as file:
         command = hosted.command(run, file, os.environ)
         # Every node has read its variables before it joins.
-        member = LauncherMember(endpoint, hosts, identity, functools.partial(remove, file), patience)
-        with RemoteNodes(command, environment, member) as remote:
+        all_came = functools.partial(remove, file)
+        member = LauncherMember(endpoint, hosts, identity, all_came, patience, at_restart=attempt > 0)
+        with RemoteNodes(command, environment, member, may_restart=may_restart) as remote:
             return supervise(remote)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import dataclasses
 import signal
 import socket
-import time
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +14,7 @@ from pretrain.errors import PretrainError
 from pretrain.launch.forward_job import ForwardJob
 from pretrain.launch.job import Job
 from pretrain.launch.processes.children import Processes
-from pretrain.launch.processes.failure import CRASH, USER_ERROR, Failure
+from pretrain.launch.processes.failure import CRASH, Failure
 from pretrain.launch.processes.report_signal import REPORT_SIGNAL
 from pretrain.launch.processes.supervision import supervise
 from pretrain.launch.restarts.restart_policy import NO_RESTARTS
@@ -66,10 +64,9 @@ def start(placement: Placement, job: AnyJob, policy: RestartPolicy = NO_RESTARTS
 def _run_with_restarts(placement: Placement, job: Job, policy: RestartPolicy) -> Failure | None:
     """Run a prepared job, whose directory this process holds, in processes that can be replaced."""
     from pretrain.launch.restarts.attempts import run_attempts  # noqa: PLC0415  most runs have no restarts
-    from pretrain.launch.restarts.reached import reached_by  # noqa: PLC0415
     from pretrain.launch.restarts.restarts import Restarts  # noqa: PLC0415
 
-    restarts = Restarts(policy, partial(reached_by, placement.recipe, Path(str(job.run_dir))))
+    restarts = Restarts.of_run(policy, placement.recipe, Path(str(job.run_dir)))
 
     def attempt() -> Failure | None:
         worlds = node_worlds([placement.nproc], 0, LOCALHOST, free_port())
@@ -116,6 +113,9 @@ class _RanksOfNode:
     def failures(self) -> list[Failure]:
         return self.processes.failures()
 
+    def told(self) -> list[Failure]:
+        return self.processes.told()
+
     def send(self, number: int) -> None:
         if number == REPORT_SIGNAL:
             self.rendezvous.ask_for_report()
@@ -126,9 +126,10 @@ class _RanksOfNode:
         self.processes.kill()
 
     def poll(self) -> Failure | None:
-        """Pass on a report that was asked for on any node; return the failure of another one."""
+        """Pass on a report that was asked for on any node, and what ranks have told; return another node's failure."""
         if self.rendezvous.report_is_asked_for():
             self.processes.send(REPORT_SIGNAL)
+        self.rendezvous.tell(self.processes.told())
         return self.rendezvous.poll()
 
 
@@ -167,8 +168,10 @@ def _run_node_of_hostfile(rendezvous: Rendezvous, make_placement: Callable[[], P
         rendezvous.wait_for_launcher()
         return _run_node(rendezvous, make_placement(), job)
     except PretrainError as error:
-        text = f"{socket.gethostname()}: {error}"
-        return rendezvous.report(Failure(rank=0, when=time.time(), exit_code=USER_ERROR, text=text))
+        host, failure = socket.gethostname(), Failure.of(error, 0, with_traceback=False)
+        text = f"{host}: {error}"
+        node = dataclasses.replace(failure, text=text, of_launcher=True, place=rendezvous.rank, host=host)
+        return rendezvous.report(node)
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else CRASH
         rendezvous.report(dataclasses.replace(Failure.from_exit_code(0, code), asked=True))

@@ -32,6 +32,7 @@ class World:
         master_port: free on that host, or already served by the launcher's own store (torchrun).
         tell_launcher: takes the reason for which this process is about to end by itself, and whether it is the cause
             rather than a consequence; None where no launcher of ours shows it.
+        tell_error: takes the error with which this process will end once a checkpoint is written; None as before.
         place_file: in which the launcher looks for the last place of a rank that has died; None without one of ours.
     """
 
@@ -43,6 +44,7 @@ class World:
     master_addr: str
     master_port: int
     tell_launcher: Callable[[str, bool], None] | None = field(default=None, compare=False, repr=False)
+    tell_error: Callable[[Exception], None] | None = field(default=None, compare=False, repr=False)
     place_file: Path | None = field(default=None, compare=False, repr=False)
 
     def environment(self) -> dict[str, str]:

@@ -39,7 +39,7 @@ def mark(models: Sequence[nn.Module], position: Position) -> None:
 class _ChunkMarks:
     """The marks of one model chunk, which count its micro-batches within an iteration."""
 
-    __slots__ = ("_after", "_before", "_iteration", "_last", "_position", "again", "micro_batch")
+    __slots__ = ("_after", "_before", "_forward_has_ended", "_iteration", "_last", "_position", "micro_batch")
 
     def __init__(self, position: Position, *, before: str, after: str, last: int) -> None:
         """Mark a chunk with the parts `before` and `after` its layers, the last of which is `last`."""
@@ -47,26 +47,26 @@ class _ChunkMarks:
         self._before, self._after, self._last = before, after, last
         self._iteration = -1
         self.micro_batch = 0
-        self.again = False
+        self._forward_has_ended = False
 
     def begin(self, _model: Any, _inputs: Any) -> None:
         """Begin a forward pass."""
         if self._iteration != self._position.iteration:
             self._iteration, self.micro_batch = self._position.iteration, 0
         self.micro_batch += 1
-        self.again = False
+        self._forward_has_ended = False
         self._position.move(0, self._before, FORWARD, self.micro_batch)
 
     def end(self, _model: Any, _inputs: Any, output: Any) -> None:
         """End a forward pass; its backward pass begins at the output."""
         self._position.move(0, "", FORWARD, self.micro_batch)
         self.watch(output, 0 if self._after else self._last, self._after)
-        self.again = True
+        self._forward_has_ended = True
 
     def enter(self, layer: int, hidden_states: Any, *, is_first: bool) -> None:
         """Enter a layer in the forward pass, or once more in the backward pass."""
         position = self._position
-        if self.again:
+        if self._forward_has_ended:
             position.move(layer, "", BACKWARD, position.micro_batch)
         else:
             position.move(layer, "", FORWARD, self.micro_batch)
@@ -76,7 +76,7 @@ class _ChunkMarks:
     def leave(self, layer: int, hidden_states: Any) -> None:
         """Leave a layer, whose backward pass begins when the gradient of its output is there."""
         self.watch(hidden_states, layer, "")
-        if layer == self._last and not self.again:
+        if layer == self._last and not self._forward_has_ended:
             self._position.move(0, self._after, FORWARD, self.micro_batch)
 
     def watch(self, output: Any, layer: int, part: str) -> None:

@@ -59,28 +59,48 @@ def of_flight_recorder() -> list[CalledCollective]:
 
 def collectives_of(trace: Mapping[str, Any]) -> list[CalledCollective]:
     """Return the collectives of a flight recorder's dump, in the form of torch's; other libraries of torch copy it."""
-    groups = groups_by_name()
-    return [_collective(entry, groups) for entry in trace.get("entries") or ()]
+    groups, entries = groups_by_name(), trace.get("entries") or ()
+    batches = {_number(entry) for entry in entries if _is_batch(entry) and _has_ended(entry)}
+    return [_collective(entry, groups, has_ended=_has_ended(entry) or _number(entry) in batches) for entry in entries]
 
 
-def _collective(entry: Mapping[str, Any], groups: Mapping[str, tuple[str, tuple[int, ...]]]) -> CalledCollective:
+def _is_batch(entry: Mapping[str, Any]) -> bool:
+    """Say whether an entry is that of a batch as a whole, as of `batch_isend_irecv`.
+
+    Those of its parts, which have its number, stay "scheduled": only this one ends.
+    """
+    return str(entry["profiling_name"]).endswith(":coalesced")
+
+
+def _number(entry: Mapping[str, Any]) -> tuple[str, bool, int]:
+    """Return group, kind and number of an entry."""
+    is_message = bool(entry["is_p2p"])
+    return entry["process_group"][0], is_message, entry["p2p_seq_id" if is_message else "collective_seq_id"]
+
+
+def _has_ended(entry: Mapping[str, Any]) -> bool:
+    # gloo's entries stay "scheduled"; a collective of a device is retired when it has ended, or its time is out.
+    return bool(entry["retired"]) or entry["state"] == "completed"
+
+
+def _collective(
+    entry: Mapping[str, Any], groups: Mapping[str, tuple[str, tuple[int, ...]]], *, has_ended: bool
+) -> CalledCollective:
     library, _, operation = str(entry["profiling_name"]).partition(":")
     name, description = entry["process_group"]
     operation, _, between = operation.partition(" ")  # "nccl:send 0->1"
     known, members = groups.get(name, ("", ()))
-    number = entry["p2p_seq_id"] if entry["is_p2p"] else entry["collective_seq_id"]
     return CalledCollective(
         operation=operation.removeprefix("_"),
         library=library,
         group=description or known,
         ranks=members,
-        number=number,
+        number=_number(entry)[2],
         shapes=tuple(tuple(size) for size in entry["input_sizes"]),
         dtype=_dtype(entry["input_dtypes"]),
         peer=_peer(between, members),
         is_message=bool(entry["is_p2p"]),
-        # gloo's entries stay "scheduled"; a collective of a device is retired when it has ended, or its time is out.
-        pending=not entry["retired"] and entry["state"] != "completed",
+        pending=not has_ended,
         called=entry["time_created_ns"] / 1e9,
     )
 

@@ -182,6 +182,20 @@ def test_nodes_meet_on_the_first_host(hosted, text, address, launcher):
     assert by_launcher.endpoint({"MASTER_ADDR": "x", "MASTER_PORT": "4242"}) == ("x", 4242)
 
 
+def test_each_restart_has_a_port_of_its_own_unless_the_user_has_set_one(hosted):
+    by_launcher = hosted("a slots=1\nb slots=1\n", "openmpi")
+    given = {"MASTER_PORT": "4242"}
+    assert [by_launcher.endpoint(given, attempt)[1] for attempt in range(3)] == [4242] * 3
+    assert len({by_launcher.endpoint({}, attempt)[1] for attempt in range(3)}) == 3
+
+
+def test_an_address_of_a_host_that_was_lost_does_not_count(hosted):
+    by_launcher, given = hosted("a slots=1\nb slots=1\nc slots=1\n", "openmpi"), {"MASTER_ADDR": "address-of-a"}
+    assert by_launcher.without(["b"]).endpoint(given)[0] == "address-of-a"
+    assert by_launcher.without(["a"]).endpoint(given)[0] == "b"
+    assert by_launcher.without(["a"]).without(["c"]).endpoint(given)[0] == "b"
+
+
 def test_pdsh_asks_the_first_host_for_its_address_unless_it_is_given(hosted, programs):
     assert hosted("a slots=2\n").endpoint({})[0] == "127.0.0.1"
     assert programs("ssh")[-3:] == ["a", "hostname", "-I"]

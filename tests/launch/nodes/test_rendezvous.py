@@ -1,6 +1,8 @@
 """A node of a hostfile and its launcher, in one process."""
 
+import dataclasses
 import signal
+import threading
 from contextlib import contextmanager
 from datetime import timedelta
 
@@ -13,8 +15,9 @@ from pretrain.launch.nodes import launcher_member
 from pretrain.launch.nodes import rendezvous as module
 from pretrain.launch.nodes.launcher_member import LauncherMember
 from pretrain.launch.nodes.nodes import Nodes
-from pretrain.launch.nodes.rendezvous import RUN, Rendezvous, is_of_run
-from pretrain.launch.processes.failure import USER_ERROR, Failure
+from pretrain.launch.nodes.rendezvous import Rendezvous
+from pretrain.launch.nodes.run_identity import RUN, is_of_run
+from pretrain.launch.processes.failure import CRASH, USER_ERROR, Failure
 from pretrain.launch.start import start_node_of_hostfile
 from pretrain.launch.world import LOCALHOST, free_port
 
@@ -207,6 +210,8 @@ def test_nodes_with_different_commands_are_refused(port):
         Rendezvous(nodes[1])
     with pytest.raises(LaunchError, match="Give the same command on every node"):
         Rendezvous(nodes[2], 3)
+    with pytest.raises(LaunchError, match="this one with --nnodes 2 --max-restarts 3 --allow-fewer-nodes 1"):
+        Rendezvous(nodes[1], 3, 1)
     del first
 
 
@@ -215,3 +220,92 @@ def test_a_failure_of_another_node_ends_the_wait_for_all(port):
     first.report(Failure(rank=0, when=1.0, exit_code=USER_ERROR, text="node1: no device"))
     with pytest.raises(LaunchError, match="node1: no device"):
         first.worlds(1)
+
+
+def test_a_cause_replaces_the_consequence_that_was_reported_before_it_and_nothing_else_does(port):
+    first, second = (Rendezvous(Nodes(count=2, rendezvous=f"{LOCALHOST}:{port}", rank=rank)) for rank in range(2))
+    lost = Failure(rank=1, when=1.0, exit_code=CRASH, text="connection closed", lost_peer=True)
+    assert second._kept(lost) == lost
+    cause = Failure(rank=0, when=2.0, exit_code=USER_ERROR, text="no data")
+    assert first.report(cause) == first.poll() == second.poll() == cause
+    later = Failure(rank=1, when=3.0, exit_code=CRASH, text="SIGABRT")
+    assert second.report(later) == cause
+    asked = dataclasses.replace(later, asked=True)
+    assert second.report(asked) == first.poll() == asked
+
+
+def test_a_node_of_a_hostfile_that_misses_the_first_host_for_a_while_ends_its_ranks(port, monkeypatch):
+    nodes = [Nodes(count=2, rendezvous=f"{LOCALHOST}:{port}", rank=rank, run="7f") for rank in range(2)]
+    first, second = map(Rendezvous, nodes)
+    assert second.poll() is None
+    del first
+    assert second.poll() is None  # its ranks may be ending, and it may come back
+    monkeypatch.setattr(module, "LOSS_AFTER", -1.0)
+    assert "cannot be reached any more" in second.poll().text
+    second._over = True
+    assert second.poll() is None
+
+
+def test_a_first_host_that_has_ended_well_is_not_missed(port, monkeypatch):
+    nodes = [Nodes(count=2, rendezvous=f"{LOCALHOST}:{port}", rank=rank, run="7f") for rank in range(2)]
+    first, second = map(Rendezvous, nodes)
+    monkeypatch.setattr(module, "_LEAVE_TIMEOUT", 0.0)
+    first.leave(0)
+    assert second.poll() is None
+    del first
+    monkeypatch.setattr(module, "LOSS_AFTER", -1.0)
+    assert second.poll() is None
+
+
+def test_the_launcher_learns_a_cause_that_is_known_later_than_its_consequence(node, launcher, monkeypatch):
+    monkeypatch.setattr(module, "_CAUSE_TIMEOUT", 0.0)
+    hang = Failure(rank=0, when=2.0, exit_code=CRASH, text="hang", lost_peer=True)
+    node.report(hang)
+    wait_for(lambda: launcher.failure, "the consequence")
+    cause = dataclasses.replace(hang, exit_code=USER_ERROR, text="sample 4711", lost_peer=False)
+    node.report(cause)
+    wait_for(lambda: launcher.failure == cause, "the cause")
+    ended = dataclasses.replace(cause, text="SIGTERM", asked=True)
+    assert launcher._better(ended) == cause
+    launcher.failure = hang
+    assert launcher._better(ended) == hang  # the launcher itself has asked for that
+
+
+def test_what_a_rank_has_told_explains_the_hang_of_another_node_and_ends_nothing_itself(port):
+    first, second = (Rendezvous(Nodes(count=2, rendezvous=f"{LOCALHOST}:{port}", rank=rank)) for rank in range(2))
+    cause = Failure(rank=1, when=1.0, exit_code=USER_ERROR, text="sample 4711")
+    hang = Failure(rank=0, when=2.0, exit_code=CRASH, text="hang", lost_peer=True)
+    second.tell([dataclasses.replace(hang, rank=1), cause])
+    assert (first.poll(), second.poll()) == (None, None)
+    assert first.report(hang) == first.poll() == second.poll() == cause
+
+
+def test_a_port_that_a_node_of_an_attempt_before_still_has_is_waited_for(port, monkeypatch):
+    lingering = [Rendezvous(Nodes(count=1, rendezvous=f"{LOCALHOST}:{port}", rank=0, run="80"))]
+    timer = threading.Timer(0.5, lingering.clear)
+    timer.start()
+    with running(LauncherMember((LOCALHOST, port), ["host-a"], "7f", at_restart=True)) as launcher:
+        node = Rendezvous(Nodes(count=1, rendezvous=f"{LOCALHOST}:{port}", rank=0, run="7f"))
+        node.wait_for_launcher()
+        assert launcher.failure is None
+        node.leave()
+    monkeypatch.setattr(module, "LINGERING", 0.0)
+    with pytest.raises(LaunchError, match="no rendezvous"):
+        Rendezvous(Nodes(count=1, rendezvous=f"{LOCALHOST}:{port}", rank=0, run="80"))
+    monkeypatch.setattr(launcher_member, "LINGERING", 0.0)
+    with running(LauncherMember((LOCALHOST, port), ["host-a"], "80", at_restart=True)) as launcher:
+        wait_for(lambda: launcher.failure, "the failure")
+    assert launcher.failure.passing
+
+
+def test_a_signal_ends_the_wait_for_the_node_that_serves_the_rendezvous(port):
+    def end(*_):
+        raise SystemExit(130)
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    try:
+        with pytest.raises(SystemExit):
+            Rendezvous(Nodes(count=2, rendezvous=f"{LOCALHOST}:{port}", rank=1), 3)
+    finally:
+        signal.signal(signal.SIGALRM, before)

@@ -1,9 +1,10 @@
 import dataclasses
+import errno
 import signal
 
 import pytest
 
-from pretrain.errors import BackendError, InUseError, OtherRankError
+from pretrain.errors import BackendError, CheckpointError, DeviceError, InUseError, OtherRankError
 from pretrain.launch.processes.failure import CRASH, USER_ERROR, Failure, root_cause
 
 
@@ -21,6 +22,26 @@ def caught(error):
 def test_a_user_error_is_shown_as_its_message():
     told = caught(BackendError("no device\nplug one in"))
     assert (told.exit_code, str(told)) == (USER_ERROR, "rank 2: no device\nplug one in")
+
+
+@pytest.mark.parametrize(
+    ("error", "passing"),
+    [(DeviceError("no device"), True), (InUseError("in use"), True), (BackendError("no fp8"), False)],
+)
+def test_a_missing_device_and_a_directory_in_use_may_pass(error, passing):
+    assert caught(error).passing is passing
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(errno.EIO, CRASH), (errno.ESTALE, CRASH), (errno.ENOSPC, USER_ERROR), (errno.EACCES, USER_ERROR)],
+)
+def test_a_disk_that_fails_is_a_crash_in_the_errors_words_and_a_full_one_is_the_users(number, code):
+    error = CheckpointError("checkpoints cannot be written")
+    error.__cause__ = RuntimeError("of a library")
+    error.__cause__.__context__ = OSError(number, "reason")
+    told = caught(error)
+    assert (told.exit_code, told.text) == (code, "checkpoints cannot be written")
 
 
 def test_a_user_error_is_shown_with_its_traceback_on_demand():
@@ -119,11 +140,6 @@ def test_of_equal_failures_the_lowest_rank_does_not_make_it_a_consequence():
     full = failure(1, 1.0, "no space left")
     told = failure(0, 1.0, "no space left", lost_peer=True)
     assert (root_cause([told, full]).rank, root_cause([told, full]).lost_peer) == (0, False)
-
-
-def test_a_directory_in_use_may_be_free_later():
-    assert caught(InUseError("runs/first is in use")).passing
-    assert not caught(BackendError("no device")).passing
 
 
 def test_of_equal_failures_the_lowest_ranks_is_shown():

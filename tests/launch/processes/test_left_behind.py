@@ -1,11 +1,14 @@
 """A rank that stays when the others have ended does not keep the launcher waiting, where the job says so."""
 
+import os
+import signal
 import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
+from pretrain.errors import DataError
 from pretrain.launch.forward_job import EXAMINE, ForwardJob
 from pretrain.launch.processes.children import Processes, _Child
 from pretrain.launch.processes.failure import Failure
@@ -71,3 +74,24 @@ def test_a_report_is_all_that_is_to_be_shown(ranks):
     Failure.of_report(0).write(processes._children[0].failure_file)
     failure = supervise(processes, lambda: processes.left_behind(30), failure_ends=False)
     assert (failure.rank, failure.reported, failure.exit_code) == (0, True, 1)
+
+
+def test_the_failure_that_a_rank_has_told_is_known_while_it_runs(ranks):
+    """It writes a checkpoint before it ends."""
+    processes = ranks(["sleep", "60"], ["sleep", "60"])
+    failure = Failure.of(DataError("sample 4711 is damaged"), 1, with_traceback=False)
+    failure.write(processes._children[1].failure_file)
+    assert (processes.failures(), processes.told()) == ([], [failure])
+
+
+def test_a_rank_that_the_system_does_not_end_is_named_and_waited_for_once(ranks, monkeypatch, capsys):
+    """It waits for a file system or a driver, in state D."""
+    processes = ranks(["sleep", "60"], ["sleep", "60"])
+    endless = processes._children[1].process
+    monkeypatch.setattr("pretrain.launch.processes.children._LETTING_GO", 0.1)
+    real = os.killpg
+    monkeypatch.setattr(os, "killpg", lambda pid, number: pid == endless.pid or real(pid, number))
+    for _ in range(2):
+        processes.kill()
+    assert processes._children[0].process.returncode == -signal.SIGKILL
+    assert capsys.readouterr().err.count(f"rank 1 still runs 0.1 s after SIGKILL (process {endless.pid}): ") == 1

@@ -15,6 +15,7 @@ from pretrain.launch.processes.failure import CRASH, USER_ERROR, Failure
 from pretrain.launch.restarts import restarts
 from pretrain.launch.restarts.host_attempts import run_host_attempts
 from pretrain.launch.restarts.restart_policy import RestartPolicy
+from pretrain.launch.run_directory.lock import held
 from pretrain.recipe import make_recipe
 from recipe.smallest import SMALLEST
 
@@ -120,6 +121,13 @@ def test_a_new_run_has_one_directory_for_all_attempts_which_stays_only_if_it_is_
     attempts([CRASHED, None], run_dir=None, use=used.append)
     assert len(used) == 2
     assert len(set(used)) == 1
+    assert list((tmp_path / "runs").iterdir()) == []
+
+    def fail_early(run_dir):
+        with held(run_dir):
+            pass
+
+    attempts([absent("b")], run_dir=None, use=fail_early)
     assert list((tmp_path / "runs").iterdir()) == []
     attempts([CRASHED, None], run_dir=None, use=lambda run_dir: (run_dir / "recipe.yml").touch())
     assert [path.name for path in (tmp_path / "runs").rglob("*.yml")] == ["recipe.yml"]

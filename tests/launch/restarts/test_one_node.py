@@ -27,7 +27,7 @@ def attempts(run_dir, rank):
     return [json.loads(line) for line in (run_dir / f"{rank}.attempts").read_text().splitlines()]
 
 
-@pytest.mark.parametrize("nproc", [1, 2])
+@pytest.mark.parametrize("nproc", [pytest.param(1, marks=pytest.mark.full), 2])
 def test_ranks_that_die_twice_are_started_three_times(launcher, tmp_path, nproc):
     """A single rank is a process of its own too: the launcher survives it."""
     code, errors = ended(launcher("dying_twice", nproc))

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import re
+import socket
 import threading
 from datetime import timedelta
 
@@ -9,16 +13,16 @@ import pytest
 
 from launch.rank_processes import wait_for
 from pretrain.errors import LaunchError
-from pretrain.launch.nodes import bounded_store
+from pretrain.launch.nodes import bounded_store, rendezvous
 from pretrain.launch.nodes.bounded_store import StoreSilenceError
 from pretrain.launch.nodes.nodes import Nodes
-from pretrain.launch.processes.failure import CRASH, Failure
+from pretrain.launch.processes.failure import CRASH, USER_ERROR, Failure
+from pretrain.launch.restarts import meeting, signs
 from pretrain.launch.restarts import restarting_rendezvous as module
-from pretrain.launch.restarts import signs
 from pretrain.launch.restarts.restarting_rendezvous import RestartingRendezvous
 from pretrain.launch.restarts.restarts import Verdict
 from pretrain.launch.restarts.signs import Signs
-from pretrain.launch.restarts.terms import RunEnded, Terms
+from pretrain.launch.restarts.terms import NodesAbsent, RunEnded, Terms
 from pretrain.launch.world import LOCALHOST, free_port
 
 TERMS = Terms(run_dir="/runs/first", resume=False, holder=("host", 7))
@@ -35,8 +39,8 @@ def first(port):
     return member(port)
 
 
-def member(port, rank=None):
-    return RestartingRendezvous(Nodes(count=2, rendezvous=f"{LOCALHOST}:{port}", rank=rank))
+def member(port, rank=None, count=2):
+    return RestartingRendezvous(Nodes(count=count, rendezvous=f"{LOCALHOST}:{port}", rank=rank))
 
 
 def arrive(node):
@@ -54,7 +58,7 @@ def all_of(nodes, _):
 def quick(monkeypatch):
     """Signs follow each other quickly."""
     monkeypatch.setattr(signs, "_PERIOD", 0.02)
-    monkeypatch.setattr(module, "_ARRIVAL_SILENCE", 0.5)
+    monkeypatch.setattr(meeting, "_SILENCE", 0.5)
 
 
 def begin(first, *others):
@@ -89,7 +93,18 @@ def test_nodes_meet_for_each_attempt_on_a_new_port_and_learn_what_node_0_has_dec
     assert len(ports) == 2
 
 
+def test_node_0_decides_on_the_cause_that_another_node_says_when_it_has_read_the_consequence(first, port, monkeypatch):
+    second, seen = member(port), []
+    begin(first, second)
+    monkeypatch.setattr(rendezvous, "_CAUSE_TIMEOUT", 0.0)
+    cause = dataclasses.replace(LOST, rank=1, exit_code=USER_ERROR, text="sample 4711", lost_peer=False)
+    threading.Timer(0.3, second.report, [cause]).start()
+    assert first.settle(first.report(LOST), lambda failure: seen.append(failure) or Verdict()) == (cause, Verdict())
+    assert seen == [cause]
+
+
 def test_a_node_that_gives_no_sign_is_the_cause_where_ranks_lost_a_peer(first, port, monkeypatch):
+    monkeypatch.setattr(module, "_ANSWER_TIMEOUT", 0.0)
     begin(first, member(port))
     assert first.settle(LOST, lambda _: Verdict())[0] == LOST
     monkeypatch.setattr(module, "_SHORT_SILENCE", 0.0)
@@ -119,7 +134,7 @@ def test_the_loss_of_node_0_is_named_and_ends_the_wait(port, monkeypatch):
     assert failure.text.startswith(f"--rdzv {LOCALHOST}:{port}: node 0, which serves the rendezvous, cannot be reached")
     assert (verdict.wait, second.settle(None, None)) == (None, (None, Verdict()))
     assert second.poll() is None  # its ranks may be ending
-    monkeypatch.setattr(module, "_LOSS_AFTER", -1.0)
+    monkeypatch.setattr(rendezvous, "LOSS_AFTER", -1.0)
     assert "cannot be reached" in second.poll().text
 
 
@@ -160,7 +175,7 @@ def test_a_node_that_ends_later_than_the_run_does_not_miss_node_0(port, monkeypa
     first.end(None)
     assert second.poll() is None
     del first
-    monkeypatch.setattr(module, "_LOSS_AFTER", -1.0)
+    monkeypatch.setattr(rendezvous, "LOSS_AFTER", -1.0)
     assert second.poll() is None
 
 
@@ -172,7 +187,8 @@ def test_node_0_that_does_not_answer_is_lost_after_a_while_though_it_may_come_ba
     with pytest.raises(StoreSilenceError):
         second._store._ask(lambda _: hang.wait(30))  # as long as its host is stopped
     assert second.poll() is None
-    monkeypatch.setattr(module, "_LOSS_AFTER", 0.0)
+    monkeypatch.setattr(rendezvous, "LOSS_AFTER", 0.0)
+    monkeypatch.setattr(module, "LOSS_AFTER", 0.0)
     assert "cannot be reached" in second.poll().text
     assert "cannot be reached" in second.settle(LOST, None)[0].text
     monkeypatch.undo()
@@ -204,7 +220,82 @@ def test_a_node_more_than_the_run_needs_waits_for_a_restart_and_the_end_releases
     assert [first._store.add("gone", 0), first._store.add("spares", 0)] == [0, 0]
 
 
-def test_nodes_that_do_not_come_end_the_run(first, monkeypatch):
-    monkeypatch.setattr(module, "_ARRIVAL_TIMEOUT", timedelta(0))
-    with pytest.raises(RunEnded, match="1 of 2 nodes have come within"):
+def test_nodes_that_do_not_come_are_a_mistake_at_first_and_a_loss_as_any_other_at_a_restart(first, monkeypatch):
+    monkeypatch.setattr(meeting, "_ARRIVAL_TIMEOUT", timedelta(0))
+    for exit_code in (USER_ERROR, CRASH):
+        with pytest.raises(NodesAbsent, match="1 of 2 nodes have come within") as absent:
+            first.meet(1, all_of, None)
+        assert (absent.value.failure.exit_code, absent.value.failure.passing) == (exit_code, False)
+
+
+def test_nodes_that_have_come_go_on_to_the_attempt_after_one_that_others_miss(port, monkeypatch):
+    first, second = (RestartingRendezvous(Nodes(count=3, rendezvous=f"{LOCALHOST}:{port}")) for _ in range(2))
+    joined = []
+    thread = threading.Thread(target=lambda: joined.append(second.join(1)))
+    thread.start()
+    monkeypatch.setattr(meeting, "_ARRIVAL_TIMEOUT", timedelta(seconds=0.3))
+    with pytest.raises(NodesAbsent) as absent:
         first.meet(1, all_of, None)
+    assert first.settle(absent.value.failure, lambda _: Verdict(wait=0.0))[1].wait == 0
+    monkeypatch.setattr(meeting, "_ARRIVAL_TIMEOUT", timedelta(minutes=1))
+    third = member(port, count=3)
+    begin(first, third)
+    thread.join(30)
+    assert [terms for _, terms in joined] == [TERMS]
+    assert first._attempt == 1
+
+
+@pytest.mark.parametrize("ends", ["join", "settle"])
+def test_a_short_silence_of_node_0_costs_only_time(first, port, monkeypatch, ends):
+    second = member(port)
+    if ends == "settle":
+        begin(first, second)
+        first._attempt_store.set("verdict", json.dumps([None, {"wait": None, "text": ""}]))
+    monkeypatch.setattr(bounded_store, "_PATIENCE", 0.05)
+    monkeypatch.setattr(bounded_store, "_SHORT_PATIENCE", 0.01)
+    resumed = threading.Event()
+    with pytest.raises(StoreSilenceError):
+        second._store._ask(lambda _: resumed.wait(30))
+    threading.Timer(0.3, resumed.set).start()
+    if ends == "settle":
+        assert second.settle(LOST, None) == (LOST, Verdict())
+    else:
+        assert begin(first, second)[0][1] == TERMS
+
+
+def test_a_node_whose_launcher_is_lost_after_the_end_is_named_in_a_warning(first, port, monkeypatch, capsys):
+    begin(first, member(port))
+    monkeypatch.setattr(module, "_SILENCE", -1.0)
+    assert first.settle(None, None) == (None, Verdict())
+    assert capsys.readouterr().err.startswith("warning: Node 1 (")
+
+
+def test_only_node_0_knows_that_the_run_ended_well(first, port):
+    second = member(port)
+    begin(first, second)
+    second.end(None)
+    assert not first._store.check(["end"])
+    cause = Failure(rank=1, when=1.0, exit_code=CRASH, text="bug")
+    assert first.settle(cause, lambda _: Verdict()) == (cause, Verdict())
+
+
+def test_a_node_that_takes_no_part_ends_nothing(first, port):
+    second, third = member(port), member(port)
+    begin(first, second)
+
+    def wait():
+        with pytest.raises(RunEnded):
+            third.join(1)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    wait_for(lambda: third._spare, "the spare node")
+    third.end(third.asked_to_end(143))
+    assert first.poll() is None
+    second.end(second.asked_to_end(143))
+    assert re.fullmatch(r"Node 1 \(.*\) was asked to end by SIGTERM\.", first.poll().text)
+    thread.join(30)
+
+
+def test_a_node_without_a_place_is_named_by_its_host_alone(port, first):
+    assert member(port).asked_to_end(143).text == f"The node on {socket.gethostname()} was asked to end by SIGTERM."

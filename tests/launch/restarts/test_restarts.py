@@ -7,7 +7,10 @@ import dataclasses
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pretrain.errors import BackendError, DeviceError
+from pretrain.launch.nodes.arrivals import Arrival
 from pretrain.launch.processes.failure import CRASH, USER_ERROR, Failure
+from pretrain.launch.restarts.node_failures import silence
 from pretrain.launch.restarts.reached import Reached
 from pretrain.launch.restarts.restart_policy import RestartPolicy
 from pretrain.launch.restarts.restarts import Restarts, Verdict, with_remark
@@ -63,6 +66,17 @@ def test_a_restart_that_cannot_begin_is_tried_again_until_none_is_left():
     assert judged(9, (KILLED, 40, 47), (in_use, 40, 47), (KILLED, 40, 47))[-1].text.startswith("No restart: the same")
 
 
+def test_a_device_that_is_missing_at_a_restart_is_tried_again():
+    missing = Failure.of(DeviceError("rank 3 of this node has no GPU"), 3, with_traceback=False)
+    verdicts = judged(3, (KILLED, 40, 47), *[(missing, 40, 47)] * 3)
+    assert [verdict.wait is None for verdict in verdicts] == [False, False, False, True]
+
+
+def test_a_hook_that_raises_at_a_restart_ends_the_run():
+    broken = Failure.of(BackendError("the plugin 'wild' raised in pretrain_norm"), 3, with_traceback=False)
+    assert judged(3, (KILLED, 40, 47), (broken, 40, 47))[1] == Verdict()
+
+
 def test_a_report_of_all_ranks_is_the_same_failure_from_whichever_rank_it_comes():
     hang = Failure(rank=0, when=1.0, exit_code=CRASH, text="rank 3 did not come", of_launcher=True)
     other = dataclasses.replace(hang, rank=1)
@@ -110,6 +124,23 @@ def test_another_failure_or_rank_or_a_later_iteration_is_a_reason_again():
     other_rank = dataclasses.replace(KILLED, rank=3)
     for second in ((BUG, 40, 47), (other_rank, 40, 47), (KILLED, 40, 48), (KILLED, 60, 47)):
         assert judged(9, (KILLED, 40, 47), second)[1].wait is not None
+
+
+def test_two_nodes_that_are_lost_are_two_failures_and_one_that_is_lost_twice_is_one():
+    node1, node2 = (silence(place, nodes(place, f"node{place}"), 61.0) for place in (1, 2))
+    assert judged(9, (node1, 40, 47), (node2, 40, 47))[1].wait == 2
+    assert judged(9, (node1, 40, 47), (silence(1, nodes(1, "node1"), 64.0), 40, 47))[1].wait is None
+
+
+def nodes(place, host):
+    return Arrival(number=place + 1, place=place, ranks=1, host=host)
+
+
+def test_a_failure_that_may_pass_is_no_user_error_when_no_restart_is_left():
+    absent = Failure(rank=0, when=1.0, exit_code=USER_ERROR, text="no GPU", passing=True)
+    verdict = judged(1, (KILLED, 40, 47), (absent, 40, 47))[1]
+    assert with_remark(absent, verdict).exit_code == CRASH
+    assert with_remark(absent, judged(1, (absent, None, None))[0]).exit_code == USER_ERROR
 
 
 def test_the_summary_counts_restarts():

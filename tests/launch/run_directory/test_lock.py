@@ -13,7 +13,7 @@ import pytest
 
 from pretrain.errors import RunError
 from pretrain.launch.run_directory import lock
-from pretrain.launch.run_directory.lock import FILE, held
+from pretrain.launch.run_directory.lock import FILE, held, remove_unused
 
 TESTS = Path(__file__).parents[2]
 ELSEWHERE = {"machine": "another", "host": "node7", "process": 12, "since": "2026-01-01 00:00:00", "beat": 3}
@@ -166,6 +166,22 @@ def test_a_run_that_fails_at_the_start_leaves_no_folder(tmp_path):
     with held(tmp_path / "new"):
         (tmp_path / "new" / "recipe.yml").touch()
     assert (tmp_path / "new" / "recipe.yml").exists()
+
+
+def test_a_folder_of_which_nothing_came_is_removed_with_a_lock_that_nobody_holds(tmp_path, holder):
+    used, unused = tmp_path / "used", tmp_path / "unused"
+    for folder in (used, unused):
+        folder.mkdir()
+        with held(folder):
+            pass
+    (used / "recipe.yml").touch()
+    for folder in (used, unused, tmp_path):
+        remove_unused(folder)
+    assert (sorted(used.iterdir()), unused.exists()) == ([used / FILE, used / "recipe.yml"], False)
+    (used / "recipe.yml").unlink()
+    remove_unused(used)
+    remove_unused(tmp_path)
+    assert record(tmp_path)["process"] == holder.pid
 
 
 def test_a_folder_that_cannot_be_made_is_an_error(tmp_path):

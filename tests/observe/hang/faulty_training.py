@@ -184,6 +184,21 @@ def _swallowed(_world):
     Training._step = step
 
 
+def _error_while_saving(_world):
+    """Fail in a step while a checkpoint is written beside the steps, for long."""
+    from pretrain.checkpoint.writing.background import BackgroundSaves
+    from pretrain.errors import DataError
+    from pretrain.training.loop import Training
+
+    def fail(training, _batch):
+        if training.progress.iteration + 1 == 7:
+            msg = "sample 4711 is damaged"
+            raise DataError(msg)
+
+    _around(BackgroundSaves, "_run", lambda *_arguments: time.sleep(60))
+    _around(Training, "_step", fail)
+
+
 FAULTS = {
     "none": lambda _world: None,
     "forward": _in_layer("forward", _sleep),
@@ -199,4 +214,5 @@ FAULTS = {
     "crossed": _crossed_groups,
     "lock": _in_layer("backward", _holding_the_lock),
     "swallowed": _swallowed,
+    "error while saving": _error_while_saving,
 }

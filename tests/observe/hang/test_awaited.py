@@ -1,7 +1,5 @@
 """Collective that a main thread waits in, by its stack and the recorder."""
 
-import time
-
 import pytest
 
 from observe.hang.ranks import DP, PP, called
@@ -13,8 +11,8 @@ OLD, NEW = called(DP, number=1, called=1.0), called(number=9, called=2.0)
 P2P = "megatron/core/pipeline_parallel/p2p_communication.py"
 
 
-def found(*frames, pending=(OLD, NEW), rank=1):
-    return awaited([Frame(*frame) for frame in frames], pending, rank, {PP: (0, 1, 2)})
+def found(*frames, pending=(OLD, NEW), rank=1, seconds=0.0, since=100.0):
+    return awaited([Frame(*frame) for frame in frames], pending, rank, {PP: (0, 1, 2)}, seconds=seconds, since=since)
 
 
 def test_a_call_of_torch_waits_in_the_latest():
@@ -44,6 +42,10 @@ def test_a_message_between_stages_waits_for_its_neighbour(operation, peer):
     assert (waits_in.operation, waits_in.peer, waits_in.is_message) == (operation, peer, True)
 
 
+def test_a_message_that_is_not_recorded_is_waited_for_since_the_last_movement():
+    assert found((P2P, 1, "_communicate", "req.wait()"), (P2P, 2, "recv_forward"), pending=[]).called == 100.0
+
+
 def test_the_interleaved_schedule_waits_by_handles():
     schedules = "megatron/core/pipeline_parallel/schedules.py"
     assert found((schedules, 1, "f", "recv_next_wait_handle.wait()")).peer == 2
@@ -67,13 +69,13 @@ def test_collectives_of_other_threads_are_none_of_the_main_one():
 
 
 @pytest.mark.parametrize(
-    ("library", "age", "seconds", "waits"),
-    [("nccl", 61, 60, True), ("gloo", 61, 60, False), ("nccl", 10, 60, False), ("nccl", 1, 0.5, False)],
+    ("library", "when", "seconds", "waits"),
+    [("nccl", 99, 60, True), ("gloo", 99, 60, False), ("nccl", 150, 60, False), ("nccl", 99, 0.5, False)],
 )
-def test_a_main_thread_whose_devices_queue_is_full_stands_at_any_line(library, age, seconds, waits):
-    oldest = called(library=library, called=time.time() - age)
-    frames = [Frame("pretrain/a.py", 1, "f", "x = x * 2")]
-    assert (awaited(frames, [oldest], 1, {}, seconds) is oldest) == waits
+def test_a_main_thread_whose_devices_queue_is_full_stands_at_any_line(library, when, seconds, waits):
+    """It has stood there since 100, by the clock of the calls; what that clock says now has no part in it."""
+    oldest = called(library=library, called=float(when))
+    assert (found(("pretrain/a.py", 1, "f", "x = x * 2"), pending=[oldest], seconds=seconds) is oldest) == waits
 
 
 def test_code_that_a_message_calls_is_no_wait():

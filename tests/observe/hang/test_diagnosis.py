@@ -101,9 +101,42 @@ def test_a_rank_further_on_has_left_out_a_collective():
     assert sentence.endswith("rank 1 is further on, and has left out a collective of group tp")
 
 
-def test_ranks_in_one_collective_at_different_places_have_lost_step():
-    states = by_rank(state(0, called()), state(1, called(), layer=3))
+def test_ranks_in_one_collective_of_the_host_at_different_places_have_lost_step():
+    states = by_rank(state(0, called(library="gloo")), state(1, called(library="gloo"), layer=3))
     assert "one of them has left out a collective, or called one more" in diagnose(states, processes(2))[0]
+
+
+def test_places_of_hosts_that_run_ahead_of_their_devices_say_nothing():
+    states = by_rank(state(0, called(library="nccl")), state(1, called(library="nccl"), layer=3))
+    (sentence,) = diagnose(states, processes(2))
+    assert "left out" not in sentence
+    assert sentence.endswith("all its ranks are there: the network between them, or a device, does not get on")
+
+
+def test_a_rank_that_has_left_the_collective_and_waits_in_a_later_one_is_not_in_it():
+    left = called(number=5, operation="broadcast", pending=False)
+    states = by_rank(state(0, replace(left, pending=True)), state(1, called(number=6), done=[left], layer=3))
+    assert diagnose(states, processes(2)) == [
+        (
+            "rank 0 waits in broadcast of group tp (layer 2 of 4, forward, iteration 8); rank 1 has left it and waits "
+            "in a later one for rank 0: the network between them, or a device, does not get on"
+        )
+    ]
+
+
+def test_a_host_that_runs_ahead_has_not_left_what_its_device_is_in():
+    states = by_rank(state(0, called(number=5)), state(1, called(number=6), done=[called(number=5)]))
+    assert "all its ranks are there" in diagnose(states, processes(2))[0]
+
+
+def test_a_rank_that_has_ended_with_an_error_of_its_own_is_named_with_it():
+    """It writes a checkpoint before it ends; that it is past the collective is no wonder."""
+    failed = state(1, activity=position.END, error="DataError: sample 4711", at="a.py:1 finish", layer=0, direction="")
+    (sentence,) = diagnose(by_rank(state(0, called()), failed), processes(2))
+    assert sentence.endswith(
+        "rank 1 is not there: it is in the end of the training, iteration 8; after its own error, "
+        "DataError: sample 4711; a.py:1 finish"
+    )
 
 
 def test_two_groups_called_in_different_orders_are_a_deadlock():

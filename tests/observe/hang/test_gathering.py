@@ -5,15 +5,19 @@ import threading
 import time
 from pathlib import Path
 
+import pytest
+
 from observe.hang.ranks import called, processes, state
-from pretrain.observe.hang.gathering import REPORT, Gathering, asked_folder
+from pretrain.observe.hang.gathering import REPORT, Gathering, folder_to_ask_in
 
 
 def gather(folder, rank, world_size, patience=5.0):
     gathering = Gathering(folder, rank, processes(world_size))
     gathering.ask()
     published = []
-    wrote = gathering.put_together(state(rank, called()), "head", patience, published.append)
+    wrote = gathering.put_together(
+        state(rank, called()), "head", patience, lambda text, _states: published.append(text)
+    )
     return wrote, published
 
 
@@ -60,9 +64,22 @@ def test_a_rank_that_only_answers_is_in_the_report_and_is_not_waited_for(tmp_pat
 
 def test_a_report_that_another_rank_has_begun_is_left_to_it(tmp_path):
     (tmp_path / "hang").mkdir()
-    (tmp_path / "hang" / "claimed").touch()
+    (tmp_path / "hang" / "claimed").write_text("0")
     assert gather(tmp_path / "hang", 1, 2) == (False, [])
     assert not (tmp_path / "hang" / REPORT).exists()
+
+
+def test_a_report_whose_writer_does_not_get_on_is_taken_over_by_one_rank(tmp_path):
+    (tmp_path / "hang").mkdir()
+    (tmp_path / "hang" / "claimed").write_text("0")
+    ranks = [Gathering(tmp_path / "hang", rank, processes(3)) for rank in range(3)]
+    for gathering in ranks[1:]:
+        assert not gathering.put_together(state(gathering.rank, called()), "head", 0.1)
+    assert ranks[1].writer() == "rank 0"
+    assert ranks[1].take_over("head", lambda *_: None)
+    assert not ranks[2].take_over("head", lambda *_: None)
+    assert "ranks 1-2: " in (tmp_path / "hang" / REPORT).read_text()
+    assert [path.name for path in (tmp_path / "hang").iterdir()] == [REPORT]
 
 
 def test_a_rank_behind_many_others_does_not_look_who_is_there(tmp_path, monkeypatch):
@@ -77,6 +94,44 @@ def test_a_rank_behind_many_others_does_not_look_who_is_there(tmp_path, monkeypa
     threading.Timer(0.3, (gathering.folder / REPORT).touch).start()
     assert not gathering.put_together(state(9), "head", 5.0)
     assert len(looks) == 1
+
+
+@pytest.mark.parametrize("faster", [0, 1])
+def test_of_a_slow_writer_and_the_one_in_its_place_the_faster_tells_the_report_and_writes_it(
+    tmp_path, monkeypatch, faster
+):
+    """The other one has begun it, and finds no states any more."""
+    (tmp_path / "hang").mkdir()
+    ranks = [Gathering(tmp_path / "hang", rank, processes(3)) for rank in range(3)]
+    for gathering in ranks:
+        gathering._lay_down("rank-", state(gathering.rank, called()))
+    told, real = [], Gathering._states
+
+    def tell(_text, states):
+        told.append(sorted(states))
+
+    first = [lambda: ranks[0]._write("head", tell), lambda: ranks[1].take_over("head", tell)]
+    assert ranks[0]._claim("claimed")
+
+    def slow(own):
+        if own.rank != faster:
+            assert first[faster]()
+        return real(own)
+
+    monkeypatch.setattr(Gathering, "_states", slow)
+    assert not first[1 - faster]()
+    assert told == [[0, 1, 2]]
+    assert "ranks 0-2: " in (tmp_path / "hang" / REPORT).read_text()
+    assert [path.name for path in (tmp_path / "hang").iterdir()] == [REPORT]
+
+
+def test_a_report_that_was_told_is_not_told_again_while_it_is_written(tmp_path):
+    (tmp_path / "hang").mkdir()
+    for name in ("claimed", "told"):
+        (tmp_path / "hang" / name).write_text("0")
+    gathering = Gathering(tmp_path / "hang", 1, processes(2))
+    assert not gathering.take_over("head", lambda *_: None)
+    assert gathering.writer() == "rank 0"
 
 
 def test_a_state_that_cannot_be_read_counts_as_silence(tmp_path):
@@ -97,8 +152,8 @@ def test_a_disk_that_fails_for_a_moment_has_no_report_yet(tmp_path, monkeypatch)
 
 def test_answers_to_signals_are_numbered_and_one_that_has_begun_is_joined(tmp_path):
     hang = tmp_path / "20260101-000000"
-    first = asked_folder(hang, 5.0)
+    first = folder_to_ask_in(hang, 5.0)
     first.mkdir()
-    assert asked_folder(hang, 5.0) == first
+    assert folder_to_ask_in(hang, 5.0) == first
     (first / REPORT).touch()
-    assert asked_folder(hang, 5.0).name == "20260101-000000-asked-2"
+    assert folder_to_ask_in(hang, 5.0).name == "20260101-000000-asked-2"

@@ -174,6 +174,13 @@ class TestFull:
         assert f"rank 1 is not there: it is in {IN_LAYER_2.format('backward')}" in text
         assert "rank 0 waits in " in text
 
+    def test_a_rank_that_fails_while_a_checkpoint_is_written_is_shown_with_its_error(self, tmp_path, tokens):
+        """It ends when that is written; the others hang before, and no restart would help."""
+        code, output, reports = hang(tmp_path, tokens, "error while saving:1", ["checkpoint.async_save=true"])
+        assert code == 2
+        assert output.endswith("rank 1: sample 4711 is damaged\n")
+        assert "after its own error, DataError: sample 4711 is damaged; " in reports[0]
+
     @pytest.mark.parametrize("fault", ["shape:1", "skipped:1"])
     def test_what_gloo_aborts_for_is_shown_with_place_and_stack(self, tmp_path, tokens, fault):
         """gloo ends a process that receives more than it asked for; its message names no rank."""

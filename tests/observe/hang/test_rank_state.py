@@ -1,16 +1,18 @@
 """A rank's look at itself."""
 
 import threading
+from contextlib import suppress
 
 import pytest
 
 from observe.hang.ranks import called, state
+from pretrain.observe.hang.called_collectives import CalledCollectives
 from pretrain.observe.hang.position import Position
 from pretrain.observe.hang.process_state import ALIVE, ENDED, UNKNOWN, RankProcess
 from pretrain.observe.hang.rank_state import RankState, kept, look_at_itself
 
 
-def look(recent=list, position=None):
+def look(calls=(), position=None):
     """Look from another thread, as the watch does."""
     own, found = RankProcess.own(3), []
 
@@ -18,7 +20,13 @@ def look(recent=list, position=None):
         identity = {"rank": 3, "host": own.host, "pid": own.pid, "layers": 4}
         found.append(
             look_at_itself(
-                position or Position(), identity=identity, seconds=2.0, recent=recent, groups={}, neighbours=[own]
+                position or Position(),
+                identity=identity,
+                seconds=2.0,
+                since=1.0,
+                called=calls,
+                groups={},
+                neighbours=[own],
             )
         )
 
@@ -36,19 +44,34 @@ def test_it_has_the_stacks_of_all_threads_the_main_one_first():
 
 
 def test_it_comes_back_from_a_file():
-    for each in (look(lambda: [called()]), state(1, called(), done=[called(number=4)], processes={0: ENDED})):
+    for each in (look([called()]), state(1, called(), done=[called(number=4)], processes={0: ENDED})):
         assert RankState.from_json(each.to_json()) == each
 
 
-def test_a_library_that_hangs_itself_is_left_alone(monkeypatch):
-    monkeypatch.setattr("pretrain.observe.hang.rank_state._PATIENCE", 0.05)
-    answer = threading.Event()
-    assert look(lambda: [answer.wait(60)]).called == ()
+def test_an_error_with_which_the_training_has_ended_is_told():
+    position = Position()
+    with suppress(ValueError), position.until_end():
+        msg = "sample 4711 is damaged\nTake it out."
+        raise ValueError(msg)
+    assert look(position=position).error == "ValueError: sample 4711 is damaged"
+
+
+def test_a_library_that_hangs_itself_is_left_alone_and_asked_once(monkeypatch):
+    monkeypatch.setattr("pretrain.observe.hang.called_collectives._PATIENCE", 0.05)
+    answer, asked = threading.Event(), []
+    collectives = CalledCollectives(lambda: (asked.append(1), answer.wait(60))[:0])
+    assert [collectives.latest(), collectives.latest()] == [[], []]
     answer.set()
+    assert len(asked) == 1
 
 
 def test_a_library_that_fails_is_left_out():
-    assert look(lambda: 1 / 0).called == ()
+    assert CalledCollectives(lambda: 1 / 0).latest() == []
+
+
+def test_a_librarys_collectives_are_in_order():
+    first, second = called(called=1.0), called(called=2.0)
+    assert CalledCollectives(lambda: [second, first]).latest() == [first, second]
 
 
 def test_old_collectives_are_left_out():

@@ -5,12 +5,13 @@ from __future__ import annotations
 import queue
 import threading
 import weakref
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from torch.distributed import DistError, PrefixStore  # type: ignore[attr-defined]
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from datetime import timedelta
 
     from torch.distributed import Store  # type: ignore[attr-defined]
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 _PATIENCE = 5.0
 """Seconds that the store gets for an answer."""
 _SHORT_PATIENCE = 0.1
-"""The same while it has not answered the question before."""
+"""Seconds for an answer while the question before has none: a caller that asks again and again is not held up."""
 
 
 class StoreSilenceError(DistError):
@@ -39,11 +40,13 @@ class _Line:
     Attributes:
         broken: why the connection is lost, for which there is no remedy; None so far.
         silent: a question was not answered in time, and still is not.
+        patience: seconds for each answer, whatever was before; None: those that the caller gives.
     """
 
     def __init__(self) -> None:
         self.broken: str | None = None
         self.silent = False
+        self.patience: float | None = None
         self._questions: queue.SimpleQueue[tuple[Callable[[], Any], _Answer] | None] = queue.SimpleQueue()
         weakref.finalize(self, self._questions.put, None)
         # The thread knows the line only while it asks, so that the line ends with its last user.
@@ -54,8 +57,9 @@ class _Line:
             raise DistError(self.broken)
         answer = _Answer()
         self._questions.put((question, answer))
+        patience = (_SHORT_PATIENCE if self.silent else seconds) if self.patience is None else self.patience
         # Signals are handled during this wait.
-        if not answer.there.wait(_SHORT_PATIENCE if self.silent else seconds):
+        if not answer.there.wait(patience):
             answer.wanted, self.silent = False, True
             msg = "the store does not answer"
             raise StoreSilenceError(msg)
@@ -96,6 +100,15 @@ class BoundedStore:
     def within(self, prefix: str) -> BoundedStore:
         """Return the store of the keys that begin with the prefix."""
         return BoundedStore(PrefixStore(prefix, self._store), self._line)
+
+    @contextmanager
+    def patient(self, seconds: float) -> Iterator[None]:
+        """Give the store so long for each answer in a block whose caller has nothing else to do."""
+        self._line.patience = seconds
+        try:
+            yield
+        finally:
+            self._line.patience = None
 
     def get(self, key: str) -> bytes:
         """Return the value of a key that is there."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import socket
 import sys
 import threading
 import time
@@ -13,25 +12,28 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import DistError
 
+from pretrain.launch.nodes.connection import connect
 from pretrain.launch.nodes.rendezvous import (
     ARRIVAL_TIMEOUT,
     FAILURE,
     GONE,
     LAUNCHER,
+    LINGERING,
     READ,
     REPORTS,
     STOP,
-    another_run,
     ended_key,
-    is_of_run,
     taken_key,
 )
+from pretrain.launch.nodes.run_identity import another_run, is_of_run
 from pretrain.launch.processes.failure import CRASH, USER_ERROR, Failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 _PERIOD = 0.25
 _TIMEOUT = timedelta(seconds=30)
@@ -41,6 +43,8 @@ _REJOIN_TIMEOUT = 15.0
 """Seconds that a broken connection gets: the node that serves the rendezvous may still be there."""
 _TIMES_FOR_FIRST = 2
 """Patience for the first host, which serves the rendezvous that the others wait for, in that for the others."""
+LOSS_TIMEOUT = 60.0
+"""Seconds after which the loss of the first host is known: `_TIMEOUT`, `_REJOIN_TIMEOUT`, and a last try."""
 _NAMES = 8
 """Hosts that an error names at most."""
 
@@ -52,6 +56,7 @@ class LauncherMember(threading.Thread):
         joined: the rendezvous is there, and the launcher has joined it.
         failure: why the run failed, as the nodes report it, or as the launcher finds; None so far.
         exit_codes: of all nodes, once all have ended; None before.
+        orphaned: the first host's node is lost, and nothing more is known of the others, which end by themselves.
     """
 
     def __init__(
@@ -61,6 +66,8 @@ class LauncherMember(threading.Thread):
         run: str,
         all_came: Callable[[], object] = lambda: None,
         patience: float | None = None,
+        *,
+        at_restart: bool = False,
     ) -> None:
         """Describe the rendezvous of a node on each of `hosts`; `start` joins it as soon as it is there.
 
@@ -71,17 +78,20 @@ class LauncherMember(threading.Thread):
             all_came: called once, by this thread, when every node has joined.
             patience: seconds that hosts get to send word; None: `ARRIVAL_TIMEOUT` from the first one on, for which
                 there is no limit.
+            at_restart: whether a node of an attempt before may still serve that one's rendezvous.
         """
         super().__init__(daemon=True, name="rendezvous")
         self.joined = False
         self.failure: Failure | None = None
         self.exit_codes: list[int] | None = None
+        self.orphaned = False
         self._endpoint = endpoint
         self._address = ":".join(map(str, endpoint))
         self._hosts = hosts
         self._run = run
         self._all_came = all_came
         self._patience = patience
+        self._lingering = LINGERING if at_restart else 0.0
         self._reports = self._reports_sent = 0
         self._await_nodes = True
         self._arrival = self._notice = math.inf
@@ -130,6 +140,7 @@ class LauncherMember(threading.Thread):
                 self._request_sent = ""
                 store = self._join(_REJOIN_TIMEOUT)
                 if store is None and not self._closed.is_set():
+                    self.orphaned = len(self._hosts) > 1
                     self.failure = self.failure or self._loss()
 
     def _watch(self, store: TCPStore) -> None:
@@ -156,15 +167,17 @@ class LauncherMember(threading.Thread):
             )
 
     def _join(self, seconds: float = math.inf) -> TCPStore | None:
-        """Return the rendezvous; None if it is another run's, or cannot be reached in time, or `close` was called."""
-        deadline = time.monotonic() + seconds
+        """Return the rendezvous; None if it stays another run's, cannot be reached in time, or `close` was called."""
+        now = time.monotonic()
+        deadline, others_leave = now + seconds, now + self._lingering
         while not self._closed.is_set() and time.monotonic() < deadline:
-            # A connection of our own first: the store's waits for its timeout, whatever happens meanwhile.
-            with suppress(OSError, DistError):
-                socket.create_connection(self._endpoint, timeout=5).close()
-                store = TCPStore(*self._endpoint, is_master=False, timeout=_TIMEOUT, wait_for_workers=False)
+            with suppress(DistError):
+                store = connect(self._endpoint, _TIMEOUT)
                 if not is_of_run(store, self._run):
-                    self.failure = _user_error(another_run(self._address))
+                    if time.monotonic() < others_leave:
+                        self._closed.wait(_PERIOD)
+                        continue
+                    self.failure = dataclasses.replace(_user_error(another_run(self._address)), passing=True)
                     return None
                 store.set(LAUNCHER, "joined")
                 self.joined = True
@@ -192,6 +205,14 @@ class LauncherMember(threading.Thread):
         )
         return Failure(rank=0, when=time.time(), exit_code=CRASH, text=text, of_launcher=True)
 
+    def _better(self, reported: Failure) -> Failure:
+        """Return the failure of the run: the first one, unless it is a consequence of which a node knows the cause.
+
+        The end of a node that was asked to end explains nothing: this launcher asks all when it has a failure.
+        """
+        first = self.failure
+        return first if first is not None and (not first.lost_peer or reported.asked) else reported
+
     def _exchange(self, store: TCPStore) -> None:
         request = self._request
         if request != self._request_sent:
@@ -202,7 +223,7 @@ class LauncherMember(threading.Thread):
             self._reports_sent += 1
         ended = store.check(self._ended_keys)
         if store.check([FAILURE]):
-            self.failure = self.failure or Failure(**json.loads(store.get(FAILURE)))
+            self.failure = self._better(Failure(**json.loads(store.get(FAILURE))))
             store.set(READ, "by the launcher")
         if ended and self.exit_codes is None:
             self.exit_codes = [int(store.get(key)) for key in self._ended_keys]

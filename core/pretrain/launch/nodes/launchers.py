@@ -48,10 +48,12 @@ class Hosted:
     Attributes:
         hosts: of the run.
         launcher: one of `LAUNCHERS`.
+        is_first_lost: the first of them is not the one that MASTER_ADDR is an address of.
     """
 
     hosts: Hosts
     launcher: str
+    is_first_lost: bool = False
 
     def require(self) -> None:
         """Check that the launcher program is installed here.
@@ -72,14 +74,15 @@ class Hosted:
         """Return address and port of the rendezvous, on the first host.
 
         Args:
-            environ: MASTER_ADDR and MASTER_PORT count, if the user has set them.
-            attempt: number of starts before; each has a port of its own, if the user has set none.
+            environ: MASTER_ADDR and MASTER_PORT count, if the user has set them; MASTER_ADDR while its host is there.
+            attempt: number of starts before; each has a port of its own, unless the user has set one, since a node of
+                one before may still serve that one's.
 
         Raises:
             LaunchError: MASTER_PORT is no port, or pdsh's ssh does not reach the first host.
         """
         port = port_variable(environ, port_of(os.getpid() + attempt))
-        if environ.get("MASTER_ADDR"):
+        if environ.get("MASTER_ADDR") and not self.is_first_lost:
             return environ["MASTER_ADDR"], port
         # Names in pdsh's hostfile may be known to ssh alone.
         return self._first_address() if self.launcher == PDSH else self._first_host(), port
@@ -87,7 +90,12 @@ class Hosted:
     def without(self, names: Sequence[str]) -> Hosted | None:
         """Return the hosts without those of these names; None if none is left."""
         left = tuple(host for host in self.hosts.members if host.name not in names)
-        return dataclasses.replace(self, hosts=dataclasses.replace(self.hosts, members=left)) if left else None
+        if not left:
+            return None
+        is_first_lost = self.is_first_lost or left[0] != self.hosts.members[0]
+        return dataclasses.replace(
+            self, hosts=dataclasses.replace(self.hosts, members=left), is_first_lost=is_first_lost
+        )
 
     def command(self, run: Sequence[str], variables: Path, environ: Mapping[str, str]) -> list[str]:
         """Return the launcher program and its arguments.

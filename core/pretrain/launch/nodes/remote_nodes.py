@@ -6,9 +6,12 @@ import dataclasses
 import os
 import signal
 import subprocess
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
+from pretrain.launch.nodes.launcher_member import LOSS_TIMEOUT
+from pretrain.launch.nodes.rendezvous import LINGERING
 from pretrain.launch.processes.failure import CRASH, USER_ERROR, Failure
 from pretrain.launch.processes.report_signal import REPORT_SIGNAL
 
@@ -19,6 +22,8 @@ if TYPE_CHECKING:
 
 _END_TIMEOUT = 15.0
 """Seconds that the nodes get to end, and the launcher program to notice it, before it is killed."""
+_ORPHANS_TIMEOUT = LINGERING
+"""Seconds after which nodes that have lost the first host have ended their ranks."""
 _BY_SIGNAL = 128
 """Exit codes of nodes above this: a signal has asked one to end."""
 
@@ -26,19 +31,29 @@ _BY_SIGNAL = 128
 class RemoteNodes:
     """Nodes that are started on entering a with-block; none is left when it ends, unless a host does not answer."""
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str], member: LauncherMember) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        member: LauncherMember,
+        *,
+        may_restart: bool = False,
+    ) -> None:
         """Describe the launcher program and the rendezvous of the nodes that it starts.
 
         Args:
             command: pdsh, mpirun or srun with its arguments.
             environment: of the program.
             member: of the nodes' rendezvous, not started yet.
+            may_restart: whether nodes may be started again, and must not meet those that are left of these.
         """
         self._command = command
         self._environment = environment
         self._member = member
         self._stop_signal = 0
-        self._gave_up = False
+        self._may_restart = may_restart
+        self._asked = False
+        self._are_alone = False
 
     def __enter__(self) -> Self:
         self._member.start()  # first: a failure here must not leave a program behind
@@ -54,8 +69,12 @@ class RemoteNodes:
 
     def __exit__(self, *_: object) -> None:
         self.kill()
-        self._member.close()
-        self._member.join(_END_TIMEOUT)
+        try:
+            self._wait_for_nodes()
+        finally:
+            self._end_program(0.0)
+            self._member.close()
+            self._member.join(_END_TIMEOUT)
 
     def running(self) -> bool:
         """Say whether the launcher program still runs."""
@@ -70,6 +89,10 @@ class RemoteNodes:
         code = self._program.poll()
         return [] if code is None else self._judge(code)
 
+    def told(self) -> list[Failure]:
+        """Return what the nodes have reported by now: the cause, perhaps, of what `failures` has returned."""
+        return [] if self._member.failure is None else [self._member.failure]
+
     def send(self, number: int) -> None:
         """Have every node pass the signal on to its ranks."""
         if number == REPORT_SIGNAL:
@@ -79,17 +102,34 @@ class RemoteNodes:
         self._member.stop_nodes(number, 1)
 
     def kill(self) -> None:
-        """End every node at once, then if need be the launcher program."""
-        nodes_are_left = self._member.joined and self._member.exit_codes is None and not self._gave_up
-        if self._has_ended(0) and not nodes_are_left:
+        """End every node, then if need be the launcher program; a second call asks nothing again."""
+        if self._asked:
             return
-        self._member.stop_nodes(self._stop_signal or signal.SIGTERM, 2)
-        if self._has_ended(0):  # pdsh was killed: its nodes train on, and a restart would meet them
-            self._member.wait_for_exit_codes(_END_TIMEOUT)
-            self._gave_up = True
+        runs, member = not self._has_ended(0), self._member
+        self._are_alone = not runs and member.joined and member.exit_codes is None
+        if not (runs or self._are_alone):
             return
+        self._asked = True
+        member.stop_nodes(self._stop_signal or signal.SIGTERM, 2)
         # Nodes that hang, or were never reached, are left to the program's own way of ending them.
-        patience = _END_TIMEOUT if self._member.joined else 0.0
+        if runs and not (member.orphaned and self._may_restart):
+            self._end_program(_END_TIMEOUT if member.joined else 0.0)
+
+    def _wait_for_nodes(self) -> None:
+        """Wait for nodes that no program ends: pdsh was killed, or they must notice the loss of the first host.
+
+        A signal ends the wait: it is no longer one that `supervise` counts.
+        """
+        if self._are_alone:
+            self._member.wait_for_exit_codes(LOSS_TIMEOUT if self._may_restart else _END_TIMEOUT)
+        if self._member.orphaned and self._may_restart:
+            if self._are_alone:
+                time.sleep(_ORPHANS_TIMEOUT)
+            else:
+                self._has_ended(_ORPHANS_TIMEOUT)
+
+    def _end_program(self, patience: float) -> None:
+        """End the launcher program, if it does not end by itself."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             if self._has_ended(patience):
                 return

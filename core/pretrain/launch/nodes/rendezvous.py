@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import signal
 import socket
 import time
 from contextlib import suppress
-from dataclasses import asdict
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -15,29 +15,38 @@ from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined]
 
 from pretrain.errors import LaunchError
 from pretrain.launch.nodes.bounded_store import BoundedStore, StoreSilenceError
-from pretrain.launch.processes.failure import Failure
+from pretrain.launch.nodes.connection import connect_within, is_here
+from pretrain.launch.nodes.run_identity import RUN, require_same, run_identity
+from pretrain.launch.processes.failure import CRASH, Failure, root_cause
 from pretrain.launch.world import free_port, node_worlds
 from pretrain.machine import machine
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pretrain.launch.nodes.nodes import Nodes
     from pretrain.launch.world import World
 
-RUN, LAUNCHER, STOP, FAILURE, READ, GONE = "run", "launcher", "stop", "failure", "read", "gone"
-REPORTS = "reports"
-"""Keys of the store: the run's identity; the launcher of a hostfile has joined; its stop request; the first failure;
-the launcher has read it; how many have left; how many times SIGUSR1 has asked for a report of all ranks."""
+LAUNCHER, STOP, FAILURE, READ, GONE = "launcher", "stop", "failure", "read", "gone"
+REPORTS, _TOLD = "reports", "told"
+"""Keys of the store: the launcher of a hostfile has joined; its stop request; the failure that says most about the end
+so far; the launcher has read one; how many have left; how many times SIGUSR1 has asked for a report of all ranks; the
+failure of a rank that writes a checkpoint before it ends, which ends no other one."""
 
 ARRIVAL_TIMEOUT = timedelta(minutes=5)
 """Timeout of the rendezvous for the nodes of a hostfile, which are started together; the first import of torch from a
 network file system may take minutes."""
 _TIMEOUT = timedelta(minutes=15)
-_BY_HAND = "by hand:"  # then the options in which all nodes must agree
 _LAUNCHER_TIMEOUT = timedelta(minutes=1)
 _PERIOD = 0.2
 _CAUSE_TIMEOUT = 5.0
 """Seconds that a node whose ranks only lost a peer waits for the failure of that peer's node."""
 _READ_TIMEOUT = timedelta(seconds=10)
+LOSS_AFTER = 30.0
+"""Seconds that ranks get to end by themselves when the node that serves the store is gone, and that this node gets to
+answer again."""
+LINGERING = 45.0
+"""Seconds after which a node that serves has left, also where it has to notice that all others are lost."""
 _LEAVE_TIMEOUT = 30.0
 """Seconds that the node which serves the store waits for the others when it has finished."""
 
@@ -45,12 +54,13 @@ _LEAVE_TIMEOUT = 30.0
 class Rendezvous:
     """Member of the rendezvous: one node."""
 
-    def __init__(self, nodes: Nodes, max_restarts: int = 0) -> None:
+    def __init__(self, nodes: Nodes, max_restarts: int = 0, fewest_nodes: int | None = None) -> None:
         """Join, waiting for the node that serves the store.
 
         Args:
             nodes: of the run.
             max_restarts: of the run; the same on all nodes.
+            fewest_nodes: of --allow-fewer-nodes; the same on all nodes.
 
         Raises:
             LaunchError: it does not come, or serves another run; a node number is taken twice; there are more
@@ -61,22 +71,25 @@ class Rendezvous:
         self._rank = -1
         self._report_wanted = False
         self._host, port = nodes.endpoint()
-        self._serves = nodes.rank == 0 if nodes.rank is not None else _is_here(self._host)
+        self._serves = nodes.rank == 0 if nodes.rank is not None else is_here(self._host)
         self._signals_passed_on = 0
+        self._lost: float | None = None
+        self._over = False
+        own = run_identity(nodes, max_restarts, fewest_nodes)
         try:
-            store = self._open(port, ARRIVAL_TIMEOUT if nodes.of_hostfile else _TIMEOUT)
-            own = nodes.run or f"{_BY_HAND} --nnodes {nodes.count} --max-restarts {max_restarts}"
-            if self._serves:
-                store.set(RUN, own)
-            theirs = store.get(RUN).decode()
+            self._store = self._attempt_store = BoundedStore(self._open(port))
+            theirs = self._run_of_store(own)
+            self._reports_passed_on = self._store.add(REPORTS, 0)
         except DistError as exc:
             msg = f"--rdzv {nodes.rendezvous}: no rendezvous with the other nodes ({str(exc).splitlines()[0]})."
             raise LaunchError(msg) from exc
-        if theirs != own:
-            raise LaunchError(_difference(str(nodes.rendezvous), theirs, own))
-        self._store = self._of_attempt = BoundedStore(store)
-        self._reports_passed_on = self._store.add(REPORTS, 0)
+        require_same(nodes.rendezvous, theirs, own)
         self._take_place()
+
+    @property
+    def rank(self) -> int:
+        """Number of this node; -1 before it has one."""
+        return self._rank
 
     def wait_for_launcher(self) -> None:
         """Wait for the launcher of the hostfile.
@@ -145,12 +158,40 @@ class Rendezvous:
         """
         deadline = time.monotonic() + _CAUSE_TIMEOUT
         while failure.lost_peer and time.monotonic() < deadline:
-            if reported := self.poll():
+            reported = self.poll()
+            if reported and not reported.lost_peer:
                 return reported
+            with suppress(DistError):
+                if told := self._failure_of(_TOLD):
+                    failure = dataclasses.replace(told, asked=failure.asked)
+                    break
             time.sleep(0.1)
         with suppress(DistError):
-            self._of_attempt.compare_set(FAILURE, "", json.dumps(asdict(failure)))
+            return self._kept(failure)
         return failure
+
+    def tell(self, failures: Sequence[Failure]) -> None:
+        """Let all nodes know what ranks here have told that still write a checkpoint; it ends nothing yet."""
+        causes = [failure for failure in failures if not failure.lost_peer]
+        if causes:
+            with suppress(DistError):
+                self._attempt_store.compare_set(_TOLD, "", json.dumps(dataclasses.asdict(root_cause(causes))))
+
+    def _kept(self, own: Failure) -> Failure:
+        """Return the failure that was reported before; this node's replaces it if it says more about the end.
+
+        A node that was asked to end has the last word; and a cause says more than its consequence.
+
+        Raises:
+            DistError: the serving node has left.
+        """
+        text = json.dumps(dataclasses.asdict(own))
+        kept = self._attempt_store.compare_set(FAILURE, "", text).decode()
+        first = Failure(**json.loads(kept))
+        if (own.asked, not own.lost_peer) <= (first.asked, not first.lost_peer):
+            return first
+        self._attempt_store.compare_set(FAILURE, kept, text)
+        return own
 
     def launcher_has_read(self) -> bool:
         """Wait until the launcher of the hostfile has read the failure; return False if it does not: it has ended."""
@@ -160,15 +201,41 @@ class Rendezvous:
         return False
 
     def poll(self) -> Failure | None:
-        """Return the failure that a node has reported, or None.
+        """Return the failure that a node has reported, or the loss of the serving node; None if there is none.
 
         A stop request of the hostfile's launcher becomes that signal in this process.
         """
         try:
+            failure = self._hear()
+        except DistError:
+            self._lost = self._lost or time.monotonic()
+            is_lost = time.monotonic() - self._lost > LOSS_AFTER and not self._over
+            return self._loss() if is_lost else None
+        self._lost = None
+        return failure
+
+    def _hear(self) -> Failure | None:
+        """Return the failure that a node has reported, or None.
+
+        Raises:
+            DistError: the serving node has left, or is silent.
+        """
+        if self._nodes.of_hostfile:
             self._pass_on_stop()
-            return self._reported()
-        except DistError:  # The serving node has left: its ranks are gone, and those here will say so.
+            ended = ended_key(0)
+            # The serving node need not stay until the last rank here has ended.
+            self._over = self._over or (self._store.check([ended]) and self._store.get(ended) == b"0")
+        return self._reported()
+
+    def _loss(self) -> Failure | None:
+        """Return the loss of the serving node; None if its ranks, which are gone with it, are reason enough."""
+        if not self._nodes.of_hostfile:
             return None
+        text = (
+            f"--rdzv {self._nodes.rendezvous}: the first host, which serves the rendezvous, cannot be reached any "
+            f"more from {socket.gethostname()}."
+        )
+        return Failure(rank=0, when=time.time(), exit_code=CRASH, text=text, of_launcher=True)
 
     def leave(self, exit_code: int = 0) -> None:
         """Leave; the serving node waits until the others have left, so that they can read every report.
@@ -205,19 +272,45 @@ class Rendezvous:
         Raises:
             DistError: the serving node has left.
         """
-        store = self._of_attempt
-        return Failure(**json.loads(store.get(FAILURE))) if store.check([FAILURE]) else None
+        return self._failure_of(FAILURE)
 
-    def _open(self, port: int, timeout: timedelta) -> TCPStore:
+    def _failure_of(self, key: str) -> Failure | None:
+        store = self._attempt_store
+        return Failure(**json.loads(store.get(key))) if store.check([key]) else None
+
+    def _run_of_store(self, own: str) -> str:
+        """Return which run the store is of, once the serving node has said it.
+
+        Raises:
+            DistError: it did not say it in time, or has left.
+        """
         if self._serves:
+            self._store.set(RUN, own)
+        deadline = time.monotonic() + self._timeout.total_seconds()
+        while not self._are_there([RUN]):
+            if time.monotonic() > deadline:
+                msg = f"what answers there did not say which run it is within {self._timeout}"
+                raise DistError(msg)
+            time.sleep(_PERIOD)
+        return self._store.get(RUN).decode()
+
+    @property
+    def _timeout(self) -> timedelta:
+        return ARRIVAL_TIMEOUT if self._nodes.of_hostfile else _TIMEOUT
+
+    def _open(self, port: int) -> TCPStore:
+        # A node of an attempt before, which has lost its launcher program, may still have the port of a hostfile's run.
+        deadline = time.monotonic() + (LINGERING if self._nodes.of_hostfile else 0)
+        while self._serves:
             try:
-                return TCPStore(self._host, port, is_master=True, timeout=timeout, wait_for_workers=False)
+                return TCPStore(self._host, port, is_master=True, timeout=self._timeout, wait_for_workers=False)
             except DistError:
                 # Two nodes on one machine: the other one came first.
-                if self._nodes.rank is not None:
+                self._serves = self._nodes.rank is not None
+                if self._serves and time.monotonic() > deadline:
                     raise
-                self._serves = False
-        return TCPStore(self._host, port, is_master=False, timeout=timeout, wait_for_workers=False)
+            time.sleep(_PERIOD if self._serves else 0)
+        return connect_within((self._host, port), self._timeout)
 
     def _wait(self, keys: list[str], timeout: timedelta, msg: str) -> None:
         """Wait for keys; raise LaunchError after the timeout, or with the failure that another node reports."""
@@ -238,29 +331,12 @@ class Rendezvous:
         return False
 
     def _pass_on_stop(self) -> None:
-        if not self._nodes.of_hostfile or not self._store.check([STOP]):
+        if not self._store.check([STOP]):
             return
         number, times = json.loads(self._store.get(STOP))
         while self._signals_passed_on < times:
             self._signals_passed_on += 1
             signal.raise_signal(number)
-
-
-def is_of_run(store: TCPStore, run: str) -> bool:
-    """Say whether the store is that of the run, for which the serving node must have said which it is.
-
-    Raises:
-        DistError: it did not within the store's timeout.
-    """
-    return bool(store.get(RUN).decode() == run)
-
-
-def another_run(endpoint: str) -> str:
-    """Return the error of a rendezvous at which another run meets."""
-    return (
-        f"--rdzv {endpoint}: another run meets there.\n"
-        "Wait for its end, or give this one another port: --rdzv HOST:PORT, or MASTER_PORT with --hostfile."
-    )
 
 
 def taken_key(node: int) -> str:
@@ -271,28 +347,3 @@ def taken_key(node: int) -> str:
 def ended_key(node: int) -> str:
     """Return the key of a node's exit code."""
     return f"ended/{node}"
-
-
-def _difference(endpoint: str, theirs: str, own: str) -> str:
-    """Return the error of a node that node 0 does not expect; both say which run they are of."""
-    if not theirs.startswith(_BY_HAND) or not own.startswith(_BY_HAND):
-        return another_run(endpoint)
-    return (
-        f"--rdzv {endpoint}: node 0 was started with{theirs.removeprefix(_BY_HAND)}, this one "
-        f"with{own.removeprefix(_BY_HAND)}.\nGive the same command on every node; or another run meets there."
-    )
-
-
-def _is_here(host: str) -> bool:
-    """Say whether the host's address is one of this machine's, so that a socket can be bound to it."""
-    try:
-        family, kind, _, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
-    except OSError as exc:
-        msg = f"--rdzv: the host '{host}' is not known here ({exc.strerror})."
-        raise LaunchError(msg) from exc
-    with socket.socket(family, kind) as probe:
-        try:
-            probe.bind(address)
-        except OSError:
-            return False
-    return True

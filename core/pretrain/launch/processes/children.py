@@ -23,6 +23,12 @@ from pretrain.observe.hang.shared_place import last_place
 _AFTER_REPORT = 0.9
 """Seconds that ranks have to end once one has reported what is wrong: less than a rank that has lost the others waits
 before it reports too (`pretrain.doctor.ranks.course`)."""
+_LETTING_GO = 60.0
+"""Seconds that a device has to let go of a process that was killed."""
+_ENDLESS = (
+    "rank {rank} still runs {seconds:g} s after SIGKILL (process {pid}): a file system or a driver does not answer it. "
+    "It may hold its device until it ends, or the host is started again.\n"
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,6 +53,7 @@ class Processes:
         self._job = job
         self._worlds = worlds
         self._children: list[_Child] = []
+        self._endless: set[int] = set()
         self._first_end: float | None = None
         self._reported: float | None = None
 
@@ -78,6 +85,11 @@ class Processes:
             if (code := child.process.poll())
         ]
 
+    def told(self) -> list[Failure]:
+        """Return the failures that ranks have told which still run, as they write a checkpoint first."""
+        running = (child for child in self._children if child.process.poll() is None)
+        return [told for child in running if (told := Failure.read(child.failure_file))]
+
     def left_behind(self, patience: float) -> Failure | None:
         """Return the failure of a rank that still runs `patience` seconds after another was first seen to have ended.
 
@@ -102,13 +114,20 @@ class Processes:
             child.process.send_signal(number)
 
     def kill(self) -> None:
-        """End every rank that still runs, and what it started, at once."""
-        running = [child for child in self._children if child.process.poll() is None]
+        """End every rank that still runs, and what it started, at once; name those that the system does not end."""
+        running = [
+            child for child in self._children if child.rank not in self._endless and child.process.poll() is None
+        ]
         for child in running:
             with suppress(ProcessLookupError):
                 os.killpg(child.process.pid, signal.SIGKILL)
-        for child in running:  # a device may take long to let go of a process
-            child.process.wait()
+        deadline = time.monotonic() + _LETTING_GO
+        for child in running:
+            try:
+                child.process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                self._endless.add(child.rank)
+                sys.stderr.write(_ENDLESS.format(rank=child.rank, pid=child.process.pid, seconds=_LETTING_GO))
 
     def _start(self, world: World) -> _Child:
         failure_file = self._folder.path / f"{world.rank}.json"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import re
 import signal
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pretrain.atomic_files import replacing
-from pretrain.errors import InUseError, OtherRankError, PretrainError
+from pretrain.errors import DeviceError, InUseError, OtherRankError, PretrainError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,6 +29,9 @@ _LOST_PEER = re.compile(r"connection (was )?(closed|reset|refused)|broken pipe|g
 
 _TIMEOUT = re.compile(r"(?:timed out (?:waiting|after)|wait timeout after) (\d+) ?(ms|s)", re.IGNORECASE)
 """Timeout messages of gloo and torch's stores."""
+_OF_STORAGE = {errno.EIO, errno.ENODEV, errno.ENXIO, errno.ESTALE, errno.ESHUTDOWN, errno.ETIMEDOUT}
+_OF_STORAGE |= {errno.ECONNRESET, errno.ENOTCONN, errno.EHOSTDOWN, errno.EHOSTUNREACH}
+"""Errors of a file system or a disk that fails; a full disk and a folder without permission are the user's."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,8 +48,10 @@ class Failure:
         asked: a launcher had got such a signal, which asks the run to end, before that.
         of_launcher: a host or the launcher program failed, and the text names it; `rank` has no meaning.
         reported: the rank has printed itself what is wrong; there is nothing more to show.
-        passing: the cause may be gone at a restart: a host is down, the run directory is in use.
+        passing: the cause may be gone at a restart: a host is down, a device is missing, the run directory is in use.
         absent: hosts of a hostfile that have sent no word, which is `passing` too.
+        place: of the node that failed rather than a rank of it; None otherwise.
+        host: name of that node; "" otherwise.
     """
 
     rank: int
@@ -59,6 +65,8 @@ class Failure:
     reported: bool = False
     passing: bool = False
     absent: tuple[str, ...] = ()
+    place: int | None = None
+    host: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "absent", tuple(self.absent))  # JSON has lists
@@ -76,10 +84,10 @@ class Failure:
         return cls(
             rank=rank,
             when=time.time(),
-            exit_code=USER_ERROR if known else CRASH,
+            exit_code=USER_ERROR if known and not _is_of_storage(error) else CRASH,
             text=message if plain else "".join(traceback.format_exception(error)).rstrip(),
             lost_peer=isinstance(error, OtherRankError) or (not known and lost_peer),
-            passing=isinstance(error, InUseError),
+            passing=isinstance(error, DeviceError | InUseError),
         )
 
     @classmethod
@@ -159,6 +167,14 @@ def _is_lost_peer(error: BaseException) -> bool:
     # By name: torch's classes are not imported to describe an error of something else.
     of_torch = any(kind.__name__ == "DistError" for kind in type(error).__mro__)
     return of_torch or isinstance(error, ConnectionError) or bool(_LOST_PEER.search(str(error)))
+
+
+def _is_of_storage(error: BaseException) -> bool:
+    """Say whether a file system that fails is behind the error."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, OSError):
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+    return cause is not None and cause.errno in _OF_STORAGE
 
 
 def _timeout_message(text: str) -> str:

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -35,7 +36,10 @@ def main() -> None:
         raise SystemExit(msg)
     failure_file = Path(os.environ[FAILURE_FILE])
     heard = dataclasses.replace(
-        world, tell_launcher=partial(_tell, world.rank, failure_file), place_file=place_file(failure_file)
+        world,
+        tell_launcher=partial(_tell, world.rank, failure_file),
+        tell_error=partial(_tell_error, world.rank, failure_file),
+        place_file=place_file(failure_file),
     )
     train(job_of(sys.argv[1]), heard, failure_file)
 
@@ -54,6 +58,9 @@ def _train(job: AnyJob, world: World, failure_file: Path) -> None:
         job.run(world)
     except Exception as error:  # noqa: BLE001  whatever it is, the launcher shows it
         failure = Failure.of(error, world.rank, with_traceback=_traceback_wanted())
+        with suppress(OSError):  # told before the last checkpoint was written: the first failure is the cause
+            told = Failure.read(failure_file)
+            failure = dataclasses.replace(failure, when=told.when if told else failure.when)
         _exit(failure, failure_file, failure.exit_code)
     except SystemExit as ended:  # rank 0 could not prepare the run and reports the error, perhaps on another node
         code = ended.code if isinstance(ended.code, int) else CRASH
@@ -69,15 +76,23 @@ def place_file(failure_file: Path) -> Path:
 
 
 def _tell(rank: int, failure_file: Path, text: str, is_cause: bool) -> None:
-    """Write why this rank is about to end, in words that name the ranks themselves.
+    """Write why this rank is about to end, in words that name the ranks themselves; what it has told before stays.
 
     Raises:
         OSError: as `Failure.write`.
     """
+    if failure_file.exists():
+        return
     failure = Failure(
         rank=rank, when=time.time(), exit_code=CRASH, text=text, lost_peer=not is_cause, of_launcher=is_cause
     )
     failure.write(failure_file)
+
+
+def _tell_error(rank: int, failure_file: Path, error: Exception) -> None:
+    """Write the error with which this rank will end; ranks that wait for it may end before."""
+    with suppress(OSError):  # a full disk: it is printed at the end
+        Failure.of(error, rank, with_traceback=_traceback_wanted()).write(failure_file)
 
 
 def claim_report() -> bool:

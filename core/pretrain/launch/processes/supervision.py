@@ -35,6 +35,10 @@ class Ranks(Protocol):
         """Return the failures of ranks."""
         ...
 
+    def told(self) -> list[Failure]:
+        """Return the failures that ranks have told which still run, as they write a checkpoint first, or nodes."""
+        ...
+
     def send(self, number: int) -> None:
         """Pass a signal on."""
         ...
@@ -77,7 +81,11 @@ def supervise(
         if stop.times < 2 and ranks.failures():
             _wait(ranks, _GRACE)
         failures = ranks.failures() + ([elsewhere] if elsewhere else [])
+        if failures:  # of ranks that hang, perhaps, because one of those that still run has failed
+            failures += ranks.told()
         ranks.kill()
+        if failures:  # of nodes, perhaps, which have said more while they ended
+            failures += ranks.told()
     if stop.times >= 2 or (stop.times and failures and all(each.interrupted or each.lost_peer for each in failures)):
         raise SystemExit(128 + stop.number)
     if not failures:

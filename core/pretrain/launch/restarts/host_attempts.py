@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import time
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -16,9 +15,9 @@ from pretrain.errors import LaunchError
 from pretrain.launch.nodes.arrivals import largest_fitting
 from pretrain.launch.processes.failure import CRASH, Failure
 from pretrain.launch.restarts.attempts import run_attempts
-from pretrain.launch.restarts.reached import reached_by
 from pretrain.launch.restarts.restarts import Restarts
 from pretrain.launch.run_directory.directory import new_run_dir
+from pretrain.launch.run_directory.lock import remove_unused
 from pretrain.recipe.layout import lay_out
 
 if TYPE_CHECKING:
@@ -54,14 +53,13 @@ def run_host_attempts(
     """
     made = None if job.run_dir else new_run_dir(Path(recipe.source).stem)
     job = job if made is None else dataclasses.replace(job, run_dir=str(made))
-    restarts = Restarts(policy, partial(reached_by, recipe, Path(str(job.run_dir))))
+    restarts = Restarts.of_run(policy, recipe, Path(str(job.run_dir)))
     attempt = _Attempt(hosted, job, recipe, policy, restarts, run_on_hosts)
     try:
         return run_attempts(attempt.run, restarts)
     finally:
         if made is not None:
-            with suppress(OSError):
-                made.rmdir()  # nothing came of the run
+            remove_unused(made)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -87,6 +85,7 @@ class _Attempt:
             failure = self._run_on(hosted, again, _PATIENCE)
             if failure is None or not failure.absent:
                 return failure
+            click.echo(failure.text.splitlines()[0], err=True)
             hosted = self._smaller(hosted, failure)
 
     def _run_on(self, hosted: Hosted, job: Job, patience: float | None) -> Failure | None:
@@ -100,7 +99,7 @@ class _Attempt:
         return failure
 
     def _smaller(self, hosted: Hosted, failure: Failure) -> Hosted:
-        """Return as many of the hosts that have sent word as the layout takes.
+        """Return as many of the hosts that can take part as the layout takes.
 
         Raises:
             LaunchError: they are fewer than allowed.

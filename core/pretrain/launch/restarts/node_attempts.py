@@ -16,7 +16,7 @@ from pretrain.launch.restarts.reached import reached_by
 from pretrain.launch.restarts.restarting_rendezvous import RestartingRendezvous
 from pretrain.launch.restarts.restarts import Restarts, with_remark
 from pretrain.launch.restarts.stop_signals import stop_signals_exit
-from pretrain.launch.restarts.terms import RunEnded, Terms
+from pretrain.launch.restarts.terms import NodesAbsent, RunEnded, Terms
 from pretrain.launch.run_directory.preparation import Prepared
 from pretrain.launch.run_directory.sharing import require_shared, this_process
 from pretrain.recipe.layout import lay_out
@@ -44,8 +44,8 @@ def run_node_attempts(placement: Placement, job: Job, policy: RestartPolicy, run
         PretrainError: the run cannot be prepared, or its directory is not shared.
         SystemExit: a signal asked this node to end; the others end too.
     """
-    rendezvous = RestartingRendezvous(placement.nodes, policy.limit)
     with ExitStack() as lock, stop_signals_exit():
+        rendezvous = RestartingRendezvous(placement.nodes, policy.limit, policy.fewest_nodes)
         try:
             node = _Node(rendezvous, placement, job, policy, lock)
             failure = node.run(run_ranks)
@@ -83,8 +83,11 @@ class _Node:
         begin = self._begin if self._rendezvous.serves else self._join
         try:
             while True:
-                worlds = begin()
-                failure = run_ranks(self._job, worlds, self._rendezvous)
+                try:
+                    worlds = begin()  # it prepares the job, too
+                    failure = run_ranks(self._job, worlds, self._rendezvous)
+                except NodesAbsent as absent:
+                    failure = absent.failure
                 failure, verdict = self._rendezvous.settle(failure, self._restarts.judge)
                 if verdict.wait is None:
                     break

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import socket
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pretrain.launch.processes.failure import CRASH, USER_ERROR, Failure
 
@@ -20,7 +20,9 @@ def silence(place: int, node: Arrival, seconds: float) -> Failure:
     """Return the loss of a node whose launcher has given no sign for so long."""
     return _failure(
         f"Node {place} ({node.host}) has given no sign for {seconds:.0f} s: "
-        "its launcher was killed, or the host or the network between is down."
+        "its launcher was killed, or the host or the network between is down.",
+        place=place,
+        host=node.host,
     )
 
 
@@ -33,7 +35,7 @@ def loss_of_node_0(endpoint: str | None) -> Failure:
 
 
 def absence(endpoint: str | None, there: int, wanted: int, waited: timedelta, *, at_restart: bool) -> Failure:
-    """Return the failure of nodes that have not come; those that were there once may be there next time."""
+    """Return the failure of nodes that have not come: a mistake at first; at a restart a loss, as any other."""
     text = (
         f"--rdzv {endpoint}: {there} of {wanted} nodes have come within {waited}.\n"
         "Give the same command on every node; --allow-fewer-nodes restarts without some."
@@ -55,13 +57,15 @@ def asked_to_end(place: int | None, code: int) -> Failure:
     """Return the reason that other nodes show when a signal has ended this one.
 
     Args:
-        place: of this node.
+        place: of this node; None if it has none yet.
         code: 128 + the signal's number.
     """
     name = signal.Signals(code - 128).name if code > 128 else f"exit code {code}"
-    text = f"Node {place} ({socket.gethostname()}) was asked to end by {name}."
-    return Failure(rank=0, when=time.time(), exit_code=CRASH, text=text, of_launcher=True, asked=True)
+    here = socket.gethostname()
+    node = f"The node on {here}" if place is None else f"Node {place} ({here})"
+    text = f"{node} was asked to end by {name}."
+    return _failure(text, asked=True)
 
 
-def _failure(text: str, exit_code: int = CRASH) -> Failure:
-    return Failure(rank=0, when=time.time(), exit_code=exit_code, text=text, of_launcher=True)
+def _failure(text: str, exit_code: int = CRASH, **more: Any) -> Failure:
+    return Failure(rank=0, when=time.time(), exit_code=exit_code, text=text, of_launcher=True, **more)

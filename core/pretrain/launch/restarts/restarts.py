@@ -5,14 +5,20 @@ from __future__ import annotations
 import dataclasses
 import re
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
+
+from pretrain.launch.processes.failure import CRASH
+from pretrain.launch.restarts.reached import reached_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from pretrain.launch.processes.failure import Failure
     from pretrain.launch.restarts.reached import Reached
     from pretrain.launch.restarts.restart_policy import RestartPolicy
+    from pretrain.recipe import Recipe
 
 _FIRST_WAIT, _LONGEST_WAIT = 1.0, 60.0
 _DOUBLINGS = 6
@@ -40,10 +46,11 @@ class _Seen:
     reached: Reached
 
     def repeats(self, before: _Seen) -> bool:
-        """Say whether the same rank failed with the same words at the same place, and nothing was gained between."""
+        """Say whether the same rank or node failed with the same words, and nothing was gained between."""
+        now, then = self.failure, before.failure
         # A report of all ranks comes from any of them.
-        of_one = self.failure.of_launcher or self.failure.rank == before.failure.rank
-        same = of_one and _words(self.failure) == _words(before.failure)
+        of_one = now.of_launcher or now.rank == then.rank
+        same = of_one and (now.place, now.host, _words(now)) == (then.place, then.host, _words(then))
         return same and self.reached == before.reached
 
 
@@ -61,6 +68,11 @@ class Restarts:
         self._look = look
         self._last: _Seen | None = None
         self._in_a_row = 0
+
+    @classmethod
+    def of_run(cls, policy: RestartPolicy, recipe: Recipe, run_dir: Path) -> Restarts:
+        """Begin a run whose directory is known."""
+        return cls(policy, partial(reached_by, recipe, run_dir))
 
     def judge(self, failure: Failure) -> Verdict:
         """Decide what follows from a failure.
@@ -93,8 +105,14 @@ class Restarts:
 
 
 def with_remark(failure: Failure, verdict: Verdict) -> Failure:
-    """Return the failure as it is shown at the end, with the reason that there is no restart."""
-    return dataclasses.replace(failure, text=f"{failure.text}\n{verdict.text}") if verdict.text else failure
+    """Return the failure as it is shown at the end, with the reason that there is no restart.
+
+    One that may pass is no user error then: the run had begun.
+    """
+    if not verdict.text:
+        return failure
+    exit_code = CRASH if failure.passing else failure.exit_code
+    return dataclasses.replace(failure, text=f"{failure.text}\n{verdict.text}", exit_code=exit_code)
 
 
 def _from(reached: Reached) -> str:

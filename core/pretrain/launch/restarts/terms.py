@@ -24,6 +24,21 @@ class Terms:
     holder: tuple[str, int]
 
 
+class NodesAbsent(Exception):  # noqa: N818  it may be followed by a restart, as the end of an attempt is
+    """End of an attempt before it could begin: nodes have not come.
+
+    Attributes:
+        failure: that is judged as one of ranks.
+        there: number of nodes that have come.
+    """
+
+    def __init__(self, failure: Failure, there: int) -> None:
+        """Keep the reason."""
+        super().__init__(str(failure))
+        self.failure = failure
+        self.there = there
+
+
 class RunEnded(Exception):  # noqa: N818  it is no error where the run was asked to end
     """End of the run while this node was waiting.
 

@@ -75,6 +75,14 @@ def held(folder: Path, notify: Callable[[str], object] = click.echo, *, just_mad
         os.close(descriptor)
 
 
+def remove_unused(folder: Path) -> None:
+    """Remove the folder of a run that has ended if nothing came of it: it is empty, or has a lock that nobody holds."""
+    with suppress(OSError):
+        if os.listdir(folder) == [FILE] and not _read(folder):  # noqa: PTH208
+            (folder / FILE).unlink()
+        folder.rmdir()
+
+
 def holder(folder: Path) -> tuple[str, int] | None:
     """Return host and process id of the folder's holder, or of its last one if that has released it.
 

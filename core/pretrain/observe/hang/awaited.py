@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -29,7 +28,9 @@ def awaited(
     called: Sequence[CalledCollective],
     rank: int,
     groups: Mapping[str, tuple[int, ...]],
-    seconds: float = 0.0,
+    *,
+    seconds: float,
+    since: float,
 ) -> CalledCollective | None:
     """Return what the main thread waits in; None where it does something else.
 
@@ -39,6 +40,8 @@ def awaited(
         rank: of this process.
         groups: members of this rank's process groups, by description.
         seconds: since the main thread has last moved.
+        since: when that was, in seconds since the epoch: by the clock of `called`, at that moment. A clock that is set
+            afterwards changes nothing.
     """
     if not frames:
         return None
@@ -46,21 +49,21 @@ def awaited(
     operation = _stage_message(frames)
     if operation:
         recorded = [each for each in pending if each.is_message]
-        return _message(operation, recorded, rank, groups.get(PIPELINE, ()))
+        return _message(operation, recorded, rank, groups.get(PIPELINE, ()), since)
     if frames[0].file.startswith(_DISTRIBUTED):
         return _named(pending[-1], frames[0]) if pending else None  # called last, and waited for at once
     if pending and any(word in frames[0].source for word in _WAITS):
         return pending[0]
-    return _of_full_queue(pending, seconds)
+    return _of_full_queue(pending, seconds, since)
 
 
-def _of_full_queue(pending: Sequence[CalledCollective], seconds: float) -> CalledCollective | None:
+def _of_full_queue(pending: Sequence[CalledCollective], seconds: float, since: float) -> CalledCollective | None:
     """Return the collective that a device waits in whose queue is full: the main thread may stand at any line then.
 
     It was called before the main thread came to a stop. While that moves, a device is behind it at all times.
     """
     oldest = next((each for each in pending if each.library not in {"gloo", ""}), None)
-    if oldest is None or seconds < _QUIET or time.time() - oldest.called < seconds - _QUIET:
+    if oldest is None or seconds < _QUIET or oldest.called > since + _QUIET:
         return None
     return oldest
 
@@ -70,15 +73,15 @@ _QUIET = 2.0
 
 
 def _message(
-    operation: str, recorded: Sequence[CalledCollective], rank: int, stages: tuple[int, ...]
+    operation: str, recorded: Sequence[CalledCollective], rank: int, stages: tuple[int, ...], since: float
 ) -> CalledCollective | None:
     """Return the message that was recorded last, of which some libraries do not know the other rank."""
     if not recorded:
-        return _unrecorded(operation, rank, stages)
+        return _unrecorded(operation, rank, stages, since)
     latest = recorded[-1]
     if latest.peer != NO_PEER:
         return latest
-    told = _unrecorded(operation, rank, stages)
+    told = _unrecorded(operation, rank, stages, since)
     return latest if told is None else replace(told, shapes=latest.shapes, dtype=latest.dtype, called=latest.called)
 
 
@@ -97,12 +100,12 @@ def _stage_message(frames: Sequence[Frame]) -> str:
     return ""
 
 
-def _unrecorded(operation: str, rank: int, stages: tuple[int, ...]) -> CalledCollective | None:
-    """Return a message that gloo, which records none, is busy with."""
+def _unrecorded(operation: str, rank: int, stages: tuple[int, ...], since: float) -> CalledCollective | None:
+    """Return a message that gloo, which records none, is busy with; a rank comes to it right after a movement."""
     if rank not in stages:
         return None
     place = stages.index(rank) + (_PEERS | _HANDLES)[operation]
-    return replace(_MESSAGE, operation=operation, ranks=stages, peer=stages[place % len(stages)], called=time.time())
+    return replace(_MESSAGE, operation=operation, ranks=stages, peer=stages[place % len(stages)], called=since)
 
 
 _MESSAGE = CalledCollective(

@@ -23,8 +23,13 @@ if TYPE_CHECKING:
 
     from pretrain.observe.hang.process_state import RankProcess
 
+    Publish = Callable[[str, Mapping[int, RankState]], None]
+
 REPORT = "report.txt"
-_CLAIMED = "claimed"
+_CLAIMED, _CLAIMED_NEXT = "claimed", "claimed-next"
+"""Files of the rank that has begun the report, and of the one that begins it again where that has not written it."""
+_TOLD = "told"
+"""File of the one of these two that tells and writes it: the first may be slow, not dead."""
 _SPEAKS, _ANSWERS = "rank-", "answer-"
 """Beginnings of the files of ranks that may put the report together, and of those that only lay down their state."""
 _TURN = 1.5
@@ -57,7 +62,7 @@ class Gathering:
             self._lay_down(_ANSWERS, state)
 
     def put_together(
-        self, state: RankState, head: str, patience: float, publish: Callable[[str], None] = lambda _: None
+        self, state: RankState, head: str, patience: float, publish: Publish = lambda _text, _states: None
     ) -> bool:
         """Lay down this rank's state, wait for the others', and write the report if no rank before this one does.
 
@@ -65,7 +70,7 @@ class Gathering:
             state: of this rank.
             head: first line of the report.
             patience: seconds that the other ranks have.
-            publish: takes the report's text before the file says that there is one.
+            publish: takes the report's text and the states in it, before the file says that there is one.
 
         Returns:
             whether this rank has written it; if not, it is there, or another rank has begun it.
@@ -76,10 +81,30 @@ class Gathering:
         before = self._wait_for_all(patience)
         longer = patience if before >= _CANDIDATES else 0.0  # it has not waited for the others
         self._wait_for(self._is_taken, longer + min(before, _CANDIDATES) * _TURN)
-        if self._is_taken() or not self._claim():
-            return False
+        return not self._is_taken() and self._claim(_CLAIMED) and self._write(head, publish)
+
+    def take_over(self, head: str, publish: Publish) -> bool:
+        """Write the report of a rank that has begun it and does not get on; once, by one of the ranks that wait for it.
+
+        Returns:
+            whether this rank has written it.
+        """
+        is_told = self._has(REPORT) or self._has(_TOLD)
+        return not is_told and self._claim(_CLAIMED_NEXT) and self._write(head, publish)
+
+    def writer(self) -> str:
+        """Return the rank that has begun the report, in words."""
+        for name in (_TOLD, _CLAIMED_NEXT, _CLAIMED):
+            with suppress(OSError):
+                return f"rank {(self.folder / name).read_text()}"
+        return "another rank"
+
+    def _write(self, head: str, publish: Publish) -> bool:
+        """Tell and write the report, unless another rank that has begun it is the first to; say whether it was done."""
         states = self._states()
-        publish(report(head, states, self.processes, self.folder / REPORT))
+        if not self._claim(_TOLD):  # after the states are read: a writer that was faster removes them
+            return False
+        publish(report(head, states, self.processes, self.folder / REPORT), states)
         with replacing(self.folder / REPORT, error=None, durable=False) as stream:
             stream.write(full_report(head, states, self.processes).encode())
         self._remove_states()
@@ -138,12 +163,17 @@ class Gathering:
             if rest.endswith(".json") and beginning + dash in {_SPEAKS, _ANSWERS}:
                 yield beginning + dash, int(rest.removesuffix(".json"))
 
-    def _claim(self) -> bool:
+    def _claim(self, name: str) -> bool:
         try:
-            (self.folder / _CLAIMED).touch(exist_ok=False)
+            with (self.folder / name).open("x") as stream:
+                stream.write(str(self.rank))
         except FileExistsError:
             return False
-        return not self._has(REPORT)  # whose writer takes back its claim
+        if not self._has(REPORT):
+            return True
+        with suppress(OSError):  # its writer has taken back the claims before this one
+            (self.folder / name).unlink()
+        return False
 
     def _states(self) -> dict[int, RankState]:
         states: dict[int, RankState] = {}
@@ -157,26 +187,27 @@ class Gathering:
         with suppress(OSError):
             for beginning, rank in self._there():
                 (self.folder / f"{beginning}{rank}.json").unlink(missing_ok=True)
-            (self.folder / _CLAIMED).unlink()
+            for name in (_TOLD, _CLAIMED_NEXT, _CLAIMED):
+                (self.folder / name).unlink(missing_ok=True)
 
 
-def asked_name(folder: Path, number: int) -> Path:
+def asked_folder(folder: Path, number: int) -> Path:
     """Return the folder of an answer to SIGUSR1, beside that of the hang report."""
     return folder.with_name(f"{folder.name}-asked-{number}")
 
 
-def asked_folder(folder: Path, patience: float) -> Path:
-    """Return the folder of an answer to SIGUSR1: the one that other ranks have just begun, or a new one.
+def folder_to_ask_in(folder: Path, patience: float) -> Path:
+    """Return the folder for an answer to SIGUSR1: the one that other ranks have just begun, or a new one.
 
     Args:
         folder: of the hang report of this start; the answers' are numbered beside it.
         patience: seconds for which an answer without a report has just begun.
     """
     number = len(list(folder.parent.glob(f"{folder.name}-asked-*")))
-    latest = asked_name(folder, number)
+    latest = asked_folder(folder, number)
     if number and not (latest / REPORT).exists() and _now_in(latest) - latest.stat().st_mtime < patience:
         return latest
-    return asked_name(folder, number + 1)
+    return asked_folder(folder, number + 1)
 
 
 def _now_in(folder: Path) -> float:

@@ -38,7 +38,12 @@ class HangLimit:
         """True if nothing is a hang."""
         return self.given == 0
 
-    def exceeded(self, place: Position, seconds: float, waits: Callable[[], bool]) -> bool:
+    @property
+    def longest_wait(self) -> float:
+        """Seconds in a collective after which a rank hangs in any case."""
+        return max(1.0, self.timeout - EARLIER)
+
+    def exceeded(self, place: Position, seconds: float, waited: Callable[[], float]) -> bool:
         """Say whether a rank hangs.
 
         A rank that works alone for long, as on a large checkpoint, does not hang by the automatic limit until another
@@ -47,14 +52,15 @@ class HangLimit:
         Args:
             place: of the rank.
             seconds: since it has last moved.
-            waits: says whether it is in a collective; asked before the timeout of the collectives alone. At its end a
-                rank writes what is left to write, for as long as it takes: only this counts there.
+            waited: returns the seconds that it has been in a collective, 0 outside of one; asked before the timeout of
+                the collectives alone. At its end a rank writes what is left to write, for as long as it takes: only
+                this counts there.
         """
         if self.is_off:
             return False
         if self.given is not None and place.iteration and place.activity != position.END and seconds > self.given:
             return True
-        if seconds > max(1.0, self.timeout - EARLIER) and waits():
+        if seconds > self.longest_wait and waited() > self.longest_wait:
             return True
         median = place.median_step()
         if self.given is not None or median is None or place.activity not in _STEP:

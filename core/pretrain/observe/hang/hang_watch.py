@@ -10,8 +10,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
+from pretrain.observe.hang.called_collectives import CalledCollectives
 from pretrain.observe.hang.diagnosis.report_text import full_report
-from pretrain.observe.hang.gathering import REPORT, Gathering, asked_folder
+from pretrain.observe.hang.gathering import REPORT, Gathering, folder_to_ask_in
 from pretrain.observe.hang.position import END
 from pretrain.observe.hang.questions import Questions
 from pretrain.observe.hang.rank_state import look_at_itself
@@ -32,9 +33,15 @@ _FAILED = 1
 """Exit code of a crash, after which a run may be started again."""
 _PATIENCE = 5.0
 """Seconds that other ranks have to lay down their states."""
-_LONGEST_END, _FOR_EACH_RANK = 30.0, 0.05
-"""Seconds after which a rank that hangs ends without a report, as where its disk hangs too; and more for each rank, of
-which one reads all states."""
+_SAME_SIGNAL = 2.0
+"""Seconds within which SIGUSR1 to several ranks counts as one request."""
+_LOOK_AGAIN = 5.0
+"""Seconds between two looks whether a rank waits, which read the whole flight recorder; fewer near its limit."""
+_LONGEST_END = 20.0
+"""Seconds, beside those for the other ranks, after which a rank that hangs ends without a report, as where its disk
+hangs too."""
+_WRITING, _FOR_EACH_RANK = 6.0, 0.05
+"""Seconds that the rank which has begun a report has to write it; and more for each rank, whose states it reads."""
 _BEYOND = 10.0
 """Seconds after that, if it cannot even say that."""
 _AFTER_REPORT = 1.5
@@ -85,12 +92,16 @@ class HangWatch:
         self._questions = Questions(watched.folder, look_again, self._answer)
         self._quiet_long = min(given / 3, 2.0) if given else 2.0
         self._patience = _PATIENCE + 2 * look_again
-        self._longest = _LONGEST_END + self._patience + _FOR_EACH_RANK * size
-        self._beats, self._since = -1, 0.0
+        self._writing = _WRITING + _FOR_EACH_RANK * size
+        self._longest = _LONGEST_END + 2 * self._patience + 2 * self._writing
+        self._called = CalledCollectives(watched.recent)
+        self._told = False
+        self._beats, self._since, self._moved_at = -1, 0.0, 0.0
+        self._next_look = float("-inf")
 
     def __enter__(self) -> Self:
         self._requests.__enter__()
-        self._since = time.monotonic()
+        self._since, self._moved_at = time.monotonic(), time.time()
         self._thread.start()
         self._questions.start()
         return self
@@ -108,7 +119,9 @@ class HangWatch:
         while (asked := self._requests.wait(self._period)) is not None:
             late = time.monotonic() - before - self._period
             if late > _SUSPENDED:  # the whole run was stopped, or this process: that is no hang
-                self._since += late
+                # The moment too, or the pause would count as work before a wait. Of a pause within a wait as much
+                # counts as there was work before it: less than for the timeout of the collectives, which goes on.
+                self._since, self._moved_at = self._since + late, self._moved_at + late
             with suppress(Exception):  # the watch must go on
                 self._turn(is_asked=asked)
             before = time.monotonic()
@@ -119,15 +132,26 @@ class HangWatch:
         if is_asked:
             self._begin_to_show()
         if position.beats != self._beats:
-            self._beats, self._since = position.beats, time.monotonic()
+            self._beats, self._since, self._moved_at = position.beats, time.monotonic(), time.time()
             return
         quiet = self._quiet()
         if quiet < self._quiet_long or limit.is_off:
             return
         # At its end a rank has nothing to do with what others hang in: it writes what is left.
         joins = self._questions.of_a_hang and position.activity != END
-        if limit.exceeded(position, quiet, lambda: self._look(quiet).waits_in is not None) or joins:
+        if joins or limit.exceeded(position, quiet, lambda: self._waited(quiet)):
             self._end(quiet)
+
+    def _waited(self, quiet: float) -> float:
+        """Return the seconds for which the main thread has waited in a collective; 0 too where it was just looked."""
+        now = time.monotonic()
+        if now < self._next_look:
+            return 0.0
+        waits_in = self._look(quiet).waits_in
+        # Both by the clock of the time of day, and before this: setting it now changes nothing.
+        waited = 0.0 if waits_in is None else quiet - max(0.0, waits_in.called - self._moved_at)
+        self._next_look = now + min(_LOOK_AGAIN, self._watched.limit.longest_wait - waited)
+        return waited
 
     def _quiet(self) -> float:
         """Return seconds since the main thread has last moved."""
@@ -140,7 +164,8 @@ class HangWatch:
             watched.position,
             identity={"rank": watched.rank, "host": own.host, "pid": own.pid, "layers": watched.layers},
             seconds=seconds,
-            recent=watched.recent,
+            since=self._moved_at,
+            called=self._called.latest(),
             groups=process_groups(),
             neighbours=[each for each in watched.processes.values() if each.place == own.place],
         )
@@ -153,20 +178,22 @@ class HangWatch:
         self._gathering(folder).answer(self._look(self._quiet()))
 
     def _begin_to_show(self) -> None:
-        """Answer SIGUSR1 in a thread of its own, unless this rank has just answered that of another one."""
+        """Answer SIGUSR1 in a thread of its own, unless it is the one that this rank has just answered to another."""
         is_busy = self._answer_to_signal is not None and self._answer_to_signal.is_alive()
-        if not is_busy and not self._questions.answered_within(self._patience):
+        if not is_busy and not self._questions.answered_within(_SAME_SIGNAL):
             self._answer_to_signal = threading.Thread(target=self._show, name="SIGUSR1", daemon=True)
             self._answer_to_signal.start()
 
     def _show(self) -> None:
         """Print where all ranks are, if this rank is the one to; the training goes on."""
         with suppress(Exception):  # whatever it is, the training must not end by it
-            folder = asked_folder(self._watched.folder, self._patience)
+            folder = folder_to_ask_in(self._watched.folder, self._patience)
+            self._questions.leave_out(folder)
             gathering = self._gathering(folder)
             gathering.ask()
             state = self._look(self._quiet())
-            gathering.put_together(state, "where the ranks are, asked by SIGUSR1:", self._patience, _print)
+            head = "where the ranks are, asked by SIGUSR1:"
+            gathering.put_together(state, head, self._patience, lambda text, _states: _print(text))
 
     def _end(self, seconds: float) -> None:
         """Put the report together with the other ranks, and end this process."""
@@ -176,7 +203,9 @@ class HangWatch:
         try:
             state = self._look(seconds)
             problem = self._gathered(state, head)
-            if problem:  # then this rank speaks for itself
+            if problem and self._told:
+                _print(f"{self._watched.folder / REPORT} is not there: {problem}")
+            elif problem:  # then this rank speaks for itself
                 alone = {state.rank: self._watched.processes[state.rank]}
                 self._tell(f"{full_report(head, {state.rank: state}, alone)}no word from the other ranks: {problem}")
         except Exception as error:  # noqa: BLE001  whatever it is, this rank must end
@@ -190,8 +219,7 @@ class HangWatch:
 
         def gather() -> None:
             try:
-                self._gather(state, head)
-                problems[0] = ""
+                problems[0] = self._gather(state, head)
             except Exception as error:  # noqa: BLE001  a full disk, or one that is gone
                 problems[0] = str(error) or repr(error)
 
@@ -200,25 +228,35 @@ class HangWatch:
         thread.join(self._longest)
         return problems[0]
 
-    def _gather(self, state: RankState, head: str) -> None:
+    def _gather(self, state: RankState, head: str) -> str:
+        """Write the report, or wait for that of another rank; return why there is none, or an empty string."""
         gathering = self._gathering(self._watched.folder)
         gathering.ask()
-        if gathering.put_together(state, head, self._patience, self._tell):
-            return
+        if gathering.put_together(state, head, self._patience, self._tell_report):
+            return ""
         # The cause must reach the launcher before its consequences, whose end makes it end the others.
-        if not gathering.wait_for_report(self._longest):
-            return
+        if not gathering.wait_for_report(self._writing):
+            if gathering.take_over(head, self._tell_report):
+                return ""
+            if not gathering.wait_for_report(self._writing):
+                return f"{gathering.writer()} has begun the report, and has not written it"
         time.sleep(_AFTER_REPORT)
-        self._tell(f"It has ended with the others, which hang: see {gathering.folder / REPORT}", is_cause=False)
+        if self._watched.tell_launcher is not None:  # else every rank would print it
+            self._tell(f"It has ended with the others, which hang: see {gathering.folder / REPORT}", is_cause=False)
+        return ""
+
+    def _tell_report(self, text: str, states: Mapping[int, RankState]) -> None:
+        """Tell the report; an error with which a rank has ended, and which it tells itself, is the cause of it."""
+        self._tell(text, is_cause=not any(state.error for state in states.values()))
 
     def _tell(self, text: str, *, is_cause: bool = True) -> None:
-        """Give the launcher the reason; where none of ours listens, print that of the run, and no consequences."""
+        """Give the launcher the reason; where none of ours listens, print it."""
+        self._told = True
         if self._watched.tell_launcher is not None:
             with suppress(OSError):  # the launcher has ended
                 self._watched.tell_launcher(text, is_cause)
                 return
-        if is_cause:
-            _print(text)
+        _print(text)
 
 
 def _print(text: str) -> None:

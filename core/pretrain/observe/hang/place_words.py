@@ -25,7 +25,7 @@ _ACTIVITIES = {
 
 
 class Placed(Protocol):
-    """A rank's position, or its placed."""
+    """A place in the training: a rank's position, or the state that it has told."""
 
     @property
     def iteration(self) -> int: ...  # noqa: D102  see `pretrain.observe.hang.position.Position`

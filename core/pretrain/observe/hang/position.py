@@ -46,11 +46,12 @@ class Position:
         direction: `FORWARD`, `BACKWARD` or empty.
         activity: a phase of `pretrain.observe.timers`, or one of this module's.
         beats: grows with every movement.
+        error: with which the block of `until_end` has ended, in one line; empty if there was none.
         shared: memory of at least `SIZE` bytes.
     """
 
     __slots__ = (
-        *("_began", "_steps", "activity", "beats", "direction", "iteration", "layer", "micro_batch", "part"),
+        *("_began", "_steps", "activity", "beats", "direction", "error", "iteration", "layer", "micro_batch", "part"),
         "shared",
     )
 
@@ -64,6 +65,7 @@ class Position:
         self.direction = ""
         self.activity = START
         self.beats = 0
+        self.error = ""
         self._began = 0.0
         self._steps: deque[float] = deque(maxlen=_KEPT)
 
@@ -92,6 +94,9 @@ class Position:
         """Mark what follows a with-block as the end, also after an error."""
         try:
             yield
+        except Exception as error:
+            self.error = f"{type(error).__name__}: {error}".splitlines()[0]
+            raise
         finally:
             self.enter(END)
 
@@ -108,6 +113,10 @@ class Position:
             self.between_micro_batches()
             self.leave(before)
         self._steps.append(time.monotonic() - self._began)
+
+    def forget_steps(self) -> None:
+        """Begin to measure steps again, as at a start: the next one waits for new workers of the data."""
+        self._steps.clear()
 
     def between_micro_batches(self) -> None:
         """Forget layer and direction."""

@@ -10,7 +10,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from pretrain.observe.hang.gathering import asked_name
+from pretrain.observe.hang.gathering import asked_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +31,7 @@ class Questions:
         self._folder, self._period, self._answer = folder, period, answer
         self._hang, self._end = threading.Event(), threading.Event()
         self._number = 0  # of the latest folder beside it
+        self._own: set[Path] = set()
         self._answered = float("-inf")
         self._thread = threading.Thread(target=self._look, name="hang questions", daemon=True)
 
@@ -47,8 +48,12 @@ class Questions:
         """True once a rank has asked because of a hang."""
         return self._hang.is_set()
 
+    def leave_out(self, folder: Path) -> None:
+        """Do not answer in a folder: this rank asks there itself."""
+        self._own.add(folder)
+
     def answered_within(self, seconds: float) -> bool:
-        """Say whether a question by SIGUSR1 was answered in the last so many seconds."""
+        """Say whether a question of another rank by SIGUSR1 was answered in the last so many seconds."""
         return time.monotonic() - self._answered < seconds
 
     def _look(self) -> None:
@@ -60,8 +65,10 @@ class Questions:
         if not self._hang.is_set() and self._folder.exists():
             self._hang.set()
             self._answer(self._folder)
-        following = asked_name(self._folder, self._number + 1)
-        if following.exists():
-            self._number += 1
+        following = asked_folder(self._folder, self._number + 1)
+        if not following.exists():
+            return
+        self._number += 1
+        if following not in self._own:
             self._answered = time.monotonic()
             self._answer(following)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -16,7 +14,7 @@ from pretrain.observe.hang.stacks import Frame, Stack, stacks_of_all_threads
 from pretrain.plugins.collective_record import CalledCollective
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pretrain.observe.hang.position import Position
     from pretrain.observe.hang.process_state import RankProcess
@@ -38,6 +36,7 @@ class RankState:
         direction: "forward", "backward" or empty.
         activity: as `pretrain.observe.hang.position.Position` has it.
         seconds: since it has last moved.
+        error: with which its training has ended, while it still writes what is left; empty if there was none.
         waits_in: what its main thread waits in; None where it does something else.
         called: the latest collective of each group, and those that have not ended, oldest first.
         processes: rank -> state of its process, for the ranks of this host.
@@ -56,6 +55,7 @@ class RankState:
     direction: str = ""
     activity: str = ""
     seconds: float = 0.0
+    error: str = ""
     waits_in: CalledCollective | None = None
     called: tuple[CalledCollective, ...] = ()
     processes: Mapping[int, str] = field(default_factory=dict)
@@ -114,7 +114,8 @@ def look_at_itself(
     *,
     identity: Mapping[str, Any],
     seconds: float,
-    recent: Callable[[], Sequence[CalledCollective]],
+    since: float,
+    called: Sequence[CalledCollective],
     groups: Mapping[str, tuple[int, ...]],
     neighbours: Iterable[RankProcess],
 ) -> RankState:
@@ -124,14 +125,15 @@ def look_at_itself(
         position: of the main thread.
         identity: rank, host, pid and layers.
         seconds: since the position has last moved.
-        recent: asks the communication library; a library that hangs itself is left alone after three seconds.
+        since: when that was, in seconds since the epoch.
+        called: the latest collectives, oldest first.
         groups: members of this rank's process groups, by description.
         neighbours: processes of the ranks of this host.
     """
     here = list(neighbours)
     stacks = stacks_of_all_threads()
-    called = _asked(recent)
-    waits_in = awaited(stacks[0].frames, called, identity["rank"], groups, seconds) if stacks else None
+    frames = stacks[0].frames if stacks else ()
+    waits_in = awaited(frames, called, identity["rank"], groups, seconds=seconds, since=since)
     return RankState(
         **identity,
         iteration=position.iteration,
@@ -141,6 +143,7 @@ def look_at_itself(
         direction=position.direction,
         activity=_activity(position, stacks),
         seconds=round(seconds, 1),
+        error=position.error,
         waits_in=waits_in,
         called=tuple(kept(called)),
         processes={each.rank: each.state() for each in here},
@@ -183,19 +186,3 @@ _MOST_KEPT = 200
 def group_of(each: CalledCollective) -> tuple[str, str, tuple[int, ...]]:
     """Return what names a collective's group on all its ranks."""
     return each.library, each.group, each.ranks
-
-
-def _asked(recent: Callable[[], Sequence[CalledCollective]]) -> list[CalledCollective]:
-    found: list[CalledCollective] = []
-
-    def ask() -> None:
-        with suppress(Exception):  # the stacks are worth a report without it
-            found.extend(recent())
-
-    thread = threading.Thread(target=ask, name="flight recorder", daemon=True)
-    thread.start()
-    thread.join(_PATIENCE)
-    return sorted(found, key=lambda each: each.called)
-
-
-_PATIENCE = 3.0

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from pretrain.errors import BackendError
+from pretrain.errors import BackendError, DeviceError
 from pretrain.plugins.backend import Backend, Memory, PointToPoint
 from pretrain.plugins.host.importing import cause
 
@@ -27,14 +27,20 @@ def take_device(plugins: Plugins, local_rank: int) -> torch.device:
     """Make the device of this rank the current one and return it, after calling every member once.
 
     Raises:
-        BackendError: a member raised, or answered with something else than its contract says.
+        DeviceError: the device cannot be made the current one.
+        BackendError: another member raised, or one answered with something else than its contract says.
     """
     import torch  # noqa: PLC0415  a launcher imports this module too, and does without torch
 
     backend = plugins.backend
     kind = backend.device_type
     device: torch.device = ask(
-        plugins, "device", f"a torch.device of type '{kind}'", lambda answer: _is_device(answer, kind), local_rank
+        plugins,
+        "device",
+        f"a torch.device of type '{kind}'",
+        lambda answer: _is_device(answer, kind),
+        local_rank,
+        raises=DeviceError,
     )
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         ask(plugins, "supports", "True or False", _is_bool, dtype)
@@ -120,20 +126,30 @@ def require_process_group(plugins: Plugins) -> None:
         raise BackendError(msg)
 
 
-def ask(plugins: Plugins, member: str, allowed: str, is_right: Check, *arguments: object) -> Any:
+def ask(
+    plugins: Plugins,
+    member: str,
+    allowed: str,
+    is_right: Check,
+    *arguments: object,
+    raises: type[BackendError] = BackendError,
+) -> Any:
     """Return a member's answer.
 
     Raises:
-        BackendError: it raised, or `is_right` says that the answer is not what is `allowed`.
+        BackendError: it raised, which is an error of the class `raises`, or `is_right` says that the answer is not what
+            is `allowed`.
     """
     call = f"{type(plugins.backend).__name__}.{member}({', '.join(map(_shown, arguments))})"
     try:
         answer = getattr(plugins.backend, member)(*arguments)
-    except BackendError:
-        raise
+    except BackendError as exc:
+        if isinstance(exc, raises):
+            raise
+        raise raises(str(exc)) from exc
     except Exception as exc:
         msg = f"{plugins.label}: {call} raised {cause(exc)}\nPRETRAIN_TRACEBACK=1 shows where."
-        raise BackendError(msg) from exc
+        raise raises(msg) from exc
     if not is_right(answer):
         msg = (
             f"{plugins.label}: {call} returned {type(answer).__name__}: {answer!r:.80}\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pretrain.errors import BackendError
+from pretrain.errors import BackendError, DeviceError
 from pretrain.plugins.backend import Available, Unavailable
 from pretrain.plugins.host.importing import cause
 from pretrain.plugins.host.members import ask
@@ -34,14 +34,14 @@ def require_device(plugins: Plugins) -> Available:
     """Return the backend's answer when the device can be used.
 
     Raises:
-        BackendError: it cannot; with the backend's reason and remedy.
+        DeviceError: it cannot; with the backend's reason and remedy.
     """
     answer = availability(plugins)
     if isinstance(answer, Available):
         return answer
     remedy = answer.remedy or "`pretrain backends` shows what can be used on this machine."
     msg = f"{plugins.label} has no usable device: {answer.reason}\n{remedy}"
-    raise BackendError(msg)
+    raise DeviceError(msg)
 
 
 def require_dtype(plugins: Plugins, dtype: torch.dtype) -> None:

@@ -52,7 +52,7 @@ def _words(rank: int, states: Mapping[int, RankState], processes: Mapping[int, R
     state = states.get(rank)
     if state is None:
         return silence(rank, states, processes)
-    if state.waits_in is not None:
+    if state.waits_in is not None and not state.error:
         return f"it waits in {collective_words(state.waits_in)} ({place(state)})"
     return f"it is in {doing(state)}"
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pretrain.observe.hang.diagnosis.group_words import collective_words
 from pretrain.observe.hang.diagnosis.sentences import diagnose
-from pretrain.observe.hang.diagnosis.state_words import place, telling_frame
+from pretrain.observe.hang.diagnosis.state_words import doing, place, telling_frame
 from pretrain.observe.rank_names import rank_names
 
 if TYPE_CHECKING:
@@ -59,9 +59,10 @@ def rank_lines(states: Mapping[int, RankState]) -> list[str]:
 
 
 def _line(state: RankState) -> str:
-    frame = telling_frame(state)
-    waits = f"waits in {collective_words(state.waits_in, with_shapes=True)}" if state.waits_in else ""
-    return "; ".join(filter(None, (place(state), waits, str(frame or ""))))
+    if state.waits_in is None:
+        return doing(state)
+    waits = f"waits in {collective_words(state.waits_in, with_shapes=True)}"
+    return "; ".join(filter(None, (place(state), waits, str(telling_frame(state) or ""))))
 
 
 def _seconds(states: list[RankState]) -> str:

@@ -10,7 +10,7 @@ from pretrain.observe.hang.diagnosis.circle import circle_of
 from pretrain.observe.hang.diagnosis.group_words import collective_words, group_words, operation_words, shape_words
 from pretrain.observe.hang.diagnosis.precedence import is_ahead
 from pretrain.observe.hang.diagnosis.state_words import doing, place
-from pretrain.observe.hang.diagnosis.waits import same_call, waits_of
+from pretrain.observe.hang.diagnosis.waits import has_left, same_call, waits_of
 from pretrain.observe.rank_names import rank_names
 from pretrain.plugins.collective_record import NO_PEER
 
@@ -99,7 +99,8 @@ def _places(ranks: Iterable[int], states: Mapping[int, RankState]) -> str:
 def _divergence(group: Sequence[Wait], lacking: Iterable[int], states: Mapping[int, RankState]) -> str:
     """Return a remark where a rank is past the collective that others wait for it in; else an empty string."""
     waiting = group[0].ranks[0]
-    past = [rank for rank in lacking if rank in states and is_ahead(states[rank], states[waiting])]
+    spoken = [states[rank] for rank in lacking if rank in states]
+    past = [each.rank for each in spoken if not each.error and is_ahead(each, states[waiting])]
     if not past or group[0].collective.is_message:
         return ""
     words = "further on, and has" if len(past) == 1 else "further on, and have"
@@ -125,10 +126,17 @@ def _of_complete(wait: Wait, states: Mapping[int, RankState]) -> str:
         )
         what = "shapes" if len({operation for operation, _ in calls}) == 1 else "collectives"
         return f"the ranks of {group_words(collective)} call different {what} together: {'; '.join(parts)}"
-    words = _waiting([wait], states)
-    if len({place(states[rank]) for rank in wait.ranks}) > 1:
+    words, network = _waiting([wait], states), "the network between them, or a device, does not get on"
+    if collective.library == _BLOCKING and len({place(states[rank]) for rank in wait.ranks}) > 1:
         return f"{words}, at different places: one of them has left out a collective, or called one more"
-    return f"{words}, and all its ranks are there: the network between them, or a device, does not get on"
+    if further := [rank for rank in collective.ranks if rank in states and has_left(states[rank], collective)]:
+        have = "has left it and waits" if len(further) == 1 else "have left it and wait"
+        return f"{words}; {rank_names(further)} {have} in a later one for {rank_names(wait.ranks)}: {network}"
+    return f"{words}, and all its ranks are there: {network}"
+
+
+_BLOCKING = "gloo"
+"""Library whose collectives the host waits in: with others it runs ahead of its device, and its place says little."""
 
 
 def _of_circle(waits: Sequence[Wait], states: Mapping[int, RankState]) -> list[str]:

@@ -20,10 +20,9 @@ def place(state: RankState) -> str:
 
 
 def doing(state: RankState) -> str:
-    """Return what a rank does that waits in no collective: its place and the line of code."""
-    words = place(state)
-    frame = telling_frame(state)
-    return f"{words}; {frame}" if frame else words
+    """Return what a rank does that waits in no collective: its place, its error and the line of code."""
+    ended = f"after its own error, {state.error}" if state.error else ""
+    return "; ".join(filter(None, (place(state), ended, str(telling_frame(state) or ""))))
 
 
 def telling_frame(state: RankState) -> Frame | None:

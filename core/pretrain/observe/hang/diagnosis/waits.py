@@ -50,6 +50,15 @@ def same_call(state: RankState, collective: CalledCollective) -> CalledCollectiv
     return next((each for each in calls if each.number == collective.number), None)
 
 
+def has_left(state: RankState, collective: CalledCollective) -> bool:
+    """Say whether a rank waits in a later collective of the group, and not in this one beside it."""
+    later = state.waits_in
+    if later is None or later.is_message or group_of(later) != group_of(collective):
+        return False
+    call = same_call(state, collective)
+    return later.number > collective.number and (call is None or not call.pending)
+
+
 def _key(collective: CalledCollective, rank: int) -> object:
     if collective.is_message:
         return rank
