@@ -89,7 +89,7 @@ def rounding_of(exact: Path, rounded: Path) -> Rounding:
     errors: dict[tuple[bool, int], float] = {}
     row = share = 0.0
     for name in points[1].order():
-        distance = Distance.between_copies(*(side.replicas(name) for side in points))
+        distance = Distance.between_parts(*(side.parts(name) for side in points))
         position = name.place.position
         where = name.is_backward, position
         errors[where] = max(errors.get(where, 0.0), distance.whole / unit)

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from copy import deepcopy
 from dataclasses import replace
 
 import orjson
@@ -93,8 +94,9 @@ def edit(file, change):
     file.write_text(json.dumps(content))
 
 
-def test_the_kernels_of_both_sides_are_shown(usual, copy):
+def test_kernels_and_versions_of_both_sides_are_shown(usual, copy):
     def rename(manifest):
+        manifest["torch"] = "9.9"
         row = next(row for row in manifest["kernels"]["rows"] if row["operation"] == "norm")
         row["kernel"] = "other"
 
@@ -102,6 +104,7 @@ def test_the_kernels_of_both_sides_are_shown(usual, copy):
 
     text = outcome_text(outcome_of(usual, copy), [Recording.open(usual), Recording.open(copy)])
 
+    assert [line.rpartition(", torch ")[2] for line in text.splitlines()[:2]] == [torch.__version__, "9.9"]
     norm = next(line for line in text.splitlines() if line.startswith("norm"))
     assert "'other' of" in norm
     assert "the same" in next(line for line in text.splitlines() if line.startswith("linear"))
@@ -177,6 +180,16 @@ def test_an_update_that_both_sides_skipped_is_said(usual, copy):
     assert lines[-1] == "step 1: both sides skipped the update; lower precision.loss_scale"
 
 
+def test_another_learning_rate_differs_before_the_updates(usual, copy):
+    edit(copy / "rank0" / "rank.json", lambda rank: rank["steps"][0].update(learning_rate=1.0))
+
+    for sides in ((usual, copy), (copy, usual)):
+        outcome = outcome_of(*sides)
+
+        assert (outcome.first.phase, outcome.first.what) == ("update", "learning rate")
+        assert outcome.cause.what.startswith("update of ")
+
+
 def test_a_difference_in_a_call_that_is_not_checked_is_said(tmp_path):
     usual = record(tmp_path / "usual", *ACCUMULATED)
     copy = shutil.copytree(usual, tmp_path / "copy")
@@ -187,18 +200,41 @@ def test_a_difference_in_a_call_that_is_not_checked_is_said(tmp_path):
     assert lines[1].startswith("  this call was not checked by itself: it is of micro-batch 2 of the first side")
 
 
-def test_a_large_checkpoint_is_read_layer_by_layer_but_each_tensor_once(usual, monkeypatch):
+def of(parameters, name, which):
+    """Return a weight after the step, or a moment of it."""
+    return parameters.moment(which, name, 1) if which else parameters.weight(name, 1)
+
+
+def test_a_large_checkpoint_is_read_layer_by_layer_and_each_tensor_once(usual, monkeypatch):
+    small = Parameters(Recording.open(usual))
+    wanted = {(name, which): of(small, name, which) for name in small.names for which in (None, "exp_avg")}
     monkeypatch.setattr(stored_tensors, "AT_ONCE", 0)
-    read, reading = [], StoredTensors._read
-    monkeypatch.setattr(StoredTensors, "_read", lambda self, keys: (read.extend(keys), reading(self, keys))[1])
-    parameters = Parameters(Recording.open(usual))
+    read, reading = [], StoredTensors._read_one
+    monkeypatch.setattr(StoredTensors, "_read_one", lambda *each: (read.append(each[1:]), reading(*each))[1])
+    large = Parameters(Recording.open(usual))
 
-    for name in parameters.names:
-        parameters.weight(name, 1)
-        parameters.moment("exp_avg", name, 1)
-        parameters.moment("exp_avg_sq", name, 1)
+    for _ in range(2):
+        assert torch.equal(large.weight(large.names[0], 1), wanted[large.names[0], None])
+    assert all(torch.equal(of(large, *what), tensor) for what, tensor in wanted.items())
 
-    assert len(read) == len(set(read))
+    assert len(read) == len(set(read)) == 2 * len(large.names)
+    assert {place for key, place in read if key == "decoder.layers.mlp.linear_fc1.weight"} == {0, 1, 2, 3}
+
+
+def test_the_states_of_two_steps_are_kept(usual):
+    recording = Recording.open(usual)
+    step = deepcopy(recording.ranks[0])
+    for number in (2, 3):
+        shutil.copytree(usual / "weights" / "step1", usual.parent / "steps" / "weights" / f"step{number}")
+    for number in (0, 1):
+        shutil.copytree(usual / "weights" / f"step{number}", usual.parent / "steps" / "weights" / f"step{number}")
+    step["steps"] *= 3
+    parameters = Parameters(replace(recording, folder=usual.parent / "steps", ranks=[step]))
+
+    for number in range(4):
+        parameters.weight(parameters.names[0], number)
+
+    assert [bool(each._whole) for each in parameters._steps] == [False, False, True, True]
 
 
 def test_a_recording_of_another_format_is_an_error(copy):
@@ -206,3 +242,13 @@ def test_a_recording_of_another_format_is_an_error(copy):
 
     with pytest.raises(RunError, match="format 99"):
         Recording.open(copy)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [("{}", "holds no recording"), ('{"format": 1}', "lacks pretrain, torch")]
+)
+def test_a_description_that_is_damaged_is_an_error(tmp_path, text, message):
+    (tmp_path / "recording.json").write_text(text)
+
+    with pytest.raises(RunError, match=message):
+        Recording.open(tmp_path)

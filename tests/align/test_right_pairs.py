@@ -23,11 +23,11 @@ from engine.layouts import (
     TP,
     ZERO1,
 )
+from pretrain.align.comparing.compared_sides import BACKWARD, UPDATE
+from pretrain.align.reading.recording import Recording
 
-REFERENCE = tuple(
-    f"kernels.{operation}=reference"
-    for operation in ("attention", "norm", "linear", "cross_entropy", "bias_dropout_add", "optimizer")
-)
+OPERATIONS = ("attention", "norm", "linear", "cross_entropy", "bias_dropout_add", "optimizer")
+REFERENCE = tuple(f"kernels.{operation}=reference" for operation in OPERATIONS)
 FP16 = ("precision.dtype=fp16", "precision.loss_scale=4096")
 MODELS = {"gpt2": GPT2, "neox": NEOX, "qwen": QWEN}
 ALONE = {
@@ -81,6 +81,32 @@ def assert_aligned(first, second):
 @pytest.mark.parametrize("case", [pytest.param(c, marks=() if c in ON_A_COMMIT else pytest.mark.full) for c in ALONE])
 def test_on_one_rank(case, usual, tmp_path):
     assert_aligned(usual(), record(tmp_path / "other", *ALONE[case], steps=2))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("dtype", [(), BF16, FP16], ids=["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_each_kernel_alone_whatever_the_weights(operation, seed, dtype, usual, tmp_path):
+    given = (f"train.seed={seed}", *dtype)
+
+    assert_aligned(usual(*given), record(tmp_path / "other", *given, f"kernels.{operation}=reference", steps=2))
+
+
+@pytest.mark.full
+def test_a_step_that_both_sides_skip_is_not_compared_and_the_next_one_is(tmp_path):
+    given = ("precision.dtype=fp16", "precision.initial_loss_scale=2097152", "precision.hysteresis=1")
+    sides = [record(tmp_path / kernel, *given, f"kernels.norm={kernel}", steps=4) for kernel in ("torch", "reference")]
+    taken = {
+        number + 1 for number, step in enumerate(Recording.open(sides[0]).ranks[0]["steps"]) if not step["skipped"]
+    }
+    assert taken
+    assert 1 not in taken
+
+    outcome = assert_aligned(*sides)
+
+    assert not outcome.alike
+    assert {each.step for each in outcome.compared if each.order[1] in (BACKWARD, UPDATE)} == taken
 
 
 @pytest.mark.ranks

@@ -40,7 +40,12 @@ THE_OTHERS = [
     Mistake("cross_entropy", "output", layer=None),
     *(Mistake("linear", what) for what in ("x", "weight", "bias")),
     *(Mistake("linear", what, call=call) for what in ("output", "weight") for call in (1, 3)),
+    Mistake("optimizer", "weight decay"),
     Mistake("optimizer", "gradient norm", layer=None),
+    Mistake("norm", "output", part="epsilon"),
+    Mistake("softmax", "output", part="mask"),
+    Mistake("attention", "output", part="token"),
+    Mistake("linear", "x", part="token"),
 ]
 
 IN_BF16 = [
@@ -54,6 +59,16 @@ IN_BF16 = [
     Mistake("cross_entropy", "logits", layer=None),
     Mistake("linear", "weight"),
     Mistake("linear", "output", call=3),
+    Mistake("attention", "output", part="head's features"),
+    Mistake("attention", "key", part="head"),
+    Mistake("attention", "output", part="last position"),
+    Mistake("rotary", "x", part="head"),
+    Mistake("norm", "output", part="last position"),
+    Mistake("softmax", "output", part="mask"),
+]
+IN_STEP_2 = [
+    Mistake("norm", "output", since=1),
+    Mistake("attention", "query", since=1),
 ]
 LOST = [
     Mistake("norm", "x", is_lost=True),
@@ -76,7 +91,7 @@ def right_in_bf16(tmp_path_factory):
 
 
 def name(mistake):
-    return f"{mistake.operation}-{mistake.what}-{mistake.call}"
+    return f"{mistake.operation}-{mistake.what}-{mistake.call}-{mistake.part}"
 
 
 @pytest.mark.parametrize(
@@ -88,10 +103,10 @@ def test_it_is_named(mistake, right, tmp_path):
     assert_named(mistake, outcome_of(right, record(tmp_path / "wrong", *SMALL, mistake=mistake)))
 
 
-def assert_named(mistake, outcome):
+def assert_named(mistake, outcome, step=1):
     cause = outcome.cause
     assert outcome.is_explained_by_cause, outcome.first
-    assert (cause.step, cause.side, cause.operation) == (1, 1, mistake.operation)
+    assert (cause.step, cause.side, cause.operation) == (step, 1, mistake.operation)
     assert cause.place.position == (mistake.layer or 13)
     assert cause.place.module == MODULES.get((mistake.operation, mistake.call), cause.place.module)
     assert mistake.what in cause.what
@@ -102,6 +117,33 @@ def assert_named(mistake, outcome):
 @pytest.mark.parametrize("mistake", IN_BF16, ids=name)
 def test_it_is_named_in_bf16_though_its_error_is_less_than_what_depth_explains(mistake, right_in_bf16, tmp_path):
     assert_named(mistake, outcome_of(right_in_bf16, record(tmp_path / "wrong", *SMALL, *BF16, mistake=mistake)))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("dtype", [(), BF16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("mistake", IN_STEP_2, ids=name)
+def test_one_that_begins_in_step_2_is_named_there(mistake, dtype, tmp_path):
+    usual, wrong = (
+        record(tmp_path / str(each is None), *SMALL, *dtype, steps=2, mistake=each) for each in (None, mistake)
+    )
+
+    assert_named(mistake, outcome_of(usual, wrong), step=2)
+
+
+@pytest.mark.full
+def test_one_of_another_micro_batch_than_the_first_is_found_at_its_place(tmp_path):
+    mistake = Mistake("norm", "output", since=1)
+    sides = [
+        record(tmp_path / str(each is None), *SMALL, "train.micro_batch_size=2", mistake=each)
+        for each in (None, mistake)
+    ]
+
+    outcome = outcome_of(*sides)
+
+    assert outcome.cause is None
+    assert outcome.first.place.position == 7
+    assert outcome.first.what.startswith("output of norm in input_layernorm")
+    assert outcome.unchecked.startswith("it is of micro-batch 2")
 
 
 @pytest.mark.parametrize(
@@ -118,7 +160,7 @@ def test_one_that_loses_a_gradient_is_named(mistake, right, tmp_path):
 
 def phase_of(mistake):
     if mistake.operation == "optimizer":
-        return UPDATE if mistake.what == "update" else NORM
+        return NORM if mistake.what == "gradient norm" else UPDATE
     return FORWARD if mistake.what == "output" else BACKWARD
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pretrain.recipe import Recipe
 
 REMEDY = (
-    "Name a folder on a larger disk by --keep (without it TMPDIR is used), or lower --positions or "
+    "Name a folder on a larger disk by --record or --keep (without them TMPDIR is used), or lower --positions or "
     "train.global_batch_size."
 )
 

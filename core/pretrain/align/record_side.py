@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
+from pretrain.align.side_process import run_pretrain
 from pretrain.errors import RunError
 from pretrain.launch.forward_job import ForwardJob
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from pretrain.align.side import Side
 
 RECORD = "pretrain.align.recording.record_rank:record"
-_MAIN = (
-    "from pretrain.launch.processes.parent_exit import kill_on_parent_exit; kill_on_parent_exit({parent}); "
-    "from pretrain.cli.main import main; main()"
-)
 
 
 def make_folder(folder: Path) -> None:
@@ -69,29 +64,24 @@ def record_in_process(side: Side, folder: Path, *, steps: int, positions: int) -
     Raises:
         RunError: the interpreter cannot be started.
     """
-    python = str(side.python or sys.executable)
-    command = [
-        python,
-        "-c",
-        _MAIN.format(parent=os.getpid()),
-        "align",
-        str(side.recipe),
-        "--backend",
-        side.backend,
-        "--record",
-        str(folder),
-    ]
-    command += ["--steps", str(steps), "--positions", str(positions)]
-    command += [word for override in side.overrides for word in ("--set", override)]
-    command += [] if side.nproc is None else ["--nproc", str(side.nproc)]
-    command += [] if side.checkpoint is None else ["--checkpoint", str(side.checkpoint)]
-    try:
-        with subprocess.Popen(command, stdout=sys.stderr.fileno()) as process:
-            try:
-                return process.wait()
-            except BaseException:  # a signal that asks this process to end
-                process.terminate()
-                raise
-    except OSError as error:
-        msg = f"{python} cannot be started: {error.strerror}\n--against-python is an interpreter: .venv/bin/python."
-        raise RunError(msg) from error
+    words = ["align", str(side.recipe), "--backend", side.backend, "--record", str(folder)]
+    words += ["--steps", str(steps), "--positions", str(positions), *_set(side.overrides)]
+    words += [] if side.nproc is None else ["--nproc", str(side.nproc)]
+    words += [] if side.checkpoint is None else ["--checkpoint", str(side.checkpoint)]
+    return run_pretrain(side.python, words)
+
+
+def explain_in_process(side: Side) -> int:
+    """Ask `pretrain explain`, in a process of its own, for the kernels of a side; return its exit code.
+
+    It finds mistakes in the names of kernels, and in another installation those in keys and in the backend's name.
+
+    Raises:
+        RunError: the interpreter cannot be started.
+    """
+    words = ["explain", str(side.recipe), "--backend", side.backend, *_set(side.comparable())]
+    return run_pretrain(side.python, words, shows_output=False)
+
+
+def _set(overrides: Iterable[str]) -> list[str]:
+    return [word for override in overrides for word in ("--set", override)]

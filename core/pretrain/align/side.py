@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from pretrain.errors import RecipeError
 from pretrain.recipe import load_recipe
+from pretrain.recipe.keys import keys_of_recipe
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from pretrain.recipe import Recipe
@@ -47,12 +50,20 @@ class Side:
         return ", ".join([f"backend {self.backend}", *self.overrides, *ranks, *python])
 
     def load(self) -> Recipe:
-        """Return the recipe as the user has it.
+        """Return the recipe as the user has it, without the keys that another installation alone knows.
 
         Raises:
             RecipeError: it cannot be run.
         """
-        return load_recipe(self.recipe, self.overrides)
+        return self._load(self.overrides)
+
+    def load_comparable(self) -> Recipe:
+        """Return the recipe as it is recorded, without the keys that another installation alone knows.
+
+        Raises:
+            RecipeError: it cannot be run.
+        """
+        return self._load(self.comparable())
 
     def comparable(self) -> tuple[str, ...]:
         """Return overrides without which two correct sides would differ, after the user's of other keys.
@@ -92,3 +103,41 @@ class Side:
         if self.overrides != first.overrides and self.load().model_parallel_size != first.load().model_parallel_size:
             return self
         return replace(self, nproc=first.nproc)
+
+    def _load(self, overrides: Sequence[str]) -> Recipe:
+        return load_recipe(self.recipe, overrides if self.python is None else _known(self.recipe, overrides))
+
+
+def _known(recipe: Path, overrides: Sequence[str]) -> tuple[str, ...]:
+    """Return the overrides that this version takes: that of another installation may have other keys and values."""
+    wanted = [override for override in overrides if _is_key(override.partition("=")[0].strip())]
+    for kept in (overrides, wanted):
+        if _takes(recipe, kept):
+            return tuple(kept)
+    return _valid(recipe, wanted)
+
+
+def _is_key(path: str) -> bool:
+    """Say whether a path is one of a recipe's, or is inside of a key that takes any mapping."""
+    keys = keys_of_recipe()
+    inner = keys.keys() - {key.rpartition(".")[0] for key in keys}
+    return path in keys or any(path.startswith(f"{key}.") for key in inner)
+
+
+def _valid(recipe: Path, overrides: Sequence[str]) -> tuple[str, ...]:
+    """Return overrides that are valid together, one after the other: one may need a later one."""
+    valid: tuple[str, ...] = ()
+    while True:
+        tries = (tuple(each for each in overrides if each in (*valid, more)) for more in overrides if more not in valid)
+        longer = next((each for each in tries if _takes(recipe, each)), None)
+        if longer is None:
+            return valid
+        valid = longer
+
+
+def _takes(recipe: Path, overrides: Sequence[str]) -> bool:
+    try:
+        load_recipe(recipe, overrides)
+    except RecipeError:
+        return False
+    return True

@@ -1,6 +1,11 @@
 """Comparison of activations; tensors of one side alone are listed."""
 
-from pretrain.align.comparing.activations import _not_compared, _uneven
+from types import SimpleNamespace
+
+import torch
+
+from pretrain.align.comparing.activations import _not_compared, _uneven, compare_activations
+from pretrain.align.comparing.explained import Explained
 from pretrain.align.model_place import Place
 from pretrain.align.reading.points import PointName
 
@@ -26,3 +31,14 @@ def test_an_operation_that_one_side_calls_more_often_is_listed_once():
     uneven = _uneven(ours, theirs)
 
     assert _not_compared(ours, theirs, uneven) == ["bias_dropout_add in the layer, which only one side calls like this"]
+
+
+def test_gradients_that_overflowed_in_a_skipped_step_are_not_compared():
+    side = SimpleNamespace(
+        order=lambda: {point("output"): 1, point("x"): 2}, parts=lambda _: [[torch.full((1, 1), torch.inf)]]
+    )
+
+    compared, skipped = compare_activations(side, side, lambda _: Explained(dtype="fp16", layers=4), overflowed={1})
+
+    assert [each.what for each in compared] == ["output of bias_dropout_add"]
+    assert not skipped

@@ -3,7 +3,7 @@
 import pytest
 
 from engine.tiny import tiny
-from pretrain.align.comparing.compatible import differing_keys
+from pretrain.align.comparing.compatible import differing_keys, other_keys
 
 
 @pytest.fixture
@@ -34,3 +34,21 @@ def test_a_key_that_only_a_newer_version_knows_is_noted(recipes, newer):
 
     assert not differing
     assert "optimizer.novel" in notes[0]
+
+
+def test_positions_and_masks_of_documents_must_be_the_same(recipes):
+    recipes[1]["data"]["reset_position_ids"] = True
+
+    assert differing_keys(*recipes)[0] == ["data.reset_position_ids False and True"]
+
+
+def test_all_other_keys_that_differ_are_noted_in_one_line(recipes):
+    assert other_keys(*recipes) == []
+
+    recipes[1]["precision"]["grad_reduce_in_fp32"] = "changed"
+    recipes[1]["engine"]["zero"]["stage"] = 3
+    del recipes[1]["parallel"]["sequence_parallel"]  # an older version's, which counts as the default
+
+    assert other_keys(*recipes) == [
+        "the recipes differ in precision.grad_reduce_in_fp32 False and changed; engine.zero.stage 0 and 3"
+    ]

@@ -32,7 +32,20 @@ def test_one_row_of_many_is_seen():
     assert distance.row == 0.5
 
 
-def test_a_small_row_is_compared_with_the_mean_one():
+@pytest.mark.parametrize("factor", [0.0, -1.0, 1.2])
+def test_a_wrong_token_is_seen_beside_one_that_is_a_thousand_times_larger(factor):
+    x = torch.randn(8, 64, 16, generator=torch.Generator().manual_seed(1))
+    x[:, 0] *= 1000  # as the first token of many trained models is
+    other = x.clone()
+    other[3, 17] *= factor
+
+    distance = Distance.between(x, other)
+
+    assert distance.whole < 1e-2
+    assert distance.row > 0.15
+
+
+def test_a_small_row_is_compared_with_the_median_one():
     x = torch.ones(1, 10, 4)
     x[0, 3] = 0.0
     other = x.clone()
@@ -48,8 +61,24 @@ def test_another_shape_is_infinitely_far():
 def test_the_farthest_copy_counts():
     x = torch.ones(1, 2, 4)
 
-    assert Distance.between_copies([x, x], [x, 2 * x]).whole == 0.5
-    assert Distance.between_copies([x, 2 * x], [x]).whole == 0.5
+    assert Distance.between_parts([[x, x]], [[x, 2 * x]]).whole == 0.5
+    assert Distance.between_parts([[x, 2 * x]], [[x]]).whole == 0.5
+
+
+def test_the_sides_may_divide_samples_into_other_parts():
+    x, other = torch.randn(2, 6, 3, 4).double()
+
+    in_parts = Distance.between_parts([[part] for part in x.split(2)], [[part] for part in other.split([1, 3, 2])])
+
+    assert in_parts.whole == pytest.approx(Distance.between(x, other).whole)
+    assert in_parts.row == pytest.approx(Distance.between(x, other).row)
+
+
+def test_a_side_with_fewer_samples_is_infinitely_far():
+    x = torch.ones(3, 2, 4)
+
+    assert Distance.between_parts([[x]], [[x[:2]]]).whole == math.inf
+    assert Distance.between_parts([[x[:2]]], [[x]]).whole == math.inf
 
 
 @given(st.floats(1e-6, 1e6), st.floats(0.5, 2.0))

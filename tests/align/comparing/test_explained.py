@@ -32,3 +32,11 @@ def test_the_gradient_norm_is_explained_better_than_a_gradient_and_a_row_worse(d
     explained = Explained(dtype=dtype, layers=layers)
 
     assert explained.of_norm < explained.of_gradient < explained.of_gradient_row
+
+
+def test_a_neuron_whose_weights_have_moved_explains_more_of_its_own_gradient_alone():
+    still, moved = (Explained(dtype="fp32", layers=4, drift=1e-6, row_drift=each) for each in (1e-6, 1e-3))
+
+    assert moved.of_gradient_row - still.of_gradient_row > 1e-3
+    assert moved.of_gradient == still.of_gradient
+    assert moved.of_row(2, is_backward=True) == still.of_row(2, is_backward=True)

@@ -8,7 +8,12 @@ from pretrain.align.comparing.compared_sides import BACKWARD, FORWARD, Compared,
 from pretrain.align.comparing.kernel_calls import without_alike
 from pretrain.align.model_place import Place
 
-ONE_RANK, TWO_RANKS = (SimpleNamespace(ranks=[None] * count) for count in (1, 2))
+ONE_RANK, TWO_RANKS, TWO_STAGES = (
+    SimpleNamespace(
+        manifest={"layout": {"tensor_model_parallel_size": tensor, "pipeline_model_parallel_size": pipeline}}
+    )
+    for tensor, pipeline in ((1, 1), (2, 1), (1, 2))
+)
 
 
 def wrong(side, error=0.01, call=0, rank=0, tick=5, phase=FORWARD):
@@ -58,6 +63,12 @@ def test_ranks_of_another_layout_may_be_wrong_alike():
     apart, alike = without_alike([wrong(0), wrong(1), wrong(1, rank=1)], (ONE_RANK, TWO_RANKS))
 
     assert (apart, len(alike)) == ([], 1)
+
+
+def test_as_many_ranks_of_another_layout_may_too():
+    apart, alike = without_alike([wrong(0), wrong(0, rank=1), wrong(1, rank=1)], (TWO_RANKS, TWO_STAGES))
+
+    assert (apart, len(alike)) == ([], 2)
 
 
 @pytest.mark.parametrize("phase", [FORWARD, BACKWARD])

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
 from cli.trained import call, write_recipe
 from pretrain.cli.align import _is_recording
+from pretrain.errors import RunError
 
 TWO_STAGES = "parallel.pipeline_model_parallel_size=2"
 pytestmark = [pytest.mark.usefixtures("forked_python"), pytest.mark.xdist_group("align")]
@@ -32,8 +35,11 @@ def test_two_sides_are_recorded_and_compared(recipe, tmp_path, capfd):
 
     assert call("align", recipe, *arguments, "--json") == 0
 
-    found = json.loads(capfd.readouterr().out)
+    shown = capfd.readouterr()
+    found = json.loads(shown.out)
     assert found["aligned"]
+    assert found["notes"] == ["the recipes differ in parallel.pipeline_model_parallel_size 1 and 2"]
+    assert "recorded 1 step\n" in shown.err  # without the folder, which is removed where it is not kept
     assert found["wrong_calls"] == found["not_compared"] == []
     assert [side["title"] for side in found["sides"]] == [
         "backend cpu, megatron, fp32",
@@ -55,11 +61,9 @@ def test_a_recording_of_another_machine_is_compared_with_this_one(recipe, record
 
 
 @pytest.mark.full
-def test_the_other_side_may_have_another_python_and_a_wrong_one_is_named(recipe, tmp_path, capfd):
+def test_the_other_side_may_have_another_python_whose_installation_is_warned_of_if_it_is_this_one(recipe, capfd):
     assert call("align", recipe, "--against-python", sys.executable, "--steps", "1") == 0
-
-    assert call("align", recipe, "--against-python", tmp_path / "none", "--steps", "1") == 2
-    assert "none cannot be started" in capfd.readouterr().err
+    assert f"warning: {sys.executable} has the pretrain and the torch of this inst" in capfd.readouterr().err
 
 
 @pytest.mark.full
@@ -86,22 +90,62 @@ def test_a_folder_with_files_is_not_recorded_into(recipe, tmp_path, capfd):
     assert "is not empty" in capfd.readouterr().err
 
 
-def test_what_a_side_cannot_train_ends_both(recipe, capfd):
-    assert call("align", recipe, "--set-against", "kernels.norm=none_such", "--steps", "1") == 2
-    assert "no plugin has a kernel or kind 'none_such'" in capfd.readouterr().err
+@pytest.fixture
+def never_recorded(monkeypatch):
+    """A test fails if a side is recorded."""
+    monkeypatch.setattr("pretrain.align.record_side.record_in_process", lambda *_, **__: pytest.fail("recorded"))
+    monkeypatch.setattr("pretrain.cli.align.one_side.start_ranks", lambda *_, **__: pytest.fail("recorded"))
 
 
-def test_sides_that_train_different_things_end_before_any_is_recorded(recipe, capfd):
-    assert call("align", recipe, "--set-against", "model.num_layers=3") == 2
+@pytest.mark.usefixtures("never_recorded")
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--set-against", "kernels.norm=none_such"), "no plugin has a kernel or kind 'none_such'"),
+        (("--set-against", "model.num_layers=3"), "the sides train different things: model.num_layers"),
+        (("--against-python", "/none/such"), "/none/such cannot be started"),
+        (("--checkpoint-against", "/none/such"), "/none/such"),
+        (("--html", "/dev/null/page.html"), "/dev/null/page.html cannot be written"),
+        (("--html", "/dev"), "'/dev' is a directory"),
+    ],
+)
+def test_a_mistake_of_the_second_side_ends_both_before_any_is_recorded(recipe, arguments, message, capfd):
+    assert call("align", recipe, *arguments, "--steps", "1") == 2
+    assert message in capfd.readouterr().err
 
-    assert capfd.readouterr().err.startswith("the sides train different things: model.num_layers")
+
+@pytest.mark.usefixtures("never_recorded")
+@pytest.mark.parametrize("option", ["--record", "--keep"])
+def test_a_disk_without_room_is_found_before_any_is_recorded(recipe, tmp_path, option, monkeypatch, capfd):
+    monkeypatch.setattr(shutil, "disk_usage", lambda _folder: SimpleNamespace(free=1000))
+
+    assert call("align", recipe, option, tmp_path / "new", "--steps", "1") == 2
+    assert "0.0 GB free" in capfd.readouterr().err
 
 
-def test_a_side_that_crashes_is_another_exit_code_than_sides_that_differ(recipe, monkeypatch, capfd):
+def test_a_side_that_crashes_is_another_exit_code_than_sides_that_differ(recipe, tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr("pretrain.cli.align.one_side.start_ranks", lambda *_: 1)
+    monkeypatch.setattr("pretrain.align.record_side.explain_in_process", lambda *_: 0)
     monkeypatch.setattr("pretrain.align.record_side.record_in_process", lambda *_, **__: 1)
 
+    assert call("align", recipe, "--record", tmp_path / "new") == 3
     assert call("align", recipe) == 3
     assert "the first side was not recorded: nothing was compared" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("error", [KeyError("format"), MemoryError(), OSError("no file")])
+def test_a_crash_of_the_comparison_is_that_exit_code_too(recipe, monkeypatch, error, capfd):
+    monkeypatch.setattr("pretrain.cli.align.compare_sides", Mock(side_effect=error))
+
+    assert call("align", recipe) == 3
+    assert "Traceback" in capfd.readouterr().err
+
+
+def test_a_mistake_has_no_traceback(recipe, monkeypatch, capfd):
+    for error in (RunError("so"), FileNotFoundError(2, "so", "page")):
+        monkeypatch.setattr("pretrain.cli.align.compare_sides", Mock(side_effect=error))
+        assert call("align", recipe) == 2
+    assert "Traceback" not in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -109,7 +153,7 @@ def test_a_side_that_crashes_is_another_exit_code_than_sides_that_differ(recipe,
     [
         (("--against", "no/such"), "no/such holds no recording"),
         (("--against", "elsewhere"), "elsewhere"),
-        (("--set-against", "checkpoint.load=x"), "--set-against checkpoint.load would have no effect"),
+        (("--set-against", "checkpoint={load: x}"), "--set-against checkpoint.load would have no effect"),
         (("--record", "x", "--json"), "--record makes one side: --json would have no effect"),
     ],
 )

@@ -9,7 +9,7 @@ from pretrain.align.comparing.compared_sides import BACKWARD, FORWARD, Compared
 from pretrain.align.comparing.distance import Distance
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from pretrain.align.comparing.compared_sides import Order
     from pretrain.align.comparing.explained import Explained
@@ -19,7 +19,7 @@ _ONE_SIDE = "only one side has it"
 
 
 def compare_activations(
-    first: Points, second: Points, explained: Callable[[int], Explained]
+    first: Points, second: Points, explained: Callable[[int], Explained], overflowed: Collection[int] = ()
 ) -> tuple[list[Compared], list[str]]:
     """Compare all recorded tensors that both sides have.
 
@@ -27,11 +27,15 @@ def compare_activations(
         first: one side's, whose order counts.
         second: the other's.
         explained: what the dtype explains in a step.
+        overflowed: steps whose gradients are not finite, and not compared.
 
     Returns:
         the comparisons, not sorted, and what is not compared, in words.
     """
-    ours, theirs = first.order(), second.order()
+    ours, theirs = (
+        {name: tick for name, tick in side.order().items() if not (name.is_backward and name.step in overflowed)}
+        for side in (first, second)
+    )
     uneven = _uneven(ours, theirs)
     compared = [
         _compared(name, (ours[name], theirs[name]), (first, second), explained(name.step))
@@ -42,7 +46,7 @@ def compare_activations(
 
 
 def _compared(name: PointName, ticks: tuple[int, int], points: tuple[Points, Points], explained: Explained) -> Compared:
-    distance = Distance.between_copies(points[0].replicas(name), points[1].replicas(name))
+    distance = Distance.between_parts(points[0].parts(name), points[1].parts(name))
     at = explained.at(name.place.position, is_backward=name.is_backward)
     of_row = explained.of_row(name.place.position, is_backward=name.is_backward)
     by_row = distance.row / of_row > distance.whole / at

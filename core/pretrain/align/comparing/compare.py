@@ -36,15 +36,16 @@ def compare(first: Recording, second: Recording) -> Outcome:
 
     @cache
     def explained(step: int) -> Explained:
-        drift = parameters.drift(step) if step > 1 else 0.0
-        return Explained(dtype=dtype, layers=first.layers, drift=drift)
+        drift, row_drift = parameters.drift(step) if step > 1 else (0.0, 0.0)
+        return Explained(dtype=dtype, layers=first.layers, drift=drift, row_drift=row_drift)
 
     points = Points(first), Points(second)
-    compared, skipped = compare_activations(*points, explained)
+    overflowed = {step for step in range(1, first.steps + 1) if any(side.step(step)["skipped"] for side in sides)}
+    compared, skipped = compare_activations(*points, explained, overflowed)
     wrong = wrong_calls(sides)
     for step in range(1, first.steps + 1):
         compared += _losses(sides, step, explained(step))
-        if any(side.step(step)["skipped"] for side in sides):
+        if step in overflowed:
             continue
         compared += parameters.compare(step, explained(step))
         wrong += parameters.wrong_norm(step)

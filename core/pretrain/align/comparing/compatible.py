@@ -8,12 +8,19 @@ from pretrain.errors import RunError
 from pretrain.recipe import Recipe
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pretrain.align.reading.recording import Recording
 
 _SECTIONS = ("model", "optimizer")
-_KEYS = (("train", "global_batch_size"), ("train", "seed"), ("train", "calculate_per_token_loss"))
+_KEYS = (
+    ("train", "global_batch_size"),
+    ("train", "seed"),
+    ("train", "calculate_per_token_loss"),
+    ("data", "reset_position_ids"),
+    ("data", "reset_attention_mask"),
+)
+"""Keys that must be the same besides; the last two are not in the samples' hash."""
 _SHOWN = 4
 _UNKNOWN = object()
 _OF_BF16 = 2.0**-8
@@ -24,12 +31,14 @@ def require_compatible(sides: Sequence[Recording]) -> list[str]:
     """Check that model, optimizer, steps, recorded positions and samples are the same.
 
     Returns:
-        notes for the user: keys that one side's version of pretrain alone knows.
+        notes for the user: keys that one side's version of pretrain alone knows, and other keys that differ.
 
     Raises:
         RunError: they are not, and what differs.
     """
-    differing, notes = differing_keys(*(side.manifest["recipe"] for side in sides))
+    first, second = (side.manifest["recipe"] for side in sides)
+    differing, notes = differing_keys(first, second)
+    notes += other_keys(first, second)
     for name, pair in (
         ("--steps", [side.steps for side in sides]),
         ("--positions", [side.manifest["positions"] for side in sides]),
@@ -46,7 +55,7 @@ def require_compatible(sides: Sequence[Recording]) -> list[str]:
 def different(differing: Sequence[str]) -> str:
     """Return the message about what differs."""
     shown = "; ".join(differing[:_SHOWN])
-    return f"the sides train different things: {shown}.\nGive both the same model, optimizer, batch and --steps."
+    return f"the sides train different things: {shown}.\nGive both the same model, optimizer, data, batch and --steps."
 
 
 def differing_keys(first: Mapping[str, Any], second: Mapping[str, Any]) -> tuple[list[str], list[str]]:
@@ -58,19 +67,59 @@ def differing_keys(first: Mapping[str, Any], second: Mapping[str, Any]) -> tuple
         first: one side's recipe.
         second: the other's.
     """
-    keys = dict.fromkeys((section, key) for section in _SECTIONS for key in {**first[section], **second[section]})
     differing, notes = [], []
-    for section, key in [*keys, *_KEYS]:
-        defaults = getattr(Recipe.model_fields[section].annotation, "model_fields", {})
-        values = [
-            recipe[section].get(key, defaults[key].default if key in defaults else _UNKNOWN)
-            for recipe in (first, second)
-        ]
+    for section, key in [each for each in _keys(first, second) if _must_be_same(*each)]:
+        values = [_value(recipe, section, key) for recipe in (first, second)]
         if _UNKNOWN in values:
             notes.append(f"{section}.{key} is a key of one side's version of pretrain alone: it was not compared")
         elif values[0] != values[1]:
             differing.append(f"{section}.{key} {values[0]} and {values[1]}")
     return differing, notes
+
+
+def other_keys(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
+    """Return a line with the keys that may differ, and do; none where there is no such key.
+
+    Args:
+        first: one side's recipe.
+        second: the other's.
+    """
+    found = [
+        line
+        for section, key in _keys(first, second)
+        if not _must_be_same(section, key)
+        for line in _differing(f"{section}.{key}", *(_value(recipe, section, key) for recipe in (first, second)))
+    ]
+    return [f"the recipes differ in {'; '.join(found)}"] if found else []
+
+
+def _keys(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return section and key of everything that either recipe has."""
+    sections = [(name, {**first.get(name, {}), **second.get(name, {})}) for name in {**first, **second}]
+    return [(name, key) for name, section in sections for key in section]
+
+
+def _must_be_same(section: str, key: str) -> bool:
+    return section in _SECTIONS or (section, key) in _KEYS
+
+
+def _value(recipe: Mapping[str, Any], section: str, key: str) -> Any:
+    """Return a key's value; where the recipe lacks it, this version's default, or _UNKNOWN."""
+    field = Recipe.model_fields.get(section)
+    defaults = getattr(field.annotation, "model_fields", {}) if field else {}
+    return recipe.get(section, {}).get(key, defaults[key].default if key in defaults else _UNKNOWN)
+
+
+def _differing(name: str, first: Any, second: Any) -> Iterator[str]:
+    if isinstance(first, dict) and isinstance(second, dict):
+        for key in {**first, **second}:
+            yield from _differing(f"{name}.{key}", first.get(key, _UNKNOWN), second.get(key, _UNKNOWN))
+    elif first != second:
+        yield f"{name} {_shown(first)} and {_shown(second)}"
+
+
+def _shown(value: Any) -> str:
+    return "none" if value is None or value is _UNKNOWN else str(value)
 
 
 def _require_same_samples(first: dict[str, str], second: dict[str, str]) -> None:

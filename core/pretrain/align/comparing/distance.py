@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator
 
     from torch import Tensor
 
-ROWS = 2
-"""Dimensions of samples and positions, of which each has a row."""
+Copies = list["Tensor"]
+"""A tensor [samples, positions, ...], once for each copy that ranks hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +23,8 @@ class Distance:
 
     Attributes:
         whole: Euclidean norm of the difference, as a part of the larger tensor's.
-        row: the largest of any row, as a part of the row's norm or, if that is larger, of the mean row's: one wrong
-            token among many is seen.
+        row: the largest of any token, as a part of its norm or, if that is larger, of the median token's: one wrong
+            token among many is seen, also where a few are so much larger that they are all of the whole norm.
     """
 
     whole: float
@@ -33,25 +33,49 @@ class Distance:
     @classmethod
     def between(cls, first: Tensor, second: Tensor) -> Distance:
         """Measure two tensors [samples, positions, ...]."""
-        if first.shape != second.shape or not bool((first.isfinite() & second.isfinite()).all()):
-            return cls(math.inf, math.inf)
-        if not first.numel():
-            return cls(0.0, 0.0)
-        a, b = (x.double().flatten(ROWS) if x.dim() > ROWS else x.double()[..., None] for x in (first, second))
-        rows = torch.maximum(a.norm(dim=-1), b.norm(dim=-1))
-        mean = rows.square().mean().sqrt()
-        differences = (a - b).norm(dim=-1)
-        if not float(mean):
-            return cls(0.0, 0.0)
-        whole = differences.norm() / torch.maximum(a.norm(), b.norm())
-        return cls(float(whole), float((differences / rows.clamp(min=mean)).max()))
+        return cls.between_parts([[first]], [[second]])
 
     @classmethod
-    def between_copies(cls, first: Sequence[Tensor], second: Sequence[Tensor]) -> Distance:
-        """Measure tensors of which ranks hold copies; return the largest distance of any copy."""
-        pairs = [(first[0], each) for each in second] + [(each, second[0]) for each in first[1:]]
-        found = [cls.between(*pair) for pair in pairs]
-        return cls(max(each.whole for each in found), max(each.row for each in found))
+    def between_parts(cls, first: Iterable[Copies], second: Iterable[Copies]) -> Distance:
+        """Measure tensors that are given some samples at a time; return the largest distance of any copy."""
+        norms: dict[int, list[Tensor]] = {}
+        for ours, theirs in _side_by_side(iter(first), iter(second)):
+            pairs = [(ours[0], each) for each in theirs] + [(each, theirs[0]) for each in ours[1:]]
+            if any(a.shape != b.shape for a, b in pairs):
+                return cls(math.inf, math.inf)
+            for number, (a, b) in enumerate(pairs):
+                norms.setdefault(number, []).append(_row_norms(a, b))
+        found = [cls._of_rows(torch.cat(each, dim=1)) for each in norms.values()]
+        return cls(max((each.whole for each in found), default=0.0), max((each.row for each in found), default=0.0))
+
+    @classmethod
+    def _of_rows(cls, norms: Tensor) -> Distance:
+        """Return the distance by the norms of each row: of one tensor, of the other, and of the difference."""
+        if not bool(norms.isfinite().all()):
+            return cls(math.inf, math.inf)
+        rows, differences = torch.maximum(norms[0], norms[1]), norms[2]
+        if not bool(rows.any()):
+            return cls(0.0, 0.0)
+        whole = differences.norm() / torch.maximum(norms[0].norm(), norms[1].norm())
+        return cls(float(whole), float((differences / rows.clamp(min=rows[rows > 0].median())).max()))
+
+
+def _side_by_side(first: Iterator[Copies], second: Iterator[Copies]) -> Iterator[tuple[Copies, Copies]]:
+    """Yield the same samples of both sides, whose parts may have other numbers of them."""
+    ours, theirs = next(first, None), next(second, None)
+    while ours is not None and theirs is not None:
+        count = min(len(ours[0]), len(theirs[0]))
+        yield [each[:count] for each in ours], [each[:count] for each in theirs]
+        ours = [each[count:] for each in ours] if len(ours[0]) > count else next(first, None)
+        theirs = [each[count:] for each in theirs] if len(theirs[0]) > count else next(second, None)
+    if ours is not None or theirs is not None:
+        yield ours or [torch.empty(0)], theirs or [torch.empty(0)]  # one side has more samples: another shape
+
+
+def _row_norms(first: Tensor, second: Tensor) -> Tensor:
+    """Return the norms of each row [3, rows]: of both tensors and of their difference."""
+    a, b = (x.double().flatten(2) if x.dim() > 2 else x.double()[..., None] for x in (first, second))
+    return torch.stack([x.norm(dim=-1).flatten() for x in (a, b, a - b)])
 
 
 def vectors(first: Tensor, second: Tensor, floor: float = 0.0) -> float:

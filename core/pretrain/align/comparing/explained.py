@@ -35,11 +35,13 @@ class Explained:
         dtype: the less exact one of both sides.
         layers: L.
         drift: relative difference of the weights before the step; 0 in the first.
+        row_drift: the largest one of a weight's row or column: what a neuron receives or passes on.
     """
 
     dtype: str
     layers: int
     drift: float = 0.0
+    row_drift: float = 0.0
 
     def at(self, position: int, *, is_backward: bool) -> float:
         """Return the explained difference of an activation at a position of the model, or of its gradient."""
@@ -58,7 +60,8 @@ class Explained:
     @property
     def of_gradient_row(self) -> float:
         """The explained difference of the worst row of a parameter's gradient."""
-        return ROWS * self.of_gradient
+        still = self.of_gradient - DRIFT * self.drift
+        return ROWS * still + DRIFT * max(ROWS * self.drift, self.row_drift)
 
     @property
     def of_norm(self) -> float:

@@ -48,12 +48,12 @@ def _of_side(side: int, recording: Recording) -> Iterator[WrongCall]:
 def without_alike(wrong: Sequence[WrongCall], sides: Sequence[Recording]) -> tuple[list[WrongCall], list[WrongCall]]:
     """Divide wrong calls into those of one side alone, and those that both sides get wrong by about as much.
 
-    What is the same in both does not make them differ. Ranks are compared one by one where both sides have as many.
+    What is the same in both does not make them differ. Ranks are compared one by one where both sides have one layout.
 
     Returns:
         those of one side alone, and the first side's of the others; in order of computation.
     """
-    by_rank = len(sides[0].ranks) == len(sides[1].ranks)
+    by_rank = sides[0].manifest["layout"] == sides[1].manifest["layout"]
     amounts: list[dict[tuple[object, ...], list[float]]] = [defaultdict(list), defaultdict(list)]
     for each in wrong:
         amounts[each.side][_key(each, by_rank=by_rank)].append(each.error)

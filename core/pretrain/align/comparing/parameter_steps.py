@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-import torch
-
-from pretrain.align.comparing.adam_update import TOLERANCE, Adam, relative
+from pretrain.align.comparing.adam_update import Adam
 from pretrain.align.comparing.compared_sides import GRADIENTS, NORM, UPDATE, Compared, WrongCall
+from pretrain.align.comparing.compared_updates import Gradients, Updates, compare_rates
 from pretrain.align.comparing.distance import vectors, worst_row
 from pretrain.align.comparing.explained import UNIT
 from pretrain.align.reading.recorded_parameters import Parameters, place_of_parameter
@@ -26,9 +24,8 @@ _SMALL = 1e-3
 """Part of the whole gradient's root mean square to which a parameter's is compared at least: sums of terms that cancel
 have the rounding errors of the terms."""
 
-_WELL_CONDITIONED = 8
-"""Factor of the explained difference of a gradient from which on its entries are compared after the update: Adam makes
-the same step of any gradient, so that an entry that is all rounding error has any sign."""
+_VECTORS = 0.02
+"""Entries that a vector's are compared to at least."""
 
 _NORM_BY_GRADIENTS = 1e-3
 """Difference of the gradient norm from that of the gradients that Adam was given."""
@@ -43,15 +40,17 @@ class ParameterSteps:
         self._states = [Parameters(side) for side in sides]
         self._layers = sides[0].layers
         self._squares: dict[tuple[int, int], float] = {}
-        self._left_out: dict[int, list[str]] = defaultdict(list)
+        self._updates = Updates(self._states)
 
-    def drift(self, step: int) -> float:
-        """Return the largest relative difference of a weight before a step.
+    def drift(self, step: int) -> tuple[float, float]:
+        """Return the largest relative differences of a weight, and of a weight's row or column, before a step.
 
         Vectors begin as zeros or ones: they are compared with a vector of entries of 0.02 at least, the deviation with
         which matrices begin.
         """
-        return max((self._difference(name, step - 1) for name in self._states[0].names), default=0.0)
+        names = self._states[0].names
+        whole = max((self._difference(name, step - 1) for name in names), default=0.0)
+        return whole, max((self._row_difference(name, step - 1) for name in names), default=0.0)
 
     def differing_start(self, allowed: float) -> list[str]:
         """Return the names of weights that differ before the first step."""
@@ -81,31 +80,18 @@ class ParameterSteps:
                 difference=difference,
                 explained=allowed,
             )
-            kept = _well_conditioned(first, second, _SMALL * typical, explained)
-            entries = int(kept.sum())
-            if not entries:
-                self._left_out[step].append(name)
-                continue
-            made = [state.weight(name, step) - state.weight(name, step - 1) for state in self._states]
-            yield Compared(
-                order=(step, UPDATE, place.position, number),
-                place=place,
-                operation="optimizer",
-                what=f"update of {name}",
-                difference=relative(made[0], made[1], kept),
-                explained=explained.of_gradient + 1e-4,
-                entries=(entries, kept.numel()),
-            )
+            if first.shape == second.shape:
+                gradients = Gradients(both=(first, second), small=_SMALL * typical, factor=min(factors))
+                update = self._updates.compare(name, place, number, adams, gradients, explained)
+                if update is not None:
+                    yield update
         yield self._norm(step, explained)
+        yield compare_rates(adams)
 
     @property
     def not_compared(self) -> list[str]:
-        """Updates that were not compared in the steps so far, in words; a line for each step that has any."""
-        return [
-            f"the update of {names[0]}{f' and {len(names) - 1} more' * (len(names) > 1)} in step {step}: "
-            "all of the gradient is rounding error"
-            for step, names in self._left_out.items()
-        ]
+        """Updates that were not compared in the steps so far, in words."""
+        return self._updates.not_compared
 
     def wrong_updates(self, step: int) -> Iterator[WrongCall]:
         """Yield the parameters that a side has updated otherwise than Adam, in float64, with the same moments."""
@@ -114,8 +100,7 @@ class ParameterSteps:
             for number, name in enumerate(state.names):
                 place = place_of_parameter(name, self._layers)
                 stale = self._stale(side, name, step)
-                errors = {what: (error, TOLERANCE) for what, error in adam.errors(state, name).items()}
-                for what, (error, explained) in {**errors, "weight in the model,": stale}.items():
+                for what, (error, explained) in {**adam.errors(state, name), "weight in the model,": stale}.items():
                     if not error <= explained:
                         yield WrongCall(
                             order=(step, UPDATE, place.position, number),
@@ -194,12 +179,19 @@ class ParameterSteps:
             optimizer=recording.manifest["recipe"]["optimizer"],
             learning_rate=float(recording.step(step)["learning_rate"]),
             step=step,
+            taken=sum(not recording.step(each)["skipped"] for each in range(1, step + 1)),
         )
 
     def _difference(self, name: str, step: int) -> float:
         first, second = (state.weight(name, step) for state in self._states)
-        floor = 0.02 * first.numel() ** 0.5 if first.dim() == 1 else 0.0
+        floor = _VECTORS * first.numel() ** 0.5 if first.dim() == 1 else 0.0
         return vectors(first, second, floor=floor)
+
+    def _row_difference(self, name: str, step: int) -> float:
+        first, second = (state.weight(name, step) for state in self._states)
+        if first.dim() == 1:
+            return worst_row(first, second, floor=_VECTORS)
+        return max(worst_row(first, second), worst_row(first.transpose(0, 1), second.transpose(0, 1)))
 
 
 def _of_gradients(first: Tensor, second: Tensor, small: float, explained: Explained) -> tuple[str, float, float]:
@@ -217,13 +209,3 @@ def _of_gradients(first: Tensor, second: Tensor, small: float, explained: Explai
     if row / explained.of_gradient_row > whole / explained.of_gradient:
         return f", worst {'row' if first.dim() > 1 else 'entry'}", row, explained.of_gradient_row
     return "", whole, explained.of_gradient
-
-
-def _well_conditioned(first: Tensor, second: Tensor, small: float, explained: Explained) -> Tensor:
-    """Return the entries whose gradient, in one side at least, is no rounding error."""
-    if first.shape != second.shape:
-        return torch.ones_like(first, dtype=torch.bool)
-    largest = max(float(first.norm()), float(second.norm())) / max(1, first.numel()) ** 0.5
-    least = _WELL_CONDITIONED * explained.of_gradient * max(largest, small)
-    kept: Tensor = (first.abs() > least) | (second.abs() > least)
-    return kept

@@ -8,9 +8,10 @@ from pretrain.align.comparing.activations import order_of
 from pretrain.align.comparing.distance import Distance
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from pretrain.align.comparing.compared_sides import Compared
+    from pretrain.align.comparing.distance import Copies
     from pretrain.align.comparing.explained import Explained
     from pretrain.align.reading.points import PointName, Points
     from pretrain.align.reading.recording import Recording
@@ -44,12 +45,8 @@ def unchecked(first: Compared, sides: Sequence[Recording], points: tuple[Points,
 
 def _differing_samples(name: PointName, points: tuple[Points, Points], explained: Explained) -> list[int]:
     """Return the samples that differ, or, if only all together do, the farthest one."""
-    copies = [side.replicas(name) for side in points]
-    count = min(len(copy) for side in copies for copy in side)
-    distances = [
-        Distance.between_copies(*([copy[sample : sample + 1] for copy in side] for side in copies))
-        for sample in range(count)
-    ]
+    samples = zip(*(_samples(side, name) for side in points), strict=False)
+    distances = [Distance.between_parts([ours], [theirs]) for ours, theirs in samples]
     position, is_backward = name.place.position, name.is_backward
     found = [
         sample
@@ -57,7 +54,14 @@ def _differing_samples(name: PointName, points: tuple[Points, Points], explained
         if distance.whole > explained.at(position, is_backward=is_backward)
         or distance.row > explained.of_row(position, is_backward=is_backward)
     ]
-    return found or [max(range(count), key=lambda sample: distances[sample].whole)]
+    return found or [max(range(len(distances)), key=lambda sample: distances[sample].whole)]
+
+
+def _samples(points: Points, name: PointName) -> Iterator[Copies]:
+    """Yield a tensor sample by sample."""
+    for copies in points.parts(name):
+        for sample in range(len(copies[0])):
+            yield [each[sample : sample + 1] for each in copies]
 
 
 def _is_checked(name: PointName, side: Recording) -> bool:

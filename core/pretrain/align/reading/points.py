@@ -15,7 +15,7 @@ from pretrain.align.model_place import Place
 from pretrain.align.recording.division import PARTIAL, SAME, SPLIT_GATED, SPLIT_HEADS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from torch import Tensor
 
@@ -66,26 +66,27 @@ class Points:
         """Return all tensors with their order within a rank."""
         return {name: min(line["order"] for _, line in lines) for name, lines in self._lines.items()}
 
-    def replicas(self, name: PointName) -> list[Tensor]:
-        """Return the whole tensor [samples, positions, ...], fp32, once for each copy that tensor-parallel ranks hold.
+    def parts(self, name: PointName) -> Iterator[list[Tensor]]:
+        """Yield the tensor [samples, positions, ...], fp32, once for each copy that tensor-parallel ranks hold.
 
-        Gradients are those of the step's mean loss, whatever the engine has scaled them with.
+        A rank's micro-batch is yielded at a time: all logits of a step can be more than the host's memory. Gradients
+        are those of the step's mean loss, whatever the engine has scaled them with.
         """
-        parts: dict[tuple[int, int], dict[int, tuple[Line, Tensor]]] = defaultdict(dict)
+        found: dict[tuple[int, int], dict[int, tuple[int, Line]]] = defaultdict(dict)
         for rank, line in self._lines[name]:
             place = self._recording.ranks[rank]
-            parts[line["micro_batch"], place["data_rank"]][place["tensor_rank"]] = line, self._read(rank, line)
-        # Samples are divided among the data-parallel ranks within each micro-batch (pretrain.data.samples.batches).
-        joined = [_joined(parts[samples]) for samples in sorted(parts)]
-        copies = min(map(len, joined))
+            found[line["micro_batch"], place["data_rank"]][place["tensor_rank"]] = rank, line
         scale = self._recording.units[name.step] if name.is_backward else 1.0
-        whole = [torch.cat([each[copy] for each in joined], dim=1).transpose(0, 1) for copy in range(copies)]
-        if (name.place.module, name.operation, name.name) in _OF_VOCABULARY:
-            whole = [each[..., : self._recording.manifest["vocab_size"]] for each in whole]
-        return whole if scale in {0.0, 1.0} else [each / scale for each in whole]
+        # Samples are divided among the data-parallel ranks within each micro-batch (pretrain.data.samples.batches).
+        for key in sorted(found):
+            parts = {place: (line, self._read(rank, line)) for place, (rank, line) in found[key].items()}
+            whole = [each.transpose(0, 1) for each in _joined(parts)]
+            if (name.place.module, name.operation, name.name) in _OF_VOCABULARY:
+                whole = [each[..., : self._recording.manifest["vocab_size"]] for each in whole]
+            yield whole if scale in {0.0, 1.0} else [each / scale for each in whole]
 
     def micro_batches(self, name: PointName) -> list[int]:
-        """Return the micro-batch, from 0 on its rank, of each sample of `replicas`."""
+        """Return the micro-batch, from 0 on its rank, of each sample of `parts`."""
         parts = {
             (line["micro_batch"], self._recording.ranks[rank]["data_rank"]): (rank, line)
             for rank, line in self._lines[name]

@@ -59,9 +59,11 @@ class Parameters:
         return f"{_STATE}{MAIN}.{self._keys[name][0]}" in self._steps[0].shapes
 
     def _read(self, prefix: str, name: str, step: int) -> Tensor:
+        for other, tensors in enumerate(self._steps):
+            if abs(other - step) > 1:  # a step needs the state before and after it
+                tensors.release()
         key, place = self._keys[name]
-        stored = self._steps[step][prefix + key]
-        whole = (stored if place is None else stored[place]).double()
+        whole = self._steps[step].read(prefix + key, place).double()
         # Padding of the vocabulary depends on the layout.
         return whole[: self._recording.manifest["vocab_size"]] if name in {EMBEDDING, OUTPUT} else whole
 

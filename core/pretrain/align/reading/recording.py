@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from pretrain.align.file_sizes import RANK, damaged_file
-from pretrain.align.recording.manifest import FILE, FORMAT
+from pretrain.align.recording.manifest import FILE, FORMAT, KEYS
 from pretrain.errors import RunError
 
 if TYPE_CHECKING:
@@ -40,22 +40,27 @@ class Recording:
         """
         try:
             manifest = orjson.loads((folder / FILE).read_bytes())
-        except (OSError, ValueError) as error:
+            made_as = manifest["format"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
             msg = f"{folder} holds no recording.\nMake one: pretrain align RECIPE --record {folder}"
             raise RunError(msg) from error
-        if manifest["format"] != FORMAT:
+        if made_as != FORMAT:
             msg = (
-                f"{folder} is a recording of format {manifest['format']}, by pretrain {manifest['pretrain']}; this one "
-                f"reads {FORMAT}.\nRecord both sides with versions of one format."
+                f"{folder} is a recording of format {made_as}, by pretrain {manifest.get('pretrain', '(unknown)')}; "
+                f"this one reads {FORMAT}.\nRecord both sides with versions of one format."
             )
+            raise RunError(msg)
+        if absent := [key for key in KEYS if key not in manifest]:
+            msg = f"{folder / FILE} is damaged: it lacks {', '.join(absent)}.\nCopy or record it again."
             raise RunError(msg)
         try:
             count = manifest["layout"]["world_size"]
             ranks = [orjson.loads((folder / f"rank{rank}" / RANK).read_bytes()) for rank in range(count)]
-        except (OSError, ValueError) as error:
+            files = [each["files"] for each in ranks]
+        except (OSError, ValueError, KeyError, TypeError) as error:
             msg = f"{folder} is not complete: a rank has not finished its part.\nRecord it again."
             raise RunError(msg) from error
-        if damaged := damaged_file(folder, [each["files"] for each in ranks]):
+        if damaged := damaged_file(folder, files):
             msg = f"{folder} is not complete: {damaged} is missing or cut off.\nCopy or record it again."
             raise RunError(msg)
         return cls(folder=folder, manifest=manifest, ranks=ranks)
@@ -151,3 +156,8 @@ class Recording:
         if engine == "deepspeed":
             engine += f" ZeRO {recipe['engine']['zero']['stage']}"
         return ", ".join([f"backend {self.manifest['kernels']['backend']}", engine, self.dtype, *sizes])
+
+    @property
+    def versions(self) -> str:
+        """Versions of pretrain and torch that recorded the side."""
+        return f"pretrain {self.manifest['pretrain']}, torch {self.manifest['torch']}"

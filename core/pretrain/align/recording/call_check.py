@@ -12,6 +12,7 @@ import torch.distributed as dist
 from pretrain.align.recording.call_error import CallError
 from pretrain.align.recording.checked_part import CheckedPart
 from pretrain.doctor.kernels.oracle import reference_on_host
+from pretrain.plugins.requests import AttentionRequest
 from pretrain.testing.comparing.tolerance import TOLERANCE
 
 if TYPE_CHECKING:
@@ -72,7 +73,8 @@ class CallCheck:
     def errors(self, gradients: Mapping[str, Tensor | None]) -> dict[str, list[float]]:
         """Return the error and the explained one, by name: "output" and "gradient of INPUT".
 
-        An input that gets no gradient, of which the reference kernel has one, is infinitely wrong.
+        An input that gets no gradient, of which the reference kernel has one, is infinitely wrong. What overflows in
+        the reference kernel as well, such as gradients of a loss scale that is too large, is left out.
 
         Args:
             gradients: that the kernel returned, by input; empty if there was no backward pass.
@@ -83,11 +85,24 @@ class CallCheck:
         }
         dtype = self._request.dtype
         exact = self._computed(torch.float64, list(gradients))
-        errors = {name: CallError.of(actual[name], x) for name, x in exact.items()}
+        errors = {name: self._error(name, actual[name], x) for name, x in exact.items()}
         if all(error.is_small(dtype) for error in errors.values()):
             return {name: error.judged(dtype, None) for name, error in errors.items()}
-        usual = self._computed(dtype, list(gradients))
-        return {name: error.judged(dtype, CallError.of(usual.get(name), exact[name])) for name, error in errors.items()}
+        made = self._computed(dtype, list(gradients))
+        usual = {name: self._error(name, made.get(name), x) for name, x in exact.items()}
+        return {
+            name: error.judged(dtype, usual[name])
+            for name, error in errors.items()
+            if error.is_finite or usual[name].is_finite
+        }
+
+    def _error(self, name: str, actual: Tensor | None, exact: Tensor) -> CallError:
+        """Return the error; of an attention's output [s, b, heads * size] each head has one."""
+        if name == "output" and isinstance(self._request, AttentionRequest):
+            shape = (*exact.shape[:-1], self._request.heads, -1)
+            actual = actual.reshape(shape) if actual is not None and actual.shape == exact.shape else None
+            exact = exact.reshape(shape)
+        return CallError.of(actual, exact)
 
     def _computed(self, dtype: torch.dtype, names: list[str]) -> dict[str, Tensor]:
         """Return this rank's part of the output and of the inputs' gradients, as the reference kernel computes them.

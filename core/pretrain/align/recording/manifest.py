@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 FILE = "recording.json"
 FORMAT = 1
+KEYS = ("format", "pretrain", "torch", "source", "recipe", "layout", "vocab_size", "positions", "kernels")
+"""Keys of the file, all of which a recording has."""
 
 
 def write_manifest(

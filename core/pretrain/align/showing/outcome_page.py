@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from html import escape
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,8 +29,8 @@ _CHARTS = (
     (GRADIENTS, "gradients of parameters"),
     (UPDATE, "updates of parameters"),
 )
-_LEAST = 1e-9
-"""Differences below it are drawn there: the scale is logarithmic."""
+_LEAST, _MOST = 1e-4, 1e6
+"""Shares beyond these are drawn there, one that is no number at the top: the scale is logarithmic."""
 
 
 def write_page(outcome: Outcome, sides: Sequence[Recording], output: Path) -> None:
@@ -45,7 +46,7 @@ def write_page(outcome: Outcome, sides: Sequence[Recording], output: Path) -> No
 def page(outcome: Outcome, sides: Sequence[Recording]) -> str:
     """Return the page: one file, without network access and scripts."""
     title = f"Alignment of {Path(sides[0].manifest['source']).name}"
-    heads = (f"{name}: {side.title}" for name, side in zip(SIDES, sides, strict=True))
+    heads = (f"{name}: {side.title}; {side.versions}" for name, side in zip(SIDES, sides, strict=True))
     verdict, *more = headline(outcome, sides)
     content = [
         f"<h1>{escape(title)}</h1>",
@@ -62,8 +63,8 @@ def page(outcome: Outcome, sides: Sequence[Recording]) -> str:
 
 def _legend(layers: int) -> str:
     return (
-        '<p class="axis-name">Largest relative difference at each place of the model, dashed: what the dtype explains. '
-        f"0 is before the layers, {layers + 1} after them.</p>"
+        '<p class="axis-name">Dots: the largest difference at each place of the model, as a part of what the dtype '
+        f"explains there; the line at 1 is all of that. 0 is before the layers, {layers + 1} after them.</p>"
     )
 
 
@@ -79,17 +80,15 @@ def _charts(outcome: Outcome, step: int) -> str:
 
 def _chart(outcome: Outcome, step: int, phase: int, title: str) -> str:
     found: dict[int, float] = {}
-    bounds: dict[int, float] = {}
     for each in outcome.compared:
         if each.order[:2] == (step, phase) and each.place is not None:
-            position = each.place.position
-            found[position] = max(found.get(position, _LEAST), min(each.difference, 1e3))
-            bounds[position] = min(bounds.get(position, each.explained), each.explained)
+            share = min(each.share, _MOST) if isfinite(each.share) else _MOST
+            found[each.place.position] = max(found.get(each.place.position, _LEAST), share)
     curves = [
-        Curve(name="difference", points=sorted(found.items()), colour=0),
-        Curve(name="explained", points=sorted(bounds.items()), colour=1, marked=True),
+        Curve(name="explained", points=[(position, 1.0) for position in sorted(found)], colour=1),
+        Curve(name="difference", points=sorted(found.items()), colour=0, marked=True),
     ]
-    return chart(title, curves, logarithmic=True)
+    return chart(title, curves, logarithmic=True, x_name="place")
 
 
 def _kernels(sides: Sequence[Recording]) -> str:

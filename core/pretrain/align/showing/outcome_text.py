@@ -20,7 +20,7 @@ _BETWEEN = "look at what is between them, such as communication, the layout, or 
 
 def outcome_text(outcome: Outcome, sides: Sequence[Recording]) -> str:
     """Return the result in a few lines, and the kernels of both sides."""
-    lines = [f"{name:<8}{side.title}" for name, side in zip(SIDES, sides, strict=True)]
+    lines = [f"{name:<8}{side.title}; {side.versions}" for name, side in zip(SIDES, sides, strict=True)]
     samples = f"{len(sides[0].samples)} samples in {sides[0].steps} step{'s' * (sides[0].steps > 1)}"
     lines.append(f"{samples}, {len(outcome.compared)} comparisons in order of computation")
     lines += ["", *headline(outcome, sides), ""]

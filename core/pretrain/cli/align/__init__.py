@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
+from pretrain.cli.align.crashes import crashes_exit_with_3
 from pretrain.cli.align.one_side import record_side
 from pretrain.cli.align.two_sides import compare_sides
 
@@ -109,33 +110,31 @@ def command(
 
     Compared are each kernel's output and the gradients of its inputs, layer by layer, and each parameter's gradient
     and update. The exit code is 0 where nothing differs by more than the dtype explains, 1 where something does, 2
-    after a mistake, and 3 where a side crashed, so that nothing was compared.
+    after a mistake, and 3 after a crash, of a side or of the comparison.
 
     pretrain align recipes/quickstart.yml --set-against parallel.tensor_model_parallel_size=2
     """
-    from pretrain.align.side import Side  # noqa: PLC0415  --help needs none of it
+    with crashes_exit_with_3():
+        from pretrain.align.side import Side  # noqa: PLC0415  --help needs none of it
 
-    first = Side(recipe=recipe, overrides=overrides, backend=backend, nproc=nproc, checkpoint=checkpoint)
-    if record is not None:
-        _require_none(context, "--record makes one side", but=("steps", "positions"))
-        return record_side(first, record, steps=steps, positions=positions)
-    recorded = None
-    if against is not None and _is_recording(against):
-        recorded = Path(against)
-        _require_none(context, f"--against {against} is a recording", but=("against", "keep", "html", "as_json"))
-    if any(override.partition("=")[0].strip() == "checkpoint.load" for override in overrides_against):
-        msg = "--set-against checkpoint.load would have no effect: both sides begin with the same weights.\n"
-        raise click.UsageError(msg + "The second side's are given by --checkpoint-against.")
-    second = Side(
-        recipe=recipe,
-        overrides=(*overrides, *overrides_against),
-        backend=backend if against is None else against,
-        nproc=nproc_against,
-        checkpoint=checkpoint_against,
-        python=python_against,
-    )
-    sides = (first, recorded or second.with_ranks_of(first))
-    return compare_sides(sides, steps=steps, positions=positions, keep=keep, html=html, as_json=as_json)
+        first = Side(recipe=recipe, overrides=overrides, backend=backend, nproc=nproc, checkpoint=checkpoint)
+        if record is not None:
+            _require_none(context, "--record makes one side", but=("steps", "positions"))
+            return record_side(first, record, steps=steps, positions=positions)
+        recorded = None
+        if against is not None and _is_recording(against):
+            recorded = Path(against)
+            _require_none(context, f"--against {against} is a recording", but=("against", "keep", "html", "as_json"))
+        second = Side(
+            recipe=recipe,
+            overrides=(*overrides, *overrides_against),
+            backend=backend if against is None else against,
+            nproc=nproc_against,
+            checkpoint=checkpoint_against,
+            python=python_against,
+        )
+        sides = (first, recorded or second.with_ranks_of(first))
+        return compare_sides(sides, steps=steps, positions=positions, keep=keep, html=html, as_json=as_json)
 
 
 def _is_recording(against: str) -> bool:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pretrain.cli.align.crashes import NOT_COMPARED
 from pretrain.cli.ranks import start_ranks
 
 if TYPE_CHECKING:
@@ -23,9 +24,11 @@ def record_side(side: Side, folder: Path, *, steps: int, positions: int) -> int:
         steps: to take.
         positions: of each sequence that are kept at the most.
     """
-    from pretrain.align.record_side import job_of, make_folder  # noqa: PLC0415  --help needs none of these
+    from pretrain.align.disk_space import require_space  # noqa: PLC0415  --help needs none of these
+    from pretrain.align.record_side import job_of, make_folder  # noqa: PLC0415
     from pretrain.data.corpus.recipe_corpus import prepare_corpus  # noqa: PLC0415
     from pretrain.launch.nodes.nodes import Nodes  # noqa: PLC0415
+    from pretrain.launch.processes.failure import CRASH  # noqa: PLC0415
     from pretrain.launch.rank_placement import make_placement  # noqa: PLC0415
 
     job = job_of(side, folder, steps=steps, positions=positions)
@@ -33,7 +36,8 @@ def record_side(side: Side, folder: Path, *, steps: int, positions: int) -> int:
     placement = make_placement(side.recipe, job.overrides, side.backend, nodes=Nodes(), nproc=nproc, world=None)
     prepare_corpus(placement.recipe)
     make_folder(folder)
+    require_space(folder, [placement.recipe], steps, positions)
     code = start_ranks(placement, job, None)
     if code == 0:
-        click.echo(f"recorded {steps} step{'s' * (steps > 1)}: {folder}")
-    return code
+        click.echo(f"recorded {steps} step{'s' * (steps > 1)}")
+    return NOT_COMPARED if code == CRASH else code

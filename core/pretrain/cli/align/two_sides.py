@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pretrain.cli.align.crashes import NOT_COMPARED
+
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from contextlib import AbstractContextManager
 
     from pretrain.align.comparing.compared_sides import Outcome
@@ -17,8 +20,6 @@ if TYPE_CHECKING:
     from pretrain.align.side import Side
 
 FOLDERS = ("first", "second")
-NOT_COMPARED = 3
-"""Exit code where a side has crashed; 1 is that of sides that differ."""
 
 
 def compare_sides(
@@ -36,11 +37,14 @@ def compare_sides(
     """
     from pretrain.align.comparing.compare import compare  # noqa: PLC0415  --help needs none of these
     from pretrain.align.reading.recording import Recording  # noqa: PLC0415
+    from pretrain.align.ready_sides import require_writable  # noqa: PLC0415
     from pretrain.launch.restarts.stop_signals import stop_signals_exit  # noqa: PLC0415
 
     second = Recording.open(sides[1]) if isinstance(sides[1], Path) else None
     if second is not None:
         steps, positions = second.steps, int(second.manifest["positions"])
+    if html is not None:
+        require_writable(html)
     kept: AbstractContextManager[str]
     kept = nullcontext(str(keep)) if keep else tempfile.TemporaryDirectory(prefix="pretrain-align-")
     with stop_signals_exit(), kept as folder:
@@ -58,32 +62,53 @@ def _record(
     """Record the sides that are not recorded; return the exit code of the one that failed, and the recordings."""
     from dataclasses import replace  # noqa: PLC0415
 
-    from pretrain.align.disk_space import require_space  # noqa: PLC0415
     from pretrain.align.reading.recording import Recording  # noqa: PLC0415
-    from pretrain.align.ready_sides import require_ready  # noqa: PLC0415
-    from pretrain.align.record_side import make_folder, record_in_process  # noqa: PLC0415
+    from pretrain.align.record_side import record_in_process  # noqa: PLC0415
     from pretrain.align.recording.weights_folder import weights_folder  # noqa: PLC0415
     from pretrain.align.side import Side  # noqa: PLC0415
-    from pretrain.launch.processes.failure import CRASH  # noqa: PLC0415
 
     source = recorded.folder if recorded else None
     recordings = []
     to_record = [(side, name) for side, name in zip(sides, FOLDERS, strict=True) if isinstance(side, Side)]
-    require_ready([side for side, _ in to_record], recorded)
-    for _, name in to_record:
-        make_folder(folder / name)
-    require_space(folder, [side.load() for side, _ in to_record if side.python is None], steps, positions)
+    if code := _prepare([side for side, _ in to_record], recorded, folder, steps=steps, positions=positions):
+        return code, []
     for side, name in to_record:
         if side.checkpoint is None and source is not None:
             side = replace(side, checkpoint=weights_folder(source, 0).absolute())  # noqa: PLW2901  the same weights
         target = folder / name
         click.echo(f"{name} side: {side.words}", err=True)
         if code := record_in_process(side, target, steps=steps, positions=positions):
-            click.echo(f"the {name} side was not recorded: nothing was compared", err=True)
-            return (NOT_COMPARED if code < 0 or code == CRASH else code), []
+            return _not_recorded(name, code), []
         recordings.append(Recording.open(target))
         source = source or target
     return 0, [*recordings, recorded] if recorded else recordings
+
+
+def _prepare(sides: Sequence[Side], recorded: Recording | None, folder: Path, *, steps: int, positions: int) -> int:
+    """Find the mistakes of both sides before the first is recorded, and make their folders; return the exit code."""
+    from pretrain.align.disk_space import require_space  # noqa: PLC0415
+    from pretrain.align.ready_sides import require_ready  # noqa: PLC0415
+    from pretrain.align.record_side import explain_in_process, make_folder  # noqa: PLC0415
+    from pretrain.align.side_process import is_this_installation  # noqa: PLC0415
+
+    require_ready(sides, recorded)
+    for side, name in zip(sides, FOLDERS, strict=False):
+        make_folder(folder / name)
+        if side.python is not None and is_this_installation(side.python):
+            click.echo(f"warning: {side.python} has the pretrain and the torch of this installation", err=True)
+    require_space(folder, [side.load() for side in sides], steps, positions)
+    for side, name in list(zip(sides, FOLDERS, strict=False))[1:]:  # the first one's are found as it is recorded
+        if code := explain_in_process(side):
+            return _not_recorded(name, code)
+    return 0
+
+
+def _not_recorded(name: str, code: int) -> int:
+    """Say that a side was not recorded; return the exit code for that of its process."""
+    from pretrain.launch.processes.failure import CRASH  # noqa: PLC0415
+
+    click.echo(f"the {name} side was not recorded: nothing was compared", err=True)
+    return NOT_COMPARED if code < 0 or code == CRASH else code
 
 
 def _show(outcome: Outcome, sides: list[Recording], html: Path | None, *, as_json: bool) -> None:

@@ -39,14 +39,22 @@ class Curve:
     marked: bool = False
 
 
-def chart(title: str, curves: Sequence[Curve], *, logarithmic: bool = False, from_zero: bool = False) -> str:
-    """Return a figure with all curves over the iterations, or "" if none of them has a point.
+def chart(
+    title: str,
+    curves: Sequence[Curve],
+    *,
+    logarithmic: bool = False,
+    from_zero: bool = False,
+    x_name: str = "iteration",
+) -> str:
+    """Return a figure with all curves, or "" if none of them has a point.
 
     Args:
         title: name of the numbers, with the unit.
         curves: drawn in order.
         logarithmic: allow a logarithmic scale, used if the values differ by more than a factor of 30.
         from_zero: the vertical axis begins at 0, so that small differences look small.
+        x_name: name of the numbers on the horizontal axis, where the pointer rests on a point.
     """
     xs = [x for curve in curves for x, y in curve.points if y is not None]
     ys = [y for curve in curves for _, y in curve.points if y is not None]
@@ -54,7 +62,7 @@ def chart(title: str, curves: Sequence[Curve], *, logarithmic: bool = False, fro
         return ""
     x_axis = covering(xs, LEFT, WIDTH - RIGHT, margin=0)
     y_axis = covering([0.0, *ys] if from_zero else ys, HEIGHT - BOTTOM, TOP, logarithmic=logarithmic)
-    body = "".join([*grid(x_axis, y_axis), *(_draw(curve, x_axis, y_axis) for curve in curves)])
+    body = "".join([*grid(x_axis, y_axis), *(_draw(curve, x_axis, y_axis, x_name) for curve in curves)])
     return (
         f"<figure><figcaption>{escape(title)}</figcaption>"
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}">{body}</svg></figure>'
@@ -76,7 +84,7 @@ def grid(x_axis: Axis, y_axis: Axis) -> Iterator[str]:
     yield f'<line class="axis" x1="{LEFT}" x2="{right}" y1="{bottom}" y2="{bottom}"/>'
 
 
-def _draw(curve: Curve, x_axis: Axis, y_axis: Axis) -> str:
+def _draw(curve: Curve, x_axis: Axis, y_axis: Axis, x_name: str) -> str:
     parts = [f'<g class="curve c{curve.colour % COLOURS}{" marked" if curve.marked else ""}">']
     parts.append(f"<title>{escape(curve.name)}</title>")
     for piece in _pieces(thin(curve.points)):
@@ -84,7 +92,7 @@ def _draw(curve: Curve, x_axis: Axis, y_axis: Axis) -> str:
         parts.append(f'<polyline points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in at)}"/>')
         if curve.marked or len(piece) == 1:
             parts += [
-                f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3"><title>{escape(curve.name)}, iteration {label_x:g}: '
+                f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3"><title>{escape(curve.name)}, {x_name} {label_x:g}: '
                 f"{value:.6g}</title></circle>"
                 for (x, y), (label_x, value) in zip(at, piece, strict=True)
             ]
