@@ -51,7 +51,7 @@ def measure(engine, batches, folder: Path, rounds: int) -> dict[str, object]:
     from pretrain.training.saving import Saving
 
     checkpoints, told = CheckpointFolder(folder, keep=1), []
-    saving = Saving(checkpoints, 0, BackgroundSaves(checkpoints, is_main=True, notify=told.append))
+    saving = Saving(checkpoints, 0, BackgroundSaves(checkpoints, is_main=True, notify=told.append, timeout_minutes=1))
     stalls, complete, steps = {"at once": [], "async_save": []}, [], {"quiet": [], "beside a save": []}
     iteration = 0
     for number in range(rounds + 1):  # the first warms up

@@ -57,7 +57,7 @@ def steps_in_turn(engine, batches: list, rounds: int) -> tuple[list[float], list
     from pretrain.training.reporting.local_clock import LocalClock
 
     clock, watch = LocalClock(torch.device("cpu")), spike_watch()
-    exchange = Exchange(watch)
+    exchange = Exchange(watch, timeout_minutes=1)
 
     def step():
         return engine.train_step(iter(batches), len(batches))
@@ -81,12 +81,12 @@ def steps_in_turn(engine, batches: list, rounds: int) -> tuple[list[float], list
 def seconds_of_calls(taken, weights: list[torch.Tensor]) -> dict[str, float]:
     """Return the seconds of each safeguard's own work, measured alone."""
     from pretrain.training.reporting.local_clock import LocalClock
-    from pretrain.training.reporting.stragglers import OwnTimes, slowest
+    from pretrain.training.reporting.stragglers import OwnTimes, slow_ranks
     from pretrain.training.safeguards.weight_hash import WeightHash
 
     clock, hashes, watch, module = LocalClock(torch.device("cpu")), WeightHash(), spike_watch(), torch.nn.Identity()
-    exchange, empty = Exchange(watch), Exchange()
-    ranks = [OwnTimes(attention=0.001 + rank / 1e6, data=0.0) for rank in range(1000)]
+    exchange, empty = Exchange(watch, timeout_minutes=1), Exchange(timeout_minutes=1)
+    ranks = [OwnTimes(attention=0.001 + rank / 1e8, data=0.0) for rank in range(1000)]
 
     def watch_a_loss():
         watch.see(0, taken)
@@ -104,7 +104,7 @@ def seconds_of_calls(taken, weights: list[torch.Tensor]) -> dict[str, float]:
         "a watched loss": each(watch_a_loss) - each(empty.turn),
         "a measured call of attention": each(measure_a_call),
         "a call of attention that is not measured": each(pass_a_call),
-        "the slowest of 1000 ranks": each(lambda: slowest(ranks, 1.0), 50),
+        "the slowest of 1000 ranks": each(lambda: slow_ranks(ranks, 1.0), 50),
         "hashes of all weights": statistics.median(timed(lambda: hashes.buckets(weights).tolist()) for _ in range(9)),
     }
 

@@ -8,7 +8,9 @@ as many micro-batches, but narrow: the same calls of Python, a hundredth of the 
 of what a watched step takes longer than the other one beside it, without the tenth of the pairs at either end, with
 its standard error; `share_of_a_step` divides it by the median of the quickstart's own steps. A watched step has the
 place of the main thread, the marks of layers, measured attention, a watched loss, and every 10th the search for the
-slowest of 1,000 ranks. Not in it: the hashes of weights (`safeguards`), and the records of collectives (`hang_report`).
+slowest of 1,000 ranks. Not in it: the hashes of weights (`safeguards`), the records of collectives (`hang_report`), and
+what one rank alone does not do: the all-reduce between hosts of each iteration (Exchange), the turns of it that are
+waited for where a line is logged, and the all-reduce of all ranks' own times there (rank_rows).
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from benchmarks.training.quickstart_steps import micro_batches, quickstart_engin
 from benchmarks.training.safeguards import spike_watch
 from pretrain.observe.hang.position import Position
 from pretrain.observe.hang.shared_place import shared_memory
-from pretrain.training.reporting.stragglers import OwnTimes, slowest
+from pretrain.training.reporting.stragglers import OwnTimes, slow_ranks
 from pretrain.training.safeguards.exchange import Exchange
 
 if TYPE_CHECKING:
@@ -65,7 +67,8 @@ def steps_in_turn(engine, rounds: int) -> tuple[list[float], list[float]]:
     from pretrain.training.reporting.local_clock import LocalClock
 
     batches, clock, watch = micro_batches(engine.recipe), LocalClock(torch.device("cpu")), spike_watch()
-    exchange, ranks = Exchange(watch), [OwnTimes(attention=0.001 + rank / 1e6, data=0.0) for rank in range(1000)]
+    exchange = Exchange(watch, timeout_minutes=1)
+    ranks = [OwnTimes(attention=0.001 + rank / 1e8, data=0.0) for rank in range(1000)]
     with shared_memory(None) as (memory, _):
         position = Position(memory)  # the memory lives on with it
 
@@ -83,7 +86,7 @@ def steps_in_turn(engine, rounds: int) -> tuple[list[float], list[float]]:
         exchange.turn()
         if iteration % engine.recipe.logging.log_interval == 0:
             clock.take()
-            slowest(ranks, 1.0)
+            slow_ranks(ranks, 1.0)
 
     def marked(iteration):
         with marks(engine.models, position):

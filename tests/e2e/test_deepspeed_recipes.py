@@ -45,6 +45,7 @@ def test_gpt2_345m_zero3_trains_on_two_replicas(train):
     assert json.loads((run_dir / "environment.json").read_text())["layout"]["data_parallel_size"] == 2
 
 
+@pytest.mark.full
 def test_tiny_rampup_has_the_same_metrics_on_both_engines_through_overflows_and_larger_batches(train):
     settings = (
         *("train.train_samples=60", "train.rampup_batch_size=[2, 2, 30]", "train.global_batch_size=8"),

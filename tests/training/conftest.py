@@ -9,6 +9,7 @@ from pretrain.cpu.backend import CpuBackend
 from pretrain.engine import groups
 from pretrain.recipe import make_recipe
 from recipe.smallest import SMALLEST
+from training.made_up_training import files_of_fake_engines, training  # noqa: F401  fixtures
 
 
 @pytest.fixture

@@ -9,121 +9,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from pretrain.checkpoint import storage
-from pretrain.checkpoint.folder import CheckpointFolder
-from pretrain.engine.protocol import Step
 from pretrain.errors import TrainingError
+from pretrain.observe.hang.position import END
 from pretrain.observe.records import EvalRecord
-from pretrain.observe.throughput import Speedometer
-from pretrain.observe.timers import PhaseTimers
-from pretrain.recipe.layout import lay_out
-from pretrain.training.batch_sizes import BatchSizes, Length, total_iterations
-from pretrain.training.loop import Training
 from pretrain.training.progress import Progress
-from pretrain.training.reporting.interval import Interval
-from pretrain.training.reporting.meter import Meter
 from pretrain.training.reporting.target import verdict
-from pretrain.training.safeguards.iterations_left_out import LeftOut
-from pretrain.training.safeguards.step_batches import StepBatches
-from pretrain.training.saving import Saving
+from training.made_up_training import FakeEngine
 
 pytestmark = pytest.mark.usefixtures("alone")
-
-
-class FakeEngine:
-    """Loses 0.1 a step; skips steps and gives nan on request. The learning rate counts the samples of the schedule."""
-
-    def __init__(self, *, skips=(), breaks_at=None):
-        self.skips, self.breaks_at = skips, breaks_at
-        self.steps = []
-        self.learning_rate = 0
-        self.loss_scale = 1024.0
-
-    def train_step(self, batches, num_microbatches, timers=None, keep_update=None):
-        self.steps.append(num_microbatches)
-        number = len(self.steps)
-        broken = self.breaks_at is not None and number >= self.breaks_at
-        loss = torch.tensor(torch.nan if broken else 5 - 0.1 * number)
-        skipped = number in self.skips
-        return Step(loss=loss, grad_norm=None if skipped else torch.tensor(1.5), skipped=skipped)
-
-    def advance_schedule(self, samples):
-        self.learning_rate += samples
-
-    def parameters_norm(self):
-        is_broken = self.breaks_at is not None and len(self.steps) >= self.breaks_at
-        return torch.tensor(torch.nan if is_broken else 7.0)
-
-    def save(self, directory, progress):
-        (directory / "progress").write_text(str(progress["iteration"]))
-
-
-@pytest.fixture(autouse=True)
-def files_of_fake_engines(monkeypatch):
-    """Let the storage write and read what a FakeEngine has."""
-    monkeypatch.setattr(storage, "save", lambda engine, directory, progress: engine.save(directory, progress))
-    monkeypatch.setattr(storage, "load", lambda engine, directory, **options: engine.load(directory, **options))
-
-
-class Log:
-    """A logger that records its calls in order."""
-
-    def __init__(self):
-        self.records = []
-        self.events = []
-
-    def train(self, record):
-        self.records.append(record)
-        self.events.append(f"train {record.iteration}")
-
-    def evaluation(self, record, consumed_samples):
-        self.events.append(f"{record.split} {record.iteration}")
-
-    def note(self, text):
-        first, _, rest = text.partition(": ")
-        self.events.append(f"{first} {rest.rpartition('_')[2].lstrip('0')}".strip())
-
-    def timers(self, spreads, iteration):
-        self.events.append(f"timers {iteration}")
-
-
-@pytest.fixture
-def training(make, tmp_path):
-    """Make a training of the smallest recipe; `said` are the reasons to stop after each iteration."""
-
-    def build(*overrides, engine=None, said=(), progress=None, **attributes):
-        recipe = make(*overrides)
-        reasons, done = iter(said), progress or Progress()
-        meter = Meter(
-            recipe=recipe,
-            logger=Log(),
-            timers=PhaseTimers(),
-            interval=Interval(torch.device("cpu")),
-            speedometer=Speedometer(seq_length=32, flops_per_sequence=1e6, world_size=1, peak_flops=None),
-            device=torch.device("cpu"),
-            memory_peak=lambda: 123,
-        )
-        return Training(
-            recipe=recipe,
-            length=Length(
-                iterations=total_iterations(recipe, done), sizes=BatchSizes.of(recipe), layout=lay_out(recipe, 1)
-            ),
-            progress=done,
-            engine=engine or FakeEngine(),
-            batches=StepBatches(lambda progress: (batch for batch in ()), done),
-            left_out=LeftOut.of(recipe, done),
-            evaluation=SimpleNamespace(
-                splits=("valid", "test"), run=lambda split, iteration: EvalRecord.of(split, iteration, 3.0)
-            ),
-            saving=Saving(CheckpointFolder(tmp_path, recipe.checkpoint.keep), rank=0),
-            stopping=SimpleNamespace(reason=lambda: next(reasons, ""), settle=lambda: None),
-            garbage=SimpleNamespace(after=lambda iteration: None, collect=lambda: None),
-            meter=meter,
-            continuation=lambda: "def main",
-            **attributes,
-        )
-
-    return build
 
 
 def test_logs_evaluations_and_checkpoints_come_at_their_intervals_and_at_the_end(training):
@@ -135,6 +28,13 @@ def test_logs_evaluations_and_checkpoints_come_at_their_intervals_and_at_the_end
         "train 2", "valid 3", "train 4", "checkpoint 4", "train 5", "checkpoint 5", "valid 5", "test 5",
         "the model continues def main",
     ]  # fmt: skip
+
+
+def test_after_its_last_iteration_a_training_is_at_its_end(training):
+    """The report of a long run takes longer than a step may."""
+    run = training("train.train_iters=2")
+    run.run()
+    assert run.meter.timers.position.activity == END
 
 
 def test_records_and_checkpoints_of_the_last_iteration_are_written_once(training):
@@ -299,6 +199,13 @@ def test_broken_weights_are_never_saved(training):
     assert run.saving.folder.iterations() == [2]
 
 
+def test_weights_that_break_between_a_line_and_the_checkpoint_after_it_are_told_without_a_number(training):
+    run = training("train.train_iters=9", "logging.log_interval=2", "checkpoint.save_interval=2")
+    run.engine.parameters_norm = lambda: torch.tensor(torch.nan)
+    with pytest.raises(TrainingError, match=r"are not finite after iteration 2\. There is no checkpoint\."):
+        run.run()
+
+
 def test_fp16_continues_with_a_smaller_scale(training):
     run = training(
         "train.train_iters=2",
@@ -308,40 +215,6 @@ def test_fp16_continues_with_a_smaller_scale(training):
     )
     assert replace(run, saving=None).run() == ""
     assert [record.lm_loss for record in run.meter.logger.records] == [pytest.approx(4.9), None]
-
-
-def test_an_iteration_that_is_passed_over_has_no_line_of_its_own_batch_and_rate(training):
-    run = training(
-        "train.train_iters=null", "train.train_samples=24", "train.rampup_batch_size=[2, 2, 12]",
-        "train.iterations_to_skip=[5]", "logging.log_interval=9",
-    )  # fmt: skip
-    run.run()
-    (record,) = run.meter.logger.records
-    assert (record.iteration, record.global_batch_size, record.learning_rate) == (5, 6, 8)
-
-
-def test_no_periodic_checkpoint_is_written_before_a_step_since_the_latest(training):
-    run = training("train.train_iters=8", "checkpoint.save_interval=2", "train.iterations_to_skip=[1-2, 5-7]")
-    run.run()
-    assert run.saving.folder.iterations() == [4, 8]
-
-
-def test_reading_what_is_passed_over_is_no_waiting_for_data(training):
-    timers, run = None, training("train.train_iters=3", "train.iterations_to_skip=[2-3]", "logging.log_interval=9")
-    timers = run.meter.timers
-    taken, take = [], timers.take
-
-    def read():
-        while True:
-            with timers.phase("data"):
-                pass
-            yield None
-
-    run.batches.following = read()
-    timers._clock = iter(range(1000)).__next__
-    timers.take = lambda: taken.append(take()) or taken[-1]
-    run.run()
-    assert [seconds["data"] for seconds in taken] == [0]  # a fake step reads none
 
 
 def test_the_clock_of_the_steps_stands_still_while_replicas_are_compared(training):

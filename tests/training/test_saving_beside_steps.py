@@ -11,7 +11,7 @@ from pretrain.checkpoint.writing.background import BackgroundSaves
 from pretrain.errors import CheckpointError, TrainingError
 from pretrain.training import saving as saving_module
 from pretrain.training.saving import Saving
-from training.test_loop import FakeEngine, files_of_fake_engines, training  # noqa: F401  fixtures
+from training.made_up_training import FakeEngine
 
 pytestmark = pytest.mark.usefixtures("alone")
 
@@ -60,15 +60,14 @@ def disk(monkeypatch):
 
 
 @pytest.fixture
-def beside(training):  # noqa: F811
+def beside(training):
     """Make a training that saves beside its steps every second iteration."""
 
     def build(*overrides, **options):
         run = training("logging.log_interval=99", "checkpoint.save_interval=2", *overrides, **options)
         folder = run.saving.folder
-        return replace(
-            run, saving=Saving(folder, 0, BackgroundSaves(folder, is_main=True, notify=run.meter.logger.note))
-        )
+        saves = BackgroundSaves(folder, is_main=True, notify=run.meter.logger.note, timeout_minutes=1)
+        return replace(run, saving=Saving(folder, 0, saves))
 
     return build
 

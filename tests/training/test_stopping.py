@@ -7,9 +7,11 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import timedelta
 
 import pytest
 
+from pretrain.checkpoint.writing import agreement
 from pretrain.training.stopping import Stopping
 
 TWO_RANKS = """
@@ -105,6 +107,14 @@ def test_a_time_limit_stops_the_run(make, monkeypatch):
         assert stopping.reason() == ""
         now[0] += 2
         assert stopping.reason() == "train.exit_duration_in_mins has passed"
+
+
+def test_the_group_between_the_hosts_has_the_timeout_of_the_recipe_and_a_name(make, monkeypatch):
+    made = []
+    monkeypatch.setattr(agreement.dist, "get_world_size", lambda: 2)
+    monkeypatch.setattr(agreement.dist, "new_group", lambda **options: made.append(options))
+    Stopping(make("parallel.distributed_timeout_minutes=7"))
+    assert made == [{"backend": "gloo", "group_desc": "agreement", "timeout": timedelta(minutes=7)}]
 
 
 @pytest.mark.ranks

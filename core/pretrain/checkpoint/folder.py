@@ -103,6 +103,15 @@ class CheckpointFolder:
         except OSError as exc:
             raise self._cannot_be_written(exc) from exc
 
+    def name_none(self, reason: str) -> None:
+        """Have LATEST name no checkpoint, so that no run goes on by itself; `latest` raises an error with the reason.
+
+        Raises:
+            CheckpointError: the folder cannot be written.
+        """
+        with replacing(self.path / LATEST, error=CheckpointError) as stream:
+            stream.write(f"{reason[:_LONGEST]}\n".encode())
+
     def require_writable(self) -> None:
         """Make the folder, so that a mistake is found before the training and not at its first checkpoint.
 

@@ -9,6 +9,7 @@ from pretrain.atomic_files import replacing
 from pretrain.errors import RunError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from pretrain.observe.records import Record
@@ -22,17 +23,19 @@ class MetricsWriter:
     Reopening repairs a torn last line. Only one rank may open a file for writing.
     """
 
-    def __init__(self, path: Path, *, resume_at: int | None = None) -> None:
+    def __init__(self, path: Path, *, resume_at: int | None = None, left_out: Sequence[Sequence[int]] = ()) -> None:
         """Open for appending.
 
         Args:
             path: the file; created if missing.
             resume_at: the iteration from which training continues. Lines of later iterations, which the resumed run
                 will write again, are dropped, so that the file reads as one run.
+            left_out: first and last iteration of the stretches that rollbacks have left out until then. Rollbacks of
+                other stretches are dropped too: the resumed run does not know of them, and goes back again.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists():
-            _repair(path, resume_at)
+            _repair(path, resume_at, left_out)
         self._path = path
         self._evaluations = _evaluations(path)
         self._file = path.open("ab", buffering=0)
@@ -41,10 +44,10 @@ class MetricsWriter:
         """Append one line, with null for values that are not finite."""
         self._file.write(json.dumps(record.to_json(), allow_nan=False).encode() + b"\n")
 
-    def go_back(self, iteration: int) -> None:
-        """Drop the lines of later iterations, which the training will write again."""
+    def go_back(self, iteration: int, left_out: Sequence[Sequence[int]] = ()) -> None:
+        """Drop the lines that a run which is resumed at an iteration drops: the training will write them again."""
         self._file.close()
-        _repair(self._path, iteration)
+        _repair(self._path, iteration, left_out)
         self._evaluations = _evaluations(self._path)
         self._file = self._path.open("ab", buffering=0)
 
@@ -94,6 +97,13 @@ def _complete(path: Path, lines: list[bytes]) -> list[bytes]:
     return lines
 
 
+def _stays(record: dict[str, Any], resume_at: int, left_out: Sequence[Sequence[int]]) -> bool:
+    """Say whether a record is of the part before an iteration from which the training goes on."""
+    stretch = [record.get("first_left_out"), record.get("last_left_out")]
+    is_known = record.get("event") != "rollback" or stretch in left_out
+    return is_known and bool(record["iteration"] <= resume_at)
+
+
 def _is_record(line: bytes) -> bool:
     if not line.endswith(b"\n"):
         return False
@@ -104,10 +114,12 @@ def _is_record(line: bytes) -> bool:
     return isinstance(value, dict) and isinstance(value.get("iteration"), int)
 
 
-def _repair(path: Path, resume_at: int | None) -> None:
+def _repair(path: Path, resume_at: int | None, left_out: Sequence[Sequence[int]]) -> None:
     """Drop a torn last line and the lines that a resumed run will write again; write the file only if it changes."""
     lines = path.read_bytes().splitlines(keepends=True)
-    kept = [line for line in _complete(path, lines) if resume_at is None or json.loads(line)["iteration"] <= resume_at]
+    kept = [
+        line for line in _complete(path, lines) if resume_at is None or _stays(json.loads(line), resume_at, left_out)
+    ]
     if kept == lines:
         return
     with replacing(path, error=RunError) as file:

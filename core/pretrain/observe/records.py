@@ -119,7 +119,7 @@ class EventRecord:
         iteration: after which the training goes on.
         text: the lines that the user was shown.
         numbers: further keys of the line: the `spike_iteration`, its `loss` and the `median` before it; of a rollback
-            the first and last iteration that are left out; the `rank` of a straggler, and its `slowdown`.
+            the first and last iteration that are left out; the slowest `rank` of stragglers, and its `slowdown`.
     """
 
     kind: Literal["event"] = "event"

@@ -94,7 +94,8 @@ def assemble(
             Garbage(recipe.train.manual_gc_interval, is_manual=recipe.train.manual_gc) as garbage,
             naming_kernels(kernels),
             _saving(recipe, run_dir, world.rank, progress, logger, seeded, resumed=resume) or nullcontext() as saving,
-            position.until_end(),  # the first to be left: a checkpoint that is still being written may take long
+            position.until_end(),  # left first: a checkpoint that is being written may take long, while others hang
+            _telling(world),
         ):
             devices = _devices(plugins, device)
             if world.rank == 0:
@@ -117,11 +118,22 @@ def assemble(
                 meter=meter,
                 continuation=_continuation(recipe, engine, tokenizer),
                 spikes=_spikes(recipe, spike_watch, stopping, progress, engine, saving, batches, meter),
-                replicas=of_recipe.replica_check(recipe, engine, layout, logger),
+                replicas=of_recipe.replica_check(recipe, engine, layout, logger, progress, saving),
                 clock=clock,
                 owes_evaluation=resume and _owes_evaluation(recipe, logger, progress),
             )
         engine.close()
+
+
+@contextmanager
+def _telling(world: World) -> Iterator[None]:
+    """Tell the launcher the error of a block at once."""
+    try:
+        yield
+    except Exception as error:
+        if world.tell_error is not None:
+            world.tell_error(error)
+        raise
 
 
 def _build(
@@ -215,7 +227,8 @@ def _saving(
         return None
     folder, background = CheckpointFolder.of(recipe, run_dir), None
     if recipe.checkpoint.async_save:
-        background = BackgroundSaves(folder, is_main=rank == 0, notify=logger.note)
+        minutes = recipe.parallel.distributed_timeout_minutes
+        background = BackgroundSaves(folder, is_main=rank == 0, notify=logger.note, timeout_minutes=minutes)
     saving = Saving(folder, rank, background, seeded)
     if rank == 0:
         claim(recipe, run_dir, resume=resumed)

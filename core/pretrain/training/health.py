@@ -29,9 +29,10 @@ def not_finite(interval: Interval, progress: Progress, saving: Saving | None) ->
     """Return the error of a loss, gradients or weights that are not finite."""
     latest = None if saving is None else saving.folder.latest()
     start = "There is no checkpoint." if latest is None else f"The latest checkpoint is iteration {latest}."
+    # After a logged line the interval is empty: the weights alone, before they are saved, are not finite.
+    within = f"within the {interval.iterations} iterations up to" if interval.iterations else "after iteration"
     return TrainingError(
-        f"loss, gradients or weights are not finite within the {interval.iterations} iterations up "
-        f"to {progress.iteration}. {start}\n"
+        f"loss, gradients or weights are not finite {within} {progress.iteration}. {start}\n"
         "Lower optimizer.lr or lengthen the warm-up, and start again from there."
     )
 

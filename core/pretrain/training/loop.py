@@ -88,6 +88,7 @@ class Training:
         if self.continuation is not None and not reason:
             with self.meter.timers.position.during(GENERATE):
                 self.meter.logger.note(f"the model continues: {self.continuation()}")
+        self.meter.timers.position.enter(END)  # the report of a long run takes long
         return reason
 
     def _evaluate_at_the_end(self) -> None:
@@ -114,11 +115,11 @@ class Training:
         if self._abandons(is_due=is_logged or is_saved, is_leaving=bool(urgent_reason)):
             return urgent_reason
         self._compare_replicas()
-        if is_logged and (taken := self.meter.interval.last_step):
+        if is_logged:
             with self.meter.timers.position.during(LOG):
-                self._log(taken)
-        if is_saved:
-            self._save(trains_on=not reason)
+                self._log(self.meter.interval.last_step)
+        if is_saved and self._save(trains_on=not reason):
+            return ""
         if not is_last and not urgent_reason and self._is_due(self.recipe.evaluation.interval):
             self._evaluate("valid")
         self.garbage.after(self.progress.iteration)
@@ -148,8 +149,10 @@ class Training:
 
     def _pass_over(self, batch: int) -> None:
         """Read a global batch of so many samples, drop it, and count it; the clock of the steps stands still."""
+        timers, position = self.meter.timers, self.meter.timers.position
         self.meter.interval.pause()
-        with self.meter.timers.unmeasured():  # reading it is no waiting of a step
+        position.iteration = self.progress.iteration + 1
+        with timers.unmeasured(), position.during("data"):  # no waiting of a step; a rank that reads none moves too
             self.batches.pass_over(self.length.layout.num_microbatches(batch))
         self.meter.interval.resume()
         self._count(batch)
@@ -192,7 +195,12 @@ class Training:
     def _is_due(self, every: int | None) -> bool:
         return bool(every) and self.progress.iteration % (every or 1) == 0
 
-    def _log(self, taken: TakenStep) -> None:
+    def _log(self, taken: TakenStep | None) -> None:
+        """Log the interval, whose last step is given; None if all of its batches were left out."""
+        if taken is None:
+            where = f"iteration {self.progress.iteration}/{self.length.iterations}"
+            self.meter.logger.note(f"{where} | the batches since the last line were left out")
+            return
         interval = self.meter.interval
         totals = interval.take()
         if is_broken(self.recipe, totals, interval):
@@ -209,19 +217,20 @@ class Training:
         self._resume_steps()
         return record
 
-    def _save(self, *, trains_on: bool) -> None:
+    def _save(self, *, trains_on: bool) -> bool:
+        """Write a checkpoint, unless there is one of this iteration; return whether weights were taken back instead."""
         if self.saving is None or self.saving.is_done(self.progress):
-            return
+            return False
         with self.meter.phase("save"):
             # With fewer logged lines than checkpoints, broken weights would be saved, and good ones removed.
             is_finite = math.isfinite(self.engine.parameters_norm().item())
-            if not is_finite and not (trains_on and self.spikes is not None and self.spikes.takes_back_broken_weights):
-                raise self._not_finite()
-            # Where the training can go back, the next loss, which is not finite either, makes it.
             saved = self.saving.save(self.engine, self.progress, trains_on=trains_on) if is_finite else None
+        if not is_finite and not (trains_on and self.spikes is not None and self.spikes.takes_back_weights()):
+            raise self._not_finite()
         if saved is not None:
             self.meter.logger.note(f"checkpoint: {saved}")
         self._resume_steps()
+        return not is_finite
 
     def _not_finite(self) -> TrainingError:
         """Return the error, which names the latest checkpoint: the one that is being written, if it succeeds."""

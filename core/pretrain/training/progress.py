@@ -22,6 +22,7 @@ class Progress:
             pretrain.data.samples.native.phase); with `consumed_samples` it gives the samples read of each.
         order: number and order of the samples, where `data.index` is megatron (pretrain.data.samples.order).
         left_out: first and last iteration of each stretch that a rollback has left out after a loss spike.
+        equal_at: iteration after which `train.check_replicas_interval` last found equal replicas; None before.
         losses: of the last steps, in nats per token, with which `train.loss_spike` compares; empty if it is off.
     """
 
@@ -31,6 +32,7 @@ class Progress:
     blend: dict[str, Any] | None = None
     order: dict[str, Any] | None = None
     left_out: list[list[int]] = field(default_factory=list)
+    equal_at: int | None = None
     losses: list[float] = field(default_factory=list)
 
     def to_mapping(self) -> dict[str, Any]:
@@ -46,6 +48,7 @@ class Progress:
             blend=counters.get("blend"),
             order=counters.get("order"),
             left_out=[[int(number) for number in stretch] for stretch in counters.get("left_out", ())],
+            equal_at=counters.get("equal_at"),
             losses=[float(loss) for loss in counters.get("losses", ())],
         )
 

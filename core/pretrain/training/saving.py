@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
@@ -50,6 +51,8 @@ class Saving:
     has_new_step: bool = field(default=False, init=False)
     trained_until: int | None = field(default=None, init=False)
     _saved: int | None = field(default=None, init=False)
+    _distrusts: bool = field(default=False, init=False)
+    _trusted: int | None = field(default=None, init=False)
 
     def is_done(self, progress: Progress) -> bool:
         """Say whether this iteration has been saved, or is what was loaded."""
@@ -106,6 +109,44 @@ class Saving:
         if self.background is not None:
             self.background.finish()
 
+    def distrust_after(self, trusted: int | None) -> str:
+        """Let no run go on by itself from a checkpoint of after an iteration; on all ranks.
+
+        One that is being written is named by no LATEST either, once this context is left.
+
+        Args:
+            trusted: the iteration; None trusts no checkpoint.
+
+        Returns:
+            What a user must do to go on; empty if there is no such checkpoint.
+        """
+        if not self._is_after(self.latest, trusted):
+            return ""
+        self._distrusts, self._trusted = True, trusted
+        after = "" if trusted is None else f" of after iteration {trusted}"
+        try:
+            self._distrust()
+        except CheckpointError as error:
+            return f"A checkpoint{after} may hold the fault: do not go on from it. {error}"
+        return (
+            f"A checkpoint{after} may hold the fault: --resume refuses to go on from it until you write the iteration "
+            f"of one that you trust into {self.folder.path / LATEST}."
+        )
+
+    def _distrust(self) -> None:
+        if self.rank != 0:
+            return
+        try:
+            latest = self.folder.latest()
+        except CheckpointError:  # it names none already
+            return
+        if self._is_after(latest, self._trusted):
+            self.folder.name_none("replicas differed" + ("" if self._trusted is None else f" after {self._trusted}"))
+
+    @staticmethod
+    def _is_after(iteration: int | None, trusted: int | None) -> bool:
+        return iteration is not None and (trusted is None or iteration > trusted)
+
     def __enter__(self) -> Self:
         return self
 
@@ -114,6 +155,9 @@ class Saving:
             self.settle()
         elif issubclass(kind, Exception):  # a second Ctrl-C does not wait
             self.finish()
+            if self._distrusts:
+                with suppress(CheckpointError):  # told before
+                    self._distrust()
 
     def mark_loaded(self, progress: Progress, *, is_own: bool = True) -> None:
         """Mark this iteration's checkpoint as the one that was loaded, from this folder unless it is not `is_own`."""

@@ -53,7 +53,7 @@ class Stopping:
         self._signal = 0
         self._agreed = 0
         self._handlers: dict[int, Any] = {}
-        self.exchange = Exchange(self, *riders)
+        self.exchange = Exchange(self, *riders, timeout_minutes=recipe.parallel.distributed_timeout_minutes)
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():

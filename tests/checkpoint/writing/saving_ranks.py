@@ -141,7 +141,7 @@ def background(folder):
 
     told = []
     folder = CheckpointFolder(folder / "checkpoints")
-    return BackgroundSaves(folder, is_main=dist.get_rank() == 0, notify=told.append), told
+    return BackgroundSaves(folder, is_main=dist.get_rank() == 0, notify=told.append, timeout_minutes=1), told
 
 
 def snapshots(engine, iteration):

@@ -33,7 +33,7 @@ class Slow:
         time.sleep(6000)
 
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-saves = BackgroundSaves(CheckpointFolder(Path(sys.argv[1])), is_main=True, notify=print)
+saves = BackgroundSaves(CheckpointFolder(Path(sys.argv[1])), is_main=True, notify=print, timeout_minutes=1)
 saves.start(20, Slow)
 while True:
     saves.poll()
@@ -82,7 +82,7 @@ def told():
 
 @pytest.fixture
 def saves(folder, told):
-    return BackgroundSaves(folder, is_main=True, notify=told.append)
+    return BackgroundSaves(folder, is_main=True, notify=told.append, timeout_minutes=1)
 
 
 def until_told(saves, told):
@@ -154,7 +154,7 @@ def test_a_second_one_waits_for_the_first_and_says_so_once_a_run(folder):
         told.append(line)
         writing[-1].go.set()  # only now may the first one end
 
-    saves = BackgroundSaves(folder, is_main=True, notify=tell)
+    saves = BackgroundSaves(folder, is_main=True, notify=tell, timeout_minutes=1)
     for iteration in (10, 20, 30, 40):
         slow = Written(f"{iteration}", at_once=False)
         saves.start(iteration, slow)
@@ -182,7 +182,7 @@ def test_the_error_of_the_first_one_comes_before_the_second_one_is_begun(saves, 
 
 def test_older_ones_are_removed_after_the_new_one_is_complete(tmp_path, told):
     folder = CheckpointFolder(tmp_path, keep=2)
-    saves = BackgroundSaves(folder, is_main=True, notify=told.append)
+    saves = BackgroundSaves(folder, is_main=True, notify=told.append, timeout_minutes=1)
     for iteration in (10, 20):
         saves.start(iteration, Written())
         saves.wait()
@@ -214,6 +214,7 @@ def test_without_a_save_nothing_is_waited_for(saves, told):
     assert told == []
 
 
+@pytest.mark.full  # tests/training/test_async_save.py kills a run on every commit
 @pytest.mark.usefixtures("forked_python")
 def test_a_process_killed_while_it_trains_and_writes_leaves_the_earlier_one(saves, folder, told):
     saves.start(10, Written("first"))

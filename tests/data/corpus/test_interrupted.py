@@ -170,7 +170,7 @@ class TestWhatWasCompared:
 
 
 @pytest.mark.ranks
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.full), 2])
 def test_killed_three_times_at_random(tmp_path, inputs, whole, workers):
     """SIGKILL: nothing of the process runs any more."""
     (tmp_path / "main.py").write_text(SLOW_BUILD)

@@ -246,6 +246,13 @@ def test_the_parameters_norm_counts_every_weight_once():
         assert engine.parameters_norm().item() == pytest.approx(sum(weights).sqrt().item(), rel=1e-6)
 
 
+def test_an_error_while_weights_are_whole_leaves_the_hooks_that_gather_them():
+    with tiny.engine_of(tiny.tiny(*ZERO1, *OVERLAP_BOTH)) as engine:
+        with pytest.raises(KeyboardInterrupt), engine.replicated_weights():
+            raise KeyboardInterrupt
+        assert all(chunk.remove_forward_pre_hook_handles for chunk in engine.chunks)
+
+
 def test_zeros_in_the_gradient_are_counted_if_they_are_logged():
     with tiny.engine_of(tiny.tiny("logging.log_num_zeros_in_grad=true")) as engine:
         padding = (384 - tiny.VOCAB_SIZE) * 64

@@ -42,11 +42,11 @@ RECIPE = {
     "tokenizer": {"type": "bytes"},
     "train": {
         "micro_batch_size": 2, "global_batch_size": 4, "train_iters": ITERATIONS,
-        "loss_spike": {"threshold": 1.6, "action": "rollback", "leave_out": 3},
+        "loss_spike": {"threshold": 1.3, "action": "rollback", "leave_out": 3},
         "check_replicas_interval": 11,
     },
     "optimizer": {"lr": 1e-2},
-    "schedule": {"lr_decay_style": "constant"},
+    "schedule": {"lr_decay_style": "linear"},
     "checkpoint": {"save_interval": 11},
     "evaluation": {"interval": 0},
     "logging": {"log_interval": 1, "tensorboard": False},
@@ -99,8 +99,6 @@ def train(folder, name, rank, ports, *overrides, resume=False):
 
 def rolled_back_and_by_hand(folder, rank, case, overrides, ports):
     """Train with a rollback, and again by hand from its checkpoint; return how they differ."""
-    from checkpoint.writing.comparison import differing
-
     with broken_once(25) if case.startswith("not finite") else nullcontext():
         run_dir = train(folder, f"{case} rolled back", rank, ports, *overrides)
     events = [line for line in lines_of(run_dir) if line.get("event") in ("loss_spike", "rollback")]
@@ -120,7 +118,7 @@ def rolled_back_and_by_hand(folder, rank, case, overrides, ports):
     ours, theirs = losses(run_dir, begin), losses(by_hand, begin)
     return {
         "events": events,
-        "checkpoints": differing(run_dir / last, by_hand / last),
+        "checkpoints": different_parts(run_dir / last, by_hand / last),
         "losses": [ours, theirs],
         "causes": sorted({line["slowdown_cause"] for line in lines_of(run_dir) if "slowest_rank" in line}),
         "differing lines": sorted(
@@ -173,8 +171,6 @@ def with_a_flipped_bit(folder, rank, ports):
 
 def with_updates_left_out(folder, rank, case, overrides, ports):
     """Train with `skip`, and again without the batches that it left out; return how they differ."""
-    from checkpoint.writing.comparison import differing
-
     same = (
         *overrides,
         "model.hidden_dropout=0.0",
@@ -182,7 +178,7 @@ def with_updates_left_out(folder, rank, case, overrides, ports):
         f"checkpoint.save_interval={ITERATIONS}",
     )
     skipping = train(
-        folder, f"{case} skipped", rank, ports, *same, "train.loss_spike={threshold: 1.6, action: skip}"
+        folder, f"{case} skipped", rank, ports, *same, "train.loss_spike={threshold: 1.3, action: skip}"
     )  # fmt: skip
     spikes = [line["spike_iteration"] for line in lines_of(skipping) if line.get("event") == "loss_spike"]
     skipped = [line["iteration"] for line in lines_of(skipping) if line.get("skipped_iterations")]
@@ -191,7 +187,20 @@ def with_updates_left_out(folder, rank, case, overrides, ports):
         f"train.iterations_to_skip={spikes}",
     )  # fmt: skip
     last = f"checkpoints/iter_{ITERATIONS:07d}"
-    return {"spikes": spikes, "skipped": skipped, "checkpoints": differing(skipping / last, without / last)}
+    return {"spikes": spikes, "skipped": skipped, "checkpoints": different_parts(skipping / last, without / last)}
+
+
+def different_parts(one, other):
+    """Return what differs in two checkpoints: files, and entries of common.pt and of its progress by their names."""
+    import torch
+
+    from checkpoint.writing.comparison import differing
+
+    ours, theirs = (torch.load(folder / "common.pt", weights_only=False) for folder in (one, other))
+    for common in (ours, theirs):
+        common |= {f"progress.{key}": value for key, value in common.pop("progress").items()}
+    files = set(differing(one, other)) - {"common.pt"}
+    return sorted(files | {key for key in ours.keys() | theirs.keys() if ours.get(key) != theirs.get(key)})
 
 
 def losses(run_dir, begin):

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pretrain.errors import TrainingError
+from pretrain.checkpoint.folder import CheckpointFolder
+from pretrain.errors import CheckpointError, TrainingError
 from pretrain.recipe.layout import lay_out
+from pretrain.training.progress import Progress
 from pretrain.training.safeguards import of_recipe
 from pretrain.training.safeguards.replicas import ReplicaCheck, describe
+from pretrain.training.saving import Saving
 
 NAMES = ["word_embeddings.weight", "mlp.linear_fc1.weight (layer 7 of 12)", "mlp.linear_fc2.weight (layer 7 of 12)"]
 
@@ -77,7 +81,8 @@ def test_a_gather_right_before_the_comparison_is_told_at_the_start(make, monkeyp
     monkeypatch.setattr(of_recipe.groups, "data_parallel_group", lambda: None)
     zero = ("parallel={use_distributed_optimizer: true, overlap_grad_reduce: true, overlap_param_gather: true}",)
     recipe, notes = make("train.check_replicas_interval=5", *zero * overlaps), []
-    check = of_recipe.replica_check(recipe, None, lay_out(recipe, 2), SimpleNamespace(note=notes.append))
+    logger = SimpleNamespace(note=notes.append)
+    check = of_recipe.replica_check(recipe, None, lay_out(recipe, 2), logger, Progress(), None)
     assert [at for at in range(1, 12) if check.is_due(at)] == [5, 10]
     assert [("gathered once more right before they are compared" in note) for note in notes] == [True] * overlaps
 
@@ -85,8 +90,8 @@ def test_a_gather_right_before_the_comparison_is_told_at_the_start(make, monkeyp
 class Replicas(ReplicaCheck):
     """A check whose comparisons have these results."""
 
-    def __init__(self, *found):
-        super().__init__(engine=None, group=None, every=10)
+    def __init__(self, *found, progress=None, saving=None):
+        super().__init__(engine=None, group=None, every=10, progress=progress or Progress(), saving=saving)
         self.found = iter(found)
 
     def _difference(self):
@@ -95,16 +100,111 @@ class Replicas(ReplicaCheck):
 
 @pytest.mark.usefixtures("alone")
 def test_a_comparison_that_a_rollback_has_taken_back_is_not_named():
-    check = Replicas(
-        None,
-        None,
-        None,
-        "rank 1 in a.",
-    )
-    for iteration in (10, 20, 30):
+    progress = Progress()
+    check = Replicas(None, None, None, "rank 1 in a.", progress=progress)
+    check.compare(10)
+    saved = Progress.from_mapping(progress.to_mapping())
+    for iteration in (20, 30):
         check.compare(iteration)
+    progress.go_back(saved)
     with pytest.raises(TrainingError, match=r"Found after iteration 20\. They were equal after iteration 10: "):
         check.compare(20)
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_run_that_is_resumed_knows_when_its_replicas_were_equal():
+    before = Progress(iteration=10)
+    Replicas(None, progress=before).compare(10)
+    resumed = Progress.from_mapping(before.to_mapping())
+    with pytest.raises(TrainingError, match=r"Found after iteration 20\. They were equal after iteration 10: "):
+        Replicas("rank 1 in a.", progress=resumed).compare(20)
+
+
+@pytest.mark.usefixtures("alone")
+def test_without_an_equal_comparison_it_is_said():
+    with pytest.raises(TrainingError, match="They were not compared before: start again from a checkpoint that you"):
+        Replicas("rank 1 in a.").compare(20)
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize(("equal_at", "mark"), [(10, "replicas differed after 10"), (None, "replicas differed")])
+def test_no_run_goes_on_by_itself_from_a_checkpoint_after_the_last_equal_comparison(tmp_path, equal_at, mark):
+    saving = saved_at(tmp_path, 10, 15)
+    progress = Progress(iteration=20, equal_at=equal_at)
+    with pytest.raises(TrainingError, match="may hold the fault: --resume refuses to go on from it until you"):
+        Replicas("rank 1 in a.", progress=progress, saving=saving).compare(20)
+    with pytest.raises(CheckpointError, match=rf"holds '{mark}', not an iteration\.\nWrite the .* into it: 10, 15"):
+        saving.folder.latest()
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_checkpoint_up_to_the_last_equal_comparison_is_gone_on_from(tmp_path):
+    saving = saved_at(tmp_path, 10)
+    with pytest.raises(TrainingError) as raised:
+        Replicas("rank 1 in a.", progress=Progress(equal_at=10), saving=saving).compare(20)
+    assert "refuses" not in str(raised.value)
+    assert saving.folder.latest() == 10
+
+
+@contextmanager
+def noting(folder, iterations):
+    try:
+        yield
+    finally:
+        iterations += folder.iterations()
+
+
+class Beside:
+    """A checkpoint that is being written beside the steps, and complete when the run has waited for it."""
+
+    def __init__(self, folder, iteration):
+        self.folder, self.iteration = folder, iteration
+
+    def finish(self):
+        self.folder.save(self.iteration, lambda _folder: None, is_main=True, barrier=lambda: None)
+
+
+@pytest.mark.usefixtures("alone")
+def test_nor_from_one_that_is_still_being_written_for_which_the_error_does_not_wait(tmp_path):
+    saving = saved_at(tmp_path, 10)
+    saving.background, saving.latest = Beside(saving.folder, 15), 15
+    check, at_the_error = Replicas("rank 1 in a.", progress=Progress(equal_at=10), saving=saving), []
+    with pytest.raises(TrainingError, match="may hold the fault"), saving, noting(saving.folder, at_the_error):
+        check.compare(20)
+    assert (at_the_error, saving.folder.iterations()) == ([10], [10, 15])
+    with pytest.raises(CheckpointError, match="holds 'replicas differed after 10', not an iteration"):
+        saving.folder.latest()
+
+
+@pytest.mark.usefixtures("alone")
+def test_one_that_was_begun_and_never_became_complete_leaves_the_trusted_one(tmp_path):
+    saving = saved_at(tmp_path, 10)
+    saving.latest = 15
+    with pytest.raises(TrainingError), saving:
+        Replicas("rank 1 in a.", progress=Progress(equal_at=10), saving=saving).compare(20)
+    assert saving.folder.latest() == 10
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_folder_that_cannot_be_written_does_not_hide_which_rank_differs(tmp_path, monkeypatch):
+    saving = saved_at(tmp_path, 15)
+
+    def fails(_folder, _reason):
+        raise CheckpointError("latest_checkpointed_iteration.txt cannot be written: Input/output error")
+
+    monkeypatch.setattr(CheckpointFolder, "name_none", fails)
+    with pytest.raises(
+        TrainingError, match=r"rank 1 in a(?s:.)*of after iteration 10 may hold the fault: do not go on"
+    ):
+        Replicas("rank 1 in a.", progress=Progress(equal_at=10), saving=saving).compare(20)
+
+
+def saved_at(folder, *iterations):
+    saving = Saving(CheckpointFolder(folder), rank=0)
+    for iteration in iterations:
+        saving.folder.save(iteration, lambda _folder: None, is_main=True, barrier=lambda: None)
+        saving.mark_loaded(Progress(iteration=iteration))
+    return saving
 
 
 @pytest.mark.parametrize("hashes", [[[1], [1], [2], [2]], [[1], [2], [3], [3]]])

@@ -20,7 +20,7 @@ from pretrain.training.safeguards.iterations_left_out import LeftOut
 from pretrain.training.safeguards.spike_response import MOST_IN_A_ROW, MOST_ROLLBACKS, SpikeResponse
 from pretrain.training.safeguards.step_batches import StepBatches
 from pretrain.training.stopping import Stopping
-from training.test_loop import FakeEngine, Log, files_of_fake_engines, training  # noqa: F401  fixtures
+from training.made_up_training import FakeEngine, Log
 
 pytestmark = pytest.mark.usefixtures("alone")
 
@@ -70,7 +70,7 @@ class Events(Log):
 
 
 @pytest.fixture
-def watched(training):  # noqa: F811
+def watched(training):
     """Make a training of 30 iterations, whose losses are watched as the recipe says."""
 
     def build(*overrides, losses, said=(), progress=None):
@@ -144,13 +144,41 @@ def test_a_loss_that_is_not_finite_goes_back_instead_of_ending_the_training(watc
     assert run.engine.learned == [*range(1, 11), *range(16, 31)]
 
 
-def test_weights_that_break_in_the_iteration_of_a_checkpoint_are_not_saved_but_taken_back(watched):
-    run = watched(*ROLLBACK, losses={21: math.nan})
-    finite = run.engine.parameters_norm
-    run.engine.parameters_norm = lambda: torch.tensor(math.nan) if run.engine.learned[-1] == 20 else finite()
+def test_weights_that_are_not_finite_are_not_saved_but_taken_back_though_no_loss_shows_it(watched):
+    run = watched(*ROLLBACK, "evaluation.interval=10", losses={})
+    run.engine.parameters_norm = lambda: torch.tensor(math.nan if 12 in run.engine.learned else 1.0)
     run.run()
-    assert [event.iteration for event in events_of(run)] == [10]
-    assert run.engine.learned == [*range(1, 19), *range(24, 31)]
+    (event,) = events_of(run)
+    assert event.text == (
+        "weights that are not finite after iteration 20: back to iteration 10; iterations 11 to 22 are left out."
+    )
+    assert (event.iteration, event.numbers["spike_iteration"]) == (10, 20)
+    assert run.engine.learned == [*range(1, 11), *range(23, 31)]
+    assert run.saving.folder.iterations() == [10, 30]
+    evaluated = [event for event in run.meter.logger.events if isinstance(event, str) and event.startswith("valid")]
+    assert evaluated == ["valid 10", "valid 20", "valid 30"]
+
+
+def test_weights_that_are_never_finite_again_end_the_training(watched):
+    run = watched(*ROLLBACK, "train.train_iters=400", losses={})
+    run.engine.parameters_norm = lambda: torch.tensor(math.nan if len(run.engine.learned) >= 15 else 1.0)
+    with pytest.raises(TrainingError, match=r"weights that are not finite after iteration \d+, after 3 rollbacks"):
+        run.run()
+    assert len(events_of(run, "rollback")) == MOST_ROLLBACKS
+
+
+def test_the_first_step_after_a_rollback_may_wait_for_the_data_as_the_first_one_of_all(watched):
+    run, medians = watched(*ROLLBACK, losses={23: 5.0}), []
+    position, train_step = run.meter.timers.position, run.engine.train_step
+
+    def step(*arguments):
+        medians.append(position.median_step() is None)
+        return train_step(*arguments)
+
+    run.engine.train_step = step
+    run.run()
+    taken = [number for number, is_first in enumerate(medians, start=1) if is_first]
+    assert taken == [1, 2, 3, 25, 26, 27]  # without a median the limit is that of a start
 
 
 def test_a_training_that_resumes_has_the_losses_from_before_and_the_stretches(watched):
@@ -243,6 +271,12 @@ def test_without_a_checkpoint_before_it_there_is_a_warning_alone(watched):
     assert run.engine.learned == list(range(1, 31))
     (event,) = events_of(run)
     assert event.text.endswith("before: there is no checkpoint before it to go back to.")
+
+
+def test_without_a_checkpoint_spikes_in_a_row_are_warned_of_once(watched):
+    run = watched(*ROLLBACK, "checkpoint.save_interval=29", losses={22: 5.0, 23: 5.0, 24: 5.0, 27: 5.0})
+    run.run()
+    assert [event.numbers["spike_iteration"] for event in events_of(run)] == [22, 27]
 
 
 def test_a_training_that_is_asked_to_end_saves_nothing_after_a_spike(watched):

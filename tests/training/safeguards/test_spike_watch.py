@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("alone")
 def watching(*, losses=(1.0,) * 20, **options):
     copies = HostCopies(torch.device("cpu"), pin_memory=False)
     watch = SpikeWatch(2.0, copies, list(losses), **{"judges_nan": True, "is_early": False, **options})
-    return watch, Exchange(watch)
+    return watch, Exchange(watch, timeout_minutes=1)
 
 
 def step(loss, *, skipped=False):
@@ -64,8 +64,8 @@ def test_a_step_that_the_engine_skips_without_a_loss_scale_is_a_spike_also_with_
         exchange.turn()
     watch.settle(exchange)
     first, other = watch.take(), watch.take()
-    assert (first.iteration, math.isnan(first.loss), first.is_of_gradients) == (21, True, False)
-    assert (other.iteration, other.loss, other.is_of_gradients) == (22, 1.0, True)
+    assert (first.iteration, math.isnan(first.loss), first.of) == (21, True, "loss")
+    assert (other.iteration, other.loss, other.of) == (22, 1.0, "gradients")
     assert len(watch._window.losses) == 20
 
 

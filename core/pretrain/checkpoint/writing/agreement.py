@@ -7,6 +7,7 @@ device. Between hosts a group costs nothing while nothing is sent.
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TypeVar
 
 import torch
@@ -15,9 +16,13 @@ import torch.distributed as dist
 T = TypeVar("T")
 
 
-def between_hosts(description: str | None = None) -> dist.ProcessGroup | None:
+def between_hosts(description: str, timeout_minutes: int) -> dist.ProcessGroup | None:
     """Return a new group of all ranks that needs no device, or None for a single rank. Collective."""
-    return dist.new_group(backend="gloo", group_desc=description) if dist.get_world_size() > 1 else None
+    if dist.get_world_size() == 1:
+        return None
+    timeout = timedelta(minutes=timeout_minutes)
+    group: dist.ProcessGroup = dist.new_group(backend="gloo", group_desc=description, timeout=timeout)
+    return group
 
 
 def gathered(value: T, group: dist.ProcessGroup | None = None) -> list[T] | None:
@@ -45,9 +50,9 @@ class Unanimity:
     for a host that is behind. All ranks therefore learn it in the same iteration, at most two after the last is ready.
     """
 
-    def __init__(self) -> None:
-        """Make the group; collective."""
-        self._group = between_hosts()
+    def __init__(self, timeout_minutes: int) -> None:
+        """Make the group, whose collectives time out after so many minutes; collective."""
+        self._group = between_hosts("agreement", timeout_minutes)
         self._vote: torch.Tensor | None = None
         self._pending: dist.Work | None = None
 

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
     from pretrain.checkpoint.folder import CheckpointFolder
 
+_WRITING_MINUTES = 30
+"""Least timeout of ranks that wait, beside the steps, for the slowest writer and for the flush: torch's own of gloo."""
+
 
 class Writable(Protocol):
     """A checkpoint in host memory; see `pretrain.checkpoint.writing.snapshot.Snapshot`."""
@@ -48,17 +51,20 @@ class _Save:
 class BackgroundSaves:
     """Saves of a run beside its steps; called on the main thread, by all ranks at the same iterations."""
 
-    def __init__(self, folder: CheckpointFolder, *, is_main: bool, notify: Callable[[str], None]) -> None:
+    def __init__(
+        self, folder: CheckpointFolder, *, is_main: bool, notify: Callable[[str], None], timeout_minutes: int
+    ) -> None:
         """Make the process groups; collective.
 
         Args:
             folder: of the run's checkpoints.
             is_main: whether this rank makes, renames and removes folders.
             notify: shows the user a line.
+            timeout_minutes: of collectives between the hosts; ranks that have written wait longer for the others.
         """
         self._folder, self._is_main, self._notify = folder, is_main, notify
-        self._group = between_hosts(BESIDE)
-        self._all_done = Unanimity()
+        self._group = between_hosts(BESIDE, max(timeout_minutes, _WRITING_MINUTES))
+        self._all_done = Unanimity(timeout_minutes)
         self._save: _Save | None = None
         self._has_waited = False
 

@@ -134,9 +134,11 @@ class MegatronEngine(ForwardPass):
         overlaps = self.recipe.parallel.overlap_param_gather
         for chunk in self.chunks if overlaps else ():
             chunk.disable_forward_pre_hook()
-        yield
-        for chunk in self.chunks if overlaps else ():
-            chunk.enable_forward_pre_hook()
+        try:
+            yield
+        finally:
+            for chunk in self.chunks if overlaps else ():
+                chunk.enable_forward_pre_hook()
 
     def _as_tensor(self, norm: Tensor | float) -> Tensor:
         return norm if isinstance(norm, torch.Tensor) else torch.tensor(float(norm), device=self._device)

@@ -10,7 +10,7 @@ from pretrain.observe.records import EventRecord, TrainRecord
 from pretrain.observe.timers import across_ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     import torch
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pretrain.training.progress import Progress
     from pretrain.training.reporting.interval import Interval, TakenStep, Totals
     from pretrain.training.reporting.run_logger import RunLogger
-    from pretrain.training.reporting.stragglers import Slowest, Stragglers
+    from pretrain.training.reporting.stragglers import SlowRank, Stragglers
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,13 +65,12 @@ class Meter:
             progress: at its end.
         """
         seconds = self.timers.take()
-        slowest = self._slowest(seconds["data"])
-        self.logger.train(self._record(totals, taken, engine, progress, slowest))
+        slow = self._slow_ranks(seconds["data"])
+        self.logger.train(self._record(totals, taken, engine, progress, slow[0] if slow else None))
         if self.recipe.logging.log_timers:
             spreads = across_ranks(seconds, self.interval.iterations, device=self.device)
             self.logger.timers(spreads, progress.iteration)
-        if slowest is not None and self.stragglers is not None:
-            self._warn(slowest, self.stragglers.warning(slowest, self.interval.iterations), progress)
+        self._warn(slow, progress)
         self.interval.start()
 
     def go_back(self, progress: Progress) -> None:
@@ -81,20 +80,22 @@ class Meter:
         self.interval.start()
         self.interval.skipped_in_a_row = 0
 
-    def _slowest(self, data_seconds: float) -> Slowest | None:
+    def _slow_ranks(self, data_seconds: float) -> list[SlowRank]:
+        """Return the ranks that are behind the others, the slowest first; empty if it is switched off."""
         interval = self.interval
         if self.stragglers is None:
-            return None
+            return []
         return self.stragglers.of_interval(data_seconds, interval.iterations, interval.seconds / interval.iterations)
 
-    def _warn(self, slowest: Slowest, text: str | None, progress: Progress) -> None:
-        if text is None:
+    def _warn(self, slow: Sequence[SlowRank], progress: Progress) -> None:
+        if self.stragglers is None:
             return
-        numbers = {"rank": slowest.rank, "slowdown": slowest.slowdown, "slowdown_cause": slowest.cause}
-        self.logger.event(EventRecord(event="straggler", iteration=progress.iteration, text=text, numbers=numbers))
+        for slowest, text in self.stragglers.warnings(slow, self.interval.iterations):
+            numbers = {"rank": slowest.rank, "slowdown": slowest.slowdown, "slowdown_cause": slowest.cause}
+            self.logger.event(EventRecord(event="straggler", iteration=progress.iteration, text=text, numbers=numbers))
 
     def _record(
-        self, totals: Totals, taken: TakenStep, engine: Engine, progress: Progress, slowest: Slowest | None
+        self, totals: Totals, taken: TakenStep, engine: Engine, progress: Progress, slowest: SlowRank | None
     ) -> TrainRecord:
         interval, step = self.interval, taken.step
         speed = self.speedometer.measure(

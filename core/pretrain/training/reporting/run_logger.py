@@ -32,7 +32,7 @@ class RunLogger:
         if rank != 0:
             return
         resume_at = progress.iteration if resumed else None
-        self._metrics = MetricsWriter(run_dir / FILE, resume_at=resume_at)
+        self._metrics = MetricsWriter(run_dir / FILE, resume_at=resume_at, left_out=progress.left_out)
         if recipe.logging.tensorboard:
             self._tensorboard = TensorBoard(
                 run_dir / "tensorboard",
@@ -72,7 +72,7 @@ class RunLogger:
     def go_back(self, progress: Progress) -> None:
         """Drop what the files have of later iterations: the training has gone back."""
         if self._metrics:
-            self._metrics.go_back(progress.iteration)
+            self._metrics.go_back(progress.iteration, progress.left_out)
         if self._tensorboard:
             self._tensorboard.go_back(progress.iteration, progress.consumed_samples)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import TYPE_CHECKING, Literal
 
 import torch
 
+from pretrain.observe.rank_names import rank_names
 from pretrain.training.rank_rows import rank_rows
 
 if TYPE_CHECKING:
@@ -37,8 +38,8 @@ class OwnTimes:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Slowest:
-    """The slowest rank of an interval, by the work in which it is most behind.
+class SlowRank:
+    """A rank that is behind the others in an interval, by one kind of work.
 
     Attributes:
         rank: its number.
@@ -52,8 +53,10 @@ class Slowest:
     cause: Literal["compute", "data"]
 
 
-def slowest(times: Sequence[OwnTimes], seconds_per_iteration: float) -> Slowest | None:
-    """Return the rank that is most behind the median of the others that did the same work; None without others.
+def slow_ranks(times: Sequence[OwnTimes], seconds_per_iteration: float) -> list[SlowRank]:
+    """Return the slowest rank of each kind of work, and all that are over the tolerance, those most behind first.
+
+    Each is held against the others that did the same work; without others there is none.
 
     Args:
         times: by rank.
@@ -63,32 +66,53 @@ def slowest(times: Sequence[OwnTimes], seconds_per_iteration: float) -> Slowest 
     data = {rank: each.data for rank, each in enumerate(times) if each.data >= 0}
     found = []
     if len(times) > 1 and min(attention.values()) > 0:
-        rank, usual = _behind(attention)
-        found.append(Slowest(rank=rank, slowdown=attention[rank] / usual - 1, cause="compute"))
+        usual = _usual(attention)
+        found += _behind(attention, usual, over=usual, cause="compute")
     if len(data) > 1:
-        rank, usual = _behind(data)
-        found.append(Slowest(rank=rank, slowdown=(data[rank] - usual) / seconds_per_iteration, cause="data"))
-    return max(found, key=lambda each: each.slowdown, default=None)
+        found += _behind(data, _usual(data), over=seconds_per_iteration, cause="data")
+    return sorted(found, key=lambda each: each.slowdown, reverse=True)
 
 
-def _behind(seconds: Mapping[int, float]) -> tuple[int, float]:
-    """Return the rank with the most seconds, and the median of the others."""
-    slow = max(seconds, key=seconds.__getitem__)
-    return slow, median(own for rank, own in seconds.items() if rank != slow)
+def _usual(seconds: Mapping[int, float]) -> float:
+    """Return the median of all but the slowest rank; it is the same without any other one of the slower half."""
+    return median(sorted(seconds.values())[:-1])
+
+
+def _behind(
+    seconds: Mapping[int, float], usual: float, *, over: float, cause: Literal["compute", "data"]
+) -> list[SlowRank]:
+    slowest = max(seconds, key=seconds.__getitem__)
+    return [
+        SlowRank(rank=rank, slowdown=(own - usual) / over, cause=cause)
+        for rank, own in seconds.items()
+        if rank == slowest or own > usual + TOLERATED * over
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Streak:
+    """Logged intervals in a row in which a rank is slow."""
+
+    intervals: int = 0
+    iterations: int = 0
+    is_told: bool = False
+
+    @property
+    def is_due(self) -> bool:
+        """True if it is long enough to be told of, and was not."""
+        return not self.is_told and self.intervals >= PATIENCE and self.iterations >= FEWEST
 
 
 class Stragglers:
-    """Names the slowest rank of each logged interval, and says when one stays slow."""
+    """Names the slowest rank of each logged interval, and says when ranks stay slow."""
 
     def __init__(self, clock: LocalClock, device: torch.device, *, reads_data: bool) -> None:
         """Read this rank's clock, and whether its stages read data; the collective is the device's."""
         self._clock, self._device, self._reads_data = clock, device, reads_data
-        self._slow: tuple[int, str] | None = None
-        self._intervals = self._iterations = 0
-        self._is_told = False
+        self._streaks: dict[tuple[int, str], _Streak] = {}
 
-    def of_interval(self, data_seconds: float, iterations: int, seconds_per_iteration: float) -> Slowest | None:
-        """Return the slowest rank since the last call; all ranks call it together, where the host waits anyway.
+    def of_interval(self, data_seconds: float, iterations: int, seconds_per_iteration: float) -> list[SlowRank]:
+        """Return `slow_ranks` since the last call; all ranks call it together, where the host waits anyway.
 
         Args:
             data_seconds: that this rank waited for micro-batches in the interval.
@@ -97,35 +121,52 @@ class Stragglers:
         """
         data = data_seconds / iterations if self._reads_data else -1.0
         own = OwnTimes(attention=self._clock.take(), data=data)
-        return slowest(_of_all_ranks(own, self._device), seconds_per_iteration)
+        return slow_ranks(_of_all_ranks(own, self._device), seconds_per_iteration)
 
-    def warning(self, found: Slowest, iterations: int) -> str | None:
-        """Count an interval of so many iterations; return a line when a rank has been slow in so many in a row.
+    def warnings(self, found: Sequence[SlowRank], iterations: int) -> list[tuple[SlowRank, str]]:
+        """Count an interval of so many iterations; return a line for those that have been slow in so many in a row.
 
-        The line comes once, until another rank, or none, is slow.
+        Ranks that are slow by the same cause share a line, which comes with the slowest of them. A rank is told of
+        once, until it is within the tolerance.
         """
-        key = (found.rank, found.cause) if found.slowdown > TOLERATED else None
-        if key is None or key != self._slow:
-            self._slow, self._intervals, self._iterations, self._is_told = key, 0, 0, False
-        self._intervals += 1
-        self._iterations += iterations
-        is_due = self._intervals >= PATIENCE and self._iterations >= FEWEST
-        if key is None or self._is_told or not is_due:
-            return None
-        self._is_told = True
-        return _warning(found, self._intervals)
+        slow = [each for each in found if each.slowdown > TOLERATED]
+        before, self._streaks = self._streaks, {}
+        due: dict[str, list[SlowRank]] = {}
+        for each in slow:
+            key = each.rank, each.cause
+            streak = before.get(key, _Streak())
+            streak = replace(streak, intervals=streak.intervals + 1, iterations=streak.iterations + iterations)
+            if streak.is_due:
+                due.setdefault(each.cause, []).append(each)
+            self._streaks[key] = replace(streak, is_told=streak.is_told or streak.is_due)
+        return [(ranks[0], _warning(ranks, self._shortest(ranks))) for ranks in due.values()]
+
+    def _shortest(self, ranks: Sequence[SlowRank]) -> int:
+        """Return the intervals in a row in which all of the ranks were slow."""
+        return min(self._streaks[each.rank, each.cause].intervals for each in ranks)
 
 
-def _warning(found: Slowest, intervals: int) -> str:
-    what = "computes" if found.cause == "compute" else "waits for its data"
-    look = (
-        "Look at its device (clock, temperature, other processes on it) or leave its node out"
-        if found.cause == "compute"
-        else "Look at its file system and its cores, or raise data.num_workers"
-    )
+_WORDS = {
+    "compute": (
+        ("computes", "it. Look at its device (clock, temperature, other processes on it) or leave its node out"),
+        ("compute", "them. Look at their devices (clock, temperature, other processes) or leave their nodes out"),
+    ),
+    "data": (
+        ("waits for its data", "it. Look at its file system and its cores, or raise data.num_workers"),
+        ("wait for their data", "them. Look at their file systems and cores, or raise data.num_workers"),
+    ),
+}
+"""Words for one rank and for several, by cause."""
+
+
+def _warning(ranks: Sequence[SlowRank], intervals: int) -> str:
+    """Return the line for ranks of one cause, the slowest first."""
+    do, look = _WORDS[ranks[0].cause][len(ranks) > 1]
+    least, most = f"{100 * ranks[-1].slowdown:.0f}", f"{100 * ranks[0].slowdown:.0f}"
     return (
-        f"warning: rank {found.rank} {what} {100 * found.slowdown:.0f} % longer than the median of the others, "
-        f"over {100 * TOLERATED:.0f} % for {intervals} logged intervals; all ranks wait for it. {look}."
+        f"warning: {rank_names(each.rank for each in ranks)} {do} {most if least == most else f'{least} to {most}'} % "
+        f"longer than the median of the others, over {100 * TOLERATED:.0f} % for {intervals} logged intervals; all "
+        f"ranks wait for {look}."
     )
 
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 import torch.distributed as dist
 
+from pretrain.checkpoint.writing.agreement import between_hosts
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -36,10 +38,10 @@ class Exchange:
     do not depend on the order, and are equal on all ranks. A world of one rank has its sums at once.
     """
 
-    def __init__(self, *riders: Rider) -> None:
-        """Make the group between the hosts; collective."""
+    def __init__(self, *riders: Rider, timeout_minutes: int) -> None:
+        """Make the group between the hosts, whose collectives time out after so many minutes; collective."""
         self._riders = riders
-        self._group = dist.new_group(backend="gloo") if dist.get_world_size() > 1 else None
+        self._group = between_hosts("agreement", timeout_minutes)
         self._sums: torch.Tensor | None = None
         self._pending: dist.Work | None = None
 

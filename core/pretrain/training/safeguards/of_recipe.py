@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pretrain.recipe.layout import Layout
     from pretrain.training.progress import Progress
     from pretrain.training.reporting.run_logger import RunLogger
+    from pretrain.training.saving import Saving
 
 
 def spike_watch(recipe: Recipe, device: torch.device, progress: Progress, *, pin_memory: bool) -> SpikeWatch | None:
@@ -35,7 +36,9 @@ def spike_watch(recipe: Recipe, device: torch.device, progress: Progress, *, pin
     )
 
 
-def replica_check(recipe: Recipe, engine: Engine, layout: Layout, logger: RunLogger) -> ReplicaCheck | None:
+def replica_check(
+    recipe: Recipe, engine: Engine, layout: Layout, logger: RunLogger, progress: Progress, saving: Saving | None
+) -> ReplicaCheck | None:
     """Return the comparison of replicas; None if it is off, or if there is one replica alone."""
     every = recipe.train.check_replicas_interval
     if every is None:
@@ -48,7 +51,7 @@ def replica_check(recipe: Recipe, engine: Engine, layout: Layout, logger: RunLog
             "train.check_replicas_interval: with parallel.overlap_param_gather the weights are gathered once more "
             "right before they are compared, so that faults of that gather alone are found"
         )
-    return ReplicaCheck(engine, groups.data_parallel_group(), every)
+    return ReplicaCheck(engine, groups.data_parallel_group(), every, progress, saving)
 
 
 def local_clock(recipe: Recipe, engine: Engine, layout: Layout, device: torch.device) -> LocalClock | None:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pretrain.engine.protocol import Engine
+    from pretrain.training.progress import Progress
+    from pretrain.training.saving import Saving
 
 _SHOWN = 5
 """Weights that an error names; the others are counted."""
@@ -25,11 +27,21 @@ _SHOWN = 5
 class ReplicaCheck:
     """Compares the weights of the data-parallel ranks by hashes, which alone leave a device."""
 
-    def __init__(self, engine: Engine, group: dist.ProcessGroup, every: int) -> None:
-        """Compare the engine's weights over the group, the data-parallel ranks, after every so many iterations."""
+    def __init__(
+        self, engine: Engine, group: dist.ProcessGroup, every: int, progress: Progress, saving: Saving | None
+    ) -> None:
+        """Compare weights.
+
+        Args:
+            engine: whose.
+            group: the data-parallel ranks.
+            every: iterations between two comparisons.
+            progress: of the training; keeps when they were equal, also over a resume and a rollback.
+            saving: has the checkpoints; None if none are saved.
+        """
         self._engine, self._group, self._every = engine, group, every
+        self._progress, self._saving = progress, saving
         self._hash = WeightHash()
-        self._equal_at: list[int] = []
 
     def is_due(self, iteration: int) -> bool:
         """Say whether a comparison is due after this iteration."""
@@ -41,12 +53,11 @@ class ReplicaCheck:
         Raises:
             TrainingError: replicas differ; on all ranks.
         """
-        self._equal_at = [earlier for earlier in self._equal_at if earlier < iteration]  # a rollback takes others back
         problem = first_problem(self._difference())
         if problem is not None:
-            msg = f"{problem}\n{self._advice(iteration)}"
-            raise TrainingError(msg)
-        self._equal_at.append(iteration)
+            distrusted = "" if self._saving is None else self._saving.distrust_after(self._progress.equal_at)
+            raise TrainingError("\n".join(filter(None, (problem, self._advice(iteration), distrusted))))
+        self._progress.equal_at = iteration
 
     def _difference(self) -> str | None:
         """Return what differs among the replicas of this rank's part of the model."""
@@ -60,8 +71,8 @@ class ReplicaCheck:
 
     def _advice(self, iteration: int) -> str:
         since = (
-            f"They were equal after iteration {self._equal_at[-1]}: start again from a checkpoint up to there"
-            if self._equal_at
+            f"They were equal after iteration {self._progress.equal_at}: start again from a checkpoint up to there"
+            if self._progress.equal_at is not None
             else "They were not compared before: start again from a checkpoint that you trust"
         )
         return (

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from pretrain.errors import TrainingError
 from pretrain.observe.hang.position import LOAD
 from pretrain.observe.records import EventRecord
+from pretrain.training.safeguards.spike_watch import Spike
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from pretrain.training.progress import Progress
     from pretrain.training.reporting.meter import Meter
     from pretrain.training.safeguards.exchange import Exchange
-    from pretrain.training.safeguards.spike_watch import Spike, SpikeWatch
+    from pretrain.training.safeguards.spike_watch import SpikeWatch
     from pretrain.training.safeguards.step_batches import StepBatches
     from pretrain.training.saving import Saving
 
@@ -70,11 +71,6 @@ class SpikeResponse:
         can_load = self.saving is not None and self.saving.latest is not None
         return can_load and self.recipe.train.loss_spike.action == "rollback"
 
-    @property
-    def takes_back_broken_weights(self) -> bool:
-        """True if weights that are not finite are answered by a rollback, as the next loss is not finite either."""
-        return self.goes_back and self.recipe.precision.dtype != "fp16"  # whose losses may be so
-
     def see(self, step: Step) -> None:
         """Take the loss of the step that the progress has just counted."""
         self.watch.see(self.progress.iteration, step)
@@ -106,12 +102,29 @@ class SpikeResponse:
                 return True
         return False
 
+    def takes_back_weights(self) -> bool:
+        """Go back from weights of this iteration that are not finite; return whether that is the answer to them.
+
+        All ranks call it together, with all losses judged: the next loss need not show it, as that of a token which is
+        rare.
+
+        Raises:
+            TrainingError: it goes on and on.
+            CheckpointError: the checkpoint cannot be read.
+        """
+        is_fp16 = self.recipe.precision.dtype == "fp16"  # whose losses may be so, and are not judged
+        if is_fp16 or not self.goes_back or self.saving is None or self.saving.latest is None:
+            return False
+        spike = Spike(iteration=self.progress.iteration, loss=math.nan, median=None, of="weights")
+        self._roll_back(self.saving, spike, self.saving.latest)
+        return True
+
     def _keeps(self, loss: Tensor | None) -> bool:
         return self.watch.keeps(self.progress.iteration + 1, loss, self.exchange)
 
     def _say(self, spike: Spike, action: str) -> None:
         is_next, self._told_of = spike.iteration == self._told_of + 1, spike.iteration
-        if is_next and action == "warn":
+        if is_next and action != "skip":
             return
         then = {
             "warn": "the training goes on.",
@@ -148,6 +161,7 @@ class SpikeResponse:
             self.progress.go_back(earlier)
             self.progress.left_out.append([first, last])
             self.batches.go_back(self.progress)
+        self.meter.timers.position.forget_steps()
         self.meter.go_back(self.progress)
         text = f"{_told(spike)}: back to iteration {checkpoint}; iterations {first} to {last} are left out."
         numbers = _numbers(spike) | {"first_left_out": first, "last_left_out": last}
@@ -157,13 +171,18 @@ class SpikeResponse:
 
     def _stretch(self, spike: Spike, checkpoint: int) -> tuple[int, int]:
         around = self.recipe.train.loss_spike.leave_out
+        if spike.of == "weights":  # any batch since the checkpoint may have broken them
+            return checkpoint + 1, spike.iteration + around
         # A loss that is not finite comes from weights that are not: the iteration before has broken them.
-        before = around if math.isfinite(spike.loss) else max(1, around)
+        is_broken = spike.of == "loss" and not math.isfinite(spike.loss)
+        before = max(1, around) if is_broken else around
         return max(checkpoint + 1, spike.iteration - before), spike.iteration + around
 
 
 def _told(spike: Spike) -> str:
-    if spike.is_of_gradients:
+    if spike.of == "weights":
+        return f"weights that are not finite after iteration {spike.iteration}"
+    if spike.of == "gradients":
         return f"gradients that are not finite in iteration {spike.iteration}, with loss {spike.loss:.4f}"
     if not math.isfinite(spike.loss):
         return f"loss {spike.loss:g} in iteration {spike.iteration}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from pretrain.training.safeguards.loss_window import LossWindow
 
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Spike:
-    """A loss that has gone wrong.
+    """A loss that has gone wrong, or gradients or weights that have.
 
     Attributes:
-        iteration: whose step had it, before its update.
+        iteration: whose step had it, before its update; of weights, after whose update they were found.
         loss: mean over the global batch, in nats per token; may be nan or infinite.
         median: of the steps before; None before there are enough.
-        is_of_gradients: whether the loss is as usual, and the gradients are not finite.
+        of: what is not as usual; gradients and weights are not finite, where the loss shows nothing.
     """
 
     iteration: int
     loss: float
     median: float | None
-    is_of_gradients: bool = False
+    of: Literal["loss", "gradients", "weights"] = "loss"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +124,8 @@ class SpikeWatch:
         is_high = (math.isfinite(loss) or self._judges_nan) and self._window.is_spike(loss)
         is_spike = is_high or seen.is_skipped
         if is_spike:
-            self._found.append(
-                Spike(iteration=seen.iteration, loss=loss, median=self._window.median, is_of_gradients=not is_high)
-            )
+            of: Literal["loss", "gradients"] = "loss" if is_high else "gradients"
+            self._found.append(Spike(iteration=seen.iteration, loss=loss, median=self._window.median, of=of))
         if not (seen.is_skipped or (is_spike and self._is_early)):  # no update was made
             self._window.add(loss)
         return is_spike
