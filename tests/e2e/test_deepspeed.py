@@ -75,6 +75,7 @@ def test_a_run_stopped_by_the_kill_switch_resumes_bit_for_bit(whole_run, stopped
     assert numbers(run_dir) == numbers(whole_run)
 
 
+@pytest.mark.full
 def test_a_run_killed_while_it_saves_resumes_from_the_previous_checkpoint(whole_run, run, tmp_path):
     run_dir = tmp_path / "killed"
     arguments = run(run_dir, "checkpoint.save_interval=1")

@@ -28,6 +28,7 @@ def hostfile(tmp_path, monkeypatch):
     return tmp_path / "hosts"
 
 
+@pytest.mark.full
 @pytest.mark.slow
 @pytest.mark.usefixtures("forked_python")
 @pytest.mark.ranks

@@ -18,6 +18,7 @@ def losses(run_dir):
     return [record["lm_loss"] for record in metrics(run_dir) if record["kind"] == "train"]
 
 
+@pytest.mark.full
 def test_a_run_continues_where_it_stopped_also_with_another_blend(text_tokens, tmp_path):
     other = tmp_path / "other"
     for suffix in (".bin", ".idx"):

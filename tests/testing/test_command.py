@@ -49,6 +49,7 @@ def test_an_unknown_backend_is_an_error_before_any_test():
         invoke("--backend", "cup")
 
 
+@pytest.mark.full
 def test_a_test_file_that_names_no_backend_is_an_error(tmp_path, capsys):
     (tmp_path / "test_nameless.py").write_text("from pretrain.testing.suite import *\n")
     code = pytest.main(["-q", "-c", os.devnull, "-p", "no:cacheprovider", "--rootdir", str(tmp_path), str(tmp_path)])

@@ -152,6 +152,7 @@ def test_a_kernel_that_is_not_on_this_machine_is_not_a_failure(corners):
     assert not [name for name in [*corners.failed, *corners.passed] if "is_not_here" in name]
 
 
+@pytest.mark.full
 def test_collectives_that_send_nothing_are_caught():
     silent = run_kit("testing.mutants:SILENT", "TestCollectives and not reference")
     names = {name.partition("silent-silent-fp32-")[2].rstrip("]") for name in silent.failed}

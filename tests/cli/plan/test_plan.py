@@ -153,6 +153,7 @@ def test_an_unknown_device_is_said_to_be_unknown():
     assert str(failure).startswith("no installed backend knows a device 'Nonsense 5000'.")
 
 
+@pytest.mark.full
 def test_a_recipe_is_planned_on_this_machine_without_its_files(folder):
     """The engine is built and steps, in a process whose only thread is its own."""
     options = ["--set", "parallel.pipeline_model_parallel_size=1", "--set", "model.num_layers=1", "--json"]

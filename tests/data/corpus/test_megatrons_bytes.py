@@ -94,6 +94,7 @@ def test_from_four_shards(tmp_path, peps, section):
 
 
 @ONE_TOKENIZER
+@pytest.mark.full
 @pytest.mark.ranks
 def test_after_three_kills(tmp_path, peps, section):
     """SIGKILL at random moments of a build that takes its time."""
