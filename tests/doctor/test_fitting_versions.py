@@ -72,8 +72,8 @@ def test_a_version_that_is_not_allowed_is_wrong(installed):
         ),
         (
             Verdict.WRONG,
-            "torch 2.8.0+cu128 is installed; pretrain needs torch <2.15,>=2.9",
-            "pip install 'torch<2.15,>=2.9'",
+            "torch 2.8.0+cu128 is installed; pretrain needs torch <2.16,>=2.9",
+            "pip install 'torch<2.16,>=2.9'",
         ),
     ]
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from pretrain.plugins.host.manager import Plugins
 
-PYTHON = ">=3.11,<3.13"
+PYTHON = ">=3.11,<3.14"
 
 REQUIRED: Mapping[str, str] = {
     "click": ">=8.1.8",
@@ -36,7 +36,7 @@ REQUIRED: Mapping[str, str] = {
     "shfmt-py": ">=4.2",
     "tensorboard": ">=2.19",
     "tokenizers": ">=0.21",
-    "torch": ">=2.9,<2.15",
+    "torch": ">=2.9,<2.16",
     "xxhash": ">=3.5",
     "zstandard": ">=0.23",
 }
