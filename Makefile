@@ -1,5 +1,5 @@
 # Every target makes .venv first if it is missing or out of date; ./bootstrap says how.
-.PHONY: quickstart test test-all test-core test-cuda test-ascend test-ascend-older lint bench build docs wheels test-device venv
+.PHONY: quickstart test test-all test-core test-cuda test-ascend test-ascend-older test-versions lint bench build docs wheels test-device venv
 # Empty is as not set: tests start some hundred processes, which would each compile what they import.
 export PYTHONDONTWRITEBYTECODE =
 PY := .venv/bin
@@ -14,7 +14,7 @@ test: test-core test-ascend
 
 # And what takes longer than CI can bear: the tests marked full, and an installation.
 test-all: SELECTED :=
-test-all: test test-ascend-older
+test-all: test test-ascend-older test-versions
 
 # Three workers on two cores, since tests often wait; one of them has all tests whose ranks compute, one after the other.
 test-core: venv
@@ -35,6 +35,10 @@ test-ascend-older: venv
 	backends/ascend/environment 2.9.0
 	OMP_NUM_THREADS=1 .venv-ascend-2.9.0/bin/python -m pytest --numprocesses 2 --dist loadgroup -m "$(SELECTED)" \
 		backends/ascend/simulator/tests $(wildcard $(SIMULATED))
+
+# Other versions of Python and torch; of Python those that are installed. Installs several GB.
+test-versions:
+	tests/versions
 
 lint: venv
 	$(PY)/ruff check

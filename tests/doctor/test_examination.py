@@ -112,7 +112,7 @@ def test_a_check_that_does_not_end_is_named_on_the_only_rank(doctor, between, mo
     ended, left = threading.Event(), []
 
     def hang(recipe, world):
-        ended.wait(20)
+        ended.wait(120)
         return ()
 
     def leave(outcome, code):

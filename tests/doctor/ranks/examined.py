@@ -26,7 +26,7 @@ def examine(
     recipe=None,
     overrides=None,
     timeout=30.0,
-    limit=60,
+    limit=300,
     others=None,
 ):
     """Examine ranks until all have ended, or the one that reports; return (rank that reports, code, findings).
@@ -60,7 +60,7 @@ def examine(
                 processes[rank] = Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT, cwd=folder)
         report = _report(folder, processes, time.monotonic() + limit)
         if others is not None:
-            others.update({rank: process.wait(5) for rank, process in processes.items() if rank != report[0]})
+            others.update({rank: process.wait(60) for rank, process in processes.items() if rank != report[0]})
         return report
     finally:
         for process in processes.values():

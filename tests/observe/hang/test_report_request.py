@@ -13,7 +13,7 @@ def test_it_is_read_by_another_thread_and_other_signals_are_not():
     previous = signal.signal(signal.SIGUSR2, lambda *_: None)
     answers = []
     with ReportRequests() as requests:
-        thread = threading.Thread(target=lambda: answers.extend(requests.wait(10) for _ in range(2)))
+        thread = threading.Thread(target=lambda: answers.extend(requests.wait(60) for _ in range(2)))
         os.kill(os.getpid(), signal.SIGUSR2)
         time.sleep(0.01)
         thread.start()
