@@ -19,8 +19,8 @@ PYTHON = """#!/bin/sh
 case "$*" in
     *"import torch") exit 1 ;;
     *"pip --disable"*"torch==2.13.0+cpu") echo "{answer}" >&2; exit 1 ;;
-    *version*torch*) echo 2.13.0 ;;
     *"pip --disable"*) echo "$*" >>"$(dirname "$0")/asked" ;;
+    *'version("torch")'*) echo 2.13.0 ;;
 esac
 """
 
@@ -40,7 +40,7 @@ def bootstrap(folder, answer):
     python.write_text(PYTHON.format(answer=answer))
     python.chmod(0o755)
     environment = {name: value for name, value in os.environ.items() if name not in ("TORCH", "VENV", "PYTHON")}
-    done = subprocess.run([folder / "bootstrap"], env=environment, capture_output=True, text=True)
+    done = subprocess.run([folder / "bootstrap"], check=False, env=environment, capture_output=True, text=True)
     asked = python.with_name("asked")
     return done, asked.read_text().splitlines() if asked.exists() else []
 
