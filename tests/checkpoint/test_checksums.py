@@ -7,7 +7,7 @@ import random
 import pytest
 
 from pretrain.checkpoint import checksums
-from pretrain.checkpoint.checksums import damage_in_share
+from pretrain.checkpoint.checksums import Share, damage_in_share
 from pretrain.checkpoint.digest import FileDigest, Recorder, digest_of, file_digest
 
 SIZES = {"common.pt": 70, "metadata.json": 11, ".metadata": 300, "__0_0.distcp": 5000, "__1_0.distcp": 2_500_000}
@@ -31,7 +31,7 @@ def flip(path, place):
 
 
 def found(directory, ranks):
-    return [problem for rank in range(ranks) if (problem := damage_in_share(directory, rank, ranks))]
+    return [problem for rank in range(ranks) if (problem := damage_in_share(directory, Share(rank, ranks)))]
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 16])
@@ -100,7 +100,7 @@ def test_ranks_share_the_bytes(tmp_path, monkeypatch):
     monkeypatch.setattr(checksums, "file_digest", lambda path: (read.append(path.name), file_digest(path))[1])
     shares = []
     for rank in range(8):
-        assert damage_in_share(tmp_path, rank, 8) is None
+        assert damage_in_share(tmp_path, Share(rank, 8)) is None
         shares.append(sum((tmp_path / name).stat().st_size for name in read))
         read.clear()
     assert max(shares) - min(shares) < 64

@@ -52,6 +52,7 @@ def call(*arguments):
 def test_a_model_comes_back_bit_by_bit_through_every_format_that_holds_it(hugging_face, tmp_path, model, to):
     layout = ("--tensor", 2) if to in {"megatron", "neox"} else ()
     call("convert", hugging_face / model, tmp_path / "there", "--to", to, *layout)
+    assert len(list((tmp_path / "there").rglob("checksums.txt"))) == 1
     call("convert", tmp_path / "there", tmp_path / "back", "--to", "huggingface")
     code, output = call("verify", tmp_path / "back", "--against", hugging_face / model)
     assert code == 0
@@ -85,6 +86,34 @@ def test_a_tokenizer_of_another_size_is_refused_instead_of_cutting_the_vocabular
     options = ("--to", "pretrain", "--tokenizer", tmp_path / "tokenizer.json")
     with pytest.raises(PretrainError, match=r"has 2 tokens, and .* has 256, which padding does not explain"):
         call("convert", hugging_face / "GPT-2", tmp_path / "target", *options)
+
+
+@pytest.fixture
+def run_dir(hugging_face, tmp_path):
+    """A run's directory with a checkpoint of 256 tokens; its recipe names a tokenizer of so many."""
+    call("convert", hugging_face / "GPT-2", tmp_path / "run" / "checkpoints", "--to", "pretrain")
+    words = tokenizers.models.WordLevel(
+        {f"w{number}": number for number in range(255)} | {"<eos>": 255}, unk_token="w0"
+    )
+    tokenizers.Tokenizer(words).save(str(tmp_path / "words.json"))
+    section = yaml.safe_load(call("recipe", tmp_path / "run")[1])
+    data = {"tokenizer": {"type": "huggingface", "file": str(tmp_path / "words.json")}, "data": {"path": "corpus"}}
+    train = {"train": {"micro_batch_size": 1, "global_batch_size": 1, "train_iters": 1}, "optimizer": {"lr": 1e-3}}
+    (tmp_path / "run" / "recipe.yml").write_text(yaml.safe_dump(section | data | train))
+    return tmp_path / "run"
+
+
+def test_a_run_brings_its_tokenizer(run_dir, tmp_path):
+    _, output = call("convert", run_dir, tmp_path / "hf", "--to", "huggingface")
+    assert f"tokenizer: {tmp_path / 'words.json'}" in output
+    assert (tmp_path / "hf" / "tokenizer.json").read_bytes() == (tmp_path / "words.json").read_bytes()
+
+
+def test_a_tokenizer_that_is_not_there_is_not_written_and_that_is_told(run_dir, tmp_path):
+    (tmp_path / "words.json").unlink()
+    _, output = call("convert", run_dir, tmp_path / "hf", "--to", "huggingface")
+    assert f"{tmp_path / 'words.json'}, the tokenizer that {run_dir / 'recipe.yml'} names, is not there" in output
+    assert "no tokenizer is written: pass --tokenizer FILE" in output
 
 
 def test_verify_finds_numbers_that_are_not_finite(hugging_face, tmp_path):

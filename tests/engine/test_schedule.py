@@ -153,6 +153,15 @@ class TestRestored:
         assert "schedule.override_opt_param_scheduler: true" in second
         assert "schedule.use_checkpoint_opt_param_scheduler: true" in second
 
+    def test_a_constant_rate_has_no_decay_that_could_differ(self):
+        """A longer training, and another min_lr, which is never reached."""
+        schedule = build_schedule(recipe("lr_decay_style=constant"), optimizer())
+        schedule.step(increment=10 * BATCH)
+        saved = schedule.state_dict() | {"lr_decay_steps": 88, "min_lr": 1e-5}
+        assert self.restore(saved, "lr_decay_style=constant") == (pytest.approx(1e-3), [])
+        with pytest.raises(CheckpointError, match=r"the decay in samples .*schedule.lr_decay_style"):
+            self.restore(saved, "lr_decay_style=linear")
+
     def test_the_checkpoint_wins_if_the_recipe_says_so(self, saved):
         overrides = ("lr_decay_style=cosine", "lr_warmup_iters=4", "use_checkpoint_opt_param_scheduler=true")
         rate, notices = self.restore(saved, *overrides)

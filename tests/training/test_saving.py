@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 import torch
+from torch.distributed.checkpoint.metadata import Metadata
 
 from pretrain.checkpoint import checksums, storage
 from pretrain.checkpoint.contents import Loaded
+from pretrain.checkpoint.conversion.sharded_writer import backend_json
 from pretrain.checkpoint.folder import LATEST, CheckpointFolder
-from pretrain.checkpoint.storage import damage
 from pretrain.errors import CheckpointError, DamageError
 from pretrain.training.progress import Progress
 from pretrain.training.saving import Saving, start_from
@@ -25,11 +28,13 @@ class FakeEngine:
 
     def save(self, directory, progress):
         (directory / "progress").write_text(repr(dict(progress)))
+        torch.save({"format": 3, "progress": dict(progress), "model": {}}, directory / "common.pt")
+        (directory / "metadata.json").write_bytes(backend_json())
+        (directory / ".metadata").write_bytes(pickle.dumps(Metadata({})))
         checksums.write(directory, {})
 
     def load(self, directory, *, weights_only):
-        if problem := damage(directory):
-            raise DamageError(problem)
+        storage.opened(directory)
         self.loaded.append((directory.name, weights_only))
         progress = {"iteration": int(directory.name[5:]), "consumed_samples": 80, "skipped_iterations": 1}
         return Loaded(progress=progress, notices=self.notices)
@@ -166,6 +171,16 @@ def test_a_damaged_latest_file_names_the_newest_intact_one(make, tmp_path, engin
         start_from(make(f"checkpoint.load={tmp_path}/checkpoints"), engine, tmp_path / "mine", resume=False)
 
 
+def test_the_damaged_checkpoint_is_not_read_a_second_time_for_the_advice(make, tmp_path, engine, monkeypatch):
+    save(make(), tmp_path, 10, 20)
+    (tmp_path / "checkpoints" / "iter_0000020" / "progress").write_text("something else")
+    opened, real = [], storage.opened
+    monkeypatch.setattr(storage, "opened", lambda directory: opened.append(directory.name) or real(directory))
+    with pytest.raises(DamageError, match="The newest intact checkpoint is iteration 10: "):
+        start_from(make(), engine, tmp_path, resume=True)
+    assert opened == ["iter_0000020", "iter_0000010"]
+
+
 def test_the_error_says_that_no_checkpoint_is_intact(make, tmp_path, engine):
     save(make(), tmp_path, 10)
     (tmp_path / "checkpoints" / "iter_0000010" / "progress").unlink()
@@ -179,9 +194,7 @@ def test_a_checkpoint_without_checksums_is_offered_if_no_other_is_intact(make, t
     for iteration, kind in ((10, 2), (20, 3)):
         directory = folder / f"iter_{iteration:07d}"
         (directory / checksums.FILE).unlink()
-        torch.save({"format": kind}, directory / "common.pt")
-        (directory / "metadata.json").write_text('{"sharded_backend": "torch_dist"}')
-        (directory / ".metadata").touch()
+        torch.save({"format": kind, "progress": {"iteration": iteration}}, directory / "common.pt")
     (folder / "iter_0000030" / "progress").unlink()
     with pytest.raises(DamageError, match=r"\n.* Iteration 10 has none .*: write 10 into "):
         start_from(make(), engine, tmp_path, resume=True)

@@ -1,28 +1,63 @@
 """Checksums of a checkpoint: `checksums.txt` has the digest and size of every other file.
 
 A line is a digest (pretrain.checkpoint.digest), a size in bytes and a name; the last line is that of those above it.
+Every reader of a folder verifies them first: resume, load, evaluate, convert, verify and inspect.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import stat
+from dataclasses import dataclass
+from heapq import heapreplace
 from typing import TYPE_CHECKING
 
 from pretrain.checkpoint.digest import FileDigest, digest_of, file_digest
 from pretrain.errors import DamageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Container, Mapping
     from pathlib import Path
 
 FILE = "checksums.txt"
+_LARGEST_LIST = 1 << 28
+"""Bytes of the longest list that is read: of some million files."""
 
 
-def write(directory: Path, files: Mapping[str, FileDigest]) -> None:
-    """Write the digests of a checkpoint's files; a file that is missing in `files` is read for its digest."""
-    others = (entry for entry in directory.iterdir() if entry.name not in files and entry.name != FILE)
-    complete = {**files, **{entry.name: file_digest(entry) for entry in others}}
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The files that one process verifies.
+
+    Attributes:
+        rank: of the process.
+        ranks: number of processes that verify together; every file is in the share of one.
+        up_to: bytes of the largest file whose content is read, and not its size alone; None: there is no limit.
+    """
+
+    rank: int = 0
+    ranks: int = 1
+    up_to: int | None = None
+
+
+WHOLE = Share()
+SMALL_FILES = Share(up_to=64_000_000)
+"""For a look into a checkpoint: what describes it is verified, and its tensors are not."""
+
+
+def write(directory: Path, files: Mapping[str, FileDigest], leave_out: Container[str] = ()) -> None:
+    """Write the digests of a checkpoint's files, those in folders of it included.
+
+    Args:
+        directory: of the checkpoint.
+        files: known digests; any other file is read for its digest.
+        leave_out: names of files that have none.
+    """
+    there = {str(entry.relative_to(directory)): entry for entry in directory.rglob("*") if entry.is_file()}
+    others = {
+        name: entry for name, entry in there.items() if name not in files and name != FILE and name not in leave_out
+    }
+    complete = {**files, **{name: file_digest(entry) for name, entry in others.items()}}
     text = "".join(_line(name, complete[name]) for name in sorted(complete)).encode()
     with (directory / FILE).open("wb") as file:
         file.write(text + _line(FILE, FileDigest(digest_of(text), len(text))).encode())
@@ -37,6 +72,10 @@ def read(directory: Path) -> dict[str, FileDigest]:
         DamageError: the file of checksums is damaged itself, or names a file outside of the folder.
         OSError: it cannot be read.
     """
+    found = (directory / FILE).stat()
+    if not stat.S_ISREG(found.st_mode) or found.st_size > _LARGEST_LIST:  # a device or a pipe would have no end
+        msg = f"{directory / FILE} is damaged: it is no file, or too large."
+        raise DamageError(msg)
     *lines, last = (directory / FILE).read_bytes().splitlines(keepends=True) or [b""]
     text = b"".join(lines)
     if last != _line(FILE, FileDigest(digest_of(text), len(text))).encode():
@@ -48,52 +87,74 @@ def read(directory: Path) -> dict[str, FileDigest]:
     except ValueError as error:
         msg = f"{directory / FILE} is damaged: a line is not a digest, a size and a name."
         raise DamageError(msg) from error
-    if outside := next((name for name in files if name in {"", ".", ".."} or "/" in name or "\0" in name), None):
+    if (outside := next(filter(_leads_out, files), None)) is not None:
         msg = f"{directory / FILE} is damaged: it names {outside[:80]!r}, which is no file of its folder."
         raise DamageError(msg)
     return files
 
 
-def damage_in_share(directory: Path, rank: int, ranks: int) -> str | None:
-    """Read this rank's share of a checkpoint's files; return what is wrong with the first that is damaged, or None.
+def are_there(directory: Path) -> bool:
+    """Say whether a folder has checksums, be they readable or not."""
+    return os.path.lexists(directory / FILE)
 
-    Every file is in the share of one rank; the shares have about the same size.
+
+def require_intact(directory: Path, share: Share = WHOLE) -> None:
+    """Require that a folder has the content that its checksums tell, if it has any.
+
+    Raises:
+        DamageError: a file is damaged; the message says what to do.
     """
+    if are_there(directory) and (problem := damage_in_share(directory, share)):
+        is_sharded = (directory / "common.pt").exists()
+        changed = "" if is_sharded else f"; or remove {directory / FILE} if you have changed the file on purpose"
+        msg = f"{problem}\nCopy it there again, or take another checkpoint{changed}."
+        raise DamageError(msg)
+
+
+def damage_in_share(directory: Path, share: Share = WHOLE) -> str | None:
+    """Verify a share of a checkpoint's files; return what is wrong with the first that is damaged, or None."""
     try:
         files = read(directory)
     except DamageError as error:
         return str(error)
     except OSError as error:
         return f"{directory / FILE} cannot be read: {error.strerror}."
-    found = (_damage(directory / name, files[name]) for name in _share(files, rank, ranks))
+    limit = math.inf if share.up_to is None else share.up_to
+    found = (
+        _damage(directory / name, files[name], reads=files[name].size <= limit) for name in _in_share(files, share)
+    )
     return next(filter(None, found), None)
+
+
+def _leads_out(name: str) -> bool:
+    return "\0" in name or any(part in {"", ".", ".."} for part in name.split("/"))
 
 
 def _line(name: str, file: FileDigest) -> str:
     return f"{file.digest} {file.size} {name}\n"
 
 
-def _share(files: Mapping[str, FileDigest], rank: int, ranks: int) -> list[str]:
+def _in_share(files: Mapping[str, FileDigest], share: Share) -> list[str]:
     """Give the files, the largest first, each to the rank that has the least; return this rank's."""
-    bytes_of = [0] * ranks
+    bytes_of = [(0, rank) for rank in range(share.ranks)]  # a heap
     ours = []
     for name in sorted(files, key=lambda name: (-files[name].size, name)):
-        least = bytes_of.index(min(bytes_of))
-        bytes_of[least] += files[name].size
-        if least == rank:
+        size, least = bytes_of[0]
+        heapreplace(bytes_of, (size + files[name].size, least))
+        if least == share.rank:
             ours.append(name)
     return ours
 
 
-def _damage(path: Path, expected: FileDigest) -> str | None:
+def _damage(path: Path, expected: FileDigest, *, reads: bool) -> str | None:
     try:
         found = path.stat()
-        if not stat.S_ISREG(found.st_mode):  # a device or a pipe would have no end
+        if not stat.S_ISREG(found.st_mode):
             return f"{path} is damaged: it is no file."
         size = found.st_size
         if size != expected.size:
             return f"{path} is damaged: {size} bytes instead of {expected.size}."
-        if file_digest(path) != expected:
+        if reads and file_digest(path) != expected:
             return f"{path} is damaged: its checksum has changed since it was written."
     except FileNotFoundError:
         return f"{path} is missing."

@@ -37,6 +37,10 @@ class EngineState(Protocol):
         """Return what this rank has to save; all ranks call it together."""
         ...
 
+    def weight_names(self) -> set[str]:
+        """Return the names of this rank's weights; layers are counted from 0 over the whole model."""
+        ...
+
     def counters(self) -> Counters:
         """Return the steps taken and the loss scale."""
         ...

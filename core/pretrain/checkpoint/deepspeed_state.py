@@ -19,6 +19,7 @@ from megatron.core.dist_checkpointing.optimizer import make_sharded_optimizer_te
 from pretrain.bridge.deepspeed.zero_state import MAIN, MOMENTS, zero_state
 from pretrain.bridge.deepspeed.zero_weights import full_shape
 from pretrain.checkpoint.megatron_state import PREFIX, sharding_metadata
+from pretrain.model.weights import global_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -64,6 +65,10 @@ class DeepSpeedState:
                 ]
         self._zero.close()
         return {"model0": weights, "optimizer": dict(enumerate(optimizer))}
+
+    def weight_names(self) -> set[str]:
+        """Return the names of this rank's weights."""
+        return {name for name, _ in global_names(self._model)}
 
     def counters(self) -> Counters:
         """Return the steps taken and the loss scale."""

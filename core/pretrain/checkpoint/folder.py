@@ -28,6 +28,12 @@ def folder_name(iteration: int) -> str:
     return f"iter_{iteration:07d}"
 
 
+def iteration_of(name: str) -> int | None:
+    """Return the iteration that the name of a folder says; None if it is not such a name."""
+    number = name.removeprefix("iter_")
+    return int(number) if number != name and number.isascii() and number.isdecimal() else None
+
+
 @dataclass(frozen=True, slots=True)
 class CheckpointFolder:
     """Folder of a run's checkpoints; a crash at any moment leaves the previous one usable.
@@ -156,8 +162,8 @@ class CheckpointFolder:
 
     def iterations(self) -> list[int]:
         """Return the iterations of all checkpoints, ascending."""
-        names = (entry.name.removeprefix("iter_") for entry in self.path.glob("iter_*") if entry.is_dir())
-        return sorted(int(name) for name in names if name.isdecimal())
+        found = (iteration_of(entry.name) for entry in self.path.glob("iter_*") if entry.is_dir())
+        return sorted(iteration for iteration in found if iteration is not None)
 
     def _unfinished(self, iteration: int) -> Path:
         return self.path / f"{_UNFINISHED}{iteration:07d}"

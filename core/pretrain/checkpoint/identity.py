@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch.distributed as dist
+from megatron.core import parallel_state
+
 from pretrain.checkpoint.structure import structure
 from pretrain.checkpoint.weights.vocabulary import is_padded
 from pretrain.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
     from pathlib import Path
 
     from pretrain.checkpoint.contents import Saved
     from pretrain.recipe import Recipe
 
+_SHOWN = 3
 _NOTED_LATER = {"model.layernorm_epsilon"}
 """Settings that the first checkpoints of this format lack, although they could differ."""
 _BEFORE_THEY_EXISTED = {
@@ -61,6 +65,28 @@ def require_same(engine: Saved, directory: Path, saved: Mapping[str, Any], *, we
         raise CheckpointError(msg)
 
 
+def require_same_weights(engine: Saved, directory: Path, names: Collection[str]) -> None:
+    """Check that a checkpoint has all weights of the model, and no others; all ranks call it together.
+
+    Args:
+        engine: whose model it is.
+        directory: of the checkpoint, for the error.
+        names: of its weights, as ours.
+
+    Raises:
+        CheckpointError: it has not; the message names the first.
+    """
+    is_first = (parallel_state.get_data_parallel_rank(), parallel_state.get_tensor_model_parallel_rank()) == (0, 0)
+    stages: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(stages, engine.state.weight_names() if is_first else set())
+    ours = set[str]().union(*stages)
+    sides = {"lacks": ours - set(names), "has, and the model lacks,": set(names) - ours}
+    if found := [f"{has} {len(names)} weights ({_shown(names)})" for has, names in sides.items() if names]:
+        what = " and ".join(found)
+        msg = f"{directory} is of another model: it {what}.\nChange the recipe, or choose another checkpoint."
+        raise CheckpointError(msg)
+
+
 def differences(engine: Saved, saved: Mapping[str, Any]) -> list[str]:
     """Return a notice for each setting that differs from the checkpoint's; the recipe's value is used."""
     ours = identity(engine)
@@ -78,6 +104,10 @@ def differences(engine: Saved, saved: Mapping[str, Any]) -> list[str]:
             if None not in (value, before.get(name)) and value != before[name]
         ),
     ]
+
+
+def _shown(names: Collection[str]) -> str:
+    return ", ".join(sorted(names)[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
 
 
 def _settings(recipe: Recipe) -> dict[str, Any]:

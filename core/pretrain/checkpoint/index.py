@@ -28,6 +28,9 @@ def read_index(directory: Path) -> Metadata:
     """
     from torch.distributed.checkpoint.metadata import Metadata  # noqa: PLC0415  half a second that other formats are spared
 
+    if (directory / INDEX).exists() and not (directory / INDEX).is_file():  # a pipe would be waited for
+        msg = f"{INDEX} is no file"
+        raise pickle.UnpicklingError(msg)
     with (directory / INDEX).open("rb") as file:
         found = _Unpickler(file).load()
     if not isinstance(found, Metadata):

@@ -10,6 +10,8 @@ from megatron.core import parallel_state
 from megatron.core.dist_checkpointing.mapping import LocalNonpersistentObject, ShardedBase
 from megatron.core.optimizer.grad_scaler import DynamicGradScaler
 
+from pretrain.model.weights import global_names
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
@@ -63,6 +65,10 @@ class MegatronState:
         if self._is_fp32:  # the weights themselves are what the optimizer updates
             parts = [part for part in parts if not part.key.startswith(_MAIN)]
         return {**models, "optimizer": dict(enumerate(parts))}
+
+    def weight_names(self) -> set[str]:
+        """Return the names of this rank's weights."""
+        return {name for chunk in self._chunks for name, _ in global_names(chunk)}
 
     def counters(self) -> Counters:
         """Return the steps taken and the loss scale."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, assert_never
 
 from pretrain.errors import CheckpointError
 
@@ -32,6 +32,8 @@ def restore_schedule(schedule: OptimizerParamScheduler, saved: dict[str, Any], r
         CheckpointError: values differ, and the recipe chooses neither side.
     """
     ours, override = schedule.state_dict(), recipe.schedule.override_opt_param_scheduler
+    if saved["lr_decay_style"] == ours["lr_decay_style"]:
+        saved = saved | {key: ours[key] for key in _unused(recipe)}
     differing = {name: (ours[key], saved[key]) for key, name in _NAMES.items() if ours[key] != saved[key]}
     if differing and not override and not recipe.schedule.use_checkpoint_opt_param_scheduler:
         raise _undecided(differing)
@@ -64,6 +66,17 @@ def continue_schedule(
     ours = schedule.state_dict()
     known = {name: value for name, value in told.items() if name in ours}
     return restore_schedule(schedule, ours | {"num_steps": consumed_samples} | known, recipe)
+
+
+def _unused(recipe: Recipe) -> tuple[str, ...]:
+    """Return the values that the style of the decay does not use (OptimizerParamScheduler.get_lr), and may differ."""
+    match style := recipe.schedule.lr_decay_style:
+        case "constant":
+            return ("lr_decay_steps", "min_lr")
+        case "linear" | "cosine" | "inverse-square-root" | "WSD":
+            return ()
+        case _:
+            assert_never(style)
 
 
 def _undecided(differing: dict[str, tuple[Any, Any]]) -> CheckpointError:

@@ -1,8 +1,9 @@
 """A checkpoint: megatron-core's sharded format, readable at any layout and by any engine.
 
 common.pt holds values that are the same on all ranks: progress, schedule, the model's description, counters.
-Weights, optimizer state and generator states are sharded. Reading runs no code: objects are read with torch.load's
-weights_only, and the index, which torch unpickles, is checked before.
+Weights, optimizer state and generator states are sharded. Reading runs no code: common.pt is read by
+pretrain.checkpoint.formats.torch_file, other objects with torch.load's weights_only, and the index, which torch
+unpickles, is checked before.
 """
 
 from __future__ import annotations
@@ -14,15 +15,18 @@ from typing import TYPE_CHECKING, Any
 import torch.distributed as dist
 from megatron.core import dist_checkpointing
 from megatron.core.dist_checkpointing.core import CheckpointingException
+from megatron.core.dist_checkpointing.strategies.common import TorchCommonLoadStrategy
 from torch.distributed.checkpoint.api import CheckpointException
 
 from pretrain.checkpoint import checksums, generators
 from pretrain.checkpoint.contents import Loaded
-from pretrain.checkpoint.identity import differences, require_same
+from pretrain.checkpoint.formats.sharded import common_of, is_weight
+from pretrain.checkpoint.identity import differences, require_same, require_same_weights
 from pretrain.checkpoint.index import read_index
 from pretrain.checkpoint.saved_schedule import continue_schedule, restore_schedule
 from pretrain.checkpoint.starting_checkpoint import require_complete
-from pretrain.checkpoint.version import FORMAT
+from pretrain.checkpoint.version import FORMAT, WITHOUT_CHECKSUMS
+from pretrain.checkpoint.weights.sharded_names import weight_names
 from pretrain.checkpoint.writing.snapshot import Snapshot
 from pretrain.collective_errors import first_problem, of_first_rank
 from pretrain.errors import CheckpointError, DamageError
@@ -33,8 +37,7 @@ if TYPE_CHECKING:
 
     from pretrain.checkpoint.contents import Saved
 
-_READABLE = (2, FORMAT)
-_WITHOUT_CHECKSUMS = 2
+_READABLE = (WITHOUT_CHECKSUMS, FORMAT)
 _FAULTS = (CheckpointingException, OSError, RuntimeError, KeyError, ValueError, EOFError, pickle.UnpicklingError)
 """Errors of reading a damaged checkpoint."""
 
@@ -58,17 +61,12 @@ def load(engine: Saved, directory: Path, *, weights_only: bool) -> Loaded:
         DamageError: the content of a file has changed.
         CheckpointError: the folder is incomplete, or holds another model or optimizer.
     """
-    has_checksums = of_first_rank((directory / checksums.FILE).is_file)
-    if has_checksums and (problem := damage(directory)):
-        raise DamageError(problem)
-    common = read_common(directory)
-    if not has_checksums and common["format"] != _WITHOUT_CHECKSUMS:
-        msg = f"{directory / checksums.FILE} is missing."
-        raise DamageError(msg)
+    common = opened(directory)
     is_bare = "counters" not in common  # converted from another program's
     require_same(engine, directory, common, weights_only=weights_only or is_bare)
+    require_same_weights(engine, directory, of_first_rank(partial(_weights_in, directory)))
     engine.state.load(partial(_read, directory), None if weights_only or is_bare else common["counters"])
-    notices = [] if has_checksums else [f"{directory} has no checksums yet: damage is not detected"]
+    notices = [] if has_checksums(common) else [f"{directory} has no checksums yet: damage is not detected"]
     if weights_only:
         return Loaded(progress=common["progress"], notices=notices)
     if is_bare:
@@ -87,28 +85,37 @@ def load(engine: Saved, directory: Path, *, weights_only: bool) -> Loaded:
     return Loaded(progress=common["progress"], notices=notices)
 
 
-def damage(directory: Path) -> str | None:
-    """Return the damaged file of a checkpoint, or None; each rank reads its share, all together."""
-    return first_problem(checksums.damage_in_share(directory, dist.get_rank(), dist.get_world_size()))
+def opened(directory: Path) -> dict[str, Any]:
+    """Verify every file of a checkpoint, and return the part that is the same on all ranks, as `read_common`.
+
+    Each rank reads its share of the files; all call it together.
+
+    Raises:
+        DamageError: the content of a file has changed, or the folder is of another iteration than its name says.
+        CheckpointError: the folder is incomplete, or of a later format.
+    """
+    if of_first_rank(partial(checksums.are_there, directory)):
+        share = checksums.Share(dist.get_rank(), dist.get_world_size())
+        if problem := first_problem(checksums.damage_in_share(directory, share)):
+            raise DamageError(problem)
+    return read_common(directory)
 
 
-def predates_checksums(directory: Path) -> bool:
-    """Say whether a checkpoint's format has no checksums yet; not collective."""
-    try:
-        return not (directory / checksums.FILE).exists() and read_common(directory)["format"] == _WITHOUT_CHECKSUMS
-    except CheckpointError:
-        return False
+def has_checksums(common: Mapping[str, Any]) -> bool:
+    """Say whether the files of a checkpoint that was opened have been verified."""
+    return bool(common["format"] != WITHOUT_CHECKSUMS)
 
 
 def read_common(directory: Path) -> dict[str, Any]:
     """Return the part that is the same on all ranks: format, progress, schedule, model, layout.
 
     Raises:
-        CheckpointError: the folder is not a checkpoint, or one that is incomplete, damaged or of a later format.
+        DamageError: it is damaged, or of another iteration than the folder's name says, or lacks its checksums.
+        CheckpointError: the folder is not a checkpoint, or one that is incomplete or of a later format.
     """
     require_complete(directory)
     try:
-        common: dict[str, Any] = dist_checkpointing.load_common_state_dict(str(directory))
+        common = common_of(directory)
     except _FAULTS as exc:
         raise _damaged(directory, exc) from exc
     if common.get("format") not in _READABLE:
@@ -124,10 +131,26 @@ def read_common(directory: Path) -> dict[str, Any]:
 def _read(directory: Path, request: dict[str, Any]) -> dict[str, Any]:
     try:
         read_index(directory)
-        loaded: dict[str, Any] = dist_checkpointing.load(request, str(directory))
+        loaded: dict[str, Any] = dist_checkpointing.load(request, str(directory), common_strategy=_NoCommon())
     except (*_FAULTS, CheckpointException) as exc:
         raise _damaged(directory, exc) from exc
     return loaded
+
+
+class _NoCommon(TorchCommonLoadStrategy):  # type: ignore[misc]
+    """Leaves common.pt to `read_common`."""
+
+    def load_common(self, checkpoint_dir: object) -> dict[str, Any]:  # noqa: ARG002
+        return {}
+
+
+def _weights_in(directory: Path) -> set[str]:
+    """Return our names of a checkpoint's weights."""
+    try:
+        shapes = {key: getattr(entry, "size", ()) for key, entry in read_index(directory).state_dict_metadata.items()}
+    except _FAULTS as exc:
+        raise _damaged(directory, exc) from exc
+    return {name for key, shape in shapes.items() if is_weight(key) for name, _ in weight_names(key, (*shape, 0)[0])}
 
 
 def _damaged(directory: Path, error: BaseException) -> CheckpointError:

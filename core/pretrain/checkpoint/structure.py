@@ -2,38 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from pretrain.recipe.sections.model import ModelSection
+from pretrain.recipe.sections.model import ModelSection
 
-_STRUCTURE = (
-    "num_layers",
-    "hidden_size",
-    "num_attention_heads",
-    "num_query_groups",
-    "kv_channels",
-    "ffn_hidden_size",
-    "max_position_embeddings",
-    "position_embedding_type",
-    "rotary_percent",
-    "rotary_base",
-    "use_rope_scaling",
-    "rope_scaling_factor",
-    "rope_low_freq_factor",
-    "rope_high_freq_factor",
-    "original_max_position_embeddings",
-    "normalization",
-    "layernorm_epsilon",
-    "activation",
-    "add_bias_linear",
-    "add_qkv_bias",
-    "untie_embeddings_and_output_weights",
-    "parallel_residual",
-    "embedding_layernorm",
-)
+_OF_THE_TRAINING = {
+    "seq_length",
+    "hidden_dropout",
+    "attention_dropout",
+    "init_method",
+    "init_method_std",
+    "output_layer_init_method",
+    "apply_query_key_layer_scaling",
+    "attention_softmax_in_fp32",
+    "make_vocab_size_divisible_by",
+}
+"""Settings that a checkpoint's weights may be used without; every other one is part of the structure."""
 
 
 def structure(model: ModelSection) -> dict[str, Any]:
     """Return these settings by the keys of a recipe's section `model`."""
-    return {name: getattr(model, name) for name in _STRUCTURE}
+    return {name: getattr(model, name) for name in ModelSection.model_fields if name not in _OF_THE_TRAINING}

@@ -247,18 +247,23 @@ def _newest_intact(folder: CheckpointFolder, damaged: int | None) -> str:
 
     Later ones than the damaged one come last: they belong to a part that was abandoned.
     """
-    there = of_first_rank(folder.iterations)
+    unverified = []
+    there = [each for each in of_first_rank(folder.iterations) if each != damaged]
     for iteration in sorted(there, key=lambda each: (damaged is None or each <= damaged, each), reverse=True):
-        if storage.damage(folder.directory(iteration)) is None:
+        try:
+            common = storage.opened(folder.directory(iteration))
+        except CheckpointError:  # damaged too, or of a later format
+            continue
+        if storage.has_checksums(common):
             return (
                 f"The newest intact checkpoint is iteration {iteration}: write {iteration} into "
                 f"{folder.path / LATEST}, and start again."
             )
-    earlier = of_first_rank(lambda: [each for each in there if storage.predates_checksums(folder.directory(each))])
-    if earlier:
+        unverified.append(iteration)
+    if unverified:
         return (
-            f"No checkpoint with checksums is intact. Iteration {earlier[-1]} has none and may be: "
-            f"write {earlier[-1]} into {folder.path / LATEST}, and start again."
+            f"No checkpoint with checksums is intact. Iteration {unverified[0]} has none and may be: "
+            f"write {unverified[0]} into {folder.path / LATEST}, and start again."
         )
     return f"No checkpoint in {folder.path} is intact: restore a copy, or start a new run."
 

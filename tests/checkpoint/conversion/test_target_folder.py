@@ -14,8 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from pretrain.checkpoint import checksums
 from pretrain.checkpoint.conversion.planned_files import Target
 from pretrain.checkpoint.conversion.target_folder import write_target
+from pretrain.checkpoint.digest import digest_of
 from pretrain.errors import CheckpointError
 
 TESTS = Path(__file__).parents[2]
@@ -35,11 +37,13 @@ class File:
         path.write_bytes(b"x")
         self._fail()
         written(1)
-        return {"of": self.name}
+        return {"digest": digest_of(b"x"), "size": 1, "of": self.name}
 
 
 def content(folder):
-    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+    """Return the files' content, but for the checksums."""
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name != checksums.FILE]
+    return {str(path.relative_to(folder)): path.read_text() for path in files}
 
 
 def test_a_target_has_all_its_files_and_no_others(tmp_path):
@@ -52,7 +56,9 @@ def test_a_target_has_all_its_files_and_no_others(tmp_path):
     counts = []
     write_target(target, tmp_path / "new" / "target", "identity", written=counts.append)
     assert content(tmp_path / "new" / "target") == {"a": "x", "in/b": "x", "in/config.json": "{}", "index": "i"}
-    assert results == {"a": {"of": "a"}, "in/b": {"of": "in/b"}}
+    assert {name: each["of"] for name, each in results.items()} == {"a": "a", "in/b": "in/b"}
+    assert set(checksums.read(tmp_path / "new" / "target")) == {"a", "in/b", "in/config.json", "index"}
+    assert checksums.damage_in_share(tmp_path / "new" / "target") is None
     assert sum(counts) == 2
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["target"]
 
@@ -159,7 +165,7 @@ def test_a_target_that_another_process_writes_is_left_alone(tmp_path):
 def test_too_little_room_is_told_before_anything_is_written(tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: shutil._ntuple_diskusage(10, 10, 0))
     file = File("a")
-    with pytest.raises(CheckpointError, match=r"no room on the disk \(0.00 GB are needed and 0.00 GB free\)"):
+    with pytest.raises(CheckpointError, match=r"no room on the disk \(1.05 MB are needed and 0 B free\)"):
         write_target(Target(files=[file]), tmp_path / "target", "identity")
     assert file.times == 0
 

@@ -28,6 +28,7 @@ from checkpoint.dialects.megatron_deepspeed import (
 )
 from checkpoint.dialects.own_models import our_logits
 from pretrain.checkpoint.dialects import deepspeed
+from pretrain.checkpoint.dialects.deepspeed.fp32_weights import rounded_to
 from pretrain.checkpoint.weights.lazy_tensor import in_memory
 from pretrain.errors import CheckpointError, DamageError
 from rank_programs import run_ranks
@@ -74,6 +75,31 @@ def test_deepspeeds_own_script_reads_the_same(zero, name, capfd):
 
     theirs = get_fp32_state_dict_from_zero_checkpoint(str(zero / name))
     require_equal(deepspeed.read(zero / name / "global_step2", {}).tensors, by_ours(theirs))
+
+
+@pytest.mark.parametrize("name", ["stage 1 fp16", "stage 1 bf16", "stage 2"])
+def test_shards_that_were_exchanged_are_found_by_the_models_own_copy(copied, name):
+    folder = copied(name)
+    one, other = sorted(folder.glob("*_optim_states.pt"))
+    one.rename(folder / "spare")
+    other.rename(one)
+    (folder / "spare").rename(other)
+    weights = deepspeed.read(folder, {})
+    with pytest.raises(
+        DamageError, match=r"word_embeddings.weight of .*mp_rank_00_model_states.pt is not its fp32 weight"
+    ):
+        weights.tensors["embedding.word_embeddings.weight"].whole()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_copy_may_differ_by_one_rounding(dtype):
+    """Numbers that fp16 cannot hold are infinite in the copy; two steps of the copy's dtype are damage."""
+    exact = torch.tensor([[1.0, -3e-7, 7e4, 0.0, float("nan")], [0.1, 1e-9, -2.5, 1 / 3, float("inf")]])
+    copy = exact.to(dtype)
+    assert torch.equal(rounded_to(in_memory(exact), in_memory(copy), "w").whole().nan_to_num(), exact.nan_to_num())
+    copy[1, 3] *= 1 + 3 * torch.finfo(dtype).eps
+    with pytest.raises(DamageError, match="w is not its fp32 weight"):
+        rounded_to(in_memory(exact), in_memory(copy), "w").rows(1, 2)
 
 
 def test_tensor_parallel_ranks_have_shards_of_their_own(tmp_path):
@@ -198,8 +224,9 @@ def test_a_shard_that_is_cut_off_is_damage(copied):
         deepspeed.read(folder, {})
 
 
-def test_a_row_of_a_weight_is_read_without_the_rest(zero, monkeypatch):
+def test_a_row_of_a_weight_is_read_without_the_rest_once_its_record_is_verified(zero, monkeypatch):
     weights = deepspeed.read(zero / "stage 3" / "global_step2", {})
+    weights.tensors["decoder.layers.0.mlp.linear_fc2.weight"].rows(0, 8)
     sizes, preadv = [], os.preadv
     monkeypatch.setattr(os, "preadv", lambda *args: sizes.append(preadv(*args)) or sizes[-1])
     weights.tensors["decoder.layers.0.mlp.linear_fc2.weight"].rows(3, 8)  # half of them on each rank

@@ -27,7 +27,7 @@ class TargetFile(Protocol):
         """Bytes of the tensors in it."""
         ...
 
-    def write(self, path: Path, written: Callable[[int], None]) -> Any:
+    def write(self, path: Path, written: Callable[[int], None]) -> dict[str, Any]:
         """Write the file and flush it to the disk.
 
         Args:
@@ -35,7 +35,7 @@ class TargetFile(Protocol):
             written: is called with the bytes of each block that has been written.
 
         Returns:
-            what `Target.finish` needs to know of it, as values of JSON.
+            its digest and size, and what `Target.finish` needs to know of it, as values of JSON.
         """
         ...
 
@@ -47,12 +47,14 @@ class Target:
     Attributes:
         files: large ones, written side by side, in any order.
         small: content of small files by their path inside the target.
+        folder: of the one checkpoint inside the target, which gets the checksums; empty: the target itself.
         finish: writes what depends on the written files, such as an index; None: nothing does. It gets the target's
             folder and, by name, what writing each of `files` returned.
     """
 
     files: Sequence[TargetFile]
     small: Mapping[str, bytes] = field(default_factory=dict)
+    folder: str = ""
     finish: Callable[[Path, Mapping[str, Any]], None] | None = None
 
 

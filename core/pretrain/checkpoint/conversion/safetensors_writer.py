@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from pretrain.checkpoint.digest import Recorder
 from pretrain.checkpoint.weights.lazy_tensor import bytes_of
 from pretrain.errors import CheckpointError
 
@@ -40,13 +41,14 @@ class SafetensorsFile:
         """Bytes of the tensors in it."""
         return sum(tensor.nbytes for tensor in self.tensors.values())
 
-    def write(self, path: Path, written: Callable[[int], None]) -> None:
-        """Write the file.
+    def write(self, path: Path, written: Callable[[int], None]) -> dict[str, Any]:
+        """Write the file; return its digest and size.
 
         Raises:
             CheckpointError: a tensor has a dtype that weights do not have.
         """
-        with path.open("wb") as file:
+        recorder = Recorder()
+        with recorder.open(path, "wb") as file:
             file.write(self._header())
             for tensor in self.tensors.values():
                 for block in tensor.blocks():
@@ -55,6 +57,7 @@ class SafetensorsFile:
                     written(len(data))
             file.flush()
             os.fsync(file.fileno())
+        return asdict(recorder.files[path.name])
 
     def _header(self) -> bytes:
         header: dict[str, object] = {"__metadata__": {"format": "pt"}}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -97,8 +97,7 @@ class ShardedFile:
                     written(block.nbytes)
             file.flush()
             os.fsync(file.fileno())
-        digest = recorder.files[path.name]
-        return {"places": places, "digest": digest.digest, "size": digest.size}
+        return {"places": places, **asdict(recorder.files[path.name])}
 
 
 def write_index(folder: Path, entries: Iterable[Entry], written: Mapping[str, Any]) -> None:

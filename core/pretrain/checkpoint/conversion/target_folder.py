@@ -14,6 +14,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from pretrain.atomic_files import replacing
+from pretrain.checkpoint import checksums
+from pretrain.checkpoint.digest import FileDigest
+from pretrain.checkpoint.formats.sizes import size_text
 from pretrain.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -69,6 +72,7 @@ def write_target(
                     file.write(content)
             if target.finish is not None:
                 target.finish(unfinished, journal.files)
+            _write_checksums(target, unfinished, journal)
             _publish(unfinished, path)
     except OSError as error:
         raise _not_written(path, unfinished, error) from error
@@ -86,7 +90,7 @@ def require_free(path: Path, *, force: bool) -> None:
 
 
 class _Journal:
-    """The files that are written completely, by name, with what writing each returned."""
+    """The files that are written completely, by name, with what writing each returned: its digest, and more."""
 
     def __init__(self, folder: Path, identity: str) -> None:
         self._path = folder / _JOURNAL
@@ -159,14 +163,23 @@ def _require_room(folder: Path, target: Target, journal: _Journal) -> None:
     needed = _SPARE + sum(file.nbytes for file in target.files if file.name not in journal.files)
     free = shutil.disk_usage(folder).free
     if free < needed:
-        raise OSError(errno.ENOSPC, f"{needed / 1e9:.2f} GB are needed and {free / 1e9:.2f} GB free", str(folder))
+        raise OSError(errno.ENOSPC, f"{size_text(needed)} are needed and {size_text(free)} free", str(folder))
+
+
+def _write_checksums(target: Target, unfinished: Path, journal: _Journal) -> None:
+    for left in unfinished.rglob(".*.partial"):  # of a killed process (pretrain.atomic_files)
+        left.unlink()
+    folder = unfinished / target.folder
+    digests = {
+        str((unfinished / name).relative_to(folder)): FileDigest(each["digest"], each["size"])
+        for name, each in journal.files.items()
+    }
+    checksums.write(folder, digests, leave_out={_JOURNAL})
 
 
 def _publish(unfinished: Path, path: Path) -> None:
     """Flush the folder, and give it its name; what had it before is removed afterwards."""
     (unfinished / _JOURNAL).unlink()
-    for left in unfinished.rglob(".*.partial"):  # of a killed process (pretrain.atomic_files)
-        left.unlink()
     for folder in [unfinished, *(entry for entry in unfinished.rglob("*") if entry.is_dir())]:
         descriptor = os.open(folder, os.O_RDONLY)
         os.fsync(descriptor)

@@ -6,7 +6,7 @@ import os
 import struct
 import zipfile
 import zlib
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import IO, TYPE_CHECKING, Any
 
 import torch
@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.serialization import skip_data
 
 from pretrain.checkpoint.conversion.planned_files import tensors_in
+from pretrain.checkpoint.digest import file_digest
 from pretrain.checkpoint.formats.torch_file import data_place
 from pretrain.checkpoint.weights.lazy_tensor import LazyTensor, bytes_of
 
@@ -45,8 +46,11 @@ class TorchFile:
         """Bytes of the tensors in it."""
         return sum(tensor.nbytes for tensor in tensors_in(self.content))
 
-    def write(self, path: Path, written: Callable[[int], None]) -> None:
-        """Write the file: first its skeleton with room for the tensors, then each tensor into its place."""
+    def write(self, path: Path, written: Callable[[int], None]) -> dict[str, Any]:
+        """Write the file: first its skeleton with room for the tensors, then each tensor into its place.
+
+        Return its digest and size, for which it is read once more: it was not written in the order of its bytes.
+        """
         with FakeTensorMode():
             skeleton = _without_data(self.content)
         with skip_data(materialize_fake_tensors=True):
@@ -59,6 +63,7 @@ class TorchFile:
             _set_checksums(file, places, directory, checksums, [t.nbytes for t in tensors_in(self.content)])
             file.flush()
             os.fsync(file.fileno())
+        return asdict(file_digest(path))
 
 
 def write_at(file: IO[bytes], place: int, tensor: LazyTensor, written: Callable[[int], None]) -> int:

@@ -5,14 +5,16 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from pretrain.checkpoint.checksums import WHOLE
 from pretrain.checkpoint.dialects import deepspeed, hugging_face, megatron, neox, sharded
-from pretrain.checkpoint.formats.recognition import candidates, checked, not_recognized
+from pretrain.checkpoint.formats.recognition import checked, not_recognized, opened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
     from typing import Any
 
+    from pretrain.checkpoint.checksums import Share
     from pretrain.checkpoint.conversion.planned_files import Write
     from pretrain.checkpoint.weights.model_weights import ModelWeights
 
@@ -38,19 +40,20 @@ WITH_LAYOUT = {
 """Formats whose files depend on a layout, and on which sizes; in torch_dist and deepspeed only the padding does."""
 
 
-def read_weights(path: Path, given: Mapping[str, Any]) -> ModelWeights:
+def read_weights(path: Path, given: Mapping[str, Any], share: Share = WHOLE) -> ModelWeights:
     """Return the weights of a checkpoint of any format; no tensor is read yet, and nothing in it is executed.
 
     Args:
         path: folder of a run, of its checkpoints (the latest is taken), or of one checkpoint.
         given: settings of the section `model` that the files do not tell; they win over the files.
+        share: files that this process verifies by the checkpoint's checksums, if it has any.
 
     Raises:
         CheckpointError: it is not there, of no known format, incomplete, of a model that is not ours, or holds objects
             that could run code.
         DamageError: a file is damaged.
     """
-    for folder in candidates(path):
+    for folder in opened(path, share):
         for read in READ:
             if weights := checked(partial(read, folder, given), folder):
                 return weights

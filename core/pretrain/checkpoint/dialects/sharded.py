@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pretrain.atomic_files import replacing
-from pretrain.checkpoint import checksums
 from pretrain.checkpoint.conversion.planned_files import Target
 from pretrain.checkpoint.conversion.sharded_writer import Entry, ShardedFile, backend_json, write_index
 from pretrain.checkpoint.dialects.megatron.settings import schedule_of, settings_of, vocab_size_of, whole_number
 from pretrain.checkpoint.dialects.megatron.writing import args_for, place_of, require_possible
 from pretrain.checkpoint.dialects.sharded_optimizer import optimizer_of
-from pretrain.checkpoint.digest import FileDigest
 from pretrain.checkpoint.folder import LATEST, folder_name, tracked
 from pretrain.checkpoint.formats import sharded as format_
 from pretrain.checkpoint.formats.dtypes import dtype_name
@@ -96,14 +94,10 @@ def write_pretrain(weights: ModelWeights, layout: TargetLayout) -> Target:  # no
 
     def finish(folder: Path, written: Mapping[str, Any]) -> None:
         _write_index(folder / name, files, written)
-        digests = {file.name.rpartition("/")[2]: written[file.name] for file in files}
-        checksums.write(
-            folder / name, {file: FileDigest(each["digest"], each["size"]) for file, each in digests.items()}
-        )
         with replacing(folder / LATEST, error=None) as file:
             file.write(tracked(str(iteration)).encode())
 
-    return Target(files=files, small=small, finish=finish)
+    return Target(files=files, small=small, folder=name, finish=finish)
 
 
 def write_torch_dist(weights: ModelWeights, layout: TargetLayout) -> Target:
@@ -125,7 +119,12 @@ def write_torch_dist(weights: ModelWeights, layout: TargetLayout) -> Target:
         f"{name}/{format_.BACKEND}": backend_json(),
         LATEST: latest,
     }
-    return Target(files=files, small=small, finish=lambda folder, written: _write_index(folder / name, files, written))
+    return Target(
+        files=files,
+        small=small,
+        folder=name,
+        finish=lambda folder, written: _write_index(folder / name, files, written),
+    )
 
 
 def _weights(stored: Mapping[str, ShardedTensor]) -> dict[str, LazyTensor]:

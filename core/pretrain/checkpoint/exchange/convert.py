@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
     from pretrain.checkpoint.weights.model_weights import ModelWeights
 
+_JOURNAL_VERSION = 2
+"""A new one when an unfinished target cannot be continued by another version of this program."""
+
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -130,5 +133,14 @@ def _identity(weights: ModelWeights, wish: Wish) -> str:
     )
     tokenizer = [str(file) for file in wish.tokenizer.files] if wish.tokenizer else []
     sizes = [wish.layout.tensor, wish.layout.pipeline]
-    described = [str(weights.path.resolve()), files, wish.format, wish.dtype, sizes, tokenizer, dict(wish.given)]
+    described = [
+        _JOURNAL_VERSION,
+        str(weights.path.resolve()),
+        files,
+        wish.format,
+        wish.dtype,
+        sizes,
+        tokenizer,
+        dict(wish.given),
+    ]
     return hashlib.sha256(json.dumps(described, default=str).encode()).hexdigest()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from pretrain.checkpoint.checksums import SMALL_FILES
 from pretrain.checkpoint.dialects.registry import read_weights
 from pretrain.checkpoint.folder import LATEST, folder_name
 from pretrain.checkpoint.formats import torch_file
@@ -74,7 +75,7 @@ def _told(path: Path, ours: ModelSection) -> dict[str, Any]:
     """Return the settings that the files tell, with as few of ours as they need to be read."""
     for keys in _NEEDED:
         with suppress(CheckpointError):
-            model = read_weights(path, {name: getattr(ours, name) for name in keys}).model
+            model = read_weights(path, {name: getattr(ours, name) for name in keys}, SMALL_FILES).model
             return {name: getattr(model, name) for name in model.model_fields_set - keys}
     return {}
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+import torch.distributed as dist
 from megatron.core.dist_checkpointing.mapping import (
     ShardedObject,
     ShardedTensor,
     ShardedTensorFactory,
 )
 
+from pretrain.checkpoint.checksums import Share
 from pretrain.checkpoint.contents import Loaded
 from pretrain.checkpoint.dialects.registry import read_weights
 from pretrain.checkpoint.exchange.foreign import foreign_summary, require_fitting
 from pretrain.checkpoint.formats.dtypes import dtype_name
+from pretrain.checkpoint.identity import require_same_weights
 from pretrain.checkpoint.megatron_state import PREFIX
 from pretrain.checkpoint.saved_schedule import continue_schedule
 from pretrain.checkpoint.weights.lazy_tensor import with_rows
@@ -52,6 +55,7 @@ def load(engine: Saved, path: Path, *, finetune: bool) -> Loaded:
     """
     of_first_rank(partial(_require_fitting, path, engine))  # complains once
     weights = _on_all_ranks(partial(_read, path, engine))
+    require_same_weights(engine, weights.path, weights.tensors)
     counters = None if finetune else _counters(weights, engine)
     engine.state.load(partial(_fill, _Source(weights, engine.vocab_size)), counters)
     notices = [_contents_notice(weights, with_optimizer=counters is not None)]
@@ -73,7 +77,8 @@ def _require_fitting(path: Path, engine: Saved) -> None:
 
 
 def _read(path: Path, engine: Saved) -> ModelWeights:
-    weights = read_weights(path, _settings(engine.recipe.model))
+    share = Share(dist.get_rank(), dist.get_world_size())
+    weights = read_weights(path, _settings(engine.recipe.model), share)
     if not weights.fits(engine.vocab_size):
         msg = (
             f"{weights.path} ({weights.format}) has {weights.tokens:,} tokens, the recipe's "

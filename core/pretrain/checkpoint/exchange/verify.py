@@ -13,10 +13,11 @@ from pretrain.checkpoint.formats import torch_file
 from pretrain.checkpoint.structure import structure
 from pretrain.checkpoint.weights.lazy_tensor import with_rows
 from pretrain.checkpoint.weights.model_weights import EMBEDDING, OUTPUT
-from pretrain.errors import CheckpointError, DamageError
+from pretrain.errors import CheckpointError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from pretrain.checkpoint.weights.lazy_tensor import LazyTensor
     from pretrain.checkpoint.weights.model_weights import ModelWeights
@@ -39,15 +40,21 @@ class Difference:
     shape: str | None = None
 
 
-def require_other_files(weights: ModelWeights) -> None:
-    """Check that the files beside the weights can be opened: optimizer, generators, other state.
+def files_without_checksums(weights: ModelWeights) -> list[Path]:
+    """Verify the files of torch.save, also those beside the weights: optimizer, generators, other state.
+
+    Returns:
+        files in which a changed number is not found: of safetensors, and of torch before 1.6; none in a folder whose
+        checksums were verified when it was opened.
 
     Raises:
-        DamageError: one is cut off, or not a file of torch.save.
+        DamageError: one is damaged, or not a file of torch.save.
     """
-    for file in sorted(weights.path.rglob("*")):
-        if file.suffix in {".pt", ".bin"} and file.is_file():
-            torch_file.require_readable(file)
+    if checksums.are_there(weights.path):
+        return []
+    files = [file for file in sorted(weights.path.rglob("*")) if file.is_file()]
+    unread = {file for file in files if file.suffix in {".pt", ".bin"} and not torch_file.require_readable(file)}
+    return [file for file in files if file in unread or file.suffix == ".safetensors"]
 
 
 def not_finite(weights: ModelWeights, read: Callable[[int], None] = lambda count: None) -> list[str]:  # noqa: ARG005
@@ -60,8 +67,6 @@ def not_finite(weights: ModelWeights, read: Callable[[int], None] = lambda count
     Raises:
         DamageError: a file is cut off, or its checksum has changed.
     """
-    if (weights.path / checksums.FILE).is_file() and (damage := checksums.damage_in_share(weights.path, 0, 1)):
-        raise DamageError(damage)
 
     def is_finite(tensor: LazyTensor) -> bool:
         finite = True

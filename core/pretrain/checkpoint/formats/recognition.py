@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+from pretrain.checkpoint.checksums import SMALL_FILES, require_intact
 from pretrain.checkpoint.formats import hugging_face, megatron_ranks, pipeline_layers, sharded, zero_shards
 from pretrain.checkpoint.formats.location import one_checkpoint
 from pretrain.errors import CheckpointError, DamageError, PretrainError
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from pretrain.checkpoint.checksums import Share
     from pretrain.checkpoint.formats.summary import Summary
 
 T = TypeVar("T")
@@ -28,6 +30,8 @@ FORMATS: tuple[Callable[[Path], Summary | None], ...] = (
 
 def summary_of(path: Path) -> Summary:
     """Return a summary of the checkpoint at a path; nothing that its files contain is executed.
+
+    Of checksums.txt only the sizes are verified, and the content of small files, which are all that is read.
 
     Args:
         path: folder of a run, of its checkpoints (the latest is taken), or of one checkpoint.
@@ -44,7 +48,7 @@ def summary_of(path: Path) -> Summary:
 
 def recognized(path: Path) -> Summary | None:
     """Return a summary as `summary_of` does; None if the folder holds nothing of a known format."""
-    for folder in candidates(path):
+    for folder in opened(path, SMALL_FILES):
         for describe in FORMATS:
             if summary := checked(partial(describe, folder), folder):
                 return _plain(summary)
@@ -60,12 +64,19 @@ def not_recognized(path: Path) -> CheckpointError:
     )
 
 
-def candidates(path: Path) -> Iterator[Path]:
-    """Yield the folder itself, and then the latest checkpoint that it names: a model may lie beside its training's."""
+def opened(path: Path, share: Share) -> Iterator[Path]:
+    """Yield the folder itself, and then the latest checkpoint that it names: a model may lie beside its training's.
+
+    Raises:
+        CheckpointError: there is no folder, or what it names is not there.
+        DamageError: the share of a folder that is verified has not the content that its checksums tell.
+    """
     if path.is_dir():
+        require_intact(path, share)
         yield path
     found = one_checkpoint(path)
     if found != path:
+        require_intact(found, share)
         yield found
 
 

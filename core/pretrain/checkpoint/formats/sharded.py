@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from pretrain.checkpoint import checksums
+from pretrain.checkpoint.folder import iteration_of
 from pretrain.checkpoint.formats import torch_file
 from pretrain.checkpoint.formats.dtypes import dtype_names
 from pretrain.checkpoint.formats.location import extent
@@ -25,6 +27,7 @@ from pretrain.checkpoint.formats.megatron_weights import (
 from pretrain.checkpoint.formats.summary import Parts, Summary, contents
 from pretrain.checkpoint.formats.tiling import require_tiled
 from pretrain.checkpoint.index import INDEX, read_index
+from pretrain.checkpoint.version import WITHOUT_CHECKSUMS
 from pretrain.errors import CheckpointError, DamageError
 
 if TYPE_CHECKING:
@@ -60,7 +63,7 @@ class Content:
     @property
     def is_ours(self) -> bool:
         """`True` for a folder that this program wrote."""
-        return "format" in self.common and "progress" in self.common
+        return _is_ours(self.common)
 
     @property
     def format(self) -> str:
@@ -70,8 +73,7 @@ class Content:
     @property
     def iteration(self) -> int | None:
         """Iteration of the training; None where the files do not tell."""
-        found: int | None = (self.common["progress"] if self.is_ours else self.common).get("iteration")
-        return found
+        return _iteration(self.common)
 
     @cached_property
     def weights(self) -> dict[str, TensorStorageMetadata]:
@@ -139,12 +141,41 @@ def content_of(folder: Path) -> Content | None:
     if not (folder / BACKEND).is_file() or not (folder / COMMON).is_file():
         return None
     backend = _backend(folder)
+    kind = f"{backend['sharded_backend']} {backend['sharded_backend_version']}"
+    return Content(folder=folder, kind=kind, common=common_of(folder), index=index_of(folder))
+
+
+def common_of(folder: Path) -> dict[str, Any]:
+    """Return what all ranks share.
+
+    torch_file reads it: megatron-core's own reader runs code where TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD is set.
+
+    Raises:
+        CheckpointError: it holds objects that could run code.
+        DamageError: it is cut off, or of another iteration than its folder; or this program wrote checksums beside it,
+            and they are missing.
+    """
     common = torch_file.read(folder / COMMON)
     if not isinstance(common, dict):
         msg = f"{folder / COMMON} holds no values by name."
         raise DamageError(msg)
-    kind = f"{backend['sharded_backend']} {backend['sharded_backend_version']}"
-    return Content(folder=folder, kind=kind, common=common, index=index_of(folder))
+    if _is_ours(common) and common["format"] != WITHOUT_CHECKSUMS and not checksums.are_there(folder):
+        msg = f"{folder / checksums.FILE} is missing.\nCopy it there again, or take another checkpoint."
+        raise DamageError(msg)
+    told, named = _iteration(common), iteration_of(folder.name)
+    if None not in (told, named) and told != named:
+        msg = f"{folder} holds iteration {told}, and its name says {named}.\nGive it the name of its iteration."
+        raise DamageError(msg)
+    return common
+
+
+def _is_ours(common: dict[str, Any]) -> bool:
+    return "format" in common and "progress" in common
+
+
+def _iteration(common: dict[str, Any]) -> int | None:
+    found: int | None = (common["progress"] if _is_ours(common) else common).get("iteration")
+    return found
 
 
 def is_weight(key: str) -> bool:

@@ -34,6 +34,10 @@ _ZIP = b"PK\x03\x04"
 _BEFORE_ZIP = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 """First bytes in the format of before torch 1.6: a pickle of torch.serialization.MAGIC_NUMBER."""
 
+_TENSOR = re.compile(r"/data/\d+$")
+"""Name of a record that has a tensor's numbers."""
+
+_BLOCK = 1 << 20
 _LOCAL_HEADER = struct.Struct("<26xHH")
 """A zip entry's header before its name, extra field and data: its last two numbers are the lengths of those two."""
 
@@ -54,6 +58,7 @@ class _Record:
 def read(path: Path) -> Any:
     """Return what a file holds; tensors are mapped from it, and read when they are used.
 
+    What is not of a tensor is verified by the file's own checksums; tensors are when they are read (`Record`).
     Of classes only argparse.Namespace, which Megatron-LM keeps its arguments in, and torch's own of tensors are made.
     Files in the format of before torch 1.6 are read whole.
 
@@ -62,6 +67,7 @@ def read(path: Path) -> Any:
         DamageError: it is cut off, or not a file of torch.save.
         OSError: it cannot be opened.
     """
+    _require_file(path)
     with path.open("rb") as file:
         is_zip = file.read(len(_ZIP)) == _ZIP
     return _checked(path, path, is_zip=is_zip)
@@ -77,21 +83,30 @@ def read_part(part: IO[bytes], path: Path) -> Any:
     return _checked(part, path, is_zip=True)
 
 
-def require_readable(path: Path) -> None:
-    """Require that a file begins and ends as one of torch.save does; none of its objects is read.
+def require_readable(path: Path) -> bool:
+    """Require that a file of torch.save has the content that its checksums tell; none of its objects is made.
 
-    In the format of before torch 1.6, only the beginning tells.
+    In the format of before torch 1.6, which has no checksums, only the beginning tells.
+
+    Returns:
+        Whether it has checksums.
 
     Raises:
-        DamageError: it is cut off, or not a file of torch.save.
+        DamageError: it is damaged, or not a file of torch.save.
         OSError: it cannot be opened.
     """
+    _require_file(path)
     with path.open("rb") as file:
         begin = file.read(len(_BEFORE_ZIP))
     if begin == _BEFORE_ZIP:
-        return
+        return False
     try:
-        _require_uncompressed(path)
+        with zipfile.ZipFile(path) as archive:
+            _require_uncompressed(archive)
+            entries = archive.infolist()
+            for entry in entries:
+                _verify(archive, entry)
+            return any(entry.CRC for entry in entries)
     except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
         raise _damaged(path, error) from error
 
@@ -110,7 +125,7 @@ def data_place(file: IO[bytes], entry: zipfile.ZipInfo) -> int:
 def _checked(source: Path | IO[bytes], path: Path, *, is_zip: bool) -> Any:
     try:
         if is_zip:
-            _require_uncompressed(source)
+            _require_sound(source)
         return _load(source, path, is_zip=is_zip)
     except CheckpointError:
         raise
@@ -160,16 +175,40 @@ def _allowing(records: dict[str, type[_Record]]) -> Iterator[None]:
         add_safe_globals(before)
 
 
-def _require_uncompressed(source: Path | IO[bytes]) -> None:
-    """Refuse a packed archive, which could unpack to more than memory holds; torch.save packs nothing."""
+def _require_file(path: Path) -> None:
+    if path.exists() and not path.is_file():  # a pipe would be waited for, a device has no end
+        msg = f"{path} is damaged: it is no file.\nCopy it again."
+        raise DamageError(msg)
+
+
+def _require_sound(source: Path | IO[bytes]) -> None:
+    """Refuse a packed archive, and one with a damaged record that is not a tensor's."""
     if not isinstance(source, Path):
         source.seek(0)
     with zipfile.ZipFile(source) as archive:
-        if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
-            msg = "it is a packed archive"
-            raise ValueError(msg)
+        _require_uncompressed(archive)
+        for entry in archive.infolist():
+            if not _TENSOR.search(entry.filename):
+                _verify(archive, entry)
+
+
+def _require_uncompressed(archive: zipfile.ZipFile) -> None:
+    """Refuse a packed archive, which could unpack to more than memory holds; torch.save packs nothing."""
+    if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
+        msg = "it is a packed archive"
+        raise ValueError(msg)
+
+
+def _verify(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> None:
+    """Read a record, at whose end zipfile compares its CRC-32; 0 is that of none (torch's set_crc32_options)."""
+    if entry.CRC:
+        with archive.open(entry) as record:
+            while record.read(_BLOCK):
+                pass
 
 
 def _damaged(path: Path, error: BaseException) -> DamageError:
     line = (str(error).strip() or type(error).__name__).splitlines()[0]
+    if "weights_only" in line:  # torch advises to run what is in the file
+        line = "its objects cannot be read"
     return DamageError(f"{path} is damaged, or not a file of torch.save: {line[:200]}\nCopy it again.")

@@ -6,8 +6,11 @@ import io
 import json
 import math
 import os
+import threading
 import zipfile
+import zlib
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any
 
 import torch
@@ -20,7 +23,7 @@ from pretrain.checkpoint.weights.lazy_tensor import LazyTensor, bytes_of, in_mem
 from pretrain.errors import CheckpointError, DamageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from torch import Tensor
@@ -40,12 +43,65 @@ _DTYPES = {
 _DEEPEST = 50
 """Most levels of nested dicts, lists and tuples in a file."""
 
+_BLOCK = 1 << 20
 
-def stored_at(path: Path, offset: int, shape: tuple[int, ...], dtype: torch.dtype) -> LazyTensor:
+
+@dataclass(slots=True)
+class Record:
+    """A record of a file of torch.save, which may hold several tensors.
+
+    Attributes:
+        path: of the file.
+        name: of the record.
+        place: of its first byte in the file.
+        size: in bytes.
+        crc: CRC-32 that torch.save has noted; 0: none.
+    """
+
+    path: Path
+    name: str
+    place: int
+    size: int
+    crc: int
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def require_intact(self) -> None:
+        """Read the record through, the first time that a tensor in it is read.
+
+        Raises:
+            DamageError: it has changed since it was written.
+        """
+        with self._lock:
+            if self.crc and self._crc() != self.crc:
+                msg = (
+                    f"{self.path} is damaged: its record {self.name} has another checksum than written.\nCopy it again."
+                )
+                raise DamageError(msg)
+            self.crc = 0
+
+    def _crc(self) -> int:
+        found, done, buffer = 0, 0, memoryview(bytearray(min(_BLOCK, self.size)))
+        while done < self.size:
+            view = buffer[: self.size - done]
+            _read_into(self.path, view, self.place + done)
+            found, done = zlib.crc32(view, found), done + len(view)
+        return found
+
+
+def stored_at(
+    path: Path, offset: int, shape: tuple[int, ...], dtype: torch.dtype, record: Record | None = None
+) -> LazyTensor:
     """Return a contiguous tensor at a place of a file, as the host's byte order has it.
 
+    Args:
+        path: the file.
+        offset: place of the first number, in bytes.
+        shape: of the tensor.
+        dtype: of the tensor.
+        record: that the tensor is in, which is verified first.
+
     Raises:
-        DamageError: while it is read, if the file ends before it.
+        DamageError: while it is read, if the file ends before it, or the record has changed.
         CheckpointError: while it is read, if the system cannot read the file.
     """
     row = dtype.itemsize
@@ -53,6 +109,8 @@ def stored_at(path: Path, offset: int, shape: tuple[int, ...], dtype: torch.dtyp
         row *= size
 
     def rows(begin: int, end: int) -> Tensor:
+        if record is not None:
+            record.require_intact()
         values = torch.empty((end - begin, *shape[1:]), dtype=dtype)
         _read_into(path, bytes_of(values), offset + begin * row)
         return values
@@ -76,7 +134,7 @@ def torch_file_tensors(path: Path) -> Any:
         with FakeTensorMode():
             content = torch_file.read(path)
         with path.open("rb") as file:
-            return _Lazy(path, _records(file, 0)).of(content)
+            return _Lazy(path, _records(file, path, 0)).of(content)
 
 
 def embedded_tensor(path: Path, offset: int, length: int, shape: tuple[int, ...], dtype: torch.dtype) -> LazyTensor:
@@ -110,9 +168,8 @@ def _embedded(path: Path, offset: int, length: int) -> LazyTensor:
     with _reading(path), io.BufferedReader(FilePart(path, offset, length)) as part:
         with FakeTensorMode():
             content = torch_file.read_part(part, path)
-        tensor = (
-            _lazy_tensor(content, path, _records(part, offset), offset) if isinstance(content, FakeTensor) else None
-        )
+        records = _records(part, path, offset)
+        tensor = _lazy_tensor(content, path, records, offset) if isinstance(content, FakeTensor) else None
     if not isinstance(tensor, LazyTensor):
         msg = f"{path} is damaged: it holds no tensor where its index names one.\nCopy it again."
         raise DamageError(msg)
@@ -175,7 +232,7 @@ def _reading(path: Path) -> Iterator[None]:
 class _Lazy:
     """Replacement of the tensors in nested dicts, lists and tuples, once for a value that is met several times."""
 
-    def __init__(self, path: Path, records: dict[int, int]) -> None:
+    def __init__(self, path: Path, records: Mapping[int, Record]) -> None:
         self._path, self._records = path, records
         self._done: dict[int, Any] = {}
         self._above: set[int] = set()
@@ -202,7 +259,7 @@ class _Lazy:
         return found
 
 
-def _lazy_tensor(tensor: Tensor, path: Path, records: dict[int, int], base: int = 0) -> LazyTensor | Tensor:
+def _lazy_tensor(tensor: Tensor, path: Path, records: Mapping[int, Record], base: int = 0) -> LazyTensor | Tensor:
     """Return a fake tensor's place in the file; `base` is that of the part that torch has read, in bytes."""
     shape, strides, start = tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset())
     count = 1 + sum((size - 1) * step for size, step in zip(shape, strides, strict=True))
@@ -214,24 +271,26 @@ def _lazy_tensor(tensor: Tensor, path: Path, records: dict[int, int], base: int 
     if 0 in shape:
         return in_memory(torch.empty(shape, dtype=tensor.dtype))
     place = base + getattr(tensor.untyped_storage(), "_checkpoint_offset", -1)
-    if (start + count) * tensor.element_size() > records.get(place, 0):
+    record = records.get(place)
+    if record is None or (start + count) * tensor.element_size() > record.size:
         msg = f"{path} is damaged: a tensor of shape {list(shape)} is larger than its place in it.\nCopy it again."
         raise DamageError(msg)
     first = place + start * tensor.element_size()
     if tensor.dim() == 0:
-        return stored_at(path, first, (1,), tensor.dtype).whole()[0]  # a count or a scale, no weight
+        return stored_at(path, first, (1,), tensor.dtype, record).whole()[0]  # a count or a scale, no weight
     if tensor.is_contiguous():
-        return stored_at(path, first, shape, tensor.dtype)
-    flat = stored_at(path, first, (count,), tensor.dtype)
+        return stored_at(path, first, shape, tensor.dtype, record)
+    flat = stored_at(path, first, (count,), tensor.dtype, record)
     return LazyTensor(
         shape, tensor.dtype, lambda begin, end: flat.whole().as_strided(shape, strides)[begin:end], by_rows=False
     )
 
 
-def _records(file: IO[bytes], base: int) -> dict[int, int]:
-    """Return the place of every entry's data in a zip file, and its length in bytes; places count from `base`."""
-    places = {}
+def _records(file: IO[bytes], path: Path, base: int) -> dict[int, Record]:
+    """Return the records of a zip file by the place of their data; places count from `base`."""
+    records = {}
     with zipfile.ZipFile(file) as archive:
         for entry in archive.infolist():
-            places[base + torch_file.data_place(file, entry)] = entry.file_size
-    return places
+            place = base + torch_file.data_place(file, entry)
+            records[place] = Record(path, entry.filename, place, entry.file_size, entry.CRC)
+    return records

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pretrain.cli.checkpoint.sizes import size_text
+from pretrain.checkpoint.formats.sizes import size_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -36,7 +36,8 @@ _PATH = click.Path(path_type=Path)
     type=_PATH,
     multiple=True,
     metavar="FILE",
-    help="tokenizer.json; or twice: vocab.json and merges.txt. Its size tells what is padding of the vocabulary.",
+    help="tokenizer.json; or twice: vocab.json and merges.txt. Its size tells what is padding of the vocabulary. "
+    "[default: the source's; huggingface: of a run, its recipe's]",
 )
 @model_settings
 @click.option("--force", is_flag=True, help="Replace a target that exists.")
@@ -60,6 +61,8 @@ def command(
     from pretrain.checkpoint.conversion.planned_files import TargetLayout  # noqa: PLC0415
     from pretrain.checkpoint.exchange.convert import Wish, convert  # noqa: PLC0415  it imports torch
 
+    if to == "huggingface" and not tokenizer_files:
+        tokenizer_files = _of_run(source)
     wish = Wish(
         format=to,
         dtype=dtype,
@@ -70,6 +73,27 @@ def command(
     with shown_bytes() as begin:
         weights = convert(source, target, wish, force=force, begin=begin)
     click.echo(f"{target}: the weights of {weights.path} ({weights.format}) for {to}")
+    if files := tokenizer_files or weights.tokenizer:
+        click.echo(f"tokenizer: {', '.join(map(str, files))}")
+    elif to == "huggingface":
+        click.echo("no tokenizer is written: pass --tokenizer FILE, if the model has files of one")
+
+
+def _of_run(source: Path) -> tuple[Path, ...]:
+    """Return the files of the tokenizer that the recipe of a run of ours names, if they are there."""
+    from pretrain.checkpoint.formats.location import one_checkpoint  # noqa: PLC0415
+    from pretrain.checkpoint.formats.sharded import COMMON  # noqa: PLC0415  it imports torch
+    from pretrain.launch.run_directory.of_checkpoint import recipe_of  # noqa: PLC0415
+    from pretrain.recipe import load_recipe  # noqa: PLC0415
+
+    recipe = recipe_of(source)
+    if recipe is None or not (one_checkpoint(source) / COMMON).is_file():
+        return ()
+    section = load_recipe(recipe).tokenizer
+    files = tuple(Path(file) for file in (section.file, section.vocab_file, section.merge_file) if file is not None)
+    if missing := [file for file in files if not file.is_file()]:
+        click.echo(f"{missing[0]}, the tokenizer that {recipe} names, is not there", err=True)
+    return () if missing else files
 
 
 def _tokenizer(files: tuple[Path, ...]) -> Tokenizer | None:

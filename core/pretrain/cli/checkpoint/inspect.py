@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pretrain.cli.checkpoint.sizes import size_text
+from pretrain.checkpoint.formats.sizes import size_text
 
 if TYPE_CHECKING:
     from pretrain.checkpoint.formats.summary import Parts, Summary
@@ -25,16 +25,20 @@ def command(*, path: Path, as_json: bool) -> None:
     """
     import orjson  # noqa: PLC0415  kept out of --help
 
+    from pretrain.checkpoint.checksums import SMALL_FILES, are_there  # noqa: PLC0415
     from pretrain.checkpoint.formats.recognition import summary_of  # noqa: PLC0415  it imports torch
 
     summary = summary_of(path)
+    limit = size_text(SMALL_FILES.up_to or 0)
+    read = f"match in files up to {limit}; of larger ones only the sizes were compared: see pretrain checkpoint verify"
+    checksums = read if are_there(summary.path) else "no checksums.txt"
     if as_json:
-        click.echo(orjson.dumps(summary.as_json(), option=orjson.OPT_INDENT_2))
+        click.echo(orjson.dumps(summary.as_json() | {"checksums": checksums}, option=orjson.OPT_INDENT_2))
     else:
-        click.echo("\n".join(_lines(summary)))
+        click.echo("\n".join(_lines(summary, checksums)))
 
 
-def _lines(summary: Summary) -> list[str]:
+def _lines(summary: Summary, checksums: str) -> list[str]:
     version = f" ({summary.version})" if summary.version else ""
     rows = {
         "path": str(summary.path),
@@ -45,6 +49,7 @@ def _lines(summary: Summary) -> list[str]:
         "layout": _layout(summary.parts),
         "contents": ", ".join(summary.contents),
         "files": f"{summary.files:,}, {size_text(summary.size)}",
+        "checksums": checksums,
     }
     lines = [f"{f'{name}:':<12}{value}" for name, value in rows.items()]
     return [*lines, "model:", *(f"  {name}: {_yaml(value)}" for name, value in summary.model.items())]

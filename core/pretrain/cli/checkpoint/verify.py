@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pretrain.checkpoint.formats.sizes import size_text
 from pretrain.cli.checkpoint.byte_progress import shown_bytes
 from pretrain.cli.checkpoint.model_settings import model_settings, parsed
-from pretrain.cli.checkpoint.sizes import size_text
 
 if TYPE_CHECKING:
     from pretrain.checkpoint.exchange.verify import Difference
@@ -25,24 +25,32 @@ _SHOWN = 20
 @click.option("--against", type=_PATH, metavar="OTHER", help="Compare all weights with this checkpoint's.")
 @model_settings
 def command(*, path: Path, against: Path | None, settings: tuple[str, ...]) -> int:
-    """Read all weights of the checkpoint at PATH: complete, of the right shapes, finite; and open its other files.
+    """Read all weights of the checkpoint at PATH: complete, of the right shapes, finite.
+
+    Files are compared with checksums.txt, or with the checksums that torch.save writes into its own; safetensors has
+    none.
 
     With --against weights and settings are compared with those of another checkpoint, of any format; exit code 1 if
     any differ.
     """
     from pretrain.checkpoint.dialects.registry import read_weights  # noqa: PLC0415  it imports torch
-    from pretrain.checkpoint.exchange.verify import differences, not_finite, require_other_files, settings_that_differ  # noqa: PLC0415
+    from pretrain.checkpoint.exchange.verify import (  # noqa: PLC0415
+        differences,
+        files_without_checksums,
+        not_finite,
+        settings_that_differ,
+    )
 
     given = parsed(settings)
     weights = read_weights(path, given)
     with shown_bytes() as begin:
         broken = not_finite(weights, begin(_size(weights)))
-    require_other_files(weights)
+    unverified = files_without_checksums(weights)
     if broken:
         click.echo(f"{weights.path}: not finite: {', '.join(broken[:_SHOWN])}", err=True)
         return DIFFERENT
     what = f"{len(weights.tensors):,} weights, {size_text(_size(weights))}"
-    click.echo(f"{weights.path} ({weights.format}): {what}, complete and finite")
+    click.echo(f"{weights.path} ({weights.format}): {what}, complete and finite; {_checked(unverified)}")
     if against is None:
         return 0
     other = read_weights(against, given)
@@ -52,6 +60,12 @@ def command(*, path: Path, against: Path | None, settings: tuple[str, ...]) -> i
     for name, (ours, theirs) in differing.items():
         click.echo(f"different model: {name} {ours}, there {theirs}")
     return _show([each for each in found if each.largest != 0.0], weights, other) or (DIFFERENT if differing else 0)
+
+
+def _checked(unverified: list[Path]) -> str:
+    if not unverified:
+        return "checksums match"
+    return f"{len(unverified)} files have no checksums ({unverified[0].name}): a changed number would not be found"
 
 
 def _size(weights: ModelWeights) -> int:

@@ -99,7 +99,7 @@ class Scene:
     def states(self) -> dict[int, str]:
         """Return the damage of each complete checkpoint by its iteration; "" of those that are intact."""
         folder = self.checkpoints
-        return {number: damage_in_share(folder.directory(number), 0, 1) or "" for number in folder.iterations()}
+        return {number: damage_in_share(folder.directory(number)) or "" for number in folder.iterations()}
 
     def logged(self) -> Logged:
         """Return what the training has logged; nothing if a line is broken."""

@@ -8,7 +8,10 @@ ranks (`_zero2_merge_trainable_params`); ZeRO-3 divides every parameter, padded 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from pretrain.checkpoint.formats.zero_shards import listed, listed_groups
 from pretrain.checkpoint.weights.flat import unflattened
@@ -19,6 +22,8 @@ from pretrain.errors import CheckpointError, DamageError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
+
+    from torch import Tensor
 
     from pretrain.checkpoint.formats.megatron_weights import Shapes
 
@@ -69,6 +74,38 @@ def frozen_weights(files: Sequence[Path], states: Sequence[Mapping[str, Any]]) -
                 raise DamageError(msg)
         found[name] = unflattened(joined([part for part in parts if part is not None], 0), 0, shape)
     return found
+
+
+def rounded_to(weight: LazyTensor, copy: LazyTensor, what: str) -> LazyTensor:
+    """Return fp32 numbers that are compared, while they are read, with their copy of fewer bits.
+
+    ZeRO rounds its shards to the model's copy after every step. It finds shards that were exchanged, those of another
+    iteration, and a wrong order of parameters; DeepSpeed's zero_to_fp32.py has no such check.
+
+    Args:
+        weight: of the optimizer's shards.
+        copy: of the model's file.
+        what: name and file of the copy, for the error.
+
+    Raises:
+        DamageError: while it is read, if they differ by more than one rounding; before, if their shapes do.
+    """
+    differs = (
+        f"{what} is not its fp32 weight in ZeRO's *_optim_states.pt, rounded.\nCopy the files of one save together."
+    )
+    if copy.shape != weight.shape:
+        raise DamageError(differs)
+    step = torch.finfo(copy.dtype)
+
+    def rows(begin: int, end: int) -> Tensor:
+        ours, theirs = weight.rows(begin, end), copy.rows(begin, end)
+        bound = step.eps * torch.maximum(ours.abs(), theirs.abs()).float() + step.smallest_normal * step.eps
+        same = (ours.to(copy.dtype) == theirs) | ((ours - theirs).abs() <= bound)
+        if not bool((same | ~(ours.isfinite() | theirs.isfinite())).all()):
+            raise DamageError(differs)
+        return ours
+
+    return replace(weight, rows=rows)
 
 
 def _optimizer(file: Path) -> dict[str, Any]:

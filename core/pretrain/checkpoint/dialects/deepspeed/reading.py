@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pretrain.checkpoint.dialects.deepspeed.fp32_weights import fp32_weights, frozen_weights
+from pretrain.checkpoint.dialects.deepspeed.fp32_weights import fp32_weights, frozen_weights, rounded_to
 from pretrain.checkpoint.dialects.deepspeed.names import our_names
 from pretrain.checkpoint.dialects.deepspeed.universal import universal_weights
 from pretrain.checkpoint.dialects.megatron.our_order import in_our_order
@@ -125,7 +125,11 @@ def _of_rank(found: ShardFiles, rank: int, state: dict[str, Any]) -> dict[str, L
     models = [file for (tensor, _), file in sorted(found.models.items()) if tensor == rank]
     optimizers = [file for (tensor, _), file in sorted(found.optimizers.items()) if tensor == rank]
     if not models[0].name.startswith("zero_pp_rank_"):
-        weights = weights_in(models[0], state["module"]) | (fp32_weights(optimizers, state) if optimizers else {})
+        copies = weights_in(models[0], state["module"])
+        weights = copies | {
+            name: rounded_to(weight, copies[name], f"{name} of {models[0]}") if name in copies else weight
+            for name, weight in (fp32_weights(optimizers, state) if optimizers else {}).items()
+        }
     elif optimizers:
         weights = fp32_weights(optimizers, state)
         if state.get("frozen_param_shapes"):
@@ -138,8 +142,8 @@ def _of_rank(found: ShardFiles, rank: int, state: dict[str, Any]) -> dict[str, L
             "Copy these files there."
         )
         raise CheckpointError(msg)
-    copies = state.get("shared_params") or ()
-    return {name: weight for name, weight in weights.items() if name not in copies}
+    shared = state.get("shared_params") or ()
+    return {name: weight for name, weight in weights.items() if name not in shared}
 
 
 def _model(

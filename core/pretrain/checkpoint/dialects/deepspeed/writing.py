@@ -60,7 +60,7 @@ def write(weights: ModelWeights, layout: TargetLayout) -> Target:
     """Return the files of a folder that `deepspeed` loads with the configuration {checkpoint: {load_universal: true}}.
 
     Args:
-        weights: of the model; in the files they are fp32.
+        weights: of the model; in the files they are fp32, as DeepSpeed's main weights are, which it reads them into.
         layout: tensor-parallel ranks; for each there is a file of settings. The weights fit any number; for one rank
             the vocabulary is padded, which fits no number of ranks that pads less.
 
@@ -85,7 +85,7 @@ def write(weights: ModelWeights, layout: TargetLayout) -> Target:
         state = _saved(_state(padded, weights.tokens, layout))
         small[f"{folder}/mp_rank_{rank:02d}_model_states.pt"] = state
         small[f"{folder}/zero_pp_rank_0_mp_rank_{rank:02d}_model_states.pt"] = state
-    return Target(files=files, small=small)
+    return Target(files=files, small=small, folder=folder)
 
 
 def _require_theirs(model: ModelSection, layout: TargetLayout) -> None:

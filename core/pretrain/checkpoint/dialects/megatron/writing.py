@@ -62,7 +62,7 @@ def write(weights: ModelWeights, layout: TargetLayout) -> Target:
             place = f"mp_rank_{rank:02d}" + (f"_{stage:03d}" if layout.pipeline > 1 else "")
             content = _content(padded, args) | {"model": _of_rank(padded, names, rank, layout.tensor)}
             files.append(TorchFile(f"{folder}/{place}/{FILE}", content))
-    return Target(files=files, small={LATEST: latest})
+    return Target(files=files, small={LATEST: latest}, folder=folder)
 
 
 def place_of(iteration: int | None) -> tuple[str, bytes]:

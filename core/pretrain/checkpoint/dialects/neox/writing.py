@@ -79,6 +79,7 @@ def write(weights: ModelWeights, layout: TargetLayout) -> Target:
     return Target(
         files=[*files, *(TorchFile(f"{tag}/mp_rank_{rank:02d}_model_states.pt", states) for rank in ranks)],
         small={LATEST_OF_DEEPSPEED: tag.encode(), f"{tag}/configs/model.yml": yaml.safe_dump(config).encode()},
+        folder=tag,
     )
 
 
