@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from pretrain.launch.agreement import require_one_recipe
 from pretrain.launch.run_directory.directory import holds_run
 from pretrain.launch.run_directory.preparation import Prepared, prepare_run, prepare_together
 
@@ -103,6 +104,8 @@ class Job:
             else:
                 given = Path(self.run_dir) if self.run_dir else None
                 prepared = prepare_together(recipe, given, world, lock, self.resume)
+            if world.world_size > world.local_world_size or not self.prepared:  # else one launcher gave all the same
+                require_one_recipe(recipe, self.backend, world)
             train = self._entry()
             train(recipe, backend_name=self.backend, run_dir=prepared.run_dir, resume=prepared.resume, world=world)
 

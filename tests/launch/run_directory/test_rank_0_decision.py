@@ -16,7 +16,7 @@ Job.from_json(sys.argv[1]).run(current_world())
 """
 
 
-def start_as_torchrun_does(job, cwd):
+def start_as_torchrun_does(jobs, cwd):
     return [
         subprocess.Popen(
             [sys.executable, "-c", RANK, job.to_json()],
@@ -25,12 +25,12 @@ def start_as_torchrun_does(job, cwd):
             stderr=subprocess.PIPE,
             text=True,
         )
-        for world in node_worlds([2], 0, LOCALHOST, free_port())
+        for job, world in zip(jobs, node_worlds([2], 0, LOCALHOST, free_port()), strict=True)
     ]
 
 
 def test_all_ranks_get_the_directory_that_rank_0_makes_and_can_make_a_process_group(job, tmp_path):
-    ranks = start_as_torchrun_does(job("sum_of_ranks", run_dir=None, prepared=False), tmp_path)
+    ranks = start_as_torchrun_does([job("sum_of_ranks", run_dir=None, prepared=False)] * 2, tmp_path)
     assert [(rank.communicate(timeout=60)[1], rank.returncode) for rank in ranks] == [("", 0), ("", 0)]
     (run_dir,) = (tmp_path / "runs").iterdir()
     assert [(run_dir / f"{rank}.sum").read_text() for rank in range(2)] == ["1", "1"]
@@ -38,6 +38,18 @@ def test_all_ranks_get_the_directory_that_rank_0_makes_and_can_make_a_process_gr
 
 def test_an_error_of_rank_0_ends_the_others_without_output(job, tmp_path):
     (tmp_path / "run/recipe.yml").touch()
-    first, second = start_as_torchrun_does(job("sum_of_ranks", prepared=False), tmp_path)
+    first, second = start_as_torchrun_does([job("sum_of_ranks", prepared=False)] * 2, tmp_path)
     assert "already holds a run" in first.communicate(timeout=60)[1]
     assert (second.communicate(timeout=60)[1], second.returncode) == ("", 2)
+
+
+def test_ranks_with_different_recipes_do_not_train_and_rank_0_says_why(job, tmp_path):
+    """The files of two hosts: an override stands for a recipe that was edited on one of them."""
+    jobs = [
+        job("sum_of_ranks", run_dir=None, prepared=False),
+        job("sum_of_ranks", run_dir=None, prepared=False, overrides=("optimizer.lr=0.5",)),
+    ]
+    first, second = start_as_torchrun_does(jobs, tmp_path)
+    assert "  optimizer.lr: 0.5 on " in first.communicate(timeout=60)[1]
+    assert (second.communicate(timeout=60)[1], second.returncode) == ("", 2)
+    assert list(tmp_path.rglob("*.sum")) == []

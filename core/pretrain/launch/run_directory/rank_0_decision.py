@@ -1,4 +1,4 @@
-"""Decision of rank 0 for all ranks, before a process group exists."""
+"""Decisions of rank 0 for all ranks, before a process group exists."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _DECISION_TIMEOUT = timedelta(days=1)
 _READ_TIMEOUT = 30.0
 
 
-def first_rank_decides(decide: Callable[[], str], world: World) -> str:
-    """Return the result of `decide`, which only rank 0 calls; every rank calls this function once per process.
+def first_rank_decides(decide: Callable[[], str], world: World, *, about: str = "the run directory") -> str:
+    """Return the result of `decide`, which only rank 0 calls; every rank calls this once per process and subject.
 
     Raises:
         Exception: on rank 0, whatever `decide` raised.
@@ -32,26 +32,41 @@ def first_rank_decides(decide: Callable[[], str], world: World) -> str:
         return decide()
     store = _store()
     if world.rank == 0:
-        return _publish(decide, store, world.world_size - 1)
-    store.wait(["decision"], _DECISION_TIMEOUT)
-    decision = json.loads(store.get("decision"))
-    store.add("read", 1)
+        return _publish(decide, store, world.world_size - 1, about)
+    store.wait([f"decision on {about}"], _DECISION_TIMEOUT)
+    decision = json.loads(store.get(f"decision on {about}"))
+    store.add(f"readers of {about}", 1)
     if decision is None:
         raise SystemExit(2)
     return str(decision)
 
 
-def _publish(decide: Callable[[], str], store: Store, others: int) -> str:
+def told_to_first_rank(text: str, world: World, timeout: timedelta) -> list[str]:
+    """Tell rank 0 a text; every rank calls this once per process. Return all texts by rank on rank 0, else nothing.
+
+    Raises:
+        DistError: on rank 0, where a rank has told nothing within `timeout`.
+    """
+    store = _store()
+    store.set(f"told by {world.rank}", text)
+    if world.rank:
+        return []
+    keys = [f"told by {rank}" for rank in range(world.world_size)]
+    store.wait(keys, timeout)
+    return [told.decode() for told in store.multi_get(keys)]
+
+
+def _publish(decide: Callable[[], str], store: Store, others: int, about: str) -> str:
     try:
         decision = decide()
     except BaseException:
-        store.set("decision", json.dumps(None))
+        store.set(f"decision on {about}", json.dumps(None))
         # This rank serves the store and is about to end: the others must have read it by then.
         deadline = time.monotonic() + _READ_TIMEOUT
-        while store.add("read", 0) < others and time.monotonic() < deadline:
+        while store.add(f"readers of {about}", 0) < others and time.monotonic() < deadline:
             time.sleep(0.05)
         raise
-    store.set("decision", json.dumps(decision))
+    store.set(f"decision on {about}", json.dumps(decision))
     return decision
 
 

@@ -1,0 +1,163 @@
+"""Agreement of the ranks on what they train: recipe, versions and content of the data, before the first step."""
+
+from __future__ import annotations
+
+import json
+import socket
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pretrain import __version__
+from pretrain.errors import DataError, RecipeError
+from pretrain.launch.run_directory.rank_0_decision import first_rank_decides, told_to_first_rank
+from pretrain.observe.rank_names import rank_names
+from pretrain.plugins.host.discovery import find_backend, installed_plugins
+from pretrain.plugins.installed import version
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pretrain.launch.world import World
+    from pretrain.recipe import Recipe
+
+OF_HOST = frozenset(
+    {
+        *("data.path", "data.blend.path", "data.cache_path"),
+        *("tokenizer.file", "tokenizer.vocab_file", "tokenizer.merge_file"),
+        *("engine.zero.offload_param.nvme_path", "engine.zero.offload_optimizer.nvme_path"),
+    }
+)
+"""Keys that may differ: a host may mount its inputs elsewhere, whose content counts, and has disks of its own."""
+
+_SHOWN = 8
+"""Most differences in a message."""
+_HEAD = "the ranks would not train the same recipe on the same data with the same software."
+_REMEDY = "Give every node the same recipe and --set options, files and versions, and start again."
+_ABSENT = "absent"
+_DIGITS = 16
+"""Digits of a hash that are compared: 64 bits."""
+
+
+def require_one_recipe(recipe: Recipe, backend_name: str, world: World) -> None:
+    """Compare what the ranks train; every rank calls it once per process, in each attempt again.
+
+    Each rank tells the store of the rendezvous about 6 KB, which rank 0 compares. One rank of a node reads at most
+    6 MiB of each token file.
+
+    Args:
+        recipe: complete, as this rank has read it.
+        backend_name: value of `--backend`.
+        world: this rank's place.
+
+    Raises:
+        RecipeError: on rank 0; names hosts, keys and values that differ.
+        SystemExit: on the other ranks then, without a message.
+    """
+    if world.world_size == 1:
+        return
+    own = stated(recipe, backend_name, reads_files=world.local_rank == 0)
+    patience = timedelta(minutes=recipe.parallel.distributed_timeout_minutes)
+    told = told_to_first_rank(json.dumps(own), world, patience)
+
+    def decide() -> str:
+        if difference := differing([json.loads(each) for each in told]):
+            raise RecipeError(difference)
+        return ""
+
+    first_rank_decides(decide, world, about="the recipe")
+
+
+def stated(recipe: Recipe, backend_name: str, *, reads_files: bool) -> dict[str, Any]:
+    """Return this rank's host, and what must be the same on all ranks, by key; values that JSON knows.
+
+    Args:
+        recipe: complete, as this rank has read it.
+        backend_name: value of `--backend`.
+        reads_files: whether the content of tokenizer and token files is stated too; one rank of a node is enough.
+    """
+    return {
+        "host": socket.gethostname(),
+        "common": _keys(recipe.model_dump(mode="json")) | _versions(recipe, backend_name),
+        "files": _files(recipe) if reads_files else {},
+    }
+
+
+def differing(statements: Sequence[Mapping[str, Any]]) -> str:
+    """Return what differs from rank 0, in words with keys, hosts and both values; "" where nothing does.
+
+    Args:
+        statements: what `stated` returned, by rank; rank 0's has the files.
+    """
+    first = statements[0]
+    expected = first["common"] | first["files"]
+    ranks: dict[tuple[str, str, str], list[int]] = {}
+    for rank, each in enumerate(statements):
+        theirs = each["common"] | (each["files"] or first["files"])
+        for key in {**expected, **theirs}:
+            if theirs.get(key, _ABSENT) != expected.get(key, _ABSENT):
+                ranks.setdefault((key, each["host"], _shown(theirs, key)), []).append(rank)
+    if not ranks:
+        return ""
+    lines = [
+        f"  {key}: {value} on {host} ({rank_names(those)}), {_shown(expected, key)} on {first['host']} (rank 0)"
+        for (key, host, value), those in ranks.items()
+    ]
+    more = [f"  ... and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
+    return "\n".join((_HEAD, *lines[:_SHOWN], *more, _REMEDY))
+
+
+def _shown(values: Mapping[str, Any], key: str) -> str:
+    value = values.get(key, _ABSENT)
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _keys(section: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the values of all keys by path, without `OF_HOST`."""
+    found: dict[str, Any] = {}
+    for name, value in section.items():
+        path = f"{prefix}{name}"
+        if path in OF_HOST:
+            continue
+        if isinstance(value, dict):
+            found |= _keys(value, f"{path}.")
+        elif isinstance(value, list) and all(isinstance(part, dict) for part in value):
+            found[path] = [_keys(part, f"{path}.") for part in value]
+        else:
+            found[path] = value
+    return found
+
+
+def _versions(recipe: Recipe, backend_name: str) -> dict[str, str]:
+    names = ("torch", "megatron-core", *(["deepspeed"] if recipe.engine.name == "deepspeed" else []))
+    plugins = {f"plugin {plugin.name}": plugin.provider for plugin in installed_plugins()}
+    backend = {"--backend": f"{backend_name} ({find_backend(backend_name).provider})"}
+    return {"pretrain": __version__, **{name: version(name) for name in names}, **backend, **plugins}
+
+
+def _files(recipe: Recipe) -> dict[str, str]:
+    """Return a hash of the tokenizer's files and of each pair of token files, or why one cannot be read."""
+    from pretrain.data.tokenizers.files import fingerprint_of  # noqa: PLC0415  --help needs none of it
+
+    section, data = recipe.tokenizer, recipe.data
+    files = [Path(name) for name in (section.vocab_file, section.merge_file, section.file) if name]
+    prefixes = [data.path] if data.path else [part.path for part in data.blend or ()]
+    looks: dict[str, Callable[[], str]] = {"tokenizer": partial(fingerprint_of, section.type, *files)}
+    for number, prefix in enumerate(prefixes, start=1):
+        looks[f"token files {number} of {len(prefixes)}"] = partial(_identity, prefix)
+    return {key: _content(look) for key, look in looks.items()}
+
+
+def _content(look: Callable[[], str]) -> str:
+    """Return a hash in words, or the reason why a file cannot be read: it is there on another host perhaps."""
+    try:
+        return f"content {look()[:_DIGITS]}"
+    except DataError as error:
+        return str(error).splitlines()[0]
+
+
+def _identity(prefix: str) -> str:
+    from pretrain.data.token_files.reading import TokenFile  # noqa: PLC0415  as above
+
+    return TokenFile.open(prefix).identity()
