@@ -23,7 +23,7 @@ __all__ = ["reference", "site"]
 RECIPE = """
 model: {num_layers: 2, hidden_size: 16, num_attention_heads: 2, seq_length: 8}
 tokenizer: {type: bytes}
-data: {path: corpus}
+data: {path: corpus, split: "80,10,10"}
 train: {micro_batch_size: 1, global_batch_size: 4, train_iters: 10}
 optimizer: {lr: 0.001}
 """
@@ -216,10 +216,11 @@ def test_a_dry_run_looks_at_the_files_and_names_all_that_are_missing(call):
     assert code == 2
     assert "without the vocabulary's, which is unknown: " in out
     assert err.splitlines() == [
-        "3 inputs are missing or damaged; paths are relative to the working directory.",
+        "2 inputs are missing or damaged; paths are relative to the working directory.",
         "tokenizer file absent.json cannot be read: No such file or directory.",
         "token file nothing.idx is missing.",
         "checkpoint.load: nowhere holds no checkpoint (latest_checkpointed_iteration.txt is missing).",
+        "Name the folder that holds iter_* folders, such as RUN/checkpoints, or another program's checkpoint.",
     ]
 
 

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from doctor.conftest import world_of
+from doctor.written_tokens import write_tokens
 from pretrain.cli.main import main
 from pretrain.doctor import examination, kernel_choices, own_checks
 from pretrain.doctor.example import EXAMPLE, NOTE
@@ -29,8 +30,8 @@ def between(monkeypatch):
     """Replace the checks between ranks by one that returns this rank's findings; return what it was given."""
     given = {}
 
-    def examine_between(recipe, plugins, world, device, own, *, with_files, board, timeout):
-        given.update(recipe=recipe, world=world, device=device, with_files=with_files)
+    def examine_between(recipe, plugins, world, device, own, *, start, backend_name, board, timeout):
+        given.update(recipe=recipe, world=world, device=device, start=start)
         return Outcome(findings=tuple(own), reports=True)
 
     monkeypatch.setattr(examination, "examine_between", examine_between)
@@ -40,8 +41,8 @@ def between(monkeypatch):
 @pytest.fixture
 def doctor(tmp_path, capsys, between):
     """Run the command with the smallest recipe, or others; return exit code, output and errors."""
-    recipe = tmp_path / "recipe.yml"
-    recipe.write_text(yaml.safe_dump(SMALLEST))
+    recipe, tokens = tmp_path / "recipe.yml", write_tokens(tmp_path / "corpus", range(200))
+    recipe.write_text(yaml.safe_dump({**SMALLEST, "data": {"path": str(tokens)}, "evaluation": {"interval": 0}}))
 
     def run(*arguments, recipe=str(recipe)):
         with pytest.raises(SystemExit) as end:
@@ -61,7 +62,7 @@ def test_a_recipe_that_can_be_trained_here(doctor, between):
     assert out.splitlines()[-1].endswith("0 wrong: a training can start")
     assert "ok     kernel linear" in out
     assert between["recipe"].model.hidden_size == 64
-    assert between["with_files"]
+    assert between["start"].recipe is between["recipe"]
     assert between["world"].world_size == 1
 
 
@@ -70,7 +71,7 @@ def test_without_a_recipe_no_files_are_looked_at_and_the_output_says_so(doctor, 
     code, out, _ = doctor(*(f"--set=model.{key}={value}" for key, value in sizes.items()), recipe=None)
     assert code == 0
     assert NOTE in out.splitlines()[0]
-    assert not between["with_files"]
+    assert between["start"] is None
     assert between["recipe"].model.hidden_size == 32  # ranks are compared in its dtype
 
 

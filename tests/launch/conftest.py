@@ -17,7 +17,7 @@ HERE = Path(__file__).parent
 RECIPE = """
 model: {num_layers: 2, hidden_size: 16, num_attention_heads: 2, seq_length: 8}
 tokenizer: {type: bytes}
-data: {path: corpus}
+data: {path: corpus, split: "80,10,10"}
 train: {micro_batch_size: 1, global_batch_size: 4, train_iters: 10}
 optimizer: {lr: 0.001}
 """

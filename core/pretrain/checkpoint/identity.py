@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-import torch.distributed as dist
-from megatron.core import parallel_state
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pretrain.checkpoint.structure import structure
 from pretrain.checkpoint.weights.vocabulary import is_padded
 from pretrain.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
-    from pretrain.checkpoint.contents import Saved
     from pretrain.recipe import Recipe
 
-_SHOWN = 3
 _NOTED_LATER = {"model.layernorm_epsilon"}
 """Settings that the first checkpoints of this format lack, although they could differ."""
 _BEFORE_THEY_EXISTED = {
@@ -32,7 +27,19 @@ _BEFORE_THEY_EXISTED = {
 """What all models had that were saved without these settings."""
 
 
-def identity(engine: Saved) -> dict[str, Any]:
+class Described(Protocol):
+    """Recipe and vocabulary that a checkpoint is compared with."""
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe that is trained."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Entries of the tokenizer, before padding."""
+
+
+def identity(engine: Described) -> dict[str, Any]:
     """Return the model's structure, the optimizer's settings and the order of samples, as a checkpoint holds them."""
     recipe = engine.recipe
     return {
@@ -43,7 +50,7 @@ def identity(engine: Saved) -> dict[str, Any]:
     }
 
 
-def require_same(engine: Saved, directory: Path, saved: Mapping[str, Any], *, weights_only: bool) -> None:
+def require_same(engine: Described, directory: Path, saved: Mapping[str, Any], *, weights_only: bool) -> None:
     """Check that a checkpoint is of this model and, unless only its weights are read, of this precision.
 
     Raises:
@@ -65,29 +72,7 @@ def require_same(engine: Saved, directory: Path, saved: Mapping[str, Any], *, we
         raise CheckpointError(msg)
 
 
-def require_same_weights(engine: Saved, directory: Path, names: Collection[str]) -> None:
-    """Check that a checkpoint has all weights of the model, and no others; all ranks call it together.
-
-    Args:
-        engine: whose model it is.
-        directory: of the checkpoint, for the error.
-        names: of its weights, as ours.
-
-    Raises:
-        CheckpointError: it has not; the message names the first.
-    """
-    is_first = (parallel_state.get_data_parallel_rank(), parallel_state.get_tensor_model_parallel_rank()) == (0, 0)
-    stages: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(stages, engine.state.weight_names() if is_first else set())
-    ours = set[str]().union(*stages)
-    sides = {"lacks": ours - set(names), "has, and the model lacks,": set(names) - ours}
-    if found := [f"{has} {len(names)} weights ({_shown(names)})" for has, names in sides.items() if names]:
-        what = " and ".join(found)
-        msg = f"{directory} is of another model: it {what}.\nChange the recipe, or choose another checkpoint."
-        raise CheckpointError(msg)
-
-
-def differences(engine: Saved, saved: Mapping[str, Any]) -> list[str]:
+def differences(engine: Described, saved: Mapping[str, Any]) -> list[str]:
     """Return a notice for each setting that differs from the checkpoint's; the recipe's value is used."""
     ours = identity(engine)
     before = {"data.index": "megatron"} | saved["samples"]  # the default of checkpoints without this key
@@ -105,9 +90,6 @@ def differences(engine: Saved, saved: Mapping[str, Any]) -> list[str]:
         ),
     ]
 
-
-def _shown(names: Collection[str]) -> str:
-    return ", ".join(sorted(names)[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
 
 
 def _settings(recipe: Recipe) -> dict[str, Any]:

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pretrain.checkpoint.folder import LATEST, CheckpointFolder
+from pretrain.checkpoint.identity import require_same
+from pretrain.checkpoint.version import FORMAT, WITHOUT_CHECKSUMS
 from pretrain.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pretrain.recipe import Recipe
+
+READABLE = (WITHOUT_CHECKSUMS, FORMAT)
+"""Formats of checkpoints that this version reads."""
 
 _FILES = ("metadata.json", "common.pt", ".metadata")
 """Files that megatron-core needs to read a sharded checkpoint; .metadata is torch's index."""
 
 
-def require_start(path: Path, own: Path | None, recipe: Recipe) -> None:
+def require_start(path: Path, own: Path | None, recipe: Recipe) -> Path | None:
     """Check that `checkpoint.load` has a checkpoint that looks complete, or is the folder that the run itself fills.
+
+    Returns the folder of the one checkpoint; None where there is none yet, or another program's.
 
     Args:
         path: `checkpoint.load`.
-        own: the folder in which the run saves, if it is known and not in the run directory.
+        own: the folder in which the run saves, if it is known.
         recipe: of the run, whose model another program's checkpoint must have.
 
     Raises:
@@ -39,13 +46,100 @@ def require_start(path: Path, own: Path | None, recipe: Recipe) -> None:
             )
             raise CheckpointError(msg)
         require_fitting(summary, recipe)
-        return
+        return None
     folder = CheckpointFolder(path)
     latest = folder.latest()
     if latest is not None:
         require_complete(folder.directory(latest))
-    elif not is_own_empty_folder(path, own):
+        return folder.directory(latest)
+    if not is_own_empty_folder(path, own):
         raise nothing_to_load(path)
+    return None
+
+
+def starting_directory(recipe: Recipe, run_dir: Path | None, *, resume: bool) -> Path | None:
+    """Return the folder of the checkpoint that a run starts from; None without one, and for another program's.
+
+    Args:
+        recipe: of the run.
+        run_dir: its directory; None for a new one.
+        resume: whether the run of `run_dir` is continued: its own latest checkpoint counts first.
+
+    Raises:
+        DamageError: LATEST is damaged.
+        CheckpointError: nothing says which checkpoint is the run's latest; or as `require_start`.
+    """
+    own = None if run_dir is None else CheckpointFolder.of(recipe, run_dir)
+    if resume and own is not None and (latest := own_latest(own)) is not None:
+        return own.directory(latest)
+    if recipe.checkpoint.load is None:
+        return None
+    save = recipe.checkpoint.save
+    filled = own.path if own is not None else Path(save) if isinstance(save, str) else None
+    return require_start(Path(recipe.checkpoint.load), filled, recipe)
+
+
+def own_latest(own: CheckpointFolder) -> int | None:
+    """Return the latest checkpoint of a resumed run, which must not start over while it has any.
+
+    A single one need not be named by LATEST: the run was killed just before that, and every iter_* folder is complete.
+
+    Raises:
+        DamageError: LATEST is damaged.
+        CheckpointError: there are several, and nothing says which is the latest.
+    """
+    latest, there = own.latest(), own.iterations()
+    if latest is not None or not there:
+        return latest
+    if len(there) == 1:
+        return there[0]
+    msg = (
+        f"{own.path} has checkpoints, {', '.join(map(str, there))}, but no {LATEST}.\n"
+        "Write the number of the one to continue from into a file of that name; or start a new run."
+    )
+    raise CheckpointError(msg)
+
+
+def require_of_recipe(directory: Path, recipe: Recipe, vocab_size: int | None, *, weights_only: bool) -> None:
+    """Check that a checkpoint of ours is of the recipe's model and precision.
+
+    Args:
+        directory: of the one checkpoint.
+        recipe: of the run.
+        vocab_size: entries of the tokenizer; None if that is not made yet.
+        weights_only: whether nothing but its weights is read.
+
+    Raises:
+        DamageError: it cannot be read.
+        CheckpointError: it is incomplete, of a later format, or of another model.
+    """
+    from pretrain.checkpoint.formats.sharded import common_of  # noqa: PLC0415  as in `require_start`
+
+    require_complete(directory)
+    common = common_of(directory)
+    require_format(directory, common.get("format"))
+    size = common["model"].get("vocab_size") if vocab_size is None else vocab_size
+    require_same(_Described(recipe, size), directory, common, weights_only=weights_only or "counters" not in common)
+
+
+def require_format(directory: Path, found: object) -> None:
+    """Check that this version reads a checkpoint's format.
+
+    Raises:
+        CheckpointError: it does not.
+    """
+    if found not in READABLE:
+        msg = (
+            f"{directory} has checkpoint format {found}; this version reads {' and '.join(map(str, READABLE))}.\n"
+            "Use the version of pretrain that wrote it, or choose another checkpoint."
+        )
+        raise CheckpointError(msg)
+
+
+@dataclass(frozen=True, slots=True)
+class _Described:
+    recipe: Recipe
+    vocab_size: int
 
 
 def is_own_empty_folder(path: Path, own: Path | None) -> bool:

@@ -21,11 +21,12 @@ from torch.distributed.checkpoint.api import CheckpointException
 from pretrain.checkpoint import checksums, generators
 from pretrain.checkpoint.contents import Loaded
 from pretrain.checkpoint.formats.sharded import common_of, is_weight
-from pretrain.checkpoint.identity import differences, require_same, require_same_weights
+from pretrain.checkpoint.identity import differences, require_same
 from pretrain.checkpoint.index import read_index
 from pretrain.checkpoint.saved_schedule import continue_schedule, restore_schedule
-from pretrain.checkpoint.starting_checkpoint import require_complete
-from pretrain.checkpoint.version import FORMAT, WITHOUT_CHECKSUMS
+from pretrain.checkpoint.same_weights import require_same_weights
+from pretrain.checkpoint.starting_checkpoint import require_complete, require_format
+from pretrain.checkpoint.version import WITHOUT_CHECKSUMS
 from pretrain.checkpoint.weights.sharded_names import weight_names
 from pretrain.checkpoint.writing.snapshot import Snapshot
 from pretrain.collective_errors import first_problem, of_first_rank
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 
     from pretrain.checkpoint.contents import Saved
 
-_READABLE = (WITHOUT_CHECKSUMS, FORMAT)
 _FAULTS = (CheckpointingException, OSError, RuntimeError, KeyError, ValueError, EOFError, pickle.UnpicklingError)
 """Errors of reading a damaged checkpoint."""
 
@@ -118,13 +118,7 @@ def read_common(directory: Path) -> dict[str, Any]:
         common = common_of(directory)
     except _FAULTS as exc:
         raise _damaged(directory, exc) from exc
-    if common.get("format") not in _READABLE:
-        readable = " and ".join(map(str, _READABLE))
-        msg = (
-            f"{directory} has checkpoint format {common.get('format')}; this version reads {readable}.\n"
-            "Use the version of pretrain that wrote it, or choose another checkpoint."
-        )
-        raise CheckpointError(msg)
+    require_format(directory, common.get("format"))
     return common
 
 

@@ -10,7 +10,7 @@ import click
 
 from pretrain.cli.foreign_flags import RunCommand
 from pretrain.cli.ranks import COUNTS, rank_options, show_failure, start_ranks, world_of_other_launcher
-from pretrain.errors import LaunchError
+from pretrain.errors import LaunchError, PretrainError
 from pretrain.launch.nodes.hostfile import read_hostfile
 from pretrain.launch.nodes.launchers import LAUNCHERS, Hosted
 from pretrain.launch.nodes.nodes import HOSTFILE_NODE, Nodes
@@ -161,14 +161,14 @@ def _other_world(policy: RestartPolicy, *, given: bool) -> World | None:
 
 
 def _show(placement: Placement, run_dir: Path | None, resume: Resume) -> None:
-    """Show the placement of a run and check its input files (--dry-run)."""
+    """Show the placement of a run and make the checks of its start (--dry-run)."""
     from pretrain.launch.description import describe  # noqa: PLC0415
-    from pretrain.launch.inputs import require_inputs  # noqa: PLC0415
-    from pretrain.launch.run_directory.directory import check_run_dir  # noqa: PLC0415
+    from pretrain.launch.run_directory.start_checks import CHECKS, Start  # noqa: PLC0415
 
     click.echo(describe(placement))
-    goes_on = check_run_dir(run_dir, resume)
-    require_inputs(placement.recipe, checkpoint=not goes_on)
+    start = Start(recipe=placement.recipe, run_dir=run_dir, resume=resume)
+    if found := [str(problem) for check in CHECKS if (problem := check.problem(start))]:
+        raise PretrainError("\n".join(found))
 
 
 def _hosted(hostfile: Path | None, launcher: str | None, *, counted: bool) -> Hosted | None:

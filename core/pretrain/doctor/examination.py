@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -16,9 +17,11 @@ from pretrain.doctor.kernel_choices import differing_choices, write_choices
 from pretrain.doctor.own_checks import OwnChecks
 from pretrain.doctor.ranks.between import examine_between
 from pretrain.doctor.ranks.board import Board
+from pretrain.doctor.run_checks import examine_start
 from pretrain.doctor.watched_run import run_watched
 from pretrain.errors import BackendError
 from pretrain.launch.processes.rank import claim_report, note_report
+from pretrain.launch.run_directory.start_checks import Start
 from pretrain.plugins.host import discovery
 from pretrain.plugins.host.importing import load_plugin
 from pretrain.plugins.host.manager import assemble, load
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     import torch
 
     from pretrain.doctor.ranks.rank_outcome import Outcome
+    from pretrain.launch.run_directory.directory import Resume
     from pretrain.launch.world import World
     from pretrain.plugins.host.manager import Plugins
     from pretrain.recipe import Recipe
@@ -40,6 +44,8 @@ def examine(
     *,
     backend_name: str,
     world: World,
+    run_dir: str | None = None,
+    resume: Resume = "no",
     is_example: bool,
     as_json: bool,
     timeout: float = TIMEOUT,
@@ -50,6 +56,8 @@ def examine(
         recipe: that is to be trained.
         backend_name: value of `--backend`.
         world: this rank's place.
+        run_dir: value of `--run-dir`; None for a new one.
+        resume: value of `--resume`.
         is_example: the user gave no recipe: its files are not looked at.
         as_json: print one JSON object instead of lines.
         timeout: seconds after which a rank that says nothing is named.
@@ -59,7 +67,8 @@ def examine(
         BackendError: the backend cannot be imported.
     """
     board = Board(world, timeout)
-    own = _OwnPart(recipe, backend_name, world, board)
+    start = Start(recipe=recipe, run_dir=None if run_dir is None else Path(run_dir), resume=resume)
+    own = _OwnPart(start, backend_name, board, with_files=not is_example)
     if is_example:
         own.findings.append(Finding(check="recipe", verdict=Verdict.OK, text=NOTE))
     unended = run_watched(own.run, board)
@@ -67,7 +76,15 @@ def examine(
     write_choices(board, dict(own.kernels))
     device = None if unended else own.device  # with a check that hangs no further call of the device is tried
     outcome = examine_between(
-        recipe, own.plugins, world, device, found, with_files=not is_example, board=board, timeout=timeout
+        recipe,
+        own.plugins,
+        world,
+        device,
+        found,
+        start=None if is_example else start,
+        backend_name=backend_name,
+        board=board,
+        timeout=timeout,
     )
     code = _report(outcome, board, as_json=as_json) if outcome.reports and claim_report() else 0
     if unended or outcome.stuck:
@@ -90,20 +107,21 @@ def _report(outcome: Outcome, board: Board, *, as_json: bool) -> int:
 class _OwnPart:
     """Checks of one rank by itself, and their results by now."""
 
-    def __init__(self, recipe: Recipe, backend_name: str, world: World, board: Board) -> None:
+    def __init__(self, start: Start, backend_name: str, board: Board, *, with_files: bool) -> None:
         self.findings: list[Finding] = []
         self.kernels: dict[str, str] = {}
         self.plugins: Plugins | None = None
         self.device: torch.device | None = None
-        self._recipe, self._backend_name, self._world, self._board = recipe, backend_name, world, board
+        self._start, self._backend_name, self._board, self._with_files = start, backend_name, board, with_files
 
     def run(self) -> None:
+        world, doing = self._board.world, self._board.doing
+        if self._with_files:
+            self.findings += examine_start(self._start, world, doing)
         self._board.doing("import of the backend")
         self.plugins, broken = _plugins(self._backend_name)
         self.findings += broken
-        own = OwnChecks(
-            self._recipe, self.plugins, self._world, self._board.doing, findings=self.findings, kernels=self.kernels
-        )
+        own = OwnChecks(self._start.recipe, self.plugins, world, doing, findings=self.findings, kernels=self.kernels)
         own.run()
         self.device = own.device
 

@@ -28,6 +28,11 @@ def guarded(check: str, call: Callable[[], Iterable[Finding]]) -> list[Finding]:
     return found
 
 
+def found_by(check: str, require: Callable[[], None]) -> list[Finding]:
+    """Return the finding of a check that raises what is wrong; none where it does not."""
+    return guarded(check, lambda: require() or ())  # type: ignore[func-returns-value]
+
+
 def failed(check: str, error: BaseException) -> Finding:
     """Return the finding of an error: a user error's first line and what to do, anything else by its type."""
     if os.environ.get("PRETRAIN_TRACEBACK", "0") not in {"", "0"}:

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 from pretrain.doctor.effective_variables import examine_variables
 from pretrain.doctor.finding import Finding, Verdict
 from pretrain.doctor.fitting_versions import examine_versions
-from pretrain.doctor.guard import guarded
+from pretrain.doctor.guard import found_by, guarded
 from pretrain.doctor.limits import examine_limits
 from pretrain.errors import DataError
 from pretrain.model.requests import compute_dtype
 from pretrain.plugins.backend import Available
 from pretrain.plugins.host.members import environment, require_module, take_device
-from pretrain.plugins.host.readiness import availability, require_compilation, require_dtype, require_overlap
+from pretrain.plugins.host.readiness import availability
+from pretrain.training.rank_device import REQUIREMENTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -89,13 +90,8 @@ class OwnChecks:
 
     def _requirements(self) -> Iterator[Finding]:
         """Yield nothing where the device can do what the recipe asks; each of the calls raises otherwise."""
-        recipe, plugins = self.recipe, self.plugins
-        for require in (
-            lambda: require_dtype(plugins, compute_dtype(recipe)),
-            lambda: require_compilation(plugins, recipe),
-            lambda: require_overlap(plugins, recipe),
-        ):
-            yield from guarded("device", lambda require=require: require() or ())  # type: ignore[misc]
+        for require in REQUIREMENTS:
+            yield from found_by("device", partial(require, self.plugins, self.recipe))
 
     def _speed_and_kernels(self, device: torch.device) -> Iterator[Finding]:
         from pretrain.doctor.device_speed import (  # noqa: PLC0415  not without a device

@@ -9,6 +9,7 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from pretrain.data.samples.counts import SampleCounts
 from pretrain.launch.inputs import require_inputs
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class ForwardJob:
             PretrainError: one is missing or damaged.
         """
         if self.reads_data:
-            require_inputs(recipe, checkpoint=False)
+            require_inputs(recipe, SampleCounts(train=0))  # splits are checked where those of the command are known
         return self
 
     def run(self, world: World) -> None:

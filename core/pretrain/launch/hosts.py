@@ -9,12 +9,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pretrain.folders import existing_folder
 from pretrain.launch.nodes.exported_variables import exported_variables, warn_of_own_variables
 from pretrain.launch.nodes.nodes import HOSTFILE_NODE
 from pretrain.launch.nodes.variables_file import remove, variables_file
 from pretrain.launch.processes.supervision import supervise
 from pretrain.launch.restarts.restart_policy import NO_RESTARTS
-from pretrain.launch.run_directory.directory import RUNS, check_run_dir, existing_folder
+from pretrain.launch.run_directory.directory import RUNS, check_run_dir
 from pretrain.plugins.host.discovery import find_backend
 from pretrain.plugins.host.manager import load_alone
 

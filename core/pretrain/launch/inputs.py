@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pretrain.errors import DataError, PretrainError
@@ -11,20 +10,22 @@ from pretrain.errors import DataError, PretrainError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from pretrain.data.samples.counts import SampleCounts
     from pretrain.recipe import Recipe
 
 
-def require_inputs(recipe: Recipe, *, checkpoint: bool) -> None:
-    """Open the tokenizer and the token files; files that `data.corpus` builds may be missing.
+def require_inputs(recipe: Recipe, samples: SampleCounts) -> None:
+    """Check the tokenizer and the token files; files that `data.corpus` builds may be missing.
 
     Args:
         recipe: of the run.
-        checkpoint: whether the checkpoint that the run starts from, `checkpoint.load`, must be there too.
+        samples: that are read from each split.
 
     Raises:
-        PretrainError: one is missing or damaged, and what to do; of several, one line for each.
+        PretrainError: one is missing, damaged, too small, or of another tokenizer, and what to do; of several, one line
+            for each.
     """
-    problems = [problem for look in _checks(recipe, checkpoint=checkpoint) if (problem := _problem(look))]
+    problems = [problem for look in _checks(recipe, samples) if (problem := _problem(look))]
     if len(problems) == 1:
         raise problems[0]
     if problems:
@@ -45,24 +46,29 @@ def built_inputs(recipe: Recipe) -> str:
     return f"data: the run builds {recipe.data.path}{tokenizer} from {recipe.data.corpus.source}, since they are absent"
 
 
-def _checks(recipe: Recipe, *, checkpoint: bool) -> Iterator[Callable[[], object]]:
-    """Yield a check for each input, which raises if the input cannot be opened."""
-    from pretrain.data.token_files.reading import TokenFile  # noqa: PLC0415  --help needs none of them
+def _checks(recipe: Recipe, samples: SampleCounts) -> Iterator[Callable[[], object]]:
+    """Yield a check for each input, which raises if the input cannot be used."""
+    from pretrain.data.samples.checks import check_token_files, split_bounds  # noqa: PLC0415  --help needs none of them
+    from pretrain.data.token_files.reading import TokenFile  # noqa: PLC0415
     from pretrain.data.tokenizers import load_tokenizer  # noqa: PLC0415
 
-    if not built_inputs(recipe):
-        yield lambda: load_tokenizer(recipe.tokenizer)
-        for path in [recipe.data.path] if recipe.data.path else [part.path for part in recipe.data.blend or ()]:
+    if built_inputs(recipe):
+        return
+    tokenizer = None
+    try:
+        tokenizer = load_tokenizer(recipe.tokenizer)
+    except DataError as error:
+        yield partial(_raise, error)
+    needed, bounds = (samples.train, samples.valid, samples.test), split_bounds(recipe.data)
+    for path in [recipe.data.path] if recipe.data.path else [part.path for part in recipe.data.blend or ()]:
+        if tokenizer is None:
             yield partial(TokenFile.open, path)
-    if checkpoint and recipe.checkpoint.load is not None:
-        yield partial(_require_checkpoint, recipe.checkpoint.load, recipe)
+        else:
+            yield partial(check_token_files, path, tokenizer, bounds, needed, recipe.model.seq_length)
 
 
-def _require_checkpoint(load: str, recipe: Recipe) -> None:
-    from pretrain.checkpoint.starting_checkpoint import require_start  # noqa: PLC0415  most runs load no checkpoint
-
-    save = recipe.checkpoint.save
-    require_start(Path(load), Path(save) if isinstance(save, str) else None, recipe)
+def _raise(error: DataError) -> None:
+    raise error
 
 
 def _problem(look: Callable[[], object]) -> PretrainError | None:

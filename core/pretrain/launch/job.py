@@ -6,14 +6,16 @@ import dataclasses
 import importlib
 import json
 import os
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from pretrain.launch.agreement import require_one_recipe
+from pretrain.errors import DamageError
+from pretrain.launch.one_recipe import require_one_recipe
 from pretrain.launch.run_directory.directory import holds_run
 from pretrain.launch.run_directory.preparation import Prepared, prepare_run, prepare_together
+from pretrain.launch.run_directory.start_checks import Start, Where, require_startable
 
 if TYPE_CHECKING:
     from pretrain.launch.run_directory.directory import Resume
@@ -104,10 +106,22 @@ class Job:
             else:
                 given = Path(self.run_dir) if self.run_dir else None
                 prepared = prepare_together(recipe, given, world, lock, self.resume)
-            if world.world_size > world.local_world_size or not self.prepared:  # else one launcher gave all the same
-                require_one_recipe(recipe, self.backend, world)
+            self._require_start(recipe, prepared, world)
             train = self._entry()
             train(recipe, backend_name=self.backend, run_dir=prepared.run_dir, resume=prepared.resume, world=world)
+
+    def _require_start(self, recipe: Recipe, prepared: Prepared, world: World) -> None:
+        """Make rank 0's checks, and compare ranks that do not have their job from one launcher; all ranks call it."""
+        start = Start(recipe=recipe, run_dir=prepared.run_dir, resume="run" if prepared.resume else "no")
+
+        def check() -> None:
+            with suppress(DamageError):  # the ranks read the files together, and name the newest intact checkpoint
+                require_startable(start, Where.FIRST_RANK)
+
+        if world.world_size > world.local_world_size or (world.world_size > 1 and not self.prepared):
+            require_one_recipe(recipe, self.backend, world, check)
+        elif world.rank == 0:
+            check()
 
     def _entry(self) -> TrainFn:
         module, _, function = self.train.partition(":")

@@ -9,6 +9,8 @@ from pretrain.plugins.host.members import take_device
 from pretrain.plugins.host.readiness import require_compilation, require_dtype, require_overlap
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import torch
 
     from pretrain.plugins.host.manager import Plugins
@@ -22,7 +24,14 @@ def rank_device(recipe: Recipe, plugins: Plugins, local_rank: int) -> torch.devi
         BackendError: it cannot do what the recipe asks.
     """
     device = take_device(plugins, local_rank)
-    require_dtype(plugins, compute_dtype(recipe))
-    require_compilation(plugins, recipe)
-    require_overlap(plugins, recipe)
+    for require in REQUIREMENTS:
+        require(plugins, recipe)
     return device
+
+
+def _require_dtype(plugins: Plugins, recipe: Recipe) -> None:
+    require_dtype(plugins, compute_dtype(recipe))
+
+
+REQUIREMENTS: tuple[Callable[[Plugins, Recipe], None], ...] = (_require_dtype, require_compilation, require_overlap)
+"""Checks of a device that is there, which the doctor makes too; each raises a BackendError."""

@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from pretrain.checkpoint import generators, storage
 from pretrain.checkpoint.folder import LATEST, CheckpointFolder
-from pretrain.checkpoint.starting_checkpoint import is_own_empty_folder, nothing_to_load
+from pretrain.checkpoint.starting_checkpoint import is_own_empty_folder, nothing_to_load, own_latest
 from pretrain.checkpoint.writing.snapshot import Snapshot
 from pretrain.collective_errors import of_first_rank
 from pretrain.errors import CheckpointError, DamageError
@@ -199,7 +199,7 @@ def start_from(recipe: Recipe, engine: Saved, run_dir: Path, *, resume: bool) ->
             nothing says which is its latest.
     """
     own = CheckpointFolder.of(recipe, run_dir)
-    if resume and (loaded := _load_latest(own, engine, latest=_own_latest)):
+    if resume and (loaded := _load_latest(own, engine, latest=own_latest)):
         return Progress.from_mapping(loaded[1].progress), _remark("resumed", *loaded)
     if recipe.checkpoint.load is None:
         return Progress(), _FRESH if resume else ""
@@ -266,23 +266,6 @@ def _newest_intact(folder: CheckpointFolder, damaged: int | None) -> str:
             f"write {unverified[0]} into {folder.path / LATEST}, and start again."
         )
     return f"No checkpoint in {folder.path} is intact: restore a copy, or start a new run."
-
-
-def _own_latest(own: CheckpointFolder) -> int | None:
-    """Return the latest checkpoint of a resumed run, which must not start over while it has any.
-
-    A single one need not be named by LATEST: the run was killed just before that, and every iter_* folder is complete.
-    """
-    latest, there = own.latest(), own.iterations()
-    if latest is not None or not there:
-        return latest
-    if len(there) == 1:
-        return there[0]
-    msg = (
-        f"{own.path} has checkpoints, {', '.join(map(str, there))}, but no {LATEST}.\n"
-        "Write the number of the one to continue from into a file of that name; or start a new run."
-    )
-    raise CheckpointError(msg)
 
 
 def _remark(how: str, directory: Path, loaded: Loaded) -> str:

@@ -7,9 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from pretrain.doctor.files import checkpoint_folder
 from pretrain.doctor.files.checkpoint_folder import FolderProbe, judge_seen, judge_written
 from pretrain.doctor.files.checkpoint_size import checkpoint_bytes
 from pretrain.doctor.finding import Verdict
+from pretrain.launch.run_directory.start_checks import Start
 from pretrain.recipe import make_recipe
 from recipe.smallest import SMALLEST
 
@@ -17,7 +19,8 @@ SIZE = 1 << 20
 
 
 def probe_of(folder, rank=0):
-    return FolderProbe(make_recipe(SMALLEST, [f"checkpoint.save={folder}"]), rank)
+    recipe = make_recipe(SMALLEST, [f"checkpoint.save={folder}"])
+    return FolderProbe(Start(recipe=recipe, run_dir=None, resume="no"), rank)
 
 
 def written(folder, rank=0):
@@ -28,11 +31,18 @@ def written(folder, rank=0):
         probe.remove()
 
 
+@pytest.fixture(autouse=True)
+def on_a_disk(monkeypatch, tmp_path):
+    """The temporary folder of the tests may be in memory."""
+    mounts = tmp_path.parent / "mounts"
+    mounts.write_text("/dev/sda1 / ext4 rw 0 0\n")
+    monkeypatch.setattr(checkpoint_folder, "_MOUNTS", mounts)
+
+
 def test_a_folder_with_space_is_ok_and_left_empty(tmp_path):
-    answers = written(tmp_path)
-    found = judge_written(answers, needed=100_000_000)
-    assert [each.verdict for each in found] == [Verdict.OK, Verdict.OK] or answers[0]["rate"] < 50e6
-    assert "two checkpoints of this recipe need 0.2 GB" in found[0].text
+    found = judge_written(written(tmp_path), needed=100_000)
+    assert [each.verdict for each in found] == [Verdict.OK, Verdict.OK]
+    assert "two checkpoints of this recipe need 0.2 MB" in found[0].text
     assert not list(tmp_path.iterdir())
 
 
@@ -49,11 +59,24 @@ def test_too_little_space_is_wrong_and_says_how_much_is_missing(tmp_path, monkey
     assert found.remedy.startswith("make 4.0 GB of space")
 
 
-def test_a_slow_disk_is_looked_at():
-    answers = {0: {"host": "a", "folder": "/x", "error": "", "rate": 1e7, "free": 1e12}}
-    space, speed = judge_written(answers, needed=1_000_000_000)
-    assert (space.verdict, speed.verdict) == (Verdict.OK, Verdict.LOOK)
-    assert speed.text == "10 MB/s reach the disk: a checkpoint of 1.0 GB in about 100 s"
+def answer(rate):
+    return {"host": "a", "folder": "/x", "error": "", "rate": rate, "free": 1e12, "in_memory": False}
+
+
+@pytest.mark.parametrize(("needed", "verdict"), [(1_000_000_000, Verdict.OK), (2_000_000_000, Verdict.LOOK)])
+def test_a_disk_is_slow_where_a_checkpoint_takes_long(needed, verdict):
+    space, speed = judge_written({0: answer(1e7)}, needed)
+    assert (space.verdict, speed.verdict) == (Verdict.OK, verdict)
+    assert speed.text == f"10 MB/s reach the disk: a checkpoint of {needed / 1e9} GB in about {needed // 10**7} s"
+
+
+def test_a_folder_in_memory_is_looked_at(tmp_path, monkeypatch):
+    (tmp_path / "a b").mkdir()
+    place = str(tmp_path / "a b").replace(" ", "\\040")
+    checkpoint_folder._MOUNTS.write_text(f"/dev/sda1 / ext4 rw 0 0\ntmpfs {place} tmpfs rw 0 0\n")
+    found = judge_written(written(tmp_path / "a b" / "new"), needed=1000)[1]
+    assert (found.verdict, found.ranks) == (Verdict.LOOK, (0,))
+    assert "is in memory: a reboot" in found.text
 
 
 def test_a_folder_that_cannot_be_looked_at_is_a_finding(tmp_path):
@@ -151,5 +174,4 @@ def test_a_checkpoint_holds_weights_main_weights_and_moments(dtype, of_parameter
 def test_without_its_tokenizer_the_size_of_a_checkpoint_is_not_known(tmp_path):
     recipe = make_recipe(SMALLEST, ["tokenizer.type=huggingface", f"tokenizer.file={tmp_path / 'none.json'}"])
     assert checkpoint_bytes(recipe) is None
-    answers = {0: {"host": "a", "folder": "/x", "error": "", "rate": 1e9, "free": 1e12}}
-    assert judge_written(answers, None)[0].verdict is Verdict.LOOK
+    assert judge_written({0: answer(1e9)}, None)[0].verdict is Verdict.LOOK

@@ -22,6 +22,7 @@ from pretrain.doctor.finding import Finding, Verdict
 from pretrain.doctor.ranks.between import examine_between
 from pretrain.doctor.ranks.board import Board
 from pretrain.doctor.ranks.steps import file_steps, link_times, rank_speed
+from pretrain.launch.run_directory.start_checks import Start
 from pretrain.launch.world import World
 from pretrain.recipe import make_recipe
 
@@ -42,7 +43,15 @@ def main() -> None:
     plugins = SimpleNamespace(backend=CpuBackend())
     device = None if fault == ["lacks_its_device"] else torch.device("cpu")
     outcome = examine_between(
-        recipe, plugins, board.world, device, own, board=board, timeout=case["timeout"], sizes=(4096, 65536)
+        recipe,
+        plugins,
+        board.world,
+        device,
+        own,
+        start=None if recipe is None else Start(recipe=recipe, run_dir=None, resume="no"),
+        board=board,
+        timeout=case["timeout"],
+        sizes=(4096, 65536),
     )
     if outcome.reports:
         found = json.dumps([asdict(finding) for finding in outcome.findings])

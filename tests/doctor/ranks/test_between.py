@@ -19,7 +19,7 @@ def test_two_healthy_ranks_of_two_nodes_pass(tmp_path):
     rank, code, findings = examine(tmp_path, nodes=2, recipe=recipe)
     assert (rank, code) == (0, 0)
     assert not texts(findings, Verdict.WRONG)
-    checks = ["kernel norm", "data", "checkpoint folder", "clocks", "all-reduce", "all-gather", "point-to-point"]
+    checks = ["kernel norm", "cores", "one recipe", "checkpoint folder", "clocks", "all-reduce", "point-to-point"]
     assert {finding.check for finding in findings} >= set(checks)
     assert [finding.ranks for finding in findings if finding.check == "kernel norm"] == [()]
     assert [finding.ranks for finding in findings if finding.check == "memory"] == [(0,), (1,)]
@@ -40,8 +40,11 @@ def test_what_only_one_rank_lacks_is_named_with_rank_and_host(tmp_path):
         faults={0: ["is_slow"]},
     )
     assert (rank, code) == (0, 1)
-    missing, folder = texts(findings, Verdict.WRONG)
-    assert missing.startswith("token file elsewhere/corpus.idx is missing on rank 1 (host ")
+    different, shared = (finding for finding in findings if finding.verdict is Verdict.WRONG)
+    assert different.check == "one recipe"
+    assert "checkpoint.save: " in different.remedy
+    assert "token files 1 of 1: token file elsewhere/corpus.idx is missing. on " in different.remedy
+    folder = shared.text
     assert folder.startswith("not shared: rank 0 (host ")
     assert str(other) in folder
     assert any(text.startswith("rank 0: a product of ") for text in texts(findings, Verdict.LOOK))

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 import pytest
 
 from pretrain.errors import CheckpointError, RunError
-from pretrain.launch.run_directory import preparation
+from pretrain.launch.run_directory import preparation, start_checks
 from pretrain.launch.run_directory.preparation import Prepared, prepare_run
 from pretrain.recipe import make_recipe
 from recipe.smallest import SMALLEST
@@ -18,7 +18,7 @@ from recipe.smallest import SMALLEST
 @pytest.fixture(autouse=True)
 def no_inputs(monkeypatch):
     """Skip the check of token files."""
-    monkeypatch.setattr(preparation, "require_inputs", lambda *_, **__: None)
+    monkeypatch.setattr(start_checks, "require_inputs", lambda *_: None)
     for name in ("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS"):
         monkeypatch.delenv(name, raising=False)
 

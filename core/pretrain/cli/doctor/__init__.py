@@ -12,6 +12,7 @@ from pretrain.launch.nodes.nodes import Nodes
 
 if TYPE_CHECKING:
     from pretrain.launch.processes.failure import Failure
+    from pretrain.launch.run_directory.directory import Resume
 
 
 @click.command(short_help="Check machines, devices, kernels and links before a training.")
@@ -26,6 +27,17 @@ if TYPE_CHECKING:
     metavar="DIR",
     help="Where --faults trains.  [default: a temporary folder]",
 )
+@click.option(
+    "--run-dir", type=click.Path(path_type=Path), metavar="DIR", help="Of the run.  [default: a new one below runs/]"
+)
+@click.option(
+    "--resume",
+    type=click.Choice(["run", "auto"]),
+    is_flag=False,
+    flag_value="run",
+    metavar="[auto]",
+    help="Look at what `pretrain run --resume` goes on from, in --run-dir.",
+)
 @rank_options
 def command(
     *,
@@ -35,6 +47,8 @@ def command(
     as_json: bool,
     faults: bool,
     folder: Path | None,
+    run_dir: Path | None,
+    resume: Resume | None,
     nproc: int | None,
     nnodes: int | None,
     rdzv: str | None,
@@ -49,7 +63,7 @@ def command(
     damaged, and more. A line for each fault says how the training came through.
     """
     if faults or folder is not None:
-        _require_alone(faults=faults, others=(recipe, overrides, nnodes, rdzv, node_rank))
+        _require_alone(faults=faults, others=(recipe, overrides, run_dir, resume, nnodes, rdzv, node_rank))
         from pretrain.cli.doctor.try_faults import try_faults  # noqa: PLC0415  few look for it
 
         return try_faults(backend=backend, nproc=nproc, folder=folder, as_json=as_json)
@@ -71,7 +85,7 @@ def command(
         overrides=overrides,
         backend=backend,
         function=EXAMINE,
-        options={"is_example": recipe is None, "as_json": as_json},
+        options={"is_example": recipe is None, "as_json": as_json, **_of_run(run_dir, resume)},
         reads_data=False,
         patience=180.0,  # a rank that dies at the start is named by the others after their own checks
     )
@@ -81,6 +95,10 @@ def command(
     from pretrain.launch.start import start  # noqa: PLC0415
 
     return _exit_code(start(placement, job))
+
+
+def _of_run(run_dir: Path | None, resume: Resume | None) -> dict[str, str | None]:
+    return {"run_dir": None if run_dir is None else str(run_dir), "resume": resume or "no"}
 
 
 def _require_alone(*, faults: bool, others: tuple[object, ...]) -> None:

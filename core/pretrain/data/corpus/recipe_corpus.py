@@ -18,6 +18,7 @@ from pretrain.data.corpus.stdlib import stdlib_documents
 from pretrain.data.token_files.reading import bin_path, idx_path
 from pretrain.data.tokenizers.bpe_training import train_tokenizer
 from pretrain.errors import DataError
+from pretrain.folders import try_to_write
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -49,7 +50,7 @@ def prepare_corpus(recipe: Recipe, *, workers: int | None = None, log: Callable[
     corpus, prefix, tokenizer = recipe.data.corpus, recipe.data.path, recipe.tokenizer
     if corpus is None or prefix is None or is_complete(prefix, tokenizer):
         return
-    with _lock(Path(f"{prefix}.lock")):
+    with _lock(_lock_path(prefix)):
         if not is_complete(prefix, tokenizer):
             text = Path(f"{prefix}.jsonl")
             _collect(text, corpus.max_bytes, log)
@@ -61,6 +62,19 @@ def prepare_corpus(recipe: Recipe, *, workers: int | None = None, log: Callable[
                 workers or min(8, available_cores()),
                 log,
             )
+
+
+def require_buildable(recipe: Recipe) -> None:
+    """Check that the corpus of a recipe, which is absent, can be written, and write nothing.
+
+    Raises:
+        DataError: it cannot.
+    """
+    path = _lock_path(str(recipe.data.path))
+    try:
+        try_to_write(path.parent)
+    except OSError as error:
+        raise _not_writable(path, error) from error
 
 
 def is_complete(prefix: str, tokenizer: TokenizerSection) -> bool:
@@ -104,6 +118,16 @@ def _encode(text: Path, prefix: Path, tokenizer: TokenizerSection, workers: int,
     )
 
 
+def _lock_path(prefix: str) -> Path:
+    return Path(f"{prefix}.lock")
+
+
+def _not_writable(path: Path, error: OSError) -> DataError:
+    return DataError(
+        f"{path} cannot be written: {error.strerror or error}.\ndata.path of the recipe says where the corpus goes."
+    )
+
+
 @contextmanager
 def _lock(path: Path) -> Iterator[None]:
     """Hold an exclusive lock on a file; the system releases it when the process ends in any way."""
@@ -111,8 +135,7 @@ def _lock(path: Path) -> Iterator[None]:
         path.parent.mkdir(parents=True, exist_ok=True)
         stream = path.open("wb")
     except OSError as exc:
-        msg = f"{path} cannot be written: {exc.strerror or exc}.\ndata.path of the recipe says where the corpus goes."
-        raise DataError(msg) from exc
+        raise _not_writable(path, exc) from exc
     with stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
         yield

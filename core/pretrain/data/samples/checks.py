@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pretrain.data.token_files.fingerprint import check_fingerprint
 from pretrain.data.token_files.inspection import check_ids
 from pretrain.data.token_files.reading import TokenFile, split_range
 from pretrain.errors import DataError
+from pretrain.folders import try_to_write
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pretrain.data.tokenizers import Tokenizer
+    from pretrain.recipe.sections.data import DataSection
 
 _SPLITS = ("train", "valid", "test")
 
@@ -43,6 +47,40 @@ def check_token_files(
     for name, bounds, samples in zip(_SPLITS, split_matrix, needed, strict=True):
         if samples:
             _check_split(tokens, name, bounds or (0.0, 0.0), seq_length)
+
+
+def split_bounds(data: DataSection) -> list[tuple[float, float]]:
+    """Return begin and end of training, validation and test, as a share of the sequences."""
+    ends = list(accumulate(data.shares))
+    return list(zip([0.0, *ends], ends, strict=False))
+
+
+def cache_folder(data: DataSection) -> Path:
+    """Return the folder of the sample indices of `data.index: megatron`."""
+    first = data.path or next(part.path for part in data.blend or ())
+    return Path(data.cache_path or Path(first).parent / "cache")
+
+
+def check_cache(data: DataSection) -> None:
+    """Check that sample indices can be written, where the recipe has any and none have been written before.
+
+    Raises:
+        DataError: they cannot.
+    """
+    if data.index != "megatron":
+        return
+    folder = cache_folder(data)
+    try:
+        try_to_write(folder)
+    except OSError as error:
+        if any(folder.glob("*.npy")):  # perhaps those of this training, in a folder that several runs read
+            return
+        raise no_cache(folder, error) from error
+
+
+def no_cache(folder: Path, error: OSError) -> DataError:
+    """Return the error for a folder that takes no sample indices."""
+    return DataError(f"the sample indices cannot be written to {folder}: {error}.\nSet data.cache_path.")
 
 
 def _check_split(tokens: TokenFile, name: str, bounds: tuple[float, float], seq_length: int) -> None:

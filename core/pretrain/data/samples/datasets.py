@@ -13,7 +13,7 @@ from megatron.core.datasets.gpt_dataset import GPTDatasetConfig
 
 from pretrain.data.samples.blending import blend_surplus
 from pretrain.data.samples.cached_datasets import CachedDatasetBuilder, CachedGPTDataset
-from pretrain.data.samples.checks import check_token_files
+from pretrain.data.samples.checks import cache_folder, check_token_files, no_cache
 from pretrain.data.samples.native.datasets import native_samples
 from pretrain.errors import DataError
 
@@ -88,8 +88,7 @@ def build_datasets(
         cause = exc if isinstance(exc, OSError) else exc.__cause__
         if not isinstance(cause, OSError):
             raise
-        msg = f"the sample indices cannot be written to {config.path_to_cache}: {cause}.\nSet data.cache_path."
-        raise DataError(msg) from exc
+        raise no_cache(Path(config.path_to_cache), cause) from exc
     return Datasets(train=train, valid=valid, test=test)
 
 
@@ -109,7 +108,7 @@ def _config(recipe: Recipe, tokenizer: Tokenizer, parts: list[tuple[str, float]]
         sequence_length=recipe.model.seq_length,
         blend=(paths, weights if len(parts) > 1 else None),
         split=data.split,
-        path_to_cache=data.cache_path or str(Path(paths[0]).parent / "cache"),
+        path_to_cache=str(cache_folder(data)),
         tokenizer=facts,
         reset_position_ids=data.reset_position_ids,
         reset_attention_mask=data.reset_attention_mask,

@@ -11,15 +11,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pretrain.doctor.finding import Finding, Verdict
+from pretrain.folders import existing_folder
+from pretrain.launch.run_directory.directory import RUNS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from pretrain.recipe import Recipe
+    from pretrain.launch.run_directory.start_checks import Start
 
 _WRITTEN = 64 << 20
-_SLOW = 50e6
-"""bytes/s of a node; a single hard disk has 100e6 and more."""
+_LONG = 120.0
+"""Seconds that a training waits for a checkpoint without complaint."""
+_IN_MEMORY = {"tmpfs", "ramfs"}
+_MOUNTS = Path("/proc/self/mounts")
 _CHECK = "checkpoint folder"
 _PERIOD = 0.1
 _REMEDIES: Mapping[int | None, str] = {
@@ -41,18 +45,18 @@ class FolderProbe:
         run: makes the names of the files of all ranks unlike those of other runs; empty until one is written.
     """
 
-    def __init__(self, recipe: Recipe, rank: int) -> None:
+    def __init__(self, start: Start, rank: int) -> None:
         """Look at nothing yet: the file system may not answer."""
-        save = recipe.checkpoint.save
+        save = start.recipe.checkpoint.save
         # The name of a new run's directory is not known before it starts; runs/ is where it will be.
-        self._wanted = (Path(save) if isinstance(save, str) else Path("runs")).absolute()
+        self._wanted = (Path(save) if isinstance(save, str) else start.run_dir or RUNS).absolute()
         self._rank = rank
         self.run = ""
 
     @property
     def folder(self) -> Path:
         """The folder, or the nearest one above it that exists."""
-        return next(folder for folder in (self._wanted, *self._wanted.parents) if folder.exists())
+        return existing_folder(self._wanted)
 
     def write(self, run: str, doing: Callable[[str], None], written: int = _WRITTEN) -> dict[str, Any]:
         """Write a small file that the others will look for, then measure how fast a large one reaches the disk.
@@ -72,6 +76,7 @@ class FolderProbe:
             _path(folder, run, self._rank).write_text(run)
             space = os.statvfs(folder)
             answer["free"] = space.f_bavail * space.f_frsize
+            answer["in_memory"] = kind_of_file_system(folder) in _IN_MEMORY
             answer["rate"] = _write_speed(folder, written)
         except OSError as error:
             answer |= {"error": error.strerror or str(error), "errno": error.errno}
@@ -127,7 +132,9 @@ def judge_written(answers: Mapping[int, Mapping[str, Any]], needed: int | None) 
         for rank, each in failed.items()
     ]
     whole = {rank: each for rank, each in answers.items() if not each["error"]}
-    return found + (_judge_space(whole, needed) + _judge_speed(whole, needed) if whole else [])
+    if not whole:
+        return found
+    return [*found, *_judge_space(whole, needed), *_judge_memory(whole), *_judge_speed(whole, needed)]
 
 
 def judge_seen(answers: Mapping[int, Mapping[str, Any]]) -> list[Finding]:
@@ -166,17 +173,38 @@ def _judge_space(answers: Mapping[int, Mapping[str, Any]], needed: int | None) -
     return [_wrong(text, remedy, [rank])]
 
 
+def _judge_memory(answers: Mapping[int, Mapping[str, Any]]) -> list[Finding]:
+    ranks = [rank for rank, each in answers.items() if each["in_memory"]]
+    if not ranks:
+        return []
+    text = f"{answers[ranks[0]]['folder']} is in memory: a reboot, or the end of a container, loses the checkpoints"
+    remedy = "name a folder on a disk: checkpoint.save (or --run-dir)"
+    return [Finding(check=_CHECK, verdict=Verdict.LOOK, text=text, remedy=remedy, ranks=tuple(ranks))]
+
+
 def _judge_speed(answers: Mapping[int, Mapping[str, Any]], needed: int | None) -> list[Finding]:
     rank = min(answers, key=lambda each: answers[each]["rate"])
     rate = answers[rank]["rate"]
     where = f" (slowest of {len(answers)} nodes, all at once: {answers[rank]['host']})" if len(answers) > 1 else ""
     text = f"{rate / 1e6:,.0f} MB/s reach the disk{where}"
+    seconds = 0.0 if needed is None else needed / rate / len(answers)
     if needed is not None:
-        text += f": a checkpoint of {_gb(needed)} in about {max(1, round(needed / rate / len(answers))):,} s"
-    if rate >= _SLOW:
+        text += f": a checkpoint of {_gb(needed)} in about {max(1, round(seconds)):,} s"
+    if seconds <= _LONG:
         return [Finding(check=_CHECK, verdict=Verdict.OK, text=text)]
     remedy = "name a faster folder (checkpoint.save), save less often, or in the background (checkpoint.async_save)"
     return [Finding(check=_CHECK, verdict=Verdict.LOOK, text=text, remedy=remedy)]
+
+
+def kind_of_file_system(folder: Path) -> str:
+    """Return the kind of the file system of a folder ("ext4"); "" where the system does not tell."""
+    kinds = {}
+    with suppress(OSError):
+        for line in _MOUNTS.read_text().splitlines():
+            _, place, kind, *_ = line.split(" ")
+            kinds[Path(place.encode().decode("unicode_escape"))] = kind
+    around = (folder.resolve(), *folder.resolve().parents)
+    return next((kinds[each] for each in around if each in kinds), "")
 
 
 def _write_speed(folder: Path, size: int) -> float:

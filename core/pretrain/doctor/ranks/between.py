@@ -12,7 +12,8 @@ from pretrain.doctor.files.checkpoint_folder import FolderProbe
 from pretrain.doctor.ranks.board import Board
 from pretrain.doctor.ranks.course import Course
 from pretrain.doctor.ranks.steps.device_steps import ClockStep, LinkStep, SpeedStep
-from pretrain.doctor.ranks.steps.file_steps import DataStep, FolderStep, RemovalStep, SharedFolderStep
+from pretrain.doctor.ranks.steps.file_steps import FolderStep, ReadStep, RemovalStep, SharedFolderStep
+from pretrain.doctor.ranks.steps.host_steps import CoresStep, RecipeStep
 from pretrain.doctor.ranks.steps.link_times import SIZES
 from pretrain.doctor.ranks.steps.own_step import OwnStep
 from pretrain.doctor.ranks.worker import Worker
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from pretrain.doctor.finding import Finding
     from pretrain.doctor.ranks.rank_outcome import Outcome
     from pretrain.doctor.ranks.step import Step
+    from pretrain.launch.run_directory.start_checks import Start
     from pretrain.launch.world import World
     from pretrain.plugins.host.manager import Plugins
     from pretrain.recipe import Recipe
@@ -40,14 +42,15 @@ def examine_between(
     device: torch.device | None,
     own: Sequence[Finding],
     *,
-    with_files: bool = True,
+    start: Start | None = None,
+    backend_name: str = "cpu",
     board: Board | None = None,
     timeout: float = 30.0,
     sizes: Sequence[int] = SIZES,
 ) -> Outcome:
     """Compare the ranks, and measure the links between them; every rank calls it after its own checks.
 
-    Token files, tokenizer and checkpoint folder of the recipe are checked here too, since all ranks must see the same.
+    Recipes, versions, token files and the checkpoint folder are compared here, since all ranks must have the same.
     A rank that does nothing new for `timeout` seconds is named with what it did last, and the command ends.
 
     The caller makes `board = Board(world, timeout)` before its own checks and calls `board.doing("kernel attention")`
@@ -59,7 +62,8 @@ def examine_between(
         world: this rank's place.
         device: this rank's device; None where it has none: links and speed are not measured then.
         own: findings of this rank's own checks.
-        with_files: whether the recipe's data and checkpoint folder are examined.
+        start: the run that would start; None where neither its data nor its checkpoint folder is examined.
+        backend_name: value of `--backend`.
         board: made by the caller before its own checks; None: made here.
         timeout: seconds after which a rank is silent.
         sizes: bytes of the collectives, growing; slow links leave the last ones out.
@@ -68,9 +72,9 @@ def examine_between(
         the merged findings on the rank that reports. Where `stuck` is set the process must end by `Outcome.leave`.
     """
     board = board or Board(world, timeout)
-    probe = FolderProbe(recipe, world.rank) if recipe is not None and with_files else None
+    probe = None if start is None else FolderProbe(start, world.rank)
     try:
-        outcome = Course(board, _steps(recipe, plugins, board, device, own, probe, sizes), device).run()
+        outcome = Course(board, _steps(recipe, plugins, board, device, own, probe, sizes, backend_name), device).run()
         return replace(outcome, stuck=outcome.stuck or world.world_size > 1)
     finally:
         if probe is not None and probe.run:
@@ -86,10 +90,15 @@ def _steps(
     own: Sequence[Finding],
     probe: FolderProbe | None,
     sizes: Sequence[int],
+    backend_name: str,
 ) -> list[Step]:
     steps: list[Step] = [OwnStep(own=own, has_device=device is not None, world_size=board.world.world_size)]
+    if recipe is not None:
+        steps.append(CoresStep(recipe))
     if recipe is not None and probe is not None:
-        steps += [DataStep(recipe, board), FolderStep(recipe, board, probe), SharedFolderStep(board, probe)]
+        if board.world.world_size > 1:
+            steps.append(RecipeStep(recipe, backend_name, board))
+        steps += [ReadStep(recipe, board), FolderStep(recipe, board, probe), SharedFolderStep(board, probe)]
         steps += [RemovalStep(board, probe)]
     if board.world.world_size > 1:
         dtype = compute_dtype(recipe) if recipe is not None else torch.float32

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from pretrain.errors import RunError
+from pretrain.folders import existing_folder
 
 Resume = Literal["no", "run", "auto"]
 """Value of `--resume`: not given; given alone, so that the run must be there; or `auto`, to go on or to start."""
@@ -75,11 +76,6 @@ def new_run_dir(name: str) -> Path:
             continue
         return run_dir
     raise AssertionError
-
-
-def existing_folder(run_dir: Path) -> Path:
-    """Return the directory, or the nearest one above it that exists."""
-    return next(folder for folder in (run_dir.absolute(), *run_dir.absolute().parents) if folder.exists())
 
 
 def _check_writable(run_dir: Path) -> None:

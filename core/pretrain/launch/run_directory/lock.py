@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pretrain.errors import InUseError, RunError
+from pretrain.folders import try_to_write
 from pretrain.machine import machine
 
 if TYPE_CHECKING:
@@ -73,6 +74,28 @@ def held(folder: Path, notify: Callable[[str], object] = click.echo, *, just_mad
                     folder.rmdir()
     finally:
         os.close(descriptor)
+
+
+def require_free(folder: Path) -> None:
+    """Check that no run holds the folder and that it can be written, and leave it as it is. Not for its holder.
+
+    A lock that this system does not know of, another machine's, is only found by `held`, which watches it.
+
+    Raises:
+        RunError: another run holds it; or it cannot be written.
+    """
+    try:
+        is_there = (folder / FILE).exists()
+        if not is_there:
+            try_to_write(folder)
+    except OSError as error:
+        raise _not_writable(folder, error) from error
+    if is_there:
+        descriptor = _open(folder)
+        try:
+            _lock(descriptor, folder)
+        finally:
+            os.close(descriptor)
 
 
 def remove_unused(folder: Path) -> None:
@@ -128,9 +151,12 @@ def _open(folder: Path) -> int:
         except OSError as error:
             if isinstance(error, FileNotFoundError) and attempts_left:  # a run that failed has just removed its folder
                 continue
-            msg = f"{folder} cannot be written: {error.strerror}.\nName another folder."
-            raise RunError(msg) from error
+            raise _not_writable(folder, error) from error
     raise AssertionError
+
+
+def _not_writable(folder: Path, error: OSError) -> RunError:
+    return RunError(f"{folder} cannot be written: {error.strerror}.\nName another folder.")
 
 
 def _lock(descriptor: int, folder: Path) -> bool:

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pretrain.errors import RunError
-from pretrain.launch.inputs import require_inputs
 from pretrain.launch.run_directory.directory import check_run_dir, new_run_dir
-from pretrain.launch.run_directory.lock import FILE as LOCK
 from pretrain.launch.run_directory.lock import held
 from pretrain.launch.run_directory.rank_0_decision import first_rank_decides
 from pretrain.launch.run_directory.sharing import require_shared, this_process
+from pretrain.launch.run_directory.start_checks import Start, Where, folders_of_checkpoints, require_startable
 
 if TYPE_CHECKING:
     from contextlib import ExitStack
@@ -45,10 +44,13 @@ def prepare_run(recipe: Recipe, run_dir: Path | None, lock: ExitStack, resume: R
         RunError: the directory holds a run and must not, or the other way round, or another process trains there.
         CheckpointError: the folder of the checkpoints is another run's.
         DataError: the corpus cannot be built, or a tokenizer or token file is missing or damaged.
+        PretrainError: as any other of `CHECKS`, before anything is made.
     """
     if _is_restarted(run_dir):
         resume = "auto"
-    goes_on = check_run_dir(run_dir, resume)  # before anything is made
+    start = Start(recipe=recipe, run_dir=run_dir, resume=resume)
+    require_startable(start, Where.LAUNCHER)
+    goes_on = start.goes_on
     if run_dir is not None:
         lock.enter_context(held(run_dir))
         goes_on = check_run_dir(run_dir, resume)  # another run may have begun, and ended, before the lock was ours
@@ -57,8 +59,6 @@ def prepare_run(recipe: Recipe, run_dir: Path | None, lock: ExitStack, resume: R
         from pretrain.data.corpus.recipe_corpus import prepare_corpus  # noqa: PLC0415  most recipes have their data
 
         prepare_corpus(recipe)
-    else:
-        require_inputs(recipe, checkpoint=False)  # otherwise many ranks would start before a missing one is reported
     if run_dir is None:
         run_dir = new_run_dir(Path(recipe.source).stem)
         lock.enter_context(held(run_dir, just_made=True))
@@ -85,17 +85,12 @@ def prepare_together(recipe: Recipe, run_dir: Path | None, world: World, lock: E
 
 
 def _lock_checkpoints(recipe: Recipe, run_dir: Path | None, lock: ExitStack, *, resume: bool) -> None:
-    """Check the owner of a checkpoint folder outside the run directory, and lock it."""
+    """Lock a checkpoint folder outside the run directory."""
     from pretrain.checkpoint.owner import require_own  # noqa: PLC0415  --help needs none of it
 
-    require_own(recipe, run_dir, resume=resume)
-    if isinstance(recipe.checkpoint.save, str):
-        folder = Path(recipe.checkpoint.save)
-        if run_dir is None or run_dir.absolute() not in folder.absolute().parents:
-            lock.enter_context(held(folder))
-            around = folder.resolve().parent
-            if (around / LOCK).exists():  # the directory of a run that saves there by default, and may still run
-                lock.enter_context(held(around))
+    require_own(recipe, run_dir, resume=resume)  # once more: the folder may have become another run's
+    for folder in folders_of_checkpoints(recipe, run_dir):
+        lock.enter_context(held(folder))
 
 
 def _is_restarted(run_dir: Path | None) -> bool:

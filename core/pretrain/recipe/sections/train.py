@@ -76,5 +76,5 @@ class TrainSection(Section):
     kill_switch_path: Str | None = Field(
         default=None,
         min_length=1,
-        description="Save and exit as soon as this file exists; checked at every iteration.",
+        description="Save and exit as soon as this file exists; checked at every iteration, and no run starts with it.",
     )

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from pretrain.data.samples.checks import check_token_files
+from pretrain.data.samples.checks import check_token_files, split_bounds
 from pretrain.data.samples.native.masks_and_positions import SampleFormat
 from pretrain.data.samples.native.split import NativeSamples
 from pretrain.data.samples.native.windows import Windows
@@ -37,8 +36,7 @@ def native_samples(
         DataError: a token file is missing, damaged, made with another tokenizer, or too small for its split.
     """
     seq_length, seed, data = recipe.model.seq_length, recipe.train.seed, recipe.data
-    ends = list(accumulate(data.shares))
-    bounds = list(zip([0.0, *ends], ends, strict=False))
+    bounds = split_bounds(data)
     needed = (samples.train, samples.valid, samples.test)
     for path, _ in parts if check else ():
         check_token_files(path, tokenizer, bounds, needed, seq_length)

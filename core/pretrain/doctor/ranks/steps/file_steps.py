@@ -1,4 +1,4 @@
-"""Steps about files that all ranks must see alike: token files, tokenizer, checkpoint folder."""
+"""Steps about files: speed of the token files; the checkpoint folder, which all nodes must see alike."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pretrain.doctor.files.checkpoint_folder import judge_seen, judge_written
 from pretrain.doctor.files.checkpoint_size import checkpoint_bytes
-from pretrain.doctor.files.data import judge_data, look_at_data
+from pretrain.doctor.files.data import judge_speed, measured_speed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,8 +24,8 @@ _PATIENCE = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class DataStep:
-    """Token files and tokenizer, on every rank; their read speed, once a node."""
+class ReadStep:
+    """Read speed of the token files, once a node."""
 
     recipe: Recipe
     board: Board
@@ -37,12 +37,12 @@ class DataStep:
         return {}
 
     def measure(self, orders: Any) -> Any:  # noqa: ARG002
-        """Return what this rank sees."""
-        return look_at_data(self.recipe, self.board.doing, with_speed=self.board.world.local_rank == 0)
+        """Read, where the files are there."""
+        return None if self.board.world.local_rank else measured_speed(self.recipe, self.board.doing)
 
     def judge(self, answers: Answers) -> list[Finding]:
         """Compare the ranks."""
-        return judge_data(answers)
+        return judge_speed(parts(answers))
 
 
 @dataclass(frozen=True, slots=True)

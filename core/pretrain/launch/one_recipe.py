@@ -40,7 +40,7 @@ _DIGITS = 16
 """Digits of a hash that are compared: 64 bits."""
 
 
-def require_one_recipe(recipe: Recipe, backend_name: str, world: World) -> None:
+def require_one_recipe(recipe: Recipe, backend_name: str, world: World, check: Callable[[], None]) -> None:
     """Compare what the ranks train; every rank calls it once per process, in each attempt again.
 
     Each rank tells the store of the rendezvous about 6 KB, which rank 0 compares. One rank of a node reads at most
@@ -50,13 +50,13 @@ def require_one_recipe(recipe: Recipe, backend_name: str, world: World) -> None:
         recipe: complete, as this rank has read it.
         backend_name: value of `--backend`.
         world: this rank's place.
+        check: what rank 0 checks for all when they agree.
 
     Raises:
+        PretrainError: on rank 0, as `check`.
         RecipeError: on rank 0; names hosts, keys and values that differ.
         SystemExit: on the other ranks then, without a message.
     """
-    if world.world_size == 1:
-        return
     own = stated(recipe, backend_name, reads_files=world.local_rank == 0)
     patience = timedelta(minutes=recipe.parallel.distributed_timeout_minutes)
     told = told_to_first_rank(json.dumps(own), world, patience)
@@ -64,6 +64,7 @@ def require_one_recipe(recipe: Recipe, backend_name: str, world: World) -> None:
     def decide() -> str:
         if difference := differing([json.loads(each) for each in told]):
             raise RecipeError(difference)
+        check()
         return ""
 
     first_rank_decides(decide, world, about="the recipe")

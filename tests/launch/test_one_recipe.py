@@ -8,8 +8,8 @@ import pytest
 
 from doctor.written_tokens import write_tokens
 from plugins.fake_site import site
-from pretrain.launch import agreement
-from pretrain.launch.agreement import OF_HOST, differing, stated
+from pretrain.launch import one_recipe
+from pretrain.launch.one_recipe import OF_HOST, differing, stated
 from pretrain.recipe import make_recipe
 from pretrain.recipe.keys import keys_of_recipe
 from recipe.smallest import SMALLEST
@@ -93,7 +93,7 @@ def test_a_tokenizer_that_differs_is_named(tokens, tmp_path):
 
 def test_versions_of_the_software_in_use_are_compared(tokens, monkeypatch):
     first = told(tokens)
-    monkeypatch.setattr(agreement, "version", lambda name: {"torch": "2.9.0"}.get(name, "0.16.1"))
+    monkeypatch.setattr(one_recipe, "version", lambda name: {"torch": "2.9.0"}.get(name, "0.16.1"))
     (line,) = differing([first, told(tokens, host="b")]).splitlines()[1:-1]
     assert line.startswith("  torch: 2.9.0 on b (rank 1), ")
 
