@@ -91,7 +91,6 @@ def differences(engine: Described, saved: Mapping[str, Any]) -> list[str]:
     ]
 
 
-
 def _settings(recipe: Recipe) -> dict[str, Any]:
     """Return the settings of the training, not of the model; the schedule has its own values in the checkpoint."""
     optimizer = recipe.optimizer

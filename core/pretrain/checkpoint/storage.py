@@ -23,8 +23,8 @@ from pretrain.checkpoint.contents import Loaded
 from pretrain.checkpoint.formats.sharded import common_of, is_weight
 from pretrain.checkpoint.identity import differences, require_same
 from pretrain.checkpoint.index import read_index
-from pretrain.checkpoint.saved_schedule import continue_schedule, restore_schedule
 from pretrain.checkpoint.same_weights import require_same_weights
+from pretrain.checkpoint.saved_schedule import continue_schedule, restore_schedule
 from pretrain.checkpoint.starting_checkpoint import require_complete, require_format
 from pretrain.checkpoint.version import WITHOUT_CHECKSUMS
 from pretrain.checkpoint.weights.sharded_names import weight_names

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pretrain.checkpoint.checksums import FILE as CHECKSUMS
-from pretrain.checkpoint.checksums import damage_in_share
+from pretrain.checkpoint.checksums import Share, damage_in_share
 from pretrain.checkpoint.starting_checkpoint import starting_directory
 from pretrain.doctor.finding import Finding, Verdict
 from pretrain.doctor.guard import failed, found_by, guarded
@@ -56,7 +56,7 @@ def _content(start: Start, world: World) -> Iterator[Finding]:
         text = f"{directory}: {size / 1e9:,.0f} GB, too much to be read here"
         remedy = f"`pretrain checkpoint verify {directory}` reads it; a run does at its start."
         yield Finding(check="checkpoint", verdict=Verdict.LOOK, text=text, remedy=remedy)
-    elif problem := damage_in_share(directory, world.rank, world.world_size):
+    elif problem := damage_in_share(directory, Share(world.rank, world.world_size)):
         yield failed("checkpoint", PretrainError(f"{problem}\nStart from another checkpoint."))
     else:
         yield Finding(check="checkpoint", verdict=Verdict.OK, text=f"{directory} is as it was written")

@@ -17,8 +17,8 @@ from pretrain.checkpoint.contents import Loaded
 from pretrain.checkpoint.dialects.registry import read_weights
 from pretrain.checkpoint.exchange.foreign import foreign_summary, require_fitting
 from pretrain.checkpoint.formats.dtypes import dtype_name
-from pretrain.checkpoint.identity import require_same_weights
 from pretrain.checkpoint.megatron_state import PREFIX
+from pretrain.checkpoint.same_weights import require_same_weights
 from pretrain.checkpoint.saved_schedule import continue_schedule
 from pretrain.checkpoint.weights.lazy_tensor import with_rows
 from pretrain.checkpoint.weights.model_weights import EMBEDDING, OUTPUT

@@ -106,7 +106,7 @@ def _forward(
     """Write a row's maximum, sum of exponentials and loss; the target's logit instead if there are other ranks."""
     row, rows = tl.program_id(0).to(tl.int64), tl.num_programs(0)
     logits += row * columns
-    maximum, total = tl.full([], LEAST, tl.float32), 0.0  # a tensor: Triton 3.7 to 3.9 interpret constexpr - tensor wrongly
+    maximum, total = tl.full([], LEAST, tl.float32), 0.0  # Triton 3.7 to 3.9 misinterpret constexpr - tensor
     for first in range(0, entries, block):
         column = first + tl.arange(0, block)
         # Loaded up to `columns`: triton loads 16 bytes at a time where that is a multiple of 16, as entries rarely are.
