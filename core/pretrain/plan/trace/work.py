@@ -36,7 +36,7 @@ _KINDS = {
     "recv_": "receive",
 }
 _DTYPES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
-_ALLOCATES = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_", "detach", "alias"}
+_ALLOCATES = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_"}
 
 
 class Work:
@@ -60,8 +60,9 @@ class Work:
             return
         if function.is_view or function._opname in _ALLOCATES:  # noqa: SLF001
             return
-        tensors = [*tensors_in(arguments), *tensors_in((output,))]
-        if not tensors:
+        read, made = list(tensors_in(arguments)), list(tensors_in((output,)))
+        tensors = [*read, *made]
+        if not tensors or (not function._schema.is_mutable and _only_views(read, made)):  # noqa: SLF001
             return
         moved = sum(tensor.numel() * tensor.itemsize for tensor in tensors)
         count = _flop_counter(function)
@@ -93,6 +94,12 @@ class Work:
         overlaps = kind not in {"send", "receive"} and not any(each is False for each in arguments)
         message = Message(kind, self.names.get(group.group_name, "world"), group.size(), moved, overlaps)
         self.messages[place, message] += 1
+
+
+def _only_views(read: list[torch.Tensor], made: list[torch.Tensor]) -> bool:
+    """Return whether every output is in the memory of an input, as `_unsafe_view`'s, whose schema does not say so."""
+    known = {tensor.untyped_storage()._cdata for tensor in read}  # noqa: SLF001  a storage's address
+    return bool(made) and all(tensor.untyped_storage()._cdata in known for tensor in made)  # noqa: SLF001
 
 
 def _flop_counter(function: Any) -> Any:
