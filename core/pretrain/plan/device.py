@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from pretrain.errors import BackendError
 from pretrain.model.requests import compute_dtype
+from pretrain.plan.time.efficiencies import ASSUMED
 from pretrain.plugins.backend import Backend, Unavailable
 from pretrain.plugins.host.discovery import installed_backends
 from pretrain.plugins.host.manager import load
@@ -14,10 +15,48 @@ from pretrain.plugins.host.members import device_count, named, take_device
 from pretrain.plugins.host.readiness import availability
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pretrain.plan.time.efficiencies import Reached
     from pretrain.plugins.backend import Figures
     from pretrain.plugins.host.manager import Plugins
     from pretrain.recipe import Recipe
     from pretrain.recipe.layout import Layout
+
+
+OPTIONS = {
+    "link_bandwidth": "--link",
+    "node_bandwidth": "--network",
+    "devices_per_node": "--devices-per-node",
+}
+"""Options that give a figure."""
+NODE = 8
+"""Devices of a node where neither the user nor the backend says how many, as in most servers for training."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wanted:
+    """The device that a user asks for; a figure that he gives is taken in place of the backend's.
+
+    Attributes:
+        backend: value of `--backend`; None: the one that knows the name, cpu without a name.
+        name: product name of a device that need not be there; None: the device here.
+        memory: bytes.
+        link_bandwidth: bytes/s that a device sends inside its node.
+        node_bandwidth: bytes/s that a device sends to other nodes.
+        devices_per_node: their number.
+    """
+
+    backend: str | None = None
+    name: str | None = None
+    memory: int | None = None
+    link_bandwidth: float | None = None
+    node_bandwidth: float | None = None
+    devices_per_node: int | None = None
+
+    def figures(self) -> dict[str, Any]:
+        """Return those of `Figures` that are given, memory aside."""
+        return {name: value for name in OPTIONS if (value := getattr(self, name)) is not None}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,7 +68,9 @@ class PlanDevice:
         name: product name.
         memory: bytes of its memory, or what the user says.
         peak_flops: dense FLOP/s of matmuls in the recipe's dtype.
-        figures: of the datasheet.
+        figures: of the datasheet, or of the user; devices of a node are always known, or assumed.
+        sources: of the figures that are not the backend's: their option, or "assumed".
+        reached: shares of the figures that a training reaches.
         is_named: the backend answers for this name whether or not the device is there.
         is_shared: the memory is a part of one that ranks share: more ranks have no more of it.
     """
@@ -39,6 +80,8 @@ class PlanDevice:
     memory: int | None
     peak_flops: float | None
     figures: Figures
+    sources: Mapping[str, str] = field(default_factory=dict)
+    reached: Reached = ASSUMED
     is_named: bool = True
     is_shared: bool = False
 
@@ -53,26 +96,23 @@ class PlanDevice:
         return (self.figures.context_memory or 0) + groups * (self.figures.group_memory or 0)
 
 
-def find_device(
-    recipe: Recipe, backend: str | None, device_name: str | None, memory: int | None, *, ranks: int = 1
-) -> PlanDevice:
+def find_device(recipe: Recipe, wanted: Wanted, *, ranks: int = 1) -> PlanDevice:
     """Return the device of a name, or the one here, with its figures.
 
     Args:
         recipe: whose dtype decides on the peak.
-        backend: value of `--backend`; None: the one that knows the name, cpu without a name.
-        device_name: None: the device here.
-        memory: bytes, in place of the datasheet's.
+        wanted: by the user.
         ranks: that share the memory, where processes are not bound to devices: each has its part.
 
     Raises:
-        BackendError: no backend knows the device; or the one here is to be planned for, and is not available.
+        BackendError: no backend knows the device, or its name is short for several; or the one here is to be planned
+            for, and is not available.
     """
-    if device_name is not None:
-        plugins = named(load(backend), device_name) if backend else _knowing(device_name)
-        name = device_name
+    if wanted.name is not None:
+        plugins = named(load(wanted.backend), wanted.name) if wanted.backend else _knowing(wanted.name)
+        name = wanted.name
     else:
-        plugins = load(backend or "cpu")
+        plugins = load(wanted.backend or "cpu")
         answer = availability(plugins)
         if isinstance(answer, Unavailable):
             msg = (
@@ -82,19 +122,23 @@ def find_device(
             raise BackendError(msg)
         take_device(plugins, 0)
         name = plugins.backend.device_name()
-    figures = plugins.backend.figures()
-    total = memory or figures.memory or (plugins.backend.memory().total if device_name is None else None)
-    is_shared = device_name is None and device_count(plugins) is None
+    figures, given = plugins.backend.figures(), wanted.figures()
+    sources = {name: OPTIONS[name] for name in given}
+    if figures.devices_per_node is None and "devices_per_node" not in given:
+        given["devices_per_node"], sources["devices_per_node"] = NODE, "assumed"
+    total = wanted.memory or figures.memory or (plugins.backend.memory().total if wanted.name is None else None)
+    is_shared = wanted.name is None and device_count(plugins) is None
     if total is not None and is_shared:
         total //= ranks
     return PlanDevice(
         backend_name=plugins.backend.name,
         name=name,
-        is_named=device_name is not None or _is_known(plugins, name),
+        is_named=wanted.name is not None or _is_known(plugins, name),
         is_shared=is_shared,
         memory=total,
         peak_flops=plugins.backend.peak_flops(compute_dtype(recipe)),
-        figures=figures,
+        figures=replace(figures, **given),
+        sources=sources,
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from pretrain.plan.device import find_device
 from pretrain.plan.host_memory import without_files
 from pretrain.plan.time.step_time import step_time
 from pretrain.plan.trace.stage_tracing import Subject, trace_stages
@@ -35,6 +34,8 @@ class Plan:
         kernels: the negotiated ones.
         time: of a step; None where the device's figures are not known.
         notices: lines for the user.
+        enough_devices: where the recipe does not fit on one replica's devices, the least number on which it does with
+            more; None: that was not asked, or is not known.
     """
 
     recipe: Recipe
@@ -45,6 +46,7 @@ class Plan:
     kernels: KernelTable
     time: StepTime | None
     notices: Sequence[str]
+    enough_devices: int | None = None
 
     @property
     def peak_bytes(self) -> int:
@@ -57,30 +59,19 @@ class Plan:
         return None if self.device.memory is None else self.peak_bytes <= self.device.memory
 
 
-def make_plan(
-    recipe: Recipe,
-    *,
-    backend: str | None,
-    device_name: str | None,
-    devices: int | None,
-    memory: int | None,
-    vocab_size: int,
-) -> Plan:
+def make_plan(recipe: Recipe, device: PlanDevice, *, devices: int | None = None, vocab_size: int) -> Plan:
     """Trace the stages of a layout, and estimate the step's time.
 
     Args:
         recipe: what is planned.
-        backend: value of `--backend`; None: the one that knows the device, or cpu.
-        device_name: of a device that need not be there; None: the one here.
+        device: on which, found for the recipe.
         devices: ranks; None: one replica of the model.
-        memory: bytes of a device's memory; None: those of its datasheet, or of the one here.
         vocab_size: entries of the tokenizer, before padding.
 
     Raises:
-        PretrainError: the layout is not legal, no backend knows the device, or an operation has no allowed kernel.
+        PretrainError: the layout is not legal, or an operation has no allowed kernel.
     """
     layout = lay_out(recipe, devices or recipe.model_parallel_size)
-    device = find_device(recipe, backend, device_name, memory, ranks=layout.world_size)
     traceable, notices = without_files(recipe)
     subject = Subject(
         recipe=traceable,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pretrain.plan.assumptions import assumptions
 
 if TYPE_CHECKING:
+    from pretrain.plan.device import PlanDevice
     from pretrain.plan.plan import Plan
     from pretrain.plan.stage_plan import StagePlan
 
@@ -20,8 +21,10 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "backend": plan.device.backend_name,
         "device": plan.device.name,
         "memory_bytes": plan.device.memory,
+        "figures": _figures(plan.device),
         "peak_bytes": plan.peak_bytes,
         "fits": plan.fits,
+        "enough_devices": plan.enough_devices,
         "vocab_size": plan.vocab_size,
         "layout": {
             **asdict(layout),
@@ -30,10 +33,16 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         },
         "kernels": kernels_by_operation(plan),
         "stages": [_stage(stage) for stage in plan.stages],
-        "time": None if plan.time is None else {**asdict(plan.time), "left_out": list(plan.time.left_out)},
+        "time": None if plan.time is None else asdict(plan.time),
         "assumptions": assumptions(plan),
         "notices": list(plan.notices),
     }
+
+
+def _figures(device: PlanDevice) -> dict[str, Any]:
+    names = ("memory_bandwidth", "link_bandwidth", "node_bandwidth", "devices_per_node")
+    values = {name: getattr(device.figures, name) for name in names}
+    return {"peak_flops": device.peak_flops, **values, "sources": dict(device.sources)}
 
 
 def kernels_by_operation(plan: Plan) -> dict[str, list[str]]:

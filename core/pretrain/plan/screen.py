@@ -82,7 +82,9 @@ def verdict(plan: Plan) -> str:
         return f"needs {gib(fullest.peak_bytes)} GiB on stage {fullest.stage}; --memory says what the device has"
     spare = plan.device.memory - fullest.peak_bytes
     if spare < 0:
-        return f"does not fit: {gib(-spare)} GiB too much on stage {fullest.stage}"
+        more = plan.enough_devices
+        enough = "" if more is None else f"; with more replicas it fits on {more} devices: --devices {more}"
+        return f"does not fit: {gib(-spare)} GiB too much on stage {fullest.stage}{enough}"
     text = f"fits: {gib(spare)} GiB to spare on stage {fullest.stage}, the fullest"
     return f"{text}; the plan may err by more" if spare < ERROR * fullest.peak_bytes else text
 

@@ -20,9 +20,10 @@ def time_lines(time: StepTime | None) -> list[str]:
         return [UNKNOWN]
     shares = (("bubble", time.bubble), ("communication", time.communication), ("update", time.update))
     parts = ", ".join(f"{name} {100 * share:.1f} %" for name, share in shares)
-    flops = f"{span(time.flops_per_second, 1e-12)} TFLOP/s, {span(time.peak_share, 100)} % of the peak"
+    flops = f"{span(time.flops_per_second, 1e-12)} model TFLOP/s, {span(time.peak_share, 100)} % of the peak"
     lines = [
         f"step: {span(time.seconds)} s ({parts})",
+        *time.unknown_links,
         f"speed of a device: {span(time.tokens_per_second)} tokens/s, {flops}",
     ]
     if time.days is not None and time.device_hours is not None and time.tokens:

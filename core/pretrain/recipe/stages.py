@@ -89,9 +89,13 @@ def _evenly(parallel: ParallelSection, num_layers: int) -> list[int]:
     text = f"{stages} does not divide model.num_layers {num_layers}."
     pieces = stages * (parallel.virtual_pipeline_model_parallel_size or 1)
     if num_layers > pieces:
-        # The embedding and the loss are at the ends, which have the fewer layers.
-        order = sorted(range(pieces), key=lambda piece: (abs(2 * piece - pieces + 1), piece))
-        more = set(order[: num_layers % pieces])
-        example = [num_layers // pieces + (piece in more) for piece in range(pieces)]
+        example = balanced_layers(num_layers, pieces)
         text += f" Give {LIST}, the layers of every {'stage' if pieces == stages else 'chunk'}, such as {example}."
     raise StagesError(STAGES, text)
+
+
+def balanced_layers(num_layers: int, pieces: int) -> list[int]:
+    """Return layers of stages or chunks: the ends, which have embedding and loss, have at most one less than others."""
+    order = sorted(range(pieces), key=lambda piece: (abs(2 * piece - pieces + 1), piece))
+    more = set(order[: num_layers % pieces])
+    return [num_layers // pieces + (piece in more) for piece in range(pieces)]

@@ -163,6 +163,16 @@ class _Named(NamedDevice, CudaBackend):
     def supports(self, dtype: torch.dtype) -> bool:
         return _supports(dtype, devices.architecture_of(self.device_name()))
 
+    def figures(self) -> Figures:
+        full = devices.short_for(self.device_name())
+        if full:
+            msg = (
+                f"'{self.device_name()}' is short for several devices, whose memory and speed differ.\n"
+                f"Name one of them in full: {', '.join(full)}."
+            )
+            raise BackendError(msg)
+        return super().figures()
+
 
 def _described(count: int) -> str:
     """Return number and name of the GPUs; no name for mixed ones, since nvidia-smi lists all of the machine."""

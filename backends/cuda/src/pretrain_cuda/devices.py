@@ -109,6 +109,15 @@ def find(name: str) -> Device | None:
     return next((device for device in TABLE if re.search(rf"\b(?:{device.name})", name)), None)
 
 
+def short_for(name: str) -> list[str]:
+    """Return the names of the GPU models that a short name ("A100") may mean; none of a name with figures."""
+    device = find(name)
+    if device is None or device.memory is not None:
+        return []
+    short = name.removeprefix("NVIDIA ")
+    return [each.name for each in TABLE if each.name.startswith(short) and each.memory is not None]
+
+
 def architecture_of(name: str) -> Architecture | None:
     """Return the architecture of the device that a request names; "": the device here. None: not known."""
     here = _here()

@@ -10,9 +10,12 @@ import click
 from pretrain.cli.plan.memory_size import MemorySize
 
 if TYPE_CHECKING:
+    from pretrain.plan.device import PlanDevice
     from pretrain.plan.plan import Plan
     from pretrain.recipe import Recipe
 
+GIGA = 1e9
+GIGABYTES = click.FloatRange(min=0, min_open=True)
 COLOURS = {
     "weights": "blue",
     "gradients": "yellow",
@@ -44,6 +47,36 @@ COLOURS = {
     metavar="SIZE",
     help="A device's memory, if not the datasheet's: 40GB, 32768MB, or bytes. GB mean GiB, as makers of devices count.",
 )
+@click.option(
+    "--network",
+    "node_bandwidth",
+    type=GIGABYTES,
+    metavar="GB/S",
+    help="What each device sends to other nodes, if not as in its maker's servers. A port of 200 Gb/s for two devices "
+    "is 12.5.",
+)
+@click.option(
+    "--link",
+    "link_bandwidth",
+    type=GIGABYTES,
+    metavar="GB/S",
+    help="What each device sends inside its node, in one direction, if not the datasheet's.",
+)
+@click.option(
+    "--devices-per-node", type=click.IntRange(min=1), metavar="N", help="If not as many as in the maker's servers."
+)
+@click.option(
+    "--vocab-size",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Entries of the tokenizer, before padding.  [default: counted in its files, where they are here]",
+)
+@click.option(
+    "--measured",
+    type=click.Path(path_type=Path),
+    metavar="RUN",
+    help="A run on the same device, whose speed replaces the assumed range.",
+)
 @click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Change a key of the recipe.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--layers", is_flag=True, help="Also show a table by kind of module.")
@@ -61,6 +94,11 @@ def command(
     device_name: str | None,
     devices: int | None,
     memory: int | None,
+    node_bandwidth: float | None,
+    link_bandwidth: float | None,
+    devices_per_node: int | None,
+    vocab_size: int | None,
+    measured: Path | None,
     overrides: tuple[str, ...],
     as_json: bool,
     layers: bool,
@@ -75,7 +113,6 @@ def command(
     pretrain plan recipes/gpt3.yml --device "NVIDIA A100-SXM4-80GB" --devices 64
     """
     # A mistake in the options or in the recipe is reported before torch is imported.
-    from pretrain.data.tokenizers.expected_size import expected_vocab_size  # noqa: PLC0415
     from pretrain.recipe import load_recipe  # noqa: PLC0415
 
     if searches and (layers or html is not None):
@@ -85,28 +122,67 @@ def command(
         msg = f"--html {html}: there is no folder {html.parent}.\nMake it, or give another file."
         raise click.UsageError(msg)
     loaded = load_recipe(recipe, overrides)
-    vocab_size, note = expected_vocab_size(loaded.tokenizer)
-    notes = [*loaded.notices, *([note] if note else [])]
-    device = {"backend": backend, "device_name": device_name, "memory": memory}
+    size, notes = _vocab_size(loaded, vocab_size)
+    wanted = {
+        "backend": backend,
+        "name": device_name,
+        "memory": memory,
+        "link_bandwidth": link_bandwidth and link_bandwidth * GIGA,
+        "node_bandwidth": node_bandwidth and node_bandwidth * GIGA,
+        "devices_per_node": devices_per_node,
+    }
+    ranks = devices or loaded.model_parallel_size
+    device, measured_notes = _device(loaded, wanted, ranks, measured, vocab_size)
+    notes = [*loaded.notices, *notes, *measured_notes]
     if searches:
-        _search(loaded, device, devices or loaded.model_parallel_size, vocab_size, notes, as_json=as_json)
+        _search(loaded, device, ranks, size, notes, as_json=as_json)
         return
-    plan = _plan(loaded, device, devices, vocab_size, notes)
+    plan = _plan(loaded, device, devices, size, notes)
     _show(plan, as_json=as_json, layers=layers)
     if html is not None:
-        from pretrain.plan.plan_page import write_page  # noqa: PLC0415
+        from pretrain.plan.page.plan_page import write_page  # noqa: PLC0415
 
         write_page(plan, html)
         click.echo(f"\npage: {html}", err=as_json)
 
 
-def _plan(recipe: Recipe, device: dict[str, Any], devices: int | None, vocab_size: int, notes: list[str]) -> Plan:
-    from dataclasses import replace  # noqa: PLC0415  --help needs none of these
+def _vocab_size(recipe: Recipe, given: int | None) -> tuple[int, list[str]]:
+    """Return the entries of the tokenizer, and a line for the user if they are assumed."""
+    from pretrain.data.tokenizers.expected_size import expected_vocab_size  # noqa: PLC0415
+
+    if given is not None:
+        return given, []
+    size, note = expected_vocab_size(recipe.tokenizer)
+    return size, [f"{note}; --vocab-size says another number"] if note else []
+
+
+def _device(
+    recipe: Recipe, wanted: dict[str, Any], ranks: int, measured: Path | None, vocab_size: int | None
+) -> tuple[PlanDevice, list[str]]:
+    """Return the device to plan for, with the speed of a run where one is given, and lines for the user."""
+    from pretrain.plan.device import Wanted, find_device  # noqa: PLC0415  --help needs none of these
+
+    device = find_device(recipe, Wanted(**wanted), ranks=ranks)
+    if measured is None:
+        return device, []
+    from pretrain.plan.measured import calibrated, read_measured  # noqa: PLC0415
+
+    run = read_measured(measured)
+    size, notes = _vocab_size(run.recipe, vocab_size)
+    return calibrated(device, Wanted(**wanted), run, size), [f"{measured}: {note}" for note in notes]
+
+
+def _plan(recipe: Recipe, device: PlanDevice, devices: int | None, vocab_size: int, notes: list[str]) -> Plan:
+    from dataclasses import replace  # noqa: PLC0415
 
     from pretrain.plan.plan import make_plan  # noqa: PLC0415
+    from pretrain.plan.search.replicas import enough_devices  # noqa: PLC0415
 
-    plan = make_plan(recipe, devices=devices, vocab_size=vocab_size, **device)
-    return replace(plan, notices=[*notes, *plan.notices])
+    plan = make_plan(recipe, device, devices=devices, vocab_size=vocab_size)
+    enough = None
+    if devices is None and plan.fits is False and not device.is_shared:
+        enough = enough_devices(recipe, device, vocab_size)
+    return replace(plan, notices=[*notes, *plan.notices], enough_devices=enough)
 
 
 def _show(plan: Plan, *, as_json: bool, layers: bool) -> None:
@@ -125,16 +201,15 @@ def _show(plan: Plan, *, as_json: bool, layers: bool) -> None:
 
 
 def _search(
-    recipe: Recipe, device: dict[str, Any], devices: int, vocab_size: int, notes: list[str], *, as_json: bool
+    recipe: Recipe, device: PlanDevice, devices: int, vocab_size: int, notes: list[str], *, as_json: bool
 ) -> None:
-    from pretrain.plan.device import find_device  # noqa: PLC0415
     from pretrain.plan.host_memory import without_files  # noqa: PLC0415
     from pretrain.plan.search.search import search  # noqa: PLC0415
     from pretrain.plan.search.search_text import search_text, to_json  # noqa: PLC0415
 
     recipe, planned = without_files(recipe)
     notes = [*notes, *planned]
-    result = search(recipe, find_device(recipe, **device, ranks=devices), devices, vocab_size)
+    result = search(recipe, device, devices, vocab_size)
     if as_json:
         _print_json({**to_json(result), "notices": notes})
         return

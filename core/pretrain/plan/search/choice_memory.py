@@ -15,25 +15,9 @@ if TYPE_CHECKING:
 
 FP32 = 4
 """Bytes of an element."""
-OFTEN_RESERVED, MOST_RESERVED = 0.5, 0.6
-"""Memory that the allocator holds beyond what it hands out, in that of the activations, which come and go in another
-order than they were allocated: often no more than the first, seldom more than the second. In full plans of GPT-3 and
-smaller models it was 0.07 to 0.57; with 24 chunks a stage, and the update at the peak, `Peak.most` was 1 % too low."""
-
-
-@dataclass(frozen=True, slots=True)
-class Peak:
-    """Memory of a device at its peak, in bytes.
-
-    Attributes:
-        least: if the allocator held nothing beyond what it hands out.
-        middle: estimate.
-        most: if it held as much as `MOST_RESERVED` says.
-    """
-
-    least: int
-    middle: int
-    most: int
+RESERVED = 0.5
+"""Memory that the allocator often holds beyond what it hands out, in that of the activations, which come and go in
+another order than they were allocated. In full plans of GPT-3 and smaller models it was 0.07 to 0.57."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,10 +70,11 @@ def stage_load(layout: Layout, pieces: Pieces, stage: int, micro_batches: int) -
     )
 
 
-def stage_peak(recipe: Recipe, choice: Choice, pieces: Pieces, load: StageLoad, group_bytes: int) -> Peak:
-    """Return the device's memory that a stage takes at its peak.
+def stage_peak(recipe: Recipe, choice: Choice, pieces: Pieces, load: StageLoad, group_bytes: int) -> int:
+    """Return about the bytes of the device's memory that a stage takes at its peak.
 
-    The update finds no room between activations that were freed, at worst.
+    The middle between an allocator that holds nothing beyond what it hands out, and one that holds `RESERVED`, where
+    the update finds no room between activations that were freed.
 
     Args:
         recipe: what is planned.
@@ -100,10 +85,8 @@ def stage_peak(recipe: Recipe, choice: Choice, pieces: Pieces, load: StageLoad, 
     """
     static, update = state_bytes(recipe, choice, load.parameters)
     activations = _activations(choice, pieces, load)
-    rest = static + group_bytes
-    least = max(update, activations)
-    often, most = (activations + max(update, round(share * activations)) for share in (OFTEN_RESERVED, MOST_RESERVED))
-    return Peak(rest + least, rest + (least + often) // 2, rest + most)
+    least, often = max(update, activations), activations + max(update, round(RESERVED * activations))
+    return static + group_bytes + (least + often) // 2
 
 
 def state_bytes(recipe: Recipe, choice: Choice, parameters: int) -> tuple[int, int]:

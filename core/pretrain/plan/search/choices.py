@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING
 
 from pretrain.plan.search.pieces_of_traces import one_stage
+from pretrain.recipe.checks import problems_of
 from pretrain.recipe.checks.shape import indivisible_by_tensor_size
 from pretrain.recipe.layout import Layout, global_batch_sizes
+from pretrain.recipe.stages import balanced_layers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,8 +20,8 @@ if TYPE_CHECKING:
     from pretrain.recipe import Recipe
 
 RECOMPUTE = ("none", "selective", "full")
-LARGEST_NODE = 8
-"""Ranks that share a layer at most, where the devices of a node are not known."""
+LARGEST_MICRO_BATCH = 64
+"""Samples above which no micro-batch is tried, except the recipe's own: matmuls are large enough long before."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,6 +32,7 @@ class Choice:
         tensor: ranks that share every layer.
         pipeline: stages.
         chunks: of layers per stage; 1 without the interleaved schedule.
+        layers: of every chunk, where the stages do not share them evenly; None: evenly, or as the recipe has them.
         data: replicas.
         micro_batch: samples that a rank computes at a time.
         recompute: one of `RECOMPUTE`.
@@ -44,11 +48,14 @@ class Choice:
     recompute: str
     with_sequence: bool
     zero: int
+    layers: tuple[int, ...] | None = None
 
     def recipe(self, recipe: Recipe) -> Recipe:
         """Return the recipe with this choice; keys of other pipelines are left out."""
         is_megatron = recipe.engine.name == "megatron"
-        pipeline = {} if self.keeps_pipeline_of(recipe) else one_stage()
+        pipeline: dict[str, object] = {}
+        if not self.keeps_pipeline_of(recipe):
+            pipeline = one_stage() | {"pipeline_layers": self.layers}
         pipeline |= {
             "tensor_model_parallel_size": self.tensor,
             "pipeline_model_parallel_size": self.pipeline,
@@ -98,21 +105,30 @@ class Choices:
     """All choices for a number of devices.
 
     Attributes:
-        refused: how many sizes are not legal, by reason; each counts once, whatever would be chosen besides.
+        refused: how many sizes are not legal, by reason; each counts once, whatever would be chosen besides, but for
+            what the recipe's checks refuse, of which every choice counts.
     """
 
-    def __init__(self, recipe: Recipe, devices: int, devices_per_node: int | None) -> None:
+    def __init__(self, recipe: Recipe, devices: int, devices_per_node: int) -> None:
         """Look at a recipe's model and batch."""
         self.refused: Counter[str] = Counter()
-        self._recipe, self._devices = recipe, devices
-        self._node = devices_per_node or LARGEST_NODE
+        self._recipe, self._devices, self._node = recipe, devices, devices_per_node
 
     def __iter__(self) -> Iterator[Choice]:
         """Yield the legal choices, and count the others."""
+        for choice in self._of_sizes():
+            # Keys without effect are left out as the recipe is read.
+            problems = [each for each in problems_of(choice.recipe(self._recipe)) if not each.switched_off_by]
+            if problems:
+                self.refused[f"{problems[0].path}: {problems[0].text}"] += 1
+            else:
+                yield choice
+
+    def _of_sizes(self) -> Iterator[Choice]:
         for tensor in _divisors(self._devices):
             if self._can_share_layers(tensor):
-                for pipeline, chunks in self._pipelines(self._devices // tensor):
-                    yield from self._with_data(tensor, pipeline, chunks)
+                for pipeline, chunks, layers in self._pipelines(self._devices // tensor):
+                    yield from self._with_data(tensor, pipeline, chunks, layers)
 
     def _can_share_layers(self, tensor: int) -> bool:
         if tensor > self._node:
@@ -124,36 +140,48 @@ class Choices:
             self.refused[f"model.{keys[0]} is not a multiple of the tensor-parallel size"] += 1
         return not keys
 
-    def _pipelines(self, devices: int) -> Iterator[tuple[int, int]]:
-        """Yield numbers of stages and of chunks."""
+    def _pipelines(self, devices: int) -> Iterator[tuple[int, int, tuple[int, ...] | None]]:
+        """Yield numbers of stages and of chunks, and the layers of uneven ones."""
         layers, given = self._recipe.model.num_layers, self._recipe.parallel
         for pipeline in _divisors(devices):
             if pipeline > 1 and self._recipe.engine.name == "deepspeed":
                 self.refused["engine deepspeed has no pipeline stages"] += 1
             elif pipeline == given.pipeline_model_parallel_size and _is_uneven(self._recipe):
-                yield pipeline, given.virtual_pipeline_model_parallel_size or 1
-            elif layers % pipeline:
-                self.refused[f"model.num_layers {layers} is not a multiple of the stages"] += 1
+                yield pipeline, given.virtual_pipeline_model_parallel_size or 1, None
+            elif layers < pipeline:
+                self.refused[f"more stages than model.num_layers {layers}"] += 1
             else:
-                chunks = _divisors(layers // pipeline) if pipeline > 1 else [1]
-                yield from ((pipeline, each) for each in chunks)
+                # Chunks of as many layers each, or of one less.
+                most = -(-layers // pipeline)
+                chunks = [each for each in _divisors(most) if each * pipeline <= layers] if pipeline > 1 else [1]
+                yield from ((pipeline, each, self._uneven(pipeline, each)) for each in chunks)
 
-    def _with_data(self, tensor: int, pipeline: int, chunks: int) -> Iterator[Choice]:
-        data = self._devices // tensor // pipeline
+    def _uneven(self, pipeline: int, chunks: int) -> tuple[int, ...] | None:
+        layers = self._recipe.model.num_layers
+        return tuple(balanced_layers(layers, pipeline * chunks)) if layers % pipeline else None
+
+    def _with_data(self, tensor: int, pipeline: int, chunks: int, layers: tuple[int, ...] | None) -> Iterator[Choice]:
+        data, accumulated = self._devices // tensor // pipeline, self._recipe.accumulation_steps
         sizes = global_batch_sizes(self._recipe)
         if any(size % data for size in sizes):
             self.refused["train.global_batch_size is not a multiple of the data-parallel size"] += 1
             return
-        smallest = min(sizes) // data
-        for micro_batch in (2**power for power in range(smallest.bit_length())):
-            if any(size // data % micro_batch for size in sizes):
-                self.refused["train.global_batch_size is not a multiple of micro-batch x data-parallel size"] += 1
-            elif chunks > 1 and any(size // data // micro_batch % pipeline for size in sizes):
+        shares = [size // data for size in sizes]
+        for micro_batch in self._micro_batches(math.gcd(*shares)):
+            if chunks > 1 and any(share // micro_batch % pipeline for share in shares):
                 self.refused["the micro-batches of a step are not a multiple of the interleaved stages"] += 1
+            elif accumulated is not None and shares[-1] // micro_batch != accumulated.steps:
+                self.refused[f"{accumulated.place}: {accumulated.steps} micro-batches a step are wanted"] += 1
             else:
-                yield from self._savings(tensor, pipeline, chunks, data, micro_batch)
+                yield from self._savings(tensor, pipeline, chunks, layers, data, micro_batch)
 
-    def _savings(self, tensor: int, pipeline: int, chunks: int, data: int, micro_batch: int) -> Iterator[Choice]:
+    def _micro_batches(self, share: int) -> list[int]:
+        own = self._recipe.train.micro_batch_size
+        return [each for each in _divisors(share) if each <= LARGEST_MICRO_BATCH or each == own]
+
+    def _savings(
+        self, tensor: int, pipeline: int, chunks: int, layers: tuple[int, ...] | None, data: int, micro_batch: int
+    ) -> Iterator[Choice]:
         is_divisible = self._recipe.model.seq_length % tensor == 0
         sequences = (False, True) if tensor > 1 and is_divisible else (False,)
         for recompute, with_sequence, zero in product(RECOMPUTE, sequences, self._zero_stages(data)):
@@ -166,6 +194,7 @@ class Choices:
                 recompute=recompute,
                 with_sequence=with_sequence,
                 zero=zero,
+                layers=layers,
             )
 
     def _zero_stages(self, data: int) -> tuple[int, ...]:

@@ -5,22 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pretrain.plan.search.choice_costs import stage_costs
-from pretrain.plan.search.choice_memory import Peak, stage_load, stage_peak
+from pretrain.plan.device import NODE
+from pretrain.plan.plan import make_plan
 from pretrain.plan.search.choices import Choices
+from pretrain.plan.search.estimates import estimated_seconds, layout_peak
 from pretrain.plan.search.pieces_of_traces import trace_pieces
 from pretrain.plan.search.set_arguments import set_arguments
-from pretrain.plan.stage_plan import StagePlan
-from pretrain.plan.time.efficiencies import BEST, WORST
-from pretrain.plan.time.step_parts import step_parts
-from pretrain.plan.time.step_time import Range
-from pretrain.recipe.checks import problems_of
+from pretrain.recipe import make_recipe
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from pretrain.plan.device import PlanDevice
-    from pretrain.plan.search.choice_memory import StageLoad
+    from pretrain.plan.plan import Plan
     from pretrain.plan.search.choices import Choice
     from pretrain.plan.search.pieces import Pieces
     from pretrain.recipe import Recipe
@@ -32,22 +29,17 @@ LARGEST = 16
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Found:
-    """Layout that was looked at.
+    """Layout that was planned in full.
 
     Attributes:
         choice: of the layout.
         arguments: values of `--set` that make it of the recipe; only what differs.
-        peak_bytes: bytes of a device's memory that the fullest stage takes, by the model of pieces; within a tenth of
-            those of a full plan.
-        most_bytes: these with the most that the allocator may hold: a layout fits if these do.
-        seconds: of a step; None where the device's figures are not known.
+        plan: of the recipe with them.
     """
 
     choice: Choice
     arguments: tuple[str, ...]
-    peak_bytes: int
-    most_bytes: int
-    seconds: Range | None
+    plan: Plan
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,10 +50,10 @@ class SearchResult:
         device: with its figures.
         devices: their number.
         tried: legal layouts.
-        fitting: those of them that fit; all, where the device's memory is not known.
-        best: at most `SHOWN` of them, cheapest first; each differs from the others in more than savings of memory.
-        too_large: layouts that do not fit.
-        nearest: the one of them that needs the least memory to fit; None if all fit.
+        fitting: those of them that fit; all, where the device's memory is not known. By the estimate of traced pieces,
+            but for those that were planned.
+        best: at most `SHOWN` of them, fastest first; each differs from the others in more than savings of memory.
+        nearest: the smallest layout, where none fits.
         refused: number of sizes that are not legal, by reason.
         enough: where nothing fits, the first of two, four, ... `LARGEST` times as many devices for which some do,
             and its fastest layout; else None, as where ranks share the memory.
@@ -72,14 +64,73 @@ class SearchResult:
     tried: int
     fitting: int
     best: Sequence[Found]
-    too_large: int
     nearest: Found | None
     refused: Mapping[str, int]
     enough: tuple[int, Found] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """What is laid out, on which device, and its traced pieces by tensor-parallel size and sequence parallelism."""
+
+    recipe: Recipe
+    device: PlanDevice
+    vocab_size: int
+    pieces: Mapping[tuple[int, bool], Pieces]
+
+    def sized(self, choices: Iterable[Choice]) -> list[tuple[int, Choice]]:
+        """Return the estimated peak of each choice whose tensor-parallel size was traced."""
+        keyed = (((choice.tensor, choice.with_sequence), choice) for choice in choices)
+        return [
+            (layout_peak(self.recipe, self.device, choice, self.pieces[key]), choice)
+            for key, choice in keyed
+            if key in self.pieces
+        ]
+
+    def fitting(self, sized: Sequence[tuple[int, Choice]]) -> list[tuple[int, Choice]]:
+        """Return those that fit by the estimate."""
+        memory = self.device.memory
+        return [each for each in sized if memory is None or each[0] <= memory]
+
+    def fastest(self, sized: Iterable[tuple[int, Choice]]) -> list[Choice]:
+        """Return the fastest of each layout and micro-batch by the estimate, fastest first."""
+
+        def cost(each: tuple[int, Choice]) -> tuple[float, int]:
+            peak, choice = each
+            pieces = self.pieces[choice.tensor, choice.with_sequence]
+            seconds = estimated_seconds(choice.recipe(self.recipe), self.device, choice, pieces)
+            return seconds.mean if seconds else 0.0, peak
+
+        first: dict[tuple[int, int, int, int], Choice] = {}
+        for _, choice in sorted(sized, key=cost):
+            first.setdefault((choice.tensor, choice.pipeline, choice.data, choice.micro_batch), choice)
+        return list(first.values())
+
+    def planned(self, choice: Choice) -> Found:
+        """Return the full plan of a choice, of the recipe that its arguments make."""
+        arguments = set_arguments(self.recipe, choice)
+        recipe = make_recipe(self.recipe.model_dump(exclude_unset=True), arguments, self.recipe.source)
+        devices = choice.tensor * choice.pipeline * choice.data
+        plan = make_plan(recipe, self.device, devices=devices, vocab_size=self.vocab_size)
+        return Found(choice=choice, arguments=arguments, plan=plan)
+
+    def best(self, choices: Sequence[Choice], shown: int = SHOWN) -> tuple[list[Found], int]:
+        """Return the first choices that fit by full plans, fastest first, and the number of those that do not.
+
+        Args:
+            choices: fastest first by the estimate; planned `shown` at a time, until some fit.
+            shown: how many to return at most.
+        """
+        for begin in range(0, len(choices), shown):
+            found = [self.planned(choice) for choice in choices[begin : begin + shown]]
+            fit = [each for each in found if each.plan.fits is not False]
+            if fit:
+                return sorted(fit, key=_seconds), begin + len(found) - len(fit)
+        return [], len(choices)
+
+
 def search(recipe: Recipe, device: PlanDevice, devices: int, vocab_size: int) -> SearchResult:
-    """Try all legal layouts by a model of traced pieces.
+    """Try all legal layouts by a model of traced pieces, and plan the fastest of those that fit in full.
 
     Args:
         recipe: whose model and batch are laid out.
@@ -90,134 +141,46 @@ def search(recipe: Recipe, device: PlanDevice, devices: int, vocab_size: int) ->
     Raises:
         PretrainError: an operation has no allowed kernel.
     """
-    choices = Choices(recipe, devices, device.figures.devices_per_node)
+    choices = Choices(recipe, devices, _node(device))
     legal = list(choices)
     keys = {(choice.tensor, choice.with_sequence) for choice in legal}
     pieces = trace_pieces(recipe, device, vocab_size, keys) if keys else {}
-    sized = _sized(recipe, device, pieces, legal)
-    memory = device.memory
-    fitting = [(peak, choice) for peak, choice in sized if memory is None or peak.most <= memory]
-    others = [(peak, choice) for peak, choice in sized if memory is not None and peak.most > memory]
-    nearest = min(others, key=lambda each: each[0].most, default=None)
+    looked = _Search(recipe, device, vocab_size, pieces)
+    sized = looked.sized(legal)
+    fitting = looked.fitting(sized)
+    best, failed = looked.best(looked.fastest(fitting))
+    count = len(fitting) - failed if best else 0
+    smallest = None if best or not sized else looked.planned(min(sized, key=lambda each: each[0])[1])
+    if smallest is not None and smallest.plan.fits:  # the estimate was too high
+        best, smallest, count = [smallest], None, 1
     return SearchResult(
         device=device,
         devices=devices,
         tried=len(legal),
-        fitting=len(fitting),
-        best=_best(recipe, [_found(recipe, device, pieces, *each) for each in fitting]),
-        too_large=len(others),
-        nearest=nearest and _found(recipe, device, pieces, *nearest),
+        fitting=count,
+        best=best,
+        nearest=smallest,
         refused=dict(choices.refused),
-        enough=None if fitting or memory is None else _enough(recipe, device, devices, pieces, memory),
+        enough=None if best else _enough(looked, devices),
     )
 
 
-def _sized(
-    recipe: Recipe, device: PlanDevice, pieces: Mapping[tuple[int, bool], Pieces], choices: Iterable[Choice]
-) -> list[tuple[Peak, Choice]]:
-    """Return the peak of each choice whose tensor-parallel size was traced."""
-    keyed = (((choice.tensor, choice.with_sequence), choice) for choice in choices)
-    return [(layout_peak(recipe, device, choice, pieces[key]), choice) for key, choice in keyed if key in pieces]
+def _node(device: PlanDevice) -> int:
+    return device.figures.devices_per_node or NODE
 
 
-def _enough(
-    recipe: Recipe, device: PlanDevice, devices: int, pieces: Mapping[tuple[int, bool], Pieces], memory: int
-) -> tuple[int, Found] | None:
-    if device.is_shared:
+def _seconds(found: Found) -> float:
+    return found.plan.time.seconds.mean if found.plan.time else 0.0
+
+
+def _enough(looked: _Search, devices: int) -> tuple[int, Found] | None:
+    if looked.device.is_shared:
         return None
     factor = 2
     while factor <= LARGEST:
-        choices = Choices(recipe, devices * factor, device.figures.devices_per_node)
-        fitting = [each for each in _sized(recipe, device, pieces, choices) if each[0].most <= memory]
-        best = _best(recipe, [_found(recipe, device, pieces, *each) for each in fitting])
+        choices = Choices(looked.recipe, devices * factor, _node(looked.device))
+        best, _ = looked.best(looked.fastest(looked.fitting(looked.sized(choices))), shown=1)
         if best:
             return devices * factor, best[0]
         factor *= 2
     return None
-
-
-def _loads(recipe: Recipe, choice: Choice, pieces: Pieces) -> dict[int, StageLoad]:
-    """Return the loads of the stages that differ; between them they fall from the second on."""
-    layout = choice.layout(recipe)
-    micro_batches = layout.num_microbatches(recipe.train.global_batch_size)
-    is_uneven = len(set(layout.layers_of_chunks)) > 1
-    last = choice.pipeline - 1
-    stages = range(choice.pipeline) if is_uneven else sorted({0, min(1, last), last})
-    return {stage: stage_load(layout, pieces, stage, micro_batches) for stage in stages}
-
-
-def layout_peak(recipe: Recipe, device: PlanDevice, choice: Choice, pieces: Pieces) -> Peak:
-    """Return the memory that the fullest stage of a layout takes.
-
-    Args:
-        recipe: what is planned.
-        device: with what context and process groups take.
-        choice: of the layout.
-        pieces: of the model, for its tensor-parallel size.
-    """
-    groups = device.group_bytes(choice.layout(recipe))
-    peaks = [stage_peak(recipe, choice, pieces, load, groups) for load in _loads(recipe, choice, pieces).values()]
-    return Peak(max(peak.least for peak in peaks), max(peak.middle for peak in peaks), max(peak.most for peak in peaks))
-
-
-def _found(
-    recipe: Recipe, device: PlanDevice, pieces: Mapping[tuple[int, bool], Pieces], peak: Peak, choice: Choice
-) -> Found:
-    return Found(
-        choice=choice,
-        arguments=set_arguments(recipe, choice),
-        peak_bytes=peak.middle,
-        most_bytes=peak.most,
-        seconds=estimated_seconds(choice.recipe(recipe), device, choice, pieces[choice.tensor, choice.with_sequence]),
-    )
-
-
-def estimated_seconds(chosen: Recipe, device: PlanDevice, choice: Choice, pieces: Pieces) -> Range | None:
-    """Return the time of a step; None if the device's peak or its memory's bandwidth is not known.
-
-    Args:
-        chosen: recipe with the choice.
-        device: with its figures.
-        choice: of the layout.
-        pieces: of the model, for its tensor-parallel size.
-    """
-    if device.peak_flops is None or device.figures.memory_bandwidth is None:
-        return None
-    stages = [_stage(chosen, choice, pieces, stage, load) for stage, load in _loads(chosen, choice, pieces).items()]
-    layout = choice.layout(chosen)
-    best, worst = (step_parts(chosen, device, layout, stages, each).seconds for each in (BEST, WORST))
-    return Range(best, worst)
-
-
-def _stage(chosen: Recipe, choice: Choice, pieces: Pieces, stage: int, load: StageLoad) -> StagePlan:
-    return StagePlan(
-        stage=stage,
-        rank=stage * choice.tensor * choice.data,
-        layers=str(load.layers),
-        parameters=load.parameters,
-        parts={},
-        host_bytes=0,
-        peak_at="",
-        micro_batches=0,
-        course=(),
-        modules=(),
-        costs=stage_costs(chosen, choice, pieces, load),
-    )
-
-
-def _best(recipe: Recipe, found: list[Found]) -> list[Found]:
-    """Return the cheapest of each layout and micro-batch, whose recipes have no problem, cheapest first."""
-    best: dict[tuple[int, int, int, int], Found] = {}
-    for each in sorted(found, key=lambda one: (one.seconds.mean if one.seconds else 0.0, one.peak_bytes)):
-        choice = each.choice
-        key = choice.tensor, choice.pipeline, choice.data, choice.micro_batch
-        if key not in best and not _is_wrong(choice.recipe(recipe)):
-            best[key] = each
-        if len(best) == SHOWN:
-            break
-    return list(best.values())
-
-
-def _is_wrong(recipe: Recipe) -> bool:
-    """Return whether a recipe has a problem, but for keys without effect, which are left out as it is read."""
-    return any(not problem.switched_off_by for problem in problems_of(recipe))

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from pretrain.plan.search.search import Found, SearchResult
+from pretrain.observe.columns import indented
+from pretrain.plan.assumptions import figures_text
+from pretrain.plan.plan_json import plan_json
+from pretrain.plan.screen import WIDTH
+from pretrain.plan.time_text import time_lines
+from pretrain.plan.units import GIB, gib
 
-GIB = 2**30
+if TYPE_CHECKING:
+    from pretrain.plan.plan import Plan
+    from pretrain.plan.search.search import Found, SearchResult
 
 
 def search_text(result: SearchResult) -> str:
@@ -15,10 +21,12 @@ def search_text(result: SearchResult) -> str:
     device = result.device
     memory = "" if device.memory is None else f" with {device.memory / GIB:.0f} GiB"
     lines = [f"{result.devices} x {device.name}{memory}: {result.fitting} of {result.tried} legal layouts fit."]
+    if device.peak_flops and device.figures.memory_bandwidth:
+        lines += indented(figures_text(device), 0, WIDTH)
     if result.best:
-        lines += ["", "Fastest first, estimated from traced pieces; `pretrain plan` one for more."]
+        lines += ["", "Those estimated to be fastest, each planned in full:"]
     for number, found in enumerate(result.best, start=1):
-        lines += _entry(number, found)
+        lines += ["", f"{number}. {_layout(found)}: {_memory(found.plan)}", *_times(found), *_arguments(found)]
     lines += _fallen_out(result)
     return "\n".join(lines)
 
@@ -27,17 +35,15 @@ def to_json(result: SearchResult) -> dict[str, object]:
     """Return the result as plain values.
 
     Returns:
-        "devices"; "tried", "fitting" and "too_large": numbers of layouts; "best": a list; "nearest": the smallest of
-        those that do not fit, or null; "refused": number of sizes by reason; "enough": null, or a number of devices for
-        which a layout fits, with that layout. A layout has "set", a list of arguments,
-        "peak_bytes" (an estimate), "most_bytes" (by which it fits or not), and "seconds", a list of the low and the
-        high end, or null.
+        "devices"; "tried" and "fitting": numbers of layouts; "best": a list; "nearest": the smallest layout where none
+        fits, or null; "refused": number of sizes by reason; "enough": null, or a number of devices for which a layout
+        fits, with that layout. A layout has "set", a list of arguments, and of its plan (`plan_json`) "peak_bytes",
+        "fits", "layout" and "time".
     """
     return {
         "devices": result.devices,
         "tried": result.tried,
         "fitting": result.fitting,
-        "too_large": result.too_large,
         "best": [_plain(found) for found in result.best],
         "nearest": result.nearest and _plain(result.nearest),
         "refused": dict(result.refused),
@@ -46,24 +52,8 @@ def to_json(result: SearchResult) -> dict[str, object]:
 
 
 def _plain(found: Found) -> dict[str, object]:
-    seconds = found.seconds and [found.seconds.low, found.seconds.high]
-    return {
-        "set": list(found.arguments),
-        "peak_bytes": found.peak_bytes,
-        "most_bytes": found.most_bytes,
-        "seconds": seconds,
-    }
-
-
-def _entry(number: int, found: Found) -> list[str]:
-    """Return a layout in lines: memory and time, what it is, and its arguments."""
-    lines = ["", f"{number}. {_measures(found)}: {_layout(found)}"]
-    return lines + _wrapped([f"--set {argument}" for argument in found.arguments] or ["the recipe as it is"])
-
-
-def _measures(found: Found) -> str:
-    peak = f"{found.peak_bytes / GIB:.1f} GiB (at most {found.most_bytes / GIB:.1f})"
-    return peak if found.seconds is None else f"{found.seconds.low:.3g} to {found.seconds.high:.3g} s a step, {peak}"
+    plan = plan_json(found.plan)
+    return {"set": list(found.arguments), **{name: plan[name] for name in ("peak_bytes", "fits", "layout", "time")}}
 
 
 def _layout(found: Found) -> str:
@@ -71,17 +61,30 @@ def _layout(found: Found) -> str:
     return f"{choice.tensor} tensor x {choice.pipeline} pipeline x {choice.data} data"
 
 
+def _memory(plan: Plan) -> str:
+    return f"{gib(plan.peak_bytes)} GiB"
+
+
+def _times(found: Found) -> list[str]:
+    lines = [] if found.plan.time is None else time_lines(found.plan.time)
+    return [line for text in lines for line in indented(text, 3, WIDTH)]
+
+
+def _arguments(found: Found, *others: str) -> list[str]:
+    return _wrapped([*others, *(f"--set {argument}" for argument in found.arguments)] or ["the recipe as it is"])
+
+
 def _fallen_out(result: SearchResult) -> list[str]:
-    lines = ["", "The rest:"] if result.too_large or result.refused else []
+    lines = ["", "The rest:"] if result.nearest or result.refused else []
     if result.nearest is not None and result.device.memory is not None:
-        over = (result.nearest.most_bytes - result.device.memory) / GIB
-        lines.append(f"  {result.too_large} may not fit; the smallest of them by {over:.1f} GiB:")
-        lines += _wrapped([f"--set {argument}" for argument in result.nearest.arguments] or ["the recipe as it is"])
+        over = gib(result.nearest.plan.peak_bytes - result.device.memory)
+        lines += [f"  the smallest layout takes {over} GiB too much:", *_arguments(result.nearest)]
     if result.enough is not None:
         devices, found = result.enough
-        lines.append(f"  {devices} devices are enough: {_measures(found)}:")
-        lines += _wrapped([f"--devices {devices}", *(f"--set {argument}" for argument in found.arguments)])
-    lines += [f"  {count} not legal: {reason}" for reason, count in sorted(result.refused.items())]
+        lines.append(f"  {devices} devices are enough, {_layout(found)}: {_memory(found.plan)}")
+        lines += [*_times(found), *_arguments(found, f"--devices {devices}")]
+    for reason, count in sorted(result.refused.items()):
+        lines += indented(f"{count} not legal: {reason}", 2, WIDTH)
     return lines
 
 

@@ -46,4 +46,6 @@ def _value(recipe: Recipe, path: str) -> object:
 def _written(value: object) -> str:
     if value is None:
         return "null"
+    if isinstance(value, tuple):
+        return f"[{','.join(map(str, value))}]"
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -15,19 +15,28 @@ if TYPE_CHECKING:
     from pretrain.recipe.layout import Layout
 
 
-def left_out(recipe: Recipe, device: PlanDevice, layout: Layout, stages: Sequence[StagePlan]) -> list[str]:
-    """Return what the estimate of a step does not count.
+_OPTIONS = {"inside a node": "--link", "between nodes": "--network"}
+
+
+def unknown_links(device: PlanDevice, layout: Layout, stages: Sequence[StagePlan]) -> list[str]:
+    """Return a line for each kind of link of unknown speed that messages pass.
 
     Args:
-        recipe: what is planned.
         device: with its figures.
         layout: of the ranks.
         stages: those that were traced.
     """
-    lines = ["launches of kernels, loading of data, evaluation and checkpoints"]
     links = Links(device.figures, layout, 1.0)
-    if any(links.unknown([*stage.costs.messages, *stage.costs.messages_once]) for stage in stages):
-        lines.append(f"messages over links whose speed is not known for {device.name}")
+    messages = [message for stage in stages for message in (*stage.costs.messages, *stage.costs.messages_once)]
+    return [
+        f"messages {where} count nothing: their speed is not known for {device.name}; {_OPTIONS[where]} gives it"
+        for where in links.unknown(messages)
+    ]
+
+
+def left_out(recipe: Recipe) -> list[str]:
+    """Return what the estimate of a step does not count in any case."""
+    lines = ["launches of kernels, loading of data, evaluation and checkpoints"]
     zero = recipe.engine.zero
     if zero.offload_optimizer.device != "none":
         lines.append("the optimizer's step on the host, and its copies from and to the host, whose link is not known")

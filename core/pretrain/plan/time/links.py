@@ -36,9 +36,11 @@ class Links:
         """Return the time of messages, one after another; those over links of unknown speed take none."""
         return math.fsum(self._of_one(message) * count for message, count in messages.items())
 
-    def unknown(self, messages: Iterable[Message]) -> bool:
-        """Return True if a message passes a link of unknown speed."""
-        return any(self._bandwidth(message) is None for message in messages)
+    def unknown(self, messages: Iterable[Message]) -> list[str]:
+        """Return the links of unknown speed that messages pass: "inside a node", "between nodes"."""
+        unknown = [message for message in messages if self._bandwidth(message) is None]
+        inside = {self._ranks_in_node(message) >= message.size for message in unknown}
+        return [name for is_inside, name in ((True, "inside a node"), (False, "between nodes")) if is_inside in inside]
 
     def _of_one(self, message: Message) -> float:
         bandwidth = self._bandwidth(message)

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pretrain.observe.flops import flops_per_sequence
-from pretrain.plan.time.efficiencies import BEST, WORST
-from pretrain.plan.time.left_out import left_out
+from pretrain.plan.time.left_out import left_out, unknown_links
 from pretrain.plan.time.step_parts import step_parts
 
 if TYPE_CHECKING:
@@ -67,7 +66,9 @@ class StepTime:
         update: share of the optimizer's update, 0 to 1, with what is left of its messages.
         best: efficiencies of the low end of `seconds`.
         worst: efficiencies of the high end.
-        left_out: lines about what the estimate does not count, such as links of unknown speed; empty if nothing.
+        measured_in: run that reached these efficiencies, which are equal then; "" where they are assumed.
+        unknown_links: lines about messages that count nothing, since the speed of their links is not known.
+        left_out: lines about what else the estimate does not count.
     """
 
     seconds: Range
@@ -82,6 +83,8 @@ class StepTime:
     update: float
     best: Efficiencies
     worst: Efficiencies
+    measured_in: str
+    unknown_links: Sequence[str]
     left_out: Sequence[str]
 
 
@@ -99,7 +102,8 @@ def step_time(recipe: Recipe, device: PlanDevice, layout: Layout, stages: Sequen
     """
     if device.peak_flops is None or device.figures.memory_bandwidth is None:
         return None
-    best, worst = (step_parts(recipe, device, layout, stages, each) for each in (BEST, WORST))
+    reached = device.reached
+    best, worst = (step_parts(recipe, device, layout, stages, each) for each in (reached.best, reached.worst))
     return _result(recipe, device, layout, stages, (best, worst))
 
 
@@ -127,9 +131,11 @@ def _result(
         bubble=(best.bubble + worst.bubble) / 2 / seconds.mean,
         communication=(best.communication + worst.communication) / 2 / seconds.mean,
         update=(best.update + worst.update) / 2 / seconds.mean,
-        best=BEST,
-        worst=WORST,
-        left_out=left_out(recipe, device, layout, stages),
+        best=device.reached.best,
+        worst=device.reached.worst,
+        measured_in=device.reached.measured_in,
+        unknown_links=unknown_links(device, layout, stages),
+        left_out=left_out(recipe),
     )
 
 

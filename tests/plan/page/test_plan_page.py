@@ -10,8 +10,8 @@ import pytest
 from plan.made_plan import GIB, plan, stage
 from pretrain.errors import PretrainError
 from pretrain.observe.report.chart import HEIGHT, LEFT, RIGHT, WIDTH
-from pretrain.plan.area_chart import X_LABEL, area_chart
-from pretrain.plan.plan_page import page, write_page
+from pretrain.plan.page.area_chart import X_LABEL, area_chart
+from pretrain.plan.page.plan_page import page, write_page
 
 PAGE = page(plan())
 

@@ -10,9 +10,9 @@ from pretrain.atomic_files import replacing
 from pretrain.errors import PretrainError
 from pretrain.observe.report.frame import framed, section
 from pretrain.observe.report.html_tables import table
-from pretrain.plan.area_chart import FOLLOWED, area_chart
 from pretrain.plan.assumptions import assumptions
 from pretrain.plan.module_table import HEAD, nested
+from pretrain.plan.page.area_chart import FOLLOWED, area_chart
 from pretrain.plan.screen import head, peaks, unplanned, verdict
 from pretrain.plan.stage_plan import PARTS
 from pretrain.plan.time_text import time_lines

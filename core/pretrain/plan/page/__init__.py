@@ -1,0 +1,1 @@
+"""Plan as one HTML page: `pretrain plan --html`."""

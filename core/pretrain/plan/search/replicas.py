@@ -1,0 +1,52 @@
+"""Least number of devices for a recipe's own layout: more replicas, among which the optimizer's state may be split."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import TYPE_CHECKING
+
+from pretrain.errors import RecipeError
+from pretrain.plan.plan import make_plan
+from pretrain.recipe.layout import lay_out
+
+if TYPE_CHECKING:
+    from pretrain.plan.device import PlanDevice
+    from pretrain.recipe import Recipe
+
+LARGEST = 64
+"""Replicas up to which is looked."""
+
+
+def enough_devices(recipe: Recipe, device: PlanDevice, vocab_size: int) -> int | None:
+    """Return the least number of devices on which a recipe fits that does not fit on those of one replica.
+
+    Made of full plans, of which it takes about six. The more replicas, the less each holds.
+
+    Args:
+        recipe: what is planned.
+        device: with a memory of its own.
+        vocab_size: entries of the tokenizer, before padding.
+
+    Returns:
+        None: it does not fit with up to `LARGEST` replicas.
+
+    Raises:
+        PretrainError: as `make_plan`.
+    """
+    sizes = [size for size in range(2, LARGEST + 1) if _is_legal(recipe, size * recipe.model_parallel_size)]
+
+    def fits(size: int) -> bool:
+        devices = size * recipe.model_parallel_size
+        return bool(make_plan(recipe, device, devices=devices, vocab_size=vocab_size).fits)
+
+    if not sizes or not fits(sizes[-1]):
+        return None
+    return sizes[bisect_left(sizes, True, hi=len(sizes) - 1, key=fits)] * recipe.model_parallel_size
+
+
+def _is_legal(recipe: Recipe, devices: int) -> bool:
+    try:
+        lay_out(recipe, devices)
+    except RecipeError:
+        return False
+    return True
