@@ -77,7 +77,9 @@ TIME = StepTime(
     update=0.001,
     best=Efficiencies(matmul=0.8, memory=0.9, links=0.9),
     worst=Efficiencies(matmul=0.5, memory=0.6, links=0.7),
-    left_out=("links between nodes: their speed is not known",),
+    measured_in="",
+    unknown_links=("messages between nodes count nothing",),
+    left_out=("launches of kernels",),
 )
 
 

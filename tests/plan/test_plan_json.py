@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from plan.made_plan import GIB, plan
 from pretrain.plan.plan_json import plan_json
+from pretrain.plugins.backend import Figures
 
 FOUND = json.loads(json.dumps(plan_json(plan())))
 DOCUMENT = Path(__file__).parents[2] / "docs" / "plan.md"
@@ -40,7 +42,8 @@ def test_every_operation_has_its_kernels():
 
 def test_the_time_is_a_range_and_null_where_it_is_not_known():
     assert FOUND["time"]["seconds"] == {"low": 1.5, "high": 2.5}
-    assert FOUND["time"]["left_out"] == ["links between nodes: their speed is not known"]
+    assert FOUND["time"]["left_out"] == ["launches of kernels"]
+    assert FOUND["time"]["unknown_links"] == ["messages between nodes count nothing"]
     assert plan_json(plan(time=None))["time"] is None
 
 
@@ -51,5 +54,13 @@ def test_fits_is_null_where_the_memory_is_not_known():
 
 def test_every_name_is_documented():
     named = set(re.findall(r"`([a-z_]+)`", DOCUMENT.read_text(encoding="utf-8")))
-    found = {*FOUND, *FOUND["stages"][0], *FOUND["time"], *FOUND["stages"][0]["modules"][0]}
+    stage = FOUND["stages"][0]
+    found = {*FOUND, *FOUND["figures"], *stage, *FOUND["time"], *stage["modules"][0]}
     assert found - named == set()
+
+
+def test_figures_have_the_source_of_those_that_are_not_the_table_s():
+    device = replace(plan().device, figures=Figures(node_bandwidth=12.5e9), sources={"node_bandwidth": "--network"})
+    found = plan_json(plan(device=device))["figures"]
+    assert (found["node_bandwidth"], found["link_bandwidth"]) == (12.5e9, None)
+    assert found["sources"] == {"node_bandwidth": "--network"}

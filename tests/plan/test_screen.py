@@ -14,6 +14,7 @@ from pretrain.plan.memory_bar import LETTERS, bar
 from pretrain.plan.module_table import module_text, nested
 from pretrain.plan.screen import plan_text, unpainted
 from pretrain.plan.stage_plan import PARTS
+from pretrain.plan.time.efficiencies import Efficiencies
 from pretrain.plan.time.step_time import Range
 from pretrain.plan.units import figure, gib, span
 from pretrain.plugins.backend import Figures
@@ -122,7 +123,7 @@ def test_stages_that_were_not_traced_hold_at_most_what_the_one_before_them_does(
 def test_the_time_is_a_range_with_the_length_of_the_whole_training():
     text = words(text_of())
     assert "step: 1.50 to 2.50 s (bubble 15.7 %, communication 4.2 %, update 0.1 %)" in text
-    assert "speed of a device: 25.6 to 42.7 tokens/s, 100 to 150 TFLOP/s, 32.0 to 48.0 % of the peak" in text
+    assert "speed of a device: 25.6 to 42.7 tokens/s, 100 to 150 model TFLOP/s, 32.0 to 48.0 % of the peak" in text
     assert "training: 300 G tokens in 63.4 to 105 days, 63,400 to 105,000 device-hours" in text
 
 
@@ -139,9 +140,38 @@ def test_an_unknown_time_is_said_to_be_unknown():
 def test_assumptions_stand_on_the_screen():
     text = words(text_of())
     assert "process groups: 1.00 GiB, of which 0.500 GiB are the process's context on the device" in text
-    assert "matmuls 50 to 80 %, memory 60 to 90 %, links 70 to 90 %" in text
-    assert "not counted: links between nodes: their speed is not known" in text
+    assert "a training reaches: matmuls 50.0 to 80.0 %, memory 60.0 to 90.0 %, links 70.0 to 90.0 %" in text
+    assert "not counted: launches of kernels" in text
     assert "tokenizer: vocab.json not found; counting with 257 entries" in text
+
+
+def test_the_figures_of_the_time_have_their_source_where_it_is_not_the_table():
+    figures = Figures(memory_bandwidth=2039e9, node_bandwidth=12.5e9, devices_per_node=8)
+    sources = {"node_bandwidth": "--network", "devices_per_node": "assumed"}
+    device = replace(plan().device, peak_flops=312e12, figures=figures, sources=sources)
+    assert (
+        "figures of a device, by the table of backend acme: matmuls 312 TFLOP/s, memory 2,040 GB/s, inside a node not "
+        "known, between nodes 12.5 GB/s (--network), 8 devices a node (assumed)"
+    ) in words(text_of(device=device))
+
+
+def test_messages_that_count_nothing_stand_beside_the_time():
+    lines = plan_text(plan()).splitlines()
+    assert lines[next(i for i, line in enumerate(lines) if line.startswith("step:")) + 1].startswith("messages between")
+
+
+def test_a_measured_speed_is_one_number_with_its_run():
+    reached = Efficiencies(matmul=0.612, memory=0.68, links=0.68)
+    time = replace(TIME, best=reached, worst=reached, seconds=Range(2.0, 2.0), measured_in="runs/a (2.00 s)")
+    text = words(text_of(time=time))
+    assert "step: 2.00 s (" in text
+    assert "that runs/a (2.00 s) reached, by one factor for all three: matmuls 61.2 %, memory 68.0 %, links" in text
+
+
+def test_more_devices_are_named_where_they_are_enough():
+    assert "on stage 0; with more replicas it fits on 16 devices: --devices 16" in words(
+        text_of(stage(0, 18), enough_devices=16)
+    )
 
 
 def test_unknown_process_groups_are_said_to_be_counted_as_nothing():

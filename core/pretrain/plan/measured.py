@@ -64,9 +64,7 @@ def read_measured(path: Path) -> MeasuredRun:
     devices = run.environment.get("devices") or []
     if len(set(devices)) != 1:
         found = ", ".join(sorted(set(devices))) or "none"
-        msg = (
-            f"{path / 'environment.json'} does not name one kind of device: {found}.\nGive a run on the planned device."
-        )
+        msg = f"{path / 'environment.json'} names no single kind of device: {found}.\nGive a run on the planned one."
         raise RunError(msg)
     return MeasuredRun(path=path, recipe=recipe, device=devices[0], ranks=len(devices), seconds=median(seconds))
 

@@ -15,6 +15,7 @@ import pretrain.plan.plan
 from plan.made_plan import GIB, RECIPE, plan
 from pretrain.cli.plan import command
 from pretrain.errors import BackendError, RecipeError
+from pretrain.plan.device import Wanted
 from pretrain.plan.least_memory import least_memory
 from pretrain.recipe import load_recipe
 from pretrain.recipe.layout import lay_out
@@ -32,11 +33,12 @@ def asked(monkeypatch):
     """Arguments of `make_plan`, which returns a plan of 12 GiB."""
     calls = []
 
-    def make_plan(recipe, **options):
-        calls.append({"recipe": recipe, **options})
+    def make_plan(recipe, device, **options):
+        calls.append({"recipe": recipe, "device": device, **options})
         return plan(notices=["from the trace"])
 
     monkeypatch.setattr(pretrain.plan.plan, "make_plan", make_plan)
+    monkeypatch.setattr("pretrain.plan.device.find_device", lambda recipe, wanted, ranks: (wanted, ranks))
     return calls
 
 
@@ -50,32 +52,49 @@ def test_the_plan_is_a_screen(asked):
     assert "fits: 4.00 GiB to spare on stage 0, the fullest" in result.output
     assert "from the trace" in result.output
     assert asked[0]["recipe"] == load_recipe("tiny.yml")
-    assert {key: value for key, value in asked[0].items() if key != "recipe"} == {
-        "backend": None,
-        "device_name": None,
-        "devices": None,
-        "memory": None,
-        "vocab_size": 257,
-    }
+    assert asked[0]["device"] == (Wanted(), 4)
+    assert (asked[0]["devices"], asked[0]["vocab_size"]) == (None, 257)
 
 
 def test_every_option_reaches_the_plan(asked):
     options = ("--backend", "acme", "--device", "Acme 9", "--devices", "8", "--memory", "40GB")
-    call(*options, "--set", "model.num_layers=4")
+    network = ("--network", "12.5", "--link", "64", "--devices-per-node", "4", "--vocab-size", "250880")
+    call(*options, *network, "--set", "model.num_layers=4")
     assert asked[0]["recipe"].model.num_layers == 4
-    assert [asked[0][key] for key in ("backend", "device_name", "devices", "memory")] == ["acme", "Acme 9", 8, 40 * GIB]
+    wanted = Wanted(
+        backend="acme",
+        name="Acme 9",
+        memory=40 * GIB,
+        node_bandwidth=12.5e9,
+        link_bandwidth=64e9,
+        devices_per_node=4,
+    )
+    assert asked[0]["device"] == (wanted, 8)
+    assert (asked[0]["devices"], asked[0]["vocab_size"]) == (8, 250880)
+
+
+def test_a_given_vocabulary_needs_no_tokenizer_file(asked):
+    absent = ("--set", "tokenizer={type: huggingface, file: absent.json}")
+    assert "absent.json" not in call("--vocab-size", "1000", *absent).output
+    assert asked[0]["vocab_size"] == 1000
 
 
 def test_no_tokenizer_file_is_needed_and_the_assumed_size_is_said(asked):
     result = call("--set", "tokenizer={type: huggingface, file: absent.json}")
     assert asked[0]["vocab_size"] == 50257
-    assert "tokenizer: absent.json not found; counting with 50257 entries" in result.output
+    assert (
+        "tokenizer: absent.json not found; counting with 50257 entries; --vocab-size says another number"
+        in " ".join(result.output.split())
+    )
 
 
 def test_json_is_one_object_with_the_notices(asked):
     found = json.loads(call("--json", "--set", "tokenizer={type: huggingface, file: absent.json}").output)
     assert found["fits"] is True
-    assert found["notices"] == ["tokenizer: absent.json not found; counting with 50257 entries", "from the trace"]
+    assert found["notices"] == [
+        "tokenizer: absent.json not found; counting with 50257 entries; --vocab-size says another number",
+        "from the trace",
+    ]
 
 
 def test_the_table_of_modules_follows_on_request(asked):
@@ -106,12 +125,12 @@ class TestSearch:
         text = types.SimpleNamespace(search_text=str, to_json=lambda result: {"layouts": [result]})
         monkeypatch.setitem(sys.modules, "pretrain.plan.search.search", types.SimpleNamespace(search=search))
         monkeypatch.setitem(sys.modules, "pretrain.plan.search.search_text", text)
-        monkeypatch.setattr("pretrain.plan.device.find_device", lambda recipe, **device: device)
+        monkeypatch.setattr("pretrain.plan.device.find_device", lambda recipe, wanted, ranks: (wanted, ranks))
         return calls
 
     def test_it_replaces_the_plan(self, asked, searched):
         assert call("--search", "--devices", "16", "--memory", "32GB").output == "the best five\n"
-        device = {"backend": None, "device_name": None, "memory": 32 * GIB, "ranks": 16}
+        device = Wanted(memory=32 * GIB), 16
         assert searched == [("tiny.yml", device, 16, 257)]
         assert asked == []
 
@@ -134,6 +153,7 @@ def test_mistakes_in_options_and_recipe_come_before_anything_is_built(asked):
     assert isinstance(call("--set", "model.num_layer=2").exception, RecipeError)
     assert call("--devices", "0").exit_code == 2
     assert call("--memory", "much").exit_code == 2
+    assert call("--network", "0").exit_code == 2
     assert asked == []
 
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from pretrain.observe.flops import flops_per_sequence
-from pretrain.plan.device import find_device
+from pretrain.plan.device import Wanted, find_device
 from pretrain.plan.search.choices import Choice
+from pretrain.plan.search.estimates import estimated_seconds
 from pretrain.plan.search.pieces_of_traces import trace_pieces
-from pretrain.plan.search.search import estimated_seconds
 from pretrain.recipe import make_recipe
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def estimate(source: dict[str, Any], row: dict[str, Any]) -> tuple[float, float]
         with_sequence=with_sequence,
         zero=int(recipe.parallel.use_distributed_optimizer),
     )
-    device = find_device(recipe, "cuda", source["device"], None)
+    device = find_device(recipe, Wanted(backend="cuda", name=source["device"]))
     pieces = trace_pieces(recipe, device, source["vocab_size"], [(TENSOR, with_sequence)])
     seconds = estimated_seconds(choice.recipe(recipe), device, choice, pieces[TENSOR, with_sequence])
     assert seconds is not None

@@ -7,11 +7,12 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pretrain.plan.device import PlanDevice, find_device
+from pretrain.plan.device import PlanDevice, Wanted, find_device
 from pretrain.plan.plan import make_plan
 from pretrain.plan.search.choices import Choice
+from pretrain.plan.search.estimates import layout_peak
 from pretrain.plan.search.pieces_of_traces import trace_pieces
-from pretrain.plan.search.search import layout_peak, search
+from pretrain.plan.search.search import search
 from pretrain.plan.search.search_text import to_json
 from pretrain.plan.search.set_arguments import set_arguments
 from pretrain.plan.time.step_time import step_time
@@ -43,6 +44,7 @@ RECIPE = {
 TINY = ("model.num_layers=4", "model.hidden_size=128", "model.num_attention_heads=4", "model.seq_length=256")
 VOCAB_SIZE = 50257
 DEVICE = "NVIDIA A100-SXM4-80GB"
+MEMORY = 1100 * 2**20
 FIRST = Choice(tensor=2, pipeline=4, chunks=1, data=2, micro_batch=1, recompute="none", with_sequence=False, zero=0)
 CHOICES = (
     FIRST,
@@ -54,31 +56,29 @@ CHOICES = (
 )
 
 
-def peaks() -> list[tuple[float, float]]:
-    """Return the searched peak of each choice, and the most that it may be, in that of its full plan."""
+def peaks() -> list[float]:
+    """Return the searched peak of each choice in that of its full plan."""
     recipe = make_recipe(RECIPE)
-    device = find_device(recipe, "cuda", DEVICE, None)
+    device = find_device(recipe, Wanted(backend="cuda", name=DEVICE))
     pieces = trace_pieces(recipe, device, VOCAB_SIZE, {(each.tensor, each.with_sequence) for each in CHOICES})
     found = []
     for choice in CHOICES:
         plan = make_plan(
             make_recipe(RECIPE, set_arguments(recipe, choice)),
-            backend="cuda",
-            device_name=DEVICE,
+            device,
             devices=16,
-            memory=None,
             vocab_size=VOCAB_SIZE,
         )
         searched = layout_peak(recipe, device, choice, pieces[choice.tensor, choice.with_sequence])
-        found.append((searched.middle / plan.peak_bytes, searched.most / plan.peak_bytes))
+        found.append(searched / plan.peak_bytes)
     return found
 
 
 def found() -> dict[str, object]:
     """Return what a search finds for a tiny model on four devices with little memory."""
     recipe = make_recipe(RECIPE, (*TINY, "parallel.tensor_model_parallel_size=4"))
-    device = find_device(recipe, "cuda", DEVICE, 1100 * 2**20)
-    return to_json(search(recipe, replace(device, figures=replace(device.figures, devices_per_node=1)), 4, VOCAB_SIZE))
+    device = find_device(recipe, Wanted(backend="cuda", name=DEVICE, memory=MEMORY, devices_per_node=1))
+    return to_json(search(recipe, device, 4, VOCAB_SIZE))
 
 
 def seconds() -> dict[str, float]:

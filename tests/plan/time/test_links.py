@@ -60,5 +60,6 @@ def test_a_link_of_unknown_speed_takes_no_time_and_is_known_as_such():
     without = links(8, 2, 1, Figures(link_bandwidth=100.0, devices_per_node=8))
     message = Message("receive", "pipeline", 2, 400)
     assert without.seconds({message: 1}) == 0
-    assert without.unknown([message])
-    assert not without.unknown([Message("all-reduce", "tensor", 8, 400)])
+    inside = Message("all-reduce", "tensor", 8, 400)
+    assert without.unknown([message, inside]) == ["between nodes"]
+    assert links(8, 2, 1, Figures(devices_per_node=8)).unknown([message, inside]) == ["inside a node", "between nodes"]

@@ -142,8 +142,10 @@ def test_without_a_peak_or_a_memory_bandwidth_there_is_no_estimate():
 
 def test_links_of_unknown_speed_are_said_to_be_left_out():
     recipe = make_recipe(RECIPE)
-    device = replace(DEVICE, figures=Figures(memory_bandwidth=1.0))
+    device = replace(DEVICE, figures=Figures(memory_bandwidth=1.0, devices_per_node=2))
     sending = stage(0, messages={Message("receive", "pipeline", 4, 1): 1.0})
     time = step_time(recipe, device, lay_out(recipe, 4), [sending, stage(1), stage(3)])
     assert time.communication == 0
-    assert "messages over links whose speed is not known for round" in time.left_out
+    assert time.unknown_links == [
+        "messages between nodes count nothing: their speed is not known for round; --network gives it"
+    ]

@@ -49,6 +49,15 @@ def test_views_and_allocations_cost_nothing(work):
     assert operations(work) == {}
 
 
+def test_an_operation_whose_output_lies_in_its_input_moves_nothing(work):
+    """Whatever its schema says: that of `_unsafe_view`, with which matmuls of three dimensions end, names no alias."""
+    whole = torch.empty(8, 8)
+    torch.ops.aten._unsafe_view(whole, [64])
+    assert operations(work) == {}
+    whole.add_(1.0)  # in place, and yet it reads and writes
+    assert operations(work) == {Operation(0.0, 2 * 64 * 4): 1}
+
+
 def test_a_stand_in_reads_and_writes_its_tensors_once(work):
     """Attention's FLOPs follow from its inputs: 4 s^2 n d for causal halves of a forward pass, 2.5 times that back."""
     s, b, n, d = 64, 2, 4, 16

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 from pretrain.observe.columns import indented
 from pretrain.plan.assumptions import figures_text
 from pretrain.plan.plan_json import plan_json
-from pretrain.plan.screen import WIDTH
+from pretrain.plan.screen import WIDTH, verdict
 from pretrain.plan.time_text import time_lines
 from pretrain.plan.units import GIB, gib
 
 if TYPE_CHECKING:
-    from pretrain.plan.plan import Plan
     from pretrain.plan.search.search import Found, SearchResult
 
 
@@ -26,7 +25,7 @@ def search_text(result: SearchResult) -> str:
     if result.best:
         lines += ["", "Those estimated to be fastest, each planned in full:"]
     for number, found in enumerate(result.best, start=1):
-        lines += ["", f"{number}. {_layout(found)}: {_memory(found.plan)}", *_times(found), *_arguments(found)]
+        lines += ["", f"{number}. {_layout(found)}", *_numbers(found), *_arguments(found)]
     lines += _fallen_out(result)
     return "\n".join(lines)
 
@@ -61,13 +60,10 @@ def _layout(found: Found) -> str:
     return f"{choice.tensor} tensor x {choice.pipeline} pipeline x {choice.data} data"
 
 
-def _memory(plan: Plan) -> str:
-    return f"{gib(plan.peak_bytes)} GiB"
-
-
-def _times(found: Found) -> list[str]:
-    lines = [] if found.plan.time is None else time_lines(found.plan.time)
-    return [line for text in lines for line in indented(text, 3, WIDTH)]
+def _numbers(found: Found) -> list[str]:
+    plan = found.plan
+    texts = [f"{gib(plan.peak_bytes)} GiB; {verdict(plan)}", *(() if plan.time is None else time_lines(plan.time))]
+    return [line for text in texts for line in indented(text, 4, WIDTH)]
 
 
 def _arguments(found: Found, *others: str) -> list[str]:
@@ -81,8 +77,8 @@ def _fallen_out(result: SearchResult) -> list[str]:
         lines += [f"  the smallest layout takes {over} GiB too much:", *_arguments(result.nearest)]
     if result.enough is not None:
         devices, found = result.enough
-        lines.append(f"  {devices} devices are enough, {_layout(found)}: {_memory(found.plan)}")
-        lines += [*_times(found), *_arguments(found, f"--devices {devices}")]
+        lines.append(f"  {devices} devices are enough: {_layout(found)}")
+        lines += [*_numbers(found), *_arguments(found, f"--devices {devices}")]
     for reason, count in sorted(result.refused.items()):
         lines += indented(f"{count} not legal: {reason}", 2, WIDTH)
     return lines
