@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from pretrain.plan.costs import Costs
 from pretrain.plan.device import PlanDevice
+from pretrain.plan.efficiencies import Efficiencies
 from pretrain.plan.plan import Plan
 from pretrain.plan.stage_plan import ModuleRow, Moment, StagePlan
-from pretrain.plan.time.efficiencies import Efficiencies
 from pretrain.plan.time.step_time import Range, StepTime
 from pretrain.plugins.backend import Figures
 from pretrain.plugins.negotiation.kernel_table import KernelTable, Row

@@ -11,8 +11,8 @@ from plan.made_plan import RECIPE, TIME, plan
 from pretrain.errors import RunError
 from pretrain.plan import measured
 from pretrain.plan.device import PlanDevice, Wanted
+from pretrain.plan.efficiencies import MIDDLE
 from pretrain.plan.measured import calibrated, read_measured
-from pretrain.plan.time.efficiencies import MIDDLE
 from pretrain.plan.time.step_time import Range
 from pretrain.plugins.backend import Figures
 

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plan.made_plan import GIB, ROWS, TIME, kernel, plan, stage
+from pretrain.plan.efficiencies import Efficiencies
 from pretrain.plan.memory_bar import LETTERS, bar
 from pretrain.plan.module_table import module_text, nested
 from pretrain.plan.screen import plan_text, unpainted
 from pretrain.plan.stage_plan import PARTS
-from pretrain.plan.time.efficiencies import Efficiencies
 from pretrain.plan.time.step_time import Range
 from pretrain.plan.units import figure, gib, span
 from pretrain.plugins.backend import Figures

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pretrain.errors import BackendError
 from pretrain.model.requests import compute_dtype
-from pretrain.plan.time.efficiencies import ASSUMED
+from pretrain.plan.efficiencies import ASSUMED
 from pretrain.plugins.backend import Backend, Unavailable
 from pretrain.plugins.host.discovery import installed_backends
 from pretrain.plugins.host.manager import load
@@ -17,7 +17,7 @@ from pretrain.plugins.host.readiness import availability
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pretrain.plan.time.efficiencies import Reached
+    from pretrain.plan.efficiencies import Reached
     from pretrain.plugins.backend import Figures
     from pretrain.plugins.host.manager import Plugins
     from pretrain.recipe import Recipe

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from pretrain.errors import RunError
 from pretrain.observe.report.run_data import read_runs
 from pretrain.plan.device import find_device
+from pretrain.plan.efficiencies import MIDDLE, Reached
 from pretrain.plan.plan import make_plan
-from pretrain.plan.time.efficiencies import MIDDLE, Reached
 from pretrain.plan.units import figure
 from pretrain.recipe import load_recipe
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pretrain.plan.costs import Operation
-from pretrain.plan.time.efficiencies import Efficiencies
+from pretrain.plan.efficiencies import Efficiencies
 from pretrain.plan.time.roofline import Roofline
 
 ROOFLINE = Roofline(peak_flops=100.0, memory_bandwidth=10.0, efficiencies=Efficiencies(0.5, 0.8, 1.0))

@@ -9,8 +9,8 @@ import pytest
 from plan.made_plan import RECIPE
 from pretrain.plan.costs import Costs, Message, Operation
 from pretrain.plan.device import PlanDevice
+from pretrain.plan.efficiencies import BEST, WORST, Efficiencies
 from pretrain.plan.stage_plan import ModuleRow, StagePlan
-from pretrain.plan.time.efficiencies import BEST, WORST, Efficiencies
 from pretrain.plan.time.step_parts import step_parts
 from pretrain.plan.time.step_time import step_time
 from pretrain.plugins.backend import Figures

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pretrain.plan.costs import Operation
-    from pretrain.plan.time.efficiencies import Efficiencies
+    from pretrain.plan.efficiencies import Efficiencies
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from pretrain.plan.costs import Message
     from pretrain.plan.device import PlanDevice
+    from pretrain.plan.efficiencies import Efficiencies
     from pretrain.plan.stage_plan import StagePlan
-    from pretrain.plan.time.efficiencies import Efficiencies
     from pretrain.recipe import Recipe
     from pretrain.recipe.layout import Layout
 

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pretrain.plan.device import PlanDevice
+    from pretrain.plan.efficiencies import Efficiencies
     from pretrain.plan.stage_plan import StagePlan
-    from pretrain.plan.time.efficiencies import Efficiencies
     from pretrain.plan.time.step_parts import StepParts
     from pretrain.recipe import Recipe
     from pretrain.recipe.layout import Layout
