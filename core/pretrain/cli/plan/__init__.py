@@ -176,7 +176,7 @@ def _plan(recipe: Recipe, device: PlanDevice, devices: int | None, vocab_size: i
     from dataclasses import replace  # noqa: PLC0415
 
     from pretrain.plan.plan import make_plan  # noqa: PLC0415
-    from pretrain.plan.search.replicas import enough_devices  # noqa: PLC0415
+    from pretrain.plan.search.more_replicas import enough_devices  # noqa: PLC0415
 
     plan = make_plan(recipe, device, devices=devices, vocab_size=vocab_size)
     enough = None

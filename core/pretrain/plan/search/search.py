@@ -71,7 +71,7 @@ class SearchResult:
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """What is laid out, on which device, and its traced pieces by tensor-parallel size and sequence parallelism."""
+    """Recipe, device, and traced pieces by tensor-parallel size and sequence parallelism."""
 
     recipe: Recipe
     device: PlanDevice
