@@ -1,3 +1,6 @@
+import resource
+from contextlib import contextmanager
+
 import pytest
 
 from pretrain.observe.records import TrainRecord
@@ -26,3 +29,14 @@ TRAIN = {
 def train_record():
     """Makes a record of the iteration; other fields as given."""
     return lambda iteration=10, **changes: TrainRecord(**TRAIN | {"iteration": iteration} | changes)
+
+
+@contextmanager
+def room_for(path, size):
+    """Let this process add no more than so many bytes to a file, as a full disk does."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

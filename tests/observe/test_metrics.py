@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from observe.conftest import room_for
 from pretrain.errors import RunError
 from pretrain.observe.metrics import MetricsWriter, read_metrics
 from pretrain.observe.records import EvalRecord, EventRecord
@@ -42,6 +43,17 @@ def test_a_record_outlives_kill_9_right_after_it_was_written(tmp_path):
     )
     assert subprocess.run([sys.executable, "-c", program, path], check=False).returncode == -9
     assert [line["iteration"] for line in read_metrics(path)] == [7]
+
+
+@pytest.mark.parametrize("room", [0, 10])
+def test_a_record_for_which_there_is_no_room_leaves_nothing_of_it(tmp_path, train_record, room):
+    path = tmp_path / "metrics.jsonl"
+    with MetricsWriter(path) as writer:
+        writer.write(train_record(10))
+        with room_for(path, room), pytest.raises(OSError, match="space|large"):
+            writer.write(train_record(20))
+        writer.write(train_record(30))
+    assert [line["iteration"] for line in read_metrics(path)] == [10, 30]
 
 
 @given(cut=st.integers(min_value=0))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from typing import TYPE_CHECKING, Any, Self
 
 from pretrain.atomic_files import replacing
@@ -41,8 +43,16 @@ class MetricsWriter:
         self._file = path.open("ab", buffering=0)
 
     def write(self, record: Record) -> None:
-        """Append one line, with null for values that are not finite."""
-        self._file.write(json.dumps(record.to_json(), allow_nan=False).encode() + b"\n")
+        """Append one line, with null for values that are not finite; all of it, or nothing.
+
+        Raises:
+            OSError: the disk is full, or fails.
+        """
+        line = json.dumps(record.to_json(), allow_nan=False).encode() + b"\n"
+        end = os.fstat(self._file.fileno()).st_size
+        if self._file.write(line) != len(line):  # a disk takes what there is room for
+            self._file.truncate(end)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def go_back(self, iteration: int, left_out: Sequence[Sequence[int]] = ()) -> None:
         """Drop the lines that a run which is resumed at an iteration drops: the training will write them again."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Self
+
+from pretrain.observe.event_file import EventFile
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from pretrain.observe.records import EvalRecord, TrainRecord
@@ -32,11 +34,6 @@ _SPEED_TAGS = {
 }
 
 
-class _ScalarWriter(Protocol):
-    def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None: ...
-    def close(self) -> None: ...
-
-
 class TensorBoard:
     """Write event files below a run directory. Made on rank 0 only.
 
@@ -45,17 +42,26 @@ class TensorBoard:
     """
 
     def __init__(
-        self, directory: Path, *, queue_size: int = 1000, resume_at: int | None = None, resume_samples: int = 0
+        self,
+        directory: Path,
+        *,
+        warn: Callable[[str], None],
+        queue_size: int = 1000,
+        resume_at: int | None = None,
+        resume_samples: int = 0,
     ) -> None:
         """Open the event files.
 
         Args:
             directory: usually RUN/tensorboard.
+            warn: is told once if the files cannot be written; the curves have a gap then.
             queue_size: most events that wait for the writing thread.
             resume_at: the iteration from which training continues; later events of earlier parts are hidden.
             resume_samples: samples consumed until then.
         """
-        self._directory, self._queue_size = directory, queue_size
+        self._directory, self._warn, self._has_warned = directory, warn, False
+        self._iterations = EventFile(directory, queue_size, self._lose)
+        self._samples = EventFile(directory / "samples", queue_size, self._lose)
         self._open(resume_at, resume_samples)
 
     def go_back(self, iteration: int, samples: int) -> None:
@@ -64,15 +70,9 @@ class TensorBoard:
         self._open(iteration, samples)
 
     def _open(self, resume_at: int | None, resume_samples: int) -> None:
-        from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415  slow to import, and optional
-
-        def writer(folder: Path, done: int) -> _ScalarWriter:
-            purge_step = None if resume_at is None else done + 1
-            opened: _ScalarWriter = SummaryWriter(str(folder), max_queue=self._queue_size, purge_step=purge_step)
-            return opened
-
-        self._iterations = writer(self._directory, resume_at or 0)
-        self._samples = writer(self._directory / "samples", resume_samples)
+        is_new = resume_at is None
+        self._iterations.open(None if is_new else (resume_at or 0) + 1)
+        self._samples.open(None if is_new else resume_samples + 1)
 
     def train(self, record: TrainRecord) -> None:
         """Add a logged interval."""
@@ -103,9 +103,18 @@ class TensorBoard:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _lose(self, error: Exception) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            reason = getattr(error, "strerror", None) or error
+            self._warn(
+                f"warning: {self._directory} cannot be written ({reason}): TensorBoard's curves have a gap until it "
+                "can be. The training goes on."
+            )
+
     def _add(self, tag: str, value: float | None, iteration: int, samples: int | None = None) -> None:
         if value is None:
             return
-        self._iterations.add_scalar(tag, value, iteration)
+        self._iterations.add(tag, value, iteration)
         if samples is not None:
-            self._samples.add_scalar(f"{tag} vs samples", value, samples)
+            self._samples.add(f"{tag} vs samples", value, samples)

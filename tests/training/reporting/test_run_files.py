@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 from pretrain.plugins.negotiation.kernel_table import KernelTable
 from pretrain.recipe import lay_out, make_recipe
-from pretrain.training.reporting.run_files import log_header
+from pretrain.training.reporting.run_files import finish, log_header
 from recipe.smallest import SMALLEST
 
 
@@ -29,3 +29,12 @@ def test_notices_of_a_deepspeed_file_are_logged(tmp_path):
     assert said[0] == "a notice of a plugin"
     assert said[-2:] == [*recipe.notices, "resumed"]
     assert "steps_per_print: 10 is not used" in said[-2]
+
+
+def test_a_report_that_cannot_be_written_does_not_fail_a_run_that_is_complete(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text("not a record\n\n")
+    said = []
+    finish(SimpleNamespace(note=said.append), tmp_path, "", 40)
+    assert said[0].startswith("warning: ")
+    assert said[0].endswith(f"Write it later: pretrain report {tmp_path}")
+    assert said[1] == "done: 40 iterations"

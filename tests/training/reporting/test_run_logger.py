@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from observe.conftest import train_record
+from observe.conftest import room_for, train_record
 from pretrain.observe.records import EvalRecord, EventRecord
 from pretrain.training.progress import Progress
 from pretrain.training.reporting.run_logger import RunLogger
@@ -95,3 +95,16 @@ def test_closing_twice_is_allowed(logger):
     opened = logger()
     opened.close()
     opened.close()
+
+
+def test_a_full_disk_is_told_once_and_takes_lines_alone(logger, tmp_path, train_record, capsys):
+    with logger(overrides=["logging.tensorboard=false"]) as opened:
+        opened.train(train_record(10))
+        with room_for(tmp_path / "metrics.jsonl", 5):
+            opened.train(train_record(20))
+            opened.evaluation(EvalRecord.of("valid", 20, 2.0), consumed_samples=160)
+        opened.train(train_record(30))
+    assert [line["iteration"] for line in lines(tmp_path)] == [10, 30]
+    said = capsys.readouterr().out
+    assert said.count("warning: metrics.jsonl cannot be written (") == 1
+    assert "iteration 20/100" in said

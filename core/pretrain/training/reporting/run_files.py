@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pretrain.atomic_files import replacing
 from pretrain.data.token_files.entropy import unigram_entropy
+from pretrain.errors import RunError
 from pretrain.observe.environment_file import describe_environment, write_environment
 from pretrain.observe.flops import parameter_count
 from pretrain.observe.kernel_table_text import render
@@ -86,7 +87,14 @@ def log_header(
 def finish(logger: RunLogger, run_dir: Path, reason: str, iteration: int) -> None:
     """Write the report and log the run directory."""
     if (run_dir / METRICS).stat().st_size:  # a run that had nothing left to do has nothing to report
-        write_report([run_dir], run_dir / REPORT)
+        _write_report(logger, run_dir)
     logger.note(f"stopped after iteration {iteration}: {reason}" if reason else f"done: {iteration} iterations")
     files = sorted(entry.name for entry in run_dir.iterdir() if not entry.name.startswith("."))
     logger.note(f"run directory: {run_dir} ({', '.join(files)})")
+
+
+def _write_report(logger: RunLogger, run_dir: Path) -> None:
+    try:
+        write_report([run_dir], run_dir / REPORT)
+    except RunError as error:  # of a full disk: the training is complete all the same
+        logger.note(f"warning: {error}\nWrite it later: pretrain report {run_dir}")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from pretrain.observe.records import EvalRecord, EventRecord, TrainRecord
+    from pretrain.observe.records import EvalRecord, EventRecord, Record, TrainRecord
     from pretrain.observe.timers import Spread
     from pretrain.recipe import Recipe
     from pretrain.training.progress import Progress
@@ -28,6 +28,7 @@ class RunLogger:
         """Open the run's files on rank 0; a resumed run's later lines are dropped from them."""
         self._console = Console(total_iterations, start_iteration=progress.iteration, rank=rank)
         self._metrics: MetricsWriter | None = None
+        self._metrics_fail = False
         self._tensorboard: TensorBoard | None = None
         if rank != 0:
             return
@@ -36,6 +37,7 @@ class RunLogger:
         if recipe.logging.tensorboard:
             self._tensorboard = TensorBoard(
                 run_dir / "tensorboard",
+                warn=self._console.note,
                 queue_size=recipe.logging.tensorboard_queue_size,
                 resume_at=resume_at,
                 resume_samples=progress.consumed_samples,
@@ -44,8 +46,7 @@ class RunLogger:
     def train(self, record: TrainRecord) -> None:
         """Log the record of an interval."""
         self._console.train(record)
-        if self._metrics:
-            self._metrics.write(record)
+        self._append(record)
         if self._tensorboard:
             self._tensorboard.train(record)
 
@@ -54,8 +55,7 @@ class RunLogger:
         self._console.evaluation(record)
         if self.has_evaluation(record.split, record.iteration):
             return
-        if self._metrics:
-            self._metrics.write(record)
+        self._append(record)
         if self._tensorboard:
             self._tensorboard.evaluation(record, consumed_samples)
 
@@ -66,8 +66,7 @@ class RunLogger:
     def event(self, record: EventRecord) -> None:
         """Log something that happened to the training."""
         self._console.note(record.text)
-        if self._metrics:
-            self._metrics.write(record)
+        self._append(record)
 
     def go_back(self, progress: Progress) -> None:
         """Drop what the files have of later iterations: the training has gone back."""
@@ -81,6 +80,20 @@ class RunLogger:
         self._console.note(timers_line(spreads))
         if self._tensorboard:
             self._tensorboard.timers(spreads, iteration)
+
+    def _append(self, record: Record) -> None:
+        """Append a record to metrics.jsonl; one for which there is no room is lost."""
+        if self._metrics is None:
+            return
+        try:
+            self._metrics.write(record)
+        except OSError as error:
+            if not self._metrics_fail:
+                self._metrics_fail = True
+                self.note(
+                    f"warning: {FILE} cannot be written ({error.strerror}): its lines are missing until it can be. "
+                    "The training goes on."
+                )
 
     def note(self, text: str) -> None:
         """Print a remark."""
