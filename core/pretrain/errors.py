@@ -52,6 +52,10 @@ class TrainingError(PretrainError):
     """A training that cannot continue, such as one with a loss that is no longer finite."""
 
 
+class NotFiniteError(TrainingError):
+    """A loss, gradients or weights that are not finite; a restart from the checkpoint may be without them."""
+
+
 class LaunchError(PretrainError):
     """Processes that cannot be started, or do not fit the recipe's layout."""
 

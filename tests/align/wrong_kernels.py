@@ -123,7 +123,7 @@ def with_mistake(mistake: Mistake | None, layers: int):
 def _norm_of(kernels, mistake):
     if mistake.what != "gradient norm":
         return kernels.gradient_norm
-    return lambda tensors: 1.02 * kernels.gradient_norm(tensors)
+    return lambda tensors: (1 + 5e-5) * kernels.gradient_norm(tensors)
 
 
 def _wrong_adam(adam, mistake):

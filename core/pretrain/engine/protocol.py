@@ -37,6 +37,9 @@ class Step:
         skipped: the gradients had an inf or nan, so weights and schedule did not change (fp16; all of DeepSpeed).
         num_zeros_in_grad: None unless it is logged.
         withheld: the caller did not keep the update, so weights, optimizer and schedule did not change.
+        own_gradients: a sum of gradients of this rank, before they were reduced over the data-parallel ranks, fp32
+            scalar; not finite where they are not. With DeepSpeed those of the embedding's output alone, which the
+            gradient of any later activation reaches. None where it is not known.
     """
 
     loss: Tensor | None
@@ -44,6 +47,7 @@ class Step:
     skipped: bool
     num_zeros_in_grad: float | None = None
     withheld: bool = False
+    own_gradients: Tensor | None = None
 
 
 class ForwardEngine(Saved, Protocol):

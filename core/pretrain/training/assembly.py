@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from pretrain.recipe.layout import Layout
     from pretrain.training.progress import Progress
     from pretrain.training.reporting.local_clock import LocalClock
+    from pretrain.training.safeguards.broken_since import BrokenSince
     from pretrain.training.safeguards.spike_watch import SpikeWatch
 
 
@@ -103,6 +104,7 @@ def assemble(
                 run_files.log_header(logger, recipe, plugins, kernels.table, layout, tokenizer, run_dir, remark)
             clock = of_recipe.local_clock(recipe, engine, layout, device)
             meter = _meter(recipe, plugins, tokenizer, world, device, logger, clock, engine, position)
+            broken = of_recipe.broken_since(recipe, device)
             batches = StepBatches(partial(_opened, data, meter.timers), progress)
             yield Training(
                 recipe=recipe,
@@ -117,8 +119,9 @@ def assemble(
                 garbage=garbage,
                 meter=meter,
                 continuation=_continuation(recipe, engine, tokenizer),
-                spikes=_spikes(recipe, spike_watch, stopping, progress, engine, saving, batches, meter),
+                spikes=_spikes(recipe, spike_watch, stopping, progress, engine, saving, batches, meter, broken),
                 replicas=of_recipe.replica_check(recipe, engine, layout, logger, progress, saving),
+                broken=broken,
                 clock=clock,
                 owes_evaluation=resume and _owes_evaluation(recipe, logger, progress),
             )
@@ -171,6 +174,7 @@ def _spikes(
     saving: Saving | None,
     batches: StepBatches,
     meter: Meter,
+    broken: BrokenSince | None,
 ) -> SpikeResponse | None:
     if watch is None:
         return None
@@ -183,6 +187,7 @@ def _spikes(
         saving=saving,
         batches=batches,
         meter=meter,
+        broken=broken,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pretrain.errors import TrainingError
+from pretrain.errors import NotFiniteError, TrainingError
 
 if TYPE_CHECKING:
     from pretrain.engine.protocol import Engine
@@ -25,15 +25,16 @@ def is_broken(recipe: Recipe, totals: Totals, interval: Interval) -> bool:
     return recipe.precision.dtype != "fp16" and bool(totals.nan_iterations or interval.skipped_iterations)
 
 
-def not_finite(interval: Interval, progress: Progress, saving: Saving | None) -> TrainingError:
-    """Return the error of a loss, gradients or weights that are not finite."""
+def not_finite(interval: Interval, progress: Progress, saving: Saving | None, since: str) -> NotFiniteError:
+    """Return the error of a loss, gradients or weights that are not finite; `since` says where they began, if known."""
     latest = None if saving is None else saving.folder.latest()
     start = "There is no checkpoint." if latest is None else f"The latest checkpoint is iteration {latest}."
     # After a logged line the interval is empty: the weights alone, before they are saved, are not finite.
     within = f"within the {interval.iterations} iterations up to" if interval.iterations else "after iteration"
-    return TrainingError(
-        f"loss, gradients or weights are not finite {within} {progress.iteration}. {start}\n"
-        "Lower optimizer.lr or lengthen the warm-up, and start again from there."
+    return NotFiniteError(
+        f"loss, gradients or weights are not finite {since or f'{within} {progress.iteration}'}. {start}\n"
+        "Lower optimizer.lr or lengthen the warm-up, and start again from there; where some ranks were first, suspect "
+        "their devices."
     )
 
 

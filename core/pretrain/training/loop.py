@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pretrain.engine.protocol import Engine
-    from pretrain.errors import TrainingError
+    from pretrain.errors import NotFiniteError
     from pretrain.observe.records import EvalRecord
     from pretrain.recipe import Recipe
     from pretrain.training.batch_sizes import Length
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pretrain.training.reporting.interval import TakenStep
     from pretrain.training.reporting.local_clock import LocalClock
     from pretrain.training.reporting.meter import Meter
+    from pretrain.training.safeguards.broken_since import BrokenSince
     from pretrain.training.safeguards.iterations_left_out import LeftOut
     from pretrain.training.safeguards.replicas import ReplicaCheck
     from pretrain.training.safeguards.spike_response import SpikeResponse
@@ -51,6 +52,7 @@ class Training:
         continuation: continues the recipe's prompt at the end; None without one.
         spikes: answers losses that go wrong; None if they are not watched.
         replicas: compares the data-parallel replicas; None if they are not compared.
+        broken: knows which ranks made values that are not finite; None in fp16, which recovers from them.
         clock: measures this rank's own work; None where nothing is made of it.
         owes_evaluation: the run was ended between the checkpoint that it goes on from and the evaluation of it.
     """
@@ -69,6 +71,7 @@ class Training:
     continuation: Callable[[], str] | None
     spikes: SpikeResponse | None = None
     replicas: ReplicaCheck | None = None
+    broken: BrokenSince | None = None
     clock: LocalClock | None = None
     owes_evaluation: bool = False
 
@@ -144,6 +147,8 @@ class Training:
             self.saving.count_step()
         self.progress.skipped_iterations += step.skipped
         self._count(batch)
+        if self.broken is not None:
+            self.broken.see(self.progress.iteration, step)
         if self.spikes is not None:
             self.spikes.see(step)
 
@@ -232,12 +237,13 @@ class Training:
         self._resume_steps()
         return not is_finite
 
-    def _not_finite(self) -> TrainingError:
+    def _not_finite(self) -> NotFiniteError:
         """Return the error, which names the latest checkpoint: the one that is being written, if it succeeds."""
         if self.saving is not None:
             self.meter.timers.position.enter(END)  # the checkpoint may take long
             self.saving.finish()
-        return not_finite(self.meter.interval, self.progress, self.saving)
+        since = "" if self.broken is None else self.broken.in_words()
+        return not_finite(self.meter.interval, self.progress, self.saving, since)
 
     def _resume_steps(self) -> None:
         self.garbage.collect()

@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from pretrain.errors import BackendError, CheckpointError, DeviceError, InUseError, OtherRankError
+from pretrain.errors import BackendError, CheckpointError, DeviceError, InUseError, NotFiniteError, OtherRankError
 from pretrain.launch.processes.failure import CRASH, USER_ERROR, Failure, root_cause
 
 
@@ -42,6 +42,11 @@ def test_a_disk_that_fails_is_a_crash_in_the_errors_words_and_a_full_one_is_the_
     error.__cause__.__context__ = OSError(number, "reason")
     told = caught(error)
     assert (told.exit_code, told.text) == (code, "checkpoints cannot be written")
+
+
+def test_values_that_are_not_finite_are_a_failure_of_those_that_its_message_names():
+    told = caught(NotFiniteError("not finite, first on rank 1"))
+    assert (told.exit_code, str(told)) == (CRASH, "not finite, first on rank 1")
 
 
 def test_a_user_error_is_shown_with_its_traceback_on_demand():

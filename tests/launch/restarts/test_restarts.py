@@ -7,7 +7,7 @@ import dataclasses
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pretrain.errors import BackendError, DeviceError
+from pretrain.errors import BackendError, DeviceError, NotFiniteError
 from pretrain.launch.nodes.arrivals import Arrival
 from pretrain.launch.processes.failure import CRASH, USER_ERROR, Failure
 from pretrain.launch.restarts.node_failures import silence
@@ -70,6 +70,19 @@ def test_a_device_that_is_missing_at_a_restart_is_tried_again():
     missing = Failure.of(DeviceError("rank 3 of this node has no GPU"), 3, with_traceback=False)
     verdicts = judged(3, (KILLED, 40, 47), *[(missing, 40, 47)] * 3)
     assert [verdict.wait is None for verdict in verdicts] == [False, False, False, True]
+
+
+def test_values_that_are_not_finite_are_tried_once_more_and_end_the_run_at_the_same_iteration():
+    def failure(rank, iteration):
+        error = NotFiniteError(f"not finite from iteration {iteration} on, first on rank 1 (node7, cuda:3).")
+        return Failure.of(error, rank, with_traceback=False)
+
+    again, end = judged(3, (failure(0, 47), 40, 46), (failure(1, 47), 40, 46))
+    assert again.text == "restart 1 of 3 in 1 s, from the checkpoint of iteration 40"
+    assert end.text.startswith("No restart: the same failure came twice after iteration 46")
+    assert "\nfirst: not finite from iteration 47 on, first on rank 1 (node7, cuda:3).\n" in end.text
+    assert [each.wait for each in judged(3, (failure(0, 47), 40, 46), (failure(0, 52), 40, 51))] == [1, 2]
+    assert judged(0, (failure(0, 47), 40, 46)) == [Verdict()]
 
 
 def test_a_hook_that_raises_at_a_restart_ends_the_run():

@@ -62,6 +62,13 @@ def test_a_recorded_message_without_its_other_rank_gets_it_by_the_call():
     assert (waits_in.peer, waits_in.shapes) == (2, ((2, 3),))
 
 
+def test_a_checkpoints_thread_waits_in_its_own_collectives():
+    beside = called(BESIDE, operation="gather", library="gloo", called=1.0)
+    gathers = ("torch/distributed/distributed_c10d.py", 1, "gather_object")
+    written = ("pretrain/checkpoint/writing/agreement.py", 2, "gathered")
+    assert found(gathers, written, pending=[beside, NEW]) is beside
+
+
 def test_collectives_of_other_threads_are_none_of_the_main_one():
     beside = called(BESIDE, operation="broadcast", library="gloo", called=3.0)
     assert found(("torch/distributed/distributed_c10d.py", 1, "all_reduce"), pending=[NEW, beside]) is NEW

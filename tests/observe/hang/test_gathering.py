@@ -11,12 +11,16 @@ from observe.hang.ranks import called, processes, state
 from pretrain.observe.hang.gathering import REPORT, Gathering, folder_to_ask_in
 
 
+def headline(_states):
+    return "head"
+
+
 def gather(folder, rank, world_size, patience=5.0):
     gathering = Gathering(folder, rank, processes(world_size))
     gathering.ask()
     published = []
     wrote = gathering.put_together(
-        state(rank, called()), "head", patience, lambda text, _states: published.append(text)
+        state(rank, called()), headline, patience, lambda text, _states: published.append(text)
     )
     return wrote, published
 
@@ -74,10 +78,10 @@ def test_a_report_whose_writer_does_not_get_on_is_taken_over_by_one_rank(tmp_pat
     (tmp_path / "hang" / "claimed").write_text("0")
     ranks = [Gathering(tmp_path / "hang", rank, processes(3)) for rank in range(3)]
     for gathering in ranks[1:]:
-        assert not gathering.put_together(state(gathering.rank, called()), "head", 0.1)
+        assert not gathering.put_together(state(gathering.rank, called()), headline, 0.1)
     assert ranks[1].writer() == "rank 0"
-    assert ranks[1].take_over("head", lambda *_: None)
-    assert not ranks[2].take_over("head", lambda *_: None)
+    assert ranks[1].take_over(headline, lambda *_: None)
+    assert not ranks[2].take_over(headline, lambda *_: None)
     assert "ranks 1-2: " in (tmp_path / "hang" / REPORT).read_text()
     assert [path.name for path in (tmp_path / "hang").iterdir()] == [REPORT]
 
@@ -92,7 +96,7 @@ def test_a_rank_behind_many_others_does_not_look_who_is_there(tmp_path, monkeypa
     real = Gathering._there
     monkeypatch.setattr(Gathering, "_there", lambda own: [looks.append(1), *real(own)][1:])
     threading.Timer(0.3, (gathering.folder / REPORT).touch).start()
-    assert not gathering.put_together(state(9), "head", 5.0)
+    assert not gathering.put_together(state(9), headline, 5.0)
     assert len(looks) == 1
 
 
@@ -110,7 +114,7 @@ def test_of_a_slow_writer_and_the_one_in_its_place_the_faster_tells_the_report_a
     def tell(_text, states):
         told.append(sorted(states))
 
-    first = [lambda: ranks[0]._write("head", tell), lambda: ranks[1].take_over("head", tell)]
+    first = [lambda: ranks[0]._write(headline, tell), lambda: ranks[1].take_over(headline, tell)]
     assert ranks[0]._claim("claimed")
 
     def slow(own):
@@ -130,7 +134,7 @@ def test_a_report_that_was_told_is_not_told_again_while_it_is_written(tmp_path):
     for name in ("claimed", "told"):
         (tmp_path / "hang" / name).write_text("0")
     gathering = Gathering(tmp_path / "hang", 1, processes(2))
-    assert not gathering.take_over("head", lambda *_: None)
+    assert not gathering.take_over(headline, lambda *_: None)
     assert gathering.writer() == "rank 0"
 
 

@@ -57,6 +57,13 @@ def test_a_given_number_holds_for_everything_after_the_start():
     assert not hangs(5, position(activities.START, iteration=0), 6)
 
 
+@pytest.mark.parametrize("steps", [(), (0.1, 0.1)])
+def test_a_given_number_leaves_the_first_batches_to_workers_that_start(steps):
+    assert not hangs(5, position("data", steps=steps, iteration=1), 25)
+    assert hangs(5, position(activities.FORWARD_BACKWARD, steps=steps, iteration=1), 25)
+    assert hangs(5, position("data"), 25)
+
+
 def test_a_given_number_beyond_the_timeout_is_cut_for_those_who_wait():
     assert hangs(5000, position("data"), 590, waited=590)
     assert not hangs(5000, position("data"), 590)

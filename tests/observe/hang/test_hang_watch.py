@@ -5,12 +5,13 @@ import os
 import signal
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from observe.hang.ranks import called, processes
+from observe.hang.ranks import called, processes, state
 from pretrain.observe.hang import hang_watch, position
 from pretrain.observe.hang.gathering import REPORT
 from pretrain.observe.hang.hang_limit import HangLimit
@@ -335,3 +336,8 @@ def test_a_signal_that_another_rank_has_just_asked_for_is_not_answered_again(tmp
         os.kill(os.getpid(), signal.SIGUSR1)
         time.sleep(0.2)
     assert not (tmp_path / "now-asked-2").exists()
+
+
+def test_the_headline_is_about_the_rank_that_has_stood_still_longest_whoever_writes_it():
+    states = {rank: replace(state(rank), seconds=seconds) for rank, seconds in ((0, 4.0), (1, 9.0))}
+    assert hang_watch._headline(states) == "The run hangs: rank 1 has not moved for 9 s."

@@ -14,6 +14,14 @@ def test_a_devices_backward_pass_is_in_a_thread_of_autograds():
     assert training_first([IN_BACKWARD, DUMMY])[0] == DUMMY
 
 
+def test_a_main_thread_that_waits_for_a_checkpoint_is_where_its_thread_is():
+    joins = Frame("threading.py", 1, "join"), Frame("pretrain/checkpoint/writing/background.py", 2, "wait")
+    waits, writes = Stack("MainThread", joins), Stack("checkpoint", (Frame("site/disk.py", 3, "fsync"),))
+    assert training_first([waits, READER, writes]) == [writes, waits, READER]
+    assert training_first([waits, READER])[0] == waits
+    assert training_first([ELSEWHERE, writes])[0] == ELSEWHERE
+
+
 def test_everything_else_is_in_the_main_thread():
     assert training_first([ELSEWHERE, AUTOGRAD])[0] == ELSEWHERE
     assert training_first([IN_BACKWARD, READER])[0] == IN_BACKWARD

@@ -56,7 +56,7 @@ RECIPE = {
 def run(folder, cases):
     """Start both ranks and return what each saw of these cases."""
     write_tokens(folder / "tokens", poisoned_tokens())
-    ports = [str(free_port()) for _ in range(4 * len(globals()[cases]) + 1)]
+    ports = [str(free_port()) for _ in range(4 * len(globals()[cases]) + 2)]
     run_ranks("training.safeguards.guarded_ranks", folder, "{rank}", cases, *ports, folder=folder, world_size=2)
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in (0, 1)]
 
@@ -76,6 +76,7 @@ def main():
         found = rolled_back_and_by_hand(folder, rank, case, overrides, ports)
         seen[case] = found | {"skip": with_updates_left_out(folder, rank, case, overrides, ports)}
     if cases == "ROLLBACKS":
+        seen["named"] = with_gradients_of_rank_1_broken(folder, rank, ports)
         seen["flipped"] = with_a_flipped_bit(folder, rank, ports)  # last: an error leaves the world as it is
     (folder / f"{rank}.json").write_text(json.dumps(seen))
 
@@ -127,16 +128,31 @@ def rolled_back_and_by_hand(folder, rank, case, overrides, ports):
     }
 
 
+def with_gradients_of_rank_1_broken(folder, rank, ports):
+    """Train with gradients of one rank that are not finite in step 5; return what is said of it."""
+    overrides = ("train.train_iters=9", "checkpoint.save_interval=3", "train.check_replicas_interval=null")
+    with broken_once(5, backward) if rank == 1 else nullcontext():
+        run_dir = train(folder, "named", rank, ports, *ROLLBACKS[next(iter(ROLLBACKS))], *overrides)
+    return [line["text"] for line in lines_of(run_dir) if line.get("event") == "rollback"]
+
+
+def backward(output):
+    """Return the output, whose gradients will be nan."""
+    output = output.clone()
+    output.register_hook(lambda gradient: gradient * math.nan)
+    return output
+
+
 @contextmanager
-def broken_once(number):
-    """Let the loss of a process's step of this number be nan, on both ranks."""
+def broken_once(number, spoil=lambda output: output * math.nan):
+    """Let the loss of a process's micro-batch of this number be nan, or what `spoil` makes of it."""
     from pretrain.model.gpt import GPT
 
     forward, calls = GPT.forward, count(1)
 
     def broken(model, *arguments, **options):
         output = forward(model, *arguments, **options)
-        return output * math.nan if next(calls) == number else output
+        return spoil(output) if next(calls) == number else output
 
     GPT.forward = broken
     try:

@@ -57,6 +57,12 @@ def check_skip(seen, case):
     assert first["checkpoints"] == ["progress.losses"]  # there are none without a watch
 
 
+def test_a_rank_whose_gradients_alone_were_not_finite_is_named(seen):
+    for rank in seen:
+        (text,) = rank["named"]
+        assert text.startswith("loss nan in iteration 6, gradients not finite from iteration 5 on, first on rank 1 (")
+
+
 def test_a_flipped_bit_is_found_with_its_weight_and_since_when(seen):
     first, other = (rank["flipped"] for rank in seen)
     assert first == other

@@ -71,9 +71,12 @@ class Taps:
         if visit is None or self.sink is None:
             return kernel(*given, **options)
         names = ARGUMENTS[request.operation]
-        arguments = {**dict(zip(names, given, strict=False)), **options}
+        arguments = {**dict(zip(names[: len(given)], given, strict=True)), **options}
         tap = _Tap(self, self.sink, request, visit, arguments)
-        output = kernel(**tap.entered(arguments))
+        entered = tap.entered(arguments)
+        # As given: a kernel may call its parameters what it likes.
+        by_position = [entered[name] for name in names[: len(given)]]
+        output = kernel(*by_position, **{name: entered[name] for name in options})
         tap.leave(output)
         return output
 

@@ -87,13 +87,15 @@ def _of_files() -> tuple[Fault, ...]:
 
 def _of_ranks(last: int) -> tuple[Fault, ...]:
     """Return faults within a rank."""
-    not_finite = rf"loss, gradients or weights are not finite[^\n]*latest checkpoint is iteration {BEFORE}\b"
+    not_finite = (
+        rf"not finite from iteration \d+ on, first on rank {last}\b[^\n]*latest checkpoint is iteration {BEFORE}\b"
+    )
     return (
         Fault(
             name="NaN from a kernel",
             planted=Kind.NAN,
             on_last=True,
-            endings=(Ending(exit_code=_USER_ERROR, says=(not_finite,)), _WENT_ON),
+            endings=(_restarted(not_finite),),
         ),
         Fault(
             name="a rank whose clock has jumped fails",

@@ -61,6 +61,8 @@ class DeepSpeedEngine:
         swapping.prepare(recipe, parts.notify)
         (self.model,) = self.models = parts.chunks(**splitting(recipe, deepspeed))
         _sum_over_sequence_parts(self.model)
+        self._own = torch.zeros((), device=self._device)
+        self.model.embedding.register_forward_hook(self._watch_gradient)
         groups = parameter_groups(self.model)
         swapping.require_room(recipe, groups)
         self._adam = _adam_of(parts, groups)
@@ -111,6 +113,7 @@ class DeepSpeedEngine:
         )
         if self._overflow is not None:
             self._overflow.clear()
+        self._own.zero_()
         with phase("forward-backward"):
             loss = self._forward_backward(batches, num_microbatches)
         if keep_update is not None and not keep_update(loss):
@@ -118,7 +121,15 @@ class DeepSpeedEngine:
             return Step(loss=loss, grad_norm=None, skipped=False, withheld=True)
         with phase("optimizer"):
             norm, skipped = self._update()
-        return Step(loss=loss, grad_norm=norm, skipped=skipped)
+        return Step(loss=loss, grad_norm=norm, skipped=skipped, own_gradients=self._own)
+
+    def _watch_gradient(self, _embedding: Any, _inputs: Any, output: Tensor) -> None:
+        """Have the gradient of the first activation, which that of any other reaches, added to this rank's sum."""
+        if output.requires_grad:
+            output.register_hook(self._see_gradient)  # type: ignore[no-untyped-call]
+
+    def _see_gradient(self, gradient: Tensor) -> None:
+        self._own += gradient.sum(dtype=torch.float32)
 
     def _forward_backward(self, batches: Iterator[Batch] | None, num_microbatches: int) -> Tensor:
         """Accumulate the gradients of the step's micro-batches; return its loss on this rank."""

@@ -29,7 +29,7 @@ def distribute(recipe: Recipe, chunks: Sequence[GPT]) -> list[DistributedDataPar
         overlap_param_gather=parallel.overlap_param_gather,
         bucket_size=parallel.ddp_bucket_size,
         use_distributed_optimizer=parallel.use_distributed_optimizer,
-        check_for_nan_in_grad=False,  # a host synchronization in every step; the loop looks at the loss it logs
+        check_for_nan_in_grad=True,  # the bridge keeps what it looks at; by itself it would wait for the device
     )
     return [
         DistributedDataParallel(

@@ -12,6 +12,7 @@ from megatron.core.distributed import finalize_model_grads
 from megatron.core.tensor_parallel import param_is_not_tensor_parallel_duplicate
 from megatron.core.transformer.module import param_is_not_shared
 
+from pretrain.bridge.megatron import local_gradients
 from pretrain.bridge.megatron import optimizer as bridge_optimizer
 from pretrain.checkpoint.megatron_state import MegatronState
 from pretrain.engine import token_loss
@@ -42,6 +43,7 @@ class MegatronEngine(ForwardPass):
         self._norm = parts.kernels.optimizer.gradient_norm
         self._overflow = parts.overflow
         bridge_optimizer.install(parts.kernels.optimizer, self._overflow)
+        local_gradients.install()
         super().__init__(parts, data_parallel.distribute(recipe, parts.chunks()))
         self.optimizer = data_parallel.build_optimizer(recipe, self.chunks, with_gloo=not parts.planned)
         self._config = self.chunks[0].config
@@ -94,6 +96,7 @@ class MegatronEngine(ForwardPass):
             succeeded, norm, zeros = self.optimizer.step()
         return Step(
             loss=loss,
+            own_gradients=local_gradients.local_sum(self.chunks),
             grad_norm=self._as_tensor(norm) if succeeded else None,
             skipped=not succeeded,
             num_zeros_in_grad=zeros if self.recipe.logging.log_num_zeros_in_grad and succeeded else None,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pretrain.atomic_files import replacing
-from pretrain.errors import DeviceError, InUseError, OtherRankError, PretrainError
+from pretrain.errors import DeviceError, InUseError, NotFiniteError, OtherRankError, PretrainError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -79,14 +79,16 @@ class Failure:
         A timeout of a wait for another rank is known too: its traceback does not name that rank.
         """
         known, lost_peer = isinstance(error, PretrainError), _is_lost_peer(error)
+        may_pass = isinstance(error, NotFiniteError)  # found by all ranks together; its text names those that made it
         message = str(error) if known else _timeout_message(str(error)) if lost_peer else ""
         plain = bool(message) and not with_traceback
         return cls(
             rank=rank,
             when=time.time(),
-            exit_code=USER_ERROR if known and not _is_of_storage(error) else CRASH,
+            exit_code=USER_ERROR if known and not (may_pass or _is_of_storage(error)) else CRASH,
             text=message if plain else "".join(traceback.format_exception(error)).rstrip(),
             lost_peer=isinstance(error, OtherRankError) or (not known and lost_peer),
+            of_launcher=may_pass and plain,
             passing=isinstance(error, DeviceError | InUseError),
         )
 

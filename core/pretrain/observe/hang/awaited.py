@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 PIPELINE = "PIPELINE_MODEL_PARALLEL_GROUP"
 """megatron-core's description of the group whose neighbours are the stages before and after."""
 
+_WRITING = "checkpoint/writing/agreement.py"
 _DISTRIBUTED = "torch/distributed/"
 _LIBRARIES = ("torch/", "megatron/")
 _MESSAGES, _SCHEDULES = "pipeline_parallel/p2p_communication.py", "pipeline_parallel/schedules.py"
@@ -45,7 +46,10 @@ def awaited(
     """
     if not frames:
         return None
-    pending = [each for each in called if each.pending and each.group != BESIDE]
+    writes = any(
+        frame.file.endswith(_WRITING) for frame in frames
+    )  # a checkpoint's thread, that the main one waits for
+    pending = [each for each in called if each.pending and (each.group == BESIDE) == writes]
     operation = _stage_message(frames)
     if operation:
         recorded = [each for each in pending if each.is_message]

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from pretrain.observe.hang.process_state import RankProcess
 
+    Headline = Callable[[Mapping[int, RankState]], str]
     Publish = Callable[[str, Mapping[int, RankState]], None]
 
 REPORT = "report.txt"
@@ -62,13 +63,13 @@ class Gathering:
             self._lay_down(_ANSWERS, state)
 
     def put_together(
-        self, state: RankState, head: str, patience: float, publish: Publish = lambda _text, _states: None
+        self, state: RankState, head: Headline, patience: float, publish: Publish = lambda _text, _states: None
     ) -> bool:
         """Lay down this rank's state, wait for the others', and write the report if no rank before this one does.
 
         Args:
             state: of this rank.
-            head: first line of the report.
+            head: gives the first line of the report.
             patience: seconds that the other ranks have.
             publish: takes the report's text and the states in it, before the file says that there is one.
 
@@ -83,7 +84,7 @@ class Gathering:
         self._wait_for(self._is_taken, longer + min(before, _CANDIDATES) * _TURN)
         return not self._is_taken() and self._claim(_CLAIMED) and self._write(head, publish)
 
-    def take_over(self, head: str, publish: Publish) -> bool:
+    def take_over(self, head: Headline, publish: Publish) -> bool:
         """Write the report of a rank that has begun it and does not get on; once, by one of the ranks that wait for it.
 
         Returns:
@@ -99,14 +100,14 @@ class Gathering:
                 return f"rank {(self.folder / name).read_text()}"
         return "another rank"
 
-    def _write(self, head: str, publish: Publish) -> bool:
+    def _write(self, head: Headline, publish: Publish) -> bool:
         """Tell and write the report, unless another rank that has begun it is the first to; say whether it was done."""
         states = self._states()
         if not self._claim(_TOLD):  # after the states are read: a writer that was faster removes them
             return False
-        publish(report(head, states, self.processes, self.folder / REPORT), states)
+        publish(report(head(states), states, self.processes, self.folder / REPORT), states)
         with replacing(self.folder / REPORT, error=None, durable=False) as stream:
-            stream.write(full_report(head, states, self.processes).encode())
+            stream.write(full_report(head(states), states, self.processes).encode())
         self._remove_states()
         return True
 

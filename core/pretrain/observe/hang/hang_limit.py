@@ -58,7 +58,7 @@ class HangLimit:
         """
         if self.is_off:
             return False
-        if self.given is not None and place.iteration and place.activity != position.END and seconds > self.given:
+        if self.given is not None and place.iteration and seconds > self.given and not _may_last(place):
             return True
         if seconds > self.longest_wait and waited() > self.longest_wait:
             return True
@@ -66,3 +66,8 @@ class HangLimit:
         if self.given is not None or median is None or place.activity not in _STEP:
             return False
         return seconds > max(LEAST, FACTOR * median)
+
+
+def _may_last(place: Position) -> bool:
+    """Say whether a rank is in what takes as long as it needs: its end, or the first batches, of workers that start."""
+    return place.activity == position.END or (place.activity == "data" and place.median_step() is None)

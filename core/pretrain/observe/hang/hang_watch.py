@@ -17,7 +17,7 @@ from pretrain.observe.hang.position import END
 from pretrain.observe.hang.questions import Questions
 from pretrain.observe.hang.rank_state import look_at_itself
 from pretrain.observe.hang.report_request import ReportRequests
-from pretrain.plugins.collective_record import process_groups
+from pretrain.plugins.collective_record import BESIDE, process_groups
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pretrain.observe.hang.rank_state import RankState
     from pretrain.plugins.collective_record import CalledCollective
 
+_ASKED = "where the ranks are, asked by SIGUSR1:"
 _FAILED = 1
 """Exit code of a crash, after which a run may be started again."""
 _PATIENCE = 5.0
@@ -149,7 +150,9 @@ class HangWatch:
             return 0.0
         waits_in = self._look(quiet).waits_in
         # Both by the clock of the time of day, and before this: setting it now changes nothing.
-        waited = 0.0 if waits_in is None else quiet - max(0.0, waits_in.called - self._moved_at)
+        # A checkpoint's thread waits for the slowest writer, and longer than the others may.
+        counts = waits_in is not None and waits_in.group != BESIDE
+        waited = quiet - max(0.0, waits_in.called - self._moved_at) if waits_in is not None and counts else 0.0
         self._next_look = now + min(_LOOK_AGAIN, self._watched.limit.longest_wait - waited)
         return waited
 
@@ -192,17 +195,16 @@ class HangWatch:
             gathering = self._gathering(folder)
             gathering.ask()
             state = self._look(self._quiet())
-            head = "where the ranks are, asked by SIGUSR1:"
-            gathering.put_together(state, head, self._patience, lambda text, _states: _print(text))
+            gathering.put_together(state, lambda _states: _ASKED, self._patience, lambda text, _states: _print(text))
 
     def _end(self, seconds: float) -> None:
         """Put the report together with the other ranks, and end this process."""
         _leave_after(self._longest + _BEYOND)
         self._questions.stop()
-        head = f"The run hangs: rank {self._watched.rank} has not moved for {seconds:.0f} s."
+        head = _hanging(self._watched.rank, seconds)
         try:
             state = self._look(seconds)
-            problem = self._gathered(state, head)
+            problem = self._gathered(state)
             if problem and self._told:
                 _print(f"{self._watched.folder / REPORT} is not there: {problem}")
             elif problem:  # then this rank speaks for itself
@@ -213,13 +215,13 @@ class HangWatch:
         finally:
             _leave()
 
-    def _gathered(self, state: RankState, head: str) -> str:
+    def _gathered(self, state: RankState) -> str:
         """Tell the report in a bounded time; return why there is none, or an empty string."""
         problems = [f"the disk of {self._watched.folder} does not answer"]
 
         def gather() -> None:
             try:
-                problems[0] = self._gather(state, head)
+                problems[0] = self._gather(state)
             except Exception as error:  # noqa: BLE001  a full disk, or one that is gone
                 problems[0] = str(error) or repr(error)
 
@@ -228,15 +230,15 @@ class HangWatch:
         thread.join(self._longest)
         return problems[0]
 
-    def _gather(self, state: RankState, head: str) -> str:
+    def _gather(self, state: RankState) -> str:
         """Write the report, or wait for that of another rank; return why there is none, or an empty string."""
         gathering = self._gathering(self._watched.folder)
         gathering.ask()
-        if gathering.put_together(state, head, self._patience, self._tell_report):
+        if gathering.put_together(state, _headline, self._patience, self._tell_report):
             return ""
         # The cause must reach the launcher before its consequences, whose end makes it end the others.
         if not gathering.wait_for_report(self._writing):
-            if gathering.take_over(head, self._tell_report):
+            if gathering.take_over(_headline, self._tell_report):
                 return ""
             if not gathering.wait_for_report(self._writing):
                 return f"{gathering.writer()} has begun the report, and has not written it"
@@ -257,6 +259,16 @@ class HangWatch:
                 self._watched.tell_launcher(text, is_cause)
                 return
         _print(text)
+
+
+def _headline(states: Mapping[int, RankState]) -> str:
+    """Return the first line of a report: about the rank that has stood still longest, whichever has written it."""
+    longest = max(states.values(), key=lambda state: state.seconds)
+    return _hanging(longest.rank, longest.seconds)
+
+
+def _hanging(rank: int, seconds: float) -> str:
+    return f"The run hangs: rank {rank} has not moved for {seconds:.0f} s."
 
 
 def _print(text: str) -> None:

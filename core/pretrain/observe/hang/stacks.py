@@ -49,10 +49,14 @@ _BACKWARD = "run_backward("
 """In the line of the main thread while autograd works for it: in a thread of its own for each device but the CPU."""
 
 
+CHECKPOINT, _SAVES = "checkpoint", "checkpoint/writing/background.py"
+"""Thread that writes a checkpoint, and the file whose calls in the main thread wait for it."""
+
+
 def stacks_of_all_threads() -> list[Stack]:
     """Return the stacks of the other threads, that of the training first; that of the caller is left out.
 
-    The training is in the main thread, or in autograd's while the main thread waits for that.
+    The training is in the main thread, or in the one that it waits for: autograd's, or that of a checkpoint.
     """
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     main, own = threading.main_thread().ident, threading.get_ident()
@@ -62,7 +66,9 @@ def stacks_of_all_threads() -> list[Stack]:
 
 
 def training_first(stacks: list[Stack]) -> list[Stack]:
-    """Return the stacks with autograd's before the main thread's, which come first, where it works for that."""
+    """Return the stacks with those that the main thread waits for before its own, which comes first otherwise."""
+    if stacks and any(frame.file.endswith(_SAVES) for frame in stacks[0].frames):
+        return sorted(stacks, key=lambda stack: stack.thread != CHECKPOINT)
     if not (stacks and stacks[0].frames and _BACKWARD in stacks[0].frames[0].source):
         return stacks
     autograd = [stack for stack in stacks[1:] if stack.thread == _FOREIGN or stack.thread.startswith("Dummy-")]

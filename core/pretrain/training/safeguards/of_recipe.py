@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from pretrain.engine import groups
 from pretrain.training.reporting.local_clock import LocalClock
+from pretrain.training.safeguards.broken_since import BrokenSince
 from pretrain.training.safeguards.host_copy import HostCopies
 from pretrain.training.safeguards.replicas import ReplicaCheck
 from pretrain.training.safeguards.spike_watch import SpikeWatch
@@ -34,6 +35,11 @@ def spike_watch(recipe: Recipe, device: torch.device, progress: Progress, *, pin
         judges_nan=recipe.precision.dtype != "fp16",
         is_early=spike.action == "skip",
     )
+
+
+def broken_since(recipe: Recipe, device: torch.device) -> BrokenSince | None:
+    """Return what knows the ranks that make values that are not finite; None in fp16, which recovers from them."""
+    return None if recipe.precision.dtype == "fp16" else BrokenSince(device)
 
 
 def replica_check(

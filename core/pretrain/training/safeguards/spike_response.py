@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pretrain.recipe import Recipe
     from pretrain.training.progress import Progress
     from pretrain.training.reporting.meter import Meter
+    from pretrain.training.safeguards.broken_since import BrokenSince
     from pretrain.training.safeguards.exchange import Exchange
     from pretrain.training.safeguards.spike_watch import SpikeWatch
     from pretrain.training.safeguards.step_batches import StepBatches
@@ -46,6 +47,7 @@ class SpikeResponse:
         saving: has the checkpoint; None if none are saved.
         batches: go back too.
         meter: logs, and goes back too.
+        broken: knows which ranks made values that are not finite, and goes back too; None in fp16.
     """
 
     recipe: Recipe
@@ -56,6 +58,7 @@ class SpikeResponse:
     saving: Saving | None
     batches: StepBatches
     meter: Meter
+    broken: BrokenSince | None = None
     _rollbacks: Counter[int | None] = field(default_factory=Counter, init=False)
     _withheld: int = field(default=0, init=False)
     _told_of: int = field(default=-1, init=False)
@@ -156,6 +159,7 @@ class SpikeResponse:
         if self._rollbacks[saving.trained_until] > MOST_ROLLBACKS:
             raise TrainingError(_too_many(spike, checkpoint))
         self.watch.forget(self.exchange)
+        made = self._made_by()
         with self.meter.timers.position.during(LOAD):
             earlier, notices = saving.load_latest(self.engine)
             self.progress.go_back(earlier)
@@ -163,11 +167,18 @@ class SpikeResponse:
             self.batches.go_back(self.progress)
         self.meter.timers.position.forget_steps()
         self.meter.go_back(self.progress)
-        text = f"{_told(spike)}: back to iteration {checkpoint}; iterations {first} to {last} are left out."
+        text = f"{_told(spike)}{made}: back to iteration {checkpoint}; iterations {first} to {last} are left out."
         numbers = _numbers(spike) | {"first_left_out": first, "last_left_out": last}
         self.meter.logger.event(EventRecord(event="rollback", iteration=checkpoint, text=text, numbers=numbers))
         for notice in notices:
             self.meter.logger.note(notice)
+
+    def _made_by(self) -> str:
+        """Return which ranks have made gradients that are not finite, in words after those of a spike, and forget it."""
+        since = "" if self.broken is None else self.broken.in_words()
+        if self.broken is not None:
+            self.broken.forget()
+        return since and f", gradients not finite {since}"
 
     def _stretch(self, spike: Spike, checkpoint: int) -> tuple[int, int]:
         around = self.recipe.train.loss_spike.leave_out

@@ -58,6 +58,8 @@ PRECISION: dict[str, Meaning] = {
         keep_fp8_transpose_cache_when_using_custom_fsdp reuse_grad_buf_for_mxfp8_param_ag
         kitchen_attention_backend""",
     ),
-    "check_for_nan_in_loss_and_grad": NoEffect("a loss or gradients that are not finite always end the run"),
+    "check_for_nan_in_loss_and_grad": NoEffect(
+        "values that are not finite always end the run, or restart it, and name the ranks"
+    ),
 }
 """By dest."""
