@@ -50,7 +50,7 @@ def test_a_record_for_which_there_is_no_room_leaves_nothing_of_it(tmp_path, trai
     path = tmp_path / "metrics.jsonl"
     with MetricsWriter(path) as writer:
         writer.write(train_record(10))
-        with room_for(path, room), pytest.raises(OSError, match="space|large"):
+        with room_for(path, room), pytest.raises(OSError, match=r"space|large"):
             writer.write(train_record(20))
         writer.write(train_record(30))
     assert [line["iteration"] for line in read_metrics(path)] == [10, 30]

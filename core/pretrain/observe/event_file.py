@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _FIRST_WAIT = 60.0
-"""Seconds after a failure until a new file is tried; doubled by each one, as a folder keeps what a failed try leaves."""
+"""Seconds after a failure until a new file is tried; doubled by each one, since a failed try may leave a file."""
 
 
 class _ScalarWriter(Protocol):

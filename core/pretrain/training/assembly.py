@@ -98,10 +98,7 @@ def assemble(
             position.until_end(),  # left first: a checkpoint that is being written may take long, while others hang
             _telling(world),
         ):
-            devices = _devices(plugins, device)
-            if world.rank == 0:
-                run_files.write(recipe, plugins, kernels.table, layout, run_dir, devices=devices, started=started)
-                run_files.log_header(logger, recipe, plugins, kernels.table, layout, tokenizer, run_dir, remark)
+            _describe(logger, recipe, plugins, kernels, layout, tokenizer, run_dir, remark, device, started=started)
             clock = of_recipe.local_clock(recipe, engine, layout, device)
             meter = _meter(recipe, plugins, tokenizer, world, device, logger, clock, engine, position)
             broken = of_recipe.broken_since(recipe, device)
@@ -126,6 +123,26 @@ def assemble(
                 owes_evaluation=resume and _owes_evaluation(recipe, logger, progress),
             )
         engine.close()
+
+
+def _describe(
+    logger: RunLogger,
+    recipe: Recipe,
+    plugins: Plugins,
+    kernels: Kernels,
+    layout: Layout,
+    tokenizer: Tokenizer,
+    run_dir: Path,
+    remark: str,
+    device: torch.device,
+    *,
+    started: float,
+) -> None:
+    """Write the files that describe the run, and log its head, on rank 0; all ranks call it together."""
+    devices = _devices(plugins, device)
+    if dist.get_rank() == 0:
+        run_files.write(recipe, plugins, kernels.table, layout, run_dir, devices=devices, started=started)
+        run_files.log_header(logger, recipe, plugins, kernels.table, layout, tokenizer, run_dir, remark)
 
 
 @contextmanager

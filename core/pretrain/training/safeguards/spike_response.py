@@ -174,7 +174,7 @@ class SpikeResponse:
             self.meter.logger.note(notice)
 
     def _made_by(self) -> str:
-        """Return which ranks have made gradients that are not finite, in words after those of a spike, and forget it."""
+        """Return in words which ranks have made gradients that are not finite, and forget it."""
         since = "" if self.broken is None else self.broken.in_words()
         if self.broken is not None:
             self.broken.forget()
