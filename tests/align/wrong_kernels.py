@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from pretrain.align.recording.taps import ARGUMENTS
 from pretrain.plugins.signatures import OptimizerKernels
 
 CALLS = {"norm": 2, "rotary": 2, "bias_dropout_add": 2, "linear": 4, "attention": 1, "softmax": 1, "activation": 1}
@@ -63,6 +64,8 @@ class WrongKernel:
         self._calls += 1
         if not is_wrong:
             return self._kernel(*given, **options)
+        options |= dict(zip(ARGUMENTS[self._mistake.operation], given, strict=False))
+        given = ()
         what, part = self._mistake.what, PARTS.get(self._mistake.part)
         if self._mistake.part == "epsilon":
             return self._kernel(*given, **options) * _with_twice_the_epsilon(options["x"])
