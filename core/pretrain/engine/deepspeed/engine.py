@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from pretrain.engine.protocol import Batch, KeepUpdate
     from pretrain.model.gpt import GPT
     from pretrain.observe.timers import PhaseTimers
+    from pretrain.recipe import Recipe
 
 
 class DeepSpeedEngine:
@@ -242,19 +243,23 @@ def _sum_over_tensor_parallel_ranks(gradient: Tensor) -> Tensor:
 
 
 def _adam_of(parts: Parts, groups: list[dict[str, Any]]) -> Any:
-    optimizer, offload = parts.recipe.optimizer, parts.recipe.engine.zero.offload_optimizer
-    if offload.device != "none":
+    if parts.recipe.engine.zero.offload_optimizer.device != "none":
         adam = host_adam(parts.recipe, parts.notify, planned=parts.planned)
     else:
         adam = counted(parts.kernels.optimizer.adam)
-    return adam(
-        groups,
-        lr=0.0,  # the schedule sets it
-        betas=(optimizer.adam_beta1, optimizer.adam_beta2),
-        eps=optimizer.adam_eps,
-        weight_decay=optimizer.weight_decay,
-        adam_w_mode=optimizer.name == "adamw",
-    )
+    return adam(groups, **adam_arguments(parts.recipe))
+
+
+def adam_arguments(recipe: Recipe) -> dict[str, Any]:
+    """Return what apex's FusedAdam is called with."""
+    optimizer = recipe.optimizer
+    return {
+        "lr": 0.0,  # the schedule sets it
+        "betas": (optimizer.adam_beta1, optimizer.adam_beta2),
+        "eps": optimizer.adam_eps,
+        "weight_decay": optimizer.weight_decay,
+        "adam_w_mode": optimizer.decoupled_weight_decay,
+    }
 
 
 def _untimed(_name: str) -> AbstractContextManager[None]:

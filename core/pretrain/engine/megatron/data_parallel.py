@@ -22,15 +22,7 @@ if TYPE_CHECKING:
 
 def distribute(recipe: Recipe, chunks: Sequence[GPT]) -> list[DistributedDataParallel]:
     """Wrap every chunk in megatron-core's data parallelism: gradients in one buffer, reduced in buckets."""
-    parallel = recipe.parallel
-    config = DistributedDataParallelConfig(
-        grad_reduce_in_fp32=recipe.precision.grad_reduce_in_fp32,
-        overlap_grad_reduce=parallel.overlap_grad_reduce,
-        overlap_param_gather=parallel.overlap_param_gather,
-        bucket_size=parallel.ddp_bucket_size,
-        use_distributed_optimizer=parallel.use_distributed_optimizer,
-        check_for_nan_in_grad=True,  # the bridge keeps what it looks at; by itself it would wait for the device
-    )
+    config = data_parallel_config(recipe)
     return [
         DistributedDataParallel(
             chunk.config,
@@ -41,6 +33,19 @@ def distribute(recipe: Recipe, chunks: Sequence[GPT]) -> list[DistributedDataPar
         )
         for number, chunk in enumerate(chunks)
     ]
+
+
+def data_parallel_config(recipe: Recipe) -> DistributedDataParallelConfig:
+    """Return megatron-core's configuration of the gradients' reduction."""
+    parallel = recipe.parallel
+    return DistributedDataParallelConfig(
+        grad_reduce_in_fp32=recipe.precision.grad_reduce_in_fp32,
+        overlap_grad_reduce=parallel.overlap_grad_reduce,
+        overlap_param_gather=parallel.overlap_param_gather,
+        bucket_size=parallel.ddp_bucket_size,
+        use_distributed_optimizer=parallel.use_distributed_optimizer,
+        check_for_nan_in_grad=True,  # the bridge keeps what it looks at; by itself it would wait for the device
+    )
 
 
 def in_compute_dtype(recipe: Recipe, chunk: GPT) -> Any:
@@ -58,13 +63,18 @@ def build_optimizer(
         chunks: of this rank.
         with_gloo: as for `pretrain.engine.groups.make_parallel_groups`.
     """
+    return get_megatron_optimizer(optimizer_config(recipe), chunks, use_gloo_process_groups=with_gloo)
+
+
+def optimizer_config(recipe: Recipe) -> OptimizerConfig:
+    """Return megatron-core's configuration of the optimizer."""
     optimizer, precision, dtype = recipe.optimizer, recipe.precision, compute_dtype(recipe)
-    config = OptimizerConfig(
+    return OptimizerConfig(
         optimizer="adam",
         lr=optimizer.lr,
         min_lr=recipe.schedule.min_lr,
         weight_decay=optimizer.weight_decay,
-        decoupled_weight_decay=optimizer.name == "adamw",
+        decoupled_weight_decay=optimizer.decoupled_weight_decay,
         adam_beta1=optimizer.adam_beta1,
         adam_beta2=optimizer.adam_beta2,
         adam_eps=optimizer.adam_eps,
@@ -81,7 +91,6 @@ def build_optimizer(
         overlap_param_gather=recipe.parallel.overlap_param_gather,
         log_num_zeros_in_grad=recipe.logging.log_num_zeros_in_grad,
     )
-    return get_megatron_optimizer(config, chunks, use_gloo_process_groups=with_gloo)
 
 
 def connect(

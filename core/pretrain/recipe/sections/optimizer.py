@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, assert_never
 
 from pydantic import Field
 
@@ -25,3 +25,14 @@ class OptimizerSection(Section):
     clip_grad: Float = Field(
         default=1.0, ge=0, description="Gradients are scaled down to this norm over all weights; 0: they are not."
     )
+
+    @property
+    def decoupled_weight_decay(self) -> bool:
+        """Whether weight decay shrinks the weights beside Adam's step (AdamW), not as a part of the gradient."""
+        match self.name:
+            case "adamw":
+                return True
+            case "adam":
+                return False
+            case _:
+                assert_never(self.name)
