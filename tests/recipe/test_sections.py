@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from pydantic import ValidationError
 
 from pretrain.recipe import make_recipe
+from pretrain.recipe.keys import walk
+from pretrain.recipe.recipe import Recipe
 
 
 @pytest.mark.parametrize("text", ["1e-4", "1.0e-4", "0.0001", "1E-4"])
@@ -42,6 +46,36 @@ def test_a_switch_is_true_or_false(refusal, text):
 def test_text_is_text(refusal):
     assert refusal("data.path=3").endswith("data.path: 3 is not text.")
     assert refusal("data.path=''").endswith("data.path: '' is not text that is not empty.")
+
+
+PATHS = [path for path, field in walk(Recipe) if re.search(r"(path|file|\.load|\.save|deepspeed_config)$", path)]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_path_is_not_an_address(refusal, path):
+    given = "data.blend=[{weight: 1, path: s3://bucket/x}]" if path == "data.blend.path" else f"{path}=s3://bucket/x"
+    assert "'s3://bucket/x' is an address; only files of this machine are read and written." in refusal(given)
+
+
+@pytest.mark.parametrize("suffix", ["bin", "idx"])
+def test_a_token_file_is_named_without_its_suffixes(refusal, suffix):
+    refused = refusal(f"data.path=data/x.{suffix}")
+    assert refused.endswith("is one of the token file's two files. Leave the suffix out: data/x")
+
+
+@pytest.mark.parametrize(
+    ("override", "text"),
+    [
+        ("precision.dtype=off", "false (as YAML reads no and off) is not one of fp32, bf16 or fp16."),
+        ("model.seq_length=yes", "true (as YAML reads yes and on) is not a whole number."),
+        ("moe.num_experts=8", "unknown key: mixtures of experts are not supported"),
+        ("parallel.expert_model_parallel_size=2", "num_experts, and mixtures of experts are not supported"),
+        ("wandb.project=x", "unknown key: not supported: nothing is sent to a service"),
+        ("version=3", "unknown key: a recipe has no version"),
+    ],
+)
+def test_what_other_programs_and_yaml_make_of_a_key_is_answered(refusal, override, text):
+    assert text in refusal(override)
 
 
 def test_a_long_wrong_value_is_shortened(refusal):
@@ -143,8 +177,12 @@ def test_a_split_gives_shares_that_sum_to_one(make, split):
     assert make(f"data.split='{split}'").data.shares == pytest.approx((0.949, 0.05, 0.001))
 
 
-@pytest.mark.parametrize("split", ["949,50", "a,b,c", "-1,50,1", "949;50;1"])
-def test_a_split_is_three_numbers(refusal, split):
+def test_a_share_that_is_left_out_is_0_as_in_megatron(make):
+    assert make("data.split='95,5'", "evaluation.interval=0").data.shares == (0.95, 0.05, 0.0)
+
+
+@pytest.mark.parametrize("split", ["949,", "a,b,c", "-1,50,1", "949;50;1", "1,2,3,4"])
+def test_a_split_is_up_to_three_numbers(refusal, split):
     assert refusal(f"data.split='{split}'").endswith("is not three numbers such as 949,50,1.")
 
 

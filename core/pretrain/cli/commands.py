@@ -30,6 +30,9 @@ COMMANDS = {
 }
 """Name and one line of help; the command is the `command` of module `pretrain.cli.<name>`."""
 
+_RUN_ELSEWHERE = {"train", "pretrain", "launch", "fit"}
+"""What other programs call `run`."""
+
 
 class Commands(click.Group):
     """A group that knows its commands by name and imports the one that is called."""
@@ -65,7 +68,8 @@ class Commands(click.Group):
         """Find the command, or suggest the nearest name."""
         known = self.list_commands(ctx)
         if args[0] not in known:
-            msg = f"'{args[0]}' is neither a command nor a recipe file.{did_you_mean(args[0], known)}"
+            meant = " Did you mean 'run'?" if args[0] in _RUN_ELSEWHERE else did_you_mean(args[0], known)
+            msg = f"'{args[0]}' is neither a command nor a recipe file.{meant}"
             raise click.UsageError(msg, ctx)
         return super().resolve_command(ctx, args)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pretrain.cli.foreign_flags import BuildCommand
+from pretrain.cli.local_path import LocalPath
 from pretrain.data.tokenizers.files import TokenizerFiles
 from pretrain.errors import DataError
 from pretrain.tokenizer_types import tokenizer_type as type_named
@@ -15,8 +16,8 @@ from pretrain.tokenizer_types import tokenizer_type as type_named
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_FILE = click.Path(dir_okay=False, path_type=Path)
-_PATH = click.Path(path_type=Path)
+_FILE = LocalPath(dir_okay=False)
+_PATH = LocalPath()
 _INPUT = "Another INPUT, as Megatron's tool takes it."
 _ENCODER = "auto: gigatoken where it knows the tokenizer, a sample compared with the tokenizers library."
 _ON_ERROR = "Malformed lines: stop at the first, or skip and count them."

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pretrain.cli.local_path import LocalPath
 from pretrain.cli.ranks import COUNTS, rank_options, start_ranks, world_of_other_launcher
 from pretrain.errors import CheckpointError, RecipeError
 from pretrain.launch.nodes.nodes import Nodes
@@ -18,10 +19,10 @@ _SPLITS = ("train", "valid", "test")
 
 
 @click.command(short_help="Loss and perplexity of a checkpoint.")
-@click.argument("recipe", type=click.Path(path_type=Path), metavar="RECIPE|RUN")
+@click.argument("recipe", type=LocalPath(), metavar="RECIPE|RUN")
 @click.option(
     "--load",
-    type=click.Path(path_type=Path),
+    type=LocalPath(),
     metavar="PATH",
     help="A run directory, the folder of its checkpoints (the latest is taken), or one of them.  [default: the run's, "
     "or the recipe's checkpoint.load]",

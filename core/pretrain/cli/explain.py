@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from pretrain.cli.local_path import LocalPath
 from pretrain.errors import BackendError, KernelError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pretrain.plugins.host.manager import Plugins
     from pretrain.recipe import Recipe
 
 
 @click.command(name="explain")
-@click.argument("recipe", type=click.Path(path_type=Path))
+@click.argument("recipe", type=LocalPath())
 @click.option("--backend", metavar="NAME", default="cpu", show_default=True, help="The device plugin to ask.")
 @click.option("--device", metavar="NAME", help="Answer for this device, which need not be installed.")
 @click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Override a value of the recipe.")

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from pretrain.cli.local_path import LocalPath
 from pretrain.cli.ranks import start_ranks, world_of_other_launcher
 from pretrain.errors import CheckpointError
 from pretrain.launch.nodes.nodes import Nodes
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pretrain.recipe import Recipe
 
 NOTE = (
@@ -43,7 +45,7 @@ def _top_p(_: click.Context, __: click.Parameter, value: float) -> float:
 
 
 @click.command(short_help="Continue a prompt, to look at what was trained.", epilog=NOTE)
-@click.argument("source", type=click.Path(path_type=Path), metavar="RUN|CHECKPOINT")
+@click.argument("source", type=LocalPath(), metavar="RUN|CHECKPOINT")
 @click.option("--prompt", required=True, callback=_prompt, metavar="TEXT", help="Text that the model continues.")
 @click.option(
     "--max-new-tokens",
@@ -80,9 +82,7 @@ def _top_p(_: click.Context, __: click.Parameter, value: float) -> float:
     help="The same seed gives the same text.",
 )
 @click.option("--backend", default="cpu", show_default=True, metavar="NAME", help="The device plugin.")
-@click.option(
-    "--recipe", type=click.Path(path_type=Path), metavar="FILE", help="For checkpoints outside of a run directory."
-)
+@click.option("--recipe", type=LocalPath(), metavar="FILE", help="For checkpoints outside of a run directory.")
 @click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Change a key of the recipe.")
 def command(
     *,

@@ -6,12 +6,14 @@ from pathlib import Path
 
 import click
 
+from pretrain.cli.local_path import LocalPath
+
 
 @click.command(short_help="Compare runs on one HTML page.")
-@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN [RUN ...]")
+@click.argument("runs", nargs=-1, required=True, type=LocalPath(), metavar="RUN [RUN ...]")
 @click.option(
     "--output",
-    type=click.Path(path_type=Path),
+    type=LocalPath(),
     metavar="FILE",
     help="Default: RUN/report.html, for several runs report.html here.",
 )

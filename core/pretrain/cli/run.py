@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import click
 
 from pretrain.cli.foreign_flags import RunCommand
+from pretrain.cli.local_path import LocalPath
 from pretrain.cli.ranks import COUNTS, rank_options, show_failure, start_ranks, world_of_other_launcher
 from pretrain.errors import LaunchError, PretrainError
 from pretrain.launch.nodes.hostfile import read_hostfile
@@ -18,6 +18,7 @@ from pretrain.launch.schedulers.detection import current_world
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from pretrain.launch.job import Job
     from pretrain.launch.rank_placement import Placement
@@ -27,13 +28,13 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=RunCommand, short_help="Train a recipe.")
-@click.argument("recipe", type=click.Path(path_type=Path), metavar="RECIPE")
+@click.argument("recipe", type=LocalPath(), metavar="RECIPE")
 @click.option("--backend", default="cpu", show_default=True, metavar="NAME", help="The device plugin.")
 @click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Change a key of the recipe.")
 @rank_options
 @click.option(
     "--hostfile",
-    type=click.Path(path_type=Path),
+    type=LocalPath(),
     metavar="FILE",
     help="Start all nodes from this one. DeepSpeed's format: lines HOST slots=RANKS.",
 )
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     type=click.Choice(LAUNCHERS),
     help=f"The program that reaches the hosts of the hostfile.  [default: {LAUNCHERS[0]}]",
 )
-@click.option("--run-dir", type=click.Path(path_type=Path), metavar="DIR", help="Default: runs/RECIPE-DATE-TIME.")
+@click.option("--run-dir", type=LocalPath(), metavar="DIR", help="Default: runs/RECIPE-DATE-TIME.")
 @click.option(
     "--resume",
     type=click.Choice(["run", "auto"]),

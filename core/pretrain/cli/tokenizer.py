@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-_FILE = click.Path(dir_okay=False, path_type=Path)
+from pretrain.cli.local_path import LocalPath
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_FILE = LocalPath(dir_okay=False)
 
 
 @click.group()

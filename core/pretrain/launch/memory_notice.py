@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ class KnownDevice:
     """A device with the memory of its datasheet.
 
     Attributes:
-        name: product name.
+        name: product name; empty: the memory of this machine, which the ranks share.
         memory: bytes.
     """
 
@@ -56,6 +57,11 @@ def device_in(plugins: Plugins, detail: str) -> KnownDevice | None:
     return KnownDevice(found["name"], figures.memory)
 
 
+def part_of_this_machine(ranks: int) -> KnownDevice:
+    """Return what each of the ranks on this machine has of its memory, where they are processes of the CPU."""
+    return KnownDevice("", os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // ranks)
+
+
 def _has_memory(answer: object) -> bool:
     return isinstance(getattr(answer, "memory", None), int)
 
@@ -79,9 +85,11 @@ def memory_notice(recipe: Recipe, overrides: Sequence[str], world_size: int, dev
         return ""
     if least <= device.memory:
         return ""
+    needed = f"memory: at least {least / GIB:,.1f} GiB of weights, gradients and optimizer"
+    if not device.name:
+        return f"{needed} a rank, and this machine has {device.memory / GIB:.1f} GiB for each: it cannot fit"
     changed = [word for override in overrides for word in ("--set", override)]
     command = ["pretrain", "plan", recipe.source, "--device", device.name, "--devices", str(world_size), *changed]
     return (
-        f"memory: at least {least / GIB:.1f} GiB of weights, gradients and optimizer on a {device.name} of "
-        f"{device.memory / GIB:.0f} GiB: it cannot fit; {shlex.join(command)} shows more"
+        f"{needed} on a {device.name} of {device.memory / GIB:.0f} GiB: it cannot fit; {shlex.join(command)} shows more"
     )

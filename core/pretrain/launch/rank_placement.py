@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pretrain.errors import BackendError, RecipeError
-from pretrain.launch.memory_notice import device_in, memory_notice
+from pretrain.launch.memory_notice import device_in, memory_notice, part_of_this_machine
 from pretrain.launch.nodes.nodes import Nodes
 from pretrain.plugins.host.discovery import find_backend
 from pretrain.recipe import load_recipe
@@ -91,7 +91,8 @@ def make_placement(
         if nproc is None:
             nproc, notice = _default_nproc(recipe, device_count(plugins), nodes.count)
         world_size = nproc * nodes.count
-        memory = memory_notice(recipe, overrides, world_size, device_in(plugins, detail))
+        device = part_of_this_machine(nproc) if device_count(plugins) is None else device_in(plugins, detail)
+        memory = memory_notice(recipe, overrides, world_size, device)
     if world is not None or nodes.count == 1:
         lay_out(recipe, world_size)
     return Placement(

@@ -9,7 +9,7 @@ from pretrain.errors import did_you_mean
 from pretrain.recipe.dialects.deepspeed.in_recipes import of_deepspeed
 from pretrain.recipe.keys import keys_of_recipe
 from pretrain.recipe.problem import Problem
-from pretrain.recipe.shown import shown
+from pretrain.recipe.shown import as_written, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,6 +22,13 @@ if TYPE_CHECKING:
 
 _MOST = 8
 _IDLE = ": no effect here; "
+
+_ABSENT = {
+    "version": "a recipe has no version: its keys are those of this pretrain (pretrain --version). Delete the line.",
+    "moe": "mixtures of experts are not supported: the model has one MLP in each layer.",
+    "wandb": "not supported: nothing is sent to a service; metrics.jsonl and TensorBoard have the metrics.",
+}
+"""Sections and keys that a recipe of another program has at its top."""
 
 _BOUNDS = {
     "greater_than": ("gt", "greater than"),
@@ -59,19 +66,25 @@ def _problem(detail: ErrorDetails) -> Problem:
 
 def _text(path: str, kind: str, given: Any, context: dict[str, Any], message: str) -> str:
     if kind == "extra_forbidden":
-        from pretrain.recipe.dialects.megatron.hints import key_of_recipe  # noqa: PLC0415  tables, only for an error
-
-        return f"unknown key.{of_deepspeed(path) or key_of_recipe(path, given) or _nearest(path)}"
+        return _unknown(path, given)
     if kind == "missing":
         return f"required. {keys_of_recipe()[_without_index(path)]}"
     if kind == "literal_error":
-        return f"{shown(given)} is not one of {context['expected'].replace(chr(39), '')}."
+        return f"{as_written(given)} is not one of {context['expected'].replace(chr(39), '')}."
     if kind in _BOUNDS:
         bound, words = _BOUNDS[kind]
         return f"{shown(given)} must be {words} {context[bound]:g}."
     if kind == "value_error":
         return str(context["error"])
     return _text_of_type(kind, given, message)
+
+
+def _unknown(path: str, given: Any) -> str:
+    from pretrain.recipe.dialects.megatron.hints import key_of_recipe  # noqa: PLC0415  tables, only for an error
+
+    if path in _ABSENT:
+        return f"unknown key: {_ABSENT[path]}"
+    return f"unknown key.{of_deepspeed(path) or key_of_recipe(path, given) or _nearest(path)}"
 
 
 def _without_index(path: str) -> str:
@@ -88,7 +101,7 @@ def _text_of_type(kind: str, given: Any, message: str) -> str:
         "string_too_short": "text that is not empty",
         "string_pattern_mismatch": "three numbers such as 949,50,1",
     }
-    return f"{shown(given)} is not {expected[kind]}." if kind in expected else f"{shown(given)}: {message}."
+    return f"{as_written(given)} is not {expected[kind]}." if kind in expected else f"{shown(given)}: {message}."
 
 
 def _nearest(path: str) -> str:

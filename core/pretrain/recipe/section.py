@@ -6,11 +6,13 @@ import re
 import sys
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, StrictBool, StrictStr, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, StrictBool, StrictStr, StringConstraints, model_validator
 
-from pretrain.recipe.shown import shown
+from pretrain.recipe.shown import as_written, shown
 
 _INTEGER = re.compile(r"[-+]?\d+(_\d+)*")
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+_SUFFIX = re.compile(r"\.(bin|idx)$")
 
 
 def as_number(given: object) -> object:
@@ -28,7 +30,7 @@ def _integer(given: object) -> object:
     if isinstance(number, float) and number.is_integer():
         return int(number)
     if isinstance(number, bool) or not isinstance(number, int):
-        msg = f"{shown(given)} is not a whole number."
+        msg = f"{as_written(given)} is not a whole number."
         raise ValueError(msg)  # noqa: TRY004  pydantic collects only ValueError
     return number
 
@@ -36,15 +38,33 @@ def _integer(given: object) -> object:
 def _real(given: object) -> object:
     number = as_number(given)
     if isinstance(number, bool) or not isinstance(number, int | float) or not abs(number) <= sys.float_info.max:
-        msg = f"{shown(given)} is not a number."
+        msg = f"{as_written(given)} is not a number."
         raise ValueError(msg)
     return float(number)
+
+
+def local_path(given: object) -> object:
+    """Return a path as it is given; raises ValueError for an address such as s3://bucket/x."""
+    if isinstance(given, str) and _SCHEME.match(given):
+        msg = f"{shown(given)} is an address; only files of this machine are read and written. "
+        msg += "Mount the store as a folder and give a path in it, or copy what is needed."
+        raise ValueError(msg)
+    return given
+
+
+def _token_path(given: object) -> object:
+    if isinstance(given, str) and _SUFFIX.search(given):
+        msg = f"{shown(given)} is one of the token file's two files. Leave the suffix out: {_SUFFIX.sub('', given)}"
+        raise ValueError(msg)
+    return local_path(given)
 
 
 Int = Annotated[int, BeforeValidator(_integer)]
 Float = Annotated[float, BeforeValidator(_real)]
 Bool = StrictBool
 Str = StrictStr
+LocalPath = Annotated[str, StringConstraints(strict=True, min_length=1), BeforeValidator(local_path)]
+TokenPath = Annotated[str, StringConstraints(strict=True, min_length=1), BeforeValidator(_token_path)]
 
 
 class Section(BaseModel):

@@ -26,3 +26,14 @@ _SHORT.maxstring = 60
 def shown(value: object) -> str:
     """Return the value as Python writes it, cut in the middle if it is long."""
     return _SHORT.repr(value)
+
+
+def as_written(value: object) -> str:
+    """Return the value as YAML writes it, with the other words that YAML reads as true or false."""
+    match value:
+        case True:
+            return "true (as YAML reads yes and on)"
+        case False:
+            return "false (as YAML reads no and off)"
+        case _:
+            return shown(value)

@@ -10,6 +10,7 @@ from click.core import ParameterSource
 from pretrain.cli.align.crashes import crashes_exit_with_3
 from pretrain.cli.align.one_side import record_side
 from pretrain.cli.align.two_sides import compare_sides
+from pretrain.cli.local_path import LocalPath
 
 _OF_COMPARISON = {
     "against": "--against",
@@ -26,13 +27,13 @@ _OF_COMPARISON = {
 
 
 @click.command(short_help="Find the first layer and kernel in which two ways to train a recipe differ.")
-@click.argument("recipe", type=click.Path(path_type=Path), metavar="RECIPE")
+@click.argument("recipe", type=LocalPath(), metavar="RECIPE")
 @click.option("--backend", default="cpu", show_default=True, metavar="NAME", help="The device plugin.")
 @click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Change a key for both sides.")
 @click.option("--nproc", type=click.IntRange(min=1), metavar="N", help="Ranks.  [default: tensor x pipeline]")
 @click.option(
     "--checkpoint",
-    type=click.Path(path_type=Path),
+    type=LocalPath(),
     metavar="PATH",
     help="Begin with its weights.  [default: checkpoint.load, or those of train.seed]",
 )
@@ -51,20 +52,20 @@ _OF_COMPARISON = {
 @click.option("--nproc-against", type=click.IntRange(min=1), metavar="N", help="Ranks of the second side.")
 @click.option(
     "--checkpoint-against",
-    type=click.Path(path_type=Path),
+    type=LocalPath(),
     metavar="PATH",
     help="The second side's weights.  [default: the first side's]",
 )
 @click.option(
     "--against-python",
     "python_against",
-    type=click.Path(path_type=Path),
+    type=LocalPath(),
     metavar="FILE",
     help="Python of another installation, with another version of pretrain, torch or the backend.",
 )
 @click.option(
     "--record",
-    type=click.Path(path_type=Path),
+    type=LocalPath(),
     metavar="DIR",
     help="Record one side and compare nothing: for devices on two machines.",
 )
@@ -77,10 +78,10 @@ _OF_COMPARISON = {
     metavar="N",
     help="Tokens of each sequence that are kept at the most, evenly spread.",
 )
-@click.option("--keep", type=click.Path(path_type=Path), metavar="DIR", help="Keep both recordings here.")
+@click.option("--keep", type=LocalPath(), metavar="DIR", help="Keep both recordings here.")
 @click.option(
     "--html",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=LocalPath(dir_okay=False),
     metavar="FILE",
     help="Also write a page with the differences over depth.",
 )

@@ -9,12 +9,13 @@ import click
 
 from pretrain.cli.checkpoint.byte_progress import shown_bytes
 from pretrain.cli.checkpoint.model_settings import model_settings, parsed
+from pretrain.cli.local_path import LocalPath
 
 if TYPE_CHECKING:
     from pretrain.checkpoint.exchange.convert import Tokenizer
 
 FORMATS = ("pretrain", "megatron", "torch_dist", "deepspeed", "neox", "huggingface")
-_PATH = click.Path(path_type=Path)
+_PATH = LocalPath()
 
 
 @click.command("convert")

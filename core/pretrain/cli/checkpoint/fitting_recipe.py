@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from pretrain.cli.checkpoint.model_settings import model_settings, parsed
+from pretrain.cli.local_path import LocalPath
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @click.command("recipe")
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("path", type=LocalPath())
 @model_settings
 def command(*, path: Path, settings: tuple[str, ...]) -> None:
     """Print the section `model` of a recipe that continues from the checkpoint at PATH."""

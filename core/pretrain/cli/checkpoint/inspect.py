@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from pretrain.checkpoint.formats.sizes import size_text
+from pretrain.cli.local_path import LocalPath
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pretrain.checkpoint.formats.summary import Parts, Summary
 
-_PATH = click.Path(path_type=Path)
+_PATH = LocalPath()
 
 
 @click.command("inspect")

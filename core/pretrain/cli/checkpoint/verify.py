@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -10,13 +9,16 @@ import click
 from pretrain.checkpoint.formats.sizes import size_text
 from pretrain.cli.checkpoint.byte_progress import shown_bytes
 from pretrain.cli.checkpoint.model_settings import model_settings, parsed
+from pretrain.cli.local_path import LocalPath
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pretrain.checkpoint.exchange.verify import Difference
     from pretrain.checkpoint.weights.model_weights import ModelWeights
 
 DIFFERENT = 1
-_PATH = click.Path(path_type=Path)
+_PATH = LocalPath()
 _SHOWN = 20
 
 

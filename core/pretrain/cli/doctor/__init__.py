@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from pretrain.cli.local_path import LocalPath
 from pretrain.cli.ranks import COUNTS, rank_options, show_failure, world_of_other_launcher
 from pretrain.launch.nodes.nodes import Nodes
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pretrain.launch.processes.failure import Failure
     from pretrain.launch.run_directory.directory import Resume
 
 
 @click.command(short_help="Check machines, devices, kernels and links before a training.")
-@click.argument("recipe", type=click.Path(path_type=Path), required=False)
+@click.argument("recipe", type=LocalPath(), required=False)
 @click.option("--backend", default="cpu", show_default=True, metavar="NAME", help="The device plugin.")
 @click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Change a key of the recipe.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--faults", is_flag=True, help="Try faults on a tiny training instead, in some minutes.")
 @click.option(
     "--folder",
-    type=click.Path(path_type=Path),
+    type=LocalPath(),
     metavar="DIR",
     help="Where --faults trains.  [default: a temporary folder]",
 )
-@click.option(
-    "--run-dir", type=click.Path(path_type=Path), metavar="DIR", help="Of the run.  [default: a new one below runs/]"
-)
+@click.option("--run-dir", type=LocalPath(), metavar="DIR", help="Of the run.  [default: a new one below runs/]")
 @click.option(
     "--resume",
     type=click.Choice(["run", "auto"]),

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from pretrain.cli.local_path import LocalPath
 from pretrain.cli.migrate.given_sources import defined_values, only_preprocesses, read_given
 from pretrain.cli.migrate.output import DIFFERS, require_free, show, write
 from pretrain.cli.migrate.token_files import show_builds
 from pretrain.cli.migrate.way_back import require_alone, to_megatron
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 
 @click.command("migrate")
 @click.argument("sources", metavar="SOURCE...", nargs=-1)
 @click.option("--args", "arguments", metavar="TEXT", multiple=True, help="Arguments of pretrain_gpt.py, as a source.")
-@click.option("--output", "-o", type=click.Path(path_type=Path), help="Write here.  [default: standard output]")
+@click.option("--output", "-o", type=LocalPath(), help="Write here.  [default: standard output]")
 @click.option("--define", "-D", metavar="NAME=VALUE", multiple=True, help="A variable of a script; 1=VALUE for its $1.")
 @click.option("--from", "program", metavar="PROGRAM", default="", help="The program's version; --from ? lists them.")
 @click.option("--devices", metavar="N", type=click.IntRange(min=1), help="Devices of the training, if none says it.")

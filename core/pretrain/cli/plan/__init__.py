@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from pretrain.cli.local_path import LocalPath
 from pretrain.cli.plan.memory_size import MemorySize
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pretrain.plan.device import PlanDevice
     from pretrain.plan.plan import Plan
     from pretrain.recipe import Recipe
@@ -30,7 +32,7 @@ COLOURS = {
 
 
 @click.command(short_help="Show memory and time of a training before its devices are rented.")
-@click.argument("recipe", type=click.Path(path_type=Path), metavar="RECIPE")
+@click.argument("recipe", type=LocalPath(), metavar="RECIPE")
 @click.option(
     "--backend", metavar="NAME", help="The device plugin.  [default: the one that knows --device; without it cpu]"
 )
@@ -73,7 +75,7 @@ COLOURS = {
 )
 @click.option(
     "--measured",
-    type=click.Path(path_type=Path),
+    type=LocalPath(),
     metavar="RUN",
     help="A run on the same device, whose speed replaces the assumed range.",
 )
@@ -82,7 +84,7 @@ COLOURS = {
 @click.option("--layers", is_flag=True, help="Also show a table by kind of module.")
 @click.option(
     "--html",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=LocalPath(dir_okay=False),
     metavar="FILE",
     help="Also write a page with the memory's course over the step.",
 )

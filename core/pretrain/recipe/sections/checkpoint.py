@@ -6,13 +6,13 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from pretrain.recipe.section import Bool, Int, Section, Str
+from pretrain.recipe.section import Bool, Int, LocalPath, Section, local_path
 from pretrain.recipe.shown import shown
 
 
 def _switch_or_folder(given: object) -> object:
     if isinstance(given, bool) or (isinstance(given, str) and given):
-        return given
+        return local_path(given)
     msg = f"{shown(given)} is not true, false or a folder."
     raise ValueError(msg)
 
@@ -23,9 +23,8 @@ class CheckpointSection(Section):
     save: Annotated[bool | str, BeforeValidator(_switch_or_folder)] = Field(
         default=True, description="true (into checkpoints/ of the run directory), false, or another folder."
     )
-    load: Str | None = Field(
+    load: LocalPath | None = Field(
         default=None,
-        min_length=1,
         description="Folder of checkpoints to start from; its latest is taken. Another program's gives its weights "
         "(see checkpoints.md). By default a fresh start.",
     )

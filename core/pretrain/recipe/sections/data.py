@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from pretrain.recipe.section import Bool, Float, Int, Section, Str
+from pretrain.recipe.section import Bool, Float, Int, LocalPath, Section, Str, TokenPath
 
 _NUMBER = r"(\d+(\.\d*)?|\.\d+)"
 
@@ -26,15 +26,14 @@ class BlendPart(Section):
     """One of several token files that are mixed."""
 
     weight: Float = Field(gt=0, description="Share of the samples, relative to the other weights.")
-    path: Str = Field(min_length=1, description="Token file without its .bin or .idx.")
+    path: TokenPath = Field(description="Token file without its .bin or .idx.")
 
 
 class DataSection(Section):
     """The token files, how they are mixed, and how they are cut into sequences."""
 
-    path: Str | None = Field(
+    path: TokenPath | None = Field(
         default=None,
-        min_length=1,
         description="Token file without its .bin or .idx, relative to the working directory.",
     )
     blend: tuple[BlendPart, ...] | None = Field(
@@ -46,16 +45,17 @@ class DataSection(Section):
     )
     split: Str = Field(
         default="969,30,1",
-        pattern=rf"^\s*{_NUMBER}\s*,\s*{_NUMBER}\s*,\s*{_NUMBER}\s*$",
-        description="Shares of the documents for training, validation and test, relative to their sum.",
+        pattern=rf"^\s*{_NUMBER}(\s*,\s*{_NUMBER}){{0,2}}\s*$",
+        description="Shares of the documents for training, validation and test, relative to their sum; a share that is "
+        "left out is 0.",
     )
     index: Literal["megatron", "native"] = Field(
         default="megatron",
         description="Order of the samples. megatron: Megatron-LM's, from index files that rank 0 builds; native: "
         "computed without index files; the blend may change at a resume.",
     )
-    cache_path: Str | None = Field(
-        default=None, min_length=1, description="Folder for the sample indices; by default beside the token file."
+    cache_path: LocalPath | None = Field(
+        default=None, description="Folder for the sample indices; by default beside the token file."
     )
     eod_mask_loss: Bool = Field(default=False, description="Whether the end-of-document token is left out of the loss.")
     reset_position_ids: Bool = Field(default=False, description="Whether positions start again after each document.")
@@ -69,6 +69,6 @@ class DataSection(Section):
     @property
     def shares(self) -> tuple[float, float, float]:
         """The shares of training, validation and test, which sum to 1."""
-        train, valid, test = (float(part) for part in self.split.split(","))
+        train, valid, test = [*(float(part) for part in self.split.split(",")), 0.0, 0.0][:3]
         total = train + valid + test or 1.0  # 0,0,0: refused later, because no split has a document
         return train / total, valid / total, test / total

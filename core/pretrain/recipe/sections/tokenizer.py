@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from pretrain.recipe.section import Int, Section, Str
+from pretrain.recipe.section import Int, LocalPath, Section
 from pretrain.tokenizer_types import TokenizerType, tokenizer_type
 
 
@@ -21,11 +21,9 @@ class TokenizerSection(Section):
         description="gpt2 (byte-level BPE of vocab_file and merge_file), huggingface (one json) or bytes (no files); "
         "GPT2BPETokenizer and HFTokenizer mean the first two."
     )
-    vocab_file: Str | None = Field(default=None, min_length=1, description="GPT-2's vocab.json, for type gpt2.")
-    merge_file: Str | None = Field(default=None, min_length=1, description="GPT-2's merges.txt, for type gpt2.")
-    file: Str | None = Field(
-        default=None, min_length=1, description="A tokenizer.json of Hugging Face, for type huggingface."
-    )
+    vocab_file: LocalPath | None = Field(default=None, description="GPT-2's vocab.json, for type gpt2.")
+    merge_file: LocalPath | None = Field(default=None, description="GPT-2's merges.txt, for type gpt2.")
+    file: LocalPath | None = Field(default=None, description="A tokenizer.json of Hugging Face, for type huggingface.")
     vocab_size: Int | None = Field(
         default=None,
         gt=256,

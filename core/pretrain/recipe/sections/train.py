@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from pretrain.recipe.section import Bool, Float, Int, Section, Str
+from pretrain.recipe.section import Bool, Float, Int, LocalPath, Section
 from pretrain.recipe.sections.iteration_ranges import Iterations
 from pretrain.recipe.sections.loss_spike import LossSpikeSection
 
@@ -73,8 +73,7 @@ class TrainSection(Section):
     exit_duration_in_mins: Float | None = Field(
         default=None, gt=0, description="Save and exit after this time, in minutes."
     )
-    kill_switch_path: Str | None = Field(
+    kill_switch_path: LocalPath | None = Field(
         default=None,
-        min_length=1,
         description="Save and exit as soon as this file exists; checked at every iteration, and no run starts with it.",
     )

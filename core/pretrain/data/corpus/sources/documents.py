@@ -133,7 +133,7 @@ def _read_with_json(line: bytes, key: str) -> object:
     try:
         entry = json.loads(_decoded(line))
     except (ValueError, RecursionError) as exc:
-        msg = f"not JSON: {exc}.\nThe input is JSONL: one object a line, as in {{'{key}': 'Once upon ...'}}."
+        msg = f"not JSON: {exc}.\nThe input is JSONL: one object a line, as in {json.dumps({key: 'Once upon ...'})}."
         raise _FaultError(msg) from exc
     text = entry.get(key) if isinstance(entry, dict) else None
     for part in text if isinstance(text, list) else [text]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pretrain.recipe.dialects.meaning import Meaning
 
 _DENSE = "the model has no experts: every token passes one MLP in each layer"
-_OF_EXPERTS = "it belongs to num_experts"
+_OF_EXPERTS = "it belongs to num_experts, and mixtures of experts are not supported"
 _OF_LATENTS = "it belongs to multi_latent_attention"
 _OF_HYBRIDS = "it belongs to layers without softmax attention: hybrid_layer_pattern or experimental_attention_variant"
 _OF_SPARSE = "it belongs to experimental_attention_variant"

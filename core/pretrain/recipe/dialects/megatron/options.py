@@ -23,7 +23,7 @@ _SLURM = "it belongs to srun, under which each rank can call pretrain run"
 
 LAUNCHERS: Mapping[str, Meaning] = MappingProxyType(
     {
-        **alike(Launched("--nproc"), "nproc_per_node nproc num_gpus ntasks_per_node gpus_per_node"),
+        **alike(Launched("--nproc"), "nproc_per_node nproc num_gpus ntasks_per_node gpus_per_node gpus"),
         "global_num_gpus": Launched("--nproc and --nnodes"),
         **alike(Launched("--nnodes"), "nnodes num_nodes nodes"),
         **alike(Launched("--rdzv HOST:PORT"), "master_addr master_port rdzv_endpoint"),

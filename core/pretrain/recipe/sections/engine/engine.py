@@ -6,14 +6,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from pretrain.recipe.section import Section
+from pretrain.recipe.section import Section, local_path
 from pretrain.recipe.sections.engine.zero import ZeroSection
 from pretrain.recipe.shown import shown
 
 
 def _file_or_object(given: object) -> object:
     if given is None or (isinstance(given, str | dict) and given):
-        return given
+        return local_path(given)
     msg = f"{shown(given)} is neither the path of a DeepSpeed JSON file nor an object with its keys."
     raise ValueError(msg)
 

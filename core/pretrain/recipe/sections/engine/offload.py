@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from pretrain.recipe.section import Bool, Int, Section, Str
+from pretrain.recipe.section import Bool, Int, LocalPath, Section
 
 
 class OffloadOptimizerSection(Section):
@@ -20,7 +20,7 @@ class OffloadOptimizerSection(Section):
     device: Literal["none", "cpu", "nvme"] = Field(
         default="none", description="none: beside the weights; cpu: in host memory; nvme: in files (stage 3)."
     )
-    nvme_path: Str | None = Field(default=None, min_length=1, description="For nvme: folder of the files.")
+    nvme_path: LocalPath | None = Field(default=None, description="For nvme: folder of the files.")
     pin_memory: Bool = Field(
         default=True, description="Whether the host memory is page-locked, which makes copies faster."
     )
@@ -47,7 +47,7 @@ class OffloadParamSection(Section):
     device: Literal["none", "cpu", "nvme"] = Field(
         default="none", description="none: on the device; cpu: in host memory; nvme: in files."
     )
-    nvme_path: Str | None = Field(default=None, min_length=1, description="For nvme: folder of the files.")
+    nvme_path: LocalPath | None = Field(default=None, description="For nvme: folder of the files.")
     pin_memory: Bool = Field(
         default=True, description="Whether the host memory is page-locked, which makes copies faster."
     )

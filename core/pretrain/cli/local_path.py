@@ -1,0 +1,25 @@
+"""Type of paths on the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+
+class LocalPath(click.Path):
+    """A path of this machine; an address such as s3://bucket/x is refused, and not taken for a folder named s3:."""
+
+    def __init__(self, *, dir_okay: bool = True) -> None:
+        super().__init__(path_type=Path, dir_okay=dir_okay)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path."""
+        from pretrain.recipe.section import local_path  # noqa: PLC0415  slow, and not needed for --help
+
+        try:
+            local_path(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        return super().convert(value, param, ctx)
