@@ -15,6 +15,7 @@ from plugins.fake_site import reference, site
 from pretrain.cli.main import main
 from pretrain.data.corpus.build import build_tokens
 from pretrain.errors import DataError
+from pretrain.exit_codes import End
 from pretrain.launch.processes.failure import Failure
 from pretrain.recipe import load_recipe, to_yaml
 
@@ -61,6 +62,7 @@ def trainings(monkeypatch):
             raise trainings.error
         options["run_dir"].mkdir(parents=True, exist_ok=True)
         (options["run_dir"] / "recipe.yml").write_text(to_yaml(recipe))
+        return End()
 
     trainings = types.SimpleNamespace(calls=calls, error=None)
     monkeypatch.setitem(sys.modules, "pretrain.training.run", types.SimpleNamespace(train=train))

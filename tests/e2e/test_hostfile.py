@@ -9,6 +9,7 @@ import pytest
 from e2e.conftest import latest, metrics, pretrain, tiny
 from e2e.test_run import kill_after
 from launch.conftest import FAKE
+from pretrain.exit_codes import ExitCode
 from pretrain.launch.world import free_port
 
 FAKES = Path(__file__).parents[1] / "launch"
@@ -36,7 +37,7 @@ def test_a_run_on_two_hosts_stops_and_goes_on_as_one_that_starts_its_own_ranks(h
     own, hosted = tmp_path / "own", tmp_path / "hosted"
     longer = ("train.train_iters=2000", "checkpoint.save_interval=10000")  # the nodes poll once a second
     arguments = [*tiny(text_tokens, hosted, *longer), "--hostfile", hostfile]
-    assert kill_after(arguments, hosted, iteration=3, number=signal.SIGINT) == 0
+    assert kill_after(arguments, hosted, iteration=3, number=signal.SIGINT) == ExitCode.SAVED
     stopped = latest(hosted)
     assert 3 <= stopped < 1900
     end = ("--set", f"train.exit_interval={stopped + 10}")

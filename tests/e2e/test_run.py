@@ -10,6 +10,7 @@ import pytest
 
 from e2e.conftest import PRETRAIN, ROOT, latest, metrics, pretrain, tiny
 from forked_python.client import STARTED
+from pretrain.exit_codes import ExitCode
 
 TRAIN_KEYS = {
     *("kind", "iteration", "consumed_samples", "consumed_tokens", "lm_loss", "grad_norm", "learning_rate"),
@@ -93,11 +94,11 @@ def test_a_killed_run_resumes_from_its_last_checkpoint(whole_run, text_tokens, t
     assert numbers(killed) == numbers(run_dir)
 
 
-def test_sigterm_saves_and_exits_with_success(whole_run, text_tokens, tmp_path):
+def test_sigterm_saves_and_exits_with_the_code_that_says_so(whole_run, text_tokens, tmp_path):
     run_dir, _ = whole_run
     stopped = tmp_path / "stopped"
     code = kill_after(tiny(text_tokens, stopped), stopped, iteration=6, number=signal.SIGTERM)
-    assert code == 0
+    assert code == ExitCode.SAVED
     done = numbers(stopped)[-1][0]
     assert latest(stopped) == done
     steps = [[record.get(key) for key in REPRODUCED] for record in metrics(run_dir) if record["kind"] == "train"]

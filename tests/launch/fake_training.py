@@ -7,9 +7,10 @@ import sys
 import time
 from pathlib import Path
 
-from rank_processes import pids_of_ranks, wait_for  # the folder is on the path of the ranks
+from rank_processes import alive, pids_of_ranks, wait_for  # the folder is on the path of the ranks
 
 from pretrain.errors import DataError
+from pretrain.exit_codes import End, ExitCode
 
 OTHERS = ("OMP_NUM_THREADS", "DS_ACCELERATOR")
 
@@ -28,6 +29,7 @@ def report(recipe, *, backend_name, run_dir, resume, world):
     }
     run_dir.mkdir(parents=True, exist_ok=True)
     (run_dir / f"{world.rank}.json").write_text(json.dumps(seen))
+    return End()
 
 
 def rank_1_misses_data(recipe, *, run_dir, world, **_):
@@ -93,6 +95,7 @@ def dying_twice(recipe, *, run_dir, resume, world, **_):
     wait_for(lambda: _lines(run_dir / "metrics.jsonl") >= attempt, "rank 0 to train")
     if attempt < 3:
         _die_as_last(world)
+    return End()
 
 
 def dying_always(recipe, *, run_dir, resume, world, **_):
@@ -105,13 +108,14 @@ def dying_once_then_endless(recipe, *, run_dir, resume, world, **_):
     """Train on in the second attempt, until a signal."""
     if _begin_attempt(run_dir, resume, world) == 1:
         _die_as_last(world)
-    until_signalled(recipe, run_dir=run_dir, world=world)
+    return until_signalled(recipe, run_dir=run_dir, world=world)
 
 
 def dying_once(recipe, *, run_dir, resume, world, **_):
     """End well in the second attempt."""
     if _begin_attempt(run_dir, resume, world) == 1:
         _die_as_last(world)
+    return End()
 
 
 def waiting_in_the_first_attempt(recipe, *, run_dir, resume, world, **_):
@@ -120,6 +124,7 @@ def waiting_in_the_first_attempt(recipe, *, run_dir, resume, world, **_):
     (run_dir / f"{world.rank}.pid").write_text(str(os.getpid()))
     if attempt == 1:
         time.sleep(600)
+    return End()
 
 
 def _begin_attempt(run_dir, resume, world):
@@ -164,10 +169,11 @@ def sum_of_ranks(recipe, *, run_dir, world, **_):
     dist.all_reduce(total)
     dist.destroy_process_group()
     (Path(run_dir) / f"{world.rank}.sum").write_text(str(total.item()))
+    return End()
 
 
 def until_signalled(recipe, *, run_dir, world, **_):
-    """Train until a signal; write all signals to a file."""
+    """Train until a signal, and save; write all signals to a file."""
     signals = []
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, _: signals.append(number))
@@ -176,6 +182,7 @@ def until_signalled(recipe, *, run_dir, world, **_):
         time.sleep(0.02)
     time.sleep(0.3)  # saving; a second signal would be seen here
     (run_dir / f"{world.rank}.signals").write_text(json.dumps([signal.Signals(number).name for number in signals]))
+    return End(ExitCode.SAVED, signal.Signals(signals[0]).name, by_signal=True)
 
 
 def reporting(recipe, *, run_dir, world, **_):
@@ -184,7 +191,7 @@ def reporting(recipe, *, run_dir, world, **_):
     wait_for((run_dir / "listen").exists, "the test")
     asked = []
     signal.signal(signal.SIGUSR1, lambda *_: (asked.append(1), (run_dir / f"{world.rank}.{len(asked)}").touch()))
-    until_signalled(recipe, run_dir=run_dir, world=world)
+    return until_signalled(recipe, run_dir=run_dir, world=world)
 
 
 def ignoring_signals(recipe, *, run_dir, world, **_):
@@ -205,7 +212,37 @@ def importing(recipe, *, run_dir, world, **_):
 def until_rank_0_is_signalled(recipe, *, run_dir, world, **_):
     """Train until rank 0 gets a signal; the others stop with it, as by the vote of a real training."""
     if world.rank == 0:
-        until_signalled(recipe, run_dir=run_dir, world=world)
-    else:
-        while not (run_dir / "0.signals").exists():
-            time.sleep(0.02)
+        return until_signalled(recipe, run_dir=run_dir, world=world)
+    wait_for((run_dir / "0.signals").exists, "rank 0 to stop")
+    return End(ExitCode.SAVED, "SIGTERM", by_signal=True)
+
+
+def until_rank_1_is_signalled(recipe, *, run_dir, world, **_):
+    """Train until rank 1 gets a signal, which rank 0 hears of by the vote."""
+    if world.rank == 1:
+        return until_signalled(recipe, run_dir=run_dir, world=world)
+    (run_dir / "0.pid").write_text(str(os.getpid()))
+    wait_for((run_dir / "1.signals").exists, "rank 1 to stop")
+    return End(ExitCode.SAVED, "SIGTERM", by_signal=True)
+
+
+def signalled_once(recipe, *, run_dir, resume, world, **_):
+    """Train until rank 0 gets a signal in the first attempt; end well in the second."""
+    if _begin_attempt(run_dir, resume, world) == 1:
+        return until_rank_0_is_signalled(recipe, run_dir=run_dir, world=world)
+    return End()
+
+
+def rank_1_leaves(recipe, *, run_dir, world, **_):
+    """Leave on rank 1 as if all were done, without a word; rank 0 loses its connection."""
+    (run_dir / f"{world.rank}.pid").write_text(str(os.getpid()))
+    pids_of_ranks(run_dir, world.world_size)
+    if world.rank == 1:
+        os._exit(0)
+    other = int((run_dir / "1.pid").read_text())
+    wait_for(lambda: not alive(other), "rank 1 to leave")
+    raise ConnectionError("Connection reset by peer")
+
+
+def all_leave(recipe, **_):
+    sys.exit(0)

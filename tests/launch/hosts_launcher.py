@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from unittest.mock import patch
 
+from command_end import leave
+
 from pretrain.launch.hosts import start_hosts
 from pretrain.launch.job import Job
 from pretrain.launch.nodes.hostfile import read_hostfile
@@ -24,6 +26,4 @@ limit, fewest = (*map(int, os.environ.get("RESTARTS", "").split()), 0, 0)[:2]
 policy = RestartPolicy(limit=limit, fewest_nodes=fewest or None)
 with patch("pretrain.launch.restarts.host_attempts._PATIENCE", 5.0):
     failure = start_hosts(hosted, job, load_recipe(job.recipe), policy)
-if failure:
-    print(failure, file=sys.stderr)
-    sys.exit(failure.exit_code)
+leave(failure)

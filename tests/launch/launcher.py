@@ -2,11 +2,11 @@
 
 import sys
 
+from command_end import leave
+
 from pretrain.launch.job import Job
 from pretrain.launch.start import run_ranks
 from pretrain.launch.world import LOCALHOST, free_port, node_worlds
 
 failure = run_ranks(Job.from_json(sys.argv[1]), node_worlds([int(sys.argv[2])], 0, LOCALHOST, free_port()))
-if failure:
-    print(failure, file=sys.stderr)
-    sys.exit(failure.exit_code)
+leave(failure)

@@ -3,6 +3,8 @@
 import sys
 from unittest.mock import patch
 
+from command_end import leave
+
 from pretrain.launch.job import Job
 from pretrain.launch.nodes.nodes import Nodes
 from pretrain.launch.rank_placement import Placement
@@ -16,6 +18,4 @@ placement = Placement(recipe=load_recipe(job.recipe), backend=None, nodes=nodes,
 limit, fewest = (*map(int, sys.argv[3:]), 0, 0)[:2]
 with patch("pretrain.launch.restarts.meeting._SHORT_TIMEOUT", 1.0):
     failure = start(placement, job, RestartPolicy(limit=limit, fewest_nodes=fewest or None))
-if failure:
-    print(failure, file=sys.stderr)
-    sys.exit(failure.exit_code)
+leave(failure)

@@ -2,6 +2,8 @@
 
 import sys
 
+from command_end import leave
+
 from pretrain.launch.job import Job
 from pretrain.launch.nodes.nodes import Nodes
 from pretrain.launch.processes.report_signal import ignore_report_signal
@@ -14,6 +16,4 @@ ignore_report_signal()  # as the command line does
 job, nproc = Job.from_json(sys.argv[1]), int(sys.argv[2])
 placement = Placement(recipe=load_recipe(job.recipe), backend=None, nodes=Nodes(), nproc=nproc, world_size=nproc)
 failure = start(placement, job, RestartPolicy(limit=3))
-if failure:
-    print(failure, file=sys.stderr)
-    sys.exit(failure.exit_code)
+leave(failure)

@@ -9,6 +9,7 @@ import pytest
 
 from launch.rank_processes import alive, pids_of_ranks, wait_for
 from pretrain.errors import RunError
+from pretrain.exit_codes import ExitCode
 from pretrain.launch import hosts
 from pretrain.launch.hosts import start_hosts
 from pretrain.launch.nodes import launcher_member, remote_nodes
@@ -94,7 +95,7 @@ def test_a_signal_reaches_every_rank_once_and_the_launcher_waits_for_all(launche
     process = launcher("until_signalled", 11)
     pids_of_ranks(tmp_path / "run")
     process.send_signal(sent)
-    assert ended(process) == (0, "")
+    assert ended(process) == (ExitCode.SAVED, "")
     assert [json.loads((tmp_path / f"run/{rank}.signals").read_text()) for rank in range(2)] == [[received]] * 2
 
 

@@ -87,6 +87,24 @@ def test_ranks_that_are_stopped_while_they_report_a_failure_print_nothing(job, c
     assert capfd.readouterr().err == ""
 
 
+def test_a_rank_that_leaves_with_exit_code_0_in_the_middle_is_the_failure_and_not_the_one_that_misses_it(job):
+    failure = run_ranks(job("rank_1_leaves"), worlds(2))
+    assert (failure.rank, failure.exit_code) == (1, CRASH)
+    assert failure.text.startswith("It left with exit code 0 before it had done its work")
+
+
+def test_ranks_that_all_leave_in_the_middle_are_no_success(job):
+    failure = run_ranks(job("all_leave"), worlds(2))
+    assert failure.exit_code == CRASH
+    assert "sys.exit(0) was called before this rank had done its work" in failure.text
+    assert "in all_leave" in failure.text
+
+
+def test_so_is_the_only_rank_in_the_process_of_the_command(job):
+    with pytest.raises(RuntimeError, match=r"sys\.exit\(0\) was called"):
+        run_ranks(job("all_leave"), worlds(1))
+
+
 @pytest.mark.parametrize(
     ("train", "words"),
     [("rank_1_is_killed", "killed by SIGKILL"), ("rank_1_exits_without_output", "ended with exit code 7")],

@@ -81,6 +81,12 @@ def test_a_reason_to_stop_is_followed_by_a_record_and_a_checkpoint_but_no_evalua
     assert run.meter.logger.events == ["train 3", "checkpoint 3"]
 
 
+def test_a_reason_that_comes_with_the_last_iteration_leaves_nothing_out(training):
+    run = training("train.train_iters=2", said=["", "SIGTERM"])
+    assert run.run() == ""
+    assert run.meter.logger.events[-3:] == ["valid 2", "test 2", "the model continues def main"]
+
+
 def test_exit_interval(training):
     run = training("train.train_iters=9", "train.exit_interval=4", "logging.log_interval=9")
     assert run.run() == "train.exit_interval 4"

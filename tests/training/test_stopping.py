@@ -12,7 +12,9 @@ from datetime import timedelta
 import pytest
 
 from pretrain.checkpoint.writing import agreement
-from pretrain.training.stopping import Stopping
+from pretrain.exit_codes import End, ExitCode
+from pretrain.stop_request import STOP_SIGNALS
+from pretrain.training.stopping import REASONS, Stopping, end_of
 
 TWO_RANKS = """
 import os, signal, sys
@@ -44,6 +46,24 @@ def _world(alone):
     """Every test is one rank."""
 
 
+@pytest.fixture(autouse=True)
+def ended():
+    """Signals that met this process's own handlers, which would end a process; they are restored after the test."""
+    met = []
+    before = {number: signal.signal(number, lambda number, _: met.append(number)) for number in STOP_SIGNALS}
+    yield met
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Seconds since the epoch of the monotonic clock; a test moves them on."""
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    return now
+
+
 def send(number):
     os.kill(os.getpid(), number)
 
@@ -62,34 +82,73 @@ def test_a_signal_is_remembered(make, number):
         assert stopping.reason() == number.name
 
 
-def test_the_second_signal_of_a_kind_has_its_default_effect(make):
+def test_a_second_interrupt_ends_the_process_as_it_does_without_a_training(make, clock, ended):
     with Stopping(make()) as stopping:
         send(signal.SIGINT)
-        with pytest.raises(KeyboardInterrupt):
-            send(signal.SIGINT)
-        assert stopping.reason() == "SIGINT"
+        clock[0] += 0.3
+        send(signal.SIGINT)
+        assert (stopping.reason(), ended) == ("SIGINT", [signal.SIGINT])
+
+
+def test_a_scheduler_that_repeats_its_signal_asks_once(make, ended):
+    with Stopping(make()) as stopping:
+        for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGHUP):
+            send(number)
+        assert (stopping.reason(), ended) == ("SIGTERM", [])
+
+
+def test_a_repetition_that_came_within_a_long_call_is_seen_late_and_is_one_all_the_same(make, clock, ended):
+    with Stopping(make()) as stopping:
+        send(signal.SIGTERM)
+        clock[0] += 30  # Python runs the handler after the call
+        send(signal.SIGTERM)
+        assert ended == []
+        stopping.reason()
+        send(signal.SIGTERM)
+        assert ended == [signal.SIGTERM]
+
+
+def test_a_process_that_was_stopped_by_a_signal_leaves_in_peace_but_for_another_interrupt(make, ended):
+    with Stopping(make()) as stopping:
+        send(signal.SIGTERM)
+        stopping.reason()
+    for number in STOP_SIGNALS:
+        send(number)
+    assert ended == [signal.SIGINT]
+
+
+def test_a_process_whose_time_is_over_is_not_ended_by_torchrun_while_it_leaves(make, clock, ended):
+    with Stopping(make("train.exit_duration_in_mins=1")) as stopping:
+        clock[0] += 61
+        stopping.reason()
+    for number in STOP_SIGNALS:
+        send(number)
+    assert ended == [signal.SIGINT]
+
+
+@pytest.mark.parametrize("reason", [*REASONS, "train.exit_interval 4"])
+def test_the_exit_code_says_whether_there_is_more_to_do(reason):
+    from_outside = reason.startswith(("SIG", "train.exit_duration"))
+    end = end_of(reason, saves=True)
+    assert end == End(ExitCode.SAVED if from_outside else 0, reason, by_signal=reason.startswith("SIG"))
+
+
+def test_a_training_without_checkpoints_saves_nothing_and_says_so():
+    assert [end_of(reason, saves=False).code for reason in ("SIGTERM", "SIGINT", REASONS[1])] == [143, 130, 0]
 
 
 def test_an_ignored_signal_stays_ignored(make):
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
-    try:
-        with Stopping(make()) as stopping:
-            send(signal.SIGHUP)
-            assert stopping.reason() == ""
-    finally:
-        signal.signal(signal.SIGHUP, before)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    with Stopping(make()) as stopping:
+        send(signal.SIGHUP)
+        assert stopping.reason() == ""
 
 
 def test_the_handlers_are_restored(make):
-    def handler(*_args): ...
-
-    before = signal.signal(signal.SIGTERM, handler)
-    try:
-        with Stopping(make()):
-            assert signal.getsignal(signal.SIGTERM) is not handler
-        assert signal.getsignal(signal.SIGTERM) is handler
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    before = signal.getsignal(signal.SIGTERM)
+    with Stopping(make()):
+        assert signal.getsignal(signal.SIGTERM) is not before
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_the_kill_switch_is_checked_at_every_iteration(make, tmp_path):
@@ -99,13 +158,11 @@ def test_the_kill_switch_is_checked_at_every_iteration(make, tmp_path):
         assert stopping.reason() == "the kill switch exists"
 
 
-def test_a_time_limit_stops_the_run(make, monkeypatch):
-    now = [1000.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+def test_a_time_limit_stops_the_run(make, clock):
     with Stopping(make("train.exit_duration_in_mins=2.5")) as stopping:
-        now[0] += 149
+        clock[0] += 149
         assert stopping.reason() == ""
-        now[0] += 2
+        clock[0] += 2
         assert stopping.reason() == "train.exit_duration_in_mins has passed"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
@@ -11,12 +12,10 @@ import click
 import pretrain
 from pretrain.cli.commands import Commands
 from pretrain.errors import PretrainError
+from pretrain.exit_codes import ExitCode, of_signal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-USER_ERROR = 2
-INTERRUPTED = 130
 
 
 @click.group(
@@ -36,7 +35,7 @@ def commands() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line and exit: 0, 2 for a user error, 130 when interrupted.
+    """Run the command line and exit with what the command returns, or 2 for a user error, 130 when interrupted.
 
     Args:
         arguments: without the program's name; those of the process if None.
@@ -46,15 +45,15 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         status = commands.main(arguments, prog_name="pretrain", standalone_mode=False)
     except (PretrainError, click.ClickException) as error:
         _show(error)
-        sys.exit(USER_ERROR)
+        sys.exit(ExitCode.USER_ERROR)
     except OSError as error:
         if error.filename is None:  # not about a file: a bug
             raise
         _show(PretrainError(f"{error.filename}: {error.strerror}"), error)
-        sys.exit(USER_ERROR)
+        sys.exit(ExitCode.USER_ERROR)
     except (click.Abort, KeyboardInterrupt):
-        sys.exit(INTERRUPTED)
-    sys.exit(status if isinstance(status, int) else 0)
+        sys.exit(of_signal(signal.SIGINT))
+    sys.exit(status if isinstance(status, int) else ExitCode.COMPLETE)
 
 
 def _show(error: PretrainError | click.ClickException, cause: Exception | None = None) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from pretrain.errors import LaunchError, PretrainError
+from pretrain.exit_codes import ExitCode
 from pretrain.launch.schedulers.detection import current_world
 
 if TYPE_CHECKING:
@@ -88,8 +89,7 @@ def start_ranks(placement: Placement, job: AnyJob, world: World | None, policy: 
         policy: of restarts; None: there are none.
     """
     if world is not None:
-        job.run(world)
-        return 0
+        return job.run(world).code
     from pretrain.launch.restarts.restart_policy import NO_RESTARTS  # noqa: PLC0415  --help needs none of it
     from pretrain.launch.start import start  # noqa: PLC0415
 
@@ -97,10 +97,11 @@ def start_ranks(placement: Placement, job: AnyJob, world: World | None, policy: 
 
 
 def show_failure(failure: Failure | None) -> int:
-    """Show why ranks failed; return the exit code."""
+    """Show why ranks failed, or why they have stopped if nobody here asked them to; return the exit code."""
     if failure is None:
-        return 0
+        return ExitCode.COMPLETE
     if failure.expected:
         raise PretrainError(str(failure))
-    click.echo(str(failure), err=True)
-    return 1
+    if not (failure.stopped and failure.asked):
+        click.echo(str(failure), err=True)
+    return failure.exit_code

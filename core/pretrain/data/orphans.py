@@ -6,6 +6,8 @@ import multiprocessing
 import os
 import threading
 
+from pretrain.exit_codes import ExitCode
+
 
 def exit_with_parent() -> None:
     """Exit this worker when its parent ends, even if the parent was killed; call it once in the worker.
@@ -19,4 +21,4 @@ def _wait() -> None:
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
-        os._exit(1)
+        os._exit(ExitCode.FAILURE)

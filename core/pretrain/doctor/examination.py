@@ -20,7 +20,8 @@ from pretrain.doctor.ranks.board import Board
 from pretrain.doctor.run_checks import examine_start
 from pretrain.doctor.watched_run import run_watched
 from pretrain.errors import BackendError
-from pretrain.launch.processes.rank import claim_report, note_report
+from pretrain.exit_codes import ExitCode
+from pretrain.launch.processes.rank import claim_report, note_end, note_report
 from pretrain.launch.run_directory.start_checks import Start
 from pretrain.plugins.host import discovery
 from pretrain.plugins.host.importing import load_plugin
@@ -86,8 +87,10 @@ def examine(
         board=board,
         timeout=timeout,
     )
-    code = _report(outcome, board, as_json=as_json) if outcome.reports and claim_report() else 0
+    code = _report(outcome, board, as_json=as_json) if outcome.reports and claim_report() else ExitCode.COMPLETE
     if unended or outcome.stuck:
+        if not code:
+            note_end()
         outcome.leave(code)
     if code:
         raise SystemExit(code)
@@ -98,10 +101,10 @@ def _report(outcome: Outcome, board: Board, *, as_json: bool) -> int:
     shown = [*outcome.findings, *differing_choices(board, board.world.world_size)]
     click.echo(json_of(shown) if as_json else as_text(shown))
     if is_ok(shown):
-        return 0
+        return ExitCode.COMPLETE
     with suppress(OSError):  # then the launcher shows this rank's exit code too
         note_report(board.world.rank)
-    return 1
+    return ExitCode.FAILURE
 
 
 class _OwnPart:

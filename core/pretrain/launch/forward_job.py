@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pretrain.data.samples.counts import SampleCounts
+from pretrain.exit_codes import End
+from pretrain.launch.early_exit import early_exit_fails
 from pretrain.launch.inputs import require_inputs
 
 if TYPE_CHECKING:
@@ -67,11 +69,13 @@ class ForwardJob:
             require_inputs(recipe, SampleCounts(train=0))  # splits are checked where those of the command are known
         return self
 
-    def run(self, world: World) -> None:
-        """Call the function in this process as one rank of `world`."""
+    def run(self, world: World) -> End:
+        """Call the function in this process as one rank of `world`; return that it has done its work."""
         from pretrain.recipe import load_recipe  # noqa: PLC0415  not needed to describe a job
 
         os.environ.update(world.environment())
         module, _, name = self.function.partition(":")
         call = getattr(importlib.import_module(module), name)
-        call(load_recipe(self.recipe, self.overrides), backend_name=self.backend, world=world, **self.options)
+        with early_exit_fails():
+            call(load_recipe(self.recipe, self.overrides), backend_name=self.backend, world=world, **self.options)
+        return End()

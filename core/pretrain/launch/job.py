@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from pretrain.errors import DamageError
+from pretrain.launch.early_exit import early_exit_fails
 from pretrain.launch.one_recipe import require_one_recipe
 from pretrain.launch.run_directory.directory import holds_run
 from pretrain.launch.run_directory.preparation import Prepared, prepare_run, prepare_together
 from pretrain.launch.run_directory.start_checks import Start, Where, require_startable
 
 if TYPE_CHECKING:
+    from pretrain.exit_codes import End
     from pretrain.launch.run_directory.directory import Resume
     from pretrain.launch.world import World
     from pretrain.recipe import Recipe
@@ -28,8 +30,8 @@ TRAIN = "pretrain.training.run:train"
 class TrainFn(Protocol):
     """The composition root of a training."""
 
-    def __call__(self, recipe: Recipe, *, backend_name: str, run_dir: Path, resume: bool, world: World) -> None:
-        """Train; called once on every rank."""
+    def __call__(self, recipe: Recipe, *, backend_name: str, run_dir: Path, resume: bool, world: World) -> End:
+        """Train, and return how that has ended; called once on every rank."""
         ...
 
 
@@ -91,8 +93,8 @@ class Job:
         resume: Resume = "run" if holds_run(Path(str(self.run_dir))) else "no"
         return dataclasses.replace(self, resume=resume)
 
-    def run(self, world: World) -> None:
-        """Train in this process as one rank of `world`.
+    def run(self, world: World) -> End:
+        """Train in this process as one rank of `world`; return how that has ended.
 
         torchrun's variables are set from `world`, so that `env://` works however the rank was started.
         """
@@ -100,7 +102,7 @@ class Job:
 
         os.environ.update(world.environment())
         recipe = load_recipe(self.recipe, self.overrides)
-        with ExitStack() as lock:
+        with early_exit_fails(), ExitStack() as lock:
             if self.run_dir and self.prepared:
                 prepared = Prepared(Path(self.run_dir), self.resume == "run")
             else:
@@ -108,7 +110,9 @@ class Job:
                 prepared = prepare_together(recipe, given, world, lock, self.resume)
             self._require_start(recipe, prepared, world)
             train = self._entry()
-            train(recipe, backend_name=self.backend, run_dir=prepared.run_dir, resume=prepared.resume, world=world)
+            return train(
+                recipe, backend_name=self.backend, run_dir=prepared.run_dir, resume=prepared.resume, world=world
+            )
 
     def _require_start(self, recipe: Recipe, prepared: Prepared, world: World) -> None:
         """Make rank 0's checks, and compare ranks that do not have their job from one launcher; all ranks call it."""

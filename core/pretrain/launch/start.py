@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pretrain.errors import PretrainError
+from pretrain.exit_codes import ExitCode
 from pretrain.launch.forward_job import ForwardJob
 from pretrain.launch.job import Job
 from pretrain.launch.processes.children import Processes
@@ -42,7 +43,7 @@ def start(placement: Placement, job: AnyJob, policy: RestartPolicy = NO_RESTARTS
         policy: of restarts after a failure, which trainings alone have.
 
     Returns:
-        why a rank failed; None if none did.
+        why a rank failed, or why the training has `stopped` before its end; None if it is complete.
 
     Raises:
         PretrainError: the run cannot be prepared; or raised by the training, in a world of one rank.
@@ -81,8 +82,8 @@ def run_ranks(job: AnyJob, worlds: Sequence[World], rendezvous: Rendezvous | Non
     A world of one rank is this process: it starts faster, and Ctrl-C and errors need no detour.
     """
     if worlds[0].world_size == 1 and rendezvous is None:
-        job.run(worlds[0])
-        return None
+        end = job.run(worlds[0])
+        return dataclasses.replace(Failure.of_stop(end), asked=True) if end.code else None
     return run_children(job, worlds, rendezvous)
 
 
@@ -97,7 +98,9 @@ def run_children(job: AnyJob, worlds: Sequence[World], rendezvous: Rendezvous | 
             return elsewhere or (processes.left_behind(patience) if patience is not None else None)
 
         failure = supervise(ranks, poll, failure_ends=patience is None)
-    return rendezvous.report(failure) if failure and rendezvous else failure
+    if failure is None or rendezvous is None:
+        return failure
+    return rendezvous.report_stop(failure) if failure.stopped else rendezvous.report(failure)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +119,14 @@ class _RanksOfNode:
     def told(self) -> list[Failure]:
         return self.processes.told()
 
+    def stop(self) -> Failure | None:
+        return self.processes.stop()
+
     def send(self, number: int) -> None:
         if number == REPORT_SIGNAL:
             self.rendezvous.ask_for_report()
         else:
+            self.rendezvous.asked_to_stop = True
             self.processes.send(number)
 
     def kill(self) -> None:
@@ -148,11 +155,13 @@ def start_node_of_hostfile(nodes: Nodes, make_placement: Callable[[], Placement]
     rendezvous = Rendezvous(nodes)  # until it has joined a signal ends this process at once
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, exit_with_signal)
-    code = CRASH
+    code: int = CRASH
     try:
         failure = _run_node_of_hostfile(rendezvous, make_placement, job)
-        code = failure.exit_code if failure else 0
-        return failure if failure and not rendezvous.launcher_has_read() else None
+        code = failure.exit_code if failure else ExitCode.COMPLETE
+        if failure is None or failure.stopped:  # the launcher reads it, and mpirun must not end the other nodes
+            return None
+        return None if rendezvous.launcher_has_read() else failure
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else CRASH
         if not rendezvous.launcher_has_read():

@@ -126,7 +126,7 @@ class Training:
         if not is_last and not urgent_reason and self._is_due(self.recipe.evaluation.interval):
             self._evaluate("valid")
         self.garbage.after(self.progress.iteration)
-        return reason
+        return "" if is_last else reason  # it came too late: the training is complete, and so is what follows
 
     def _step(self, batch: int) -> None:
         """Take one step over a global batch of so many samples, and count it."""

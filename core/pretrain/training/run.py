@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+    from pretrain.exit_codes import End
     from pretrain.launch.world import World
     from pretrain.plugins.host.manager import Plugins
     from pretrain.recipe import Recipe
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
     from pretrain.training.trained_model.loaded_model import TrainedModel
 
 
-def train(recipe: Recipe, *, backend_name: str, run_dir: Path, resume: bool, world: World) -> None:
-    """Train as one rank of `world`; called once per process.
+def train(recipe: Recipe, *, backend_name: str, run_dir: Path, resume: bool, world: World) -> End:
+    """Train as one rank of `world`, and return how that has ended; called once per process.
 
     Raises:
         PretrainError: a user error, before the first step where possible.
@@ -30,6 +31,7 @@ def train(recipe: Recipe, *, backend_name: str, run_dir: Path, resume: bool, wor
     from pretrain.training.determinism import deterministic  # noqa: PLC0415
     from pretrain.training.reporting.run_files import finish  # noqa: PLC0415
     from pretrain.training.safeguards.rank_watch import record_collectives  # noqa: PLC0415
+    from pretrain.training.stopping import end_of  # noqa: PLC0415
 
     record_collectives()
     with (
@@ -39,6 +41,7 @@ def train(recipe: Recipe, *, backend_name: str, run_dir: Path, resume: bool, wor
         reason = training.run()
         if world.rank == 0:
             finish(training.meter.logger, run_dir, reason, training.progress.iteration)
+        return end_of(reason, saves=training.saving is not None)
 
 
 def evaluate(

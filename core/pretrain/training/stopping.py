@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch.distributed as dist
 
+from pretrain.exit_codes import End, ExitCode, of_signal
+from pretrain.stop_request import STOP_SIGNALS, StopRequest
 from pretrain.training.safeguards.exchange import Exchange
 
 if TYPE_CHECKING:
@@ -19,22 +21,24 @@ if TYPE_CHECKING:
     from pretrain.recipe import Recipe
     from pretrain.training.safeguards.exchange import Rider
 
+_TIME_LIMIT = "train.exit_duration_in_mins has passed"
 REASONS = (
     "",
-    "train.exit_duration_in_mins has passed",
+    _TIME_LIMIT,
     "the kill switch exists",
     "SIGHUP",
     "SIGINT",
     "SIGTERM",
 )
 """Reasons by vote; the highest vote of all ranks wins."""
-_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
+_SIGNALS = {number.name: number for number in STOP_SIGNALS}
 
 
 class Stopping:
     """Watches signals, the clock and the kill-switch file; a context that restores the signal handlers.
 
-    A rank that stops because another one was signalled ignores signals from then on: its own is still on the way.
+    A rank that has stopped ignores SIGTERM and SIGHUP while it leaves: a scheduler repeats them, its own is still on
+    the way, or torchrun ends the others when the first has left. So with Ctrl-C, but that of a person who waits for it.
 
     Ranks agree in the exchange between hosts, whose sums are read one iteration later. The loop therefore leaves one
     iteration after the first rank wants to.
@@ -50,27 +54,34 @@ class Stopping:
         # One rank looks: a thousand would load a shared file system with a request each step.
         looks = train.kill_switch_path is not None and dist.get_rank() == 0
         self._kill_switch = Path(train.kill_switch_path or "") if looks else None
-        self._signal = 0
+        self._request = StopRequest()
+        self._turned = time.monotonic()
         self._agreed = 0
         self._handlers: dict[int, Any] = {}
         self.exchange = Exchange(self, *riders, timeout_minutes=recipe.parallel.distributed_timeout_minutes)
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            for number in _SIGNALS:
+            for number in STOP_SIGNALS:
                 if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
                     self._handlers[number] = signal.signal(number, self._remember)
         return self
 
-    def __exit__(self, *_error: object) -> None:
-        # The other rank's node, or Slurm, reached it first; ours must not end a rank that has saved and is leaving. A
-        # handler of Python's would be gone while the interpreter ends; a rank that hangs there is killed by its parent.
-        is_awaited = REASONS[self._agreed] in {number.name for number in _SIGNALS} and not self._signal
+    def __exit__(self, kind: object, *_error: object) -> None:
+        # A handler of Python's would be gone while the interpreter ends; a rank that hangs there its parent kills.
+        is_awaited = REASONS[self._agreed] in _SIGNALS and not self._request.number
         for number, handler in self._handlers.items():
-            signal.signal(number, signal.SIG_IGN if is_awaited else handler)
+            is_ignored = is_awaited if number == signal.SIGINT else self._agreed > 0
+            signal.signal(number, signal.SIG_IGN if is_ignored else handler)
+        if self._agreed and kind is None:
+            # All are about to leave, with another exit code than 0: mpirun, and Slurm with --kill-on-bad-exit, end the
+            # others with the first that does.
+            self.settle()
+            self.exchange.sum_now([0.0])
 
     def reason(self) -> str:
         """Return why all ranks stop now, or an empty string; every rank calls it after every iteration."""
+        self._turned = time.monotonic()
         self.exchange.turn()
         return REASONS[self._agreed]
 
@@ -88,13 +99,31 @@ class Stopping:
         self._agreed = max((reason for reason, votes in enumerate(sums, start=1) if votes), default=0)
 
     def _own_vote(self) -> int:
-        if self._signal:
-            return REASONS.index(signal.Signals(self._signal).name)
+        if self._request.number:
+            return REASONS.index(signal.Signals(self._request.number).name)
         if self._kill_switch is not None and self._kill_switch.exists():
             return 2
         return int(self._deadline is not None and time.monotonic() > self._deadline)
 
     def _remember(self, number: int, _frame: FrameType | None) -> None:
-        self._signal = number
-        # A second signal of the kind ends the process, as it does by default.
-        signal.signal(number, self._handlers[number])
+        # A repetition that comes within a long call, of a library or of a device, is seen here after it only: it came
+        # after the last turn, no more is known. A person who presses Ctrl-C again means it.
+        self._request.take(number, None if number == signal.SIGINT else self._turned)
+        if self._request.at_once:
+            signal.signal(number, self._handlers[number])
+            signal.raise_signal(number)
+
+
+def end_of(reason: str, *, saves: bool) -> End:
+    """Return how a training has ended.
+
+    Args:
+        reason: to stop before the last iteration; "" if it came to its end.
+        saves: whether it writes checkpoints.
+    """
+    number = _SIGNALS.get(reason)
+    if number is None and reason != _TIME_LIMIT:
+        return End(ExitCode.COMPLETE, reason)
+    if saves:
+        return End(ExitCode.SAVED, reason, by_signal=number is not None)
+    return End(ExitCode.COMPLETE if number is None else of_signal(number), reason, by_signal=number is not None)

@@ -54,7 +54,7 @@ def test_the_numbers_are_those_of_the_recipe():
 
 def test_the_faults_of_the_issue_are_there_each_with_a_name_of_its_own():
     names = [fault.name for fault in faults_of(4)]
-    assert len(set(names)) == len(names) == 13
+    assert len(set(names)) == len(names) == 14
     assert all(fault.endings[-1].exit_code == 0 for fault in faults_of(4))
 
 

@@ -169,17 +169,32 @@ def test_two_names_of_one_machine_are_an_error_where_ranks_take_devices(port):
         second.require_own_machine()
 
 
-def test_a_stop_request_becomes_as_many_signals(node, launcher):
-    got = []
-    before = signal.signal(signal.SIGUSR1, lambda number, _: got.append(number))
-    try:
-        for times in (1, 2):
-            launcher.stop_nodes(signal.SIGUSR1, times)
-            wait_for(lambda times=times: node.poll() or len(got) == times, "the signal")
-        assert node.poll() is None
-        assert len(got) == 2
-    finally:
-        signal.signal(signal.SIGUSR1, before)
+@pytest.fixture
+def got():
+    """Signals to this process; SIGUSR1 stands for one that asks for the end."""
+    signals = []
+    before = signal.signal(signal.SIGUSR1, lambda number, _: signals.append(number))
+    yield signals
+    signal.signal(signal.SIGUSR1, before)
+
+
+def test_a_stop_request_becomes_that_signal_once_and_a_second_one_the_end(node, launcher, got):
+    launcher.stop_nodes(signal.SIGUSR1, 1)
+    wait_for(lambda: node.poll() or got, "the signal")
+    assert node.poll() is None
+    assert got == [signal.SIGUSR1]
+    launcher.stop_nodes(signal.SIGUSR1, 2)
+    with pytest.raises(SystemExit) as ended:
+        wait_for(node.poll, "the end")
+    assert ended.value.code == 128 + signal.SIGUSR1
+    node.leave()
+
+
+def test_a_node_that_a_scheduler_has_signalled_too_is_not_signalled_again(node, launcher, got):
+    node.asked_to_stop = True
+    launcher.stop_nodes(signal.SIGUSR1, 1)
+    wait_for(lambda: node._store.check(["stop"]), "the request")
+    assert (node.poll(), got) == (None, [])
     node.leave()
 
 

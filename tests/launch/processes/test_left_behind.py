@@ -9,11 +9,15 @@ from pathlib import Path
 import pytest
 
 from pretrain.errors import DataError
+from pretrain.exit_codes import End
 from pretrain.launch.forward_job import EXAMINE, ForwardJob
 from pretrain.launch.processes.children import Processes, _Child
 from pretrain.launch.processes.failure import Failure
+from pretrain.launch.processes.rank import write_end
 from pretrain.launch.processes.supervision import supervise
 
+DONE = ["true"]
+"""A rank that has done its work, and says so."""
 JOB = ForwardJob(recipe="r.yml", backend="cpu", function=EXAMINE, reads_data=False, patience=0.2)
 
 
@@ -27,6 +31,8 @@ def ranks(tmp_path):
         for rank, command in enumerate(commands):
             started.append(subprocess.Popen(command, start_new_session=True))
             processes._children.append(_Child(rank, started[-1], Path(tmp_path / f"{rank}.json")))
+            if command is DONE:
+                write_end(End(), processes._children[-1].failure_file)
         return processes
 
     yield start
@@ -36,7 +42,7 @@ def ranks(tmp_path):
 
 
 def test_a_rank_that_stays_is_ended_and_named(ranks):
-    processes = ranks(["true"], ["sleep", "600"])
+    processes = ranks(DONE, ["sleep", "600"])
     begun = time.monotonic()
     failure = supervise(processes, lambda: processes.left_behind(JOB.patience))
     assert time.monotonic() - begun < 300
@@ -49,7 +55,7 @@ def test_a_rank_that_stays_is_ended_and_named(ranks):
 def test_ranks_that_all_run_or_have_all_ended_are_left_alone(ranks):
     running = ranks(["sleep", "60"], ["sleep", "60"])
     assert running.left_behind(0) is None
-    assert supervise(ranks(["true"], ["true"])) is None
+    assert supervise(ranks(DONE, DONE)) is None
 
 
 def test_a_job_says_how_long_its_ranks_may_stay():
@@ -70,7 +76,7 @@ def test_a_rank_that_dies_leaves_the_others_their_time_to_report(ranks):
 
 
 def test_a_report_is_all_that_is_to_be_shown(ranks):
-    processes = ranks(["false"], ["true"])
+    processes = ranks(["false"], DONE)
     Failure.of_report(0).write(processes._children[0].failure_file)
     failure = supervise(processes, lambda: processes.left_behind(300), failure_ends=False)
     assert (failure.rank, failure.reported, failure.exit_code) == (0, True, 1)

@@ -4,10 +4,12 @@ import json
 import os
 import signal
 import subprocess
+import time
 
 import pytest
 
 from launch.rank_processes import alive, pids_of_ranks, wait_for
+from pretrain.exit_codes import ExitCode
 
 
 @pytest.mark.parametrize(
@@ -20,7 +22,7 @@ def test_a_signal_reaches_every_rank_once_and_the_launcher_waits(launcher, tmp_p
     pids_of_ranks(tmp_path / "run")
     process.send_signal(sent)
     _, errors = process.communicate(timeout=120)
-    assert process.returncode == 0, errors
+    assert (process.returncode, errors) == (ExitCode.SAVED, "")
     assert [json.loads((tmp_path / f"run/{rank}.signals").read_text()) for rank in range(2)] == [[received]] * 2
 
 
@@ -37,7 +39,7 @@ def test_a_request_for_a_report_reaches_every_rank_each_time_and_ends_none(launc
             wait_for((run_dir / f"{rank}.{times}").exists, "the request")
     process.send_signal(signal.SIGTERM)
     assert process.communicate(timeout=120)[1] == ""
-    assert process.returncode == 0
+    assert process.returncode == ExitCode.SAVED
 
 
 def test_a_second_signal_kills_ranks_that_do_not_exit(launcher, tmp_path):
@@ -51,6 +53,25 @@ def test_a_second_signal_kills_ranks_that_do_not_exit(launcher, tmp_path):
     _, errors = process.communicate(timeout=120)
     assert (process.returncode, errors) == (130, "")
     assert not any(alive(pid) for pid in pids)
+
+
+def test_a_scheduler_that_repeats_its_signal_at_once_does_not_keep_ranks_from_saving(launcher, tmp_path):
+    """Slurm's time limit sends SIGTERM twice to each process of a step, 10 to 26 ms apart."""
+    process = launcher("until_signalled")
+    pids_of_ranks(tmp_path / "run")
+    for _ in range(2):
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.02)
+    assert (process.communicate(timeout=120)[1], process.returncode) == ("", ExitCode.SAVED)
+    assert [json.loads((tmp_path / f"run/{rank}.signals").read_text()) for rank in range(2)] == [["SIGTERM"]] * 2
+
+
+def test_a_signal_to_one_rank_ends_the_run_with_the_code_of_a_saved_one(launcher, tmp_path):
+    process = launcher("until_rank_0_is_signalled")
+    rank_0 = pids_of_ranks(tmp_path / "run", 1)[0]
+    os.kill(rank_0, signal.SIGTERM)
+    errors = process.communicate(timeout=120)[1]
+    assert (errors, process.returncode) == ("A rank got SIGTERM: all ranks have saved and left.\n", ExitCode.SAVED)
 
 
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

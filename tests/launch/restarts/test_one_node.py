@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 
 import pytest
 
 from launch.rank_processes import alive, pids_of_ranks, wait_for
 from pretrain.errors import RunError
+from pretrain.exit_codes import ExitCode
 from pretrain.launch.run_directory.lock import held
 
 pytestmark = [
@@ -75,12 +77,24 @@ def test_a_signal_in_the_back_off_ends_the_run(launcher, tmp_path, number):
     assert len(attempts(tmp_path / "run", 0)) == 1
 
 
+def test_ranks_that_have_saved_as_one_of_them_was_signalled_go_on(launcher, tmp_path):
+    process = launcher("signalled_once")
+    os.kill(pids_of_ranks(tmp_path / "run", 1)[0], signal.SIGTERM)
+    code, errors = ended(process)
+    assert code == 0
+    assert errors.splitlines() == [
+        "A rank got SIGTERM: all ranks have saved and left.",
+        "restart 1 of 3 in 1 s, from the beginning",
+        "ended after 1 restart",
+    ]
+
+
 def test_a_signal_after_a_restart_lets_the_ranks_save_and_ends_the_run(launcher, tmp_path):
     process = launcher("dying_once_then_endless")
     pids_of_ranks(tmp_path / "run")
     process.send_signal(signal.SIGTERM)
     code, errors = ended(process)
-    assert code == 0
+    assert code == ExitCode.SAVED
     assert errors.endswith("ended after 1 restart\n")
     assert json.loads((tmp_path / "run/1.signals").read_text()) == ["SIGTERM"]
 

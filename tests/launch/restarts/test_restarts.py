@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pretrain.errors import BackendError, DeviceError, NotFiniteError
+from pretrain.exit_codes import End, ExitCode
 from pretrain.launch.nodes.arrivals import Arrival
 from pretrain.launch.processes.failure import CRASH, USER_ERROR, Failure
 from pretrain.launch.restarts.node_failures import silence
@@ -49,6 +50,14 @@ def test_a_user_error_and_a_signal_that_asks_for_the_end_are_no_reason():
     mistake = Failure(rank=0, when=1.0, exit_code=USER_ERROR, text="no data")
     assert judged(3, (mistake, 40, 47)) == [Verdict()]
     assert judged(3, (dataclasses.replace(KILLED, asked=True), 40, 47)) == [Verdict()]
+
+
+def test_a_signal_to_a_rank_alone_is_a_reason_also_if_all_have_saved_and_a_time_limit_is_none():
+    signalled = Failure.of_stop(End(ExitCode.SAVED, "SIGTERM", by_signal=True))
+    assert judged(3, (signalled, 40, 40))[0].wait == 1
+    assert judged(3, (dataclasses.replace(signalled, asked=True), 40, 40)) == [Verdict()]
+    time_limit = Failure.of_stop(End(ExitCode.SAVED, "train.exit_duration_in_mins has passed"))
+    assert judged(3, (time_limit, 40, 40)) == [Verdict()]
 
 
 def test_hosts_that_answered_once_may_come_back_and_others_are_a_user_error():

@@ -13,6 +13,7 @@ import pytest
 
 from launch.conftest import HERE
 from launch.rank_processes import pids_of_ranks, wait_for
+from pretrain.exit_codes import ExitCode
 from pretrain.launch.world import free_port
 
 pytestmark = pytest.mark.usefixtures("forked_python")
@@ -112,6 +113,14 @@ def test_a_signal_to_one_node_in_the_back_off_ends_both(node):
     assert "was asked to end by SIGTERM." in codes[1][1]
 
 
+def test_a_signal_to_one_node_ends_both_without_a_restart_when_their_ranks_have_saved(node, tmp_path):
+    nodes = [node("until_rank_1_is_signalled", 3) for _ in range(2)]
+    rank_1 = pids_of_ranks(tmp_path / "run")[1]
+    of_rank_1 = next(process for process in nodes if str(process.pid) == parent_of(rank_1))
+    of_rank_1.send_signal(signal.SIGTERM)
+    assert [ended(process) for process in nodes] == [(ExitCode.SAVED, "")] * 2
+
+
 def test_a_request_for_a_report_at_one_node_reaches_the_ranks_of_all(node, tmp_path):
     nodes, run_dir = [node("reporting", 3) for _ in range(2)], tmp_path / "run"
     (run_dir / "listen").touch()
@@ -122,4 +131,4 @@ def test_a_request_for_a_report_at_one_node_reaches_the_ranks_of_all(node, tmp_p
             wait_for((run_dir / f"{rank}.{times}").exists, "the request")
     for process in nodes:
         process.send_signal(signal.SIGTERM)
-    assert [ended(process) for process in nodes] == [(0, "")] * 2
+    assert [ended(process) for process in nodes] == [(ExitCode.SAVED, "")] * 2

@@ -20,7 +20,7 @@ def train(recipe, *, run_dir, world, **arguments):
     (run_dir / f"{world.rank}.pid").write_text(str(os.getpid()))
     if rank in {"all", str(world.rank)}:
         FAULTS[name](world)
-    real_train(recipe, run_dir=run_dir, world=world, **arguments)
+    return real_train(recipe, run_dir=run_dir, world=world, **arguments)
 
 
 def _around(owner, method, before):

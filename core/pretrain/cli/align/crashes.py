@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 import click
 
 from pretrain.errors import PretrainError
+from pretrain.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-NOT_COMPARED = 3
+NOT_COMPARED = ExitCode.PARTIAL
 """Exit code where a side, or the comparison, has crashed."""
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pretrain.cli.align.crashes import NOT_COMPARED
+from pretrain.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,7 +54,7 @@ def compare_sides(
             return code
         outcome = compare(*recordings)
     _show(outcome, recordings, html, as_json=as_json)
-    return 0 if outcome.is_aligned else 1
+    return ExitCode.COMPLETE if outcome.is_aligned else ExitCode.FAILURE
 
 
 def _record(

@@ -10,6 +10,7 @@ from pretrain.checkpoint.formats.sizes import size_text
 from pretrain.cli.checkpoint.byte_progress import shown_bytes
 from pretrain.cli.checkpoint.model_settings import model_settings, parsed
 from pretrain.cli.local_path import LocalPath
+from pretrain.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from pretrain.checkpoint.exchange.verify import Difference
     from pretrain.checkpoint.weights.model_weights import ModelWeights
 
-DIFFERENT = 1
+DIFFERENT = ExitCode.FAILURE
 _PATH = LocalPath()
 _SHOWN = 20
 

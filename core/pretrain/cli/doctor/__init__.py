@@ -90,8 +90,7 @@ def command(
         patience=180.0,  # a rank that dies at the start is named by the others after their own checks
     )
     if world is not None:
-        job.run(world)
-        return 0
+        return job.run(world).code
     from pretrain.launch.start import start  # noqa: PLC0415
 
     return _exit_code(start(placement, job))

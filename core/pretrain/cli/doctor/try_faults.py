@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pretrain.errors import LaunchError
+from pretrain.exit_codes import ExitCode
 from pretrain.launch.nodes.nodes import Nodes
 from pretrain.launch.schedulers.detection import current_world
 
@@ -68,7 +69,7 @@ def try_faults(*, backend: str, nproc: int | None, folder: Path | None, as_json:
     else:
         count = Counter(finding.verdict for finding in findings)
         click.echo(", ".join(f"{count[verdict]} {verdict}" for verdict in Verdict))
-    return 0 if is_ok(findings) else 1
+    return ExitCode.COMPLETE if is_ok(findings) else ExitCode.FAILURE
 
 
 def _ranks(backend: str, nproc: int | None) -> tuple[int, int | None]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pretrain.errors import MigrateError
+from pretrain.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 NOTHING = "Nothing is written: --strict, and something is not supported."
 
-DIFFERS = 3
+DIFFERS = ExitCode.PARTIAL
 """Exit code of a migration after which something is not supported."""
 
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from pretrain.doctor.faults.scene import Scene
 
-BETWEEN = 0.3
-"""Seconds between two signals of a person, or of a batch system, that both ask for the end."""
+AT_ONCE, BETWEEN = 0.025, 3.0
+"""Seconds between two signals: of Slurm, which are one request; and of somebody who means it."""
 
 ENDING = 20.0
 """Seconds for the end of a launcher that was killed, or asked twice; less than a rank waits at the gate."""
@@ -59,8 +59,16 @@ def kill_worker(scene: Scene) -> None:
     os.kill(scene.member(scene.said["workers"][0]), signal.SIGKILL)
 
 
+def terminate_as_slurm(scene: Scene) -> None:
+    """Send the launcher a SIGTERM, and another one at once."""
+    launcher = scene.commands[0].process
+    launcher.terminate()
+    time.sleep(AT_ONCE)
+    launcher.terminate()
+
+
 def terminate_twice(scene: Scene) -> None:
-    """Send the launcher a SIGTERM, and soon another one, before a rank could save; wait for its end.
+    """Send the launcher a SIGTERM, and later another one, before a rank could save; wait for its end.
 
     Raises:
         LookupError: it had ended before the second one.

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 
 from pretrain.doctor.faults import disturbances
 from pretrain.doctor.faults.fault import Ending, Fault
 from pretrain.doctor.faults.planted import FAILURE, Kind
 from pretrain.doctor.faults.tiny_training import BEFORE, SAVE_INTERVAL
+from pretrain.exit_codes import ExitCode, of_signal
 
 HANG_AFTER = 10
 """Seconds after which a stopped rank is reported."""
 
-_KILLED, _USER_ERROR, _TERMINATED = -9, 2, 128 + 15
+_KILLED, _USER_ERROR, _TERMINATED = -signal.SIGKILL, ExitCode.USER_ERROR, of_signal(signal.SIGTERM)
 _WENT_ON = Ending(exit_code=0)
 
 
@@ -46,7 +48,12 @@ def _of_processes(last: int) -> tuple[Fault, ...]:
             settings=("data.num_workers=1",),
         ),
         Fault(
-            name="SIGTERM twice",
+            name="SIGTERM twice at once, as at Slurm's time limit",
+            disturb=disturbances.terminate_as_slurm,
+            endings=(Ending(exit_code=ExitCode.SAVED, says=(r"stopped after iteration \d+: SIGTERM",)), _WENT_ON),
+        ),
+        Fault(
+            name="SIGTERM twice, 3 s apart",
             disturb=disturbances.terminate_twice,
             endings=(Ending(exit_code=_TERMINATED), _WENT_ON),
         ),

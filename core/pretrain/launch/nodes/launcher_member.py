@@ -15,19 +15,9 @@ from typing import TYPE_CHECKING
 from torch.distributed import DistError
 
 from pretrain.launch.nodes.connection import connect
-from pretrain.launch.nodes.rendezvous import (
-    ARRIVAL_TIMEOUT,
-    FAILURE,
-    GONE,
-    LAUNCHER,
-    LINGERING,
-    READ,
-    REPORTS,
-    STOP,
-    ended_key,
-    taken_key,
-)
+from pretrain.launch.nodes.rendezvous import ARRIVAL_TIMEOUT, LINGERING
 from pretrain.launch.nodes.run_identity import another_run, is_of_run
+from pretrain.launch.nodes.store_keys import FAILURE, GONE, LAUNCHER, READ, REPORTS, STOP, STOPPED, ended_key, taken_key
 from pretrain.launch.processes.failure import CRASH, USER_ERROR, Failure
 
 if TYPE_CHECKING:
@@ -56,6 +46,7 @@ class LauncherMember(threading.Thread):
         joined: the rendezvous is there, and the launcher has joined it.
         failure: why the run failed, as the nodes report it, or as the launcher finds; None so far.
         exit_codes: of all nodes, once all have ended; None before.
+        stopped: why the ranks have left before the end of the training without a failure, known with `exit_codes`.
         orphaned: the first host's node is lost, and nothing more is known of the others, which end by themselves.
     """
 
@@ -84,6 +75,7 @@ class LauncherMember(threading.Thread):
         self.joined = False
         self.failure: Failure | None = None
         self.exit_codes: list[int] | None = None
+        self.stopped: Failure | None = None
         self.orphaned = False
         self._endpoint = endpoint
         self._address = ":".join(map(str, endpoint))
@@ -226,6 +218,8 @@ class LauncherMember(threading.Thread):
             self.failure = self._better(Failure(**json.loads(store.get(FAILURE))))
             store.set(READ, "by the launcher")
         if ended and self.exit_codes is None:
+            if store.check([STOPPED]):
+                self.stopped = Failure(**json.loads(store.get(STOPPED)))
             self.exit_codes = [int(store.get(key)) for key in self._ended_keys]
 
 

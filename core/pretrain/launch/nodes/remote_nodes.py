@@ -10,6 +10,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
+from pretrain.exit_codes import WELL, of_signal
 from pretrain.launch.nodes.launcher_member import LOSS_TIMEOUT
 from pretrain.launch.nodes.rendezvous import LINGERING
 from pretrain.launch.processes.failure import CRASH, USER_ERROR, Failure
@@ -85,13 +86,17 @@ class RemoteNodes:
         if self._member.failure is not None:
             return [self._member.failure]
         if self._stop_signal and not self._member.joined:  # there is nothing to save yet
-            return [dataclasses.replace(Failure.from_exit_code(0, 128 + self._stop_signal), asked=True)]
+            return [dataclasses.replace(Failure.from_exit_code(0, of_signal(self._stop_signal)), asked=True)]
         code = self._program.poll()
         return [] if code is None else self._judge(code)
 
     def told(self) -> list[Failure]:
         """Return what the nodes have reported by now: the cause, perhaps, of what `failures` has returned."""
         return [] if self._member.failure is None else [self._member.failure]
+
+    def stop(self) -> Failure | None:
+        """Return why the ranks have left before the end of the training; None if they have not."""
+        return self._member.stopped
 
     def send(self, number: int) -> None:
         """Have every node pass the signal on to its ranks."""
@@ -146,8 +151,8 @@ class RemoteNodes:
     def _judge(self, code: int) -> list[Failure]:
         """Return the failures that follow from exit codes: of the nodes, and of the launcher program."""
         codes = self._member.exit_codes
-        if codes and any(codes):
-            code = next(filter(None, codes))
+        if failed := [each for each in codes or () if each not in WELL]:
+            code = failed[0]
             return [dataclasses.replace(Failure.from_exit_code(0, code), asked=code > _BY_SIGNAL)]
         if codes and code == 0:
             return []

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined]
 
 from pretrain.errors import LaunchError
+from pretrain.exit_codes import WELL, of_signal
+from pretrain.launch.nodes import store_keys
 from pretrain.launch.nodes.bounded_store import BoundedStore, StoreSilenceError
 from pretrain.launch.nodes.connection import connect_within, is_here
 from pretrain.launch.nodes.run_identity import RUN, require_same, run_identity
@@ -26,12 +28,6 @@ if TYPE_CHECKING:
 
     from pretrain.launch.nodes.nodes import Nodes
     from pretrain.launch.world import World
-
-LAUNCHER, STOP, FAILURE, READ, GONE = "launcher", "stop", "failure", "read", "gone"
-REPORTS, _TOLD = "reports", "told"
-"""Keys of the store: the launcher of a hostfile has joined; its stop request; the failure that says most about the end
-so far; the launcher has read one; how many have left; how many times SIGUSR1 has asked for a report of all ranks; the
-failure of a rank that writes a checkpoint before it ends, which ends no other one."""
 
 ARRIVAL_TIMEOUT = timedelta(minutes=5)
 """Timeout of the rendezvous for the nodes of a hostfile, which are started together; the first import of torch from a
@@ -52,7 +48,7 @@ _LEAVE_TIMEOUT = 30.0
 
 
 class Rendezvous:
-    """Member of the rendezvous: one node."""
+    """Member of the rendezvous: one node. `asked_to_stop`: its ranks have been asked to save and end."""
 
     def __init__(self, nodes: Nodes, max_restarts: int = 0, fewest_nodes: int | None = None) -> None:
         """Join, waiting for the node that serves the store.
@@ -72,14 +68,14 @@ class Rendezvous:
         self._report_wanted = False
         self._host, port = nodes.endpoint()
         self._serves = nodes.rank == 0 if nodes.rank is not None else is_here(self._host)
-        self._signals_passed_on = 0
+        self.asked_to_stop = False
         self._lost: float | None = None
         self._over = False
         own = run_identity(nodes, max_restarts, fewest_nodes)
         try:
             self._store = self._attempt_store = BoundedStore(self._open(port))
             theirs = self._run_of_store(own)
-            self._reports_passed_on = self._store.add(REPORTS, 0)
+            self._reports_passed_on = self._store.add(store_keys.REPORTS, 0)
         except DistError as exc:
             msg = f"--rdzv {nodes.rendezvous}: no rendezvous with the other nodes ({str(exc).splitlines()[0]})."
             raise LaunchError(msg) from exc
@@ -102,7 +98,7 @@ class Rendezvous:
             f"{_LAUNCHER_TIMEOUT.seconds} s: it has ended, or cannot reach it.\n"
             "Set MASTER_ADDR (and MASTER_PORT) to an address of the first host that the launcher and all hosts reach."
         )
-        self._wait([LAUNCHER], _LAUNCHER_TIMEOUT, msg)
+        self._wait([store_keys.LAUNCHER], _LAUNCHER_TIMEOUT, msg)
 
     def require_own_machine(self) -> None:
         """Check that no other node of the hostfile is on this machine: both would take its devices from 0 on.
@@ -144,8 +140,8 @@ class Rendezvous:
         try:
             if self._report_wanted:
                 self._report_wanted = False
-                self._store.add(REPORTS, 1)
-            asked = self._store.add(REPORTS, 0)
+                self._store.add(store_keys.REPORTS, 1)
+            asked = self._store.add(store_keys.REPORTS, 0)
         except DistError:
             return False
         is_new, self._reports_passed_on = asked > self._reports_passed_on, asked
@@ -162,7 +158,7 @@ class Rendezvous:
             if reported and not reported.lost_peer:
                 return reported
             with suppress(DistError):
-                if told := self._failure_of(_TOLD):
+                if told := self._failure_of(store_keys.TOLD):
                     failure = dataclasses.replace(told, asked=failure.asked)
                     break
             time.sleep(0.1)
@@ -170,12 +166,22 @@ class Rendezvous:
             return self._kept(failure)
         return failure
 
+    def report_stop(self, stop: Failure) -> Failure:
+        """Let all nodes know why the ranks have stopped; return it. A node that was asked to has the last word."""
+        text = json.dumps(dataclasses.asdict(stop))
+        with suppress(DistError):
+            if stop.asked:  # then no launcher starts the ranks again
+                self._attempt_store.set(store_keys.STOPPED, text)
+            else:
+                self._attempt_store.compare_set(store_keys.STOPPED, "", text)
+        return stop
+
     def tell(self, failures: Sequence[Failure]) -> None:
         """Let all nodes know what ranks here have told that still write a checkpoint; it ends nothing yet."""
         causes = [failure for failure in failures if not failure.lost_peer]
         if causes:
             with suppress(DistError):
-                self._attempt_store.compare_set(_TOLD, "", json.dumps(dataclasses.asdict(root_cause(causes))))
+                self._attempt_store.compare_set(store_keys.TOLD, "", json.dumps(dataclasses.asdict(root_cause(causes))))
 
     def _kept(self, own: Failure) -> Failure:
         """Return the failure that was reported before; this node's replaces it if it says more about the end.
@@ -186,17 +192,17 @@ class Rendezvous:
             DistError: the serving node has left.
         """
         text = json.dumps(dataclasses.asdict(own))
-        kept = self._attempt_store.compare_set(FAILURE, "", text).decode()
+        kept = self._attempt_store.compare_set(store_keys.FAILURE, "", text).decode()
         first = Failure(**json.loads(kept))
         if (own.asked, not own.lost_peer) <= (first.asked, not first.lost_peer):
             return first
-        self._attempt_store.compare_set(FAILURE, kept, text)
+        self._attempt_store.compare_set(store_keys.FAILURE, kept, text)
         return own
 
     def launcher_has_read(self) -> bool:
         """Wait until the launcher of the hostfile has read the failure; return False if it does not: it has ended."""
         with suppress(DistError):
-            self._store.wait([READ], _READ_TIMEOUT)
+            self._store.wait([store_keys.READ], _READ_TIMEOUT)
             return True
         return False
 
@@ -204,6 +210,9 @@ class Rendezvous:
         """Return the failure that a node has reported, or the loss of the serving node; None if there is none.
 
         A stop request of the hostfile's launcher becomes that signal in this process.
+
+        Raises:
+            SystemExit: that launcher asks for the end at once.
         """
         try:
             failure = self._hear()
@@ -222,9 +231,9 @@ class Rendezvous:
         """
         if self._nodes.of_hostfile:
             self._pass_on_stop()
-            ended = ended_key(0)
+            ended = store_keys.ended_key(0)
             # The serving node need not stay until the last rank here has ended.
-            self._over = self._over or (self._store.check([ended]) and self._store.get(ended) == b"0")
+            self._over = self._over or (self._store.check([ended]) and int(self._store.get(ended)) in WELL)
         return self._reported()
 
     def _loss(self) -> Failure | None:
@@ -244,13 +253,13 @@ class Rendezvous:
             exit_code: of this node, for the launcher of a hostfile.
         """
         with suppress(DistError):
-            self._store.set(ended_key(self._rank), str(exit_code))
-            gone = self._store.add(GONE, 1)
+            self._store.set(store_keys.ended_key(self._rank), str(exit_code))
+            gone = self._store.add(store_keys.GONE, 1)
             members = self._members + self._nodes.of_hostfile
             deadline = time.monotonic() + _LEAVE_TIMEOUT
             while self._serves and gone < members and time.monotonic() < deadline:
                 time.sleep(0.1)
-                gone = self._store.add(GONE, 0)
+                gone = self._store.add(store_keys.GONE, 0)
 
     def _take_place(self) -> None:
         nodes = self._nodes
@@ -259,7 +268,7 @@ class Rendezvous:
 
     def _require_vacant(self, rank: int) -> None:
         nodes = self._nodes
-        if rank >= nodes.count or self._store.add(taken_key(rank), 1) > 1:
+        if rank >= nodes.count or self._store.add(store_keys.taken_key(rank), 1) > 1:
             msg = (
                 f"--rdzv {nodes.rendezvous}: node {rank} of {nodes.count} is there already.\n"
                 "Each node gives the same --nnodes, and its own --node-rank or none; or another run has this port."
@@ -272,7 +281,7 @@ class Rendezvous:
         Raises:
             DistError: the serving node has left.
         """
-        return self._failure_of(FAILURE)
+        return self._failure_of(store_keys.FAILURE)
 
     def _failure_of(self, key: str) -> Failure | None:
         store = self._attempt_store
@@ -331,19 +340,11 @@ class Rendezvous:
         return False
 
     def _pass_on_stop(self) -> None:
-        if not self._store.check([STOP]):
+        if not self._store.check([store_keys.STOP]):
             return
-        number, times = json.loads(self._store.get(STOP))
-        while self._signals_passed_on < times:
-            self._signals_passed_on += 1
+        number, times = json.loads(self._store.get(store_keys.STOP))
+        if times > 1:
+            raise SystemExit(of_signal(number))
+        if not self.asked_to_stop:  # a scheduler's signal may have come here too
+            self.asked_to_stop = True
             signal.raise_signal(number)
-
-
-def taken_key(node: int) -> str:
-    """Return the key that says that a node has come."""
-    return f"taken/{node}"
-
-
-def ended_key(node: int) -> str:
-    """Return the key of a node's exit code."""
-    return f"ended/{node}"

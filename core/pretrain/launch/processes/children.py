@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Self
 
 from pretrain.launch.processes.default_variables import default_variables
 from pretrain.launch.processes.failure import Failure
-from pretrain.launch.processes.rank import FAILURE_FILE, PARENT, place_file
+from pretrain.launch.processes.rank import FAILURE_FILE, PARENT, place_file, read_end
 from pretrain.launch.processes.rank_folder import RankFolder
 from pretrain.launch.processes.report_signal import children_ignoring_report_signal
 from pretrain.observe.environment_file import COMMAND
@@ -43,6 +43,14 @@ class _Child:
     rank: int
     process: subprocess.Popen[bytes]
     failure_file: Path
+
+    def failure(self) -> Failure | None:
+        """Return why it has failed, also with exit code 0; None if it runs or has done its work."""
+        code = self.process.poll()
+        if code is None or ((end := read_end(self.failure_file)) is not None and end.code == code):
+            return None
+        last = last_place(place_file(self.failure_file))
+        return Failure.read(self.failure_file) or Failure.from_exit_code(self.rank, code, last)
 
 
 class Processes:
@@ -78,12 +86,12 @@ class Processes:
 
     def failures(self) -> list[Failure]:
         """Return the failures of ranks."""
-        return [
-            Failure.read(child.failure_file)
-            or Failure.from_exit_code(child.rank, code, last_place(place_file(child.failure_file)))
-            for child in self._children
-            if (code := child.process.poll())
-        ]
+        return [failure for child in self._children if (failure := child.failure()) is not None]
+
+    def stop(self) -> Failure | None:
+        """Return why all ranks have left before the end of the training; None if they have not."""
+        ends = (read_end(child.failure_file) for child in self._children)
+        return next((Failure.of_stop(end) for end in ends if end is not None and end.code), None)
 
     def told(self) -> list[Failure]:
         """Return the failures that ranks have told which still run, as they write a checkpoint first."""

@@ -14,17 +14,18 @@ from typing import TYPE_CHECKING
 
 from pretrain.atomic_files import replacing
 from pretrain.errors import DeviceError, InUseError, NotFiniteError, OtherRankError, PretrainError
+from pretrain.exit_codes import WELL, ExitCode, of_signal
+from pretrain.stop_request import STOP_SIGNALS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-USER_ERROR, CRASH = 2, 1
-"""Exit codes: a user error; anything else."""
+    from pretrain.exit_codes import End
 
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Signals that ask a run to save and end."""
-_INTERRUPTED = {sign for number in STOP_SIGNALS for sign in (-number, 128 + number)}
+USER_ERROR, CRASH = ExitCode.USER_ERROR, ExitCode.FAILURE
+"""Exit codes of failures: a user error; anything else."""
+_INTERRUPTED = {sign for number in STOP_SIGNALS for sign in (-number, of_signal(number))}
 _LOST_PEER = re.compile(r"connection (was )?(closed|reset|refused)|broken pipe|gloo/transport", re.IGNORECASE)
 
 _TIMEOUT = re.compile(r"(?:timed out (?:waiting|after)|wait timeout after) (\d+) ?(ms|s)", re.IGNORECASE)
@@ -41,11 +42,11 @@ class Failure:
     Attributes:
         rank: of all ranks.
         when: seconds since the epoch.
-        exit_code: `USER_ERROR` or `CRASH`.
+        exit_code: `USER_ERROR` or `CRASH`; another one says that ranks have not failed, but stopped.
         text: what to show.
         lost_peer: the rank lost its connection to another one, which is a consequence rather than the cause.
         interrupted: Ctrl-C, SIGTERM or SIGHUP ended the rank.
-        asked: a launcher had got such a signal, which asks the run to end, before that.
+        asked: a launcher had got such a signal, which asks the run to end, before that; or its time is over.
         of_launcher: a host or the launcher program failed, and the text names it; `rank` has no meaning.
         reported: the rank has printed itself what is wrong; there is nothing more to show.
         passing: the cause may be gone at a restart: a host is down, a device is missing, the run directory is in use.
@@ -101,7 +102,12 @@ class Failure:
             returncode: as of `subprocess.Popen`: negative is a signal.
             last_place: where it was in the training, in words; empty if that is not known.
         """
-        if returncode >= 0:
+        if returncode in WELL:
+            text = (
+                f"It left with exit code {returncode} before it had done its work: a plugin or a library has ended the "
+                "process (exit, os._exit)."
+            )
+        elif returncode >= 0:
             text = f"It ended with exit code {returncode} and no Python error: look at its output above."
         else:
             text = f"It was killed by {_signal_name(-returncode)}."
@@ -126,6 +132,26 @@ class Failure:
             "It was stopped (`kill -STOP`, a debugger), or a library of its device hangs at the end of a process."
         )
         return cls(rank=rank, when=time.time(), exit_code=CRASH, text=text)
+
+    @classmethod
+    def of_stop(cls, end: End) -> Failure:
+        """Describe ranks that have left before the end of the training without a failure."""
+        what = (
+            "all ranks have saved and left" if end.code == ExitCode.SAVED else "all ranks have left, and saved nothing"
+        )
+        return cls(
+            rank=0,
+            when=time.time(),
+            exit_code=end.code,
+            text=f"{'A rank got ' if end.by_signal else ''}{end.reason}: {what}.",
+            of_launcher=True,
+            asked=not end.by_signal,
+        )
+
+    @property
+    def stopped(self) -> bool:
+        """True of ranks that have left in good order before the end of the training: `exit_code` says whether saved."""
+        return self.exit_code not in {USER_ERROR, CRASH}
 
     @property
     def expected(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import signal
 import sys
@@ -12,6 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from pretrain.atomic_files import replacing
+from pretrain.exit_codes import End, of_signal
 from pretrain.launch.jobs import job_of
 from pretrain.launch.processes.failure import CRASH, Failure
 from pretrain.launch.processes.parent_exit import kill_on_parent_exit
@@ -24,10 +27,11 @@ if TYPE_CHECKING:
 
 PARENT = "PRETRAIN_LAUNCHER_PID"
 FAILURE_FILE = "PRETRAIN_FAILURE_FILE"
+_END = ".end"
 
 
 def main() -> None:
-    """Train; write the failure file if that fails."""
+    """Train; write the failure file if that fails, else the file of the end."""
     ignore_report_signal()
     kill_on_parent_exit(int(os.environ[PARENT]))
     world = current_world()
@@ -41,21 +45,25 @@ def main() -> None:
         tell_error=partial(_tell_error, world.rank, failure_file),
         place_file=place_file(failure_file),
     )
-    train(job_of(sys.argv[1]), heard, failure_file)
+    sys.exit(train(job_of(sys.argv[1]), heard, failure_file))
 
 
-def train(job: AnyJob, world: World, failure_file: Path) -> None:
-    """Train as one rank; if that fails, write the failure file, which the launcher shows, and end the process."""
+def train(job: AnyJob, world: World, failure_file: Path) -> int:
+    """Train as one rank; return the exit code, which the file of the end confirms to the launcher.
+
+    If that fails, write the failure file, which the launcher shows, and end the process.
+    """
     try:
-        _train(job, world, failure_file)
+        return _train(job, world, failure_file)
     except KeyboardInterrupt:  # perhaps while a failure, itself a consequence of the interruption, is described
-        code = 128 + signal.SIGINT
+        code = of_signal(signal.SIGINT)
         _exit(Failure.from_exit_code(world.rank, code), failure_file, code)
 
 
-def _train(job: AnyJob, world: World, failure_file: Path) -> None:
+def _train(job: AnyJob, world: World, failure_file: Path) -> int:
     try:
-        job.run(world)
+        end = job.run(world)
+        write_end(end, failure_file)
     except Exception as error:  # noqa: BLE001  whatever it is, the launcher shows it
         failure = Failure.of(error, world.rank, with_traceback=_traceback_wanted())
         with suppress(OSError):  # told before the last checkpoint was written: the first failure is the cause
@@ -64,15 +72,27 @@ def _train(job: AnyJob, world: World, failure_file: Path) -> None:
         _exit(failure, failure_file, failure.exit_code)
     except SystemExit as ended:  # rank 0 could not prepare the run and reports the error, perhaps on another node
         code = ended.code if isinstance(ended.code, int) else CRASH
-        if code:
-            failure = Failure.from_exit_code(world.rank, code)
-            _exit(dataclasses.replace(failure, lost_peer=True), failure_file, code)
-        raise
+        failure = Failure.from_exit_code(world.rank, code)
+        _exit(dataclasses.replace(failure, lost_peer=True), failure_file, code)
+    else:
+        return end.code
 
 
 def place_file(failure_file: Path) -> Path:
     """Return the file of a rank's last place, beside that of its failure."""
     return failure_file.with_suffix(".place")
+
+
+def read_end(failure_file: Path) -> End | None:
+    """Return how a rank has ended, from the file beside that of its failure; None if it has not said so."""
+    file = failure_file.with_suffix(_END)
+    return End(**json.loads(file.read_text())) if file.exists() else None
+
+
+def write_end(end: End, failure_file: Path) -> None:
+    """Write how this rank has ended, for `read_end`."""
+    with replacing(failure_file.with_suffix(_END), error=None, durable=False, make_folders=False) as stream:
+        stream.write(json.dumps(dataclasses.asdict(end)).encode())
 
 
 def _tell(rank: int, failure_file: Path, text: str, is_cause: bool) -> None:
@@ -122,6 +142,16 @@ def note_report(rank: int) -> None:
     """
     if file := os.environ.get(FAILURE_FILE):
         Failure.of_report(rank).write(Path(file))
+
+
+def note_end() -> None:
+    """Tell the launcher, if there is one, that this rank has done its work, and will end by `os._exit(0)`.
+
+    Raises:
+        OSError: as `note_report`.
+    """
+    if file := os.environ.get(FAILURE_FILE):
+        write_end(End(), Path(file))
 
 
 def _traceback_wanted() -> bool:

@@ -6,11 +6,12 @@ import dataclasses
 import signal
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pretrain.launch.processes.failure import STOP_SIGNALS, root_cause
+from pretrain.exit_codes import of_signal
+from pretrain.launch.processes.failure import root_cause
 from pretrain.launch.processes.report_signal import REPORT_SIGNAL
+from pretrain.stop_request import STOP_SIGNALS, StopRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,6 +40,10 @@ class Ranks(Protocol):
         """Return the failures that ranks have told which still run, as they write a checkpoint first, or nodes."""
         ...
 
+    def stop(self) -> Failure | None:
+        """Return why ranks that have all ended without a failure have left early; None at the end of the training."""
+        ...
+
     def send(self, number: int) -> None:
         """Pass a signal on."""
         ...
@@ -48,21 +53,13 @@ class Ranks(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class _Stop:
-    """The signal that asked the run to end, and how often."""
-
-    number: int = 0
-    times: int = 0
-
-
 def supervise(
     ranks: Ranks, poll: Callable[[], Failure | None] | None = None, *, failure_ends: bool = True
 ) -> Failure | None:
     """Wait until all ranks have ended.
 
-    Ctrl-C, SIGTERM or SIGHUP is passed on to the ranks, which save and exit; a second one kills them. SIGUSR1 is passed
-    on each time, and changes nothing here. Must be called in the main thread.
+    Ctrl-C, SIGTERM or SIGHUP is passed on to the ranks, which save and exit; a second one (`StopRequest`) kills them.
+    SIGUSR1 is passed on each time, and changes nothing here. Must be called in the main thread.
 
     Args:
         ranks: all of them, or those of this node.
@@ -70,15 +67,15 @@ def supervise(
         failure_ends: whether the failure of one rank here ends the others; False: they go on until `poll` ends them.
 
     Returns:
-        the reason that the run failed; None if it did not fail, or was asked to end. A failure while the ranks save
-        because they were asked to end is one that is `asked`; a rank that another process ended is not.
+        the reason that the run failed, or has `stopped`; None if it is complete. A failure while the ranks save because
+        they were asked to end is one that is `asked`; a rank that another process ended is not.
 
     Raises:
         SystemExit: the ranks were stopped by a signal before they could exit by themselves; 128 + its number.
     """
     with _passing_on(ranks) as stop:
         elsewhere = _wait_for_event(ranks, stop, poll or (lambda: None), failure_ends=failure_ends)
-        if stop.times < 2 and ranks.failures():
+        if not stop.at_once and ranks.failures():
             _wait(ranks, _GRACE)
         failures = ranks.failures() + ([elsewhere] if elsewhere else [])
         if failures:  # of ranks that hang, perhaps, because one of those that still run has failed
@@ -86,21 +83,20 @@ def supervise(
         ranks.kill()
         if failures:  # of nodes, perhaps, which have said more while they ended
             failures += ranks.told()
-    if stop.times >= 2 or (stop.times and failures and all(each.interrupted or each.lost_peer for each in failures)):
-        raise SystemExit(128 + stop.number)
-    if not failures:
-        return None
-    cause = root_cause(failures)
-    return dataclasses.replace(cause, asked=cause.asked or stop.times > 0)
+    if stop.at_once or (stop.number and failures and all(each.interrupted or each.lost_peer for each in failures)):
+        raise SystemExit(of_signal(stop.number))
+    cause = root_cause(failures) if failures else ranks.stop()
+    return cause and dataclasses.replace(cause, asked=cause.asked or stop.number > 0)
 
 
 @contextmanager
-def _passing_on(ranks: Ranks) -> Iterator[_Stop]:
-    stop = _Stop()
+def _passing_on(ranks: Ranks) -> Iterator[StopRequest]:
+    stop = StopRequest()
 
     def pass_on(number: int, _: FrameType | None) -> None:
-        stop.number, stop.times = number, stop.times + 1
-        if stop.times == 1:
+        is_first = not stop.number
+        stop.take(number)
+        if is_first:
             # SIGHUP of a closed terminal becomes SIGTERM, on which the ranks save and exit.
             ranks.send(signal.SIGTERM if number == signal.SIGHUP else number)
 
@@ -116,11 +112,11 @@ def _passing_on(ranks: Ranks) -> Iterator[_Stop]:
 
 
 def _wait_for_event(
-    ranks: Ranks, stop: _Stop, poll: Callable[[], Failure | None], *, failure_ends: bool
+    ranks: Ranks, stop: StopRequest, poll: Callable[[], Failure | None], *, failure_ends: bool
 ) -> Failure | None:
     """Wait for the end of all ranks, the failure of one, or a second signal; return another node's failure."""
     asked = time.monotonic()
-    while ranks.running() and not (failure_ends and ranks.failures()) and stop.times < 2:
+    while ranks.running() and not (failure_ends and ranks.failures()) and not stop.at_once:
         time.sleep(_PERIOD)
         if time.monotonic() - asked > 1:
             asked = time.monotonic()

@@ -21,7 +21,8 @@ def run_attempts(attempt: Callable[[], Failure | None], restarts: Restarts) -> F
     """Call `attempt` until it does not fail, or its failure is not followed by a restart.
 
     Returns:
-        the last failure, with the reason that there is no restart; None if the last attempt did not fail.
+        the last failure, or why the last attempt has stopped, with the reason that there is no restart; None if the
+        training is complete.
 
     Raises:
         SystemExit: a signal asked the run to end; 128 + its number.
@@ -31,11 +32,12 @@ def run_attempts(attempt: Callable[[], Failure | None], restarts: Restarts) -> F
         while (failure := attempt()) is not None:
             verdict = restarts.judge(failure)
             if verdict.wait is None:
-                return with_remark(failure, verdict)
+                break
             announce(failure, verdict)
             time.sleep(verdict.wait)
-        show_end(restarts)
-    return None
+        if failure is None or failure.stopped:
+            show_end(restarts)
+    return failure and with_remark(failure, verdict)
 
 
 def announce(failure: Failure | None, verdict: Verdict) -> None:

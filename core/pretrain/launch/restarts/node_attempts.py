@@ -38,7 +38,7 @@ def run_node_attempts(placement: Placement, job: Job, policy: RestartPolicy, run
     """Run the job on this node, again and again as node 0 decides; node 0 prepares the run and holds its directory.
 
     Returns:
-        why the run failed; None if it did not.
+        why the run failed, or has stopped before its end; None if it is complete.
 
     Raises:
         PretrainError: the run cannot be prepared, or its directory is not shared.
@@ -59,7 +59,7 @@ def run_node_attempts(placement: Placement, job: Job, policy: RestartPolicy, run
             rendezvous.end(Failure.of(error, 0, with_traceback=True))
             raise
         else:
-            rendezvous.end(failure)
+            rendezvous.end(None if failure is None or failure.stopped else failure)
             return failure
         finally:
             rendezvous.leave()
@@ -96,7 +96,7 @@ class _Node:
                     self._rendezvous.back_off(verdict.wait)
         except RunEnded as ended:
             return ended.failure
-        if failure is None:
+        if failure is None or failure.stopped:
             show_end(self._restarts)
         return failure and with_remark(failure, verdict)
 

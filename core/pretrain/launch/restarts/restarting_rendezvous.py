@@ -19,6 +19,7 @@ from torch.distributed import DistError
 
 from pretrain.launch.nodes.arrivals import Arrival
 from pretrain.launch.nodes.rendezvous import LOSS_AFTER, Rendezvous
+from pretrain.launch.nodes.store_keys import STOPPED
 from pretrain.launch.processes.failure import Failure
 from pretrain.launch.restarts import node_failures
 from pretrain.launch.restarts.meeting import Meeting, arrive
@@ -139,7 +140,7 @@ class RestartingRendezvous(Rendezvous):
         """Learn what follows from the end of this attempt; on node 0, decide it.
 
         Args:
-            failure: of the run; None if the ranks here ended well.
+            failure: of the run, or why the ranks here have stopped; None if they came to the end.
             judge: decides on a failure.
 
         Returns:
@@ -154,7 +155,10 @@ class RestartingRendezvous(Rendezvous):
             return ended.failure or failure, Verdict()
 
     def _decide(self, failure: Failure | None, judge: Callable[[Failure], Verdict]) -> tuple[Failure | None, Verdict]:
-        failure = self._failure_of_others() if failure is None else self._explained(failure)
+        if failure is None or failure.stopped:
+            failure = self._failure_of_others() or self._failure_of(STOPPED)
+        else:
+            failure = self._explained(failure)
         verdict = judge(failure) if failure else Verdict()
         self._attempt_store.set(_VERDICT, json.dumps([failure and asdict(failure), asdict(verdict)]))
         return failure, verdict
@@ -170,7 +174,7 @@ class RestartingRendezvous(Rendezvous):
         return failure
 
     def _learn(self, failure: Failure | None) -> tuple[Failure | None, Verdict]:
-        if failure is None:
+        if failure is None or failure.stopped:
             self._attempt_store.set(f"{_DONE}/{self._rank}", "")
         self._wait_until(lambda: self._attempt_store.check([_VERDICT]))
         cause, verdict = json.loads(self._attempt_store.get(_VERDICT))

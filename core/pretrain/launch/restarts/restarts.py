@@ -77,9 +77,10 @@ class Restarts:
     def judge(self, failure: Failure) -> Verdict:
         """Decide what follows from a failure.
 
-        A user error and a signal that asked the run to end are no reason for a restart; neither is the failure of
-        before at the same iteration, without a checkpoint or a logged iteration between. A restart that could not begin
-        is tried again: the run had begun, so the cause may pass.
+        A user error, and a signal or a time limit that asked the run to end, are no reason for a restart; a signal that
+        a rank got alone is one, also if all have saved. The failure of before at the same iteration, with no checkpoint
+        or logged iteration between, is none. A restart that could not begin is tried again: the run had begun, so the
+        cause may pass.
         """
         passing = failure.passing and self.count > 0
         if failure.asked or (failure.expected and not passing):

@@ -6,7 +6,8 @@ import signal
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from pretrain.launch.processes.failure import STOP_SIGNALS
+from pretrain.exit_codes import of_signal
+from pretrain.stop_request import STOP_SIGNALS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,4 +30,4 @@ def stop_signals_exit() -> Iterator[None]:
 
 def exit_with_signal(number: int, _: object) -> NoReturn:
     """Leave this process as a shell reports the end by this signal: 128 + its number."""
-    raise SystemExit(128 + number)
+    raise SystemExit(of_signal(number))

@@ -9,6 +9,8 @@ import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from pretrain.exit_codes import ExitCode
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -37,7 +39,7 @@ def first_rank_decides(decide: Callable[[], str], world: World, *, about: str = 
     decision = json.loads(store.get(f"decision on {about}"))
     store.add(f"readers of {about}", 1)
     if decision is None:
-        raise SystemExit(2)
+        raise SystemExit(ExitCode.USER_ERROR)
     return str(decision)
 
 

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
+from pretrain.exit_codes import ExitCode
 from pretrain.observe.hang.called_collectives import CalledCollectives
 from pretrain.observe.hang.diagnosis.report_text import full_report
 from pretrain.observe.hang.gathering import REPORT, Gathering, folder_to_ask_in
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
     from pretrain.plugins.collective_record import CalledCollective
 
 _ASKED = "where the ranks are, asked by SIGUSR1:"
-_FAILED = 1
-"""Exit code of a crash, after which a run may be started again."""
 _PATIENCE = 5.0
 """Seconds that other ranks have to lay down their states."""
 _SAME_SIGNAL = 2.0
@@ -277,7 +276,7 @@ def _print(text: str) -> None:
 
 
 def _leave_after(seconds: float) -> None:
-    guard = threading.Timer(seconds, os._exit, (_FAILED,))
+    guard = threading.Timer(seconds, os._exit, (ExitCode.FAILURE,))
     guard.daemon = True
     guard.start()
 
@@ -287,4 +286,4 @@ def _leave() -> None:
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):
             stream.flush()
-    os._exit(_FAILED)
+    os._exit(ExitCode.FAILURE)
