@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import multiprocessing
 import queue
 from functools import partial
 
 import pytest
+from megatron.core.dist_checkpointing.strategies import filesystem_async
 
 from engine import tiny
+from pretrain.bridge.megatron import checkpoint
 from pretrain.bridge.megatron.checkpoint import _write_all
 from pretrain.checkpoint import storage
 from pretrain.errors import CheckpointError
@@ -33,6 +36,21 @@ def test_results_of_written_buckets_are_reported():
 def test_an_error_is_reported_instead_of_the_rest():
     assert str(outcome(failing={0})) == "no space left on device"
     assert isinstance(outcome(failing={1}), OSError)
+
+
+@pytest.mark.parametrize("pinned_memory", [True, False])
+def test_the_host_waits_for_copies_where_memory_is_not_page_locked(monkeypatch, pinned_memory):
+    asked = []
+    writer = filesystem_async.FileSystemWriterAsync
+    monkeypatch.setattr(writer, "preload_tensors", staticmethod(inspect.unwrap(writer.preload_tensors)))
+
+    class OnADevice:
+        def to(self, device, non_blocking):
+            asked.append((device, non_blocking))
+
+    checkpoint.install(pinned_memory=pinned_memory)
+    writer.preload_tensors([("file", "key", ([], [("item", OnADevice())]))], True)
+    assert asked == [("cpu", pinned_memory)]
 
 
 def test_a_file_that_cannot_be_written_ends_the_save(tmp_path):

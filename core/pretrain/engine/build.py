@@ -88,7 +88,7 @@ def _parts(
         groups.make_parallel_groups(recipe, collectives.collectives)
     groups.seed(recipe.train.seed)
     kernels = negotiate_kernels(recipe, plugins, vocab_size, collectives, planned=is_planned, around=around)
-    bridge_checkpoint.install()
+    bridge_checkpoint.install(pinned_memory=(planned or plugins.backend).pinned_memory())
     return Parts(
         recipe=recipe,
         backend=planned or plugins.backend,

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from pretrain.model.attention import CoreAttention
-from pretrain.training.reporting.local_clock import CALLS, LocalClock
+from pretrain.training.reporting.local_clock import CALLS, LocalClock, _timing_event
 
 
 class Attention(CoreAttention):
@@ -67,3 +67,8 @@ def test_evaluations_are_not_measured():
     clock.end_step()
     forward(model)
     assert clock.take() == 0.0
+
+
+def test_a_device_whose_module_has_no_events_is_timed_by_the_host(monkeypatch):
+    monkeypatch.setattr("torch.get_device_module", lambda device: object())
+    assert _timing_event(torch.device("meta")) is None

@@ -6,6 +6,9 @@ package, the training waits forever; the manager imports the main program again;
 copies locks that are held. Files are written on the thread that asks for it instead, also in an asynchronous save.
 
 torch's DefaultLoadPlanner.load_bytes reads the objects of a sharded checkpoint with `weights_only=False`.
+
+FileSystemWriterAsync.preload_tensors copies to the host with non_blocking, for which torch asks the device for
+page-locked memory; a device without it may have no allocator of any and raise.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from __future__ import annotations
 import inspect
 import queue
 from contextlib import contextmanager
-from functools import partial
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,8 +26,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
-def install() -> None:
-    """Replace the forked writers, the manager's queue and the reader of objects; megatron.core must be imported."""
+def install(*, pinned_memory: bool) -> None:
+    """Replace the forked writers, the manager's queue and the reader of objects; megatron.core must be imported.
+
+    Args:
+        pinned_memory: whether the device has page-locked memory (`Backend.pinned_memory`), for copies to the host.
+    """
     from megatron.core.dist_checkpointing.strategies import filesystem_async  # noqa: PLC0415  after the bridge
     from megatron.core.dist_checkpointing.strategies import torch as torch_strategy  # noqa: PLC0415
 
@@ -35,6 +42,8 @@ def install() -> None:
     write = inspect.unwrap(writer.write_preloaded_data)
     writer.write_preloaded_data_multiproc = staticmethod(partial(_write_all, write))
     torch_strategy.MCoreLoadPlanner.load_bytes = _load_checked
+    if not pinned_memory:
+        writer.preload_tensors = staticmethod(_blocking(inspect.unwrap(writer.preload_tensors)))
 
 
 @contextmanager
@@ -70,6 +79,14 @@ def _write_all(
             return
         written[number] = outcome
     results.put(written)
+
+
+def _blocking(preload: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(preload)
+    def preload_tensors(write_buckets: list[Any], non_blocking: bool = True) -> Any:  # noqa: ARG001  its signature
+        return preload(write_buckets, non_blocking=False)
+
+    return preload_tensors
 
 
 def _load_checked(planner: Any, read_item: Any, value: Any) -> None:

@@ -96,8 +96,8 @@ def _timing_event(device: torch.device) -> Callable[[], Any] | None:
     """Return what makes an event with a time; None where the device computes when it is called, or times nothing."""
     if device.type == "cpu":
         return None
-    event = partial(torch.get_device_module(device).Event, enable_timing=True)
     try:
+        event = partial(torch.get_device_module(device).Event, enable_timing=True)  # a module may have no such class
         begin, end = event(), event()
         begin.record()
         end.record()

@@ -25,10 +25,13 @@ class HostCopies:
         """Begin to copy a scalar; the host goes on."""
         if self._device.type == "cpu":
             return HostCopy(value.detach(), None)
+        module = torch.get_device_module(self._device)
+        if not hasattr(module, "Event"):
+            return HostCopy(value.detach().cpu(), None)
         place = self._places[self._next]
         self._next = (self._next + 1) % _PLACES
         place.copy_(value.detach(), non_blocking=True)
-        event = torch.get_device_module(self._device).Event()
+        event = module.Event()
         event.record()
         return HostCopy(place, event)
 
