@@ -27,8 +27,9 @@ _INTRODUCTION = """\
 Generated from `core/pretrain/plugins` (`python docs/generate/hooks_page.py`); `writing-a-backend.md` is the
 guide. Import the mark from `pretrain.plugins`, `Offer` and `Decline` from `pretrain.plugins.offer`, requests from
 `pretrain.plugins.requests`, `Backend` from `pretrain.plugins.backend`. A hook may leave out the argument that it does
-not need. The marks `tryfirst`, `trylast` and `wrapper` are refused; `optionalhook=True` lets a plugin implement a hook
-that this version of pretrain does not have."""
+not need. A kernel is called by position, with all parameters of its signature: what they are called is a plugin's own
+matter, but for `training`, which stands after `*`. The marks `tryfirst`, `trylast` and `wrapper` are refused;
+`optionalhook=True` lets a plugin implement a hook that this version of pretrain does not have."""
 
 
 _MODULE = """\
