@@ -16,7 +16,7 @@ from pretrain.bridge import megatron
 from pretrain.cpu.backend import CpuBackend
 
 DTYPE = re.compile(r"(-weights \w+)?-(fp32|bf16|fp16)]$")
-LONG = re.compile(r"-[sq]2112-")
+LONG = re.compile(r"-[sq](2112|8192)-")
 THREADS = pytest.StashKey[int]()
 MODULES = pytest.StashKey[int]()
 FREEZE, UNFREEZE = gc.freeze, gc.unfreeze

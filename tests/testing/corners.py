@@ -58,7 +58,11 @@ class CornerKernels:
             noise = next(calls) % 2 * 2**-5 if request.dtype is torch.bfloat16 else 0
             return Softmax(request)(scores, mask) * (1 + noise)
 
-        kernels = [offer("drifts_in_bf16", drifts)]
+        def drops_keys(scores, mask=None):
+            weights = Softmax(request)(scores, mask)
+            return torch.cat((weights[..., :4096], torch.zeros_like(weights[..., 4096:])), dim=-1)
+
+        kernels = [offer("drifts_in_bf16", drifts), offer("only_4096_keys", drops_keys)]
         if request.keys % 64 == 0:  # as a kernel with tiles has it
             kernels.append(offer("ignores_the_gradient_of_scale", ignores_the_gradient_of_scale(request)))
         return kernels
@@ -145,6 +149,7 @@ CORNERS = {
     "only_in_bf16": lambda request, query, training: request.dtype is torch.bfloat16,
     "only_with_heads_of_128": lambda request, query, training: request.head_size == 128,
     "only_over_2048": lambda request, query, training: query.shape[0] > 2048,
+    "only_over_4096": lambda request, query, training: query.shape[0] > 4096,
     "only_when_not_contiguous": lambda request, query, training: not query.is_contiguous(),
     "only_under_dropout": lambda request, query, training: training and request.dropout > 0,
     "only_all_at_once": lambda request, query, training: all(

@@ -82,6 +82,8 @@ class WrongKernels:
         return [
             offer("no_epsilon", kind(replace(request, epsilon=1e-12))),
             offer("in_16_bits", in_16_bits),
+            offer("keeps_the_last_call", lambda x, w, b=None: WorkspaceNorm.apply(x, w, b, request, "one workspace")),
+            offer("spoils_what_it_keeps", lambda x, w, b=None: WorkspaceNorm.apply(x, w, b, request, "in place")),
             Offer(name="keeps_one_more", build=lambda _: right, fake=lambda _: lambda **given: keeping(right(**given))),
             Offer(name="hides_workspace", build=lambda _: with_workspace, fake=lambda _: right),
         ]
@@ -153,6 +155,30 @@ class WrongKernels:
             offer("step_by_parameter", kernels(StepByParameter)),
             Offer(name="halves_state", build=lambda _: kernels(ForeachAdam), fake=lambda _: kernels(HalfAdam)),
         ]
+
+
+class WorkspaceNorm(torch.autograd.Function):
+    last = None
+
+    @staticmethod
+    def forward(ctx, x, weight, bias, request, fault):
+        ctx.dtypes, (x, weight) = (x.dtype, weight.dtype), (x.float(), weight.float())
+        centred = x - x.mean(-1, keepdim=True) if request.kind == "LayerNorm" else x
+        rstd = torch.rsqrt(centred.square().mean(-1, keepdim=True) + request.epsilon)
+        ctx.kind, ctx.has_bias, ctx.fault = request.kind, bias is not None, fault
+        ctx.kept = WorkspaceNorm.last = centred * rstd, rstd, weight
+        return (centred * rstd * weight + (0 if bias is None else bias)).to(ctx.dtypes[0])
+
+    @staticmethod
+    def backward(ctx, grad):
+        normed, rstd, weight = WorkspaceNorm.last if ctx.fault == "one workspace" else ctx.kept
+        scaled, (of_x, of_weight) = grad * weight, ctx.dtypes
+        centre = scaled.mean(-1, keepdim=True) if ctx.kind == "LayerNorm" else 0
+        grad_x = rstd * (scaled - centre - normed * (scaled * normed).mean(-1, keepdim=True))
+        grad_weight = (grad * normed).sum((0, 1)).to(of_weight)
+        if ctx.fault == "in place":
+            normed.mul_(0.5)
+        return grad_x.to(of_x), grad_weight, grad.sum((0, 1)) if ctx.has_bias else None, None, None
 
 
 class ForgetfulLinear(torch.autograd.Function):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 
 import pytest
 from click.testing import CliRunner
 
 from pretrain.cli.conformance import command
 from pretrain.errors import BackendError
+from pretrain.testing import suite
+from pretrain.testing.tiers import TIERS
 
 
 @pytest.fixture(autouse=True)
@@ -34,6 +37,28 @@ def test_a_backend_that_fails_does_not():
     result = invoke("--backend", "testing.mutants:WRONG", "-k", "TestRotary and d16")
     assert result.exit_code == 1
     assert "FAILED" in result.output
+
+
+def test_a_tier_that_fails_is_the_last_and_all_tiers_are_listed():
+    result = invoke("--backend", "testing.mutants:WRONG", "-k", "TestMemory or (TestRotary and d16)")
+    assert result.exit_code == 1
+    tiers = result.output.partition("= tiers =")[2].splitlines()
+    assert re.fullmatch(r"device: \d failed, \d passed in \d+ s", tiers[1])
+    assert tiers[2] == "kernels: not run"
+    assert "tier device failed; the tiers after it were not run" in result.output
+
+
+def test_one_tier_is_run_alone():
+    result = invoke(
+        "--backend", "testing.mutants:WRONG", "-k", "TestMemory or (TestRotary and d16)", "--tier", "kernels"
+    )
+    assert "TestRotary" in result.output
+    assert "TestMemory" not in result.output
+
+
+def test_every_class_of_the_kit_is_of_one_tier():
+    classes = [name for name in suite.__all__ if name.startswith("Test")]
+    assert sorted(name for names in TIERS.values() for name in names) == sorted(classes)
 
 
 def test_declined_requests_are_listed_with_the_reason():

@@ -8,7 +8,7 @@ import pytest
 PREFERRED = ("bf16", "fp16", "fp32")
 DTYPE = re.compile(r"(?<=[-\[])(?:bf16|fp16|fp32)(?=[-\]])")
 FORMULA = re.compile(r"::test_agrees_with_float64\[.*-fp32\]")  # a 16-bit tolerance hides tanh in place of erf
-LONG_SUMS = re.compile(r"[sq]2112")  # they test a device's arithmetic; the simulator's is the CPU's
+LONG_SUMS = re.compile(r"[sq](2112|8192)")  # they test a device's arithmetic; the simulator's is the CPU's
 TOO_LONG = (
     "::TestTraining::",  # simulated/test_training.py has more layouts
     "::TestFake::",  # a minute and a half; simulated/test_stand_ins.py has what kernels keep, and the allocator

@@ -9,19 +9,24 @@ from importlib.util import find_spec
 import click
 
 from pretrain.errors import BackendError
+from pretrain.testing.tiers import TIERS
 
 
 @click.command(name="conformance")
 @click.option("--backend", metavar="NAME", required=True, help="The device plugin to test.")
 @click.option("-k", "expression", metavar="EXPRESSION", default="", help="Only tests that match, as in pytest -k.")
-@click.option("--kernels-only", is_flag=True, help="Skip the trainings against the cpu, which take a minute.")
+@click.option(
+    "--tier", "tiers", type=click.Choice(list(TIERS)), multiple=True, help="This tier only; several may be given."
+)
+@click.option("--kernels-only", is_flag=True, help="Leave out the tier training: --tier device --tier kernels.")
 @click.option("-v", "verbose", is_flag=True, help="One line for each test.")
-def command(backend: str, expression: str, kernels_only: bool, verbose: bool) -> None:
-    """Compare every kernel of a backend with the float64 reference, test its device, and train on it.
+def command(backend: str, expression: str, tiers: tuple[str, ...], kernels_only: bool, verbose: bool) -> None:
+    """Test a backend's device, compare its kernels with the float64 reference, and train on it.
 
-    The trainings are a few iterations on one device and on two, and resume from each other's checkpoints on the cpu.
-    What each kernel takes, and why it declines the rest, is listed at the end. The exit code is 0 where nothing
-    failed, 1 where something did, and 5 where no test was chosen.
+    There are three tiers, and the first that fails is the last that is run: `device` (torch's module, memory, copies,
+    two ranks), `kernels`, and `training`: a few iterations on one device and on two, which resume from each other's
+    checkpoints on the cpu. What each kernel takes, why it declines the rest, and the time of each tier are listed at
+    the end. The exit code is 0 where nothing failed, 1 where something did, and 5 where no test was chosen.
     """
     if find_spec("pytest") is None:
         msg = "the conformance kit needs pytest.\nInstall it: pip install 'pretrain[testing]'"
@@ -32,10 +37,10 @@ def command(backend: str, expression: str, kernels_only: bool, verbose: bool) ->
     from pretrain.plugins.host.readiness import require_device  # noqa: PLC0415
     from pretrain.testing.subject import load_subject  # noqa: PLC0415
     from pretrain.testing.suite import Chosen  # noqa: PLC0415
+    from pretrain.testing.tier_run import TierRun  # noqa: PLC0415
 
     require_device(load_subject(backend).plugins)
     arguments = ["--pyargs", "pretrain.testing.suite", "-c", os.devnull, "-p", "no:cacheprovider", "-rfs", "--tb=short"]
-    wanted = [f"({expression})"] if expression else []
-    wanted += ["not TestTraining"] if kernels_only else []
-    arguments += ["-k", " and ".join(wanted)] if wanted else []
-    sys.exit(pytest.main([*arguments, "-v" if verbose else "-q"], plugins=[Chosen(backend)]))
+    arguments += ["-k", expression] if expression else []
+    chosen = [tier for tier in tiers or TIERS if not (kernels_only and tier == "training")]
+    sys.exit(pytest.main([*arguments, "-v" if verbose else "-q"], plugins=[Chosen(backend), TierRun(chosen)]))

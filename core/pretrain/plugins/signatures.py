@@ -1,7 +1,8 @@
 """Signatures of kernels: one callable per operation.
 
 Tensors are on the request's device, of the request's dtype where nothing else is said, and may be non-contiguous.
-Every callable is differentiable where torch's own counterpart is. Shape letters: see `requests`.
+Every callable is differentiable where torch's own counterpart is. Shape letters: see `requests`. Arguments are passed
+by position, so that names are a plugin's own; what stands after `*` is passed by name.
 """
 
 from __future__ import annotations
@@ -96,7 +97,8 @@ class CrossEntropyFn(Protocol):
         """Return the loss of every token.
 
         Args:
-            logits: [s, b, padded_vocab_size / t], this rank's columns. The kernel may overwrite it.
+            logits: [s, b, padded_vocab_size / t], this rank's columns. The kernel may overwrite it, and in its backward
+                pass what it keeps.
             target: int64 [s, b], entries of the whole vocabulary, below `vocab_size`.
             group: the tensor-parallel group; None where t is 1.
 

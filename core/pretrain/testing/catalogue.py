@@ -36,10 +36,11 @@ CLASSES = (
 
 
 def _catalogue() -> dict[str, list[Request]]:
-    requests = [request for tests in CLASSES for case in cases_of(tests) for request in case.candidates]
+    listed = sorted((case for tests in CLASSES for case in cases_of(tests)), key=lambda case: case.is_costly)
+    requests = [request for case in listed for request in case.candidates]
     operations = dict.fromkeys(request.operation for request in requests)
     return {name: [r for r in dict.fromkeys(requests) if r.operation == name] for name in operations}
 
 
 CATALOGUE = _catalogue()
-"""Operation -> requests."""
+"""Operation -> requests, the costly ones last: some tests take the first that a kernel takes."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
+from pretrain.plugins.calls import SIGNATURES, by_position
 from pretrain.plugins.host import discovery, manager
 from pretrain.plugins.host.discovery import Installed, Role
 from pretrain.plugins.host.importing import load_plugin
@@ -19,7 +20,7 @@ from pretrain.plugins.offer import Decline, Offer
 from pretrain.plugins.requests import CollectivesRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from pretrain.plugins.host.manager import Plugins
     from pretrain.plugins.negotiation.proposals import Proposal
@@ -86,16 +87,22 @@ class Subject:
         return self.supports(request) and isinstance(self.answer(kernel, request), Offer)
 
     def build(self, kernel: Kernel, request: Request) -> Any:
-        """Return the kernel's callable for a request that it takes; fail where it declines."""
+        """Return the kernel for a request that it takes, called by the signature's names; fail where it declines."""
         answer = self.answer(kernel, request)
         if isinstance(answer, Offer):
-            return answer.build({})
+            return callable_of(request, answer.build)
         reason = "it is not named" if answer is None else answer.reason
         pytest.fail(f"{kernel} took this request when the tests were collected, and declines it now: {reason}")
 
     def proposals(self, request: Request) -> list[Proposal]:
         """Return what every plugin answers; the request is put onto the device of the backend."""
         return _proposals(self.name, request)
+
+
+def callable_of(request: Request, build: Callable[[dict[str, Any]], Any]) -> Any:
+    """Return what `Offer.build` or `Offer.fake` makes; of an operation with a signature, called by position."""
+    built = build({})
+    return by_position(request.operation, built) if request.operation in SIGNATURES else built
 
 
 @cache

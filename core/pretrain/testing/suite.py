@@ -9,6 +9,7 @@ import pytest
 from pretrain.plugins.backend import Unavailable
 from pretrain.plugins.host.readiness import availability
 from pretrain.testing.answers import accepted, answers
+from pretrain.testing.call_order import TestCallOrder
 from pretrain.testing.cases import label
 from pretrain.testing.catalogue import CATALOGUE
 from pretrain.testing.coverage import TestCoverage
@@ -40,6 +41,7 @@ __all__ = [
     "TestActivation",
     "TestAttention",
     "TestBiasDropoutAdd",
+    "TestCallOrder",
     "TestCollectives",
     "TestCoverage",
     "TestCrossEntropy",

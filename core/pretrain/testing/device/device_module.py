@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -93,6 +94,27 @@ class TestDeviceModule:
         assert isinstance(second, torch.Stream), f"{type(second)} is not a torch.Stream: record_stream rejects it"
         second.synchronize()
         assert event.query()
+
+    def test_copies_as_a_training_does(self, subject: Subject) -> None:
+        """Batches are freed once they are given to the device; a checkpoint's copy waits where memory is not pinned."""
+        device, expected = subject.device, torch.arange(1000)
+        batch = expected.clone()
+        placed = batch.to(device, non_blocking=True)
+        del batch
+        _ = [torch.zeros_like(expected) for _ in range(10)]  # takes the memory that was freed
+        copy = (placed + 0).to("cpu", non_blocking=subject.plugins.backend.pinned_memory())
+        getattr(_module(subject), "synchronize", torch.accelerator.synchronize)()
+        assert torch.equal(copy, expected), "a copy to the device and back has changed the values"
+
+    def test_a_saved_tensor_is_loaded_on_the_host(self, subject: Subject) -> None:
+        """`torch.save` of views that share memory on the device; `torch.load` as a checkpoint is read."""
+        whole = torch.arange(12, dtype=torch.float32, device=subject.device).view(3, 4)
+        file = io.BytesIO()
+        torch.save({"whole": whole, "column": whole[:, 1]}, file)
+        file.seek(0)
+        loaded = torch.load(file, map_location="cpu", weights_only=True)
+        assert torch.equal(loaded["whole"], whole.cpu())
+        assert loaded["column"].tolist() == [1, 5, 9]
 
     def test_pinned_memory(self, subject: Subject) -> None:
         """Batches are pinned where `Backend.pinned_memory` says so, and are copied from there."""

@@ -16,6 +16,7 @@ from pretrain.testing.catalogue import CATALOGUE
 from pretrain.testing.fakes.allocations import BLOCK
 from pretrain.testing.fakes.example_calls import OPERATIONS, example_call, longer
 from pretrain.testing.fakes.footprint import differentiable, footprint, gradients, peak_bytes
+from pretrain.testing.subject import callable_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -108,7 +109,7 @@ class TestFake:
 def _stand_in(subject: Subject, kernel: Kernel, asked: Request) -> Any:
     answer = subject.answer(kernel, asked)
     assert isinstance(answer, Offer)
-    return (answer.fake or answer.build)({})
+    return callable_of(asked, answer.fake or answer.build)
 
 
 def _require_own_dropout(subject: Subject, kernel: Kernel, asked: Request) -> None:

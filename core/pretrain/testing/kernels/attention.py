@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import torch
+
 from pretrain.plugins.requests import Mask
 from pretrain.testing.cases import cases, run_with
 from pretrain.testing.comparing.comparison import assert_agrees, assert_repeats
+from pretrain.testing.comparing.tolerance import assert_near
 from pretrain.testing.examples import DTYPES, attention
 from pretrain.testing.kernels.attention_cases import ANY, OWN_KEYS, SHAPES, each, long
 from pretrain.testing.kernels.attention_dropout import AttentionDropout
@@ -37,6 +40,17 @@ class TestAttention(AttentionDropout):
         mask = example_mask(asked.mask, asked.micro_batch_size, asked.seq_length, asked.seq_length)
         # One token alone: the gradients of query and key are differences of equal terms.
         assert_agrees(*calls(built, expected, mask, subject.device), inputs(asked), subject.device, floor=1.0)
+
+    @run_with([long(size=64, length=8192)])
+    def test_agrees_over_4096_tokens(self, subject: Subject, kernel: Kernel, asked: AttentionRequest) -> None:
+        """Forward alone, causal; one row of every 128 against float64."""
+        given, rows = inputs(asked), torch.arange(127, asked.seq_length, 128)
+        with torch.no_grad():
+            context = subject.build(kernel, asked)(**{name: x.to(subject.device) for name, x in given.items()})
+        query, key, value = (x[:, 0, 0].double() for x in given.values())
+        is_later = torch.arange(asked.seq_length) > rows[:, None]
+        scores = (query[rows] @ key.t() * asked.scale).masked_fill(is_later, -torch.inf)
+        assert_near(context.cpu()[rows, 0], scores.softmax(-1) @ value, asked.dtype, "context")
 
     @run_with(
         [

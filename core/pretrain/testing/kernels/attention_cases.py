@@ -43,8 +43,8 @@ def each(mask: Mask = Mask.CAUSAL, shapes: list[dict[str, Any]] = ANY, **asked: 
     return [Case(tuple(attention(dtype, mask, **shape, **asked) for shape in shapes)) for dtype in DTYPES]
 
 
-def long(mask: Mask = Mask.CAUSAL, size: int = 128, **asked: Any) -> Case:
+def long(mask: Mask = Mask.CAUSAL, size: int = 128, length: int = 2112, **asked: Any) -> Case:
     """Return a case over 2048 tokens, where kernels change their algorithm: one head, a recipe's block size."""
-    shape: dict[str, Any] = {"length": 2112, "heads": 1, "size": size, "batch": 1, "block": 512}
+    shape: dict[str, Any] = {"length": length, "heads": 1, "size": size, "batch": 1, "block": 512}
     dtypes = (torch.bfloat16, torch.float16, torch.float32)
     return Case(tuple(attention(dtype, mask, **shape, **asked) for dtype in dtypes), is_costly=True)

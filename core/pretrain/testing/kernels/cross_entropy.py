@@ -35,15 +35,18 @@ class TestCrossEntropy:
     operations = ("cross_entropy",)
 
     @run_with(
-        cases(
-            *(
-                cross_entropy(dtype, vocab_size=vocab_size, padded=padded, length=length, micro_batch=micro_batch)
-                for length, micro_batch in TOKENS
-                for vocab_size, padded in VOCABULARIES
-                for dtype in DTYPES
+        [
+            *cases(
+                *(
+                    cross_entropy(dtype, vocab_size=vocab_size, padded=padded, length=length, micro_batch=micro_batch)
+                    for length, micro_batch in TOKENS
+                    for vocab_size, padded in VOCABULARIES
+                    for dtype in DTYPES
+                ),
+                *LARGE,
             ),
-            *LARGE,
-        )
+            Case(tuple(cross_entropy(dtype, length=8192, micro_batch=1) for dtype in DTYPES), is_costly=True),
+        ]
     )
     def test_agrees_with_float64(self, subject: Subject, kernel: Kernel, asked: CrossEntropyRequest) -> None:
         """The loss in fp32, and the gradient of the logits; padding columns are ignored and get no gradient."""

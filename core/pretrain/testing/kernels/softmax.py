@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -9,6 +10,7 @@ import torch
 from pretrain.plugins.requests import Mask
 from pretrain.testing.cases import Case, cases, run_with
 from pretrain.testing.comparing.comparison import assert_agrees, assert_repeats, forward_backward, random
+from pretrain.testing.comparing.tolerance import assert_near
 from pretrain.testing.examples import DTYPES, softmax
 from pretrain.testing.kernels.masks import documents, example_mask, mask_with_empty_rows
 from pretrain.testing.subject import oracle
@@ -31,6 +33,8 @@ ANY: list[dict[str, Any]] = [
 
 WIDE: dict[str, Any] = {"queries": 64, "keys": 2112, "heads": 1}
 SQUARE: dict[str, Any] = {"queries": 2112, "keys": 2112, "heads": 1}
+WIDER: dict[str, Any] = {"queries": 64, "keys": 8192, "heads": 1}
+LARGER: dict[str, Any] = {"queries": 8192, "keys": 8192, "heads": 1}
 
 
 def _each(mask: Mask = Mask.CAUSAL, shapes: list[dict[str, Any]] = ANY, **asked: Any) -> list[Case]:
@@ -38,10 +42,10 @@ def _each(mask: Mask = Mask.CAUSAL, shapes: list[dict[str, Any]] = ANY, **asked:
     return [Case(tuple(softmax(dtype, mask, **shape, **asked) for shape in shapes)) for dtype in DTYPES]
 
 
-def _long(mask: Mask, shape: dict[str, Any], **asked: Any) -> Case:
-    """Return a case over 2048 keys."""
+def _long(mask: Mask, *shapes: dict[str, Any]) -> Case:
+    """Return a case over 2048 keys, of the first shape that the kernel takes."""
     dtypes = (torch.bfloat16, torch.float16, torch.float32)
-    return Case(tuple(softmax(dtype, mask, **shape, **asked) for dtype in dtypes), is_costly=True)
+    return Case(tuple(softmax(dtype, mask, **shape) for shape in shapes for dtype in dtypes), is_costly=True)
 
 
 class TestSoftmax:
@@ -67,6 +71,15 @@ class TestSoftmax:
         """Forward and backward, for every kind of mask; query i sees keys up to i + (keys - queries)."""
         mask = example_mask(asked.mask, _batch(asked), asked.queries, asked.keys)
         self._compare(subject, kernel, asked, mask, is_strided=asked.queries in (33, 96))
+
+    @run_with([_long(Mask.CAUSAL, WIDER, LARGER)])
+    def test_agrees_over_4096_keys(self, subject: Subject, kernel: Kernel, asked: SoftmaxRequest) -> None:
+        """Forward alone; the last 64 rows against float64, which see every key."""
+        scores = _scores(asked)
+        with torch.no_grad():
+            weights = subject.build(kernel, asked)(scores.to(subject.device), None)
+            expected = oracle(replace(asked, queries=64))(scores[:, :, -64:].double(), None)
+        assert_near(weights[:, :, -64:], expected, asked.dtype, "weights")
 
     @run_with(
         case for scale in (0.125, 8.0) for mask in (Mask.CAUSAL, Mask.ARBITRARY) for case in _each(mask, scale=scale)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch.distributed as dist
 
 from pretrain.plugins.offer import Offer
+from pretrain.testing.subject import callable_of
 
 if TYPE_CHECKING:
     import torch
@@ -45,7 +46,7 @@ class Rank:
             raise DeclinedError(msg)
         answer = self.subject.answer(kernel, request)
         if isinstance(answer, Offer):
-            return answer.build({})
+            return callable_of(request, answer.build)
         raise DeclinedError("not offered for such a request" if answer is None else answer.reason)
 
 

@@ -13,7 +13,7 @@ from pretrain.testing.comparing.tolerance import assert_near
 from pretrain.testing.examples import DTYPES
 from pretrain.testing.ranks.deferred_group import DeferredGroup
 from pretrain.testing.ranks.own_rank import world_group
-from pretrain.testing.ranks.pair_collectives import COLLECTIVES, check_collective
+from pretrain.testing.ranks.pair_collectives import COLLECTIVES, SIZES, check_collective
 from pretrain.testing.subject import oracle
 
 if TYPE_CHECKING:
@@ -92,7 +92,9 @@ GROUPS: tuple[GroupOf, ...] = (world_group, _deferred)
 CHECKS: dict[str, dict[str, list[Part]]] = {
     "collectives": {
         f"{name} {way}": [
-            partial(check_collective, name=name, is_async=way == "async", dtype=dtype) for dtype in DTYPES
+            partial(check_collective, name=name, is_async=way == "async", dtype=dtype, size=size)
+            for size in SIZES
+            for dtype in DTYPES
         ]
         for name in COLLECTIVES
         for way in ("sync", "async")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch.distributed as dist
 
 from pretrain.plugins.host.members import take_device
+from pretrain.plugins.host.readiness import require_device
 from pretrain.testing.ranks.own_rank import DeclinedError, Rank
 from pretrain.testing.ranks.pair_checks import CHECKS, REQUESTS
 from pretrain.testing.subject import load_subject
@@ -23,6 +24,7 @@ def main(name: str, number: int, count: int, folder: str) -> None:
     """Run every check for every kernel; failures are written to `<folder>/<number>.json` after each."""
     subject = load_subject(name)
     backend = subject.plugins.backend
+    require_device(subject.plugins)  # a backend imports its library for torch when it is asked for availability
     rank = Rank(subject=subject, number=number, device=take_device(subject.plugins, number))
     rendezvous = f"file://{Path(folder, 'store')}"
     dist.init_process_group(
