@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from doctor.kernels.tried import AMPLE, CPU, reference, request_of, trial_of, wrong_in
 from pretrain.doctor.finding import Verdict
-from pretrain.doctor.kernels import compared, scores, tokens
+from pretrain.doctor.kernels import all_kernels, compared, scores, tokens
 from pretrain.doctor.kernels import room as room_module
 from pretrain.doctor.kernels.adam_step import optimizer_deviations
 from pretrain.doctor.kernels.all_kernels import MAKERS
@@ -198,3 +199,18 @@ def test_the_oracle_is_the_reference_in_float64():
     normed = oracle(request)(x, weight, torch.zeros(64).double())
     assert normed.dtype == torch.float64
     torch.testing.assert_close(normed, torch.nn.functional.layer_norm(x, (64,)), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_a_kernel_is_called_by_position_as_the_model_calls_it(operation):
+    request, trial = trial_of(operation, *ROPE)
+    built, by_name = reference(request), set()
+
+    def kernel(*given, **named):
+        by_name.update(named)
+        return built(*given, **named)
+
+    bench = SimpleNamespace(recipe=request_of(operation, *ROPE)[1], room=AMPLE, device=CPU, doing=lambda _check: None)
+    (finding,) = all_kernels._tried(bench, operation, request, kernel, lambda *_: trial)
+    assert finding.verdict is Verdict.OK
+    assert not by_name & set(trial.inputs)

@@ -15,6 +15,7 @@ from pretrain.doctor.kernels.room import NoRoomError
 from pretrain.doctor.kernels.trial import deviations
 from pretrain.engine.negotiation import attention_of_layer, negotiate_collectives, negotiate_kernels
 from pretrain.model.requests import attention_requests, kernel_requests
+from pretrain.plugins.calls import by_position
 from pretrain.plugins.negotiation.building import negotiate
 from pretrain.plugins.requests import CrossEntropyRequest, OptimizerRequest
 
@@ -152,6 +153,7 @@ def _tried(bench: Bench, check: str, request: Request, kernel: Any, make: Maker)
     except NoRoomError as reason:
         yield Finding(check=check, verdict=Verdict.LOOK, text=f"not tried: {reason}")
         return
+    kernel = by_position(request.operation, kernel)
     finding = _judged(bench, check, trial.sizes, deviations(trial, kernel, bench.device))
     if getattr(request, "dropout", 0.0):
         bench.doing(f"{check} with dropout")  # another sign of life: each of the two may take long
