@@ -6,7 +6,7 @@ from collections import Counter
 
 from structure.sources import tracked
 
-MODULES = 15
+MODULES = 20
 
 
 def test_no_folder_is_crowded():

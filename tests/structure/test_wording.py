@@ -12,6 +12,7 @@ from structure.sources import ROOT, tracked
 HOSTS = (
     "api.wandb.ai",  # a default of GPT-NeoX, in the table of its settings
     "arxiv.org",
+    "docs.pytorch.org",
     "example.org",
     "gitee.com",
     "github.com",

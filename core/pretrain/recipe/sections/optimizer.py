@@ -28,7 +28,7 @@ class OptimizerSection(Section):
 
     @property
     def decoupled_weight_decay(self) -> bool:
-        """Whether weight decay shrinks the weights beside Adam's step (AdamW), not as a part of the gradient."""
+        """AdamW: weight decay shrinks the weights beside Adam's step and is no part of the gradient."""
         match self.name:
             case "adamw":
                 return True
