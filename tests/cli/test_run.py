@@ -28,6 +28,16 @@ data: {path: corpus, split: "80,10,10"}
 train: {micro_batch_size: 1, global_batch_size: 4, train_iters: 10}
 optimizer: {lr: 0.001}
 """
+ONE_TASK_A_NODE = {
+    "SLURM_JOB_ID": "77",
+    "SLURM_STEP_ID": "0",
+    "SLURM_PROCID": "1",
+    "SLURM_STEP_NUM_TASKS": "2",
+    "SLURM_LOCALID": "0",
+    "SLURM_NODEID": "1",
+    "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
+    "SLURM_JOB_NODELIST": "gpu[07-08]",
+}
 TORCHRUN = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
 
 
@@ -112,6 +122,42 @@ def test_resume_auto_starts_a_run_and_then_continues_it(call, trainings, words):
     for _ in range(2):
         assert call("--run-dir", "here", *words)[0] == 0
     assert [training["resume"] for training in trainings.calls] == [False, True]
+
+
+@pytest.fixture
+def nodes(monkeypatch):
+    """Nodes and ranks here of each run that would have joined others."""
+    placements = []
+    monkeypatch.setattr("pretrain.launch.start._start_with_others", lambda placed, *_: placements.append(placed))
+    return lambda: [(each.nodes.count, each.nodes.rank, each.nodes.rendezvous, each.nproc) for each in placements]
+
+
+def test_one_task_of_srun_on_each_node_starts_the_ranks_there(call, nodes, monkeypatch):
+    for name, value in ONE_TASK_A_NODE.items():
+        monkeypatch.setenv(name, value)
+    code, _, err = call("--nproc", "2", "--nnodes", "2")
+    assert (code, err) == (0, "node 1 of 2, by the variables of srun; rendezvous gpu07:10077\n")
+    call("--nproc", "2", "--max-restarts", "3")
+    call("--nnodes", "2", "--nproc", "2", "--rdzv", "gpu07:29500", "--node-rank", "0")
+    call("--nnodes", "4", "--nproc", "2", "--rdzv", "other:29500")  # what the user says wins
+    mine = (2, 1, "gpu07:10077", 2)
+    assert nodes() == [mine, mine, (2, 0, "gpu07:29500", 2), (4, None, "other:29500", 2)]
+
+
+def test_several_tasks_of_srun_on_a_node_are_told_how_to_be_one(call, monkeypatch):
+    for name, value in (ONE_TASK_A_NODE | {"SLURM_STEP_TASKS_PER_NODE": "2", "SLURM_NODEID": "0"}).items():
+        monkeypatch.setenv(name, value)
+    code, _, err = call("--nproc", "2", "--nnodes", "2")
+    assert (code, "srun --ntasks-per-node=1" in err) == (2, True)
+
+
+def test_a_pod_of_a_pytorchjob_is_a_node_without_options(call, nodes, monkeypatch):
+    pod = {"PET_NNODES": "2", "PET_NODE_RANK": "0", "PET_NPROC_PER_NODE": "2", "MASTER_PORT": "23456"}
+    for name, value in (pod | {"MASTER_ADDR": "job-master-0", "RANK": "0", "WORLD_SIZE": "4"}).items():
+        monkeypatch.setenv(name, value)
+    assert call()[0] == 0
+    assert call("--nproc", "1")[0] == 0
+    assert nodes() == [(2, 0, "job-master-0:23456", 2), (2, 0, "job-master-0:23456", 1)]
 
 
 def test_resume_takes_no_other_word_for_its_value(trainings, call):

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from pretrain.cli.local_path import LocalPath
-from pretrain.cli.ranks import COUNTS, rank_options, start_ranks, world_of_other_launcher
+from pretrain.cli.ranks import Counts, place_of_process, rank_options, start_ranks
 from pretrain.errors import CheckpointError, RecipeError
-from pretrain.launch.nodes.nodes import Nodes
 
 if TYPE_CHECKING:
     from pretrain.recipe import Recipe
@@ -61,13 +60,12 @@ def command(
     from pretrain.launch.run_directory.of_checkpoint import RECIPE, checkpoints_of, is_run  # noqa: PLC0415
     from pretrain.recipe import load_recipe  # noqa: PLC0415
 
-    counted = any(option is not None for option in (nproc, nnodes, rdzv, node_rank))
-    world = world_of_other_launcher(options=COUNTS, given=counted)
+    counts = Counts(nproc=nproc, nnodes=nnodes, rdzv=rdzv, node_rank=node_rank)
+    world, nodes, nproc = place_of_process(counts)
     file = recipe / RECIPE if is_run(recipe) else recipe
     loaded = load_recipe(file, overrides)
     source = load or (recipe if is_run(recipe) else _named(loaded))
     splits = _splits(loaded, split)
-    nodes = Nodes(count=nnodes or 1, rendezvous=rdzv, rank=node_rank)
     placement = make_placement(file, overrides, backend, nodes=nodes, nproc=nproc, world=world)
     if placement.notice:
         click.echo(placement.notice, err=True)

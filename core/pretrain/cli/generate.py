@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import click
 
 from pretrain.cli.local_path import LocalPath
-from pretrain.cli.ranks import start_ranks, world_of_other_launcher
+from pretrain.cli.ranks import start_ranks
 from pretrain.errors import CheckpointError
 from pretrain.launch.nodes.nodes import Nodes
+from pretrain.launch.schedulers.detection import current_world
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -106,7 +107,7 @@ def command(
     from pretrain.launch.run_directory.of_checkpoint import checkpoints_of  # noqa: PLC0415
     from pretrain.recipe import load_recipe  # noqa: PLC0415
 
-    world = world_of_other_launcher(options="", given=False)
+    world = current_world()
     file = recipe or _recipe_of(source)
     loaded = load_recipe(file, overrides)
     remark = _checked(loaded, prompt)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from pretrain.errors import LaunchError, PretrainError
 from pretrain.exit_codes import ExitCode
-from pretrain.launch.schedulers.detection import current_world
+from pretrain.launch.nodes.nodes import Nodes
+from pretrain.launch.schedulers.detection import current_world, own_node
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,24 +61,51 @@ def rank_options(command: F) -> F:
     return command
 
 
-def world_of_other_launcher(*, options: str, given: bool) -> World | None:
-    """Return this rank's place if another program started the ranks, else None.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Counts:
+    """Values of the options `COUNTS`."""
+
+    nproc: int | None
+    nnodes: int | None
+    rdzv: str | None
+    node_rank: int | None
+
+    @property
+    def given(self) -> bool:
+        """Say whether any of them is."""
+        return any(value is not None for value in (self.nproc, self.nnodes, self.rdzv, self.node_rank))
+
+
+def place_of_process(counts: Counts, *, hosted: bool = False) -> tuple[World | None, Nodes, int | None]:
+    """Return where this process belongs, as options and the variables of other programs say it.
 
     Args:
-        options: in words, those that have no effect then.
-        given: whether any of them is.
+        counts: the options; what they say wins.
+        hosted: whether a hostfile says where ranks run.
+
+    Returns:
+        its place, if another program has started it as a rank, or else None; the nodes; and the ranks to start here.
 
     Raises:
-        LaunchError: ranks were started, and one of the options is given.
+        LaunchError: it is a rank of another program, and is to start ranks; or the options do not fit.
     """
-    world = current_world()
-    if world is not None and given:
+    node = None if hosted else own_node(wanted=counts.given)
+    if node is not None and counts.nnodes in {None, node.count}:
+        rank = node.rank if counts.node_rank is None else counts.node_rank
+        nodes = Nodes(count=node.count, rendezvous=counts.rdzv or node.rendezvous, rank=rank)
+        text = f"node {rank} of {node.count}, by the variables of {node.by}; rendezvous {nodes.rendezvous}"
+        click.echo(text, err=True)
+        return None, nodes, counts.nproc or node.nproc
+    world = current_world() if node is None else None
+    if world is not None and (hosted or counts.given):
         msg = (
-            f"this is rank {world.rank} of {world.world_size}, started by torchrun, srun or mpirun: {options} have no "
-            "effect.\nLeave them out, or start pretrain by itself."
+            f"this is rank {world.rank} of {world.world_size}, started by torchrun, srun or mpirun: "
+            f"--hostfile, {COUNTS} have no effect.\n"
+            "Leave them out; or start one process on each node, which starts the ranks there: srun "
+            "--ntasks-per-node=1, mpirun -npernode 1."
         )
         raise LaunchError(msg)
-    return world
+    return world, Nodes(count=counts.nnodes or 1, rendezvous=counts.rdzv, rank=counts.node_rank), counts.nproc
 
 
 def start_ranks(placement: Placement, job: AnyJob, world: World | None, policy: RestartPolicy | None = None) -> int:

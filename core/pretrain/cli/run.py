@@ -9,12 +9,18 @@ import click
 
 from pretrain.cli.foreign_flags import RunCommand
 from pretrain.cli.local_path import LocalPath
-from pretrain.cli.ranks import COUNTS, rank_options, show_failure, start_ranks, world_of_other_launcher
+from pretrain.cli.ranks import (
+    COUNTS,
+    Counts,
+    place_of_process,
+    rank_options,
+    show_failure,
+    start_ranks,
+)
 from pretrain.errors import LaunchError, PretrainError
 from pretrain.launch.nodes.hostfile import read_hostfile
 from pretrain.launch.nodes.launchers import LAUNCHERS, Hosted
 from pretrain.launch.nodes.nodes import HOSTFILE_NODE, Nodes
-from pretrain.launch.schedulers.detection import current_world
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -87,8 +93,9 @@ def command(
 ) -> int:
     """Train RECIPE, a YAML file.
 
-    Under torchrun, srun or mpirun each rank calls this; otherwise it starts its own ranks. Ctrl-C saves a
-    checkpoint and exits, a second one exits at once.
+    It starts its own ranks, or is one of torchrun's, srun's or mpirun's. Started once on each of several nodes it
+    starts those of its node: with --nnodes, or by the variables of PyTorchJob and SkyPilot. Ctrl-C saves a checkpoint
+    and exits, a second one exits at once.
     """
     from pretrain.launch.job import Job  # noqa: PLC0415  --help needs none of these
     from pretrain.launch.processes.report_signal import ignore_report_signal  # noqa: PLC0415
@@ -98,11 +105,14 @@ def command(
     ignore_report_signal()
     _prepare(run_dir, resume or "no", has_nodes=hostfile is not None or (nnodes or 1) > 1)
     of_run = os.environ.get(HOSTFILE_NODE, "")  # then the variables of mpirun or srun are a node's, not a rank's
-    counted = any(option is not None for option in (nproc, nnodes, rdzv, node_rank))
+    counts = Counts(nproc=nproc, nnodes=nnodes, rdzv=rdzv, node_rank=node_rank)
     policy = RestartPolicy(limit=max_restarts, fewest_nodes=allow_fewer_nodes)
-    world = None if of_run else _other_world(policy, given=counted or hostfile is not None or launcher is not None)
-    hosted = _hosted(hostfile, launcher, counted=counted)
-    nodes = Nodes(count=nnodes or 1, rendezvous=rdzv, rank=node_rank, run=of_run)
+    hosted = _hosted(hostfile, launcher, counted=counts.given)
+    if of_run:
+        world, nodes = None, Nodes(count=nnodes or 1, rendezvous=rdzv, rank=node_rank, run=of_run)
+    else:
+        world, nodes, nproc = place_of_process(counts, hosted=hosted is not None)
+    _require_own_ranks(policy, world)
     policy.require_nodes(nodes.count if hosted is None else len(hosted.hosts.members))
 
     def place_run() -> Placement:
@@ -145,20 +155,20 @@ def _prepare(run_dir: Path | None, resume: Resume, *, has_nodes: bool) -> None:
         warn_of_no_lost_connection()
 
 
-def _other_world(policy: RestartPolicy, *, given: bool) -> World | None:
-    """Return this rank's place if another program started the ranks, which it alone can start again.
+def _require_own_ranks(policy: RestartPolicy, world: World | None) -> None:
+    """Check that the ranks which are to be started again are this process's own.
 
     Raises:
-        LaunchError: it did, and options are given that have no effect then.
+        LaunchError: another program has started them, which it alone can do again.
     """
-    if policy.limit and (world := current_world()) is not None:
+    if policy.limit and world is not None:
         msg = (
             f"--max-restarts: this is rank {world.rank} of {world.world_size}, started by torchrun, srun or mpirun, "
             "which alone can start it again.\n"
-            "Leave it out and pass --run-dir DIR --resume auto; torchrun has --max-restarts too, Slurm --requeue."
+            "Leave it out and pass --run-dir DIR --resume auto; torchrun has --max-restarts too, Slurm --requeue. Or "
+            "start one process on each node, with --nnodes: it restarts its ranks."
         )
         raise LaunchError(msg)
-    return world_of_other_launcher(options=f"--hostfile, --launcher, {COUNTS}", given=given)
 
 
 def _show(placement: Placement, run_dir: Path | None, resume: Resume) -> None:

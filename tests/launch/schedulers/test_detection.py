@@ -71,9 +71,11 @@ def test_sruns_variables_give_the_world():
     assert 10_000 <= world.master_port < 30_000
 
 
-def test_all_tasks_of_a_job_have_one_port_and_jobs_different_ones():
+def test_all_tasks_of_a_step_have_one_port_and_steps_and_jobs_different_ones():
     other_task = current_world(SRUN | {"SLURM_PROCID": "0", "SLURM_NODEID": "0"})
     other_job = current_world(SRUN | {"SLURM_JOB_ID": "81235"})
+    steps = {current_world(SRUN | {"SLURM_STEP_ID": str(step)}).master_port for step in range(20)}
+    assert len(steps) == 20
     assert other_task.master_port == current_world(SRUN).master_port
     assert other_job.master_port != current_world(SRUN).master_port
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pretrain.cli.local_path import LocalPath
-from pretrain.cli.ranks import COUNTS, rank_options, show_failure, world_of_other_launcher
+from pretrain.cli.ranks import COUNTS, Counts, place_of_process, rank_options, show_failure, world_of_other_launcher
 from pretrain.launch.nodes.nodes import Nodes
 
 if TYPE_CHECKING:
@@ -71,10 +71,9 @@ def command(
     from pretrain.launch.forward_job import EXAMINE, ForwardJob  # noqa: PLC0415
     from pretrain.launch.rank_placement import make_placement  # noqa: PLC0415
 
-    counted = any(option is not None for option in (nproc, nnodes, rdzv, node_rank))
-    world = world_of_other_launcher(options=COUNTS, given=counted)
+    counts = Counts(nproc=nproc, nnodes=nnodes, rdzv=rdzv, node_rank=node_rank)
+    world, nodes, nproc = place_of_process(counts)
     file = recipe or EXAMPLE
-    nodes = Nodes(count=nnodes or 1, rendezvous=rdzv, rank=node_rank)
     if nproc is None and world is None:
         nproc = _without_device(file, overrides, backend, nodes.count)
     placement = make_placement(file, overrides, backend, nodes=nodes, nproc=nproc, world=world, needs_device=False)

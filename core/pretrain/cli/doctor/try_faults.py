@@ -10,7 +10,7 @@ import click
 from pretrain.errors import LaunchError
 from pretrain.exit_codes import ExitCode
 from pretrain.launch.nodes.nodes import Nodes
-from pretrain.launch.schedulers.detection import current_world
+from pretrain.launch.schedulers.detection import current_world, own_node
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,9 +34,9 @@ def try_faults(*, backend: str, nproc: int | None, folder: Path | None, as_json:
         RunError: nothing can be written in the folder.
         SystemExit: a signal has asked for the end.
     """
-    if current_world() is not None:
+    if current_world() is not None or own_node(wanted=False) is not None:
         msg = (
-            "--faults starts its own ranks, and this is a rank of torchrun, srun or mpirun.\n"
+            "--faults starts its own ranks, and this is one of several ranks or nodes that another program started.\n"
             "Call it once, in the batch script, outside of them."
         )
         raise LaunchError(msg)

@@ -1,4 +1,4 @@
-"""Detection of ranks that another program started: by variables of torchrun, Open MPI or Slurm."""
+"""Detection of ranks and nodes that another program started: by variables of torchrun and of schedulers."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import os
 from typing import TYPE_CHECKING
 
 from pretrain.errors import LaunchError
-from pretrain.launch.schedulers import openmpi, slurm
+from pretrain.launch.schedulers import kubeflow, openmpi, skypilot, slurm
 from pretrain.launch.schedulers.integer_variable import integer_variable, port_variable
 from pretrain.launch.world import World
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from pretrain.launch.schedulers.own_node import OwnNode
 
 
 def current_world(environ: Mapping[str, str] | None = None) -> World | None:
@@ -27,9 +29,34 @@ def current_world(environ: Mapping[str, str] | None = None) -> World | None:
         LaunchError: some of the variables are missing or not numbers.
     """
     environ = os.environ if environ is None else environ
+    if kubeflow.own_node(environ, wanted=False):
+        return None
     if "RANK" in environ and "WORLD_SIZE" in environ:
         return _torchrun(environ)
     return openmpi.current_world(environ) or slurm.current_world(environ)
+
+
+def own_node(*, wanted: bool, environ: Mapping[str, str] | None = None) -> OwnNode | None:
+    """Return the node on which this process starts the ranks itself, if a scheduler started it on each of several.
+
+    A process that mpirun or srun has started alone on its node is a rank, unless it is to be a node.
+
+    Args:
+        wanted: the command has options of nodes.
+        environ: `os.environ` if None.
+
+    Raises:
+        LaunchError: some of the variables are missing or not numbers.
+    """
+    environ = os.environ if environ is None else environ
+    if {"RANK", "WORLD_SIZE", "LOCAL_RANK"} <= environ.keys():
+        return None
+    node = kubeflow.own_node(environ, wanted=wanted)
+    if node is None and openmpi.RANK in environ:
+        node = openmpi.own_node(environ) if wanted else None
+    elif node is None:
+        node = skypilot.own_node(environ) or (slurm.own_node(environ) if wanted else None)
+    return node if node is not None and node.count > 1 else None
 
 
 def _torchrun(environ: Mapping[str, str]) -> World:
@@ -37,7 +64,8 @@ def _torchrun(environ: Mapping[str, str]) -> World:
     if missing:
         msg = (
             f"RANK and WORLD_SIZE are set, but not {', '.join(missing)}.\n"
-            "Start the ranks with torchrun, srun or mpirun, or unset RANK and WORLD_SIZE: pretrain then starts its own."
+            "Start the ranks with torchrun, srun or mpirun, or unset RANK and WORLD_SIZE: pretrain then starts its "
+            "own. If they count nodes, pass --nnodes $WORLD_SIZE."
         )
         raise LaunchError(msg)
     # LOCAL_SIZE and CROSS_RANK are DeepSpeed's words (deepspeed/launcher/launch.py).

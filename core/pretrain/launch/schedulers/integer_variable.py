@@ -26,14 +26,16 @@ def integer_variable(environ: Mapping[str, str], name: str, default: int | None 
     return int(text)
 
 
-def port_variable(environ: Mapping[str, str], default: int | None = None) -> int:
-    """Return MASTER_PORT.
+def port_variable(environ: Mapping[str, str], default: int | None = None, name: str = "MASTER_PORT") -> int:
+    """Return a port, or the default, which need not be one.
 
     Raises:
         LaunchError: it is no port, or is missing and has no default.
     """
-    port = integer_variable(environ, "MASTER_PORT", default)
+    if name not in environ and default is not None:
+        return default
+    port = integer_variable(environ, name)
     if not 0 < port < 65536:
-        msg = f"the environment variable MASTER_PORT is {port}; a port is from 1 to 65535.\nSet another, or unset it."
+        msg = f"the environment variable {name} is {port}; a port is from 1 to 65535.\nSet another, or unset it."
         raise LaunchError(msg)
     return port

@@ -7,10 +7,14 @@ from typing import TYPE_CHECKING
 
 from pretrain.errors import LaunchError
 from pretrain.launch.schedulers.integer_variable import integer_variable, port_variable
+from pretrain.launch.schedulers.own_node import OwnNode
 from pretrain.launch.world import LOCALHOST, World, port_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+RANK = "OMPI_COMM_WORLD_RANK"
+"""Variable that each process of mpirun has."""
 
 
 def current_world(environ: Mapping[str, str]) -> World | None:
@@ -21,10 +25,10 @@ def current_world(environ: Mapping[str, str]) -> World | None:
     Raises:
         LaunchError: MASTER_ADDR is missing, or a variable cannot be read.
     """
-    if "OMPI_COMM_WORLD_RANK" not in environ or integer_variable(environ, "OMPI_COMM_WORLD_SIZE") == 1:
+    if not _is_one_of_several(environ):
         return None
     rank, world_size = (
-        integer_variable(environ, "OMPI_COMM_WORLD_RANK"),
+        integer_variable(environ, RANK),
         integer_variable(environ, "OMPI_COMM_WORLD_SIZE"),
     )
     local_world_size = integer_variable(environ, "OMPI_COMM_WORLD_LOCAL_SIZE")
@@ -43,6 +47,31 @@ def current_world(environ: Mapping[str, str]) -> World | None:
         local_world_size=local_world_size,
         node_rank=rank // local_world_size,  # OMPI_COMM_WORLD_NODE_RANK is the rank within the node
         master_addr=master_addr,
-        # The name of the job differs between jobs and is the same on all hosts.
-        master_port=port_variable(environ, port_of(zlib.crc32(environ.get("PMIX_NAMESPACE", "").encode()))),
+        master_port=_port(environ),
     )
+
+
+def own_node(environ: Mapping[str, str]) -> OwnNode | None:
+    """Return the node of this process if mpirun started one on each of several nodes, else None.
+
+    Raises:
+        LaunchError: a variable cannot be read.
+    """
+    if not _is_one_of_several(environ) or integer_variable(environ, "OMPI_COMM_WORLD_LOCAL_SIZE") > 1:
+        return None
+    host = environ.get("MASTER_ADDR")
+    return OwnNode(
+        by="mpirun",
+        count=integer_variable(environ, "OMPI_COMM_WORLD_SIZE"),
+        rank=integer_variable(environ, RANK),
+        rendezvous=f"{host}:{_port(environ)}" if host else None,
+    )
+
+
+def _is_one_of_several(environ: Mapping[str, str]) -> bool:
+    return RANK in environ and integer_variable(environ, "OMPI_COMM_WORLD_SIZE") > 1
+
+
+def _port(environ: Mapping[str, str]) -> int:
+    # The name of the job differs between jobs and is the same on all hosts.
+    return port_variable(environ, port_of(zlib.crc32(environ.get("PMIX_NAMESPACE", "").encode())))

@@ -7,10 +7,14 @@ from typing import TYPE_CHECKING
 
 from pretrain.errors import LaunchError
 from pretrain.launch.schedulers.integer_variable import integer_variable, port_variable
+from pretrain.launch.schedulers.own_node import OwnNode
 from pretrain.launch.world import World, port_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+_PORTS_BETWEEN_STEPS = 7919
+"""Far from 0 and from one another modulo the number of ports, of which each job has one for its first step."""
 
 
 def current_world(environ: Mapping[str, str]) -> World | None:
@@ -35,7 +39,24 @@ def current_world(environ: Mapping[str, str]) -> World | None:
         local_world_size=_tasks_of_node(environ, node),
         node_rank=node,
         master_addr=environ.get("MASTER_ADDR") or first_host(_nodelist(environ)),
-        master_port=port_variable(environ, port_of(integer_variable(environ, "SLURM_JOB_ID"))),
+        master_port=port_variable(environ, _port(environ)),
+    )
+
+
+def own_node(environ: Mapping[str, str]) -> OwnNode | None:
+    """Return the node of this task if srun started one on each of several nodes, else None.
+
+    Raises:
+        LaunchError: a variable is missing or cannot be read.
+    """
+    task = current_world(environ)
+    if task is None or set(_tasks_of_nodes(environ)) != {1}:
+        return None
+    return OwnNode(
+        by="srun",
+        count=task.world_size,
+        rank=task.node_rank,
+        rendezvous=f"{task.master_addr}:{task.master_port}",
     )
 
 
@@ -102,14 +123,24 @@ def _nodelist(environ: Mapping[str, str]) -> str:
     raise LaunchError(msg)
 
 
+def _port(environ: Mapping[str, str]) -> int:
+    """Return a port of the step: steps of one job may run side by side on its nodes."""
+    job, step = integer_variable(environ, "SLURM_JOB_ID"), integer_variable(environ, "SLURM_STEP_ID")
+    return port_of(job + _PORTS_BETWEEN_STEPS * step)
+
+
 def _tasks_of_node(environ: Mapping[str, str], node: int) -> int:
+    counts = _tasks_of_nodes(environ)
+    if node >= len(counts):
+        msg = f"this is node {node} of the Slurm step, but SLURM_STEP_TASKS_PER_NODE has {len(counts)} nodes."
+        raise LaunchError(msg)
+    return counts[node]
+
+
+def _tasks_of_nodes(environ: Mapping[str, str]) -> list[int]:
     """Read "2(x3),1": three nodes with two tasks each, then one with one."""
     given = environ.get("SLURM_STEP_TASKS_PER_NODE") or environ.get("SLURM_TASKS_PER_NODE", "")
     if not re.fullmatch(r"\d+(\(x\d+\))?(,\d+(\(x\d+\))?)*", given):
         msg = f"the environment variable SLURM_STEP_TASKS_PER_NODE is '{given}'; a list such as 2(x3),1 was expected."
         raise LaunchError(msg)
-    counts = [int(tasks) for tasks, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", given) for _ in range(int(times or 1))]
-    if node >= len(counts):
-        msg = f"this is node {node} of the Slurm step, but SLURM_STEP_TASKS_PER_NODE '{given}' has {len(counts)} nodes."
-        raise LaunchError(msg)
-    return counts[node]
+    return [int(tasks) for tasks, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", given) for _ in range(int(times or 1))]
