@@ -6,6 +6,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 from rank_processes import alive, pids_of_ranks, wait_for  # the folder is on the path of the ranks
 
@@ -170,6 +171,20 @@ def sum_of_ranks(recipe, *, run_dir, world, **_):
     dist.destroy_process_group()
     (Path(run_dir) / f"{world.rank}.sum").write_text(str(total.item()))
     return End()
+
+
+def sum_after_restart(recipe, *, run_dir, resume, world, **_):
+    """Sum the ranks as the engines make their group; write with how many restarts, and whether the run goes on."""
+    import torch
+    import torch.distributed as dist
+
+    from pretrain.engine import groups
+
+    with groups.joined(SimpleNamespace(process_group="gloo"), world.rank, world.world_size, 1):
+        total = torch.tensor([world.rank])
+        dist.all_reduce(total)
+    count = os.environ["TORCHELASTIC_RESTART_COUNT"]
+    (Path(run_dir) / f"{world.rank}.sum").write_text(f"sum {total.item()}, restarts {count}, resume {resume}")
 
 
 def until_signalled(recipe, *, run_dir, world, **_):

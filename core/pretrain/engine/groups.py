@@ -65,8 +65,8 @@ def join_world(backend: Backend, rank: int, world_size: int, timeout_minutes: in
 def _store_of_restart() -> Any:
     """Return a store without the keys of the ranks before a restart; None for torch's own.
 
-    torchrun restarts the ranks with the same store (--max-restarts without --rdzv-backend), which still holds the old
-    addresses.
+    torchrun restarts the ranks with the same store, which still holds the old addresses. The launcher has made
+    its count the same on all ranks.
     """
     restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     if restarts == "0":

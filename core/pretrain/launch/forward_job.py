@@ -13,6 +13,7 @@ from pretrain.data.samples.counts import SampleCounts
 from pretrain.exit_codes import End
 from pretrain.launch.early_exit import early_exit_fails
 from pretrain.launch.inputs import require_inputs
+from pretrain.launch.restart_count import agree_on_restart_count
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -74,6 +75,7 @@ class ForwardJob:
         from pretrain.recipe import load_recipe  # noqa: PLC0415  not needed to describe a job
 
         os.environ.update(world.environment())
+        agree_on_restart_count(world)
         module, _, name = self.function.partition(":")
         call = getattr(importlib.import_module(module), name)
         with early_exit_fails():

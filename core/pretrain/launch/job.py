@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from pretrain.errors import DamageError
 from pretrain.launch.early_exit import early_exit_fails
 from pretrain.launch.one_recipe import require_one_recipe
+from pretrain.launch.restart_count import agree_on_restart_count
 from pretrain.launch.run_directory.directory import holds_run
 from pretrain.launch.run_directory.preparation import Prepared, prepare_run, prepare_together
 from pretrain.launch.run_directory.start_checks import Start, Where, require_startable
@@ -101,6 +102,7 @@ class Job:
         from pretrain.recipe import load_recipe  # noqa: PLC0415  not needed to describe a job
 
         os.environ.update(world.environment())
+        agree_on_restart_count(world)
         recipe = load_recipe(self.recipe, self.overrides)
         with early_exit_fails(), ExitStack() as lock:
             if self.run_dir and self.prepared:

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from torch.distributed import TCPStore
 
 from pretrain.launch.world import LOCALHOST, free_port, node_worlds
 
@@ -16,16 +17,16 @@ Job.from_json(sys.argv[1]).run(current_world())
 """
 
 
-def start_as_torchrun_does(jobs, cwd):
+def start_as_torchrun_does(jobs, cwd, port=None, more=({}, {})):
     return [
         subprocess.Popen(
             [sys.executable, "-c", RANK, job.to_json()],
-            env=os.environ | world.environment(),
+            env=os.environ | world.environment() | more[world.rank],
             cwd=cwd,
             stderr=subprocess.PIPE,
             text=True,
         )
-        for job, world in zip(jobs, node_worlds([2], 0, LOCALHOST, free_port()), strict=True)
+        for job, world in zip(jobs, node_worlds([2], 0, LOCALHOST, port or free_port()), strict=True)
     ]
 
 
@@ -53,3 +54,18 @@ def test_ranks_with_different_recipes_do_not_train_and_rank_0_says_why(job, tmp_
     assert "  optimizer.lr: 0.5 on " in first.communicate(timeout=60)[1]
     assert (second.communicate(timeout=60)[1], second.returncode) == ("", 2)
     assert list(tmp_path.rglob("*.sum")) == []
+
+
+@pytest.mark.parametrize("failed", [0, 1])
+def test_ranks_of_torchrun_meet_after_a_restart_that_one_agent_alone_has_counted(job, tmp_path, failed):
+    """The agents' store outlives the ranks, and holds what those before a restart have written."""
+    agent = TCPStore(LOCALHOST, 0, is_master=True, wait_for_workers=False)
+    of_agents = [{"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"} for _ in range(2)]
+    given = job("sum_after_restart", prepared=False)
+    for restarts in range(2):
+        ranks = start_as_torchrun_does([given, given], tmp_path, agent.port, of_agents)
+        assert [rank.communicate(timeout=60)[1] for rank in ranks] == ["", ""]
+        expected = f"sum 1, restarts {restarts}, resume {restarts > 0}"
+        assert [(tmp_path / f"run/{rank}.sum").read_text() for rank in range(2)] == [expected, expected]
+        (tmp_path / "run/recipe.yml").touch()
+        of_agents[failed]["TORCHELASTIC_RESTART_COUNT"] = "1"

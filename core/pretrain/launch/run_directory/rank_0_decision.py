@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from pretrain.exit_codes import ExitCode
+from pretrain.launch.restart_count import store_of_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,13 +75,7 @@ def _publish(decide: Callable[[], str], store: Store, others: int, about: str) -
 
 @functools.cache
 def _store() -> Store:
-    """Return the store that `env://` gives; kept for the life of the process, as other ranks may still read it.
-
-    Rank 0 serves it on MASTER_PORT, unless torchrun does. `init_process_group` shares the server later.
-    """
+    """Return the store of the ranks without what was decided before a restart by torchrun."""
     from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # noqa: PLC0415  torch is slow
-    from torch.distributed.rendezvous import rendezvous  # noqa: PLC0415
 
-    store, _, _ = next(iter(rendezvous("env://")))
-    # torchrun's restarts find what was decided before in the same store.
-    return PrefixStore(f"pretrain {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+    return PrefixStore(f"pretrain {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store_of_ranks())
