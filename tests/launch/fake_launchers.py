@@ -1,6 +1,7 @@
-"""pdsh, ssh, mpirun and srun as `--hostfile` uses them, all hosts being this machine: `main(NAME)`.
+"""pdsh, mpirun and srun as `--hostfile` uses them, all hosts being this machine: `main(NAME)`.
 
-Each writes down how it was called in FAKE_CALLS/NAME.json. ssh does not reach the hosts in FAKE_UNREACHABLE.
+Each writes down how it was called in FAKE_CALLS/NAME.json. ssh does not reach the hosts in
+FAKE_UNREACHABLE, and those in FAKE_SILENT do not answer.
 Nodes are in sessions of their own, as processes on other machines are, but end with the test.
 """
 
@@ -71,18 +72,25 @@ def options(arguments, values):
 def pdsh(arguments):
     found, words = options(arguments, {"-R": 1, "-f": 1, "-w": 1})
     hosts = found["-w"].split(",")
+    if words[0].startswith("echo "):
+        return addresses([host.rpartition("@")[2] for host in hosts])
     command = " ".join(words).replace("%%", "\0")
     return run([command.replace("%n", str(node)).replace("\0", "%") for node in range(len(hosts))], [{}] * len(hosts))
 
 
-def ssh(arguments):
-    _, (host, *words) = options(arguments, {"-o": 1, "-p": 1})
-    if host in os.environ.get("FAKE_UNREACHABLE", "").split(","):
-        print(f"ssh: Could not resolve hostname {host}: Name or service not known", file=sys.stderr)
-        return 255
-    if words == ["hostname", "-I"]:
-        print("127.0.0.1 10.9.9.9")
-    return 0
+def addresses(hosts):
+    """Act as pdsh with `echo WORD %n $(hostname -I)`."""
+    for node, host in enumerate(hosts):
+        label = host.partition(".")[0]
+        if host in os.environ.get("FAKE_SILENT", "").split(","):
+            sys.stdout.flush()
+            signal.pause()
+        elif host in os.environ.get("FAKE_UNREACHABLE", "").split(","):
+            print(f"{label}: ssh: connect to host {host} port 22: Connection refused", file=sys.stderr)
+            print(f"pdsh@here: {label}: ssh exited with exit code 255", file=sys.stderr)
+        else:
+            print(f"{label}: pretrain-node {node} 127.0.0.1 10.9.9.9")
+    return 255 if os.environ.get("FAKE_UNREACHABLE") else 0
 
 
 def mpirun(arguments):
@@ -117,7 +125,7 @@ def main(name):
     end_with_parent()
     given = sys.argv[1:]
     (Path(os.environ["FAKE_CALLS"]) / f"{name}.json").write_text(json.dumps(given))
-    sys.exit({"pdsh": pdsh, "ssh": ssh, "mpirun": mpirun, "srun": srun}[name](given))
+    sys.exit({"pdsh": pdsh, "mpirun": mpirun, "srun": srun}[name](given))
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from launch.rank_processes import alive, pids_of_ranks
 from pretrain.errors import LaunchError
 from pretrain.launch.hosts import run_on_hosts
 from pretrain.launch.nodes.exported_variables import exported_variables
+from pretrain.launch.nodes.host_addresses import UnreachedError
 from pretrain.launch.nodes.hostfile import read_hostfile
 from pretrain.launch.nodes.launchers import LAUNCHERS, Hosted
 from pretrain.launch.nodes.node_command import node_rank
@@ -55,7 +56,7 @@ def test_pdsh_starts_the_ranks_of_every_host(start, hosted, programs, tmp_path, 
     ranks = told(tmp_path, 4)
     places = [[0, 4, 0, 1, 0], [1, 4, 0, 3, 1], [2, 4, 1, 3, 1], [3, 4, 2, 3, 1]]
     assert [rank["world"] for rank in ranks] == places
-    assert {rank["environ"]["MASTER_ADDR"] for rank in ranks} == {"127.0.0.1"}  # what `ssh host-a hostname -I` says
+    assert {rank["environ"]["MASTER_ADDR"] for rank in ranks} == {"127.0.0.1"}  # what `hostname -I` says
     assert {rank["variables"]["PRETRAIN_SHARED"] for rank in ranks} == {"a b's 100%n"}
     assert len({rank["variables"]["PRETRAIN_COMMAND"] for rank in ranks}) == 1
     assert {rank["run_dir"] for rank in ranks} == {str(tmp_path / "run")}
@@ -103,13 +104,26 @@ def test_an_error_of_one_node_before_its_ranks_ends_all_and_names_the_host(start
     assert "model.nonsense" in str(failure)
 
 
-def test_a_host_that_cannot_be_reached_is_an_error_in_the_words_of_ssh(start, hosted, monkeypatch):
-    monkeypatch.setenv("FAKE_UNREACHABLE", "host-a")
-    with pytest.raises(LaunchError) as raised:
-        start("report", hosted("host-a slots=2\n"))
-    first, second = str(raised.value).splitlines()
-    assert first.startswith("--launcher pdsh: `ssh host-a hostname -I` gave no address (ssh: Could not resolve")
-    assert "without a password" in second
+def test_hosts_that_refuse_ssh_are_named_in_its_words_before_anything_starts(start, hosted, programs, monkeypatch):
+    monkeypatch.setenv("FAKE_UNREACHABLE", "node-2.cluster,node-3")
+    with pytest.raises(UnreachedError) as raised:
+        start("report", hosted("node-1 slots=1\nme@node-2.cluster slots=1\nnode-3 slots=1\n"))
+    refused = "port 22: Connection refused)"
+    assert str(raised.value) == (
+        f"--launcher pdsh: ssh does not reach me@node-2.cluster (ssh: connect to host node-2.cluster {refused}, "
+        f"node-3 (ssh: connect to host node-3 {refused}.\n"
+        "ssh must reach every host without a password: try `ssh me@node-2.cluster true`."
+    )
+    assert raised.value.hosts == ("me@node-2.cluster", "node-3")
+    assert programs("pdsh")[-1].startswith("echo ")
+
+
+def test_a_host_that_does_not_answer_is_named_too(start, hosted, programs, monkeypatch):
+    monkeypatch.setattr("pretrain.launch.nodes.host_addresses._TIMEOUT", 1.0)
+    monkeypatch.setenv("FAKE_SILENT", "node-2")
+    with pytest.raises(UnreachedError) as raised:
+        start("report", hosted("node-1 slots=1\nnode-2 slots=1\n"))
+    assert "node-2 (no answer)" in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -198,7 +212,7 @@ def test_an_address_of_a_host_that_was_lost_does_not_count(hosted):
 
 def test_pdsh_asks_the_first_host_for_its_address_unless_it_is_given(hosted, programs):
     assert hosted("a slots=2\n").endpoint({})[0] == "127.0.0.1"
-    assert programs("ssh")[-3:] == ["a", "hostname", "-I"]
+    assert programs("pdsh")[-1] == "echo pretrain-node %n $(hostname -I)"
     assert hosted("a slots=2\n").endpoint({"MASTER_ADDR": "10.0.0.1"})[0] == "10.0.0.1"
 
 

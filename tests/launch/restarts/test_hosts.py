@@ -9,6 +9,7 @@ import pytest
 
 from pretrain.errors import LaunchError, RecipeError
 from pretrain.launch.job import Job
+from pretrain.launch.nodes.host_addresses import UnreachedError
 from pretrain.launch.nodes.hostfile import Host, Hosts
 from pretrain.launch.nodes.launchers import PDSH, Hosted
 from pretrain.launch.processes.failure import CRASH, USER_ERROR, Failure
@@ -82,9 +83,12 @@ def test_hosts_without_a_word_are_left_out_and_tried_again_at_the_next_restart(a
     assert "restart without b: a 1, c 1\n" in capsys.readouterr().err
 
 
-def test_a_first_host_that_ssh_does_not_reach_is_left_out(attempts):
-    failure, seen = attempts([CRASHED, LaunchError("no address"), None], fewest=1)
-    assert (failure, [names for names, *_ in seen]) == (None, ["abc", "abc", "bc"])
+def test_hosts_that_ssh_does_not_reach_are_left_out_or_tried_again(attempts):
+    unreached = UnreachedError({"a": "Connection refused", "c": "no answer"})
+    failure, seen = attempts([CRASHED, unreached, None], fewest=1)
+    assert (failure, [names for names, *_ in seen]) == (None, ["abc", "abc", "b"])
+    failure, seen = attempts([CRASHED, unreached, None])
+    assert (failure, [names for names, *_ in seen]) == (None, ["abc"] * 3)
 
 
 def test_only_as_many_hosts_are_taken_as_the_batch_fits(attempts):

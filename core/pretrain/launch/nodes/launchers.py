@@ -7,13 +7,13 @@ import os
 import shlex
 import shutil
 import socket
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pretrain.errors import LaunchError
+from pretrain.launch.nodes.host_addresses import host_addresses
 from pretrain.launch.nodes.node_command import BY_SLURM
 from pretrain.launch.nodes.variables_file import with_variables
 from pretrain.launch.schedulers.integer_variable import port_variable
@@ -38,7 +38,6 @@ _MAX_FANOUT = 1024
 """Hosts that pdsh reaches at the same time; the others would start only when those have ended."""
 _PDSH_RANK = "%n"
 """pdsh's word for the number of a host among those of -w."""
-_SSH_TIMEOUT = 60
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,13 +78,14 @@ class Hosted:
                 one before may still serve that one's.
 
         Raises:
-            LaunchError: MASTER_PORT is no port, or pdsh's ssh does not reach the first host.
+            UnreachedError: pdsh's ssh does not reach a host.
+            LaunchError: MASTER_PORT is no port, or the first host has no address.
         """
         port = port_variable(environ, port_of(os.getpid() + attempt))
-        if environ.get("MASTER_ADDR") and not self.is_first_lost:
-            return environ["MASTER_ADDR"], port
+        is_given = bool(environ.get("MASTER_ADDR")) and not self.is_first_lost
         # Names in pdsh's hostfile may be known to ssh alone.
-        return self._first_address() if self.launcher == PDSH else self._first_host(), port
+        host = self._first_address(is_given=is_given) if self.launcher == PDSH else self._first_host()
+        return environ["MASTER_ADDR"] if is_given else host, port
 
     def without(self, names: Sequence[str]) -> Hosted | None:
         """Return the hosts without those of these names; None if none is left."""
@@ -108,8 +108,7 @@ class Hosted:
         names = [host.name for host in self.hosts.members]
         if self.launcher == PDSH:
             script = " ".join(map(_for_pdsh, self._node(_PDSH_RANK, run, variables)))
-            options = ["-R", "ssh", "-S", "-f", str(_MAX_FANOUT), "-w", ",".join(names)]
-            return ["pdsh", *options, f"cd {_for_pdsh(str(Path.cwd()))} && {script}"]
+            return [*self._pdsh(), f"cd {_for_pdsh(str(Path.cwd()))} && {script}"]
         if self.launcher == OPENMPI:
             nodes = [
                 ["-n", "1", "-host", name, *self._node(str(rank), run, variables)] for rank, name in enumerate(names)
@@ -136,25 +135,21 @@ class Hosted:
         here = name in {"localhost", LOCALHOST} and len(self.hosts.members) > 1
         return socket.gethostname() if here else name
 
-    def _first_address(self) -> str:
-        """Return the first address of the first host, asked over ssh."""
-        host = self.hosts.members[0].name
-        command = ["ssh", "-o", "BatchMode=yes", host, "hostname", "-I"]
-        try:
-            done = subprocess.run(
-                command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_SSH_TIMEOUT, check=False
-            )
-            addresses, reason = done.stdout.split(), done.stderr.strip().splitlines()[-1:]
-        except subprocess.TimeoutExpired:
-            addresses, reason = [], [f"no answer within {_SSH_TIMEOUT} s"]
-        if not addresses:
-            why = f" ({reason[0]})" if reason else ""
+    def _pdsh(self) -> list[str]:
+        names = ",".join(host.name for host in self.hosts.members)
+        return ["pdsh", "-R", "ssh", "-S", "-f", str(_MAX_FANOUT), "-w", names]
+
+    def _first_address(self, *, is_given: bool) -> str:
+        """Return the first address of the first host, if it is not given; all hosts must answer."""
+        names = [host.name for host in self.hosts.members]
+        first = host_addresses(self._pdsh(), names)[0]
+        if not first and not is_given:
             msg = (
-                f"--launcher pdsh: `ssh {host} hostname -I` gave no address{why}.\n"
-                "ssh must reach every host without a password; or set MASTER_ADDR to an address of the first host."
+                f"--launcher pdsh: `hostname -I` gives no address on {names[0]}.\n"
+                "Set MASTER_ADDR to an address of the first host that all hosts reach."
             )
             raise LaunchError(msg)
-        return addresses[0]
+        return first[0] if first else ""
 
 
 def _for_pdsh(word: str) -> str:

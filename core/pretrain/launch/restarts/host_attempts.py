@@ -13,6 +13,7 @@ import click
 
 from pretrain.errors import LaunchError
 from pretrain.launch.nodes.arrivals import largest_fitting
+from pretrain.launch.nodes.host_addresses import UnreachedError
 from pretrain.launch.processes.failure import CRASH, Failure
 from pretrain.launch.restarts.attempts import run_attempts
 from pretrain.launch.restarts.restarts import Restarts
@@ -91,9 +92,8 @@ class _Attempt:
     def _run_on(self, hosted: Hosted, job: Job, patience: float | None) -> Failure | None:
         try:
             failure = self.run_on_hosts(hosted, job, next(self.starts), patience)
-        except LaunchError as error:  # ssh does not reach the first host
-            first = hosted.hosts.members[0].name
-            failure = Failure(rank=0, when=time.time(), exit_code=CRASH, text=str(error), absent=(first,))
+        except UnreachedError as error:
+            failure = Failure(rank=0, when=time.time(), exit_code=CRASH, text=str(error), absent=error.hosts)
         if failure is not None and failure.passing:  # no user's mistake: the run had begun
             return dataclasses.replace(failure, exit_code=CRASH)
         return failure

@@ -1,0 +1,73 @@
+"""Addresses of the hosts of a hostfile, asked over ssh before nodes start: one that refuses it is named at once."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from typing import TYPE_CHECKING
+
+from pretrain.errors import LaunchError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_TIMEOUT = 60.0
+"""Seconds that all hosts get to answer; a thousand processes of ssh keep a login node busy for some of them."""
+_SSH_OPTIONS = "-o BatchMode=yes -o ConnectTimeout=20"
+_ANSWER = re.compile(r"pretrain-node (\d+)(.*)")
+_NAMED = 8
+"""Hosts that an error names at most."""
+
+
+class UnreachedError(LaunchError):
+    """Hosts have not answered.
+
+    Attributes:
+        hosts: their names.
+    """
+
+    def __init__(self, why: dict[str, str]) -> None:
+        """Name the hosts, each with the words of ssh."""
+        self.hosts = tuple(why)
+        named = ", ".join(f"{name} ({reason})" for name, reason in list(why.items())[:_NAMED])
+        more = f" and {len(why) - _NAMED} more" if len(why) > _NAMED else ""
+        super().__init__(
+            f"--launcher pdsh: ssh does not reach {named}{more}.\n"
+            f"ssh must reach every host without a password: try `ssh {self.hosts[0]} true`."
+        )
+
+
+def host_addresses(pdsh: Sequence[str], names: Sequence[str]) -> list[list[str]]:
+    """Return the addresses of each host, as `hostname -I` gives them there.
+
+    Args:
+        pdsh: the program with its options and the hosts.
+        names: of the hosts.
+
+    Raises:
+        UnreachedError: a host does not answer.
+    """
+    options = " ".join(filter(None, [os.environ.get("PDSH_SSH_ARGS_APPEND"), _SSH_OPTIONS]))
+    environment = os.environ | {"PDSH_SSH_ARGS_APPEND": options}
+    command = [*pdsh, "echo pretrain-node %n $(hostname -I)"]
+    try:
+        done = subprocess.run(
+            command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=_TIMEOUT, check=False
+        )
+        answers, errors = done.stdout, done.stderr
+    except subprocess.TimeoutExpired as late:
+        answers, errors = late.stdout or b"", late.stderr or b""
+    found = {int(node): addresses.split() for node, addresses in _ANSWER.findall(answers.decode())}
+    why = {name: _reason(name, errors.decode(errors="replace")) for node, name in enumerate(names) if node not in found}
+    if why:
+        raise UnreachedError(why)
+    return [found[node] for node in range(len(names))]
+
+
+def _reason(name: str, errors: str) -> str:
+    """Return the last words of ssh about a host; pdsh writes its name before them, perhaps without the domain."""
+    host = name.rpartition("@")[2]
+    lines = (line.partition(": ") for line in errors.splitlines())
+    said = [words for label, _, words in lines if label in {host, host.partition(".")[0]}]
+    return said[-1] if said else "no answer"
