@@ -33,7 +33,7 @@ def agree_on_restart_count(world: World) -> None:
     """
     if world.world_size == 1 or _COUNT not in os.environ:
         return
-    from torch.distributed import DistError  # type: ignore[attr-defined]  # noqa: PLC0415  torch is slow
+    from torch.distributed import DistError  # noqa: PLC0415  torch is slow
 
     store = store_of_ranks()
     try:
@@ -52,7 +52,7 @@ def store_of_ranks() -> Store:
     """
     from torch.distributed.rendezvous import rendezvous  # noqa: PLC0415  torch is slow
 
-    store, _, _ = next(iter(rendezvous("env://")))
+    store: Store = next(iter(rendezvous("env://")))[0]
     return store
 
 

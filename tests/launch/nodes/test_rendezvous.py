@@ -11,7 +11,7 @@ from torch.distributed import DistError, TCPStore
 
 from launch.rank_processes import wait_for
 from pretrain.errors import LaunchError, RecipeError
-from pretrain.launch.nodes import launcher_member
+from pretrain.launch.nodes import bounded_store, launcher_member
 from pretrain.launch.nodes import rendezvous as module
 from pretrain.launch.nodes.launcher_member import LauncherMember
 from pretrain.launch.nodes.nodes import Nodes
@@ -136,6 +136,13 @@ def test_a_broken_connection_of_the_launcher_is_made_again(node, port):
         node.leave(0)
         wait_for(lambda: launcher.exit_codes, "the exit code")
     assert launcher.failure is None
+
+
+def test_a_node_that_joins_has_patience_with_a_busy_store(port, monkeypatch):
+    monkeypatch.setattr(bounded_store, "_PATIENCE", 0.0)
+    monkeypatch.setattr(bounded_store, "_SHORT_PATIENCE", 0.0)
+    nodes = [Rendezvous(Nodes(count=2, rendezvous=f"{LOCALHOST}:{port}")) for _ in range(2)]
+    assert [node.rank for node in nodes] == [0, 1]
 
 
 def test_only_the_serving_node_says_whose_rendezvous_it_is(port):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import threading
 from datetime import timedelta
 
@@ -16,6 +17,7 @@ from pretrain.launch.restarts import meeting, node_attempts, restarts
 from pretrain.launch.restarts.node_attempts import run_node_attempts
 from pretrain.launch.restarts.restart_policy import RestartPolicy
 from pretrain.launch.restarts.restarting_rendezvous import RestartingRendezvous
+from pretrain.launch.restarts.terms import RunEnded
 from pretrain.launch.world import LOCALHOST, free_port
 from pretrain.recipe import load_recipe
 
@@ -54,7 +56,7 @@ def test_nodes_that_are_down_at_two_restarts_in_a_row_end_the_run_which_says_how
     def run_ranks(*_):
         others[0]._signs.stop()
         monkeypatch.setattr(meeting, "_SILENCE", 0.0)
-        monkeypatch.setattr(meeting, "_ARRIVAL_TIMEOUT", timedelta(0))
+        monkeypatch.setattr(meeting, "ARRIVAL_TIMEOUT", timedelta(0))
         return Failure(rank=1, when=1.0, exit_code=CRASH, text="a crash")
 
     thread = threading.Thread(target=join)
@@ -79,3 +81,39 @@ def test_a_signal_while_node_0_is_not_there_ends_the_launcher_as_any_other(run, 
     finally:
         signal.signal(signal.SIGTERM, before)
     assert ended.value.code == 143
+
+
+@pytest.fixture
+def cut_off(monkeypatch, nodes):
+    """Lets node 1 lose node 0 at once, and end well when it takes part again; returns the times that it took part."""
+    loss, times = Failure(rank=0, when=1.0, exit_code=CRASH, text="node 0 is lost"), []
+
+    def take_part(*_):
+        times.append(1)
+        if len(times) == 1:
+            raise RunEnded(loss, of_loss=True)
+
+    monkeypatch.setattr(node_attempts, "_take_part", take_part)
+    return times
+
+
+def test_a_node_that_was_cut_off_takes_part_again_when_the_network_is_back(run, nodes, cut_off, monkeypatch, capsys):
+    tries = iter([OSError("No route to host"), TimeoutError("timed out")])
+    reach = socket.create_connection
+
+    def connect(*arguments, **more):
+        if error := next(tries, None):
+            raise error
+        return reach(*arguments, **more)
+
+    monkeypatch.setattr(socket, "create_connection", connect)
+    with socket.create_server(nodes[1].endpoint()):
+        assert run(nodes[1], None) is None
+    assert len(cut_off) == 2
+    text = "node 0 cannot be reached from here; this node tries for 15 minutes, and takes part again when it can."
+    assert capsys.readouterr().err == f"--rdzv {nodes[1].rendezvous}: {text}\n"
+
+
+def test_a_node_does_not_wait_where_node_0_serves_no_longer(run, nodes, cut_off):
+    assert run(nodes[1], None).text == "node 0 is lost"
+    assert len(cut_off) == 1

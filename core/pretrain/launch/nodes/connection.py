@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 import time
 from datetime import timedelta
 
@@ -50,6 +51,29 @@ def connect_within(endpoint: tuple[str, int], timeout: timedelta) -> TCPStore:
                 msg = f"nothing has answered within {timeout}: {str(error).splitlines()[0]}"
                 raise DistError(msg) from error
         time.sleep(_PERIOD)
+
+
+def is_served_again(endpoint: tuple[str, int], timeout: timedelta, notice: str) -> bool:
+    """Wait until a host can be reached that is cut off; return False if it never can, or nothing serves there any more.
+
+    Args:
+        endpoint: host and port.
+        timeout: of the wait.
+        notice: written once if there is something to wait for.
+    """
+    deadline = time.monotonic() + timeout.total_seconds()
+    while time.monotonic() < deadline:
+        try:
+            socket.create_connection(endpoint, timeout=_TRY).close()
+        except ConnectionRefusedError:
+            return False
+        except OSError:
+            sys.stderr.write(notice)
+            notice = ""
+            time.sleep(_PERIOD)
+        else:
+            return True
+    return False
 
 
 def is_here(host: str) -> bool:

@@ -74,13 +74,13 @@ class Rendezvous:
         own = run_identity(nodes, max_restarts, fewest_nodes)
         try:
             self._store = self._attempt_store = BoundedStore(self._open(port))
-            theirs = self._run_of_store(own)
-            self._reports_passed_on = self._store.add(store_keys.REPORTS, 0)
+            with self._store.patient(LOSS_AFTER):  # a thousand nodes may join at once
+                require_same(nodes.rendezvous, self._run_of_store(own), own)
+                self._reports_passed_on = self._store.add(store_keys.REPORTS, 0)
+                self._take_place()
         except DistError as exc:
             msg = f"--rdzv {nodes.rendezvous}: no rendezvous with the other nodes ({str(exc).splitlines()[0]})."
             raise LaunchError(msg) from exc
-        require_same(nodes.rendezvous, theirs, own)
-        self._take_place()
 
     @property
     def rank(self) -> int:

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 _PERIOD = 0.2
 _NOTICE_AFTER = 5.0
 """Seconds after which node 0 says for whom it waits at a restart."""
-_ARRIVAL_TIMEOUT = timedelta(minutes=15)
+ARRIVAL_TIMEOUT = timedelta(minutes=15)
+"""How long node 0 waits for the others, and they try to reach it again."""
 _SHORT_TIMEOUT = 30.0
 """Seconds that nodes get to come back where the run may go on without them: the launchers of the others are there
 already, and one that a batch system starts again needs some seconds to import torch."""
@@ -91,8 +92,8 @@ class Meeting:
                 return nodes
             if self._attempt and fewest is not None and waited > _SHORT_TIMEOUT and len(nodes) >= fewest:
                 return nodes
-            if waited > _ARRIVAL_TIMEOUT.total_seconds():
-                waited_for = self._nodes.rendezvous, len(nodes), self._nodes.count, _ARRIVAL_TIMEOUT
+            if waited > ARRIVAL_TIMEOUT.total_seconds():
+                waited_for = self._nodes.rendezvous, len(nodes), self._nodes.count, ARRIVAL_TIMEOUT
                 raise NodesAbsent(node_failures.absence(*waited_for, at_restart=self._attempt > 0), len(nodes))
             if self._attempt and waited > _NOTICE_AFTER and not self._said:
                 self._said = True
@@ -123,7 +124,7 @@ class Meeting:
         return False
 
     def _notice(self, there: int, fewest: int | None) -> str:
-        seconds = _ARRIVAL_TIMEOUT.total_seconds() if fewest is None else _SHORT_TIMEOUT
+        seconds = ARRIVAL_TIMEOUT.total_seconds() if fewest is None else _SHORT_TIMEOUT
         after = "waits no longer" if fewest is None else f"goes on with {fewest} or more"
         return (
             f"restart: {there} of {self._nodes.count} nodes are there; the run {after} after {seconds:g} s. "

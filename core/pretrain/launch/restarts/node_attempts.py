@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 
 from pretrain.errors import PretrainError
 from pretrain.launch.nodes.arrivals import largest_fitting
+from pretrain.launch.nodes.connection import is_served_again
 from pretrain.launch.processes.failure import CRASH, USER_ERROR, Failure
 from pretrain.launch.restarts.attempts import announce, show_end
+from pretrain.launch.restarts.meeting import ARRIVAL_TIMEOUT
 from pretrain.launch.restarts.reached import reached_by
 from pretrain.launch.restarts.restarting_rendezvous import RestartingRendezvous
 from pretrain.launch.restarts.restarts import Restarts, with_remark
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 
     RunRanks = Callable[[Job, Sequence[World], RestartingRendezvous], Failure | None]
 
+_CUT_OFF = "node 0 cannot be reached from here; this node tries for 15 minutes, and takes part again when it can."
+
 
 def run_node_attempts(placement: Placement, job: Job, policy: RestartPolicy, run_ranks: RunRanks) -> Failure | None:
     """Run the job on this node, again and again as node 0 decides; node 0 prepares the run and holds its directory.
@@ -45,24 +49,43 @@ def run_node_attempts(placement: Placement, job: Job, policy: RestartPolicy, run
         SystemExit: a signal asked this node to end; the others end too.
     """
     with ExitStack() as lock, stop_signals_exit():
-        rendezvous = RestartingRendezvous(placement.nodes, policy.limit, policy.fewest_nodes)
-        try:
-            node = _Node(rendezvous, placement, job, policy, lock)
-            failure = node.run(run_ranks)
-        except SystemExit as ended:
-            rendezvous.end(rendezvous.asked_to_end(ended.code if isinstance(ended.code, int) else CRASH))
-            raise
-        except PretrainError as error:
-            rendezvous.end(Failure(rank=0, when=time.time(), exit_code=USER_ERROR, text=str(error)))
-            raise
-        except Exception as error:
-            rendezvous.end(Failure.of(error, 0, with_traceback=True))
-            raise
-        else:
-            rendezvous.end(None if failure is None or failure.stopped else failure)
-            return failure
-        finally:
-            rendezvous.leave()
+        while True:
+            try:
+                return _take_part(placement, job, policy, lock, run_ranks)
+            except RunEnded as ended:  # of the loss of node 0, or of the way to it
+                notice = f"--rdzv {placement.nodes.rendezvous}: {_CUT_OFF}\n"
+                if not is_served_again(placement.nodes.endpoint(), ARRIVAL_TIMEOUT, notice):
+                    return ended.failure
+
+
+def _take_part(
+    placement: Placement, job: Job, policy: RestartPolicy, lock: ExitStack, run_ranks: RunRanks
+) -> Failure | None:
+    """Join the run until it has ended; returns and raises as `run_node_attempts`.
+
+    Raises:
+        RunEnded: node 0 cannot be reached any more.
+    """
+    rendezvous = RestartingRendezvous(placement.nodes, policy.limit, policy.fewest_nodes)
+    try:
+        node = _Node(rendezvous, placement, job, policy, lock)
+        failure = node.run(run_ranks)
+    except SystemExit as ended:
+        rendezvous.end(rendezvous.asked_to_end(ended.code if isinstance(ended.code, int) else CRASH))
+        raise
+    except PretrainError as error:
+        rendezvous.end(Failure(rank=0, when=time.time(), exit_code=USER_ERROR, text=str(error)))
+        raise
+    except RunEnded:
+        raise
+    except Exception as error:
+        rendezvous.end(Failure.of(error, 0, with_traceback=True))
+        raise
+    else:
+        rendezvous.end(None if failure is None or failure.stopped else failure)
+        return failure
+    finally:
+        rendezvous.leave()
 
 
 class _Node:
@@ -79,7 +102,11 @@ class _Node:
         self._restarts = Restarts(policy, self._look)
 
     def run(self, run_ranks: RunRanks) -> Failure | None:
-        """Return why the last attempt failed, or why the run ended while this node waited; None if it ended well."""
+        """Return why the last attempt failed, or why the run ended while this node waited; None if it ended well.
+
+        Raises:
+            RunEnded: node 0 cannot be reached any more.
+        """
         begin = self._begin if self._rendezvous.serves else self._join
         try:
             while True:
@@ -95,6 +122,8 @@ class _Node:
                 if self._rendezvous.serves:
                     self._rendezvous.back_off(verdict.wait)
         except RunEnded as ended:
+            if ended.of_loss:
+                raise
             return ended.failure
         if failure is None or failure.stopped:
             show_end(self._restarts)

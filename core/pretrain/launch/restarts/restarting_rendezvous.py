@@ -144,14 +144,19 @@ class RestartingRendezvous(Rendezvous):
             judge: decides on a failure.
 
         Returns:
-            the failure as node 0 knows it, or its loss, which explains it; and what follows on all nodes.
+            the failure as node 0 knows it, and what follows on all nodes.
+
+        Raises:
+            RunEnded: node 0 is gone.
         """
         try:
             with self._until_lost():
                 return self._decide(failure, judge) if self._serves else self._learn(failure)
         except RunEnded as ended:
-            if failure is None and ended.of_loss and not self._serves:
-                return None, Verdict()  # ranks that ended well have seen the end of the training
+            if ended.of_loss and not self._serves:
+                if failure is None:  # ranks that ended well have seen the end of the training
+                    return None, Verdict()
+                raise
             return ended.failure or failure, Verdict()
 
     def _decide(self, failure: Failure | None, judge: Callable[[Failure], Verdict]) -> tuple[Failure | None, Verdict]:
