@@ -67,12 +67,20 @@ def test_a_terminal_gets_a_bar_with_loss_speed_and_time_left(train_record, monke
         assert words in screen
 
 
-def test_a_stream_that_only_looks_like_a_terminal_gets_lines(train_record, monkeypatch):
+def test_the_slowest_rank_is_named_unless_steps_are_so_short_that_chance_decides(train_record):
+    slow = {"slowest_rank": 3, "slowdown": 0.25, "slowdown_cause": "compute"}
+    assert "| slowest rank 3 +25 % compute |" in printed(lambda console: console.train(train_record(**slow)))
+    short = train_record(**slow, seconds_per_iteration=0.02)
+    assert "slowest" not in printed(lambda console: console.train(short))
+
+
+@pytest.mark.parametrize("name", ["TTY_COMPATIBLE", "OMPI_COMM_WORLD_RANK"])
+def test_a_stream_that_only_looks_like_a_terminal_gets_lines(train_record, monkeypatch, name):
     class Terminal(io.StringIO):
         def isatty(self):
             return True
 
-    monkeypatch.setenv("TTY_COMPATIBLE", "0")
+    monkeypatch.setenv(name, "0")
     stream = Terminal()
     with Console(100, stream=stream) as console:
         console.train(train_record())

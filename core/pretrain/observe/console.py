@@ -45,7 +45,9 @@ class Console:
         if rank != 0:
             return
         stream = stream or sys.stdout
-        is_terminal = stream.isatty() and os.environ.get("TTY_COMPATIBLE") != "0"
+        # mpirun gives its ranks a terminal, of which it copies every redraw into its own output.
+        is_looked_at = os.environ.get("TTY_COMPATIBLE") != "0" and "OMPI_COMM_WORLD_RANK" not in os.environ
+        is_terminal = stream.isatty() and is_looked_at
         if is_terminal if terminal is None else terminal:
             from pretrain.observe.progress_bar import ProgressBar  # noqa: PLC0415  rich is imported only for a terminal
 

@@ -35,8 +35,13 @@ def train_line(record: TrainRecord, total_iterations: int) -> str:
     return " | ".join(part for part in parts if part)
 
 
+_SHORTEST_STEP = 0.1
+"""Seconds of a step from which a line names the slowest rank: in a shorter one a pause of the operating system makes any
+rank the slowest. metrics.jsonl names it in any case, and a rank that stays slow is warned of."""
+
+
 def _slowest(record: TrainRecord) -> str | None:
-    if record.slowest_rank is None or record.slowdown is None:
+    if record.slowest_rank is None or record.slowdown is None or record.seconds_per_iteration < _SHORTEST_STEP:
         return None
     return f"slowest rank {record.slowest_rank} +{100 * record.slowdown:.0f} % {record.slowdown_cause}"
 
