@@ -12,6 +12,7 @@ import pytest
 
 from e2e.conftest import PRETRAIN, ROOT, latest, metrics, pretrain, tiny
 from launch.rank_processes import state, wait_for
+from pretrain.exit_codes import ExitCode
 
 ZERO3 = "engine={name: deepspeed, zero: {stage: 3, stage3_param_persistence_threshold: 0}}"
 LENGTH = 8
@@ -44,7 +45,7 @@ def whole_run(run, tmp_path_factory):
 def stopped_run(run, tmp_path_factory):
     """The same, which its time limit has stopped; and what it printed."""
     folder = tmp_path_factory.mktemp("runs")
-    printed = pretrain(*run(folder / "stopped", "train.exit_duration_in_mins=0.0001"))
+    printed = pretrain(*run(folder / "stopped", "train.exit_duration_in_mins=0.0001"), code=ExitCode.SAVED)
     return folder / "stopped", printed
 
 

@@ -91,8 +91,9 @@ def make_placement(
         if nproc is None:
             nproc, notice = _default_nproc(recipe, device_count(plugins), nodes.count)
         world_size = nproc * nodes.count
-        device = part_of_this_machine(nproc) if device_count(plugins) is None else device_in(plugins, detail)
-        memory = memory_notice(recipe, overrides, world_size, device)
+        if not absent:
+            device = part_of_this_machine(nproc) if device_count(plugins) is None else device_in(plugins, detail)
+            memory = memory_notice(recipe, overrides, world_size, device)
     if world is not None or nodes.count == 1:
         lay_out(recipe, world_size)
     return Placement(

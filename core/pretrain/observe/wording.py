@@ -36,8 +36,8 @@ def train_line(record: TrainRecord, total_iterations: int) -> str:
 
 
 _SHORTEST_STEP = 0.1
-"""Seconds of a step from which a line names the slowest rank: in a shorter one a pause of the operating system makes any
-rank the slowest. metrics.jsonl names it in any case, and a rank that stays slow is warned of."""
+"""Seconds of a step from which a line names the slowest rank: in a shorter one a pause of the system makes any rank the
+slowest. metrics.jsonl names it in any case, and a rank that stays slow is warned of."""
 
 
 def _slowest(record: TrainRecord) -> str | None:

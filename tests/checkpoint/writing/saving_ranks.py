@@ -88,7 +88,7 @@ def on_a_full_disk(folder):
 
     from checkpoint.writing import full_disk
     from engine import tiny
-    from pretrain.checkpoint import storage
+    from pretrain.checkpoint import checksums
     from pretrain.checkpoint.folder import CheckpointFolder
     from pretrain.errors import CheckpointError
 
@@ -110,7 +110,7 @@ def on_a_full_disk(folder):
         patch.undo()
         left = CheckpointFolder(folder / "checkpoints")
         dist.barrier()
-        intact = storage.damage(left.directory(1)) is None
+        intact = checksums.damage_in_share(left.directory(1)) is None
         return {"problem": problem, "at": iteration, "left": [left.latest(), left.iterations(), intact]}
 
 

@@ -254,7 +254,7 @@ def test_a_large_recipe_scaled_down_trains_on_two_by_two_ranks(train, recipe):
 
 
 def test_compiled_layers_are_refused_before_anything_is_built(tokens, tmp_path):
-    settings = (*TINY, f"data={{path: {tokens}}}", "kernels.compile=layer")
+    settings = (*TINY, f"data={{path: {tokens}, split: '90,5,5'}}", "kernels.compile=layer")
     words = [word for setting in settings for word in ("--set", setting)]
     given = ("--backend", BACKEND, "--nproc", 1, "--run-dir", tmp_path / "run")
     done = command("recipes/quickstart.yml", *given, *words, backend=BACKEND)

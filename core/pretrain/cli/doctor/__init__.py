@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pretrain.cli.local_path import LocalPath
-from pretrain.cli.ranks import COUNTS, Counts, place_of_process, rank_options, show_failure, world_of_other_launcher
-from pretrain.launch.nodes.nodes import Nodes
+from pretrain.cli.ranks import Counts, place_of_process, rank_options, show_failure
 
 if TYPE_CHECKING:
     from pathlib import Path
