@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -9,7 +10,7 @@ import click
 
 from pretrain.errors import LaunchError, PretrainError
 from pretrain.exit_codes import ExitCode
-from pretrain.launch.nodes.nodes import Nodes
+from pretrain.launch.nodes.nodes import HOSTFILE_NODE, Nodes
 from pretrain.launch.schedulers.detection import current_world, own_node
 
 if TYPE_CHECKING:
@@ -89,6 +90,9 @@ def place_of_process(counts: Counts, *, hosted: bool = False) -> tuple[World | N
     Raises:
         LaunchError: it is a rank of another program, and is to start ranks; or the options do not fit.
     """
+    count = counts.nnodes or 1
+    if of_run := os.environ.get(HOSTFILE_NODE):  # then the variables of mpirun or srun are a node's, not a rank's
+        return None, Nodes(count=count, rendezvous=counts.rdzv, rank=counts.node_rank, run=of_run), counts.nproc
     node = None if hosted else own_node(wanted=counts.given)
     if node is not None and counts.nnodes in {None, node.count}:
         rank = node.rank if counts.node_rank is None else counts.node_rank
@@ -105,7 +109,7 @@ def place_of_process(counts: Counts, *, hosted: bool = False) -> tuple[World | N
             "--ntasks-per-node=1, mpirun -npernode 1."
         )
         raise LaunchError(msg)
-    return world, Nodes(count=counts.nnodes or 1, rendezvous=counts.rdzv, rank=counts.node_rank), counts.nproc
+    return world, Nodes(count=count, rendezvous=counts.rdzv, rank=counts.node_rank), counts.nproc
 
 
 def start_ranks(placement: Placement, job: AnyJob, world: World | None, policy: RestartPolicy | None = None) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Literal
 
 import click
@@ -20,13 +19,13 @@ from pretrain.cli.ranks import (
 from pretrain.errors import LaunchError, PretrainError
 from pretrain.launch.nodes.hostfile import read_hostfile
 from pretrain.launch.nodes.launchers import LAUNCHERS, Hosted
-from pretrain.launch.nodes.nodes import HOSTFILE_NODE, Nodes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from pretrain.launch.job import Job
+    from pretrain.launch.nodes.nodes import Nodes
     from pretrain.launch.rank_placement import Placement
     from pretrain.launch.restarts.restart_policy import RestartPolicy
     from pretrain.launch.run_directory.directory import Resume
@@ -104,14 +103,10 @@ def command(
 
     ignore_report_signal()
     _prepare(run_dir, resume or "no", has_nodes=hostfile is not None or (nnodes or 1) > 1)
-    of_run = os.environ.get(HOSTFILE_NODE, "")  # then the variables of mpirun or srun are a node's, not a rank's
     counts = Counts(nproc=nproc, nnodes=nnodes, rdzv=rdzv, node_rank=node_rank)
     policy = RestartPolicy(limit=max_restarts, fewest_nodes=allow_fewer_nodes)
     hosted = _hosted(hostfile, launcher, counted=counts.given)
-    if of_run:
-        world, nodes = None, Nodes(count=nnodes or 1, rendezvous=rdzv, rank=node_rank, run=of_run)
-    else:
-        world, nodes, nproc = place_of_process(counts, hosted=hosted is not None)
+    world, nodes, nproc = place_of_process(counts, hosted=hosted is not None)
     _require_own_ranks(policy, world)
     policy.require_nodes(nodes.count if hosted is None else len(hosted.hosts.members))
 

@@ -28,7 +28,7 @@ class UnreachedError(LaunchError):
     """
 
     def __init__(self, why: dict[str, str]) -> None:
-        """Name the hosts, each with the words of ssh."""
+        """Name the hosts, each with what ssh says."""
         self.hosts = tuple(why)
         named = ", ".join(f"{name} ({reason})" for name, reason in list(why.items())[:_NAMED])
         more = f" and {len(why) - _NAMED} more" if len(why) > _NAMED else ""
@@ -66,7 +66,7 @@ def host_addresses(pdsh: Sequence[str], names: Sequence[str]) -> list[list[str]]
 
 
 def _reason(name: str, errors: str) -> str:
-    """Return the last words of ssh about a host; pdsh writes its name before them, perhaps without the domain."""
+    """Return what ssh says last about a host; pdsh writes the name before it, perhaps without the domain."""
     host = name.rpartition("@")[2]
     lines = (line.partition(": ") for line in errors.splitlines())
     said = [words for label, _, words in lines if label in {host, host.partition(".")[0]}]
