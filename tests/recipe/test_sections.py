@@ -183,7 +183,7 @@ def test_a_share_that_is_left_out_is_0_as_in_megatron(make):
 
 @pytest.mark.parametrize("split", ["949,", "a,b,c", "-1,50,1", "949;50;1", "1,2,3,4"])
 def test_a_split_is_up_to_three_numbers(refusal, split):
-    assert refusal(f"data.split='{split}'").endswith("is not three numbers such as 949,50,1.")
+    assert refusal(f"data.split='{split}'").endswith("is not one to three numbers such as 949,50,1.")
 
 
 def test_nothing_of_a_recipe_can_be_changed(make):

@@ -98,7 +98,7 @@ def opened(directory: Path) -> dict[str, Any]:
         share = checksums.Share(dist.get_rank(), dist.get_world_size())
         if problem := first_problem(checksums.damage_in_share(directory, share)):
             raise DamageError(problem)
-    return read_common(directory)
+    return of_first_rank(partial(read_common, directory))  # a shared file system may show a file to one rank later
 
 
 def has_checksums(common: Mapping[str, Any]) -> bool:

@@ -42,5 +42,8 @@ def command(backend: str, expression: str, tiers: tuple[str, ...], kernels_only:
     require_device(load_subject(backend).plugins)
     arguments = ["--pyargs", "pretrain.testing.suite", "-c", os.devnull, "-p", "no:cacheprovider", "-rfs", "--tb=short"]
     arguments += ["-k", expression] if expression else []
+    if kernels_only and "training" in tiers:
+        msg = "--kernels-only leaves out --tier training."
+        raise click.UsageError(msg)
     chosen = [tier for tier in tiers or TIERS if not (kernels_only and tier == "training")]
     sys.exit(pytest.main([*arguments, "-v" if verbose else "-q"], plugins=[Chosen(backend), TierRun(chosen)]))

@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         status = commands.main(arguments, prog_name="pretrain", standalone_mode=False)
     except (PretrainError, click.ClickException) as error:
         _show(error)
-        sys.exit(ExitCode.USER_ERROR)
+        sys.exit(_code_of(error))
     except OSError as error:
         if error.filename is None:  # not about a file: a bug
             raise
@@ -54,6 +54,15 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except (click.Abort, KeyboardInterrupt):
         sys.exit(of_signal(signal.SIGINT))
     sys.exit(status if isinstance(status, int) else ExitCode.COMPLETE)
+
+
+def _code_of(error: PretrainError | click.ClickException) -> ExitCode:
+    """Return what a rank under a launcher of ours ends with: a disk that fails and a NaN are no errors of the user."""
+    if isinstance(error, click.ClickException):
+        return ExitCode.USER_ERROR
+    from pretrain.launch.error_exit_code import exit_code_of  # noqa: PLC0415  only for an error
+
+    return exit_code_of(error)
 
 
 def _show(error: PretrainError | click.ClickException, cause: Exception | None = None) -> None:

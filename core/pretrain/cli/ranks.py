@@ -96,7 +96,11 @@ def place_of_process(counts: Counts, *, hosted: bool = False) -> tuple[World | N
     node = None if hosted else own_node(wanted=counts.given)
     if node is not None and counts.nnodes in {None, node.count}:
         rank = node.rank if counts.node_rank is None else counts.node_rank
-        nodes = Nodes(count=node.count, rendezvous=counts.rdzv or node.rendezvous, rank=rank)
+        rendezvous = counts.rdzv or node.rendezvous
+        if not rendezvous:
+            msg = f"node {rank} of {node.count}, by the variables of {node.by}, which do not tell node 0's address.\n"
+            raise LaunchError(msg + "Give --rdzv HOST:PORT, or set MASTER_ADDR (mpirun -x MASTER_ADDR=HOST).")
+        nodes = Nodes(count=node.count, rendezvous=rendezvous, rank=rank)
         text = f"node {rank} of {node.count}, by the variables of {node.by}; rendezvous {nodes.rendezvous}"
         click.echo(text, err=True)
         return None, nodes, counts.nproc or node.nproc

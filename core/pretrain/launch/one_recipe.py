@@ -17,7 +17,7 @@ from pretrain.plugins.host.discovery import find_backend, installed_plugins
 from pretrain.plugins.installed import version
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from pretrain.launch.world import World
     from pretrain.recipe import Recipe
@@ -62,7 +62,7 @@ def require_one_recipe(recipe: Recipe, backend_name: str, world: World, check: C
     told = told_to_first_rank(json.dumps(own), world, patience)
 
     def decide() -> str:
-        if difference := differing([json.loads(each) for each in told]):
+        if difference := differing({rank: json.loads(each) for rank, each in enumerate(told)}):
             raise RecipeError(difference)
         check()
         return ""
@@ -85,24 +85,28 @@ def stated(recipe: Recipe, backend_name: str, *, reads_files: bool) -> dict[str,
     }
 
 
-def differing(statements: Sequence[Mapping[str, Any]]) -> str:
-    """Return what differs from rank 0, in words with keys, hosts and both values; "" where nothing does.
+def differing(statements: Mapping[int, Mapping[str, Any]]) -> str:
+    """Return what differs from the first rank, in words with keys, hosts and both values; "" where nothing does.
 
     Args:
-        statements: what `stated` returned, by rank; rank 0's has the files.
+        statements: what `stated` returned, by rank; the doctor has none of ranks that are silent.
     """
-    first = statements[0]
-    expected = first["common"] | first["files"]
+    lowest = min(statements)
+    first = statements[lowest]
+    files: Mapping[str, str] = first["files"] or next(
+        (each["files"] for each in statements.values() if each["files"]), {}
+    )
+    expected = first["common"] | files
     ranks: dict[tuple[str, str, str], list[int]] = {}
-    for rank, each in enumerate(statements):
-        theirs = each["common"] | (each["files"] or first["files"])
+    for rank, each in sorted(statements.items()):
+        theirs = each["common"] | (each["files"] or files)
         for key in {**expected, **theirs}:
             if theirs.get(key, _ABSENT) != expected.get(key, _ABSENT):
                 ranks.setdefault((key, each["host"], _shown(theirs, key)), []).append(rank)
     if not ranks:
         return ""
     lines = [
-        f"  {key}: {value} on {host} ({rank_names(those)}), {_shown(expected, key)} on {first['host']} (rank 0)"
+        f"  {key}: {value} on {host} ({rank_names(those)}), {_shown(expected, key)} on {first['host']} (rank {lowest})"
         for (key, host, value), those in ranks.items()
     ]
     more = [f"  ... and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
@@ -154,7 +158,7 @@ def _content(look: Callable[[], str]) -> str:
     """Return a hash in words, or the reason why a file cannot be read: it is there on another host perhaps."""
     try:
         return f"content {look()[:_DIGITS]}"
-    except DataError as error:
+    except (DataError, OSError) as error:
         return str(error).splitlines()[0]
 
 

@@ -99,7 +99,7 @@ def _text_of_type(kind: str, given: Any, message: str) -> str:
         "model_type": "a section with keys",
         "tuple_type": "a list",
         "string_too_short": "text that is not empty",
-        "string_pattern_mismatch": "three numbers such as 949,50,1",
+        "string_pattern_mismatch": "one to three numbers such as 949,50,1",
     }
     return f"{as_written(given)} is not {expected[kind]}." if kind in expected else f"{shown(given)}: {message}."
 

@@ -114,7 +114,7 @@ def short_for(name: str) -> list[str]:
     device = find(name)
     if device is None or device.memory is not None:
         return []
-    short = name.removeprefix("NVIDIA ")
+    short = name.removeprefix("NVIDIA ").removeprefix("Tesla ")
     return [each.name for each in TABLE if each.name.startswith(short) and each.memory is not None]
 
 

@@ -40,12 +40,15 @@ class Difference:
     shape: str | None = None
 
 
+_UNVERIFIED = {".safetensors", ".distcp"}
+
+
 def files_without_checksums(weights: ModelWeights) -> list[Path]:
     """Verify the files of torch.save, also those beside the weights: optimizer, generators, other state.
 
     Returns:
-        files in which a changed number is not found: of safetensors, and of torch before 1.6; none in a folder whose
-        checksums were verified when it was opened.
+        files in which a changed number is not found: of safetensors, of torch before 1.6, and sharded ones, of which
+        the weights' records alone are verified; none in a folder whose checksums were verified when it was opened.
 
     Raises:
         DamageError: one is damaged, or not a file of torch.save.
@@ -54,7 +57,7 @@ def files_without_checksums(weights: ModelWeights) -> list[Path]:
         return []
     files = [file for file in sorted(weights.path.rglob("*")) if file.is_file()]
     unread = {file for file in files if file.suffix in {".pt", ".bin"} and not torch_file.require_readable(file)}
-    return [file for file in files if file in unread or file.suffix == ".safetensors"]
+    return [file for file in files if file in unread or file.suffix in _UNVERIFIED]
 
 
 def not_finite(weights: ModelWeights, read: Callable[[int], None] = lambda count: None) -> list[str]:  # noqa: ARG005

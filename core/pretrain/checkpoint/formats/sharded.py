@@ -170,7 +170,7 @@ def common_of(folder: Path) -> dict[str, Any]:
 
 
 def _is_ours(common: dict[str, Any]) -> bool:
-    return "format" in common and "progress" in common
+    return "format" in common and isinstance(common.get("progress"), dict)
 
 
 def _iteration(common: dict[str, Any]) -> int | None:

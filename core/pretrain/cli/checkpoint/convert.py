@@ -74,7 +74,7 @@ def command(
     with shown_bytes() as begin:
         weights = convert(source, target, wish, force=force, begin=begin)
     click.echo(f"{target}: the weights of {weights.path} ({weights.format}) for {to}")
-    if files := tokenizer_files or weights.tokenizer:
+    if to == "huggingface" and (files := tokenizer_files or weights.tokenizer):
         click.echo(f"tokenizer: {', '.join(map(str, files))}")
     elif to == "huggingface":
         click.echo("no tokenizer is written: pass --tokenizer FILE, if the model has files of one")
@@ -84,13 +84,18 @@ def _of_run(source: Path) -> tuple[Path, ...]:
     """Return the files of the tokenizer that the recipe of a run of ours names, if they are there."""
     from pretrain.checkpoint.formats.location import one_checkpoint  # noqa: PLC0415
     from pretrain.checkpoint.formats.sharded import COMMON  # noqa: PLC0415  it imports torch
+    from pretrain.errors import RecipeError  # noqa: PLC0415
     from pretrain.launch.run_directory.of_checkpoint import recipe_of  # noqa: PLC0415
     from pretrain.recipe import load_recipe  # noqa: PLC0415
 
     recipe = recipe_of(source)
     if recipe is None or not (one_checkpoint(source) / COMMON).is_file():
         return ()
-    section = load_recipe(recipe).tokenizer
+    try:
+        section = load_recipe(recipe).tokenizer
+    except RecipeError as error:  # of another version: the weights are what is asked for
+        click.echo(f"no tokenizer is taken from {recipe}: {error}", err=True)
+        return ()
     files = tuple(Path(file) for file in (section.file, section.vocab_file, section.merge_file) if file is not None)
     if missing := [file for file in files if not file.is_file()]:
         click.echo(f"{missing[0]}, the tokenizer that {recipe} names, is not there", err=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import errno
 import json
 import re
 import signal
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 from pretrain.atomic_files import replacing
 from pretrain.errors import DeviceError, InUseError, NotFiniteError, OtherRankError, PretrainError
 from pretrain.exit_codes import WELL, ExitCode, of_signal
+from pretrain.launch.error_exit_code import exit_code_of
 from pretrain.stop_request import STOP_SIGNALS
 
 if TYPE_CHECKING:
@@ -30,9 +30,6 @@ _LOST_PEER = re.compile(r"connection (was )?(closed|reset|refused)|broken pipe|g
 
 _TIMEOUT = re.compile(r"(?:timed out (?:waiting|after)|wait timeout after) (\d+) ?(ms|s)", re.IGNORECASE)
 """Timeout messages of gloo and torch's stores."""
-_OF_STORAGE = {errno.EIO, errno.ENODEV, errno.ENXIO, errno.ESTALE, errno.ESHUTDOWN, errno.ETIMEDOUT}
-_OF_STORAGE |= {errno.ECONNRESET, errno.ENOTCONN, errno.EHOSTDOWN, errno.EHOSTUNREACH}
-"""Errors of a file system or a disk that fails; a full disk and a folder without permission are the user's."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,7 +83,7 @@ class Failure:
         return cls(
             rank=rank,
             when=time.time(),
-            exit_code=USER_ERROR if known and not (may_pass or _is_of_storage(error)) else CRASH,
+            exit_code=exit_code_of(error),
             text=message if plain else "".join(traceback.format_exception(error)).rstrip(),
             lost_peer=isinstance(error, OtherRankError) or (not known and lost_peer),
             of_launcher=may_pass and plain,
@@ -195,14 +192,6 @@ def _is_lost_peer(error: BaseException) -> bool:
     # By name: torch's classes are not imported to describe an error of something else.
     of_torch = any(kind.__name__ == "DistError" for kind in type(error).__mro__)
     return of_torch or isinstance(error, ConnectionError) or bool(_LOST_PEER.search(str(error)))
-
-
-def _is_of_storage(error: BaseException) -> bool:
-    """Say whether a file system that fails is behind the error."""
-    cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, OSError):
-        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
-    return cause is not None and cause.errno in _OF_STORAGE
 
 
 def _timeout_message(text: str) -> str:

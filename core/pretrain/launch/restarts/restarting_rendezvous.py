@@ -154,8 +154,8 @@ class RestartingRendezvous(Rendezvous):
                 return self._decide(failure, judge) if self._serves else self._learn(failure)
         except RunEnded as ended:
             if ended.of_loss and not self._serves:
-                if failure is None:  # ranks that ended well have seen the end of the training
-                    return None, Verdict()
+                if failure is None or failure.stopped:  # ranks that ended well, or have saved, have seen the end
+                    return failure, Verdict()
                 raise
             return ended.failure or failure, Verdict()
 

@@ -9,7 +9,7 @@ import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from pretrain.exit_codes import ExitCode
+from pretrain.launch.error_exit_code import exit_code_of
 from pretrain.launch.restart_count import store_of_ranks
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ def first_rank_decides(decide: Callable[[], str], world: World, *, about: str = 
     store.wait([f"decision on {about}"], _DECISION_TIMEOUT)
     decision = json.loads(store.get(f"decision on {about}"))
     store.add(f"readers of {about}", 1)
-    if decision is None:
-        raise SystemExit(ExitCode.USER_ERROR)
+    if isinstance(decision, int):
+        raise SystemExit(decision)
     return str(decision)
 
 
@@ -62,8 +62,8 @@ def told_to_first_rank(text: str, world: World, timeout: timedelta) -> list[str]
 def _publish(decide: Callable[[], str], store: Store, others: int, about: str) -> str:
     try:
         decision = decide()
-    except BaseException:
-        store.set(f"decision on {about}", json.dumps(None))
+    except BaseException as error:
+        store.set(f"decision on {about}", json.dumps(int(exit_code_of(error))))
         # This rank serves the store and is about to end: the others must have read it by then.
         deadline = time.monotonic() + _READ_TIMEOUT
         while store.add(f"readers of {about}", 0) < others and time.monotonic() < deadline:

@@ -85,7 +85,14 @@ def log_header(
 
 
 def finish(logger: RunLogger, run_dir: Path, reason: str, iteration: int) -> None:
-    """Write the report and log the run directory."""
+    """Write the report and log the run directory; what cannot be read or written is a warning: the training is over."""
+    try:
+        _finish(logger, run_dir, reason, iteration)
+    except OSError as error:
+        logger.note(f"warning: {error}\nThe run directory cannot be looked at; its checkpoints are written.")
+
+
+def _finish(logger: RunLogger, run_dir: Path, reason: str, iteration: int) -> None:
     if (run_dir / METRICS).stat().st_size:  # a run that had nothing left to do has nothing to report
         _write_report(logger, run_dir)
     logger.note(f"stopped after iteration {iteration}: {reason}" if reason else f"done: {iteration} iterations")

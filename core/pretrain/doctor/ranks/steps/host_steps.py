@@ -38,7 +38,7 @@ class RecipeStep:
 
     def judge(self, answers: Answers) -> list[Finding]:
         """Compare the ranks."""
-        text, _, lines = differing([answers[rank] for rank in sorted(answers)]).partition("\n")
+        text, _, lines = differing(answers).partition("\n")
         if text:
             return [Finding(check=self.name, verdict=Verdict.WRONG, text=text, remedy=lines)]
         same = f"recipe, versions and content of the data are equal on {len(answers)} ranks"

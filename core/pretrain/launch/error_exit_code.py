@@ -1,0 +1,26 @@
+"""Exit codes of processes that an exception ends."""
+
+from __future__ import annotations
+
+import errno
+
+from pretrain.errors import NotFiniteError, PretrainError
+from pretrain.exit_codes import ExitCode
+
+_OF_STORAGE = {errno.EIO, errno.ENODEV, errno.ENXIO, errno.ESTALE, errno.ESHUTDOWN, errno.ETIMEDOUT}
+_OF_STORAGE |= {errno.ECONNRESET, errno.ENOTCONN, errno.EHOSTDOWN, errno.EHOSTUNREACH}
+"""Errors of a file system or a disk that fails; a full disk and a folder without permission are the user's."""
+
+
+def exit_code_of(error: BaseException) -> ExitCode:
+    """Return the exit code of a process that an exception ends: a user error, or what another attempt may not meet."""
+    is_of_user = isinstance(error, PretrainError) and not (isinstance(error, NotFiniteError) or _is_of_storage(error))
+    return ExitCode.USER_ERROR if is_of_user else ExitCode.FAILURE
+
+
+def _is_of_storage(error: BaseException) -> bool:
+    """Say whether a file system that fails is behind the error."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, OSError):
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+    return cause is not None and cause.errno in _OF_STORAGE
