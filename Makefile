@@ -1,5 +1,5 @@
 # Every target makes .venv first if it is missing or out of date; ./bootstrap says how.
-.PHONY: quickstart test test-all test-core test-cuda test-ascend test-ascend-older test-versions lint bench build docs wheels test-device venv
+.PHONY: quickstart test test-all test-core test-cuda test-ascend test-ascend-older test-versions test-clusters lint bench build docs wheels test-device venv
 # Empty is as not set: tests start some hundred processes, which would each compile what they import.
 export PYTHONDONTWRITEBYTECODE =
 PY := .venv/bin
@@ -39,6 +39,11 @@ test-ascend-older: venv
 # Other versions of Python and torch; of Python those that are installed. Installs several GB.
 test-versions:
 	tests/versions
+
+# Runs under a real Slurm, pdsh, ssh, mpirun and torchrun, on virtual nodes; as root, who may make them.
+test-clusters: venv
+	tests/clusters/install
+	$(PYTEST) -v tests/clusters
 
 lint: venv
 	$(PY)/ruff check

@@ -21,6 +21,8 @@ THREADS = pytest.StashKey[int]()
 MODULES = pytest.StashKey[int]()
 FREEZE, UNFREEZE = gc.freeze, gc.unfreeze
 
+collect_ignore = ["clusters"]  # of the folder's tests, where it is not named: they are of `make test-clusters`
+
 # No deadlines: a busy machine must not fail a test. The same examples in every run.
 settings.register_profile("pretrain", deadline=None, derandomize=True)
 settings.load_profile("pretrain")
