@@ -30,6 +30,12 @@ QWEN = (
 )
 """Llama with what Qwen 2 and Llama 3.1 have more."""
 
+EMBEDDING_NORM = ("model.embedding_layernorm=true",)
+"""As in BLOOM, but with learned positions, for which sequence parallelism scatters after they are added."""
+
+GATED_BIASES = ("model.activation=swiglu", "model.normalization=RMSNorm", "model.num_query_groups=2")
+HEADS = ("model.kv_channels=24", "model.apply_query_key_layer_scaling=true")
+COUPLED = ("optimizer.name=adam", "optimizer.weight_decay=0.1", "optimizer.clip_grad=0")
 DEEP = ("model.num_layers=8",)
 SHALLOW = ("model.num_layers=2",)
 PP_OF_FOUR = ("parallel.pipeline_model_parallel_size=4",)
@@ -46,14 +52,21 @@ OVERLAP_BOTH = (*OVERLAP, "parallel.overlap_param_gather=true")
 DDP_BUCKETS = ("parallel.ddp_bucket_size=10000",)
 RECOMPUTE = ("recompute.granularity=full",)
 SELECTIVE = ("recompute.granularity=selective",)
+BLOCK = (*RECOMPUTE, "recompute.method=block")
 SPLIT_INPUTS = (*RECOMPUTE, "recompute.distribute_saved_activations=true")
 MASKED = ("data.reset_attention_mask=true",)
+DOCUMENTS = (*MASKED, "data.reset_position_ids=true", "data.eod_mask_loss=true")
+"""Sequences of several documents: the last of a batch has no token with loss."""
+
 PER_TOKEN = ("train.calculate_per_token_loss=true",)
+DOCUMENTS_PER_TOKEN = (*DOCUMENTS, *PER_TOKEN)
 QWEN_PER_TOKEN = (*QWEN, *PER_TOKEN)
 ACCUMULATED = ("train.micro_batch_size=1",)
 BF16 = ("precision.dtype=bf16",)
 BF16_SUMS = (*BF16, "precision.grad_reduce_in_fp32=false")
+BF16_SOFTMAX = (*BF16, "model.attention_softmax_in_fp32=false")
 FP16 = ("precision.dtype=fp16", "precision.initial_loss_scale=1024", "precision.loss_scale_window=2")
+FP16_LOSS = (*FP16, "precision.fp16_lm_cross_entropy=true")
 
 DEEPSPEED = ("engine.name=deepspeed",)
 STAGE = [(*DEEPSPEED, f"engine.zero.stage={stage}") for stage in range(4)]
@@ -105,6 +118,7 @@ TWO_RANKS = {
     "PP, 3 and 1 layers": Case(GPT2, (*PP, *FIRST_3), saves="of-3-and-1"),
     "PP, interleaved, uneven": Case(DEEP, (*PP, *INTERLEAVED, *UNEVEN_CHUNKS), last=SAVED_AT),
     "PP, masks of documents": Case(MASKED, PP, last=SAVED_AT),
+    "documents, DP, a micro-batch without loss": Case((*DOCUMENTS, *ACCUMULATED), (), last=SAVED_AT),
     "TP, recompute": Case(GPT2, (*TP, *SPLIT_INPUTS), last=SAVED_AT),
     "Qwen, TP, sequence parallel": Case(QWEN, (*TP, *SP), last=SAVED_AT),
     "per token, DP, ZeRO-1 overlapped": Case(
@@ -129,6 +143,34 @@ TWO_RANKS_FULL = {
     "per token, DP": Case(PER_TOKEN, ACCUMULATED, last=SAVED_AT),
     "TP -> DP": Case(GPT2, (), loads="of-TP"),
     "PP -> 1 and 3 layers": Case(GPT2, (*PP, "parallel.pipeline_layers=[1, 3]"), loads="of-PP"),
+    "documents, DP, ZeRO-1 overlapped": Case(DOCUMENTS, (*ZERO1, *OVERLAP_BOTH), last=SAVED_AT),
+    "documents, TP, sequence parallel": Case(DOCUMENTS, (*TP, *SP), last=SAVED_AT),
+    "documents, PP, interleaved, recompute": Case(DOCUMENTS, (*PP, *INTERLEAVED, *RECOMPUTE), last=SAVED_AT),
+    "documents per token, DP, overlapped": Case(DOCUMENTS_PER_TOKEN, (*OVERLAP, *ACCUMULATED), last=SAVED_AT),
+    "documents per token, TP, sequence parallel": Case(DOCUMENTS_PER_TOKEN, (*TP, *SP, *ACCUMULATED), last=SAVED_AT),
+    "documents per token, PP": Case(DOCUMENTS_PER_TOKEN, (*PP, *ACCUMULATED), last=SAVED_AT),
+    "embedding norm, TP, sequence parallel": Case(EMBEDDING_NORM, (*TP, *SP), last=SAVED_AT),
+    "embedding norm, PP": Case(EMBEDDING_NORM, PP, last=SAVED_AT),
+    "gated with biases, TP, sequence parallel": Case(GATED_BIASES, (*TP, *SP), saves="of-gated", last=SAVED_AT),
+    "gated with biases, TP -> DP": Case(GATED_BIASES, (), loads="of-gated"),
+    "gated with biases, TP -> PP": Case(GATED_BIASES, PP, loads="of-gated"),
+    "heads, TP": Case(HEADS, TP, last=SAVED_AT),
+    "heads, PP, interleaved": Case(HEADS, (*PP, *INTERLEAVED), last=SAVED_AT),
+    "coupled decay, ZeRO-1": Case(COUPLED, ZERO1, last=SAVED_AT),
+    "coupled decay, TP": Case(COUPLED, TP, last=SAVED_AT),
+    "coupled decay, PP": Case(COUPLED, PP, last=SAVED_AT),
+    "bf16, PP, interleaved": Case(BF16, (*PP, *INTERLEAVED), last=SAVED_AT),
+    "bf16, TP, sequence parallel": Case(BF16, (*TP, *SP), last=SAVED_AT),
+    "bf16 softmax, TP": Case(BF16_SOFTMAX, TP, last=SAVED_AT),
+    "fp16 loss, TP, sequence parallel": Case(FP16_LOSS, (*TP, *SP), last=SAVED_AT),
+    "fp16, PP": Case(FP16, PP, last=SAVED_AT),
+    "fp16, ZeRO-1": Case(FP16, ZERO1, last=SAVED_AT),
+    "TP, sequence parallel, selective recompute": Case(GPT2, (*TP, *SP, *SELECTIVE), last=SAVED_AT),
+    "NeoX, TP, sequence parallel, recompute": Case(NEOX, (*TP, *SP, *RECOMPUTE), last=SAVED_AT),
+    "PP, interleaved, recompute by blocks": Case(GPT2, (*PP, *INTERLEAVED, *BLOCK), last=SAVED_AT),
+    "PP, 3 and 1 layers, recompute by blocks": Case(
+        GPT2, (*PP, *FIRST_3, *BLOCK, "recompute.num_layers=2"), last=SAVED_AT
+    ),
 }
 """Further combinations, some of which load checkpoints of TWO_RANKS."""
 FOUR_RANKS = {
@@ -136,10 +178,29 @@ FOUR_RANKS = {
     "PP of four, interleaved": Case(DEEP, (*PP_OF_FOUR, *INTERLEAVED, *ACCUMULATED), last=SAVED_AT),
     "NeoX, TP x PP interleaved, sequence parallel": Case(NEOX, (*TP, *PP, *INTERLEAVED, *SP), last=SAVED_AT),
     "ZeRO-1 of two -> ZeRO-1 of four": Case(GPT2, (*ZERO1, *ACCUMULATED), loads="of-ZeRO-1"),
+    "PP interleaved x DP, ZeRO-1 overlapped": Case(
+        GPT2, (*PP, *INTERLEAVED, *ZERO1, *OVERLAP_BOTH, *ACCUMULATED), last=SAVED_AT
+    ),
 }
 FOUR_RANKS_FULL = {
     "TP x PP": Case(GPT2, (*TP, *PP)),
     "PP of four, uneven": Case(DEEP, (*PP_OF_FOUR, "parallel.pipeline_layers=[1, 3, 2, 2]"), last=SAVED_AT),
+    "PP x DP, overlapped": Case(GPT2, (*PP, *OVERLAP, *ACCUMULATED), last=SAVED_AT),
+    "PP interleaved x DP, overlapped": Case(GPT2, (*PP, *INTERLEAVED, *OVERLAP, *ACCUMULATED), last=SAVED_AT),
+    "3 and 1 layers x DP, ZeRO-1 overlapped": Case(
+        GPT2, (*PP, *FIRST_3, *ZERO1, *OVERLAP_BOTH, *ACCUMULATED), last=SAVED_AT
+    ),
+    "documents per token, PP interleaved x DP, ZeRO-1 overlapped": Case(
+        DOCUMENTS_PER_TOKEN,
+        (*PP, *INTERLEAVED, *ZERO1, *OVERLAP_BOTH, *DDP_BUCKETS, *ACCUMULATED),
+        last=SAVED_AT,
+    ),
+    "Qwen, TP x DP, sequence parallel, ZeRO-1 overlapped": Case(QWEN, (*TP, *SP, *ZERO1, *OVERLAP_BOTH), last=SAVED_AT),
+    "documents per token, TP x DP, sequence parallel": Case(
+        DOCUMENTS_PER_TOKEN, (*TP, *SP, *OVERLAP, *ACCUMULATED), last=SAVED_AT
+    ),
+    "documents, TP x PP, sequence parallel": Case(DOCUMENTS, (*TP, *SP, *PP), last=SAVED_AT),
+    "embedding norm, TP x PP, sequence parallel": Case(EMBEDDING_NORM, (*TP, *SP, *PP), last=SAVED_AT),
 }
 ONE_RANK = {
     "TP -> one": Case(GPT2, (), loads="of-TP"),
@@ -183,6 +244,24 @@ DEEPSPEED_TWO_RANKS_FULL = {
     "bf16, stage 1": Case(BF16, STAGE[1], last=SAVED_AT),
     "stage 1, TP -> 2": Case(GPT2, STAGE[2], loads="of-stage-1-TP"),
     "stage 2 -> megatron, PP": Case(GPT2, PP, loads="of-stage-2"),
+    **{
+        f"documents, stage {stage}, a micro-batch without loss": Case((*DOCUMENTS, *ACCUMULATED), of, last=SAVED_AT)
+        for stage, of in enumerate(STAGE)
+    },
+    **{
+        f"embedding norm, stage {stage}, TP, sequence parallel": Case(EMBEDDING_NORM, (*of, *TP, *SP), last=SAVED_AT)
+        for stage, of in enumerate(STAGE)
+    },
+    "gated with biases, stage 3, TP, sequence parallel": Case(GATED_BIASES, (*STAGE[3], *TP, *SP), last=SAVED_AT),
+    "Qwen, stage 2, TP, sequence parallel, recompute": Case(QWEN, (*STAGE[2], *TP, *SP, *RECOMPUTE), last=SAVED_AT),
+    "NeoX, stage 1, TP, sequence parallel, selective recompute": Case(
+        NEOX, (*STAGE[1], *TP, *SP, *SELECTIVE), last=SAVED_AT
+    ),
+    "coupled decay, stage 0, TP": Case(COUPLED, (*STAGE[0], *TP), last=SAVED_AT),
+    "coupled decay, stage 2": Case(COUPLED, STAGE[2], last=SAVED_AT),
+    "heads, stage 2, TP": Case(HEADS, (*STAGE[2], *TP), last=SAVED_AT),
+    "bf16, stage 2, TP, sequence parallel": Case(BF16, (*STAGE[2], *TP, *SP), last=SAVED_AT),
+    "fp16 loss, stage 1, TP": Case(FP16_LOSS, (*STAGE[1], *TP), last=SAVED_AT),
 }
 """Further combinations, most of four layers; those of two load a checkpoint of DEEPSPEED_TWO_RANKS."""
 DEEPSPEED_FOUR_RANKS = _shallow(
@@ -194,6 +273,10 @@ DEEPSPEED_FOUR_RANKS = _shallow(
 DEEPSPEED_FOUR_RANKS_FULL = {
     "stage 0 of two -> stage 2 of four": Case(SHALLOW, (*STAGE[2], *ACCUMULATED), loads="of-stage-0"),
     "stage 1, TP x DP": Case(GPT2, (*STAGE[1], *TP), last=SAVED_AT),
+    "documents per token, stage 2, TP x DP, sequence parallel": Case(
+        DOCUMENTS_PER_TOKEN, (*STAGE[2], *TP, *SP, *ACCUMULATED), last=SAVED_AT
+    ),
+    "embedding norm, stage 3, TP x DP, sequence parallel": Case(EMBEDDING_NORM, (*STAGE[3], *TP, *SP), last=SAVED_AT),
 }
 DEEPSPEED_ONE_RANK = _shallow(
     {

@@ -89,14 +89,15 @@ def _process_groups() -> set[dist.ProcessGroup]:
 def micro_batches(recipe: Recipe, iteration: int) -> Iterator[dict[str, torch.Tensor | None]]:
     """Give this rank's micro-batches of an iteration: tokens that count up, a quarter of each sequence without loss.
 
-    For an iteration below 0, and where the loss is by token, the sequences differ in how many count: 32 down to 4.
+    For an iteration below 0, and where the loss is by token, the sequences differ in how many count: 32 down to 4;
+    with `data.eod_mask_loss` down to none. Documents of a sequence have their own masks and positions if the recipe
+    says so.
     """
     generator = torch.Generator().manual_seed(1000 + iteration)
     samples, length = recipe.train.global_batch_size, recipe.model.seq_length
     starts = torch.randint(VOCAB_SIZE, (samples, 1), generator=generator)
     text = (starts + torch.arange(length + 1)) % VOCAB_SIZE
-    is_unequal = iteration < 0 or recipe.train.calculate_per_token_loss
-    left_out = torch.arange(samples)[:, None] * length // samples if is_unequal else length // 4
+    left_out = _left_out(recipe, iteration)
     counted = (torch.rand(samples, length, generator=generator).argsort(dim=1) >= left_out).float()
     micro, replicas = recipe.train.micro_batch_size, parallel_state.get_data_parallel_world_size()
     first = micro * parallel_state.get_data_parallel_rank()
@@ -106,7 +107,7 @@ def micro_batches(recipe: Recipe, iteration: int) -> Iterator[dict[str, torch.Te
             "tokens": text[rows, :-1],
             "labels": text[rows, 1:].contiguous(),
             "loss_mask": counted[rows],
-            "position_ids": torch.arange(length).expand(micro, -1),
+            "position_ids": _positions(recipe).expand(micro, -1),
             "attention_mask": _documents(micro, length) if recipe.data.reset_attention_mask else None,
         }
 
@@ -190,6 +191,23 @@ def _no_warnings_of(library: str) -> Iterator[None]:
         logger.removeHandler(noted)
     warnings = [record.getMessage() for record in noted.buffer]
     assert not warnings, warnings  # a rank's process has no pytest to show them
+
+
+def _left_out(recipe: Recipe, iteration: int) -> torch.Tensor:
+    """Return how many tokens of each sequence have no loss, [b, 1]."""
+    samples, length = recipe.train.global_batch_size, recipe.model.seq_length
+    number = torch.arange(samples)[:, None]
+    if recipe.data.eod_mask_loss:
+        return number * length // (samples - 1)
+    if iteration < 0 or recipe.train.calculate_per_token_loss:
+        return number * length // samples
+    return torch.full_like(number, length // 4)
+
+
+def _positions(recipe: Recipe) -> torch.Tensor:
+    position = torch.arange(recipe.model.seq_length)
+    second = recipe.model.seq_length // 3
+    return torch.where(position < second, position, position - second) if recipe.data.reset_position_ids else position
 
 
 def _documents(samples: int, length: int) -> torch.Tensor:

@@ -35,7 +35,7 @@ class Step:
             None where the rank is not on the last stage.
         grad_norm: before clipping, over the whole model, fp32 scalar; None when the step was skipped.
         skipped: the gradients had an inf or nan, so weights and schedule did not change (fp16; all of DeepSpeed).
-        num_zeros_in_grad: None unless it is logged.
+        num_zeros_in_grad: without those of the vocabulary's padding; None unless it is logged.
         withheld: the caller did not keep the update, so weights, optimizer and schedule did not change.
         own_gradients: a sum of gradients of this rank, before they were reduced over the data-parallel ranks, fp32
             scalar; not finite where they are not. With DeepSpeed those of the embedding's output alone, which the

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from engine import tiny
-from engine.layouts import NEOX, OVERLAP_BOTH, ZERO1
+from engine.layouts import GPT2, NEOX, OVERLAP_BOTH, ZERO1
 
 DROPOUT = ("model.hidden_dropout=0.1", "model.attention_dropout=0.1")
 curve = cache(tiny.curve)
@@ -253,14 +253,24 @@ def test_an_error_while_weights_are_whole_leaves_the_hooks_that_gather_them():
         assert all(chunk.remove_forward_pre_hook_handles for chunk in engine.chunks)
 
 
-def test_zeros_in_the_gradient_are_counted_if_they_are_logged():
-    with tiny.engine_of(tiny.tiny("logging.log_num_zeros_in_grad=true")) as engine:
-        padding = (384 - tiny.VOCAB_SIZE) * 64
+@pytest.mark.parametrize("model", [GPT2, NEOX], ids=["tied", "untied"])
+@pytest.mark.parametrize("multiple", [1, 128, 1024])  # the padding that a tensor-parallel size gives, or its lack
+def test_zeros_in_the_gradient_are_counted_without_the_padding_of_the_vocabulary(model, multiple):
+    recipe = tiny.tiny(*model, "logging.log_num_zeros_in_grad=true", f"model.make_vocab_size_divisible_by={multiple}")
+    with tiny.engine_of(recipe) as engine:
         step = tiny.take_step(engine, 0)
-        total = sum(parameter.numel() for parameter in engine.chunks[0].parameters())
-        assert padding <= step.num_zeros_in_grad < total / 2
+        unseen = 0 if model == GPT2 else 64 * _tokens_that_no_sample_has(recipe)
+        assert unseen <= step.num_zeros_in_grad < unseen + 64  # less than a row of padding: some are zero by chance
+
+
+def test_zeros_in_the_gradient_are_not_counted_unless_they_are_logged():
     with tiny.engine_of(tiny.tiny()) as engine:
         assert tiny.take_step(engine, 0).num_zeros_in_grad is None
+
+
+def _tokens_that_no_sample_has(recipe):
+    seen = torch.cat([batch["tokens"].flatten() for batch in tiny.micro_batches(recipe, 0)])
+    return tiny.VOCAB_SIZE - len(seen.unique())
 
 
 def test_padding_of_the_vocabulary_stays_zero():

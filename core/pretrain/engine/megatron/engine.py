@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pretrain.engine.parts import Parts
     from pretrain.engine.protocol import Batch, KeepUpdate
     from pretrain.observe.timers import PhaseTimers
+    from pretrain.recipe import Recipe
 
 
 class MegatronEngine(ForwardPass):
@@ -51,6 +52,7 @@ class MegatronEngine(ForwardPass):
         data_parallel.connect(
             self._config, recipe, self.chunks, self.optimizer, self._per_token or finalize_model_grads
         )
+        self._padding = _padding(recipe, parts.vocab_size)
         self.schedule = build_schedule(recipe, self.optimizer)
         self.state = MegatronState(
             self.chunks, self.optimizer, self._gathered, is_fp32=recipe.precision.dtype == "fp32"
@@ -99,7 +101,9 @@ class MegatronEngine(ForwardPass):
             own_gradients=local_gradients.local_sum(self.chunks),
             grad_norm=self._as_tensor(norm) if succeeded else None,
             skipped=not succeeded,
-            num_zeros_in_grad=zeros if self.recipe.logging.log_num_zeros_in_grad and succeeded else None,
+            num_zeros_in_grad=zeros - self._padding
+            if self.recipe.logging.log_num_zeros_in_grad and succeeded
+            else None,
         )
 
     def advance_schedule(self, samples: int) -> None:
@@ -145,6 +149,12 @@ class MegatronEngine(ForwardPass):
 
     def _as_tensor(self, norm: Tensor | float) -> Tensor:
         return norm if isinstance(norm, torch.Tensor) else torch.tensor(float(norm), device=self._device)
+
+
+def _padding(recipe: Recipe, vocab_size: int) -> int:
+    """Count the weights of tokens that do not exist; how many depends on the tensor-parallel size."""
+    copies = 2 if recipe.model.untie_embeddings_and_output_weights else 1
+    return (recipe.padded_vocab_size(vocab_size) - vocab_size) * recipe.model.hidden_size * copies
 
 
 def _untimed(_name: str) -> AbstractContextManager[None]:

@@ -29,4 +29,6 @@ class LoggingSection(Section):
         description="Whether the slowest rank of each logged interval is named, by the time of its own work.",
     )
     log_params_norm: Bool = Field(default=False, description="Whether the norm of all weights is measured.")
-    log_num_zeros_in_grad: Bool = Field(default=False, description="Whether zeros in the gradient are counted.")
+    log_num_zeros_in_grad: Bool = Field(
+        default=False, description="Whether zeros in the gradient are counted, without the vocabulary's padding."
+    )
