@@ -12,7 +12,7 @@ import pytest
 
 import pretrain
 from pretrain.cli import commands, main
-from pretrain.errors import RecipeError
+from pretrain.errors import NotFiniteError, RecipeError
 
 
 @click.command()
@@ -27,7 +27,12 @@ def run(words, backend):
 @click.argument("error")
 def explain(error):
     """Fail."""
-    raise {"known": RecipeError("what\nallowed"), "interrupt": KeyboardInterrupt(), "bug": ZeroDivisionError()}[error]
+    raise {
+        "known": RecipeError("what\nallowed"),
+        "nan": NotFiniteError("rank 1"),
+        "interrupt": KeyboardInterrupt(),
+        "bug": ZeroDivisionError(),
+    }[error]
 
 
 @click.group()
@@ -106,6 +111,10 @@ def test_a_misspelt_option_is_recognized(call, arguments):
 
 def test_a_known_error_is_shown_as_it_is(call):
     assert call("explain", "known") == (2, "", "what\nallowed\n")
+
+
+def test_what_another_attempt_may_not_meet_is_a_failure_as_under_a_launcher(call):
+    assert call("explain", "nan") == (1, "", "rank 1\n")
 
 
 def test_its_traceback_is_shown_on_demand(call, monkeypatch):

@@ -2,6 +2,7 @@
 
 import pytest
 
+from pretrain.cli.ranks import Counts, place_of_process
 from pretrain.errors import LaunchError
 from pretrain.launch.schedulers.detection import current_world, own_node
 from pretrain.launch.schedulers.own_node import OwnNode
@@ -117,3 +118,10 @@ def test_ranks_that_are_started_on_a_machine_of_skypilot_are_ranks():
     assert node(SKYPILOT | LOCAL) is None
     assert node(SKYPILOT | MPIRUN | {"OMPI_COMM_WORLD_LOCAL_SIZE": "2"}) is None
     assert node(SKYPILOT | SRUN).by == "SkyPilot"  # which reaches its nodes by srun, perhaps
+
+
+def test_a_node_whose_variables_lack_the_address_of_node_0_is_told_how_to_give_it(monkeypatch):
+    for name, value in MPIRUN.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(LaunchError, match=r"do not tell node 0's address\.\nGive --rdzv HOST:PORT"):
+        place_of_process(Counts(nproc=1, nnodes=None, rdzv=None, node_rank=None))

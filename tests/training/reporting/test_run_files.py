@@ -38,3 +38,10 @@ def test_a_report_that_cannot_be_written_does_not_fail_a_run_that_is_complete(tm
     assert said[0].startswith("warning: ")
     assert said[0].endswith(f"Write it later: pretrain report {tmp_path}")
     assert said[1] == "done: 40 iterations"
+
+
+def test_a_run_directory_that_cannot_be_looked_at_does_not_fail_one_that_is_complete(tmp_path):
+    """Rank 0 alone looks, and the others wait for it in a collective."""
+    said = []
+    finish(SimpleNamespace(note=said.append), tmp_path / "gone", "", 40)
+    assert said[0].startswith("warning: [Errno 2] No such file or directory")
