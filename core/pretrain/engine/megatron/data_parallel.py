@@ -44,7 +44,8 @@ def data_parallel_config(recipe: Recipe) -> DistributedDataParallelConfig:
         overlap_param_gather=parallel.overlap_param_gather,
         bucket_size=parallel.ddp_bucket_size,
         use_distributed_optimizer=parallel.use_distributed_optimizer,
-        check_for_nan_in_grad=True,  # the bridge keeps what it looks at; by itself it would wait for the device
+        # The bridge keeps what it looks at; by itself it would wait for the device. fp16 recovers by itself.
+        check_for_nan_in_grad=recipe.precision.dtype != "fp16",
     )
 
 

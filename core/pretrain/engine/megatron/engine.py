@@ -98,7 +98,7 @@ class MegatronEngine(ForwardPass):
             succeeded, norm, zeros = self.optimizer.step()
         return Step(
             loss=loss,
-            own_gradients=local_gradients.local_sum(self.chunks),
+            own_gradients=None if self.recipe.precision.dtype == "fp16" else local_gradients.local_sum(self.chunks),
             grad_norm=self._as_tensor(norm) if succeeded else None,
             skipped=not succeeded,
             num_zeros_in_grad=zeros - self._padding
