@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pretrain.align.recording.call_check import CallCheck, is_checked
+from pretrain.plugins.calls import SIGNATURES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -24,14 +25,8 @@ if TYPE_CHECKING:
     from pretrain.plugins.requests import Request
 
 ARGUMENTS: Mapping[str, tuple[str, ...]] = {
-    "softmax": ("scores", "mask"),
-    "attention": ("query", "key", "value", "mask"),
-    "norm": ("x", "weight", "bias"),
-    "rotary": ("x", "cos", "sin"),
-    "activation": ("x", "bias"),
-    "bias_dropout_add": ("x", "bias", "residual"),
-    "cross_entropy": ("logits", "target", "group"),
-    "linear": ("x", "weight", "bias", "group"),
+    operation: tuple(name for name, given in list(signature.parameters.items())[1:] if given.kind != given.KEYWORD_ONLY)
+    for operation, signature in SIGNATURES.items()
 }
 """Operation -> its kernel's arguments (`pretrain.plugins.signatures`)."""
 
