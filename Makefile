@@ -17,8 +17,9 @@ test-all: SELECTED :=
 test-all: test test-ascend-older test-versions
 
 # Three workers on two cores, since tests often wait; one of them has all tests whose ranks compute, one after the other.
+# The tests of the code's structure are in `make lint`.
 test-core: venv
-	$(PYTEST) --numprocesses 3 --dist loadgroup -m "$(SELECTED)"
+	$(PYTEST) --numprocesses 3 --dist loadgroup -m "$(SELECTED)" --ignore tests/structure
 
 # Of test-core those on fake GPUs alone: ranks of large CUDA jobs, untranslated, on torch's CPU build (docs/fake-gpu.md).
 test-cuda: venv
@@ -50,7 +51,7 @@ lint: venv
 	$(PY)/ruff format --check
 	$(PY)/mypy
 	$(PY)/lint-imports
-	$(PYTEST) --quiet -m "not slow" tests/structure
+	$(PYTEST) --quiet --numprocesses 2 tests/structure
 
 bench: venv
 	$(PY)/python -m pip --quiet install --editable ".[benchmarks]"

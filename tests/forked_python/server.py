@@ -27,6 +27,7 @@ from forked_python import client
 _PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of sys/prctl.h
 _STREAMS = 3
 _execv = os.execv
+_unfreeze = gc.unfreeze
 _searched: list[str] = []
 BACKENDS = {"cpu": ("pretrain.cpu", "CpuBackend"), "ascend": ("pretrain_ascend", "AscendBackend")}
 MODULES = (
@@ -203,4 +204,7 @@ if __name__ == "__main__":
         run(serve(_connection, _backend))
     except SystemExit as _ended:
         end(_ended.code)
+    except BaseException:
+        _unfreeze()  # else Triton's bindings report what is frozen as leaks, below the traceback
+        raise
     end(None)

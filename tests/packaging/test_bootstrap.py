@@ -1,4 +1,4 @@
-"""bootstrap on a machine whose package index has no CPU build of torch, as PyPI: it takes the default wheel.
+"""bootstrap where the package index has no CPU build of torch, as PyPI, or not the versions that CI has seen.
 
 pip is a script here that writes down what it is asked; `make test-versions` has the real one.
 """
@@ -14,12 +14,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+UNSET = ("TORCH", "VENV", "PYTHON", "PIP_CONSTRAINT")
 NO_CPU_BUILD = "ERROR: No matching distribution found for torch==2.13.0+cpu"
 PYTHON = """#!/bin/sh
 case "$*" in
     *"import torch") exit 1 ;;
     *"pip --disable"*"torch==2.13.0+cpu") echo "{answer}" >&2; exit 1 ;;
-    *"pip --disable"*) echo "$*" >>"$(dirname "$0")/asked" ;;
+    *"pip --disable"*)
+        echo "$* with ${{PIP_CONSTRAINT-nothing}}" >>"$(dirname "$0")/asked"
+        [ "${{PIP_CONSTRAINT-nothing}}" = nothing ] || {constrained} ;;
     *'version("torch")'*) echo 2.13.0 ;;
 esac
 """
@@ -29,17 +32,17 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def bootstrap(folder, answer):
-    for file in (ROOT / "bootstrap", ROOT / "pyproject.toml"):
+def bootstrap(folder, answer, constrained="true"):
+    for file in (ROOT / "bootstrap", ROOT / "pyproject.toml", ROOT / "constraints.txt"):
         shutil.copy(file, folder)
     for name in ("ascend", "cuda"):
         (folder / "backends" / name).mkdir(parents=True)
         (folder / "backends" / name / "pyproject.toml").touch()
     python = folder / ".venv/bin/python"
     python.parent.mkdir(parents=True)
-    python.write_text(PYTHON.format(answer=answer))
+    python.write_text(PYTHON.format(answer=answer, constrained=constrained))
     python.chmod(0o755)
-    environment = {name: value for name, value in os.environ.items() if name not in ("TORCH", "VENV", "PYTHON")}
+    environment = {name: value for name, value in os.environ.items() if name not in UNSET}
     done = subprocess.run([folder / "bootstrap"], check=False, env=environment, capture_output=True, text=True)
     asked = python.with_name("asked")
     return done, asked.read_text().splitlines() if asked.exists() else []
@@ -57,3 +60,15 @@ def test_another_failure_of_pip_is_shown_and_installs_nothing(tmp_path):
     done, asked = bootstrap(tmp_path, "ERROR: No space left on device")
     assert (done.returncode, asked) == (2, [])
     assert "No space left on device" in done.stderr
+
+
+def test_it_takes_the_versions_that_ci_has_seen(tmp_path):
+    _, (*_, packages) = bootstrap(tmp_path, NO_CPU_BUILD)
+    assert packages.endswith("with constraints.txt")
+
+
+def test_where_pip_does_not_find_them_it_takes_the_newest(tmp_path):
+    done, (*_, packages) = bootstrap(tmp_path, NO_CPU_BUILD, constrained="false")
+    assert done.returncode == 0
+    assert "takes the newest allowed" in done.stdout
+    assert packages.endswith("with nothing")

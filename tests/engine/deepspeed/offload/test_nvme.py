@@ -62,7 +62,7 @@ CASES = {
     "both, many micro-batches": (*BOTH, *SUB_GROUPS, *ACCUMULATED),
     "both, recompute": (*BOTH, *RECOMPUTE),
 }
-EVERY_COMMIT = {"state, written behind", "weights, some in memory", "both, fast_init, pipelined"}
+EVERY_COMMIT = {"both, fast_init, pipelined"}
 
 
 @pytest.fixture(autouse=True)
@@ -117,7 +117,7 @@ def on_megatron(*overrides):
     "case", [case if case in EVERY_COMMIT else pytest.param(case, marks=pytest.mark.full) for case in CASES]
 )
 def test_it_trains_as_the_megatron_engine_does(case, in_files):
-    assert numbers(*in_files(*CASES[case])) == pytest.approx(on_megatron(), rel=1e-5)
+    assert numbers(*in_files(*CASES[case])) == pytest.approx(on_megatron(), rel=1e-5, abs=1e-6)
 
 
 def test_its_files_are_removed_with_the_training(in_files, tmp_path):

@@ -56,7 +56,8 @@ def forward_long(
     start, end = 0, end_of(row, queries, keys, causal)
     while start < end:
         column = start + lane
-        x = scaled(scores, mask, scale, row, column, queries, keys, stride_key, mask_stride_key, causal, masked)
+        inside = is_read(row, column, queries, keys, causal)
+        x = scaled(scores, mask, scale, inside, row, column, queries, keys, stride_key, mask_stride_key, causal, masked)
         higher = tl.maximum(top, x)
         total = total * tl.exp2((top - finite(higher)) * LOG2_E) + tl.exp2((x - finite(higher)) * LOG2_E)
         top = higher
@@ -66,7 +67,8 @@ def forward_long(
     start = 0
     while start < keys:
         column = start + lane
-        x = scaled(scores, mask, scale, row, column, queries, keys, stride_key, mask_stride_key, causal, masked)
+        inside = is_read(row, column, queries, keys, causal)
+        x = scaled(scores, mask, scale, inside, row, column, queries, keys, stride_key, mask_stride_key, causal, masked)
         x = tl.exp2((x - highest) * LOG2_E) * part
         tl.store(weights + column, x.to(weights.dtype.element_ty), mask=column < keys)
         start += block

@@ -28,8 +28,8 @@ def offset(
 
 @triton.jit  # type: ignore[untyped-decorator]  # triton has no types
 def is_read(row: tl.tensor, column: tl.tensor, queries: tl.tensor, keys: tl.tensor, causal: tl.constexpr) -> tl.tensor:
-    """Return which entries are loaded: of a causal row those it sees, and the rest of their 16."""
-    inside = (row < queries) & (column < keys)
+    """Return which entries of a row are loaded: of a causal one those it sees, and the rest of their 16."""
+    inside = column < keys
     if causal:
         inside = inside & (column < (row + keys - queries + 16) // 16 * 16)
     return inside
@@ -40,6 +40,7 @@ def scaled(
     scores: tl.tensor,
     mask: tl.tensor,
     scale: tl.tensor,
+    inside: tl.tensor,
     row: tl.tensor,
     column: tl.tensor,
     queries: tl.tensor,
@@ -50,7 +51,6 @@ def scaled(
     masked: tl.constexpr,
 ) -> tl.tensor:
     """Return scale * scores in fp32, minus infinity where a query does not see a key; both pointers are to rows."""
-    inside = is_read(row, column, queries, keys, causal)
     x = tl.load(scores + column.to(tl.int64) * stride_key, mask=inside, other=0.0)
     seen = inside
     if causal:
@@ -101,7 +101,8 @@ def forward_tile(
     column = tl.arange(0, block)[None, :]
     scores += offset(head, row, heads, stride_batch, stride_head, stride_row)
     mask += offset(head, row, heads, mask_stride_batch, mask_stride_head, mask_stride_row)
-    x = scaled(scores, mask, scale, row, column, queries, keys, stride_key, mask_stride_key, causal, masked)
+    inside = (row < queries) & is_read(row, column, queries, keys, causal)
+    x = scaled(scores, mask, scale, inside, row, column, queries, keys, stride_key, mask_stride_key, causal, masked)
     x = tl.exp2((x - finite(tl.max(x, axis=1, keep_dims=True))) * LOG2_E)
     x *= share(tl.sum(x, axis=1, keep_dims=True))
     weights += (head.to(tl.int64) * queries + row) * keys + column
@@ -136,7 +137,7 @@ def backward_tile(
     head = tl.program_id(0) // tiles
     row = (tl.program_id(0) % tiles * rows + tl.arange(0, rows))[:, None]
     column = tl.arange(0, block)[None, :]
-    inside = is_read(row, column, queries, keys, causal)
+    inside = (row < queries) & is_read(row, column, queries, keys, causal)
     grad += offset(head, row, heads, stride_batch, stride_head, stride_row) + column.to(tl.int64) * stride_key
     g = tl.load(grad, mask=inside, other=0.0).to(tl.float32)
     here = (head.to(tl.int64) * queries + row) * keys + column
