@@ -129,7 +129,7 @@ def _one_dtype_a_case(items):
     """Leave each case of the conformance kit one dtype on every commit, in turn; all of them are in `make test-all`.
 
     That a kernel takes the others is in the tables of test_offers.py. The reference's kernels are tested in tests/cpu;
-    lengths over 2048 are compared with float64 for the CPU's own kernels, which cut rows, and in `make test-all` for all.
+    lengths over 2048 are compared with float64 for the CPU's own kernels, which cut rows; `make test-all` has all.
     """
     cases, seen = {}, Counter()
     for item in items:
