@@ -59,8 +59,14 @@ def sign(directory):
 
 @pytest.mark.parametrize(
     "overrides",
-    [(), ZERO1, FP16, (*FP16, *ZERO1), ("precision.dtype=bf16",), ("precision.dtype=bf16", *ZERO1)],
-    ids=["fp32", "fp32-zero1", "fp16", "fp16-zero1", "bf16", "bf16-zero1"],
+    [
+        pytest.param((), id="fp32"),
+        pytest.param(ZERO1, id="fp32-zero1", marks=pytest.mark.full),
+        pytest.param(FP16, id="fp16", marks=pytest.mark.full),
+        pytest.param((*FP16, *ZERO1), id="fp16-zero1"),
+        pytest.param(("precision.dtype=bf16",), id="bf16", marks=pytest.mark.full),
+        pytest.param(("precision.dtype=bf16", *ZERO1), id="bf16-zero1"),
+    ],
 )
 def test_a_stopped_run_resumes_bit_for_bit(overrides, tmp_path):
     recipe = tiny.tiny(*SMALL, *DROPOUT, *overrides)
@@ -78,7 +84,14 @@ def test_a_stopped_run_resumes_bit_for_bit(overrides, tmp_path):
         assert (engine.loss_scale, engine.learning_rate, engine.parameters_norm().item()) == expected
 
 
-@pytest.mark.parametrize("overrides", [(), ZERO1, STAGE[2]], ids=["", "zero1", "deepspeed"])
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        pytest.param((), id="", marks=pytest.mark.full),
+        pytest.param(ZERO1, id="zero1"),
+        pytest.param(STAGE[2], id="deepspeed", marks=pytest.mark.full),
+    ],
+)
 def test_a_run_stopped_before_its_first_update_resumes_bit_for_bit(overrides, tmp_path):
     """The first steps in fp16 overflow and are skipped, so that no Adam has moments when the run stops."""
     scale = ("precision.initial_loss_scale=17179869184", "precision.hysteresis=1")

@@ -26,7 +26,7 @@ def named(*names):
 
 
 @pytest.mark.ranks
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.usefixtures("forked_python")
 def test_a_training_comes_through_a_killed_rank_and_a_damaged_checkpoint(tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
