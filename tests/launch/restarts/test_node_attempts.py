@@ -10,6 +10,8 @@ from datetime import timedelta
 
 import pytest
 
+from launch.rank_processes import wait_for
+from pretrain.exit_codes import End, ExitCode
 from pretrain.launch.nodes.nodes import Nodes
 from pretrain.launch.processes.failure import CRASH, Failure
 from pretrain.launch.rank_placement import Placement
@@ -69,6 +71,34 @@ def test_nodes_that_are_down_at_two_restarts_in_a_row_end_the_run_which_says_how
     assert "No restart: the same failure came twice" in failure.text
     assert last == "Remove the cause. There is no checkpoint yet."
     assert failure.exit_code == CRASH
+
+
+def test_a_node_that_waits_learns_that_the_run_was_stopped(run, nodes):
+    stop = Failure.of_stop(End(ExitCode.SAVED, "SIGTERM"))
+    member, spare = [], []
+
+    def take_part(known):
+        known.append(RestartingRendezvous(nodes[1], POLICY.limit, POLICY.fewest_nodes))
+        try:
+            known[0].join(1)
+            wait_for(lambda: spare and spare[0]._spare, "the spare node")
+            known.append(known[0].settle(stop, None)[0])
+        except RunEnded as ended:
+            known.append(ended.failure)
+        known[0].leave()
+
+    threads = [threading.Thread(target=take_part, args=(known,)) for known in (member, spare)]
+    threads[0].start()
+
+    def run_ranks(_job, _worlds, rendezvous):
+        threads[1].start()
+        wait_for(lambda: spare and spare[0]._spare, "the spare node")
+        return rendezvous.report_stop(stop)
+
+    assert run(nodes[0], run_ranks) == stop
+    for thread in threads:
+        thread.join(30)
+    assert [member[1], spare[1]] == [stop, stop]
 
 
 def test_a_signal_while_node_0_is_not_there_ends_the_launcher_as_any_other(run, nodes):

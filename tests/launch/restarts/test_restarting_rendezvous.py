@@ -13,6 +13,7 @@ import pytest
 
 from launch.rank_processes import wait_for
 from pretrain.errors import LaunchError
+from pretrain.exit_codes import End, ExitCode
 from pretrain.launch.nodes import bounded_store, rendezvous
 from pretrain.launch.nodes.bounded_store import StoreSilenceError
 from pretrain.launch.nodes.nodes import Nodes
@@ -26,6 +27,7 @@ from pretrain.launch.restarts.terms import NodesAbsent, RunEnded, Terms
 from pretrain.launch.world import LOCALHOST, free_port
 
 TERMS = Terms(run_dir="/runs/first", resume=False, holder=("host", 7))
+STOP = Failure.of_stop(End(ExitCode.SAVED, "SIGTERM"))
 LOST = Failure(rank=0, when=1.0, exit_code=CRASH, text="connection closed", lost_peer=True)
 
 
@@ -169,10 +171,11 @@ def test_node_0_waits_for_ranks_that_end_later_and_for_their_failure(first, port
     assert settled == [(late, Verdict(wait=1.0))]
 
 
-def test_a_node_that_ends_later_than_the_run_does_not_miss_node_0(port, monkeypatch):
+@pytest.mark.parametrize("stop", [None, STOP])
+def test_a_node_that_ends_later_than_the_run_does_not_miss_node_0(port, monkeypatch, stop):
     first, second = member(port), member(port)
     begin(first, second)
-    first.end(None)
+    first.end(stop)
     assert second.poll() is None
     del first
     monkeypatch.setattr(rendezvous, "LOSS_AFTER", -1.0)
@@ -198,10 +201,10 @@ def test_node_0_that_does_not_answer_is_lost_after_a_while_though_it_may_come_ba
     assert second.poll() is None
 
 
-def test_a_node_more_than_the_run_needs_waits_for_a_restart_and_the_end_releases_it(first, port, capsys):
-    second, third = member(port), member(port)
+@pytest.mark.parametrize("stop", [None, STOP])
+def test_a_node_more_than_the_run_needs_waits_for_a_restart_and_the_end_releases_it(first, port, capsys, stop):
+    second, third, ended = member(port), member(port), []
     begin(first, second)
-    ended = []
 
     def wait():
         try:
@@ -214,9 +217,9 @@ def test_a_node_more_than_the_run_needs_waits_for_a_restart_and_the_end_releases
     said = []
     wait_for(lambda: said.append(capsys.readouterr().err) or any(said), "the spare node's notice")
     assert "the run goes on with 2 nodes; this one takes part after the next restart" in "".join(said)
-    first.end(None)
+    first.end(stop)
     thread.join(30)
-    assert ended == [None]
+    assert ended == [stop]
     third.leave()  # is not taken for a member that node 0 waits for
     assert [first._store.add("gone", 0), first._store.add("spares", 0)] == [0, 0]
 
@@ -271,10 +274,11 @@ def test_a_node_whose_launcher_is_lost_after_the_end_is_named_in_a_warning(first
     assert capsys.readouterr().err.startswith("warning: Node 1 (")
 
 
-def test_only_node_0_knows_that_the_run_ended_well(first, port):
+@pytest.mark.parametrize("stop", [None, STOP])
+def test_only_node_0_knows_that_the_run_ended_well(first, port, stop):
     second = member(port)
     begin(first, second)
-    second.end(None)
+    second.end(stop)
     assert not first._store.check(["end"])
     cause = Failure(rank=1, when=1.0, exit_code=CRASH, text="bug")
     assert first.settle(cause, lambda _: Verdict()) == (cause, Verdict())

@@ -82,7 +82,7 @@ def _take_part(
         rendezvous.end(Failure.of(error, 0, with_traceback=True))
         raise
     else:
-        rendezvous.end(None if failure is None or failure.stopped else failure)
+        rendezvous.end(failure)
         return failure
     finally:
         rendezvous.leave()

@@ -215,11 +215,11 @@ class RestartingRendezvous(Rendezvous):
             self._wait_until(lambda: time.monotonic() >= deadline)
 
     def end(self, failure: Failure | None) -> None:
-        """Say to all nodes that the run is over: why, or None if it ended well; the first word counts.
+        """Say to all nodes that the run is over: why, or None if it is complete; the first word counts.
 
-        A node that takes no part has no say; and that it ended well, only node 0 knows.
+        A node that takes no part has no say; and that it is complete, or has stopped, only node 0 knows.
         """
-        if self._spare or (failure is None and not self._serves):
+        if self._spare or ((failure is None or failure.stopped) and not self._serves):
             return
         with suppress(DistError):
             self._store.compare_set(_END, "", json.dumps(failure and asdict(failure)))
@@ -320,9 +320,10 @@ class RestartingRendezvous(Rendezvous):
     def _ended(self) -> Failure | None:
         if not self._store.check([_END]):
             return None
-        failure = json.loads(self._store.get(_END))
-        self._over = failure is None
-        return Failure(**failure) if failure else None
+        said = json.loads(self._store.get(_END))
+        failure = Failure(**said) if said else None
+        self._over = failure is None or failure.stopped
+        return failure
 
     def _silent(self, seconds: float) -> Failure | None:
         """Return the loss of a node whose launcher has given no sign for so long."""

@@ -43,7 +43,7 @@ class RunEnded(Exception):  # noqa: N818  it is no error where the run was asked
     """End of the run while this node was waiting.
 
     Attributes:
-        failure: of the run; None if it ended well.
+        failure: of the run, or why it has stopped; None if it is complete.
         of_loss: node 0 is gone, so that nothing is known of the run.
     """
 
