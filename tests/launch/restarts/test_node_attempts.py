@@ -144,6 +144,21 @@ def test_a_node_that_was_cut_off_takes_part_again_when_the_network_is_back(run, 
     assert capsys.readouterr().err == f"--rdzv {nodes[1].rendezvous}: {text}\n"
 
 
+def test_a_node_that_comes_back_to_another_run_ends_with_the_loss_of_its_own(run, nodes, monkeypatch):
+    """Node 0 has left meanwhile, and its port is another run's."""
+    loss, take_part = Failure(rank=0, when=1.0, exit_code=CRASH, text="node 0 is lost"), node_attempts._take_part
+
+    def lose(*given):
+        if given[-1] is None:
+            raise RunEnded(loss, of_loss=True)
+        return take_part(*given)
+
+    monkeypatch.setattr(node_attempts, "_take_part", lose)
+    other = RestartingRendezvous(nodes[0], max_restarts=7)
+    assert run(nodes[1], None) == loss
+    other.leave()
+
+
 def test_a_node_does_not_wait_where_node_0_serves_no_longer(run, nodes, cut_off):
     assert run(nodes[1], None).text == "node 0 is lost"
     assert len(cut_off) == 1

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pretrain.errors import PretrainError
+from pretrain.errors import LaunchError, PretrainError
 from pretrain.launch.nodes.arrivals import largest_fitting
 from pretrain.launch.nodes.connection import is_served_again
 from pretrain.launch.processes.failure import CRASH, USER_ERROR, Failure
@@ -48,25 +48,39 @@ def run_node_attempts(placement: Placement, job: Job, policy: RestartPolicy, run
         PretrainError: the run cannot be prepared, or its directory is not shared.
         SystemExit: a signal asked this node to end; the others end too.
     """
+    loss: Failure | None = None
     with ExitStack() as lock, stop_signals_exit():
         while True:
             try:
-                return _take_part(placement, job, policy, lock, run_ranks)
+                return _take_part(placement, job, policy, lock, run_ranks, loss)
             except RunEnded as ended:  # of the loss of node 0, or of the way to it
+                loss = ended.failure
                 notice = f"--rdzv {placement.nodes.rendezvous}: {_CUT_OFF}\n"
                 if not is_served_again(placement.nodes.endpoint(), ARRIVAL_TIMEOUT, notice):
-                    return ended.failure
+                    return loss
 
 
 def _take_part(
-    placement: Placement, job: Job, policy: RestartPolicy, lock: ExitStack, run_ranks: RunRanks
+    placement: Placement,
+    job: Job,
+    policy: RestartPolicy,
+    lock: ExitStack,
+    run_ranks: RunRanks,
+    loss: Failure | None,
 ) -> Failure | None:
     """Join the run until it has ended; returns and raises as `run_node_attempts`.
+
+    After a `loss` of node 0, the loss is returned where the run cannot be joined: it has ended meanwhile.
 
     Raises:
         RunEnded: node 0 cannot be reached any more.
     """
-    rendezvous = RestartingRendezvous(placement.nodes, policy.limit, policy.fewest_nodes)
+    try:
+        rendezvous = RestartingRendezvous(placement.nodes, policy.limit, policy.fewest_nodes)
+    except LaunchError:
+        if loss is None:
+            raise
+        return loss
     try:
         node = _Node(rendezvous, placement, job, policy, lock)
         failure = node.run(run_ranks)
