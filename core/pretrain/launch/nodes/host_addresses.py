@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from pretrain.errors import LaunchError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 _TIMEOUT = 60.0
 """Seconds that all hosts get to answer; a thousand processes of ssh keep a login node busy for some of them."""
+_END_TIMEOUT = 5.0
+"""Seconds that pdsh then gets to end them."""
 _SSH_OPTIONS = "-o BatchMode=yes -o ConnectTimeout=20"
 _ANSWER = re.compile(r"pretrain-node (\d+)(.*)")
 _NAMED = 8
@@ -50,12 +54,8 @@ def host_addresses(pdsh: Sequence[str], names: Sequence[str]) -> list[list[str]]
     """
     options = " ".join(filter(None, [os.environ.get("PDSH_SSH_ARGS_APPEND"), _SSH_OPTIONS]))
     environment = os.environ | {"PDSH_SSH_ARGS_APPEND": options}
-    command = [*pdsh, "echo pretrain-node %n $(hostname -I)"]
     try:
-        done = subprocess.run(
-            command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=_TIMEOUT, check=False
-        )
-        answers, errors = done.stdout, done.stderr
+        answers, errors = _output([*pdsh, "-b", "echo pretrain-node %n $(hostname -I)"], environment)
     except subprocess.TimeoutExpired as late:
         answers, errors = late.stdout or b"", late.stderr or b""
     found = {int(node): addresses.split() for node, addresses in _ANSWER.findall(answers.decode())}
@@ -63,6 +63,25 @@ def host_addresses(pdsh: Sequence[str], names: Sequence[str]) -> list[list[str]]
     if why:
         raise UnreachedError(why)
     return [found[node] for node in range(len(names))]
+
+
+def _output(command: Sequence[str], environment: Mapping[str, str]) -> tuple[bytes, bytes]:
+    """Return what pdsh writes; at a timeout, or a signal to this process, no ssh is left.
+
+    Each ssh has a session of its own. With -b, pdsh ends all of them on SIGINT.
+    """
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command, env=environment, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, start_new_session=True
+    ) as program:
+        try:
+            return program.communicate(timeout=_TIMEOUT)
+        except BaseException:
+            program.send_signal(signal.SIGINT)
+            with suppress(subprocess.TimeoutExpired):
+                program.communicate(timeout=_END_TIMEOUT)
+            program.kill()
+            raise
 
 
 def _reason(name: str, errors: str) -> str:
