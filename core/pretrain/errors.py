@@ -60,6 +60,10 @@ class LaunchError(PretrainError):
     """Processes that cannot be started, or do not fit the recipe's layout."""
 
 
+class LostRanksError(LaunchError):
+    """Ranks that give no word; a restart may be without the cause."""
+
+
 class RunError(PretrainError):
     """A run directory that is missing, damaged, or already holds another run."""
 

@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from pretrain.errors import CheckpointError, NotFiniteError, RecipeError
+from pretrain.errors import CheckpointError, LostRanksError, NotFiniteError, RecipeError
 from pretrain.exit_codes import ExitCode
 from pretrain.launch.error_exit_code import exit_code_of
 from pretrain.launch.processes.failure import Failure
@@ -26,6 +26,7 @@ def of_disk(number):
         (of_disk(errno.ENOSPC), ExitCode.USER_ERROR),
         (of_disk(errno.EIO), ExitCode.FAILURE),
         (NotFiniteError("rank 1"), ExitCode.FAILURE),
+        (LostRanksError("rank 1"), ExitCode.FAILURE),
         (ZeroDivisionError(), ExitCode.FAILURE),
     ],
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 
-from pretrain.errors import NotFiniteError, PretrainError
+from pretrain.errors import LostRanksError, NotFiniteError, PretrainError
 from pretrain.exit_codes import ExitCode
 
 _OF_STORAGE = {errno.EIO, errno.ENODEV, errno.ENXIO, errno.ESTALE, errno.ESHUTDOWN, errno.ETIMEDOUT}
@@ -14,8 +14,8 @@ _OF_STORAGE |= {errno.ECONNRESET, errno.ENOTCONN, errno.EHOSTDOWN, errno.EHOSTUN
 
 def exit_code_of(error: BaseException) -> ExitCode:
     """Return the exit code of a process that an exception ends: a user error, or what another attempt may not meet."""
-    is_of_user = isinstance(error, PretrainError) and not (isinstance(error, NotFiniteError) or _is_of_storage(error))
-    return ExitCode.USER_ERROR if is_of_user else ExitCode.FAILURE
+    may_pass = isinstance(error, NotFiniteError | LostRanksError) or _is_of_storage(error)
+    return ExitCode.USER_ERROR if isinstance(error, PretrainError) and not may_pass else ExitCode.FAILURE
 
 
 def _is_of_storage(error: BaseException) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pretrain import __version__
 from pretrain.errors import DataError, RecipeError
-from pretrain.launch.run_directory.rank_0_decision import first_rank_decides, told_to_first_rank
+from pretrain.launch.run_directory.rank_0_decision import HOST, first_rank_decides, tell_first_rank, told_to_first_rank
 from pretrain.observe.rank_names import rank_names
 from pretrain.plugins.host.discovery import find_backend, installed_plugins
 from pretrain.plugins.installed import version
@@ -55,13 +55,16 @@ def require_one_recipe(recipe: Recipe, backend_name: str, world: World, check: C
     Raises:
         PretrainError: on rank 0, as `check`.
         RecipeError: on rank 0; names hosts, keys and values that differ.
+        LostRanksError: on rank 0; names the ranks that have not told theirs.
         SystemExit: on the other ranks then, without a message.
     """
+    tell_first_rank(HOST, socket.gethostname(), world)  # the files may take long
     own = stated(recipe, backend_name, reads_files=world.local_rank == 0)
+    tell_first_rank("recipe", json.dumps(own), world)
     patience = timedelta(minutes=recipe.parallel.distributed_timeout_minutes)
-    told = told_to_first_rank(json.dumps(own), world, patience)
 
     def decide() -> str:
+        told = told_to_first_rank("recipe", world, patience)
         if difference := differing({rank: json.loads(each) for rank, each in enumerate(told)}):
             raise RecipeError(difference)
         check()

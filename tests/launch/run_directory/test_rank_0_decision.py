@@ -3,10 +3,15 @@
 import os
 import subprocess
 import sys
+from datetime import timedelta
 
 import pytest
 from torch.distributed import TCPStore
 
+from pretrain.errors import LostRanksError
+from pretrain.launch.processes.failure import CRASH, Failure
+from pretrain.launch.run_directory import rank_0_decision
+from pretrain.launch.run_directory.rank_0_decision import HOST, tell_first_rank, told_to_first_rank
 from pretrain.launch.world import LOCALHOST, free_port, node_worlds
 
 pytestmark = pytest.mark.usefixtures("forked_python")
@@ -54,6 +59,22 @@ def test_ranks_with_different_recipes_do_not_train_and_rank_0_says_why(job, tmp_
     assert "  optimizer.lr: 0.5 on " in first.communicate(timeout=60)[1]
     assert (second.communicate(timeout=60)[1], second.returncode) == ("", 2)
     assert list(tmp_path.rglob("*.sum")) == []
+
+
+def test_ranks_that_die_before_they_have_told_their_recipe_are_named_with_known_hosts(monkeypatch):
+    store = TCPStore(LOCALHOST, 0, is_master=True, wait_for_workers=False)
+    monkeypatch.setattr(rank_0_decision, "_store", lambda: store)
+    worlds = node_worlds([2, 2], 0, LOCALHOST, 0) + node_worlds([2, 2], 1, LOCALHOST, 0)
+    for world in worlds[:3]:
+        tell_first_rank(HOST, f"node-{world.node_rank}", world)
+    tell_first_rank("recipe", "{}", worlds[0])
+    with pytest.raises(LostRanksError) as lost:
+        told_to_first_rank("recipe", worlds[0], timedelta(seconds=0.1))
+    assert str(lost.value).startswith(
+        "rank 0 has heard nothing of the recipe of rank 1 on node-0, rank 2 on node-1, rank 3 within 0:00:00.1"
+    )
+    failure = Failure.of(lost.value, 0, with_traceback=False)
+    assert (str(failure), failure.exit_code) == (str(lost.value), CRASH)  # which a restart may follow
 
 
 @pytest.mark.parametrize("failed", [0, 1])

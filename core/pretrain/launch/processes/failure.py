@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pretrain.atomic_files import replacing
-from pretrain.errors import DeviceError, InUseError, NotFiniteError, OtherRankError, PretrainError
+from pretrain.errors import DeviceError, InUseError, LostRanksError, NotFiniteError, OtherRankError, PretrainError
 from pretrain.exit_codes import WELL, ExitCode, of_signal
 from pretrain.launch.error_exit_code import exit_code_of
 from pretrain.stop_request import STOP_SIGNALS
@@ -77,7 +77,7 @@ class Failure:
         A timeout of a wait for another rank is known too: its traceback does not name that rank.
         """
         known, lost_peer = isinstance(error, PretrainError), _is_lost_peer(error)
-        may_pass = isinstance(error, NotFiniteError)  # found by all ranks together; its text names those that made it
+        names_ranks = isinstance(error, NotFiniteError | LostRanksError)
         message = str(error) if known else _timeout_message(str(error)) if lost_peer else ""
         plain = bool(message) and not with_traceback
         return cls(
@@ -86,7 +86,7 @@ class Failure:
             exit_code=exit_code_of(error),
             text=message if plain else "".join(traceback.format_exception(error)).rstrip(),
             lost_peer=isinstance(error, OtherRankError) or (not known and lost_peer),
-            of_launcher=may_pass and plain,
+            of_launcher=names_ranks and plain,
             passing=isinstance(error, DeviceError | InUseError),
         )
 

@@ -9,11 +9,13 @@ import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from pretrain.errors import LostRanksError
 from pretrain.launch.error_exit_code import exit_code_of
 from pretrain.launch.restart_count import store_of_ranks
+from pretrain.observe.rank_names import rank_names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from torch.distributed import Store  # type: ignore[attr-defined]
 
@@ -22,6 +24,10 @@ if TYPE_CHECKING:
 _DECISION_TIMEOUT = timedelta(days=1)
 """Timeout of the other ranks, long enough for rank 0 to build a corpus."""
 _READ_TIMEOUT = 30.0
+_NAMED = 8
+"""Most hosts in a message."""
+HOST = "host"
+"""Subject that ranks tell first: their hosts."""
 
 
 def first_rank_decides(decide: Callable[[], str], world: World, *, about: str = "the run directory") -> str:
@@ -44,19 +50,40 @@ def first_rank_decides(decide: Callable[[], str], world: World, *, about: str = 
     return str(decision)
 
 
-def told_to_first_rank(text: str, world: World, timeout: timedelta) -> list[str]:
-    """Tell rank 0 a text; every rank calls this once per process. Return all texts by rank on rank 0, else nothing.
+def tell_first_rank(subject: str, text: str, world: World) -> None:
+    """Tell rank 0 a text; every rank calls this once per process and subject."""
+    _store().set(f"{subject} of {world.rank}", text)
+
+
+def told_to_first_rank(subject: str, world: World, timeout: timedelta) -> list[str]:
+    """Return all texts by rank; called by rank 0.
 
     Raises:
-        DistError: on rank 0, where a rank has told nothing within `timeout`.
+        LostRanksError: ranks have told nothing within `timeout`; it names them, and hosts that they have told.
     """
-    store = _store()
-    store.set(f"told by {world.rank}", text)
-    if world.rank:
-        return []
-    keys = [f"told by {rank}" for rank in range(world.world_size)]
-    store.wait(keys, timeout)
+    from torch.distributed import DistError  # noqa: PLC0415  as below
+
+    store, keys = _store(), [f"{subject} of {rank}" for rank in range(world.world_size)]
+    try:
+        store.wait(keys, timeout)
+    except DistError as error:
+        silent = [rank for rank, key in enumerate(keys) if not store.check([key])]
+        msg = (
+            f"rank 0 has heard nothing of the {subject} of {_with_hosts(silent, store)} within {timeout}: they have "
+            "died, hang, or read their files too slowly.\n"
+            "Look at their output and processes; slow ones need more parallel.distributed_timeout_minutes."
+        )
+        raise LostRanksError(msg) from error
     return [told.decode() for told in store.multi_get(keys)]
+
+
+def _with_hosts(ranks: Iterable[int], store: Store) -> str:
+    on_hosts: dict[str, list[int]] = {}
+    for rank in ranks:
+        key = f"{HOST} of {rank}"
+        on_hosts.setdefault(f" on {store.get(key).decode()}" if store.check([key]) else "", []).append(rank)
+    named = [f"{rank_names(those)}{host}" for host, those in on_hosts.items()]
+    return ", ".join(named[:_NAMED]) + (", ..." if len(named) > _NAMED else "")
 
 
 def _publish(decide: Callable[[], str], store: Store, others: int, about: str) -> str:
