@@ -26,10 +26,10 @@ def found_in(statements):
     return differing(dict(enumerate(statements)))
 
 
-def told(tokens, *overrides, host="a", backend="cpu", reads_files=True):
+def told(tokens, *overrides, host="a", backend="cpu", **reads):
     """What a rank tells the others, as it arrives there."""
     recipe = make_recipe(SMALLEST, [f"data.path={tokens}", *overrides])
-    return json.loads(json.dumps(stated(recipe, backend, reads_files=reads_files))) | {"host": host}
+    return json.loads(json.dumps(stated(recipe, backend, **{"reads_files": True} | reads))) | {"host": host}
 
 
 def test_equal_ranks_differ_in_nothing_and_one_of_a_node_reads_the_files(tokens):
@@ -85,6 +85,12 @@ def test_parts_of_a_blend_are_compared_by_weight_and_content(tokens, tmp_path):
 def test_a_file_that_one_host_lacks_is_a_difference(tokens, tmp_path):
     found = found_in([told(tokens), told(tmp_path / "absent", host="b")])
     assert f"  token files 1 of 1: token file {tmp_path / 'absent'}.idx is missing. on b (rank 1), content " in found
+
+
+def test_token_files_that_are_not_needed_may_be_absent(tokens, tmp_path):
+    texts = [told(path, reads_data=False) for path in (tokens, tmp_path / "absent")]
+    assert found_in(texts) == ""
+    assert "tokenizer" in texts[0]["files"]
 
 
 def test_a_tokenizer_that_differs_is_named(tokens, tmp_path):

@@ -13,6 +13,7 @@ from pretrain.data.samples.counts import SampleCounts
 from pretrain.exit_codes import End
 from pretrain.launch.early_exit import early_exit_fails
 from pretrain.launch.inputs import require_inputs
+from pretrain.launch.one_recipe import require_one_recipe
 from pretrain.launch.restart_count import agree_on_restart_count
 
 if TYPE_CHECKING:
@@ -78,6 +79,9 @@ class ForwardJob:
         agree_on_restart_count(world)
         module, _, name = self.function.partition(":")
         call = getattr(importlib.import_module(module), name)
+        recipe = load_recipe(self.recipe, self.overrides)
         with early_exit_fails():
-            call(load_recipe(self.recipe, self.overrides), backend_name=self.backend, world=world, **self.options)
+            if world.world_size > world.local_world_size and self.function != EXAMINE:  # which says itself what differs
+                require_one_recipe(recipe, self.backend, world, lambda: None, reads_data=self.reads_data)
+            call(recipe, backend_name=self.backend, world=world, **self.options)
         return End()

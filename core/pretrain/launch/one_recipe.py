@@ -33,15 +33,17 @@ OF_HOST = frozenset(
 
 _SHOWN = 8
 """Most differences in a message."""
-_HEAD = "the ranks would not train the same recipe on the same data with the same software."
+_HEAD = "the ranks do not have the same recipe, data and software."
 _REMEDY = "Give every node the same recipe and --set options, files and versions, and start again."
 _ABSENT = "absent"
 _DIGITS = 16
 """Digits of a hash that are compared: 64 bits."""
 
 
-def require_one_recipe(recipe: Recipe, backend_name: str, world: World, check: Callable[[], None]) -> None:
-    """Compare what the ranks train; every rank calls it once per process, in each attempt again.
+def require_one_recipe(
+    recipe: Recipe, backend_name: str, world: World, check: Callable[[], None], *, reads_data: bool = True
+) -> None:
+    """Compare what the ranks train or evaluate; every rank calls it once per process, in each attempt again.
 
     Each rank tells the store of the rendezvous about 6 KB, which rank 0 compares. One rank of a node reads at most
     6 MiB of each token file.
@@ -51,6 +53,7 @@ def require_one_recipe(recipe: Recipe, backend_name: str, world: World, check: C
         backend_name: value of `--backend`.
         world: this rank's place.
         check: what rank 0 checks for all when they agree.
+        reads_data: whether the token files are needed, and compared.
 
     Raises:
         PretrainError: on rank 0, as `check`.
@@ -59,7 +62,7 @@ def require_one_recipe(recipe: Recipe, backend_name: str, world: World, check: C
         SystemExit: on the other ranks then, without a message.
     """
     tell_first_rank(HOST, socket.gethostname(), world)  # the files may take long
-    own = stated(recipe, backend_name, reads_files=world.local_rank == 0)
+    own = stated(recipe, backend_name, reads_files=world.local_rank == 0, reads_data=reads_data)
     tell_first_rank("recipe", json.dumps(own), world)
     patience = timedelta(minutes=recipe.parallel.distributed_timeout_minutes)
 
@@ -73,18 +76,19 @@ def require_one_recipe(recipe: Recipe, backend_name: str, world: World, check: C
     first_rank_decides(decide, world, about="the recipe")
 
 
-def stated(recipe: Recipe, backend_name: str, *, reads_files: bool) -> dict[str, Any]:
+def stated(recipe: Recipe, backend_name: str, *, reads_files: bool, reads_data: bool = True) -> dict[str, Any]:
     """Return this rank's host, and what must be the same on all ranks, by key; values that JSON knows.
 
     Args:
         recipe: complete, as this rank has read it.
         backend_name: value of `--backend`.
         reads_files: whether the content of tokenizer and token files is stated too; one rank of a node is enough.
+        reads_data: whether token files are among them.
     """
     return {
         "host": socket.gethostname(),
         "common": _keys(recipe.model_dump(mode="json")) | _versions(recipe, backend_name),
-        "files": _files(recipe) if reads_files else {},
+        "files": _files(recipe, reads_data=reads_data) if reads_files else {},
     }
 
 
@@ -144,13 +148,14 @@ def _versions(recipe: Recipe, backend_name: str) -> dict[str, str]:
     return {"pretrain": __version__, **{name: version(name) for name in names}, **backend, **plugins}
 
 
-def _files(recipe: Recipe) -> dict[str, str]:
+def _files(recipe: Recipe, *, reads_data: bool) -> dict[str, str]:
     """Return a hash of the tokenizer's files and of each pair of token files, or why one cannot be read."""
     from pretrain.data.tokenizers.files import fingerprint_of  # noqa: PLC0415  --help needs none of it
 
     section, data = recipe.tokenizer, recipe.data
     files = [Path(name) for name in (section.vocab_file, section.merge_file, section.file) if name]
     prefixes = [data.path] if data.path else [part.path for part in data.blend or ()]
+    prefixes = prefixes if reads_data else []
     looks: dict[str, Callable[[], str]] = {"tokenizer": partial(fingerprint_of, section.type, *files)}
     for number, prefix in enumerate(prefixes, start=1):
         looks[f"token files {number} of {len(prefixes)}"] = partial(_identity, prefix)
