@@ -87,6 +87,12 @@ def damaged_metrics(folder):
     return ["--run-dir", "run", "--resume"]
 
 
+def metrics_folder(folder):
+    (folder / "run" / "metrics.jsonl").mkdir(parents=True)
+    (folder / "run" / "recipe.yml").touch()
+    return ["--run-dir", "run", "--resume"]
+
+
 def kill_switch(folder):
     (folder / "stop").touch()
     return ["--set", "train.kill_switch_path=stop"]
@@ -128,6 +134,7 @@ CASES = [
     ("run directory", held_by_another, "run is in use by process "),
     ("run directory", lambda _: ["--run-dir", "/proc/nowhere/run"], "/proc/nowhere/run cannot be written: "),
     ("metrics", damaged_metrics, "run/metrics.jsonl:1: not a JSON object with an iteration."),
+    ("metrics", metrics_folder, "run/metrics.jsonl cannot be written: Is a directory."),
     ("kill switch", kill_switch, "train.kill_switch_path: stop exists, which ends a training."),
     ("checkpoint folder", folder_of_another_run, "checkpoint.save: theirs has the checkpoints of another run: 5."),
     ("checkpoint folder", lambda _: ["--set", "checkpoint.save=/proc/nowhere"], "/proc/nowhere cannot be written: "),

@@ -12,6 +12,7 @@ from pretrain.errors import RunError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from io import FileIO
     from pathlib import Path
 
     from pretrain.observe.records import Record
@@ -40,7 +41,7 @@ class MetricsWriter:
             _repair(path, resume_at, left_out)
         self._path = path
         self._evaluations = _evaluations(path)
-        self._file = path.open("ab", buffering=0)
+        self._file = appended(path)
 
     def write(self, record: Record) -> None:
         """Append one line, with null for values that are not finite; all of it, or nothing.
@@ -55,11 +56,15 @@ class MetricsWriter:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def go_back(self, iteration: int, left_out: Sequence[Sequence[int]] = ()) -> None:
-        """Drop the lines that a run which is resumed at an iteration drops: the training will write them again."""
-        self._file.close()
+        """Drop the lines that a run which is resumed at an iteration drops: the training will write them again.
+
+        Raises:
+            RunError: they cannot be dropped; new ones are appended to them.
+        """
+        self._evaluations = {(split, at) for split, at in self._evaluations if at <= iteration}
         _repair(self._path, iteration, left_out)
-        self._evaluations = _evaluations(self._path)
-        self._file = self._path.open("ab", buffering=0)
+        before, self._file = self._file, appended(self._path)
+        before.close()
 
     def has_evaluation(self, split: str, iteration: int) -> bool:
         """Say whether the file had an evaluation of this split at this iteration when it was opened."""
@@ -76,18 +81,34 @@ class MetricsWriter:
         self.close()
 
 
+def appended(path: Path) -> FileIO:
+    """Open a file for appending, which changes nothing of one that exists.
+
+    Raises:
+        RunError: it cannot be written.
+    """
+    try:
+        return path.open("ab", buffering=0)
+    except OSError as exc:
+        msg = f"{path} cannot be written: {exc.strerror}.\nMake it a writable file, or move it away."
+        raise RunError(msg) from exc
+
+
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """Return the objects of all complete lines; a torn last line of a killed run is left out.
 
     Raises:
         RunError: the file is missing, or a line other than the last is not a JSON object.
     """
+    return [json.loads(line) for line in _complete(path, _lines(path))]
+
+
+def _lines(path: Path) -> list[bytes]:
     try:
-        lines = path.read_bytes().splitlines(keepends=True)
+        return path.read_bytes().splitlines(keepends=True)
     except OSError as exc:
         msg = f"{path}: cannot be read ({exc.strerror}).\nA run writes it when it logs its first iteration."
         raise RunError(msg) from exc
-    return [json.loads(line) for line in _complete(path, lines)]
 
 
 def _evaluations(path: Path) -> set[tuple[str, int]]:
@@ -126,7 +147,7 @@ def _is_record(line: bytes) -> bool:
 
 def _repair(path: Path, resume_at: int | None, left_out: Sequence[Sequence[int]]) -> None:
     """Drop a torn last line and the lines that a resumed run will write again; write the file only if it changes."""
-    lines = path.read_bytes().splitlines(keepends=True)
+    lines = _lines(path)
     kept = [
         line for line in _complete(path, lines) if resume_at is None or _stays(json.loads(line), resume_at, left_out)
     ]

@@ -108,3 +108,17 @@ def test_a_full_disk_is_told_once_and_takes_lines_alone(logger, tmp_path, train_
     said = capsys.readouterr().out
     assert said.count("warning: metrics.jsonl cannot be written (") == 1
     assert "iteration 20/100" in said
+
+
+def test_a_full_disk_at_a_rollback_is_told_and_its_lines_come_once_more(logger, tmp_path, train_record, capsys):
+    file = tmp_path / "metrics.jsonl"
+    with logger(overrides=["logging.tensorboard=false"]) as opened:
+        opened.train(train_record(10))
+        opened.train(train_record(20))
+        with room_for(file, -file.stat().st_size):
+            opened.go_back(Progress(iteration=10, consumed_samples=80))
+        opened.train(train_record(20))
+    assert [line["iteration"] for line in lines(tmp_path)] == [10, 20, 20]
+    (said,) = (line for line in capsys.readouterr().out.splitlines() if "warning" in line)
+    assert said.startswith(f"warning: {file} cannot be written: ")
+    assert said.endswith(" Its lines after iteration 10 stay, and come once more. The training goes on.")

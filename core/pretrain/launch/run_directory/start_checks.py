@@ -18,7 +18,7 @@ from pretrain.launch.run_directory.directory import RUNS, check_run_dir, holds_r
 from pretrain.launch.run_directory.lock import FILE as LOCK
 from pretrain.launch.run_directory.lock import require_free
 from pretrain.observe.metrics import FILE as METRICS
-from pretrain.observe.metrics import read_metrics
+from pretrain.observe.metrics import appended, read_metrics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -105,7 +105,10 @@ def _run_directory(start: Start) -> None:
 
 
 def _metrics(start: Start) -> None:
-    if start.goes_on and start.run_dir and (start.run_dir / METRICS).exists():
+    if start.run_dir is None or not (start.run_dir / METRICS).exists():
+        return
+    appended(start.run_dir / METRICS).close()
+    if start.goes_on:
         read_metrics(start.run_dir / METRICS)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
+from pretrain.errors import RunError
 from pretrain.observe.console import Console
 from pretrain.observe.metrics import FILE, MetricsWriter
 from pretrain.observe.tensorboard import TensorBoard
@@ -71,7 +72,13 @@ class RunLogger:
     def go_back(self, progress: Progress) -> None:
         """Drop what the files have of later iterations: the training has gone back."""
         if self._metrics:
-            self._metrics.go_back(progress.iteration, progress.left_out)
+            try:
+                self._metrics.go_back(progress.iteration, progress.left_out)
+            except RunError as error:
+                self.note(
+                    f"warning: {str(error).splitlines()[0]} Its lines after iteration {progress.iteration} stay, and "
+                    "come once more. The training goes on."
+                )
         if self._tensorboard:
             self._tensorboard.go_back(progress.iteration, progress.consumed_samples)
 
