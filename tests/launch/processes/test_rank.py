@@ -5,7 +5,11 @@ import subprocess
 import sys
 from types import SimpleNamespace
 
+import pytest
+
+from observe.conftest import room_for
 from pretrain.errors import DataError
+from pretrain.exit_codes import End, ExitCode
 from pretrain.launch.processes import rank
 from pretrain.launch.processes.failure import USER_ERROR, Failure
 from pretrain.launch.processes.rank import FAILURE_FILE, PARENT, claim_report
@@ -55,3 +59,14 @@ def test_an_error_counts_from_the_moment_in_which_it_was_told(tmp_path, monkeypa
 
     rank.train(SimpleNamespace(run=run), node_worlds([1], 0, LOCALHOST, 0)[0], file)
     assert (codes, Failure.read(file).when < 1e12) == ([USER_ERROR], True)
+
+
+@pytest.mark.parametrize("code", [ExitCode.COMPLETE, ExitCode.SAVED])
+def test_a_full_temporary_folder_makes_no_failure_of_work_that_is_done(tmp_path, code, capsys):
+    file, world = tmp_path / "0.json", node_worlds([1], 0, LOCALHOST, 0)[0]
+    file.touch()
+    with room_for(file, 0):
+        assert rank.train(SimpleNamespace(run=lambda _: End(code, "SIGTERM")), world, file) == code
+    assert capsys.readouterr().err.startswith(f"warning: {tmp_path} cannot be written (")
+    assert rank.read_end(file, code).code == code
+    assert rank.read_end(file, -11) is None

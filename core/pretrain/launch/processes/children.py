@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from pretrain.exit_codes import End
     from pretrain.launch.jobs import AnyJob
     from pretrain.launch.world import World
 
@@ -44,10 +45,15 @@ class _Child:
     process: subprocess.Popen[bytes]
     failure_file: Path
 
+    def end(self) -> End | None:
+        """Return how it says that it has ended; None if it runs, or does not say it."""
+        code = self.process.poll()
+        return None if code is None else read_end(self.failure_file, code)
+
     def failure(self) -> Failure | None:
         """Return why it has failed, also with exit code 0; None if it runs or has done its work."""
         code = self.process.poll()
-        if code is None or ((end := read_end(self.failure_file)) is not None and end.code == code):
+        if code is None or ((end := self.end()) is not None and end.code == code):
             return None
         last = last_place(place_file(self.failure_file))
         return Failure.read(self.failure_file) or Failure.from_exit_code(self.rank, code, last)
@@ -90,7 +96,7 @@ class Processes:
 
     def stop(self) -> Failure | None:
         """Return why all ranks have left before the end of the training; None if they have not."""
-        ends = (read_end(child.failure_file) for child in self._children)
+        ends = (child.end() for child in self._children)
         return next((Failure.of_stop(end) for end in ends if end is not None and end.code), None)
 
     def told(self) -> list[Failure]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from pretrain.atomic_files import replacing
-from pretrain.exit_codes import End, of_signal
+from pretrain.exit_codes import WELL, End, of_signal
 from pretrain.launch.jobs import job_of
 from pretrain.launch.processes.failure import CRASH, Failure
 from pretrain.launch.processes.parent_exit import kill_on_parent_exit
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 PARENT = "PRETRAIN_LAUNCHER_PID"
 FAILURE_FILE = "PRETRAIN_FAILURE_FILE"
 _END = ".end"
+_NO_ROOM = "a reason that the temporary folder had no room for"
 
 
 def main() -> None:
@@ -83,16 +84,30 @@ def place_file(failure_file: Path) -> Path:
     return failure_file.with_suffix(".place")
 
 
-def read_end(failure_file: Path) -> End | None:
-    """Return how a rank has ended, from the file beside that of its failure; None if it has not said so."""
+def read_end(failure_file: Path, code: int) -> End | None:
+    """Return how a rank has ended, from the file beside that of its failure; None if it has not said so.
+
+    Args:
+        failure_file: of the rank.
+        code: with which it has ended; an empty file confirms one of `WELL`.
+    """
     file = failure_file.with_suffix(_END)
-    return End(**json.loads(file.read_text())) if file.exists() else None
+    if not file.exists():
+        return None
+    if text := file.read_text():
+        return End(**json.loads(text))
+    return End(code, _NO_ROOM) if code in WELL else None
 
 
 def write_end(end: End, failure_file: Path) -> None:
-    """Write how this rank has ended, for `read_end`."""
-    with replacing(failure_file.with_suffix(_END), error=None, durable=False, make_folders=False) as stream:
-        stream.write(json.dumps(dataclasses.asdict(end)).encode())
+    """Write how this rank has ended, for `read_end`; an empty file where there is no room for more."""
+    file = failure_file.with_suffix(_END)
+    try:
+        with replacing(file, error=None, durable=False, make_folders=False) as stream:
+            stream.write(json.dumps(dataclasses.asdict(end)).encode())
+    except OSError as error:
+        file.touch()
+        sys.stderr.write(f"warning: {file.parent} cannot be written ({error.strerror}); the work is done.\n")
 
 
 def _tell(rank: int, failure_file: Path, text: str, is_cause: bool) -> None:
