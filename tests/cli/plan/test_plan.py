@@ -118,8 +118,9 @@ class TestSearch:
     def searched(self, monkeypatch):
         calls = []
 
-        def search(recipe, device, devices, vocab_size):
+        def search(recipe, device, devices, vocab_size, say):
             calls.append((recipe.source, device, devices, vocab_size))
+            say("search: planning layout 1 of 5")
             return "the best five"
 
         text = types.SimpleNamespace(search_text=str, to_json=lambda result: {"layouts": [result]})
@@ -129,7 +130,8 @@ class TestSearch:
         return calls
 
     def test_it_replaces_the_plan(self, asked, searched):
-        assert call("--search", "--devices", "16", "--memory", "32GB").output == "the best five\n"
+        result = call("--search", "--devices", "16", "--memory", "32GB")
+        assert (result.stdout, result.stderr) == ("the best five\n", "search: planning layout 1 of 5\n")
         device = Wanted(memory=32 * GIB), 16
         assert searched == [("tiny.yml", device, 16, 257)]
         assert asked == []
@@ -139,7 +141,7 @@ class TestSearch:
         assert searched[0][2] == 4
 
     def test_json_has_the_notices_too(self):
-        assert json.loads(call("--search", "--json").output) == {"layouts": ["the best five"], "notices": []}
+        assert json.loads(call("--search", "--json").stdout) == {"layouts": ["the best five"], "notices": []}
 
     @pytest.mark.parametrize("other", [("--layers",), ("--html", "plan.html")])
     def test_it_has_no_table_and_no_page(self, other, searched):

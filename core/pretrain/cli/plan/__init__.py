@@ -211,11 +211,16 @@ def _search(
 
     recipe, planned = without_files(recipe)
     notes = [*notes, *planned]
-    result = search(recipe, device, devices, vocab_size)
+    result = search(recipe, device, devices, vocab_size, _say)
     if as_json:
         _print_json({**to_json(result), "notices": notes})
         return
     click.echo("\n".join([*notes, search_text(result)]))
+
+
+def _say(text: str) -> None:
+    """Print a line on stderr, where no program reads it, about work that takes long."""
+    click.echo(text, err=True)
 
 
 def _print_json(values: dict[str, Any]) -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from pretrain.plan.device import NODE
 from pretrain.plan.plan import make_plan
 from pretrain.plan.search.choices import Choices
 from pretrain.plan.search.estimates import estimated_seconds, layout_peak
@@ -14,7 +13,7 @@ from pretrain.plan.search.set_arguments import set_arguments
 from pretrain.recipe import make_recipe
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pretrain.plan.device import PlanDevice
     from pretrain.plan.plan import Plan
@@ -23,6 +22,8 @@ if TYPE_CHECKING:
     from pretrain.recipe import Recipe
 
 SHOWN = 5
+MOST_PLANS = 3
+"""Full plans for each layout that is shown, after which no more is looked for one that fits."""
 LARGEST = 16
 """Factor of the devices up to which a number that is enough is looked for."""
 
@@ -71,21 +72,32 @@ class SearchResult:
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """Recipe, device, and traced pieces by tensor-parallel size and sequence parallelism."""
+    """Recipe, device, what tells the user, and traced pieces by tensor-parallel size and sequence parallelism."""
 
     recipe: Recipe
     device: PlanDevice
     vocab_size: int
+    say: Callable[[str], None]
     pieces: Mapping[tuple[int, bool], Pieces]
 
+    def choices(self, devices: int) -> Choices:
+        """Return the choices for a number of devices."""
+        return Choices(self.recipe, devices, self.device.figures.devices_per_node or devices)
+
+    def traced(self, choices: Iterable[Choice]) -> _Search:
+        """Return the search with the pieces of these choices too."""
+        keys = {(choice.tensor, choice.with_sequence) for choice in choices} - self.pieces.keys()
+        if not keys:
+            return self
+        sizes = ", ".join(map(str, sorted({tensor for tensor, _ in keys})))
+        self.say(f"search: tracing a layer with tensor-parallel size {sizes}")
+        new = trace_pieces(self.recipe, self.device, self.vocab_size, keys)
+        return replace(self, pieces={**self.pieces, **new})
+
     def sized(self, choices: Iterable[Choice]) -> list[tuple[int, Choice]]:
-        """Return the estimated peak of each choice whose tensor-parallel size was traced."""
-        keyed = (((choice.tensor, choice.with_sequence), choice) for choice in choices)
-        return [
-            (layout_peak(self.recipe, self.device, choice, self.pieces[key]), choice)
-            for key, choice in keyed
-            if key in self.pieces
-        ]
+        """Return the estimated peak of each choice."""
+        keyed = ((self.pieces[choice.tensor, choice.with_sequence], choice) for choice in choices)
+        return [(layout_peak(self.recipe, self.device, choice, pieces), choice) for pieces, choice in keyed]
 
     def fitting(self, sized: Sequence[tuple[int, Choice]]) -> list[tuple[int, Choice]]:
         """Return those that fit by the estimate."""
@@ -118,18 +130,32 @@ class _Search:
         """Return the first choices that fit by full plans, fastest first, and the number of those that do not.
 
         Args:
-            choices: fastest first by the estimate; planned `shown` at a time, until some fit.
+            choices: fastest first by the estimate; planned `shown` at a time until some fit, `MOST_PLANS` times.
             shown: how many to return at most.
         """
-        for begin in range(0, len(choices), shown):
-            found = [self.planned(choice) for choice in choices[begin : begin + shown]]
+        tried = choices[: MOST_PLANS * shown]
+        for begin in range(0, len(tried), shown):
+            end = min(begin + shown, len(tried))
+            found = [self.told(tried[number], f"layout {number + 1} of {end}") for number in range(begin, end)]
             fit = [each for each in found if each.plan.fits is not False]
             if fit:
                 return sorted(fit, key=_seconds), begin + len(found) - len(fit)
-        return [], len(choices)
+        return [], len(tried)
+
+    def told(self, choice: Choice, which: str) -> Found:
+        """Tell the user, and return the full plan of a choice."""
+        devices = choice.tensor * choice.pipeline * choice.data
+        self.say(f"search: planning {which} for {devices} devices in full")
+        return self.planned(choice)
 
 
-def search(recipe: Recipe, device: PlanDevice, devices: int, vocab_size: int) -> SearchResult:
+def search(
+    recipe: Recipe,
+    device: PlanDevice,
+    devices: int,
+    vocab_size: int,
+    say: Callable[[str], None] = lambda text: None,  # noqa: ARG005
+) -> SearchResult:
     """Try all legal layouts by a model of traced pieces, and plan the fastest of those that fit in full.
 
     Args:
@@ -137,36 +163,33 @@ def search(recipe: Recipe, device: PlanDevice, devices: int, vocab_size: int) ->
         device: that is planned for.
         devices: their number.
         vocab_size: entries of the tokenizer, before padding.
+        say: is called with a line before each step that takes long.
 
     Raises:
         PretrainError: an operation has no allowed kernel.
     """
-    choices = Choices(recipe, devices, _node(device))
+    looked = _Search(recipe, device, vocab_size, say, {})
+    choices = looked.choices(devices)
     legal = list(choices)
-    keys = {(choice.tensor, choice.with_sequence) for choice in legal}
-    pieces = trace_pieces(recipe, device, vocab_size, keys) if keys else {}
-    looked = _Search(recipe, device, vocab_size, pieces)
+    looked = looked.traced(legal)
     sized = looked.sized(legal)
     fitting = looked.fitting(sized)
     best, failed = looked.best(looked.fastest(fitting))
-    count = len(fitting) - failed if best else 0
-    smallest = None if best or not sized else looked.planned(min(sized, key=lambda each: each[0])[1])
+    count = len(fitting) - failed
+    nearest = () if best or not sized else min(sized, key=lambda each: each[0])
+    smallest = looked.told(nearest[1], "the smallest layout") if nearest else None
     if smallest is not None and smallest.plan.fits:  # the estimate was too high
-        best, smallest, count = [smallest], None, 1
+        best, smallest, count = [smallest], None, max(count, 1)
     return SearchResult(
         device=device,
         devices=devices,
         tried=len(legal),
-        fitting=count,
+        fitting=count if best else 0,
         best=best,
         nearest=smallest,
         refused=dict(choices.refused),
         enough=None if best else _enough(looked, devices),
     )
-
-
-def _node(device: PlanDevice) -> int:
-    return device.figures.devices_per_node or NODE
 
 
 def _seconds(found: Found) -> float:
@@ -178,7 +201,8 @@ def _enough(looked: _Search, devices: int) -> tuple[int, Found] | None:
         return None
     factor = 2
     while factor <= LARGEST:
-        choices = Choices(looked.recipe, devices * factor, _node(looked.device))
+        choices = list(looked.choices(devices * factor))
+        looked = looked.traced(choices)
         best, _ = looked.best(looked.fastest(looked.fitting(looked.sized(choices))), shown=1)
         if best:
             return devices * factor, best[0]
