@@ -183,7 +183,7 @@ def _plan(recipe: Recipe, device: PlanDevice, devices: int | None, vocab_size: i
     plan = make_plan(recipe, device, devices=devices, vocab_size=vocab_size)
     enough = None
     if devices is None and plan.fits is False and not device.is_shared:
-        enough = enough_devices(recipe, device, vocab_size)
+        enough = enough_devices(recipe, device, vocab_size, _say)
     return replace(plan, notices=[*notes, *plan.notices], enough_devices=enough)
 
 

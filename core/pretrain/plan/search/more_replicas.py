@@ -10,6 +10,8 @@ from pretrain.plan.plan import make_plan
 from pretrain.recipe.layout import lay_out
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pretrain.plan.device import PlanDevice
     from pretrain.recipe import Recipe
 
@@ -17,7 +19,12 @@ LARGEST = 64
 """Replicas up to which is looked."""
 
 
-def enough_devices(recipe: Recipe, device: PlanDevice, vocab_size: int) -> int | None:
+def enough_devices(
+    recipe: Recipe,
+    device: PlanDevice,
+    vocab_size: int,
+    say: Callable[[str], None] = lambda text: None,  # noqa: ARG005
+) -> int | None:
     """Return the least number of devices on which a recipe fits that does not fit on those of one replica.
 
     Made of full plans, of which it takes about six. The more replicas, the less each holds.
@@ -26,6 +33,7 @@ def enough_devices(recipe: Recipe, device: PlanDevice, vocab_size: int) -> int |
         recipe: what is planned.
         device: with a memory of its own.
         vocab_size: entries of the tokenizer, before padding.
+        say: is called with a line before each plan.
 
     Returns:
         None: it does not fit with up to `LARGEST` replicas.
@@ -33,10 +41,12 @@ def enough_devices(recipe: Recipe, device: PlanDevice, vocab_size: int) -> int |
     Raises:
         PretrainError: as `make_plan`.
     """
+    replica = f"{recipe.model_parallel_size} device{'s' * (recipe.model_parallel_size > 1)}"
     sizes = [size for size in range(2, LARGEST + 1) if _is_legal(recipe, size * recipe.model_parallel_size)]
 
     def fits(size: int) -> bool:
         devices = size * recipe.model_parallel_size
+        say(f"it does not fit on {replica}; looking for the number that is enough: trying {devices}")
         return bool(make_plan(recipe, device, devices=devices, vocab_size=vocab_size).fits)
 
     if not sizes or not fits(sizes[-1]):
