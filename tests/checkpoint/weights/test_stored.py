@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import pickle
 import zipfile
 
@@ -172,3 +173,12 @@ def test_a_file_that_is_gone_is_named(tmp_path):
     for tensor in tensors:
         with pytest.raises(CheckpointError, match=r"w\.pt cannot be read: No such file.*\nCopy it there again"):
             tensor.whole()
+
+
+def test_a_record_is_verified_with_its_file_opened_once(tmp_path, monkeypatch):
+    torch.save(torch.ones(2**20), tmp_path / "w.pt")  # four blocks of a MiB
+    tensor, opened = torch_file_tensors(tmp_path / "w.pt"), []
+    open_ = os.open
+    monkeypatch.setattr(os, "open", lambda path, flags: (opened.append(path), open_(path, flags))[1])
+    assert tensor.rows(0, 1).tolist() == [1]
+    assert opened == [tmp_path / "w.pt"] * 2  # for the record, and for the row

@@ -81,10 +81,11 @@ class Record:
 
     def _crc(self) -> int:
         found, done, buffer = 0, 0, memoryview(bytearray(min(_BLOCK, self.size)))
-        while done < self.size:
-            view = buffer[: self.size - done]
-            _read_into(self.path, view, self.place + done)
-            found, done = zlib.crc32(view, found), done + len(view)
+        with _opened(self.path) as descriptor:
+            while done < self.size:
+                view = buffer[: self.size - done]
+                _fill(view, descriptor, self.place + done, self.path)
+                found, done = zlib.crc32(view, found), done + len(view)
         return found
 
 
@@ -205,16 +206,27 @@ def safetensors_tensors(path: Path) -> dict[str, LazyTensor]:
 
 def _read_into(path: Path, view: memoryview, offset: int) -> None:
     """Fill bytes from a place of the file."""
+    with _opened(path) as descriptor:
+        _fill(view, descriptor, offset, path)
+
+
+def _fill(view: memoryview, descriptor: int, offset: int, path: Path) -> None:
+    done = 0
+    while done < len(view):
+        count = os.preadv(descriptor, [view[done:]], offset + done)
+        if count == 0:
+            msg = f"{path} is cut off: it ends before byte {offset + len(view)}.\nCopy it again."
+            raise DamageError(msg)
+        done += count
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    """Yield the file's descriptor."""
     with _reading(path):
         descriptor = os.open(path, os.O_RDONLY)
         try:
-            done = 0
-            while done < len(view):
-                count = os.preadv(descriptor, [view[done:]], offset + done)
-                if count == 0:
-                    msg = f"{path} is cut off: it ends before byte {offset + len(view)}.\nCopy it again."
-                    raise DamageError(msg)
-                done += count
+            yield descriptor
         finally:
             os.close(descriptor)
 
