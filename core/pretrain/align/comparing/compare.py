@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pretrain.align.comparing.activations import compare_activations
 from pretrain.align.comparing.compared_sides import LOSS, Compared, Outcome
-from pretrain.align.comparing.compatible import allowed_at_start, require_compatible, require_same_weights
+from pretrain.align.comparing.compatible import allowed_at_start, require_compatible, require_same_start
 from pretrain.align.comparing.explained import Explained, coarser
 from pretrain.align.comparing.kernel_calls import without_alike, wrong_calls
 from pretrain.align.comparing.parameter_steps import ParameterSteps
@@ -31,7 +31,7 @@ def compare(first: Recording, second: Recording) -> Outcome:
     parameters = ParameterSteps(sides)
     only_one = parameters.names_differ()
     allowed = allowed_at_start([side.dtype for side in sides])
-    require_same_weights([] if only_one else parameters.differing_start(allowed), only_one)
+    require_same_start([] if only_one else parameters.differing_start(allowed), only_one)
     dtype = coarser(first.dtype, second.dtype)
 
     @cache

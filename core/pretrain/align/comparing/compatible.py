@@ -137,7 +137,7 @@ def _numbers(name: str) -> tuple[int, ...]:
     return tuple(int(word) for word in name.split("."))
 
 
-def require_same_weights(differing: Sequence[str], only_one: Sequence[str]) -> None:
+def require_same_start(differing: Sequence[str], only_one: Sequence[str]) -> None:
     """Check that the weights before the first step were the same.
 
     Args:
