@@ -64,7 +64,7 @@ FILES: dict[str, Meaning] = {
     "data_path": Carried("data.path", how=_PATHS),
     "train_data_path": Carried("data.path", how=_PATHS),
     "aml_data_download_path": Carried("data.path", how="the folder that stands before each path of --data-path"),
-    "split": Carried("data.split", how="written as three numbers; 969,30,1 by default"),
+    "split": Carried("data.split", how="0 for the shares that it leaves out; 969,30,1 by default"),
     "data_cache_path": Carried("data.cache_path"),
     "num_workers": Carried("data.num_workers"),
     "valid_num_workers": NoEffect("data.num_workers counts for validation too"),
