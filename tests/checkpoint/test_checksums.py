@@ -97,13 +97,28 @@ def test_ranks_share_the_bytes(tmp_path, monkeypatch):
         (tmp_path / f"__{number}_0.distcp").write_bytes(b"x" * (1000 + number))
     checksums.write(tmp_path, {})
     read = []
-    monkeypatch.setattr(checksums, "file_digest", lambda path: (read.append(path.name), file_digest(path))[1])
+    monkeypatch.setattr(checksums, "file_digest", lambda path, _: (read.append(path.name), file_digest(path))[1])
     shares = []
     for rank in range(8):
         assert damage_in_share(tmp_path, Share(rank, 8)) is None
         shares.append(sum((tmp_path / name).stat().st_size for name in read))
         read.clear()
     assert max(shares) - min(shares) < 64
+
+
+def test_a_look_reads_a_number_of_bytes_in_all_and_tensors_last(tmp_path):
+    """A checkpoint of many ranks may have a thousand small files of tensors, and an index that is larger than each."""
+    sizes = {".metadata": 3000, "metadata.json": 10} | {f"__{number}_0.distcp": 1000 for number in range(64)}
+    for name, size in sizes.items():
+        (tmp_path / name).write_bytes(b"x" * size)
+    checksums.write(tmp_path, {})
+    read = []
+    look = Share(up_to=5500, begin=lambda total, what: (read.append((total, what)), read.append)[1])
+    assert damage_in_share(tmp_path, look) is None
+    assert read[0] == (5010, "verified")
+    assert sorted(read[1:]) == [10, 1000, 1000, 3000]
+    flip(tmp_path / ".metadata", 0)
+    assert damage_in_share(tmp_path, look).startswith(f"{tmp_path / '.metadata'} is damaged")
 
 
 def test_a_file_is_digested_while_it_is_written(tmp_path):

@@ -11,13 +11,14 @@ import os
 import stat
 from dataclasses import dataclass
 from heapq import heapreplace
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from pretrain.checkpoint.digest import FileDigest, digest_of, file_digest
 from pretrain.errors import DamageError
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Mapping
+    from collections.abc import Callable, Container, Mapping, Sequence
     from pathlib import Path
 
 FILE = "checksums.txt"
@@ -32,17 +33,22 @@ class Share:
     Attributes:
         rank: of the process.
         ranks: number of processes that verify together; every file is in the share of one.
-        up_to: bytes of the largest file whose content is read, and not its size alone; None: there is no limit.
+        up_to: bytes of content that are read in all, of the smallest files, those of tensors alone last; of the others
+            the size alone is compared. None: there is no limit.
+        begin: is called with the bytes that are to be read, and what becomes of them; it returns what is called for
+            those that were.
     """
 
     rank: int = 0
     ranks: int = 1
     up_to: int | None = None
+    begin: Callable[[int, str], Callable[[int], None]] = lambda total, what: lambda count: None  # noqa: ARG005
 
 
 WHOLE = Share()
 SMALL_FILES = Share(up_to=64_000_000)
-"""For a look into a checkpoint: what describes it is verified, and its tensors are not."""
+"""For a look into a checkpoint of any size: what describes it is verified, and hardly any tensor is."""
+_OF_TENSORS = (".distcp", ".safetensors")
 
 
 def write(directory: Path, files: Mapping[str, FileDigest], leave_out: Container[str] = ()) -> None:
@@ -119,10 +125,10 @@ def damage_in_share(directory: Path, share: Share = WHOLE) -> str | None:
         return str(error)
     except OSError as error:
         return f"{directory / FILE} cannot be read: {error.strerror}."
-    limit = math.inf if share.up_to is None else share.up_to
-    found = (
-        _damage(directory / name, files[name], reads=files[name].size <= limit) for name in _in_share(files, share)
-    )
+    names = _in_share(files, share)
+    to_read = _to_read(files, names, share.up_to)
+    done = share.begin(sum(files[name].size for name in to_read), "verified")
+    found = (_damage(directory / name, files[name], done if name in to_read else None) for name in names)
     return next(filter(None, found), None)
 
 
@@ -146,7 +152,14 @@ def _in_share(files: Mapping[str, FileDigest], share: Share) -> list[str]:
     return ours
 
 
-def _damage(path: Path, expected: FileDigest, *, reads: bool) -> str | None:
+def _to_read(files: Mapping[str, FileDigest], names: Sequence[str], up_to: int | None) -> set[str]:
+    limit = math.inf if up_to is None else up_to
+    ordered = sorted(names, key=lambda name: (name.endswith(_OF_TENSORS), files[name].size))
+    sums = accumulate(files[name].size for name in ordered)
+    return {name for name, size in zip(ordered, sums, strict=True) if size <= limit}
+
+
+def _damage(path: Path, expected: FileDigest, done: Callable[[int], None] | None) -> str | None:
     try:
         found = path.stat()
         if not stat.S_ISREG(found.st_mode):
@@ -154,7 +167,7 @@ def _damage(path: Path, expected: FileDigest, *, reads: bool) -> str | None:
         size = found.st_size
         if size != expected.size:
             return f"{path} is damaged: {size} bytes instead of {expected.size}."
-        if reads and file_digest(path) != expected:
+        if done and file_digest(path, done) != expected:
             return f"{path} is damaged: its checksum has changed since it was written."
     except FileNotFoundError:
         return f"{path} is missing."

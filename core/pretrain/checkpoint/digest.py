@@ -32,8 +32,8 @@ def digest_of(data: bytes) -> str:
     return xxhash.xxh3_128_hexdigest(data)
 
 
-def file_digest(path: Path) -> FileDigest:
-    """Read a file and return its digest.
+def file_digest(path: Path, read: Callable[[int], None] = lambda count: None) -> FileDigest:  # noqa: ARG005
+    """Read a file and return its digest; `read` is called with the bytes of each block.
 
     Raises:
         OSError: it cannot be read.
@@ -43,6 +43,7 @@ def file_digest(path: Path) -> FileDigest:
         while count := file.readinto(buffer):
             state.update(memoryview(buffer)[:count])
             size += count
+            read(count)
     return FileDigest(state.hexdigest(), size)
 
 

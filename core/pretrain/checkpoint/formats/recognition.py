@@ -31,7 +31,7 @@ FORMATS: tuple[Callable[[Path], Summary | None], ...] = (
 def summary_of(path: Path) -> Summary:
     """Return a summary of the checkpoint at a path; nothing that its files contain is executed.
 
-    Of checksums.txt only the sizes are verified, and the content of small files, which are all that is read.
+    By checksums.txt all sizes are verified, and of the content the smallest files (`SMALL_FILES`).
 
     Args:
         path: folder of a run, of its checkpoints (the latest is taken), or of one checkpoint.

@@ -32,7 +32,7 @@ def command(*, path: Path, as_json: bool) -> None:
 
     summary = summary_of(path)
     limit = size_text(SMALL_FILES.up_to or 0)
-    read = f"match in files up to {limit}; of larger ones only the sizes were compared: see pretrain checkpoint verify"
+    read = f"match in the smallest {limit}; of other files only the sizes were compared: see pretrain checkpoint verify"
     checksums = read if are_there(summary.path) else "no checksums.txt"
     if as_json:
         click.echo(orjson.dumps(summary.as_json() | {"checksums": checksums}, option=orjson.OPT_INDENT_2))
