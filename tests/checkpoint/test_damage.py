@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from itertools import groupby
 
 import pytest
 import torch
@@ -150,6 +151,20 @@ def test_what_is_converted_has_checksums_of_all_its_files(copy, tmp_path, to):
             call("verify", tmp_path / "target")
         flip(file)
     assert call("convert", tmp_path / "target", tmp_path / "back", "--to", "pretrain").return_value is None
+
+
+def test_a_conversion_says_that_it_verifies_and_then_writes(copy, tmp_path, monkeypatch):
+    """A source is read twice."""
+    monkeypatch.setattr("pretrain.cli.checkpoint.byte_progress._LINE_EVERY", 0.0)
+    told = call("convert", copy, tmp_path / "hf", "--to", "huggingface").stderr.splitlines()
+    assert list(dict.fromkeys(line.split()[0] for line in told)) == ["verified", "written"]
+    told = call("verify", tmp_path / "hf", "--against", copy).stderr.splitlines()
+    assert [word for word, _ in groupby(line.split()[0] for line in told)] == [
+        "verified",
+        "read",
+        "verified",
+        "compared",
+    ]
 
 
 def test_files_of_other_programs_that_lack_checksums_are_told(copy, tmp_path):

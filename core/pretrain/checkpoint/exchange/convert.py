@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from pretrain.checkpoint.checksums import WHOLE, Share
 from pretrain.checkpoint.conversion.planned_files import TargetLayout
 from pretrain.checkpoint.conversion.target_folder import require_free, write_target
 from pretrain.checkpoint.dialects.registry import WITH_LAYOUT, WRITE, read_weights
@@ -65,7 +66,7 @@ def convert(
     wish: Wish,
     *,
     force: bool = False,
-    begin: Callable[[int], Callable[[int], None]] = lambda total: lambda count: None,  # noqa: ARG005
+    begin: Callable[[int, str], Callable[[int], None]] = WHOLE.begin,
 ) -> ModelWeights:
     """Write a checkpoint in another format; called again after an interruption it goes on.
 
@@ -74,7 +75,8 @@ def convert(
         path: folder of the target, which must not exist.
         wish: what it should be.
         force: replace a target that exists.
-        begin: is called with the bytes that are to be written; it returns what is called for those that were.
+        begin: is called with the bytes that are to be verified, and then with those to be written; it returns what is
+            called for those that were.
 
     Returns:
         the weights as they were read.
@@ -85,13 +87,13 @@ def convert(
     """
     _require_layout(wish)
     require_free(path, force=force)
-    weights = read_weights(source, wish.given)
+    weights = read_weights(source, wish.given, Share(begin=begin))
     there, here = path.resolve(), weights.path.resolve()
     if there in {source.resolve(), *here.parents, here} or here in there.parents:
         msg = f"{path} holds the source, or lies in it.\nName a new folder as the target."
         raise CheckpointError(msg)
     target = WRITE[wish.format](_as_wished(weights, wish), wish.layout)
-    written = begin(sum(file.nbytes for file in target.files))
+    written = begin(sum(file.nbytes for file in target.files), "written")
     write_target(target, path, _identity(weights, wish), force=force, written=written)
     return weights
 

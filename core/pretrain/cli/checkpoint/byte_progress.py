@@ -20,19 +20,19 @@ _LINE_EVERY = 30.0
 
 
 @contextmanager
-def shown_bytes() -> Iterator[Callable[[int], Callable[[int], None]]]:
-    """Yield a function that takes the total and returns what is called with each number of finished bytes."""
+def shown_bytes() -> Iterator[Callable[[int, str], Callable[[int], None]]]:
+    """Yield a function that takes the total and what is done, and returns what is called with each number of bytes."""
     if not sys.stderr.isatty():
         yield _Lines
         return
     from rich.console import Console  # noqa: PLC0415  rich is imported only for a terminal
     from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn  # noqa: PLC0415
 
-    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    columns = ("{task.description}", BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
 
-        def begin(total: int) -> Callable[[int], None]:
-            task = bar.add_task("", total=total)
+        def begin(total: int, what: str) -> Callable[[int], None]:
+            task = bar.add_task(what, total=total)
             return lambda count: bar.advance(task, count)
 
         yield begin
@@ -41,8 +41,8 @@ def shown_bytes() -> Iterator[Callable[[int], Callable[[int], None]]]:
 class _Lines:
     """Prints a line to stderr every half minute; called from several threads."""
 
-    def __init__(self, total: int) -> None:
-        self._total = total
+    def __init__(self, total: int, what: str) -> None:
+        self._total, self._what = total, what
         self._done = 0
         self._begun = self._last_shown = time.monotonic()
         self._lock = threading.Lock()
@@ -56,5 +56,5 @@ class _Lines:
             self._last_shown = now
             speed = max(self._done, 1) / max(now - self._begun, 1e-9)
             left = (self._total - self._done) / speed
-        done = f"{size_text(self._done)} of {size_text(self._total)}"
+        done = f"{self._what} {size_text(self._done)} of {size_text(self._total)}"
         click.echo(f"{done}, {size_text(speed)}/s, {left:,.0f} s left", err=True)

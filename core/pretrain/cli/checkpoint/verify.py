@@ -36,6 +36,7 @@ def command(*, path: Path, against: Path | None, settings: tuple[str, ...]) -> i
     With --against weights and settings are compared with those of another checkpoint, of any format; exit code 1 if
     any differ.
     """
+    from pretrain.checkpoint.checksums import Share  # noqa: PLC0415
     from pretrain.checkpoint.dialects.registry import read_weights  # noqa: PLC0415  it imports torch
     from pretrain.checkpoint.exchange.verify import (  # noqa: PLC0415
         differences,
@@ -45,9 +46,9 @@ def command(*, path: Path, against: Path | None, settings: tuple[str, ...]) -> i
     )
 
     given = parsed(settings)
-    weights = read_weights(path, given)
     with shown_bytes() as begin:
-        broken = not_finite(weights, begin(_size(weights)))
+        weights = read_weights(path, given, Share(begin=begin))
+        broken = not_finite(weights, begin(_size(weights), "read"))
     unverified = files_without_checksums(weights)
     if broken:
         click.echo(f"{weights.path}: not finite: {', '.join(broken[:_SHOWN])}", err=True)
@@ -56,9 +57,9 @@ def command(*, path: Path, against: Path | None, settings: tuple[str, ...]) -> i
     click.echo(f"{weights.path} ({weights.format}): {what}, complete and finite; {_checked(unverified)}")
     if against is None:
         return 0
-    other = read_weights(against, given)
     with shown_bytes() as begin:
-        found = differences(weights, other, begin(_size(weights)))
+        other = read_weights(against, given, Share(begin=begin))
+        found = differences(weights, other, begin(_size(weights), "compared"))
     differing = settings_that_differ(weights, other)
     for name, (ours, theirs) in differing.items():
         click.echo(f"different model: {name} {ours}, there {theirs}")
