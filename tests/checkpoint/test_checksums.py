@@ -72,6 +72,34 @@ def test_malformed_checksums_are_damage(directory, content):
     assert found(directory, 1) == [f"{directory / checksums.FILE} is damaged: it does not match its own checksum."]
 
 
+def test_what_is_left_of_ours_is_ours(directory):
+    file = directory / checksums.FILE
+    content = file.read_bytes()
+    half = len(content) // 2
+    for left in (b"", b"\n", content[:half], content[half:], content[:20] + b"\0" * half, b"\xff" * half):
+        file.write_bytes(left)
+        assert checksums.are_there(directory)
+    for place in range(len(content)):
+        file.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+        assert checksums.are_there(directory)
+
+
+@pytest.mark.parametrize(
+    "theirs",
+    [
+        f"{'0' * 64}  model.safetensors\n",
+        f"{'0' * 32} *model.safetensors\n",
+        f"SHA256 (model.safetensors) = {'0' * 64}",
+        "made on Tuesday\n" * 10_000,
+    ],
+    ids=["sha256sum", "md5sum", "BSD", "long"],
+)
+def test_checksums_of_another_program(directory, theirs):
+    (directory / checksums.FILE).write_text(theirs)
+    assert checksums.are_foreign(directory)
+    assert not checksums.are_there(directory)
+
+
 @pytest.mark.parametrize("name", ["/dev/zero", "..", "a/../../b", "x\0"])
 def test_a_name_does_not_lead_out_of_the_folder(tmp_path, name):
     (tmp_path / "inside").touch()

@@ -173,6 +173,21 @@ def test_files_of_other_programs_that_lack_checksums_are_told(copy, tmp_path):
     assert "1 files have no checksums (model.safetensors)" in call("verify", tmp_path / "hf").output
 
 
+def test_checksums_of_another_program_are_not_taken_for_ours(copy, tmp_path):
+    """Models are published with the output of sha256sum."""
+    call("convert", copy, tmp_path / "hf", "--to", "huggingface")
+    file = tmp_path / "hf" / checksums.FILE
+    file.write_text(f"{'0' * 64}  config.json\n{'0' * 64}  model.safetensors\n")
+    assert f"{file} is another program's, and was not compared\n" in call("verify", tmp_path / "hf").output
+    assert "checksums.txt is another program's" in call("inspect", tmp_path / "hf").output
+    call("convert", tmp_path / "hf", tmp_path / "there", "--to", "pretrain")
+    shutil.copy(file, tmp_path / "there" / checksums.FILE)
+    (ours,) = (tmp_path / "there").rglob("common.pt")
+    shutil.copy(file, ours.parent)
+    with pytest.raises(DamageError, match=r"checksums\.txt is another program's"):
+        call("verify", tmp_path / "there")
+
+
 def test_a_flipped_byte_in_a_file_of_torch_is_found_by_its_own_checksum(copy, tmp_path):
     call("convert", copy, tmp_path / "there", "--to", "megatron")
     (found,) = (tmp_path / "there").rglob(checksums.FILE)

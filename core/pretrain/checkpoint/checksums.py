@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import stat
 from dataclasses import dataclass
 from heapq import heapreplace
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FILE = "checksums.txt"
+_OURS = re.compile(rf"^[0-9a-f]{{32}} \d+ \S|^\S+ \d+ {re.escape(FILE)}$", re.MULTILINE)
+"""A line of ours, or the last one."""
+_BEGIN = 1 << 16
 _LARGEST_LIST = 1 << 28
 """Bytes of the longest list that is read: of some million files."""
 
@@ -100,8 +104,24 @@ def read(directory: Path) -> dict[str, FileDigest]:
 
 
 def are_there(directory: Path) -> bool:
-    """Say whether a folder has checksums, be they readable or not."""
-    return os.path.lexists(directory / FILE)
+    """Say whether a folder has checksums of this program, be they readable or not."""
+    return os.path.lexists(directory / FILE) and not are_foreign(directory)
+
+
+def are_foreign(directory: Path) -> bool:
+    """Say whether a folder's checksums are another program's: text of which no line is as this program writes it.
+
+    What is left of a damaged file of ours is none: it has other lines, or is no text.
+    """
+    try:
+        if not (directory / FILE).is_file():
+            return False
+        with (directory / FILE).open("rb") as file:
+            begin = file.read(_BEGIN)
+        text = (begin.rpartition(b"\n")[0] or begin).decode()
+    except (OSError, UnicodeDecodeError):
+        return False
+    return bool(text.strip()) and "\0" not in text and not _OURS.search(text)
 
 
 def require_intact(directory: Path, share: Share = WHOLE) -> None:

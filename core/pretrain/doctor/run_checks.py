@@ -6,8 +6,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pretrain.checkpoint.checksums import FILE as CHECKSUMS
-from pretrain.checkpoint.checksums import Share, damage_in_share
+from pretrain.checkpoint.checksums import Share, are_there, damage_in_share
 from pretrain.checkpoint.starting_checkpoint import starting_directory
 from pretrain.doctor.finding import Finding, Verdict
 from pretrain.doctor.guard import failed, found_by, guarded
@@ -49,7 +48,7 @@ def _content(start: Start, world: World) -> Iterator[Finding]:
     directory = None
     with suppress(PretrainError):  # rank 0 has said so
         directory = starting_directory(start.recipe, start.run_dir, resume=start.goes_on)
-    if directory is None or not (directory / CHECKSUMS).is_file():
+    if directory is None or not are_there(directory):
         return
     size = _size(directory)
     if size > _MOST * world.world_size:

@@ -27,13 +27,14 @@ def command(*, path: Path, as_json: bool) -> None:
     """
     import orjson  # noqa: PLC0415  kept out of --help
 
-    from pretrain.checkpoint.checksums import SMALL_FILES, are_there  # noqa: PLC0415
+    from pretrain.checkpoint.checksums import SMALL_FILES, are_foreign, are_there  # noqa: PLC0415
     from pretrain.checkpoint.formats.recognition import summary_of  # noqa: PLC0415  it imports torch
 
     summary = summary_of(path)
     limit = size_text(SMALL_FILES.up_to or 0)
     read = f"match in the smallest {limit}; of other files only the sizes were compared: see pretrain checkpoint verify"
-    checksums = read if are_there(summary.path) else "no checksums.txt"
+    none = "checksums.txt is another program's" if are_foreign(summary.path) else "no checksums.txt"
+    checksums = read if are_there(summary.path) else none
     if as_json:
         click.echo(orjson.dumps(summary.as_json() | {"checksums": checksums}, option=orjson.OPT_INDENT_2))
     else:
