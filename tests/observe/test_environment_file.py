@@ -7,6 +7,7 @@ import pytest
 
 from pretrain.observe.environment_file import (
     COMMAND,
+    Begin,
     describe_environment,
     git_commit,
     relevant_variables,
@@ -28,7 +29,7 @@ def describe():
         devices=["Fake 1", "Fake 2"],
         kernels={"rows": []},
         layout={"world_size": 2},
-        started=0.0,
+        begin=Begin(0.0, 12),
     )
 
 
@@ -38,6 +39,7 @@ def test_it_says_what_the_run_ran_on():
     assert told["devices"] == ["Fake 1", "Fake 2"]
     assert (told["layout"], told["kernels"]) == ({"world_size": 2}, {"rows": []})
     assert {"python", "pretrain", "torch", "megatron-core"} <= set(told["versions"])
+    assert told["started_after"] == 12
     assert told["started"].startswith(("1970-01-01T", "1969-12-31T"))
     assert {"hostname", "platform", "directory", "git_commit", "variables"} <= set(told)
 

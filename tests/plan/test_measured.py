@@ -21,14 +21,14 @@ DEVICE = PlanDevice(backend_name="cuda", name=CARD, memory=None, peak_flops=1.0,
 TIMES = (9.0, 2.5, 2.0, 2.0, 3.0)
 
 
-def run(folder, times=TIMES, devices=(CARD,) * 8, batch=16):
+def run(folder, times=TIMES, devices=(CARD,) * 8, batch=16, after=0):
     """Write a run's files, and return its directory."""
     lines = [
         {"kind": "train", "iteration": number, "global_batch_size": batch, "seconds_per_iteration": seconds}
         for number, seconds in enumerate(times, start=1)
     ]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (folder / "environment.json").write_text(json.dumps({"devices": list(devices)}))
+    (folder / "environment.json").write_text(json.dumps({"devices": list(devices), "started_after": after}))
     (folder / "recipe.yml").write_text(json.dumps(RECIPE))
     return folder
 
@@ -39,15 +39,21 @@ def test_a_run_is_its_usual_iteration_without_the_start_up(tmp_path):
     assert found.recipe.model.num_layers == RECIPE["model"]["num_layers"]
 
 
+def test_of_a_resumed_run_the_part_that_ran_last_counts(tmp_path):
+    """Its recipe and devices are those of that part, and the part before may have had others."""
+    assert read_measured(run(tmp_path, times=(9.0, 2.0, 2.0, 9.0, 5.0, 6.0), after=3)).seconds == 5.5
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"times": (9.0, 2.5)}, "has too few logged intervals"),
         ({"batch": 4}, "has too few logged intervals with train.global_batch_size 16: 0"),
+        ({"after": 3}, "train.global_batch_size 16 since it was resumed after iteration 3: 1 without the first"),
         ({"devices": ()}, "names no single kind of device: none"),
         ({"devices": (CARD, "NVIDIA H200")}, "names no single kind of device: NVIDIA A100-SXM4-80GB, NVIDIA H200"),
     ],
-    ids=["two intervals", "a ramp-up's batch", "no devices", "mixed devices"],
+    ids=["two intervals", "a ramp-up's batch", "resumed", "no devices", "mixed devices"],
 )
 def test_what_tells_no_speed_is_refused(tmp_path, changes, message):
     with pytest.raises(RunError, match=message):

@@ -9,6 +9,7 @@ import shlex
 import socket
 import subprocess
 import sys
+from dataclasses import dataclass
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
@@ -35,6 +36,14 @@ _NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", 
 _SECRET = ("TOKEN", "SECRET", "PASSWORD", "KEY", "CREDENTIAL")
 
 
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Seconds since the epoch at which a run was started or resumed, and the iteration after which it goes on."""
+
+    started: float
+    after: int
+
+
 def describe_environment(
     *,
     backend: Backend,
@@ -42,7 +51,7 @@ def describe_environment(
     devices: Sequence[str],
     kernels: Mapping[str, object],
     layout: Mapping[str, object],
-    started: float,
+    begin: Begin,
 ) -> dict[str, Any]:
     """Return the content of environment.json as plain JSON values.
 
@@ -52,10 +61,11 @@ def describe_environment(
         devices: the name of every rank's device, in the order of ranks.
         kernels: the kernel table (`KernelTable.to_json`).
         layout: sizes of the parallel groups.
-        started: seconds since the epoch.
+        begin: of this start of the run.
     """
     return {
-        "started": datetime.fromtimestamp(started).astimezone().isoformat(timespec="seconds"),
+        "started": datetime.fromtimestamp(begin.started).astimezone().isoformat(timespec="seconds"),
+        "started_after": begin.after,
         "command": os.environ.get(COMMAND) or shlex.join(sys.argv),
         "directory": os.getcwd(),  # noqa: PTH109  a string is needed
         "git_commit": git_commit(),

@@ -44,7 +44,7 @@ class MeasuredRun:
 
 
 def read_measured(path: Path) -> MeasuredRun:
-    """Read what a run has logged.
+    """Read what a run has logged since its last start: before it the layout may have been another.
 
     Raises:
         RunError: it is no run directory, too few intervals are logged, or its devices are not known or differ.
@@ -52,11 +52,15 @@ def read_measured(path: Path) -> MeasuredRun:
     """
     (run,) = read_runs([path])
     recipe = load_recipe(path / "recipe.yml")
-    whole = [line for line in run.train[1:] if line.get("global_batch_size") == recipe.train.global_batch_size]
+    begin = run.environment.get("started_after", 0)
+    last = [line for line in run.train if line["iteration"] > begin]
+    whole = [line for line in last[1:] if line.get("global_batch_size") == recipe.train.global_batch_size]
     seconds = [line["seconds_per_iteration"] for line in whole if line.get("seconds_per_iteration")]
     if len(seconds) < LEAST - 1:
+        batch = f"train.global_batch_size {recipe.train.global_batch_size}"
+        batch += f" since it was resumed after iteration {begin}" if begin else ""
         msg = (
-            f"{path} has too few logged intervals with train.global_batch_size {recipe.train.global_batch_size}: "
+            f"{path} has too few logged intervals with {batch}: "
             f"{len(seconds)} without the first, which has the start-up in it.\n"
             f"Train until it has logged {LEAST} (logging.log_interval)."
         )

@@ -20,6 +20,7 @@ from pretrain.engine import groups
 from pretrain.engine.build import build_engine
 from pretrain.model.marks import mark
 from pretrain.model.requests import compute_dtype
+from pretrain.observe.environment_file import Begin
 from pretrain.observe.flops import flops_per_sequence
 from pretrain.observe.hang.position import LOAD
 from pretrain.observe.throughput import Speedometer
@@ -98,7 +99,8 @@ def assemble(
             position.until_end(),  # left first: a checkpoint that is being written may take long, while others hang
             _telling(world),
         ):
-            _describe(logger, recipe, plugins, kernels, layout, tokenizer, run_dir, remark, device, started=started)
+            begin = Begin(started, progress.iteration)
+            _describe(logger, recipe, plugins, kernels, layout, tokenizer, run_dir, remark, device, begin)
             clock = of_recipe.local_clock(recipe, engine, layout, device)
             meter = _meter(recipe, plugins, tokenizer, world, device, logger, clock, engine, position)
             broken = of_recipe.broken_since(recipe, device)
@@ -135,13 +137,12 @@ def _describe(
     run_dir: Path,
     remark: str,
     device: torch.device,
-    *,
-    started: float,
+    begin: Begin,
 ) -> None:
     """Write the files that describe the run, and log its head, on rank 0; all ranks call it together."""
     devices = _devices(plugins, device)
     if dist.get_rank() == 0:
-        run_files.write(recipe, plugins, kernels.table, layout, run_dir, devices=devices, started=started)
+        run_files.write(recipe, plugins, kernels.table, layout, run_dir, devices=devices, begin=begin)
         run_files.log_header(logger, recipe, plugins, kernels.table, layout, tokenizer, run_dir, remark)
 
 

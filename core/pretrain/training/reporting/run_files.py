@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pretrain.data.tokenizers.tokenizer import Tokenizer
+    from pretrain.observe.environment_file import Begin
     from pretrain.plugins.host.manager import Plugins
     from pretrain.plugins.negotiation.kernel_table import KernelTable
     from pretrain.recipe import Recipe
@@ -38,7 +39,7 @@ def write(
     run_dir: Path,
     *,
     devices: Sequence[str],
-    started: float,
+    begin: Begin,
 ) -> None:
     """Write the resolved recipe and environment.json."""
     run_dir.mkdir(parents=True, exist_ok=True)
@@ -50,7 +51,7 @@ def write(
         devices=devices,
         kernels=table.to_json(),
         layout=dataclasses.asdict(layout),
-        started=started,
+        begin=begin,
     )
     write_environment(run_dir, environment)
 
