@@ -170,7 +170,7 @@ def test_a_conversion_says_that_it_verifies_and_then_writes(copy, tmp_path, monk
 def test_files_of_other_programs_that_lack_checksums_are_told(copy, tmp_path):
     call("convert", copy, tmp_path / "hf", "--to", "huggingface")
     (tmp_path / "hf" / checksums.FILE).unlink()
-    assert "1 files have no checksums (model.safetensors)" in call("verify", tmp_path / "hf").output
+    assert "1 file has no checksums (model.safetensors)" in call("verify", tmp_path / "hf").output
 
 
 def test_checksums_of_another_program_are_not_taken_for_ours(copy, tmp_path):

@@ -45,7 +45,7 @@ class Side:
     @property
     def words(self) -> str:
         """The side in the words of the command line."""
-        ranks = [] if self.nproc is None else [f"{self.nproc} ranks"]
+        ranks = [] if self.nproc is None else [f"{self.nproc} rank{'s' * (self.nproc > 1)}"]
         python = [] if self.python is None else [str(self.python)]
         return ", ".join([f"backend {self.backend}", *self.overrides, *ranks, *python])
 

@@ -34,11 +34,12 @@ def require_same_weights(engine: Saved, directory: Path, names: Collection[str])
     dist.all_gather_object(stages, engine.state.weight_names() if is_first else set())
     ours = set[str]().union(*stages)
     sides = {"lacks": ours - set(names), "has, and the model lacks,": set(names) - ours}
-    if found := [f"{has} {len(names)} weights ({_shown(names)})" for has, names in sides.items() if names]:
+    if found := [f"{has} {_shown(names)}" for has, names in sides.items() if names]:
         what = " and ".join(found)
         msg = f"{directory} is of another model: it {what}.\nChange the recipe, or choose another checkpoint."
         raise CheckpointError(msg)
 
 
 def _shown(names: Collection[str]) -> str:
-    return ", ".join(sorted(names)[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+    first = ", ".join(sorted(names)[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+    return f"{len(names)} weight{'s' * (len(names) > 1)} ({first})"

@@ -41,7 +41,7 @@ def figures_text(device: PlanDevice) -> str:
         "memory_bandwidth": f"memory {_speed(figures.memory_bandwidth)}",
         "link_bandwidth": f"inside a node {_speed(figures.link_bandwidth)}",
         "node_bandwidth": f"between nodes {_speed(figures.node_bandwidth)}",
-        "devices_per_node": f"{figures.devices_per_node} devices a node",
+        "devices_per_node": f"{figures.devices_per_node} device{'s' * (figures.devices_per_node != 1)} a node",
     }
     sourced = [text + (f" ({device.sources[name]})" if name in device.sources else "") for name, text in values.items()]
     return f"figures of a device, by the table of backend {device.backend_name}: {', '.join(sourced)}"

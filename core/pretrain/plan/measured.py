@@ -101,5 +101,5 @@ def calibrated(device: PlanDevice, wanted: Wanted, run: MeasuredRun, vocab_size:
         msg = f"no step time is known for {device.name}, so that none can be measured.\nLeave out --measured."
         raise RunError(msg)
     reached = MIDDLE.times(time.seconds.mean / run.seconds)
-    text = f"{run.path} ({figure(run.seconds)} s an iteration on {run.ranks} devices)"
+    text = f"{run.path} ({figure(run.seconds)} s an iteration on {run.ranks} device{'s' * (run.ranks > 1)})"
     return replace(device, reached=Reached(reached, reached, text))

@@ -161,7 +161,7 @@ def test_a_universal_checkpoint_that_lacks_a_weight_is_refused(universal, tmp_pa
     folder = shutil.copytree(universal / "stage 2", tmp_path / "universal")
     name = "language_model.encoder.layers.1.mlp.dense_4h_to_h.bias"
     shutil.rmtree(folder / "zero" / name)
-    with pytest.raises(CheckpointError, match=re.escape(f"lacks 1 weights: {name}.\nCopy")):
+    with pytest.raises(CheckpointError, match=re.escape(f"lacks 1 weight: {name}.\nCopy")):
         deepspeed.read(folder, {})
 
 

@@ -201,7 +201,7 @@ def test_a_config_with_odd_values_shows_the_others(tmp_path, config):
 def test_missing_layer_files_are_named(tmp_path):
     written.neox(tmp_path)
     (tmp_path / "global_step150000" / "layer_03-model_01-model_states.pt").unlink()
-    with pytest.raises(CheckpointError, match=r"lacks 1 files .* layer_03-model_01-model_states\.pt"):
+    with pytest.raises(CheckpointError, match=r"lacks 1 file .* layer_03-model_01-model_states\.pt"):
         summary_of(tmp_path)
 
 

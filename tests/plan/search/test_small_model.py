@@ -29,4 +29,4 @@ def test_a_search_shows_the_fastest_that_fit_and_counts_the_rest():
     assert times == sorted(times)
     assert all(each["fits"] and each["peak_bytes"] <= MEMORY for each in found["best"])
     assert found["nearest"] is None
-    assert found["refused"]["more than 1 ranks, which are not in one node, would share a layer"] == 2
+    assert found["refused"]["more ranks than one, which are not in one node, would share a layer"] == 2

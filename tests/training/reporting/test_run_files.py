@@ -27,6 +27,7 @@ def test_notices_of_a_deepspeed_file_are_logged(tmp_path):
         "resumed",
     )
     assert said[0] == "a notice of a plugin"
+    assert any("; 1 rank: tensor 1 x pipeline 1 x data 1" in line for line in said)
     assert said[-2:] == [*recipe.notices, "resumed"]
     assert "steps_per_print: 10 is not used" in said[-2]
 

@@ -107,7 +107,8 @@ def layer_files(folder: Path) -> dict[int, list[Path]]:
     if missing:
         names = [f"layer_{number:02d}-model_{rank:02d}-model_states.pt" for number, rank in missing]
         shown = ", ".join(names[:3]) + (" ..." if len(names) > 3 else "")
-        msg = f"{folder} lacks {len(names)} files of the {tensor} tensor-parallel ranks: {shown}.\nCopy them there."
+        files = f"{len(names)} file{'s' * (len(names) > 1)}"
+        msg = f"{folder} lacks {files} of the {tensor} tensor-parallel ranks: {shown}.\nCopy them there."
         raise CheckpointError(msg)
     return {number: [folder / there[number, rank] for rank in range(tensor)] for number in numbers}
 

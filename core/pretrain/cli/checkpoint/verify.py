@@ -71,7 +71,8 @@ def command(*, path: Path, against: Path | None, settings: tuple[str, ...]) -> i
 def _checked(unverified: list[Path]) -> str:
     if not unverified:
         return "checksums match"
-    return f"{len(unverified)} files have no checksums ({unverified[0].name}): a changed number would not be found"
+    files = "1 file has" if len(unverified) == 1 else f"{len(unverified)} files have"
+    return f"{files} no checksums ({unverified[0].name}): a changed number would not be found"
 
 
 def _size(weights: ModelWeights) -> int:

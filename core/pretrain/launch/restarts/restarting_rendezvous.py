@@ -278,7 +278,7 @@ class RestartingRendezvous(Rendezvous):
         if not self._spare:
             self._set_spare(spare=True)
         sys.stderr.write(
-            f"--rdzv {self._nodes.rendezvous}: the run goes on with {members} nodes; "
+            f"--rdzv {self._nodes.rendezvous}: the run goes on with {members} node{'s' * (members > 1)}; "
             "this one takes part after the next restart.\n"
         )
 

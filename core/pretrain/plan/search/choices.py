@@ -132,7 +132,8 @@ class Choices:
 
     def _can_share_layers(self, tensor: int) -> bool:
         if tensor > self._node:
-            self.refused[f"more than {self._node} ranks, which are not in one node, would share a layer"] += 1
+            most = "more ranks than one" if self._node == 1 else f"more than {self._node} ranks"
+            self.refused[f"{most}, which are not in one node, would share a layer"] += 1
             return False
         given = self._recipe.parallel.model_copy(update={"sequence_parallel": False})
         keys = indivisible_by_tensor_size(self._recipe.model_copy(update={"parallel": given}), tensor)

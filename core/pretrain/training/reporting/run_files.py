@@ -73,7 +73,8 @@ def log_header(
     logger.note(f"run directory: {run_dir}")
     logger.note(render(table))
     logger.note(
-        f"{parameters / 1e6:,.1f} M parameters, {recipe.precision.dtype}; {layout.world_size} ranks: "
+        f"{parameters / 1e6:,.1f} M parameters, {recipe.precision.dtype}; "
+        f"{layout.world_size} rank{'s' * (layout.world_size > 1)}: "
         f"tensor {layout.tensor_model_parallel_size} x pipeline {layout.pipeline_model_parallel_size} x "
         f"data {layout.data_parallel_size}"
     )

@@ -60,7 +60,8 @@ def universal_weights(folder: Path, states: Sequence[Mapping[str, Any]]) -> dict
     copies = {str(name) for state in states for name in state.get("shared_params") or ()}
     files = {file.parent.name: file for file in sorted((folder / UNIVERSAL).glob(f"*/{FILE}"))}
     if missing := sorted(set(shapes) - set(files) - copies):
-        msg = f"{folder / UNIVERSAL} lacks {len(missing)} weights: {', '.join(missing[:3])}.\nCopy their folders there."
+        count = f"{len(missing)} weight{'s' * (len(missing) > 1)}"
+        msg = f"{folder / UNIVERSAL} lacks {count}: {', '.join(missing[:3])}.\nCopy their folders there."
         raise CheckpointError(msg)
     if not files:
         msg = f"{folder / UNIVERSAL} has no folder with a file {FILE}.\nCopy the weights' folders there."

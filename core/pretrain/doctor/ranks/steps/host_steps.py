@@ -41,7 +41,8 @@ class RecipeStep:
         text, _, lines = differing(answers).partition("\n")
         if text:
             return [Finding(check=self.name, verdict=Verdict.WRONG, text=text, remedy=lines)]
-        same = f"recipe, versions and content of the data are equal on {len(answers)} ranks"
+        ranks = f"{len(answers)} rank{'s' * (len(answers) > 1)}"
+        same = f"recipe, versions and content of the data are equal on {ranks}"
         return [Finding(check=self.name, verdict=Verdict.OK, text=same)]
 
 
