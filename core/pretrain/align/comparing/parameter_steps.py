@@ -28,8 +28,8 @@ _VECTORS = 0.02
 """Entries that a vector's are compared to at least."""
 
 _NORM_BY_GRADIENTS = {"fp32": 1e-5, "fp16": 1e-5, "bf16": 1e-3}
-"""Difference of the gradient norm from that of the gradients that Adam was given: up to 2e-7 was measured in every dtype
-and engine, but 1.3e-4 where DeepSpeed adds gradients up in bf16 without ZeRO."""
+"""Difference of the gradient norm from that of the gradients that Adam was given: up to 2e-7 was measured everywhere,
+but 1.3e-4 where DeepSpeed adds gradients up in bf16 without ZeRO."""
 
 
 class ParameterSteps:
