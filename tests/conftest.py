@@ -17,6 +17,20 @@ from pretrain.cpu.backend import CpuBackend
 
 DTYPE = re.compile(r"(-weights \w+)?-(fp32|bf16|fp16)]$")
 LONG = re.compile(r"-[sq](2112|8192)-")
+ONE_IN = {
+    "backends/cuda/tests/kernels": 3,  # in Triton's interpreter
+    "tests/checkpoint/test_storage.py": 2,
+    "tests/cpu/test_conformance.py": 3,
+    "tests/data/corpus": 2,
+    "tests/engine/deepspeed/offload": 3,
+    "tests/engine/deepspeed/test_engine.py": 3,
+    "tests/engine/megatron/test_engine.py": 2,
+    "tests/launch/processes/test_signals.py": 2,
+    "tests/recipe/dialects/deepspeed/test_every_key.py": 3,
+}
+"""Folder or file -> of so many cases of a parametrized test one is run on every commit; `make test-all` has all."""
+
+ROOT = Path(__file__).parents[1]
 THREADS = pytest.StashKey[int]()
 MODULES = pytest.StashKey[int]()
 FREEZE, UNFREEZE = gc.freeze, gc.unfreeze
@@ -118,11 +132,26 @@ def pytest_collection_modifyitems(items):
     Those of tests/launch mostly wait, so that any worker runs them beside the others.
     """
     _one_dtype_a_case(items)
+    _some_cases(items)
     for item in items:
         # Every one of a backend asks the same two ranks, or the same trainings.
         is_of_kit = item.name.startswith("test_two_ranks") or "::TestTraining::" in item.nodeid
         if item.get_closest_marker("ranks") or is_of_kit:
             item.add_marker(pytest.mark.xdist_group("ranks"))
+
+
+def _some_cases(items):
+    """Leave slow products of parameters a part of their cases on every commit, spread over each test's list."""
+    seen = Counter()
+    for item in items:
+        if not hasattr(item, "callspec") or item.get_closest_marker("full"):
+            continue
+        place = item.path.relative_to(ROOT).as_posix()
+        test = place, item.cls, item.originalname
+        share = next((share for folder, share in ONE_IN.items() if f"{place}/".startswith(f"{folder}/")), 1)
+        if seen[test] % share:
+            item.add_marker(pytest.mark.full)
+        seen[test] += 1
 
 
 def _one_dtype_a_case(items):

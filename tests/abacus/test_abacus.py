@@ -54,7 +54,7 @@ TRAININGS = {
 """Each starts processes that import torch again: on every commit one of them."""
 
 
-ON_A_COMMIT = ("TestDeviceModule", "TestTraining", "TestMemory", "TestOffers", "TestRandom", "TestCollectives", "beads")
+ON_A_COMMIT = ("TestDeviceModule", "TestTraining", "TestOffers", "beads")
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_it_passes_the_kit_with_the_losses_of_the_cpu(environment, tmp_path, lef
     trained = {name.partition("::")[2] for name in passed if name.startswith("TestTraining")}
     assert trained == TRAININGS - left_out
     assert {f"TestDeviceModule::test_has[{name}]" for name in NEEDED} <= passed
-    assert sum(name.startswith("TestCollectives::test_two_ranks[") for name in passed) == 10
+    assert left_out or sum(name.startswith("TestCollectives::test_two_ranks[") for name in passed) == 10
     assert "TestOffers::test_are_those_of_the_table" in passed
     assert any(name.startswith("TestNorm::test_agrees_with_float64[abacus-beads") for name in passed), shown
 

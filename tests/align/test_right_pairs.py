@@ -55,7 +55,6 @@ ON_TWO_RANKS = {
     "ZeRO 3": STAGE[3],
     "ZeRO 1 TP SP": STAGE[1] + TP + SP,
 }
-ON_A_COMMIT = ("ZeRO 3",)
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +77,8 @@ def assert_aligned(first, second):
     return outcome
 
 
-@pytest.mark.parametrize("case", [pytest.param(c, marks=() if c in ON_A_COMMIT else pytest.mark.full) for c in ALONE])
+@pytest.mark.full
+@pytest.mark.parametrize("case", ALONE)
 def test_on_one_rank(case, usual, tmp_path):
     assert_aligned(usual(), record(tmp_path / "other", *ALONE[case], steps=2))
 

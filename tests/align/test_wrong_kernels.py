@@ -22,13 +22,13 @@ MODULES = {
 """Operation and number of its call in a layer -> the module."""
 
 ON_A_COMMIT = [
-    Mistake("norm", "weight"),
-    Mistake("softmax", "scores"),
-    Mistake("cross_entropy", "logits", layer=None),
     Mistake("linear", "output", call=2),
     Mistake("optimizer", "update"),
 ]
 THE_OTHERS = [
+    Mistake("norm", "weight"),
+    Mistake("softmax", "scores"),
+    Mistake("cross_entropy", "logits", layer=None),
     *(Mistake("norm", what, call=1) for what in ("output", "x", "bias")),
     *(Mistake("attention", what) for what in ("output", "query", "key", "value")),
     Mistake("softmax", "output"),

@@ -246,5 +246,6 @@ def test_a_device_with_streams_trains(monkeypatch, stage):
     assert waited
 
 
+@pytest.mark.full
 def test_a_device_of_another_package_is_taken_at_its_word():
     subprocess.run([sys.executable, "-W", "ignore", "-c", MADE_UP_DEVICE], check=True)

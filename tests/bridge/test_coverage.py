@@ -73,6 +73,7 @@ def unreached(module):
     return next((entry for entry in UNREACHED_MODULES if f"{module}.".startswith(f"{entry}.")), None)
 
 
+@pytest.mark.full
 def test_a_training_imports_the_modules_that_count(imported):
     for module in (
         "models.gpt.gpt_model",
@@ -83,10 +84,12 @@ def test_a_training_imports_the_modules_that_count(imported):
         assert f"megatron.core.{module}" in imported
 
 
+@pytest.mark.full
 def test_every_name_of_cuda_is_known(unknown):
     assert {(module, name) for module, name in unknown if not unreached(module)} - UNREACHED_NAMES.keys() == set()
 
 
+@pytest.mark.full
 def test_every_exemption_is_still_needed(unknown):
     assert unknown >= UNREACHED_NAMES.keys()
     assert {unreached(module) for module, _ in unknown} >= UNREACHED_MODULES.keys()

@@ -114,6 +114,7 @@ def _items(value):
     return list(value) if isinstance(value, (list, tuple, set)) else []
 
 
+@pytest.mark.full
 def test_nothing_is_left_behind_compiled_or_printed():
     environment = {name: value for name, value in os.environ.items() if name != "LOCAL_RANK"}
     run = subprocess.run(
@@ -126,6 +127,7 @@ def test_nothing_is_left_behind_compiled_or_printed():
     assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
 
 
+@pytest.mark.full
 def test_bf16_without_zero_has_the_same_optimizer_around_an_adam_of_apex(tmp_path):
     (tmp_path / "apex.py").write_text(APEX)
     run = subprocess.run(

@@ -30,6 +30,7 @@ def alone(case, data):
         dist.destroy_process_group()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", deepspeed_ranks.LAYOUTS)
 def test_the_next_training_of_a_process_has_its_own_groups(ranks, name):
     """Both ranks together, then each for itself, then together again, all in the same two processes."""

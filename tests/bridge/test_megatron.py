@@ -82,5 +82,6 @@ def test_cuda_after_another_device_is_refused(fresh):
         megatron.install(CUDA)
 
 
+@pytest.mark.full
 def test_torch_stays_as_it_is():
     subprocess.run([sys.executable, "-W", "ignore", "-c", TORCH_STAYS], check=True)

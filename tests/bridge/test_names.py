@@ -59,6 +59,7 @@ def names():
     return DeviceNames(CpuBackend())
 
 
+@pytest.mark.full
 def test_a_device_of_which_torch_has_only_a_module():
     subprocess.run([sys.executable, "-c", MADE_UP_DEVICE], check=True)
 

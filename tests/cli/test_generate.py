@@ -68,6 +68,7 @@ def test_a_seed_gives_one_text_and_another_seed_another(generate, run_dir):
     assert generate(run_dir, "--seed", 5, "--top-p", 1e-9) == generate(run_dir, "--temperature", 0)
 
 
+@pytest.mark.full
 @pytest.mark.ranks
 @pytest.mark.parametrize("stages", [pytest.param(1, marks=pytest.mark.full), 2])
 def test_layouts_draw_the_same(stages, generate, run_dir):

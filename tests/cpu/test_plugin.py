@@ -159,6 +159,7 @@ print(is_given_back())
     assert process.communicate()[0].split() == ["True", "False"]
 
 
+@pytest.mark.full
 def test_importing_the_plugin_changes_nothing():
     program = "import os, torch; before = dict(os.environ), torch.get_num_threads(); import pretrain.cpu.plugin; "
     program += "assert before == (dict(os.environ), torch.get_num_threads())"

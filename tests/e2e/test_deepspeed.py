@@ -63,11 +63,13 @@ def close_to(run_dir, expected):
         assert values == (approximately if key == "kind" else pytest.approx(approximately, rel=1e-5)), key
 
 
+@pytest.mark.full
 def test_deepspeed_says_nothing_by_itself(stopped_run):
     _, printed = stopped_run
     assert [line for line in printed.splitlines() if re.search("deepspeed|warn|error|GB", line, re.IGNORECASE)] == []
 
 
+@pytest.mark.full
 def test_a_run_stopped_by_its_time_limit_resumes_bit_for_bit(whole_run, stopped_run, run, tmp_path):
     run_dir = shutil.copytree(stopped_run[0], tmp_path / "stopped")
     assert latest(run_dir) == len(metrics(run_dir)) < LENGTH

@@ -112,14 +112,10 @@ def _shallow(cases: dict[str, Case]) -> dict[str, Case]:
 TWO_RANKS = {
     "TP": Case(GPT2, TP, saves="of-TP"),
     "PP": Case(GPT2, PP, saves="of-PP"),
-    "DP, overlapped": Case(GPT2, (*OVERLAP, *ACCUMULATED)),
     "DP, ZeRO-1 overlapped": Case(GPT2, (*ZERO1, *OVERLAP_BOTH, *ACCUMULATED), saves="of-ZeRO-1"),
-    "PP, interleaved, one message after the other": Case(GPT2, (*PP, *INTERLEAVED, *NO_OVERLAP_P2P), last=SAVED_AT),
     "PP, 3 and 1 layers": Case(GPT2, (*PP, *FIRST_3), saves="of-3-and-1"),
     "PP, interleaved, uneven": Case(DEEP, (*PP, *INTERLEAVED, *UNEVEN_CHUNKS), last=SAVED_AT),
-    "PP, masks of documents": Case(MASKED, PP, last=SAVED_AT),
     "documents, DP, a micro-batch without loss": Case((*DOCUMENTS, *ACCUMULATED), (), last=SAVED_AT),
-    "TP, recompute": Case(GPT2, (*TP, *SPLIT_INPUTS), last=SAVED_AT),
     "Qwen, TP, sequence parallel": Case(QWEN, (*TP, *SP), last=SAVED_AT),
     "per token, DP, ZeRO-1 overlapped": Case(
         PER_TOKEN, (*ZERO1, *OVERLAP_BOTH, *DDP_BUCKETS, *ACCUMULATED), last=SAVED_AT
@@ -129,6 +125,10 @@ TWO_RANKS = {
     "ZeRO-1 -> ZeRO-1 and TP": Case(GPT2, (*ZERO1, *TP), loads="of-ZeRO-1"),
 }
 TWO_RANKS_FULL = {
+    "DP, overlapped": Case(GPT2, (*OVERLAP, *ACCUMULATED)),
+    "TP, recompute": Case(GPT2, (*TP, *SPLIT_INPUTS), last=SAVED_AT),
+    "PP, masks of documents": Case(MASKED, PP, last=SAVED_AT),
+    "PP, interleaved, one message after the other": Case(GPT2, (*PP, *INTERLEAVED, *NO_OVERLAP_P2P), last=SAVED_AT),
     "3 and 1 layers -> 2 and 2": Case(GPT2, PP, loads="of-3-and-1"),
     "per token, PP interleaved": Case(PER_TOKEN, (*PP, *INTERLEAVED, *ACCUMULATED), last=SAVED_AT),
     "NeoX, PP interleaved": Case(NEOX, (*PP, *INTERLEAVED), last=SAVED_AT),
@@ -176,13 +176,13 @@ TWO_RANKS_FULL = {
 FOUR_RANKS = {
     "TP x DP, ZeRO-1": Case(GPT2, (*TP, *ZERO1), last=SAVED_AT),
     "PP of four, interleaved": Case(DEEP, (*PP_OF_FOUR, *INTERLEAVED, *ACCUMULATED), last=SAVED_AT),
-    "NeoX, TP x PP interleaved, sequence parallel": Case(NEOX, (*TP, *PP, *INTERLEAVED, *SP), last=SAVED_AT),
-    "ZeRO-1 of two -> ZeRO-1 of four": Case(GPT2, (*ZERO1, *ACCUMULATED), loads="of-ZeRO-1"),
     "PP interleaved x DP, ZeRO-1 overlapped": Case(
         GPT2, (*PP, *INTERLEAVED, *ZERO1, *OVERLAP_BOTH, *ACCUMULATED), last=SAVED_AT
     ),
 }
 FOUR_RANKS_FULL = {
+    "ZeRO-1 of two -> ZeRO-1 of four": Case(GPT2, (*ZERO1, *ACCUMULATED), loads="of-ZeRO-1"),
+    "NeoX, TP x PP interleaved, sequence parallel": Case(NEOX, (*TP, *PP, *INTERLEAVED, *SP), last=SAVED_AT),
     "TP x PP": Case(GPT2, (*TP, *PP)),
     "PP of four, uneven": Case(DEEP, (*PP_OF_FOUR, "parallel.pipeline_layers=[1, 3, 2, 2]"), last=SAVED_AT),
     "PP x DP, overlapped": Case(GPT2, (*PP, *OVERLAP, *ACCUMULATED), last=SAVED_AT),
@@ -214,13 +214,9 @@ DEEPSPEED_TWO_RANKS = _shallow(
         "stage 3": Case(GPT2, (*STAGE[3], *ACCUMULATED), saves="of-stage-3"),
         "stage 1, overlapped": Case(GPT2, (*STAGE[1], *ZERO_OVERLAP, *SMALL_BUCKETS, *ACCUMULATED), saves="of-stage-1"),
         "stage 3, offload": Case(GPT2, (*STAGE[3], *OFFLOAD_ALL, *ACCUMULATED), saves="of-offload"),
-        "stage 3, in small parts, masks of documents": Case(
-            MASKED, (*STAGE[3], *SMALL_PARTS, *ACCUMULATED), last=SAVED_AT
-        ),
         "NeoX, stage 3, TP, sequence parallel": Case(NEOX, (*STAGE[3], *TP, *SP), last=SAVED_AT),
         "Qwen per token, stage 3": Case(QWEN_PER_TOKEN, (*STAGE[3], *ACCUMULATED), last=SAVED_AT, saves="of-Qwen"),
         "bf16, stage 0, TP": Case(BF16_SUMS, (*STAGE[0], *TP), last=SAVED_AT),
-        "bf16, stage 2, offload": Case(BF16, (*STAGE[2], *OFFLOAD), last=SAVED_AT),
         "bf16, stage 3": Case(BF16, STAGE[3], last=SAVED_AT, saves="of-bf16"),
         "fp16, stage 3, TP": Case(FP16, (*STAGE[3], *TP), last=SAVED_AT),
         "stage 3 -> 1, TP": Case(GPT2, (*STAGE[1], *TP), loads="of-stage-3"),
@@ -228,6 +224,8 @@ DEEPSPEED_TWO_RANKS = _shallow(
     }
 )
 DEEPSPEED_TWO_RANKS_FULL = {
+    "stage 3, in small parts, masks of documents": Case(MASKED, (*STAGE[3], *SMALL_PARTS, *ACCUMULATED), last=SAVED_AT),
+    "bf16, stage 2, offload": Case(BF16, (*STAGE[2], *OFFLOAD), last=SAVED_AT),
     "stage 1": Case(GPT2, (*STAGE[1], *ACCUMULATED), last=SAVED_AT),
     "stage 3, TP, recompute": Case(GPT2, (*STAGE[3], *TP, *SPLIT_INPUTS), last=SAVED_AT),
     "offload -> 0": Case(SHALLOW, STAGE[0], loads="of-offload"),

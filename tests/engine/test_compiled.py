@@ -32,6 +32,7 @@ def test_the_real_compiler_gives_the_same_numbers(model):
     check(tiny.run(case, folder=None), case)
 
 
+@pytest.mark.full
 def test_one_layer_is_compiled_for_all_and_computes_the_same(monkeypatch):
     """torch compiles a function at most eight times, and then silently runs it uncompiled."""
     monkeypatch.setattr(compiled, "BACKEND", "eager")

@@ -53,7 +53,7 @@ def test_two_ranks_train_further_combinations_as_one(name, two_ranks_further):
 
 
 @pytest.fixture(scope="module")
-def four_ranks_further(folder):
+def four_ranks_further(folder, two_ranks):
     return ranks.run("FOUR_RANKS_FULL", 4, folder)
 
 

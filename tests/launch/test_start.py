@@ -116,6 +116,7 @@ def test_a_rank_that_dies_without_output_is_named(job, train, words):
     assert words in str(failure)
 
 
+@pytest.mark.full
 def test_ranks_that_lose_a_peer_in_a_collective_print_nothing(launcher):
     process = launcher("rank_1_dies_in_a_collective")
     _, errors = process.communicate(timeout=300)

@@ -36,6 +36,7 @@ def damaged(draw, text: str) -> str:
     return rest[:other] + draw(st.sampled_from(["", part])) + rest[other:]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", sorted(path.name for path in SEEDS.iterdir() if "preprocess" not in path.name))
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())

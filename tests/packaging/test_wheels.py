@@ -69,12 +69,14 @@ def test_they_have_every_file_of_their_packages(wheels):
         assert {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name} == files
 
 
+@pytest.mark.full
 def test_the_package_is_the_installed_one(environment, tmp_path):
     for package in PACKAGES:
         found = call(environment / "python", "-c", f"import {package}; print({package}.__file__)", folder=tmp_path)
         assert found.startswith(str(environment.parent))
 
 
+@pytest.mark.full
 def test_the_backends_are_found(environment, tmp_path):
     shown = call(environment / "pretrain", "backends", folder=tmp_path)
     rows = [line.split()[:3] for line in shown.splitlines()]
@@ -82,6 +84,7 @@ def test_the_backends_are_found(environment, tmp_path):
         assert [name, distribution, "0.1.0"] in rows
 
 
+@pytest.mark.full
 def test_a_recipe_is_planned(environment, tmp_path):
     recipe = ROOT / "recipes" / "quickstart.yml"
     shown = call(environment / "pretrain", recipe, "--backend", "cpu", "--dry-run", folder=tmp_path)

@@ -31,6 +31,7 @@ def check(found: dict[str, float], tolerance: float = 0.05) -> None:
     assert not wrong, found
 
 
+@pytest.mark.full
 @pytest.mark.ranks
 def test_a_small_case(tmp_path):
     """ZeRO-3, whose weights are gathered and split again."""

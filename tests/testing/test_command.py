@@ -48,6 +48,7 @@ def test_a_tier_that_fails_is_the_last_and_all_tiers_are_listed():
     assert "tier device failed; the tiers after it were not run" in result.output
 
 
+@pytest.mark.full
 def test_one_tier_is_run_alone():
     result = invoke(
         "--backend", "testing.mutants:WRONG", "-k", "TestMemory or (TestRotary and d16)", "--tier", "kernels"
@@ -61,6 +62,7 @@ def test_every_class_of_the_kit_is_of_one_tier():
     assert sorted(name for names in TIERS.values() for name in names) == sorted(classes)
 
 
+@pytest.mark.full
 def test_declined_requests_are_listed_with_the_reason():
     result = invoke("--backend", "cpu", "-k", "TestMemory")
     assert result.exit_code == 0

@@ -38,6 +38,7 @@ def test_every_checkpoint_becomes_complete_in_order_and_the_last_ones_are_kept(w
     assert latest(run_dir) == 12
 
 
+@pytest.mark.full
 def test_a_killed_run_resumes_bit_for_bit(whole_run, text_tokens, tmp_path):  # noqa: F811
     run_dir, _ = whole_run
     killed = tmp_path / "killed"

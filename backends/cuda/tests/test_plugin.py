@@ -132,26 +132,29 @@ def everywhere(tmp_path_factory):
     return ask_all(folder)
 
 
+WORLDS = [pytest.param("here", marks=pytest.mark.full), "everywhere"]
+
+
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_every_operation_has_a_hook_and_a_file(operation):
     assert getattr(plugin, f"pretrain_{operation}").pretrain_impl
     assert importlib.util.find_spec(f"pretrain_cuda.{operation}") is not None
 
 
-@pytest.mark.parametrize("world", ["here", "everywhere"])
+@pytest.mark.parametrize("world", WORLDS)
 def test_answers_import_no_library(world, request):
     """Nor does the making of a stand-in."""
     imported, _, _ = request.getfixturevalue(world)
     assert imported == []
 
 
-@pytest.mark.parametrize("world", ["here", "everywhere"])
+@pytest.mark.parametrize("world", WORLDS)
 def test_every_kernel_has_a_stand_in(world, request):
     _, _, lacking = request.getfixturevalue(world)
     assert lacking == []
 
 
-@pytest.mark.parametrize("world", ["here", "everywhere"])
+@pytest.mark.parametrize("world", WORLDS)
 def test_every_hook_answers_for_every_recipe_on_every_device(world, request):
     _, seen, _ = request.getfixturevalue(world)
     asked = {(Path(recipe).stem, device, operation) for recipe, _, device, operation, _ in seen}
@@ -161,7 +164,7 @@ def test_every_hook_answers_for_every_recipe_on_every_device(world, request):
     assert [row for row in seen if not row[-1]] == []
 
 
-@pytest.mark.parametrize("world", ["here", "everywhere"])
+@pytest.mark.parametrize("world", WORLDS)
 def test_every_decline_has_a_reason(world, request):
     """A reason says what was asked and what is allowed, after a semicolon; or what is missing and how to get it."""
     _, seen, _ = request.getfixturevalue(world)

@@ -26,6 +26,7 @@ def peak(corpus, output):
     return int(re.search(r"^VmHWM:\s+(\d+) kB$", told, re.MULTILINE)[1]) * 1024
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="Linux tells the largest size so far")
 def test_memory_does_not_grow_with_the_corpus(tmp_path):
     corpus = tmp_path / "corpus.jsonl"

@@ -146,6 +146,7 @@ class TestWorkers:
             assert given["attention_mask"] is None
         helped.close()
 
+    @pytest.mark.full
     def test_import_megatron_core_without_the_compiler(self):
         """The compiler's imports take two seconds; a worker calls nothing that is compiled."""
         iterator = MicroBatches(
@@ -155,12 +156,14 @@ class TestWorkers:
         assert numbers(next(iterator)) == [0, 0]
         iterator.close()
 
+    @pytest.mark.full
     def test_prefetching_does_not_end_the_data_early(self):
         iterator = batches(10, 2, num_workers=1)
         assert [numbers(next(iterator)) for _ in range(5)] == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9]]
         with pytest.raises(DataError):
             next(iterator)
 
+    @pytest.mark.full
     def test_end_with_the_reader_of_their_batches(self):
         iterator, worker = read_by_a_worker()
         del iterator
@@ -173,6 +176,7 @@ class TestWorkers:
             kill_and_read(worker.pid, iterator)
         iterator.close()
 
+    @pytest.mark.full
     @pytest.mark.parametrize("left", ["", pytest.param("del batches", marks=pytest.mark.full)])
     def test_a_worker_that_reads_does_not_delay_the_exit(self, program, left):
         """At exit torch no longer ends the workers, and a worker takes a minute to end after SIGTERM."""
@@ -187,6 +191,7 @@ class TestWorkers:
             next(iterator)
         iterator.close()
 
+    @pytest.mark.full
     def test_leave_signals_to_the_training_process(self, program):
         """Ctrl-C, and Slurm's SIGTERM, reach the workers too; the step is finished all the same."""
         process = program()

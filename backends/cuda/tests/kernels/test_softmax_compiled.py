@@ -10,7 +10,7 @@ import pytest
 from kit.offline_softmax import ROWS, describe
 from kit.registers import TABLE
 
-pytestmark = pytest.mark.xdist_group("compilation")
+pytestmark = [pytest.mark.full, pytest.mark.xdist_group("compilation")]
 REGISTERS = 65536
 """Registers of a multiprocessor, on every architecture from 8.0 on."""
 

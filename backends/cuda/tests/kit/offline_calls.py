@@ -105,8 +105,6 @@ def softmax():
 
 
 ALWAYS = {
-    "activation": activation,
-    "attention": partial(attention, [WHOLE, RAGGED, IN_TURNS]),
     "bias_dropout_add": bias_dropout_add,
     "cross_entropy": cross_entropy,
     "norm": norm,
@@ -116,6 +114,8 @@ ALWAYS = {
 """Compiled by every `make test`."""
 
 FULL = {
+    "activation": activation,
+    "attention": partial(attention, [WHOLE, RAGGED, IN_TURNS]),
     "activation of the other types": partial(activation, order=-1),
     "attention in fp16": partial(attention, [IN_FP16]),
 }
