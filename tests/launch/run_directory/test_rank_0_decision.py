@@ -83,7 +83,7 @@ def test_ranks_that_die_before_they_have_told_their_recipe_are_named_with_known_
 
 
 def test_the_launcher_shows_which_rank_is_silent_and_waits_for_it_no_longer(recipe_file, tmp_path):
-    """Of two nodes that one launcher stands for; rank 0 would wait 30 s if it did not know that rank 2 reads nothing."""
+    """Of two nodes, for which one launcher stands; rank 0 would wait 30 s for rank 2 to read its decision."""
     port = free_port()
     worlds = [world for node in range(2) for world in node_worlds([2, 1], node, LOCALHOST, port)]
     job = ForwardJob(recipe=str(recipe_file), backend="cpu", function="silent_rank:evaluate", reads_data=True)
