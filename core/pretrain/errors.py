@@ -61,7 +61,16 @@ class LaunchError(PretrainError):
 
 
 class LostRanksError(LaunchError):
-    """Ranks that give no word; a restart may be without the cause."""
+    """Ranks that give no word; a restart may be without the cause.
+
+    Attributes:
+        ranks: their number, where it is known that they will give none.
+    """
+
+    def __init__(self, message: str, ranks: int = 0) -> None:
+        """Take the message."""
+        super().__init__(message)
+        self.ranks = ranks
 
 
 class RunError(PretrainError):

@@ -100,6 +100,13 @@ def test_checksums_of_another_program(directory, theirs):
     assert not checksums.are_there(directory)
 
 
+def test_the_bytes_that_are_read_are_known(directory):
+    size = (directory / "common.pt").stat().st_size
+    total = checksums.bytes_of(directory)[1]
+    assert checksums.bytes_of(directory) == (total, total)
+    assert checksums.bytes_of(directory, checksums.Share(up_to=size - 1))[0] < size
+
+
 @pytest.mark.parametrize("name", ["/dev/zero", "..", "a/../../b", "x\0"])
 def test_a_name_does_not_lead_out_of_the_folder(tmp_path, name):
     (tmp_path / "inside").touch()

@@ -178,13 +178,15 @@ def test_checksums_of_another_program_are_not_taken_for_ours(copy, tmp_path):
     call("convert", copy, tmp_path / "hf", "--to", "huggingface")
     file = tmp_path / "hf" / checksums.FILE
     file.write_text(f"{'0' * 64}  config.json\n{'0' * 64}  model.safetensors\n")
-    assert f"{file} is another program's, and was not compared\n" in call("verify", tmp_path / "hf").output
+    told = f"{file} is another program's, and was not compared\n"
+    assert told in call("verify", tmp_path / "hf").output
+    assert told in call("verify", copy, "--against", tmp_path / "hf").output
     assert "checksums.txt is another program's" in call("inspect", tmp_path / "hf").output
     call("convert", tmp_path / "hf", tmp_path / "there", "--to", "pretrain")
     shutil.copy(file, tmp_path / "there" / checksums.FILE)
     (ours,) = (tmp_path / "there").rglob("common.pt")
     shutil.copy(file, ours.parent)
-    with pytest.raises(DamageError, match=r"checksums\.txt is another program's"):
+    with pytest.raises(DamageError, match=r"is another program's\.\nCopy the checkpoint's own there, or take another"):
         call("verify", tmp_path / "there")
 
 

@@ -118,6 +118,22 @@ def test_a_training_that_goes_back_drops_the_later_lines_and_writes_on(tmp_path,
     assert read_metrics(path)[-1]["lm_loss"] == 1.0
 
 
+def test_a_training_that_goes_back_writes_on_where_its_file_was_removed(tmp_path, train_record):
+    path = tmp_path / "metrics.jsonl"
+    with MetricsWriter(path) as writer:
+        writer.write(train_record(10))
+        path.unlink()
+        writer.go_back(0)
+        writer.write(train_record(20))
+        path.rename(tmp_path / "moved")
+        path.write_text("no record\n\n")
+        with pytest.raises(RunError):
+            writer.go_back(0)
+        writer.write(train_record(30))
+    assert [line["iteration"] for line in read_metrics(tmp_path / "moved")] == [20]
+    assert json.loads(path.read_bytes().splitlines()[-1])["iteration"] == 30
+
+
 def rollback(iteration, first, last):
     numbers = {"first_left_out": first, "last_left_out": last}
     return EventRecord(event="rollback", iteration=iteration, text="back", numbers=numbers)

@@ -23,7 +23,7 @@ case "$*" in
     *"pip --disable"*)
         echo "$* with ${{PIP_CONSTRAINT-nothing}}" >>"$(dirname "$0")/asked"
         [ "${{PIP_CONSTRAINT-nothing}}" = nothing ] || {constrained} ;;
-    *'version("torch")'*) echo 2.13.0 ;;
+    *'version("torch")'*) echo {torch} ;;
 esac
 """
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def bootstrap(folder, answer, constrained="true"):
+def bootstrap(folder, answer, constrained="true", torch="2.13.0"):
     for file in (ROOT / "bootstrap", ROOT / "pyproject.toml", ROOT / "constraints.txt"):
         shutil.copy(file, folder)
     for name in ("ascend", "cuda"):
@@ -40,11 +40,17 @@ def bootstrap(folder, answer, constrained="true"):
         (folder / "backends" / name / "pyproject.toml").touch()
     python = folder / ".venv/bin/python"
     python.parent.mkdir(parents=True)
-    python.write_text(PYTHON.format(answer=answer, constrained=constrained))
+    python.write_text(PYTHON.format(answer=answer, constrained=constrained, torch=torch))
     python.chmod(0o755)
+    python.with_name("pretrain").symlink_to("/bin/true")
+    return call(folder)
+
+
+def call(folder):
+    asked = folder / ".venv/bin/asked"
+    asked.unlink(missing_ok=True)
     environment = {name: value for name, value in os.environ.items() if name not in UNSET}
     done = subprocess.run([folder / "bootstrap"], check=False, env=environment, capture_output=True, text=True)
-    asked = python.with_name("asked")
     return done, asked.read_text().splitlines() if asked.exists() else []
 
 
@@ -68,7 +74,28 @@ def test_it_takes_the_versions_that_ci_has_seen(tmp_path):
 
 
 def test_where_pip_does_not_find_them_it_takes_the_newest(tmp_path):
-    done, (*_, packages) = bootstrap(tmp_path, NO_CPU_BUILD, constrained="false")
+    not_found = "{ echo ERROR: ResolutionImpossible: for help visit ...; exit 1; }"
+    done, (*_, packages) = bootstrap(tmp_path, NO_CPU_BUILD, constrained=not_found)
     assert done.returncode == 0
     assert "takes the newest allowed" in done.stdout
     assert packages.endswith("with nothing")
+
+
+def test_another_failure_with_these_versions_is_shown_and_nothing_else_is_tried(tmp_path):
+    done, (*_, packages) = bootstrap(tmp_path, NO_CPU_BUILD, constrained="{ echo No space left on device; exit 1; }")
+    assert (done.returncode, "No space left on device" in done.stderr) == (2, True)
+    assert packages.endswith("with constraints.txt")
+
+
+def test_another_torch_than_that_of_the_versions_is_told(tmp_path):
+    done, (*_, packages) = bootstrap(tmp_path, NO_CPU_BUILD, torch="2.15.0")
+    assert "constraints.txt is for another torch than 2.15.0: pip takes the newest allowed." in done.stdout
+    assert packages.endswith("with nothing")
+
+
+def test_other_versions_renew_the_environment(tmp_path):
+    bootstrap(tmp_path, NO_CPU_BUILD)
+    assert call(tmp_path)[1] == []
+    with (tmp_path / "constraints.txt").open("a") as file:
+        file.write("numpy==2.4.7\n")
+    assert call(tmp_path)[1][-1].endswith("with constraints.txt")

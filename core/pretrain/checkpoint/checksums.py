@@ -152,6 +152,13 @@ def damage_in_share(directory: Path, share: Share = WHOLE) -> str | None:
     return next(filter(None, found), None)
 
 
+def bytes_of(directory: Path, share: Share = WHOLE) -> tuple[int, int]:
+    """Return how many bytes of content a process verifies, and how many there are; of checksums that can be read."""
+    files = read(directory)
+    read_ones = _to_read(files, _in_share(files, share), share.up_to)
+    return sum(files[name].size for name in read_ones), sum(file.size for file in files.values())
+
+
 def _leads_out(name: str) -> bool:
     return "\0" in name or any(part in {"", ".", ".."} for part in name.split("/"))
 

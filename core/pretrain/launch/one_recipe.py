@@ -56,7 +56,7 @@ def require_one_recipe(
         reads_data: whether the token files are needed, and compared.
 
     Raises:
-        PretrainError: on rank 0, as `check`.
+        PretrainError: on rank 0, as `check`; where no launcher of ours is there SystemExit, and the error is printed.
         RecipeError: on rank 0; names hosts, keys and values that differ.
         LostRanksError: on rank 0; names the ranks that have not told theirs.
         SystemExit: on the other ranks then, without a message.

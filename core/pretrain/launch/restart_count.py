@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from pretrain.errors import LaunchError
+from pretrain.errors import LaunchError, LostRanksError
 
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]
@@ -48,11 +49,24 @@ def agree_on_restart_count(world: World) -> None:
 def store_of_ranks() -> Store:
     """Return the store that `env://` gives; kept for the life of the process, as other ranks may still read it.
 
-    Rank 0 serves it on MASTER_PORT, unless torchrun does. `init_process_group` shares the server later.
-    """
-    from torch.distributed.rendezvous import rendezvous  # noqa: PLC0415  torch is slow
+    Rank 0 serves it on MASTER_PORT, unless torchrun does, and waits until all have come. `init_process_group` shares
+    the server later.
 
-    store: Store = next(iter(rendezvous("env://")))[0]
+    Raises:
+        LostRanksError: on rank 0; ranks have not come within 15 minutes. Which ones, torch's store does not tell.
+    """
+    from torch.distributed import DistStoreError  # noqa: PLC0415  torch is slow
+    from torch.distributed.rendezvous import rendezvous  # noqa: PLC0415  as above
+
+    try:
+        store: Store = next(iter(rendezvous("env://", timeout=_TIMEOUT)))[0]
+    except DistStoreError as error:
+        come = re.search(r"\d+/\d+", str(error))
+        msg = (
+            f"only {come[0].replace('/', ' of ') if come else 'some'} ranks have come within {_TIMEOUT}.\n"
+            "Look at the output and processes of the others: they have died, or hang while they start."
+        )
+        raise LostRanksError(msg) from error
     return store
 
 

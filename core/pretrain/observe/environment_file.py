@@ -38,7 +38,10 @@ _SECRET = ("TOKEN", "SECRET", "PASSWORD", "KEY", "CREDENTIAL")
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Seconds since the epoch at which a run was started or resumed, and the iteration after which it goes on."""
+    """Seconds since the epoch at which a run was started or resumed, and the iteration after which it goes on.
+
+    The file keeps the iteration of an earlier start where recipe, layout and devices have stayed.
+    """
 
     started: float
     after: int

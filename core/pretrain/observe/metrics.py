@@ -62,9 +62,12 @@ class MetricsWriter:
             RunError: they cannot be dropped; new ones are appended to them.
         """
         self._evaluations = {(split, at) for split, at in self._evaluations if at <= iteration}
-        _repair(self._path, iteration, left_out)
-        before, self._file = self._file, appended(self._path)
-        before.close()
+        try:
+            if self._path.exists():  # somebody may have removed it
+                _repair(self._path, iteration, left_out)
+        finally:
+            before, self._file = self._file, appended(self._path)
+            before.close()
 
     def has_evaluation(self, split: str, iteration: int) -> bool:
         """Say whether the file had an evaluation of this split at this iteration when it was opened."""

@@ -44,7 +44,7 @@ class MeasuredRun:
 
 
 def read_measured(path: Path) -> MeasuredRun:
-    """Read what a run has logged since its last start: before it the layout may have been another.
+    """Read what a run has logged since its last start with another recipe, layout or devices.
 
     Raises:
         RunError: it is no run directory, too few intervals are logged, or its devices are not known or differ.
@@ -58,7 +58,7 @@ def read_measured(path: Path) -> MeasuredRun:
     seconds = [line["seconds_per_iteration"] for line in whole if line.get("seconds_per_iteration")]
     if len(seconds) < LEAST - 1:
         batch = f"train.global_batch_size {recipe.train.global_batch_size}"
-        batch += f" since it was resumed after iteration {begin}" if begin else ""
+        batch += f" since it was resumed after iteration {begin}, changed" if begin else ""
         msg = (
             f"{path} has too few logged intervals with {batch}: "
             f"{len(seconds)} without the first, which has the start-up in it.\n"

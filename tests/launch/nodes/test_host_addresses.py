@@ -39,12 +39,24 @@ def test_a_host_that_is_silent_is_named_and_no_ssh_is_left(folder, monkeypatch):
     wait_for(lambda: not alive(ssh(folder)), "the end of ssh")
 
 
-def test_a_signal_while_the_hosts_are_asked_leaves_no_ssh(folder):
-    def interrupt():
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_while_the_hosts_are_asked_leaves_no_ssh(folder, number):
+    def stop():
         wait_for(lambda: (folder / "pid").exists() and (folder / "pid").read_text(), "ssh")
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), number)
 
-    threading.Thread(target=interrupt).start()
-    with pytest.raises(KeyboardInterrupt):
-        host_addresses(["sh", "-c", PDSH], ["a", "b"])
+    def ask():
+        thread.start()
+        try:
+            host_addresses(["sh", "-c", PDSH], ["a", "b"])
+        finally:
+            thread.join()
+
+    thread = threading.Thread(target=stop)
+    before = signal.signal(number, signal.default_int_handler)  # nohup ignores SIGHUP, and a signal ends no test run
+    try:
+        with pytest.raises(SystemExit, match=str(128 + number)):
+            ask()
+    finally:
+        signal.signal(number, before)
     wait_for(lambda: not alive(ssh(folder)), "the end of ssh")

@@ -1,5 +1,6 @@
 """Ranks that torchrun or srun started agree on one run directory before they train."""
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -8,10 +9,13 @@ from datetime import timedelta
 import pytest
 from torch.distributed import TCPStore
 
-from pretrain.errors import LostRanksError
+from pretrain.errors import LostRanksError, RunError
+from pretrain.launch import restart_count
+from pretrain.launch.forward_job import ForwardJob
 from pretrain.launch.processes.failure import CRASH, Failure
 from pretrain.launch.run_directory import rank_0_decision
-from pretrain.launch.run_directory.rank_0_decision import HOST, tell_first_rank, told_to_first_rank
+from pretrain.launch.run_directory.rank_0_decision import HOST, first_rank_decides, tell_first_rank, told_to_first_rank
+from pretrain.launch.start import run_children
 from pretrain.launch.world import LOCALHOST, free_port, node_worlds
 
 pytestmark = pytest.mark.usefixtures("forked_python")
@@ -69,12 +73,50 @@ def test_ranks_that_die_before_they_have_told_their_recipe_are_named_with_known_
         tell_first_rank(HOST, f"node-{world.node_rank}", world)
     tell_first_rank("recipe", "{}", worlds[0])
     with pytest.raises(LostRanksError) as lost:
-        told_to_first_rank("recipe", worlds[0], timedelta(seconds=0.1))
+        told_to_first_rank("recipe", worlds[0], timedelta(seconds=0.12))
     assert str(lost.value).startswith(
-        "rank 0 has heard nothing of the recipe of rank 1 on node-0, rank 2 on node-1, rank 3 within 0:00:00.1"
+        "These ranks have not sent their recipe within 0.002 minutes: rank 1 on node-0, rank 2 on node-1, rank 3.\n"
     )
+    assert lost.value.ranks == 3
     failure = Failure.of(lost.value, 0, with_traceback=False)
     assert (str(failure), failure.exit_code) == (str(lost.value), CRASH)  # which a restart may follow
+
+
+def test_the_launcher_shows_which_rank_is_silent_and_waits_for_it_no_longer(recipe_file, tmp_path):
+    """Of two nodes, for which one launcher stands; rank 0 would wait 30 s for rank 2 to read its decision."""
+    port = free_port()
+    worlds = [world for node in range(2) for world in node_worlds([2, 1], node, LOCALHOST, port)]
+    job = ForwardJob(recipe=str(recipe_file), backend="cpu", function="silent_rank:evaluate", reads_data=True)
+    failure = run_children(job, worlds)
+    assert str(failure).startswith("These ranks have not sent their recipe within 0.002 minutes: rank 2.\n")
+    assert failure.exit_code == CRASH
+
+
+def test_an_error_is_told_or_printed_before_the_other_ranks_hear_that_they_end(monkeypatch, capfd):
+    """Their launcher, or torchrun, may end rank 0 as soon as one of them has ended."""
+    store = TCPStore(LOCALHOST, 0, is_master=True, wait_for_workers=False)
+    monkeypatch.setattr(rank_0_decision, "_store", lambda: store)
+    monkeypatch.setattr(rank_0_decision, "_await_readers", lambda *_: None)
+    told, world = [], node_worlds([2], 0, LOCALHOST, 0)[0]
+
+    def decide():
+        raise RunError("the run is there.")
+
+    def tell_error(error):
+        told.append((str(error), store.check(["decision on a"])))
+
+    with pytest.raises(RunError):
+        first_rank_decides(decide, dataclasses.replace(world, tell_error=tell_error), about="a")
+    with pytest.raises(SystemExit, match="2"):
+        first_rank_decides(decide, world, about="b")
+    assert (told, capfd.readouterr().err) == ([("the run is there.", False)], "the run is there.\n")
+
+
+def test_rank_0_says_how_many_ranks_have_come(monkeypatch):
+    monkeypatch.setattr(restart_count, "_TIMEOUT", timedelta(seconds=1))
+    monkeypatch.setattr(os, "environ", os.environ | node_worlds([2], 0, LOCALHOST, free_port())[0].environment())
+    with pytest.raises(LostRanksError, match="only 1 of 2 ranks have come within 0:00:01"):
+        restart_count.store_of_ranks.__wrapped__()
 
 
 @pytest.mark.parametrize("failed", [0, 1])

@@ -24,6 +24,8 @@ RESULT = SearchResult(
     tried=12,
     fitting=3,
     best=[FOUND],
+    planned=1,
+    given_up=0,
     nearest=None,
     refused={"a size does not divide": 2},
 )
@@ -42,7 +44,7 @@ def test_the_screen_shows_layouts_as_they_were_planned_and_why_others_fell_out()
         "figures of a device, by the table of backend cuda: matmuls 300 TFLOP/s, memory",
         "  2,000 GB/s, inside a node 300 GB/s, between nodes 25.0 GB/s, 8 devices a node",
         "",
-        "Those estimated to be fastest, each planned in full:",
+        "The fastest of those that were planned in full:",
         "",
         "1. 1 tensor x 4 pipeline x 1 data",
         "    30.0 GiB; fits: 2.00 GiB to spare on stage 0, the fullest",
@@ -65,6 +67,16 @@ def test_json_has_the_same():
     assert (best["peak_bytes"], best["time"]["days"]["high"], best["fits"]) == (30 * GIB, 105.4, True)
     assert found["nearest"] is None
     assert found["refused"] == {"a size does not divide": 2}
+
+
+def test_a_search_that_has_given_up_does_not_say_that_no_layout_fits():
+    given_up = replace(NOTHING, tried=435, planned=15, given_up=400)
+    assert search_text(given_up).splitlines()[:2] == [
+        "4 x card with 32 GiB: none of the 15 layouts planned in full fits; 400 of 435",
+        "  legal ones, which may fit, were not planned.",
+    ]
+    found = to_json(given_up)
+    assert (found["fitting"], found["planned"], found["given_up"]) == (0, 15, 400)
 
 
 def test_where_nothing_fits_the_smallest_and_more_devices_are_named():

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
 
+from pretrain.observe.environment_file import Begin
 from pretrain.plugins.negotiation.kernel_table import KernelTable
 from pretrain.recipe import lay_out, make_recipe
-from pretrain.training.reporting.run_files import finish, log_header
+from pretrain.training.reporting.run_files import finish, log_header, write
 from recipe.smallest import SMALLEST
 
 
@@ -30,6 +32,26 @@ def test_notices_of_a_deepspeed_file_are_logged(tmp_path):
     assert any("; 1 rank: tensor 1 x pipeline 1 x data 1" in line for line in said)
     assert said[-2:] == [*recipe.notices, "resumed"]
     assert "steps_per_print: 10 is not used" in said[-2]
+
+
+def started(run_dir, after, *overrides, devices=("card",) * 2):
+    """Write the files of a start after an iteration; return after which one the run is as the files say."""
+    recipe = make_recipe(SMALLEST, overrides)
+    plugins = SimpleNamespace(backend=SimpleNamespace(name="cpu", describe=dict), provider="pretrain")
+    table = KernelTable(backend="cpu", provider="pretrain", rows=())
+    layout = lay_out(recipe, len(devices))
+    write(recipe, plugins, table, layout, run_dir, devices=devices, begin=Begin(0.0, after))
+    return json.loads((run_dir / "environment.json").read_text())["started_after"]
+
+
+def test_a_run_that_goes_on_as_it_was_can_be_measured_from_where_it_began(tmp_path):
+    """A finished run that is started again logs nothing more."""
+    assert started(tmp_path, 0) == started(tmp_path, 40) == 0
+    assert started(tmp_path, 40, "train.seed=5") == started(tmp_path, 60, "train.seed=5") == 40
+    assert started(tmp_path, 20, "train.seed=5") == 20  # resumed at an older checkpoint
+    assert started(tmp_path, 40, "train.seed=5", devices=("card",) * 4) == 40
+    (tmp_path / "environment.json").write_text("torn")
+    assert started(tmp_path, 50, "train.seed=5", devices=("card",) * 4) == 50
 
 
 def test_a_report_that_cannot_be_written_does_not_fail_a_run_that_is_complete(tmp_path):

@@ -160,8 +160,9 @@ def common_of(folder: Path) -> dict[str, Any]:
         msg = f"{folder / COMMON} holds no values by name."
         raise DamageError(msg)
     if _is_ours(common) and common["format"] != WITHOUT_CHECKSUMS and not checksums.are_there(folder):
-        what = "another program's" if checksums.are_foreign(folder) else "missing"
-        msg = f"{folder / checksums.FILE} is {what}.\nCopy it there again, or take another checkpoint."
+        foreign = checksums.are_foreign(folder)
+        what, copy = ("another program's", "the checkpoint's own there") if foreign else ("missing", "it there again")
+        msg = f"{folder / checksums.FILE} is {what}.\nCopy {copy}, or take another checkpoint."
         raise DamageError(msg)
     told, named = _iteration(common), iteration_of(folder.name)
     if None not in (told, named) and told != named:

@@ -27,18 +27,29 @@ def command(*, path: Path, as_json: bool) -> None:
     """
     import orjson  # noqa: PLC0415  kept out of --help
 
-    from pretrain.checkpoint.checksums import SMALL_FILES, are_foreign, are_there  # noqa: PLC0415
+    from pretrain.checkpoint.checksums import are_foreign, are_there  # noqa: PLC0415
     from pretrain.checkpoint.formats.recognition import summary_of  # noqa: PLC0415  it imports torch
 
     summary = summary_of(path)
-    limit = size_text(SMALL_FILES.up_to or 0)
-    read = f"match in the smallest {limit}; of other files only the sizes were compared: see pretrain checkpoint verify"
     none = "checksums.txt is another program's" if are_foreign(summary.path) else "no checksums.txt"
-    checksums = read if are_there(summary.path) else none
+    checksums = _verified(summary.path) if are_there(summary.path) else none
     if as_json:
         click.echo(orjson.dumps(summary.as_json() | {"checksums": checksums}, option=orjson.OPT_INDENT_2))
     else:
         click.echo("\n".join(_lines(summary, checksums)))
+
+
+def _verified(folder: Path) -> str:
+    """Return what of a folder was compared with its checksums when it was opened."""
+    from pretrain.checkpoint.checksums import SMALL_FILES, bytes_of  # noqa: PLC0415  kept out of --help
+
+    read, there = bytes_of(folder, SMALL_FILES)
+    if read == there:
+        return "match"
+    return (
+        f"match in the {size_text(read)} that were read; of other files only the sizes were compared: see pretrain "
+        "checkpoint verify"
+    )
 
 
 def _lines(summary: Summary, checksums: str) -> list[str]:

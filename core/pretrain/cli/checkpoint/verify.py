@@ -36,7 +36,7 @@ def command(*, path: Path, against: Path | None, settings: tuple[str, ...]) -> i
     With --against weights and settings are compared with those of another checkpoint, of any format; exit code 1 if
     any differ.
     """
-    from pretrain.checkpoint.checksums import FILE, Share, are_foreign  # noqa: PLC0415
+    from pretrain.checkpoint.checksums import Share  # noqa: PLC0415
     from pretrain.checkpoint.dialects.registry import read_weights  # noqa: PLC0415  it imports torch
     from pretrain.checkpoint.exchange.verify import (  # noqa: PLC0415
         differences,
@@ -55,17 +55,24 @@ def command(*, path: Path, against: Path | None, settings: tuple[str, ...]) -> i
         return DIFFERENT
     what = f"{len(weights.tensors):,} weights, {size_text(_size(weights))}"
     click.echo(f"{weights.path} ({weights.format}): {what}, complete and finite; {_checked(unverified)}")
-    if are_foreign(weights.path):
-        click.echo(f"{weights.path / FILE} is another program's, and was not compared")
+    _name_foreign(weights)
     if against is None:
         return 0
     with shown_bytes() as begin:
         other = read_weights(against, given, Share(begin=begin))
         found = differences(weights, other, begin(_size(weights), "compared"))
+    _name_foreign(other)
     differing = settings_that_differ(weights, other)
     for name, (ours, theirs) in differing.items():
         click.echo(f"different model: {name} {ours}, there {theirs}")
     return _show([each for each in found if each.largest != 0.0], weights, other) or (DIFFERENT if differing else 0)
+
+
+def _name_foreign(weights: ModelWeights) -> None:
+    from pretrain.checkpoint.checksums import FILE, are_foreign  # noqa: PLC0415  kept out of --help
+
+    if are_foreign(weights.path):
+        click.echo(f"{weights.path / FILE} is another program's, and was not compared")
 
 
 def _checked(unverified: list[Path]) -> str:

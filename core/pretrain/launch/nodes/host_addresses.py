@@ -6,10 +6,10 @@ import os
 import re
 import signal
 import subprocess
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from pretrain.errors import LaunchError
+from pretrain.launch.restarts.stop_signals import stop_signals_exit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -49,13 +49,17 @@ def host_addresses(pdsh: Sequence[str], names: Sequence[str]) -> list[list[str]]
         pdsh: the program with its options and the hosts.
         names: of the hosts.
 
+    Must be called in the main thread.
+
     Raises:
         UnreachedError: a host does not answer.
+        SystemExit: Ctrl-C, SIGTERM or SIGHUP has come.
     """
     options = " ".join(filter(None, [os.environ.get("PDSH_SSH_ARGS_APPEND"), _SSH_OPTIONS]))
     environment = os.environ | {"PDSH_SSH_ARGS_APPEND": options}
     try:
-        answers, errors = _output([*pdsh, "-b", "echo pretrain-node %n $(hostname -I)"], environment)
+        with stop_signals_exit():
+            answers, errors = _output([*pdsh, "-b", "echo pretrain-node %n $(hostname -I)"], environment)
     except subprocess.TimeoutExpired as late:
         answers, errors = late.stdout or b"", late.stderr or b""
     found = {int(node): addresses.split() for node, addresses in _ANSWER.findall(answers.decode())}
@@ -71,17 +75,21 @@ def _output(command: Sequence[str], environment: Mapping[str, str]) -> tuple[byt
     Each ssh has a session of its own. With -b, pdsh ends all of them on SIGINT.
     """
     pipe = subprocess.PIPE
-    with subprocess.Popen(
+    program = subprocess.Popen(
         command, env=environment, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, start_new_session=True
-    ) as program:
-        try:
-            return program.communicate(timeout=_TIMEOUT)
-        except BaseException:
+    )
+    try:
+        return program.communicate(timeout=_TIMEOUT)
+    except BaseException:
+        with program:  # closes the pipes
             program.send_signal(signal.SIGINT)
-            with suppress(subprocess.TimeoutExpired):
+            try:
                 program.communicate(timeout=_END_TIMEOUT)
-            program.kill()
-            raise
+            except subprocess.TimeoutExpired:
+                pass
+            finally:
+                program.kill()
+        raise
 
 
 def _reason(name: str, errors: str) -> str:

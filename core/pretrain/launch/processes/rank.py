@@ -100,7 +100,10 @@ def read_end(failure_file: Path, code: int) -> End | None:
 
 
 def write_end(end: End, failure_file: Path) -> None:
-    """Write how this rank has ended, for `read_end`; an empty file where there is no room for more."""
+    """Write how this rank has ended, for `read_end`; an empty file where there is no room for more.
+
+    The launcher then does not know that a signal to this rank alone ended the run, and does not start it again.
+    """
     file = failure_file.with_suffix(_END)
     try:
         with replacing(file, error=None, durable=False, make_folders=False) as stream:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import json
 import os
+import sys
 import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from pretrain.errors import LostRanksError
+from pretrain.errors import LostRanksError, PretrainError
 from pretrain.launch.error_exit_code import exit_code_of
 from pretrain.launch.restart_count import store_of_ranks
 from pretrain.observe.rank_names import rank_names
@@ -34,14 +35,15 @@ def first_rank_decides(decide: Callable[[], str], world: World, *, about: str = 
     """Return the result of `decide`, which only rank 0 calls; every rank calls this once per process and subject.
 
     Raises:
-        Exception: on rank 0, whatever `decide` raised.
-        SystemExit: on the other ranks, without a message, because rank 0 prints one.
+        Exception: on rank 0, whatever `decide` raised; the launcher has been told it.
+        SystemExit: on the other ranks, without a message; on rank 0, where no launcher of ours is there, for a user
+            error, which it has printed.
     """
     if world.world_size == 1:
         return decide()
     store = _store()
     if world.rank == 0:
-        return _publish(decide, store, world.world_size - 1, about)
+        return _publish(decide, store, world, about)
     store.wait([f"decision on {about}"], _DECISION_TIMEOUT)
     decision = json.loads(store.get(f"decision on {about}"))
     store.add(f"readers of {about}", 1)
@@ -61,19 +63,21 @@ def told_to_first_rank(subject: str, world: World, timeout: timedelta) -> list[s
     Raises:
         LostRanksError: ranks have told nothing within `timeout`; it names them, and hosts that they have told.
     """
-    from torch.distributed import DistError  # noqa: PLC0415  as below
+    from torch.distributed import DistStoreError  # noqa: PLC0415  as below
 
     store, keys = _store(), [f"{subject} of {rank}" for rank in range(world.world_size)]
     try:
         store.wait(keys, timeout)
-    except DistError as error:
+    except DistStoreError as error:
         silent = [rank for rank, key in enumerate(keys) if not store.check([key])]
+        minutes = timeout.total_seconds() / 60
         msg = (
-            f"rank 0 has heard nothing of the {subject} of {_with_hosts(silent, store)} within {timeout}: they have "
-            "died, hang, or read their files too slowly.\n"
-            "Look at their output and processes; slow ones need more parallel.distributed_timeout_minutes."
+            f"These ranks have not sent their {subject} within {minutes:g} minute{'s' * (minutes != 1)}: "
+            f"{_with_hosts(silent, store)}.\n"
+            "They have died, hang, or read their files too slowly. Look at their output and processes; slow ones need "
+            "more parallel.distributed_timeout_minutes."
         )
-        raise LostRanksError(msg) from error
+        raise LostRanksError(msg, len(silent)) from error
     return [told.decode() for told in store.multi_get(keys)]
 
 
@@ -86,18 +90,38 @@ def _with_hosts(ranks: Iterable[int], store: Store) -> str:
     return ", ".join(named[:_NAMED]) + (", ..." if len(named) > _NAMED else "")
 
 
-def _publish(decide: Callable[[], str], store: Store, others: int, about: str) -> str:
+def _publish(decide: Callable[[], str], store: Store, world: World, about: str) -> str:
     try:
         decision = decide()
     except BaseException as error:
-        store.set(f"decision on {about}", json.dumps(int(exit_code_of(error))))
-        # This rank serves the store and is about to end: the others must have read it by then.
-        deadline = time.monotonic() + _READ_TIMEOUT
-        while store.add(f"readers of {about}", 0) < others and time.monotonic() < deadline:
-            time.sleep(0.05)
+        code = int(exit_code_of(error))
+        is_printed = _tell(error, world)  # first: once the others end, the launcher may end this rank too
+        store.set(f"decision on {about}", json.dumps(code))
+        lost = error.ranks if isinstance(error, LostRanksError) else 0
+        _await_readers(store, world.world_size - 1 - lost, about)
+        if is_printed:
+            raise SystemExit(code) from error
         raise
     store.set(f"decision on {about}", json.dumps(decision))
     return decision
+
+
+def _tell(error: BaseException, world: World) -> bool:
+    """Tell the launcher an error; where none of ours is there, print one of the user and return True."""
+    if world.tell_error is not None and isinstance(error, Exception):
+        world.tell_error(error)
+    elif isinstance(error, PretrainError) and os.environ.get("PRETRAIN_TRACEBACK", "0") in {"", "0"}:
+        sys.stderr.write(f"{error}\n")
+        sys.stderr.flush()
+        return True
+    return False
+
+
+def _await_readers(store: Store, others: int, about: str) -> None:
+    """Wait until the others have read the decision: this rank serves the store, and is about to end."""
+    deadline = time.monotonic() + _READ_TIMEOUT
+    while store.add(f"readers of {about}", 0) < others and time.monotonic() < deadline:
+        time.sleep(0.05)
 
 
 @functools.cache

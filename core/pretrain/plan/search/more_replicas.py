@@ -33,7 +33,7 @@ def enough_devices(
         recipe: what is planned.
         device: with a memory of its own.
         vocab_size: entries of the tokenizer, before padding.
-        say: is called with a line before each plan.
+        say: is called with a line at first, and before each plan.
 
     Returns:
         None: it does not fit with up to `LARGEST` replicas.
@@ -41,15 +41,18 @@ def enough_devices(
     Raises:
         PretrainError: as `make_plan`.
     """
-    replica = f"{recipe.model_parallel_size} device{'s' * (recipe.model_parallel_size > 1)}"
     sizes = [size for size in range(2, LARGEST + 1) if _is_legal(recipe, size * recipe.model_parallel_size)]
 
     def fits(size: int) -> bool:
         devices = size * recipe.model_parallel_size
-        say(f"it does not fit on {replica}; looking for the number that is enough: trying {devices}")
+        say(f"trying {devices} devices")
         return bool(make_plan(recipe, device, devices=devices, vocab_size=vocab_size).fits)
 
-    if not sizes or not fits(sizes[-1]):
+    if not sizes:
+        return None
+    replica = f"{recipe.model_parallel_size} device{'s' * (recipe.model_parallel_size > 1)}"
+    say(f"it does not fit on {replica}; looking for the number that is enough")
+    if not fits(sizes[-1]):
         return None
     return sizes[bisect_left(sizes, True, hi=len(sizes) - 1, key=fits)] * recipe.model_parallel_size
 

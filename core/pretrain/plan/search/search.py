@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 SHOWN = 5
 MOST_PLANS = 3
-"""Full plans for each layout that is shown, after which no more is looked for one that fits."""
+"""Full plans for each layout that is shown, after which the search gives up."""
 LARGEST = 16
 """Factor of the devices up to which a number that is enough is looked for."""
 
@@ -54,6 +54,8 @@ class SearchResult:
         fitting: those of them that fit; all, where the device's memory is not known. By the estimate of traced pieces,
             but for those that were planned.
         best: at most `SHOWN` of them, fastest first; each differs from the others in more than savings of memory.
+        planned: number of layouts that were planned in full.
+        given_up: number of layouts that fit by the estimate and were not planned, since none that was planned fits.
         nearest: the smallest layout, where none fits.
         refused: number of sizes that are not legal, by reason.
         enough: where nothing fits, the first of two, four, ... `LARGEST` times as many devices for which some do,
@@ -65,6 +67,8 @@ class SearchResult:
     tried: int
     fitting: int
     best: Sequence[Found]
+    planned: int
+    given_up: int
     nearest: Found | None
     refused: Mapping[str, int]
     enough: tuple[int, Found] | None = None
@@ -113,10 +117,7 @@ class _Search:
             seconds = estimated_seconds(choice.recipe(self.recipe), self.device, choice, pieces)
             return seconds.mean if seconds else 0.0, peak
 
-        first: dict[tuple[int, int, int, int], Choice] = {}
-        for _, choice in sorted(sized, key=cost):
-            first.setdefault((choice.tensor, choice.pipeline, choice.data, choice.micro_batch), choice)
-        return list(first.values())
+        return _first_of_each(choice for _, choice in sorted(sized, key=cost))
 
     def planned(self, choice: Choice) -> Found:
         """Return the full plan of a choice, of the recipe that its arguments make."""
@@ -126,21 +127,32 @@ class _Search:
         plan = make_plan(recipe, self.device, devices=devices, vocab_size=self.vocab_size)
         return Found(choice=choice, arguments=arguments, plan=plan)
 
-    def best(self, choices: Sequence[Choice], shown: int = SHOWN) -> tuple[list[Found], int]:
-        """Return the first choices that fit by full plans, fastest first, and the number of those that do not.
+    def best(self, sized: Sequence[tuple[int, Choice]], shown: int = SHOWN) -> tuple[list[Found], list[Found]]:
+        """Return choices that fit by full plans, fastest first, and those that do not.
+
+        The fastest by the estimate are planned, and if none of them fits the smallest of each layout, smallest first.
 
         Args:
-            choices: fastest first by the estimate; planned `shown` at a time until some fit, `MOST_PLANS` times.
+            sized: choices that fit by the estimate; planned `shown` at a time until some fit, `MOST_PLANS` times.
             shown: how many to return at most.
         """
-        tried = choices[: MOST_PLANS * shown]
+        fastest = self.fastest(sized)[:shown]
+        smallest = _first_of_each(choice for _, choice in sorted(sized, key=_peak))
+        tried = [*fastest, *(choice for choice in smallest if choice not in fastest)][: MOST_PLANS * shown]
+        failed: list[Found] = []
         for begin in range(0, len(tried), shown):
             end = min(begin + shown, len(tried))
             found = [self.told(tried[number], f"layout {number + 1} of {end}") for number in range(begin, end)]
-            fit = [each for each in found if each.plan.fits is not False]
-            if fit:
-                return sorted(fit, key=_seconds), begin + len(found) - len(fit)
-        return [], len(tried)
+            failed += [each for each in found if each.plan.fits is False]
+            if fit := [each for each in found if each.plan.fits is not False]:
+                return sorted(fit, key=_seconds), failed
+        return [], failed
+
+    def smallest(self, sized: Sequence[tuple[int, Choice]], planned: Iterable[Found]) -> Found:
+        """Return the full plan of the choice that is the smallest by the estimate, which may be planned already."""
+        _, choice = min(sized, key=_peak)
+        found = next((each for each in planned if each.choice == choice), None)
+        return found or self.told(choice, "the smallest layout")
 
     def told(self, choice: Choice, which: str) -> Found:
         """Tell the user, and return the full plan of a choice."""
@@ -174,22 +186,36 @@ def search(
     looked = looked.traced(legal)
     sized = looked.sized(legal)
     fitting = looked.fitting(sized)
-    best, failed = looked.best(looked.fastest(fitting))
-    count = len(fitting) - failed
-    nearest = () if best or not sized else min(sized, key=lambda each: each[0])
-    smallest = looked.told(nearest[1], "the smallest layout") if nearest else None
+    best, failed = looked.best(fitting)
+    rest = len(fitting) - len(failed)
+    smallest = None if best or not sized else looked.smallest(sized, failed)
+    planned = {each.choice for each in (*best, *failed, *filter(None, (smallest,)))}
     if smallest is not None and smallest.plan.fits:  # the estimate was too high
-        best, smallest, count = [smallest], None, max(count, 1)
+        best, smallest, rest = [smallest], None, max(rest, 1)
     return SearchResult(
         device=device,
         devices=devices,
         tried=len(legal),
-        fitting=count if best else 0,
+        fitting=rest if best else 0,
         best=best,
+        planned=len(planned),
+        given_up=0 if best else rest,
         nearest=smallest,
         refused=dict(choices.refused),
         enough=None if best else _enough(looked, devices),
     )
+
+
+def _first_of_each(choices: Iterable[Choice]) -> list[Choice]:
+    """Return the first choice of each layout and micro-batch."""
+    first: dict[tuple[int, int, int, int], Choice] = {}
+    for choice in choices:
+        first.setdefault((choice.tensor, choice.pipeline, choice.data, choice.micro_batch), choice)
+    return list(first.values())
+
+
+def _peak(sized: tuple[int, Choice]) -> int:
+    return sized[0]
 
 
 def _seconds(found: Found) -> float:
@@ -203,7 +229,7 @@ def _enough(looked: _Search, devices: int) -> tuple[int, Found] | None:
     while factor <= LARGEST:
         choices = list(looked.choices(devices * factor))
         looked = looked.traced(choices)
-        best, _ = looked.best(looked.fastest(looked.fitting(looked.sized(choices))), shown=1)
+        best, _ = looked.best(looked.fitting(looked.sized(choices)), shown=1)
         if best:
             return devices * factor, best[0]
         factor *= 2

@@ -19,11 +19,11 @@ def search_text(result: SearchResult) -> str:
     """Return the best layouts as arguments of `--set`, and why the others fell out."""
     device = result.device
     memory = "" if device.memory is None else f" with {device.memory / GIB:.0f} GiB"
-    lines = [f"{result.devices} x {device.name}{memory}: {result.fitting} of {result.tried} legal layouts fit."]
+    lines = indented(f"{result.devices} x {device.name}{memory}: {_count(result)}", 0, WIDTH)
     if device.peak_flops and device.figures.memory_bandwidth:
         lines += indented(figures_text(device), 0, WIDTH)
     if result.best:
-        lines += ["", "Those estimated to be fastest, each planned in full:"]
+        lines += ["", "The fastest of those that were planned in full:"]
     for number, found in enumerate(result.best, start=1):
         lines += ["", f"{number}. {_layout(found)}", *_numbers(found), *_arguments(found)]
     lines += _fallen_out(result)
@@ -34,20 +34,31 @@ def to_json(result: SearchResult) -> dict[str, object]:
     """Return the result as plain values.
 
     Returns:
-        "devices"; "tried" and "fitting": numbers of layouts; "best": a list; "nearest": the smallest layout where none
-        fits, or null; "refused": number of sizes by reason; "enough": null, or a number of devices for which a layout
-        fits, with that layout. A layout has "set", a list of arguments, and of its plan (`plan_json`) "peak_bytes",
-        "fits", "layout" and "time".
+        "devices"; "tried", "fitting", "planned" and "given_up": numbers of layouts (`SearchResult`); "best": a list;
+        "nearest": the smallest layout where none fits, or null; "refused": number of sizes by reason; "enough": null,
+        or a number of devices for which a layout fits, with that layout. A layout has "set", a list of arguments, and
+        of its plan (`plan_json`) "peak_bytes", "fits", "layout" and "time".
     """
     return {
         "devices": result.devices,
         "tried": result.tried,
         "fitting": result.fitting,
+        "planned": result.planned,
+        "given_up": result.given_up,
         "best": [_plain(found) for found in result.best],
         "nearest": result.nearest and _plain(result.nearest),
         "refused": dict(result.refused),
         "enough": result.enough and {"devices": result.enough[0], **_plain(result.enough[1])},
     }
+
+
+def _count(result: SearchResult) -> str:
+    if not result.given_up:
+        return f"{result.fitting} of {result.tried} legal layouts fit."
+    return (
+        f"none of the {result.planned} layouts planned in full fits; {result.given_up} of {result.tried} legal ones, "
+        "which may fit, were not planned."
+    )
 
 
 def _plain(found: Found) -> dict[str, object]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+import json
+from typing import TYPE_CHECKING, Any
 
 from pretrain.atomic_files import replacing
 from pretrain.data.token_files.entropy import unigram_entropy
 from pretrain.errors import RunError
+from pretrain.observe.environment_file import FILE as ENVIRONMENT
 from pretrain.observe.environment_file import describe_environment, write_environment
 from pretrain.observe.flops import parameter_count
 from pretrain.observe.kernel_table_text import render
@@ -16,7 +18,7 @@ from pretrain.observe.report.page import write_report
 from pretrain.recipe.yaml_text import to_yaml
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from pretrain.data.tokenizers.tokenizer import Tokenizer
@@ -41,10 +43,12 @@ def write(
     devices: Sequence[str],
     begin: Begin,
 ) -> None:
-    """Write the resolved recipe and environment.json."""
+    """Write the resolved recipe and environment.json.
+
+    Where the run goes on as it was, what it has logged before counts on (`pretrain plan --measured`).
+    """
     run_dir.mkdir(parents=True, exist_ok=True)
-    with replacing(run_dir / RECIPE) as stream:
-        stream.write(to_yaml(recipe).encode())
+    text = to_yaml(recipe).encode()
     environment = describe_environment(
         backend=plugins.backend,
         provider=plugins.provider,
@@ -53,7 +57,23 @@ def write(
         layout=dataclasses.asdict(layout),
         begin=begin,
     )
+    environment["started_after"] = _begin_of_part(run_dir, text, environment)
+    with replacing(run_dir / RECIPE) as stream:
+        stream.write(text)
     write_environment(run_dir, environment)
+
+
+def _begin_of_part(run_dir: Path, recipe: bytes, environment: Mapping[str, Any]) -> int:
+    """Return the iteration after which the run has had this recipe, layout and these devices."""
+    begin: int = environment["started_after"]
+    try:
+        before = json.loads((run_dir / ENVIRONMENT).read_bytes())
+        now = json.loads(json.dumps(environment))  # JSON has no tuples
+        is_same = recipe == (run_dir / RECIPE).read_bytes()
+        is_same = is_same and all(before[key] == now[key] for key in ("devices", "layout"))
+        return min(begin, before["started_after"]) if is_same else begin
+    except (OSError, ValueError, KeyError, TypeError):  # none there, or damaged
+        return begin
 
 
 def log_header(
