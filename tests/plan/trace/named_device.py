@@ -1,4 +1,4 @@
-"""Traces for a device that is not there, in a process of its own: `python -m plan.trace.named_device OUTPUT CASE ...`."""
+"""Traces for a device that is not there, in its own process: `python -m plan.trace.named_device OUTPUT CASE ...`."""
 
 from __future__ import annotations
 
