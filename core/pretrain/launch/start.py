@@ -17,9 +17,9 @@ from pretrain.launch.job import Job
 from pretrain.launch.processes.children import Processes
 from pretrain.launch.processes.failure import CRASH, Failure
 from pretrain.launch.processes.report_signal import REPORT_SIGNAL
+from pretrain.launch.processes.stop_signals import exit_with_signal
 from pretrain.launch.processes.supervision import supervise
 from pretrain.launch.restarts.restart_policy import NO_RESTARTS
-from pretrain.launch.restarts.stop_signals import exit_with_signal
 from pretrain.launch.world import LOCALHOST, free_port, node_worlds
 from pretrain.recipe.layout import lay_out
 

@@ -39,7 +39,7 @@ def compare_sides(
     from pretrain.align.comparing.compare import compare  # noqa: PLC0415  --help needs none of these
     from pretrain.align.reading.recording import Recording  # noqa: PLC0415
     from pretrain.align.ready_sides import require_writable  # noqa: PLC0415
-    from pretrain.launch.restarts.stop_signals import stop_signals_exit  # noqa: PLC0415
+    from pretrain.launch.processes.stop_signals import stop_signals_exit  # noqa: PLC0415
 
     second = Recording.open(sides[1]) if isinstance(sides[1], Path) else None
     if second is not None:

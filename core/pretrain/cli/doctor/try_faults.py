@@ -46,7 +46,7 @@ def try_faults(*, backend: str, nproc: int | None, folder: Path | None, as_json:
     from pretrain.doctor.finding import Finding, Verdict  # noqa: PLC0415
     from pretrain.doctor.findings_text import as_json as json_of  # noqa: PLC0415
     from pretrain.doctor.findings_text import as_lines, is_ok  # noqa: PLC0415
-    from pretrain.launch.restarts.stop_signals import stop_signals_exit  # noqa: PLC0415
+    from pretrain.launch.processes.stop_signals import stop_signals_exit  # noqa: PLC0415
 
     ranks, devices = _ranks(backend, nproc)
     faults, findings = faults_of(ranks), []

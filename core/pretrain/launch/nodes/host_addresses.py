@@ -9,7 +9,7 @@ import subprocess
 from typing import TYPE_CHECKING
 
 from pretrain.errors import LaunchError
-from pretrain.launch.restarts.stop_signals import stop_signals_exit
+from pretrain.launch.processes.stop_signals import stop_signals_exit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pretrain.launch.processes.stop_signals import stop_signals_exit
 from pretrain.launch.restarts.restarts import with_remark
-from pretrain.launch.restarts.stop_signals import stop_signals_exit
 
 if TYPE_CHECKING:
     from collections.abc import Callable

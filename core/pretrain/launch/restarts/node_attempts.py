@@ -12,12 +12,12 @@ from pretrain.errors import LaunchError, PretrainError
 from pretrain.launch.nodes.arrivals import largest_fitting
 from pretrain.launch.nodes.connection import is_served_again
 from pretrain.launch.processes.failure import CRASH, USER_ERROR, Failure
+from pretrain.launch.processes.stop_signals import stop_signals_exit
 from pretrain.launch.restarts.attempts import announce, show_end
 from pretrain.launch.restarts.meeting import ARRIVAL_TIMEOUT
 from pretrain.launch.restarts.reached import reached_by
 from pretrain.launch.restarts.restarting_rendezvous import RestartingRendezvous
 from pretrain.launch.restarts.restarts import Restarts, with_remark
-from pretrain.launch.restarts.stop_signals import stop_signals_exit
 from pretrain.launch.restarts.terms import NodesAbsent, RunEnded, Terms
 from pretrain.launch.run_directory.preparation import Prepared
 from pretrain.launch.run_directory.sharing import require_shared, this_process
