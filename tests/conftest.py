@@ -22,9 +22,9 @@ ONE_IN = {
     "tests/checkpoint/test_storage.py": 2,
     "tests/cpu/test_conformance.py": 3,
     "tests/data/corpus": 2,
-    "tests/engine/deepspeed/offload": 3,
+    "tests/engine/deepspeed/offload": 4,
     "tests/engine/deepspeed/test_engine.py": 3,
-    "tests/engine/megatron/test_engine.py": 2,
+    "tests/engine/megatron/test_engine.py": 3,
     "tests/launch/processes/test_signals.py": 2,
     "tests/recipe/dialects/deepspeed/test_every_key.py": 3,
 }
@@ -136,6 +136,8 @@ def pytest_collection_modifyitems(items):
     for item in items:
         # Every one of a backend asks the same two ranks, or the same trainings.
         is_of_kit = item.name.startswith("test_two_ranks") or "::TestTraining::" in item.nodeid
+        if is_of_kit and item.path.is_relative_to(ROOT / "backends"):
+            item.add_marker(pytest.mark.full)
         if item.get_closest_marker("ranks") or is_of_kit:
             item.add_marker(pytest.mark.xdist_group("ranks"))
 

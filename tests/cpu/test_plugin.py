@@ -140,6 +140,7 @@ def test_memory_is_that_of_this_process():
     assert memory.total <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
+@pytest.mark.full
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc's malloc has the switch")
 def test_freed_memory_stays_with_the_process():
     """In a process of its own: the switch cannot be undone."""

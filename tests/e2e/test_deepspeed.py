@@ -90,6 +90,7 @@ def test_a_run_killed_while_it_saves_resumes_from_the_previous_checkpoint(whole_
     assert not unfinished.exists()
 
 
+@pytest.mark.full
 def test_a_run_changes_its_engine_twice_and_its_loss_curve_continues(whole_run, stopped_run, run, tmp_path):
     megatron, zero1 = "engine={name: megatron}", "engine={name: deepspeed, zero: {stage: 1}}"
     first, second = shutil.copytree(stopped_run[0], tmp_path / "first"), tmp_path / "second"

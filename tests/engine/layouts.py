@@ -276,9 +276,9 @@ DEEPSPEED_FOUR_RANKS_FULL = {
     ),
     "embedding norm, stage 3, TP x DP, sequence parallel": Case(EMBEDDING_NORM, (*STAGE[3], *TP, *SP), last=SAVED_AT),
 }
+DEEPSPEED_FOUR_TO_ONE = _shallow({"stage 3, TP x DP -> one, stage 2": Case(GPT2, STAGE[2], loads="of-TP-DP")})
 DEEPSPEED_ONE_RANK = _shallow(
     {
-        "stage 3, TP x DP -> one, stage 2": Case(GPT2, STAGE[2], loads="of-TP-DP"),
         "stage 0 -> megatron": Case(GPT2, (), loads="of-stage-0"),
         "Qwen per token, stage 3 -> megatron": Case(QWEN_PER_TOKEN, (), loads="of-Qwen", last=ITERATIONS),
         "bf16, stage 3 -> megatron, ZeRO-1": Case(BF16, ZERO1, loads="of-bf16", last=SAVED_AT + 2),

@@ -33,6 +33,9 @@ CAUGHT = {
     "hides_workspace": "TestFake::test_allocates_what_the_kernel_allocates",
     "halves_state": "TestFake::test_optimizer",
 }
+PAIRS = ["local_sum", "does_not_wait"]
+"""Those that are caught by two ranks."""
+
 ENOUGH = {"ignores_mask": "d16-s33"}
 """Mutant -> which cases of its test are enough to run, where not all of them are run."""
 
@@ -60,13 +63,20 @@ def run_kit(backend, expression):
     return recorder
 
 
+def chosen_of(name):
+    return f"(mutant-{name} and {CAUGHT[name].replace('::', ' and ')} and {ENOUGH.get(name, 'mutant')})"
+
+
+@pytest.fixture(scope="module")
+def wrong_pairs():
+    """The kit's pairs of ranks against the kernels that are wrong in them alone."""
+    return run_kit("testing.mutants:WRONG", " or ".join(map(chosen_of, PAIRS)))
+
+
 @pytest.fixture(scope="module")
 def wrong():
     """The kit against a backend with one or two wrong kernels for each operation, each in the test that must fail."""
-    chosen = [
-        f"(mutant-{name} and {test.replace('::', ' and ')} and {ENOUGH.get(name, 'mutant')})"
-        for name, test in CAUGHT.items()
-    ]
+    chosen = [chosen_of(name) for name in CAUGHT if name not in PAIRS]
     chosen.append(
         "(mutant-does_not_wait and TestLinear and test_agrees_with_float64)"
     )  # passes: one rank waits for none
@@ -74,9 +84,20 @@ def wrong():
     return run_kit("testing.mutants:WRONG", f"(TestMemory or {' or '.join(chosen)}) and {short}")
 
 
-@pytest.mark.parametrize(("mutant", "test"), CAUGHT.items(), ids=CAUGHT)
-def test_a_wrong_kernel_is_caught(wrong, mutant, test):
-    failed = [name for name in wrong.failed if name.startswith(test) and f"mutant-{mutant}" in name]
+@pytest.mark.parametrize("mutant", [name for name in CAUGHT if name not in PAIRS])
+def test_a_wrong_kernel_is_caught(wrong, mutant):
+    require_failed(wrong, mutant)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("mutant", PAIRS)
+def test_a_kernel_that_is_wrong_on_two_ranks_is_caught(wrong_pairs, mutant):
+    require_failed(wrong_pairs, mutant)
+
+
+def require_failed(recorder, mutant):
+    test = CAUGHT[mutant]
+    failed = [name for name in recorder.failed if name.startswith(test) and f"mutant-{mutant}" in name]
     assert failed, f"{test} passes for {mutant}"
 
 

@@ -9,6 +9,7 @@ from engine.comparison import check
 from engine.layouts import (
     DEEPSPEED_FOUR_RANKS,
     DEEPSPEED_FOUR_RANKS_FULL,
+    DEEPSPEED_FOUR_TO_ONE,
     DEEPSPEED_ONE_RANK,
     DEEPSPEED_TWO_RANKS,
     DEEPSPEED_TWO_RANKS_FULL,
@@ -48,6 +49,7 @@ def test_two_ranks_train_further_combinations_as_the_megatron_engine_on_one(name
     check(two_ranks_further[name], DEEPSPEED_TWO_RANKS_FULL[name])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", DEEPSPEED_FOUR_RANKS)
 def test_four_ranks_train_as_the_megatron_engine_on_one(name, four_ranks):
     check(four_ranks[name], DEEPSPEED_FOUR_RANKS[name])
@@ -65,5 +67,11 @@ def test_four_ranks_train_further_combinations_as_the_megatron_engine_on_one(nam
 
 
 @pytest.mark.parametrize("name", DEEPSPEED_ONE_RANK)
-def test_a_checkpoint_resumes_on_one_rank(name, folder, four_ranks):
+def test_a_checkpoint_of_two_ranks_resumes_on_one(name, folder, two_ranks):
     check(tiny.run(DEEPSPEED_ONE_RANK[name], folder), DEEPSPEED_ONE_RANK[name])
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", DEEPSPEED_FOUR_TO_ONE)
+def test_a_checkpoint_of_four_ranks_resumes_on_one(name, folder, four_ranks):
+    check(tiny.run(DEEPSPEED_FOUR_TO_ONE[name], folder), DEEPSPEED_FOUR_TO_ONE[name])

@@ -1,4 +1,4 @@
-"""Traces for a device that is not there, in its own process: `python -m plan.trace.named_device OUTPUT CASE ...`."""
+"""Traces for a device that is not there: `python -m plan.trace.named_device OUTPUT`, in a process of its own."""
 
 from __future__ import annotations
 
@@ -29,14 +29,13 @@ CASES = {
 
 
 def main() -> None:
-    """Trace the cases on an A100."""
+    """Trace all cases on an A100."""
     from pretrain.plan.trace.stage_tracing import Subject, trace_stage
     from pretrain.recipe import load_recipe
     from pretrain.recipe.layout import lay_out
 
     found = {}
-    for case in sys.argv[2:]:
-        overrides = CASES[case]
+    for case, overrides in CASES.items():
         recipe = load_recipe(Path(__file__).parents[3] / "recipes" / "quickstart.yml", [*TINY, *overrides])
         subject = Subject(
             recipe=recipe, backend="cuda", device="NVIDIA A100-SXM4-80GB", layout=lay_out(recipe, 2), vocab_size=1024

@@ -10,31 +10,20 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.xdist_group("plans of an A100")
+pytestmark = [pytest.mark.full, pytest.mark.xdist_group("plans of an A100")]
 TESTS = Path(__file__).parents[2]
 SCORES = 2 * 4 * 512 * 512  # micro batch x heads x queries x keys
 
 
-def traced_cases(folder: Path, cases: list[str]) -> dict:
-    """Cases traced in one process that has not installed a bridge for the CPU."""
-    output = folder / "found.json"
-    command = [sys.executable, "-W", "ignore", "-m", "plan.trace.named_device", str(output), *cases]
+@pytest.fixture(scope="module")
+def traced(tmp_path_factory) -> dict:
+    """All cases, traced in one process that has not installed a bridge for the CPU."""
+    output = tmp_path_factory.mktemp("traces") / "found.json"
+    command = [sys.executable, "-W", "ignore", "-m", "plan.trace.named_device", str(output)]
     environment = {**os.environ, "PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1"}
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr[-3000:]
     return json.loads(output.read_text())
-
-
-@pytest.fixture(scope="module")
-def traced(tmp_path_factory) -> dict:
-    return traced_cases(tmp_path_factory.mktemp("traces"), ["flash", "softmax"])
-
-
-@pytest.fixture(scope="module")
-def traced_further(tmp_path_factory) -> dict:
-    return traced_cases(
-        tmp_path_factory.mktemp("further"), ["dropout", "softmax", "split", "flash", "ZeRO-2", "offload"]
-    )
 
 
 def test_kernels_are_those_of_the_named_device(traced):
@@ -56,33 +45,29 @@ def test_flash_attention_keeps_no_weights_of_keys(traced):
     assert difference == pytest.approx(2 * 2 * SCORES, rel=0.5)
 
 
-@pytest.mark.full
-def test_dropout_keeps_a_mask_of_bytes(traced_further):
+def test_dropout_keeps_a_mask_of_bytes(traced):
     """A layer keeps the dropped weights and a bool mask more."""
-    difference = traced_further["dropout"]["most activations"] - traced_further["softmax"]["most activations"]
+    difference = traced["dropout"]["most activations"] - traced["softmax"]["most activations"]
     assert difference >= 2 * (2 + 1) * SCORES
 
 
-@pytest.mark.full
-def test_tensor_parallelism_splits_the_weights(traced_further):
+def test_tensor_parallelism_splits_the_weights(traced):
     """Those of positions are whole on both ranks."""
     positions = 512 * 256
-    split, whole = (traced_further[case]["parameters"] - positions for case in ("split", "flash"))
+    split, whole = (traced[case]["parameters"] - positions for case in ("split", "flash"))
     assert split == pytest.approx(whole / 2, rel=0.01)
 
 
-@pytest.mark.full
-def test_offloaded_state_is_on_the_host(traced_further):
+def test_offloaded_state_is_on_the_host(traced):
     """Main weights, moments and gradients of half the parameters, in fp32: ZeRO-2 over two ranks; and its buffers."""
-    parameters = traced_further["offload"]["parameters"]
+    parameters = traced["offload"]["parameters"]
     states = 4 * 4 * parameters / 2
-    assert states <= traced_further["offload"]["host"] <= 1.5 * states
-    assert traced_further["offload"]["parts"]["optimizer"] < 0.2 * traced_further["ZeRO-2"]["parts"]["optimizer"]
-    assert traced_further["ZeRO-2"]["host"] < 2**20
+    assert states <= traced["offload"]["host"] <= 1.5 * states
+    assert traced["offload"]["parts"]["optimizer"] < 0.2 * traced["ZeRO-2"]["parts"]["optimizer"]
+    assert traced["ZeRO-2"]["host"] < 2**20
 
 
-@pytest.mark.full
-def test_buckets_of_zero_are_gradients(traced_further):
+def test_buckets_of_zero_are_gradients(traced):
     """Two of half a billion entries in bf16, and activations of a model of two layers."""
-    parts = traced_further["ZeRO-2"]["parts"]
+    parts = traced["ZeRO-2"]["parts"]
     assert parts["gradients"] > 10 * parts["activations"]

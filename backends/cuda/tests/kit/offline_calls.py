@@ -105,15 +105,15 @@ def softmax():
 
 
 ALWAYS = {
-    "bias_dropout_add": bias_dropout_add,
-    "cross_entropy": cross_entropy,
     "norm": norm,
-    "rotary": rotary,
     "softmax": softmax,
 }
 """Compiled by every `make test`."""
 
 FULL = {
+    "rotary": rotary,
+    "cross_entropy": cross_entropy,
+    "bias_dropout_add": bias_dropout_add,
     "activation": activation,
     "attention": partial(attention, [WHOLE, RAGGED, IN_TURNS]),
     "activation of the other types": partial(activation, order=-1),

@@ -159,6 +159,7 @@ def test_a_stopped_run_resumes_bit_for_bit(case, dtype, in_files, tmp_path):
         assert engine.parameters_norm().item() == expected
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("case", [pytest.param("state in sub-groups", marks=pytest.mark.full), "both, pipelined"])
 def test_a_run_may_stop_before_its_first_step(case, in_files, tmp_path):
     recipe = tiny.tiny(*in_files(*CASES[case]))
@@ -174,6 +175,7 @@ def test_a_run_may_stop_before_its_first_step(case, in_files, tmp_path):
 ELSEWHERE = {"stage 3": STAGE[3], "stage 1": STAGE[1], "megatron": ()}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "there", ["stage 3", *(pytest.param(name, marks=pytest.mark.full) for name in ("stage 1", "megatron"))]
 )
@@ -189,6 +191,7 @@ def test_a_run_with_files_resumes_without_them_and_the_reverse(there, in_files, 
         assert_close(curve, uninterrupted(), 1e-5)
 
 
+@pytest.mark.full
 def test_weights_alone_start_a_new_run(in_files, tmp_path):
     with tiny.engine_of(tiny.tiny(*MODEL)) as engine:
         tiny.train(engine, 0, 3)
@@ -201,6 +204,7 @@ def test_weights_alone_start_a_new_run(in_files, tmp_path):
         assert engine.parameters_norm().item() == pytest.approx(weights, rel=1e-6)
 
 
+@pytest.mark.full
 def test_a_skipped_step_changes_nothing(in_files):
     """And the next one, at a smaller scale, uses its own gradients."""
 
