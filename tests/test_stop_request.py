@@ -31,12 +31,3 @@ def test_a_repetition_is_the_same_request_and_a_later_signal_another(signals, at
         monkeypatch.setattr(time, "monotonic", lambda seconds=seconds: seconds)
         request.take(number)
     assert (request.number, request.at_once) == (signals[0][0], at_once)
-
-
-def test_a_signal_that_may_have_come_early_counts_as_early(monkeypatch):
-    request = StopRequest()
-    request.take(SIGTERM)
-    request.take(SIGTERM, not_before=time.monotonic() - 1)
-    monkeypatch.setattr(time, "monotonic", lambda: 1e12)
-    request.take(SIGTERM, not_before=0.0)
-    assert not request.at_once

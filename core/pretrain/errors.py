@@ -44,6 +44,10 @@ class DamageError(CheckpointError):
     """A damaged file of a checkpoint; raised on every rank."""
 
 
+class MisnamedError(DamageError):
+    """A checkpoint in a folder that has the name of another iteration; a new name mends it."""
+
+
 class OtherRankError(CheckpointError):
     """A failure that another rank has found, and shows, while all of them wrote a checkpoint."""
 

@@ -25,16 +25,10 @@ class StopRequest:
     at_once: bool = False
     _first: float = field(default=0.0, repr=False)
 
-    def take(self, number: int, not_before: float | None = None) -> None:
-        """Take a signal.
-
-        Args:
-            number: of the signal.
-            not_before: time of the monotonic clock before which it did not come; None: it comes now. Python runs
-                handlers between two bytecodes, so after seconds where a signal comes within a long call.
-        """
+    def take(self, number: int) -> None:
+        """Take a signal, of this number, that comes now."""
         now = time.monotonic()
         if not self.number:
             self.number, self._first = number, now
-        elif (now if not_before is None else not_before) - self._first > _REPEATED_WITHIN[signal.Signals(number)]:
+        elif now - self._first > _REPEATED_WITHIN[signal.Signals(number)]:
             self.at_once = True

@@ -273,9 +273,22 @@ class TestInspect:
 def test_merge_joins_files(pretrain, corpus):
     build(pretrain, corpus, "--tokenizer-type", "bytes")
     part, merged = corpus.with_name("out_text_document"), corpus.with_name("merged")
-    code, output, _ = pretrain("data", "merge", part, f"{part}.idx", "--output-prefix", merged)
+    code, output, _ = pretrain("data", "merge", part, part, "--output-prefix", merged)
     assert (code, output) == (0, f"{merged}: 20 documents, 200 tokens\n")
     assert "documents   20" in pretrain("data", "inspect", merged)[1]
+
+
+def test_merge_refuses_both_files_of_a_pair(pretrain, corpus):
+    part, merged = corpus.with_name("out_text_document"), corpus.with_name("merged")
+    code, _, errors = pretrain("data", "merge", f"{part}.bin", f"{part}.idx", "--output-prefix", merged)
+    assert (code, f"{part}.bin and {part}.idx are of the same token file.\n" in errors) == (2, True)
+
+
+@pytest.mark.parametrize("command", ["build", "merge"])
+def test_an_output_prefix_is_one_that_a_recipe_can_name(pretrain, corpus, command):
+    code, _, errors = pretrain("data", command, corpus, "--output-prefix", "mm.bin")
+    assert code == 2
+    assert "'mm.bin' is one of the token file's two files. Leave the suffix out: mm" in errors
 
 
 @pytest.mark.parametrize("option", [("--samples", "3"), ("--all-ids",)])

@@ -64,6 +64,13 @@ def test_other_lengths_and_recipes_that_do_not_evaluate(evaluate, recipe, run_di
     assert evaluate(run_dir, *off, "--iters", 2)["valid"] == evaluations(run_dir)["valid"]
 
 
+def test_a_launchers_flag_is_answered_where_there_is_an_option(capfd):
+    assert call("evaluate", "recipe.yml", "--gpus", 2, "--hostfile", "hosts") == 2
+    lines = capfd.readouterr().err.splitlines()
+    assert "--gpus: here it is --nproc." in lines[0]
+    assert lines[1] == "--hostfile: there is no such option."
+
+
 def test_the_readable_form_is_a_line_for_each_split(run_dir, capfd):
     assert call("evaluate", run_dir) == 0
     out, err = capfd.readouterr()

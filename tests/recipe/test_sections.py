@@ -179,6 +179,7 @@ def test_a_split_gives_shares_that_sum_to_one(make, split):
 
 def test_a_share_that_is_left_out_is_0_as_in_megatron(make):
     assert make("data.split='95,5'", "evaluation.interval=0").data.shares == (0.95, 0.05, 0.0)
+    assert make("data.split=100", "evaluation.interval=0").data.shares == (1.0, 0.0, 0.0)
 
 
 @pytest.mark.parametrize("split", ["949,", "a,b,c", "-1,50,1", "949;50;1", "1,2,3,4"])

@@ -188,6 +188,15 @@ def test_the_error_says_that_no_checkpoint_is_intact(make, tmp_path, engine):
         start_from(make(), engine, tmp_path, resume=True)
 
 
+def test_exchanged_folders_are_to_be_renamed_and_not_called_damaged(make, tmp_path, engine):
+    save(make(), tmp_path, 10, 20)
+    folder = tmp_path / "checkpoints"
+    for name, other in (("iter_0000010", "spare"), ("iter_0000020", "iter_0000010"), ("spare", "iter_0000020")):
+        (folder / name).rename(folder / other)
+    with pytest.raises(DamageError, match=r"holds iteration 10, .* 20\.\nGive it the name of its iteration\.$"):
+        start_from(make(), engine, tmp_path, resume=True)
+
+
 def test_a_checkpoint_without_checksums_is_offered_if_no_other_is_intact(make, tmp_path, engine):
     save(make(), tmp_path, 10, 20, 30)
     folder = tmp_path / "checkpoints"

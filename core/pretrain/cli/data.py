@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _FILE = LocalPath(dir_okay=False)
+_PREFIX = LocalPath(dir_okay=False, is_prefix=True)
 _PATH = LocalPath()
 _INPUT = "Another INPUT, as Megatron's tool takes it."
 _ENCODER = "auto: gigatoken where it knows the tokenizer, a sample compared with the tokenizers library."
@@ -58,7 +59,7 @@ def command() -> None:
 @command.command(cls=BuildCommand)
 @click.argument("inputs", metavar="INPUT...", nargs=-1, type=_PATH, callback=_with_more)
 @click.option("--input", multiple=True, type=_PATH, is_eager=True, expose_value=False, callback=_more, help=_INPUT)
-@click.option("--output-prefix", required=True, type=_FILE, help="P writes P_<json key>_document.bin and .idx.")
+@click.option("--output-prefix", required=True, type=_PREFIX, help="P writes P_<json key>_document.bin and .idx.")
 @_names_tokenizer
 @click.option("--json-key", "--json-keys", default="text", show_default=True, help="Key that holds the text.")
 @click.option("--append-eod", is_flag=True, help="End every document with the end-of-document token.")
@@ -118,12 +119,13 @@ def inspect(*, prefix: Path, samples: int | None, all_ids: bool, repair: bool, *
 
 @command.command()
 @click.argument("prefixes", metavar="PREFIX...", nargs=-1, required=True, type=_FILE)
-@click.option("--output-prefix", required=True, type=_FILE, help="P writes P.bin and P.idx.")
+@click.option("--output-prefix", required=True, type=_PREFIX, help="P writes P.bin and P.idx.")
 @click.option("--force", is_flag=True, help="Replace existing files.")
 def merge(*, prefixes: tuple[Path, ...], output_prefix: Path, force: bool) -> None:
     """Join token files of one tokenizer into one pair, in the order given."""
     from pretrain.data.corpus.merging import merge_tokens  # noqa: PLC0415  numpy is slow to import for --help
 
+    _refuse_two_names(prefixes)
     built = merge_tokens([Path(_without_suffix(prefix)) for prefix in prefixes], output_prefix, force=force)
     click.echo(f"{output_prefix}: {built.documents:,} documents, {built.tokens:,} tokens")
 
@@ -145,6 +147,16 @@ def _section(
     files = {"vocab_file": vocab_file, "merge_file": merge_file, "file": tokenizer_file}
     named = {key: str(path) for key, path in files.items() if path is not None}
     return TokenizerFiles(kind, **named)
+
+
+def _refuse_two_names(prefixes: tuple[Path, ...]) -> None:
+    """Refuse both files of a pair, as the pattern corpus.* gives them; one name given twice is meant."""
+    named: dict[Path, Path] = {}
+    for prefix in prefixes:
+        first = named.setdefault(Path(_without_suffix(prefix)).absolute(), prefix)
+        if first != prefix:
+            msg = f"{first} and {prefix} are of the same token file.\nGive one of them; to have its documents twice, "
+            raise DataError(msg + "give the same name twice.")
 
 
 def _without_suffix(prefix: Path) -> str:

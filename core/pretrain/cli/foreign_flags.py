@@ -47,6 +47,18 @@ class RunCommand(_TranslatingCommand):
         return flag_of_run(flag, values)
 
 
+class EvaluateCommand(_TranslatingCommand):
+    """`pretrain evaluate`, which knows the launchers' flags for which it has an option."""
+
+    def answer(self, flag: str, values: list[str]) -> str:
+        """Return the equivalent of a flag if it is an option of this command."""
+        from pretrain.recipe.dialects.megatron.hints import flag_of_run  # noqa: PLC0415  only for an error
+
+        said = flag_of_run(flag, values)
+        own = {name for option in self.params for name in option.opts}
+        return said if own & set(said.rstrip(".").split()) else ""
+
+
 class BuildCommand(_TranslatingCommand):
     """`pretrain data build`, which knows the flags of preprocess_data.py."""
 

@@ -18,6 +18,18 @@ _DEEPEST = 4
 """data.blend.0.weight. PyYAML builds deeper nodes, once for all aliases of a node; otherwise a few lines of
 nested aliases would become gigabytes."""
 
+_TIME = "tag:yaml.org,2002:timestamp"
+_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+
+
+class RecipeLoader(yaml.SafeLoader):
+    """Reads 1:30, which YAML 1.1 takes for 90, and dates as text."""
+
+    def resolve(self, kind: type[yaml.Node], value: Any, implicit: Any) -> Any:
+        """Return the tag of a node that has none."""
+        tag = super().resolve(kind, value, implicit)
+        return self.DEFAULT_SCALAR_TAG if tag == _TIME or (tag in _NUMBERS and ":" in value) else tag
+
 
 @dataclass(slots=True)
 class Document:
@@ -74,7 +86,7 @@ def read_document(path: Path) -> Document:
     """Read a YAML file; raises RecipeError with file and line unless it is a mapping of unique keys."""
     document = Document(str(path), {})
     try:
-        loader = yaml.SafeLoader(_read_text(path))
+        loader = RecipeLoader(_read_text(path))
         node = loader.get_single_node()
         if node is not None:
             document.data = _plain(loader, node, document, ())
@@ -82,7 +94,7 @@ def read_document(path: Path) -> Document:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
         msg = f"{path}{line}: this is not YAML: {error.problem or error.context}."
         raise RecipeError(msg) from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date such as 2020-13-01
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a number of thousands of digits
         msg = f"{path}: this is not YAML: {error}"
         raise RecipeError(msg) from error
     return document

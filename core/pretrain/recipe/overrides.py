@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from pretrain.errors import RecipeError
+from pretrain.recipe.document import RecipeLoader
 
 if TYPE_CHECKING:
     from pretrain.recipe.document import Document
@@ -40,7 +41,7 @@ def apply_override(document: Document, override: str) -> None:
         raise RecipeError(msg)
     try:
         value = _value(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date such as 2020-13-01
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a number of thousands of digits
         msg = f"{place}: the value is not YAML. Quote it: --set '{path}=\"...\"'."
         raise RecipeError(msg) from error
     inner = document.data
@@ -62,7 +63,7 @@ def _value(text: str) -> Any:
     if text.lstrip().startswith(("{", "[")):
         with suppress(ValueError):
             return json.loads(text)
-    return yaml.safe_load(text)
+    return yaml.load(text, RecipeLoader)  # noqa: S506  a SafeLoader
 
 
 def _drop_places(document: Document, keys: tuple[str, ...]) -> None:

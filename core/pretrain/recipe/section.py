@@ -52,7 +52,8 @@ def local_path(given: object) -> object:
     return given
 
 
-def _token_path(given: object) -> object:
+def token_path(given: object) -> object:
+    """Return the path of a token file without its suffix, as it is given; raises ValueError for any other."""
     if isinstance(given, str) and _SUFFIX.search(given):
         msg = f"{shown(given)} is one of the token file's two files. Leave the suffix out: {_SUFFIX.sub('', given)}"
         raise ValueError(msg)
@@ -64,7 +65,7 @@ Float = Annotated[float, BeforeValidator(_real)]
 Bool = StrictBool
 Str = StrictStr
 LocalPath = Annotated[str, StringConstraints(strict=True, min_length=1), BeforeValidator(local_path)]
-TokenPath = Annotated[str, StringConstraints(strict=True, min_length=1), BeforeValidator(_token_path)]
+TokenPath = Annotated[str, StringConstraints(strict=True, min_length=1), BeforeValidator(token_path)]
 
 
 class Section(BaseModel):

@@ -14,7 +14,7 @@ from pretrain.checkpoint.folder import LATEST, CheckpointFolder
 from pretrain.checkpoint.starting_checkpoint import is_own_empty_folder, nothing_to_load, own_latest
 from pretrain.checkpoint.writing.snapshot import Snapshot
 from pretrain.collective_errors import of_first_rank
-from pretrain.errors import CheckpointError, DamageError
+from pretrain.errors import CheckpointError, DamageError, MisnamedError
 from pretrain.training.progress import Progress
 
 if TYPE_CHECKING:
@@ -237,6 +237,8 @@ def _load_latest(
             return None
         directory = folder.directory(iteration)
         return directory, storage.load(engine, directory, weights_only=weights_only)
+    except MisnamedError:  # it is intact, and the message says what to do
+        raise
     except DamageError as error:  # every rank has it
         msg = f"{error}\n{_newest_intact(folder, iteration)}"
         raise DamageError(msg) from error

@@ -37,8 +37,9 @@ _SIGNALS = {number.name: number for number in STOP_SIGNALS}
 class Stopping:
     """Watches signals, the clock and the kill-switch file; a context that restores the signal handlers.
 
-    A rank that has stopped ignores SIGTERM and SIGHUP while it leaves: a scheduler repeats them, its own is still on
-    the way, or torchrun ends the others when the first has left. So with Ctrl-C, but that of a person who waits for it.
+    SIGTERM and SIGHUP after the first stop signal do nothing, nor do they while a rank that has stopped leaves: a
+    scheduler repeats them, its own is still on the way, or torchrun ends the others when the first has left. A second
+    Ctrl-C ends the rank at once; while it leaves, that of a person who waits for it.
 
     Ranks agree in the exchange between hosts, whose sums are read one iteration later. The loop therefore leaves one
     iteration after the first rank wants to.
@@ -55,7 +56,6 @@ class Stopping:
         looks = train.kill_switch_path is not None and dist.get_rank() == 0
         self._kill_switch = Path(train.kill_switch_path or "") if looks else None
         self._request = StopRequest()
-        self._turned = time.monotonic()
         self._agreed = 0
         self._handlers: dict[int, Any] = {}
         self.exchange = Exchange(self, *riders, timeout_minutes=recipe.parallel.distributed_timeout_minutes)
@@ -81,7 +81,6 @@ class Stopping:
 
     def reason(self) -> str:
         """Return why all ranks stop now, or an empty string; every rank calls it after every iteration."""
-        self._turned = time.monotonic()
         self.exchange.turn()
         return REASONS[self._agreed]
 
@@ -106,9 +105,9 @@ class Stopping:
         return int(self._deadline is not None and time.monotonic() > self._deadline)
 
     def _remember(self, number: int, _frame: FrameType | None) -> None:
-        # A repetition that comes within a long call, of a library or of a device, is seen here after it only: it came
-        # after the last turn, no more is known. A person who presses Ctrl-C again means it.
-        self._request.take(number, None if number == signal.SIGINT else self._turned)
+        if self._request.number and number != signal.SIGINT:
+            return  # Slurm repeats SIGTERM until its SIGKILL, also while we save; a person who means it presses Ctrl-C
+        self._request.take(number)
         if self._request.at_once:
             signal.signal(number, self._handlers[number])
             signal.raise_signal(number)

@@ -32,5 +32,5 @@ def test_ranks_that_are_bound_to_cores_of_their_own_have_them_together():
 
 def test_the_host_with_the_fewest_cores_for_a_rank_is_named():
     found = judged(2, ("a", [*range(6)]), ("a", [*range(6)]), ("b", [0]))
-    assert found.text == "1 cores on b; its ranks need 1 x (1 + 2 data workers) = 3"
+    assert found.text == "1 core on b; its ranks need 1 x (1 + 2 data workers) = 3"
     assert found.remedy.startswith("Allow 3 (")

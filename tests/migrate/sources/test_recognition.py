@@ -82,6 +82,8 @@ def test_a_missing_file_is_not_far_from_one_that_is_there(folder):
         read_source("trian.sh", {})
     with pytest.raises(MigrateError, match="this is a folder"):
         read_source(".", {})
+    with pytest.raises(MigrateError, match="'s3://b/x' is an address; only files of this machine are read"):
+        read_source("s3://b/x", {})
 
 
 def test_large_files_are_refused_unless_their_arguments_come_first(folder):

@@ -12,18 +12,20 @@ def test_all_values_lie_on_the_axis_and_ticks_between_its_ends(values):
     axis = covering(values, 0, 100)
     assert all(-1e-6 <= axis.at(value) <= 100 + 1e-6 for value in values)
     assert all(-1e-3 <= axis.at(tick) <= 100 + 1e-3 for tick in axis.ticks())
-    assert 1 <= len(axis.ticks()) <= 11
+    assert 3 <= len(axis.ticks()) <= 11
 
 
 @given(st.lists(st.floats(1e-9, 1e9), min_size=1))
 def test_a_logarithmic_axis_too(values):
     axis = covering(values, 0, 100, logarithmic=True)
     assert all(-1e-6 <= axis.at(value) <= 100 + 1e-6 for value in values)
-    assert 1 <= len(axis.ticks()) <= 20
+    assert 3 <= len(axis.ticks()) <= 20
 
 
 def test_ticks_are_round():
     assert covering([0.0, 1000.0], 0, 100, margin=0).ticks() == [0, 200, 400, 600, 800, 1000]
+    assert covering([4.1878, 5.4313], 244, 20).ticks() == pytest.approx([4.25, 4.5, 4.75, 5, 5.25])
+    assert covering([1.5, 60.0], 0, 100, logarithmic=True).ticks() == [2, 5, 10, 20, 50]
     assert covering([0.01, 1000.0], 0, 100, logarithmic=True).ticks() == pytest.approx([0.01, 0.1, 1, 10, 100, 1000])
 
 

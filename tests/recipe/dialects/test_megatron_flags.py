@@ -189,6 +189,7 @@ def test_a_recipe_is_answered_likewise(key, answer, refusal):
         ("checkpoint-activations", "false", "It is false: leave it out."),
         ("no-bias-gelu-fusion", "true", "It is written model.activation: gelu (the fused kernel computes"),
         ("num_experts", "8", "It is not supported: the model has no experts"),
+        ("num_moe_experts", "8", "It is not supported: the model has no experts"),
         ("train_tokens", "3000", "It is written train.train_samples: SAMPLES (tokens / model.seq_length)."),
         ("master_port", "6000", "It is not a key of a recipe: give pretrain --rdzv HOST:PORT."),
     ],

@@ -28,7 +28,7 @@ from pretrain.checkpoint.formats.summary import Parts, Summary, contents
 from pretrain.checkpoint.formats.tiling import require_tiled
 from pretrain.checkpoint.index import INDEX, read_index
 from pretrain.checkpoint.version import WITHOUT_CHECKSUMS
-from pretrain.errors import CheckpointError, DamageError
+from pretrain.errors import CheckpointError, DamageError, MisnamedError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -152,8 +152,8 @@ def common_of(folder: Path) -> dict[str, Any]:
 
     Raises:
         CheckpointError: it holds objects that could run code.
-        DamageError: it is cut off, or of another iteration than its folder; or this program wrote checksums beside it,
-            and they are missing.
+        DamageError: it is cut off; or this program wrote checksums beside it, and they are missing.
+        MisnamedError: it is of another iteration than its folder.
     """
     common = torch_file.read(folder / COMMON)
     if not isinstance(common, dict):
@@ -167,7 +167,7 @@ def common_of(folder: Path) -> dict[str, Any]:
     told, named = _iteration(common), iteration_of(folder.name)
     if None not in (told, named) and told != named:
         msg = f"{folder} holds iteration {told}, and its name says {named}.\nGive it the name of its iteration."
-        raise DamageError(msg)
+        raise MisnamedError(msg)
     return common
 
 

@@ -26,6 +26,13 @@ _OF_COMPARISON = {
 }
 
 
+def _name_or_local_path(context: click.Context, parameter: click.Parameter, given: str | None) -> str | None:
+    """Refuse an address as other paths do; a name stays one."""
+    if given is not None:
+        LocalPath().convert(given, parameter, context)
+    return given
+
+
 @click.command(short_help="Find the first layer and kernel in which two ways to train a recipe differ.")
 @click.argument("recipe", type=LocalPath(), metavar="RECIPE")
 @click.option("--backend", default="cpu", show_default=True, metavar="NAME", help="The device plugin.")
@@ -39,6 +46,7 @@ _OF_COMPARISON = {
 )
 @click.option(
     "--against",
+    callback=_name_or_local_path,
     metavar="NAME|DIR",
     help="The second side's backend, or the folder of a recording.  [default: the same backend]",
 )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pretrain.errors import MigrateError, did_you_mean
+from pretrain.recipe.section import local_path
 
 _MOST = 16 * 2**20
 """Bytes that are read: a log has its arguments at its beginning, and everything else is far smaller."""
@@ -39,8 +40,12 @@ def read_text(name: str) -> Text:
         name: its path.
 
     Raises:
-        MigrateError: it is missing, a folder, or not text.
+        MigrateError: it is an address, missing, a folder, or not text.
     """
+    try:
+        local_path(name)
+    except ValueError as error:
+        raise MigrateError(str(error)) from error
     path = Path(name)
     if path.is_dir():
         msg = f"{name}: this is a folder.\nGive the launch script, or the file of settings, that is in it."

@@ -28,19 +28,21 @@ class Axis:
         return self.start + (value - low) / (high - low) * (self.end - self.start)
 
     def ticks(self) -> list[float]:
-        """Return round numbers within the range."""
-        decades = self._decades() if self.logarithmic else []
-        return decades if len(decades) >= 2 else self._linear()
+        """Return round numbers within the range, three or more."""
+        return self._powers() if self.logarithmic else self._linear()
 
     def _scaled(self, value: float) -> float:
         return math.log10(value) if self.logarithmic else value
 
-    def _decades(self) -> list[float]:
+    def _powers(self) -> list[float]:
         exponents = range(math.ceil(math.log10(self.low)), math.floor(math.log10(self.high)) + 1)
-        return [10.0**exponent for exponent in exponents][:: max(1, len(exponents) // 6)]
+        if len(exponents) >= 3:
+            return [10.0**exponent for exponent in exponents][:: max(1, len(exponents) // 6)]
+        finer = (factor * 10.0**power for power in range(exponents.start - 1, exponents.stop) for factor in (1, 2, 5))
+        return [tick for tick in finer if self.low <= tick <= self.high]
 
     def _linear(self) -> list[float]:
-        step = _round_step((self.high - self.low) / 5)
+        step = _round_step((self.high - self.low) / 6)
         first = math.ceil(self.low / step - 1e-9)
         return [index * step for index in range(first, math.floor(self.high / step + 1e-9) + 1)]
 

@@ -63,6 +63,7 @@ def chart(
     x_axis = covering(xs, LEFT, WIDTH - RIGHT, margin=0)
     y_axis = covering([0.0, *ys] if from_zero else ys, HEIGHT - BOTTOM, TOP, logarithmic=logarithmic)
     body = "".join([*grid(x_axis, y_axis), *(_draw(curve, x_axis, y_axis, x_name) for curve in curves)])
+    title += ", logarithmic" if y_axis.logarithmic else ""
     return (
         f"<figure><figcaption>{escape(title)}</figcaption>"
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}">{body}</svg></figure>'

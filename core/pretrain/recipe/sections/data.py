@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from pretrain.recipe.section import Bool, Float, Int, LocalPath, Section, Str, TokenPath
 
 _NUMBER = r"(\d+(\.\d*)?|\.\d+)"
+
+
+def _as_text(given: object) -> object:
+    """Take a single share, which YAML reads as a number, as the text that it was."""
+    return str(given) if isinstance(given, int) and not isinstance(given, bool) else given
 
 
 class CorpusSection(Section):
@@ -43,7 +48,7 @@ class DataSection(Section):
         default=None,
         description="What the token file (and the tokenizer) is built from if it is absent: {source, max_bytes}.",
     )
-    split: Str = Field(
+    split: Annotated[Str, BeforeValidator(_as_text)] = Field(
         default="969,30,1",
         pattern=rf"^\s*{_NUMBER}(\s*,\s*{_NUMBER}){{0,2}}\s*$",
         description="Shares of the documents for training, validation and test, relative to their sum; a share that is "

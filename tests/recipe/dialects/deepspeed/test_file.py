@@ -71,6 +71,11 @@ def test_a_missing_file_suggests_its_neighbour(read):
     ]
 
 
+def test_an_address_is_no_missing_file():
+    with pytest.raises(RecipeError, match=f"^{HERE}: 's3://b/ds.json' is an address; only files of this machine are"):
+        read_json("s3://b/ds.json", HERE)
+
+
 def test_a_folder_is_not_a_file(tmp_path):
     with pytest.raises(RecipeError, match="this file cannot be read: Is a directory"):
         read_json(str(tmp_path), HERE)

@@ -72,7 +72,8 @@ class CoresStep:
         host = min(ranks, key=lambda host: len(cores[host]) / len(ranks[host]))
         workers = self.recipe.data.num_workers
         needed, there = len(ranks[host]) * (1 + workers), len(cores[host])
-        text = f"{there} cores on {host}; its ranks need {len(ranks[host])} x (1 + {workers} data workers) = {needed}"
+        of_rank = f"(1 + {workers} data worker{'s' * (workers != 1)})"
+        text = f"{there} core{'s' * (there != 1)} on {host}; its ranks need {len(ranks[host])} x {of_rank} = {needed}"
         if there >= needed:
             return [Finding(check=self.name, verdict=Verdict.OK, text=text)]
         remedy = f"Allow {needed} (srun --cpus-per-task, taskset, docker --cpuset-cpus), or lower data.num_workers."

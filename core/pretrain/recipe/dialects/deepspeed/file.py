@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pretrain.errors import RecipeError, did_you_mean
-from pretrain.recipe.section import as_number
+from pretrain.recipe.section import as_number, local_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -59,6 +59,11 @@ def read_json(name: str, named_by: str) -> JsonFile:
     Raises:
         RecipeError: it cannot be read, or is not a JSON object with unique keys.
     """
+    try:
+        local_path(name)
+    except ValueError as error:
+        msg = f"{named_by}: {error}"
+        raise RecipeError(msg) from error
     return parse_json(_read_text(Path(name), named_by), name, named_by)
 
 

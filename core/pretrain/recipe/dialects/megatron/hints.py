@@ -33,8 +33,9 @@ _WORKED_OUT = {
 _IN_SHORT: dict[str, Meaning] = {
     "zero_optimization": Carried("engine.zero", note="with engine.name=deepspeed"),
     "gradient_accumulation_steps": NoEffect("it follows: global_batch_size / (micro_batch_size x data-parallel size)"),
+    "num_moe_experts": MEANINGS["num_experts"],
 }
-"""Keys of GPT-NeoX whose meaning is about more than a hint can say."""
+"""Keys of GPT-NeoX whose meaning is about more than a hint can say, and megatron-core's name of a flag."""
 
 _SAME_NUMBER = {
     *("train_batch_size", "train_micro_batch_size_per_gpu", "pipe_parallel_size", "checkpoint_factor"),
