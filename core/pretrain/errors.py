@@ -45,7 +45,7 @@ class DamageError(CheckpointError):
 
 
 class MisnamedError(DamageError):
-    """A checkpoint in a folder that has the name of another iteration; a new name mends it."""
+    """A checkpoint whose folder has the name of another iteration; the files are intact."""
 
 
 class OtherRankError(CheckpointError):

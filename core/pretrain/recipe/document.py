@@ -27,7 +27,7 @@ class RecipeLoader(yaml.SafeLoader):
 
     def resolve(self, kind: type[yaml.Node], value: Any, implicit: Any) -> Any:
         """Return the tag of a node that has none."""
-        tag = super().resolve(kind, value, implicit)
+        tag = super().resolve(kind, value, implicit)  # type: ignore[no-untyped-call]
         return self.DEFAULT_SCALAR_TAG if tag == _TIME or (tag in _NUMBERS and ":" in value) else tag
 
 

@@ -34,6 +34,12 @@ def test_names_are_escaped():
     assert figure.find("svg/g/title").text == "run & more"
 
 
+def test_a_logarithmic_scale_is_named_where_it_is_used():
+    for highest, named in ((100.0, "norm, logarithmic"), (2.0, "norm")):
+        curve = Curve(name="run", points=[(1, 1.0), (2, highest)], colour=0)
+        assert f"<figcaption>{named}</figcaption>" in chart("norm", [curve], logarithmic=True)
+
+
 def test_a_missing_value_is_a_gap():
     assert len(drawn([(0, 1.0), (1, 2.0), (2, None), (3, 2.0), (4, 1.0)]).findall(".//polyline")) == 2
 
