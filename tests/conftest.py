@@ -21,12 +21,12 @@ ONE_IN = {
     "backends/cuda/tests/kernels": 3,  # in Triton's interpreter
     "tests/checkpoint/test_storage.py": 2,
     "tests/cpu/test_conformance.py": 3,
-    "tests/data/corpus": 2,
+    "tests/tools/corpus": 2,
     "tests/engine/deepspeed/offload": 4,
     "tests/engine/deepspeed/test_engine.py": 3,
     "tests/engine/megatron/test_engine.py": 3,
     "tests/launch/processes/test_signals.py": 2,
-    "tests/recipe/dialects/deepspeed/test_every_key.py": 3,
+    "tests/recipe/deepspeed/test_every_key.py": 3,
 }
 """Folder or file -> of so many cases of a parametrized test one is run on every commit; `make test-all` has all."""
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import torch._dynamo.config  # noqa: F401  what torch's fake tensors import when they are first used
 
-from pretrain.checkpoint.exchange import convert as module
 from pretrain.cli.main import main
+from pretrain.tools.convert.exchange import convert as module
 
 _convert = module.convert
 

@@ -12,15 +12,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pretrain.doctor.faults.planted import Kind, Planted
-from pretrain.doctor.faults.scene import Scene, checkpoint_folder
+from pretrain.tools.doctor.faults.planted import Kind, Planted
+from pretrain.tools.doctor.faults.scene import Scene, checkpoint_folder
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Callable
 
-    from pretrain.doctor.faults.bounded_command import BoundedCommand
-    from pretrain.doctor.faults.tiny_training import TinyTraining
+    from pretrain.tools.doctor.faults.bounded_command import BoundedCommand
+    from pretrain.tools.doctor.faults.tiny_training import TinyTraining
 
 ITERATIONS, SAVED, EVALUATED = 200, 10, 15
 SETTINGS = (

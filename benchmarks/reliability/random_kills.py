@@ -30,8 +30,8 @@ from typing import TYPE_CHECKING
 
 from benchmarks import machine
 from benchmarks.reliability.killed_training import KilledTraining
-from pretrain.doctor.faults.tiny_training import TinyTraining
 from pretrain.launch.processes.stop_signals import stop_signals_exit
+from pretrain.tools.doctor.faults.tiny_training import TinyTraining
 
 if TYPE_CHECKING:
     from benchmarks.reliability.killed_training import Result

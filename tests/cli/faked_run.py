@@ -12,9 +12,9 @@ import pytest
 
 from plugins.fake_site import reference, site
 from pretrain.cli.main import main
-from pretrain.data.corpus.build import build_tokens
 from pretrain.exit_codes import End
 from pretrain.recipe import load_recipe, to_yaml
+from pretrain.tools.corpus.build import build_tokens
 
 __all__ = ["reference", "site"]
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from checkpoint.formats import written
 from pretrain.cli.main import main
+from tools.convert.formats import written
 
 MEGATRON = """\
 format:     Megatron-LM, one file a rank (3.0)

@@ -7,9 +7,9 @@ from itertools import pairwise
 import pytest
 from click.testing import CliRunner
 
-from pretrain.cli.migrate import command
 from pretrain.errors import MigrateError, RecipeError
 from pretrain.recipe import load_recipe
+from pretrain.tools.migrate.commands.command import command
 
 ARGUMENTS = (
     "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --max-position-embeddings 32 "

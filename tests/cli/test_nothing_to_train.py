@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from checkpoint.formats import written
 from cli.trained import call, evaluations, settings, write_recipe
-from pretrain.checkpoint.dialects.registry import read_weights
 from pretrain.checkpoint.folder import CheckpointFolder
+from pretrain.tools.convert.dialects.registry import read_weights
+from tools.convert.formats import written
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 

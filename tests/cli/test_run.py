@@ -82,7 +82,7 @@ def test_a_training_that_fails_at_once_leaves_no_empty_directory(call, trainings
 
 
 def test_the_corpus_is_built_before_the_training_and_only_where_the_recipe_has_one(call, trainings, monkeypatch):
-    from pretrain.data.corpus import recipe_corpus
+    from pretrain.tools.corpus import recipe_corpus
 
     built = []
     monkeypatch.setattr(recipe_corpus, "prepare_corpus", lambda recipe: built.append(len(trainings.calls)))
@@ -93,7 +93,7 @@ def test_the_corpus_is_built_before_the_training_and_only_where_the_recipe_has_o
 
 
 def test_a_corpus_that_cannot_be_built_starts_nothing(call, trainings, monkeypatch, workplace):
-    from pretrain.data.corpus import recipe_corpus
+    from pretrain.tools.corpus import recipe_corpus
 
     def fail(recipe):
         raise DataError("no source text")

@@ -11,8 +11,8 @@ from unittest.mock import patch
 import pytest
 
 from pretrain.cli.main import main
-from pretrain.data.corpus.build import build_tokens
 from pretrain.recipe import load_recipe
+from pretrain.tools.corpus.build import build_tokens
 
 if TYPE_CHECKING:
     from pathlib import Path

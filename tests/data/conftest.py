@@ -20,7 +20,7 @@ def bridged():
 @pytest.fixture
 def small_as_large(monkeypatch):
     """Small corpora are encoded as large ones are."""
-    monkeypatch.setattr("pretrain.data.corpus.build._SMALL", -1)
+    monkeypatch.setattr("pretrain.tools.corpus.build._SMALL", -1)
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def corpus(tmp_path):
 @pytest.fixture
 def token_files(tmp_path, corpus, bytes_section):
     """Token files of `corpus`, one token a byte; returns the prefix."""
-    from pretrain.data.corpus.build import build_tokens
+    from pretrain.tools.corpus.build import build_tokens
 
     prefix = tmp_path / "tokens" / "corpus"
     build_tokens([corpus], prefix, bytes_section, append_eod=True)

@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 from migrate_page import PAGE, page
-from pretrain.migrate.migration import migrate
-from pretrain.migrate.sources.recognition import read_sources
-from pretrain.migrate.wishes import Wishes
+from pretrain.tools.migrate.migration import migrate
+from pretrain.tools.migrate.sources.recognition import read_sources
+from pretrain.tools.migrate.wishes import Wishes
 
 ROOT = Path(__file__).parents[2]
 

@@ -8,10 +8,10 @@ from unittest.mock import patch
 
 import pytest
 
-from pretrain.data.corpus.build import build_tokens
 from pretrain.launch.job import Job
 from pretrain.launch.world import free_port
 from pretrain.recipe import load_recipe
+from pretrain.tools.corpus.build import build_tokens
 
 HERE = Path(__file__).parent
 RECIPE = """

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from plan.made_plan import RECIPE
 from plugins.fake_site import reference, site
+from pretrain.launch.least_memory import least_memory
 from pretrain.launch.memory_notice import KnownDevice, device_in, memory_notice
 from pretrain.launch.nodes.nodes import Nodes
 from pretrain.launch.rank_placement import make_placement
-from pretrain.plan.least_memory import least_memory
 from pretrain.plugins.host.discovery import find_backend
 from pretrain.plugins.host.manager import load_alone
 from pretrain.recipe import make_recipe, to_yaml
 from pretrain.recipe.layout import lay_out
+from tools.plan.made_plan import RECIPE
 
 __all__ = ["reference", "site"]
 

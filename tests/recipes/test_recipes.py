@@ -12,7 +12,7 @@ from pretrain.observe.flops import parameter_count
 from pretrain.recipe import lay_out, load_recipe, make_recipe, to_yaml
 from pretrain.training.batch_sizes import BatchSizes, total_iterations
 from pretrain.training.progress import Progress
-from recipe.dialects.deepspeed.test_seeds import GPT2_345M, TINY_RAMPUP
+from recipe.deepspeed.test_seeds import GPT2_345M, TINY_RAMPUP
 
 FOLDER = Path(__file__).parents[2] / "recipes"
 RECIPES = sorted(FOLDER.glob("*.yml"))

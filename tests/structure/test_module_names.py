@@ -54,6 +54,7 @@ MEANINGS = {
     "text": "the keys of the tokenizer and the data, of a dialect",
     "translation": "settings of another program as keys of a recipe, while they are collected",
     # what a package does with its thing
+    "command": "a command of `pretrain`, with the tool that it calls",
     "build": "builds what its package is about: token files, an engine, a model",
     "config": "a recipe as the configuration object of a library",
     "convert": "a checkpoint in another format: the command, and what it does",
@@ -63,7 +64,6 @@ MEANINGS = {
     "reading": "reads the files of its package: sources of text, token files, a format of checkpoints",
     "requests": "the requests for kernels: their classes, and those that a recipe makes",
     "sharded": "megatron-core's sharded checkpoints: what one is, and its weights",
-    "vocabulary": "the rows of an embedding: a rank's slice of them, and padding",
     "verify": "whether a checkpoint is intact and equals another: the command, and what it does",
     "writing": "writes the files of its package: token files, a format of checkpoints",
     "run": "one training: the command, and the composition root on a rank",

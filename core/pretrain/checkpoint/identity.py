@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pretrain.checkpoint.structure import structure
-from pretrain.checkpoint.weights.vocabulary import is_padded
+from pretrain.checkpoint.structure import is_padded, structure
 from pretrain.errors import CheckpointError
 
 if TYPE_CHECKING:

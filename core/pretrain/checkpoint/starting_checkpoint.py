@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pretrain.checkpoint.folder import LATEST, CheckpointFolder
+from pretrain.checkpoint.foreign_checkpoints import foreign_checkpoints
 from pretrain.checkpoint.identity import require_same
 from pretrain.checkpoint.version import FORMAT, WITHOUT_CHECKSUMS
 from pretrain.errors import CheckpointError
@@ -35,17 +36,15 @@ def require_start(path: Path, own: Path | None, recipe: Recipe) -> Path | None:
         CheckpointError: it has none, or one of which files are missing, or another program's that does not fit or is
             in the folder in which the run saves.
     """
-    # Imported here, since few runs start from other programs' checkpoints.
-    from pretrain.checkpoint.exchange.foreign import foreign_summary, require_fitting  # noqa: PLC0415
-
-    if summary := foreign_summary(path):
+    foreign = foreign_checkpoints()
+    if summary := foreign.foreign_summary(path):
         if own is not None and path.resolve() == own.resolve():
             msg = (
                 f"checkpoint.save: {path} holds checkpoints of another program ({summary.format}).\n"
                 "Name another folder; checkpoint.load may stay."
             )
             raise CheckpointError(msg)
-        require_fitting(summary, recipe)
+        foreign.require_fitting(summary, recipe)
         return None
     folder = CheckpointFolder(path)
     latest = folder.latest()
@@ -113,7 +112,7 @@ def require_of_recipe(directory: Path, recipe: Recipe, vocab_size: int | None, *
         DamageError: it cannot be read.
         CheckpointError: it is incomplete, of a later format, or of another model.
     """
-    from pretrain.checkpoint.formats.sharded import common_of  # noqa: PLC0415  as in `require_start`
+    from pretrain.checkpoint.common_state import common_of  # noqa: PLC0415  as in `require_start`
 
     require_complete(directory)
     common = common_of(directory)

@@ -2,7 +2,7 @@
 
 common.pt holds values that are the same on all ranks: progress, schedule, the model's description, counters.
 Weights, optimizer state and generator states are sharded. Reading runs no code: common.pt is read by
-pretrain.checkpoint.formats.torch_file, other objects with torch.load's weights_only, and the index, which torch
+pretrain.checkpoint.torch_file, other objects with torch.load's weights_only, and the index, which torch
 unpickles, is checked before.
 """
 
@@ -19,15 +19,15 @@ from megatron.core.dist_checkpointing.strategies.common import TorchCommonLoadSt
 from torch.distributed.checkpoint.api import CheckpointException
 
 from pretrain.checkpoint import checksums, generators
+from pretrain.checkpoint.common_state import common_of, is_weight
 from pretrain.checkpoint.contents import Loaded
-from pretrain.checkpoint.formats.sharded import common_of, is_weight
 from pretrain.checkpoint.identity import differences, require_same
 from pretrain.checkpoint.index import read_index
 from pretrain.checkpoint.same_weights import require_same_weights
 from pretrain.checkpoint.saved_schedule import continue_schedule, restore_schedule
+from pretrain.checkpoint.sharded_names import weight_names
 from pretrain.checkpoint.starting_checkpoint import require_complete, require_format
 from pretrain.checkpoint.version import WITHOUT_CHECKSUMS
-from pretrain.checkpoint.weights.sharded_names import weight_names
 from pretrain.checkpoint.writing.snapshot import Snapshot
 from pretrain.collective_errors import first_problem, of_first_rank
 from pretrain.errors import CheckpointError, DamageError

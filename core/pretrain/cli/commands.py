@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from pathlib import Path
 
 import click
@@ -28,7 +27,18 @@ COMMANDS = {
     "migrate": "Make a recipe of the script or the files with which another program trains.",
     "checkpoint": "Look into checkpoints, of other programs too.",
 }
-"""Name and one line of help; the command is the `command` of module `pretrain.cli.<name>`."""
+"""Name and one line of help; the command is the `command` of module `pretrain.cli.<name>`, or of a tool's."""
+
+_OF_TOOLS = {
+    "data": "corpus.data_command",
+    "tokenizer": "corpus.tokenizer_command",
+    "plan": "plan.command",
+    "doctor": "doctor.command",
+    "align": "align.commands.command",
+    "migrate": "migrate.commands.command",
+    "checkpoint": "convert.commands.command",
+}
+"""Command -> its module below `pretrain.tools`."""
 
 _RUN_ELSEWHERE = {"train", "pretrain", "launch", "fit"}
 """What other programs call `run`."""
@@ -39,13 +49,13 @@ class Commands(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  click's signature
         """Return the commands that exist."""
-        return [name for name in COMMANDS if importlib.util.find_spec(f"pretrain.cli.{name}") is not None]
+        return list(COMMANDS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002  click's signature
         """Import a command; None for an unknown name."""
-        if cmd_name not in self.list_commands(ctx):
+        if cmd_name not in COMMANDS:
             return None
-        command: click.Command = importlib.import_module(f"pretrain.cli.{cmd_name}").command
+        command: click.Command = importlib.import_module(module_of(cmd_name)).command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -72,6 +82,11 @@ class Commands(click.Group):
             msg = f"'{args[0]}' is neither a command nor a recipe file.{meant}"
             raise click.UsageError(msg, ctx)
         return super().resolve_command(ctx, args)
+
+
+def module_of(name: str) -> str:
+    """Return the module of a command."""
+    return f"pretrain.tools.{_OF_TOOLS[name]}" if name in _OF_TOOLS else f"pretrain.cli.{name}"
 
 
 def _is_recipe(argument: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from pretrain.errors import did_you_mean
+from pretrain.recipe.foreign_names import foreign_names
 
 
 class _TranslatingCommand(click.Command):
@@ -42,9 +43,7 @@ class RunCommand(_TranslatingCommand):
         """Return the equivalent of a training flag, or of one that this command had."""
         if flag == "--auto-resume":
             return "it is --resume auto now."
-        from pretrain.recipe.dialects.megatron.hints import flag_of_run  # noqa: PLC0415  only for an error
-
-        return flag_of_run(flag, values)
+        return foreign_names().flag_of_run(flag, values)
 
 
 class EvaluateCommand(_TranslatingCommand):
@@ -52,9 +51,7 @@ class EvaluateCommand(_TranslatingCommand):
 
     def answer(self, flag: str, values: list[str]) -> str:
         """Return the equivalent of a flag if it is an option of this command."""
-        from pretrain.recipe.dialects.megatron.hints import flag_of_run  # noqa: PLC0415  only for an error
-
-        said = flag_of_run(flag, values)
+        said = foreign_names().flag_of_run(flag, values)
         own = {name for option in self.params for name in option.opts}
         return said if own & set(said.rstrip(".").split()) else ""
 
@@ -64,9 +61,7 @@ class BuildCommand(_TranslatingCommand):
 
     def answer(self, flag: str, values: list[str]) -> str:  # noqa: ARG002  none is needed
         """Return the equivalent of a flag of preprocess_data.py."""
-        from pretrain.recipe.dialects.megatron.hints import flag_of_build  # noqa: PLC0415  only for an error
-
-        return flag_of_build(flag)
+        return foreign_names().flag_of_build(flag)
 
 
 def _with_value_of_resume(arguments: list[str]) -> list[str]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 EVALUATE = "pretrain.training.run:evaluate"
 GENERATE = "pretrain.training.run:generate"
-EXAMINE = "pretrain.doctor.examination:examine"
+EXAMINE = "pretrain.tools.doctor.examination:examine"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from pretrain.data.own_corpus import own_corpus
 from pretrain.errors import DataError, PretrainError
 
 if TYPE_CHECKING:
@@ -38,9 +39,7 @@ def built_inputs(recipe: Recipe) -> str:
     """Return the missing files that the run will build; empty if there are none."""
     if recipe.data.corpus is None or recipe.data.path is None:
         return ""
-    from pretrain.data.corpus.recipe_corpus import is_complete  # noqa: PLC0415  few recipes build their corpus
-
-    if is_complete(recipe.data.path, recipe.tokenizer):
+    if own_corpus().is_complete(recipe.data.path, recipe.tokenizer):
         return ""
     tokenizer = f" and {recipe.tokenizer.file}" if recipe.tokenizer.file else ""
     return f"data: the run builds {recipe.data.path}{tokenizer} from {recipe.data.corpus.source}, since they are absent"

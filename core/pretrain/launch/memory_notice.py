@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pretrain.errors import BackendError, RecipeError
-from pretrain.plan.least_memory import least_memory
+from pretrain.launch.least_memory import least_memory
 from pretrain.recipe.layout import lay_out
 
 if TYPE_CHECKING:

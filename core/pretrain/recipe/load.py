@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from pretrain.errors import RecipeError
 from pretrain.recipe.checks import problems_of
-from pretrain.recipe.dialects.deepspeed.merge import TakenOver, merge_deepspeed
+from pretrain.recipe.deepspeed.merge import TakenOver, merge_deepspeed
 from pretrain.recipe.document import Document, read_document
 from pretrain.recipe.origin import Origin
 from pretrain.recipe.overrides import apply_override

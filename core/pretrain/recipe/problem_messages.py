@@ -6,7 +6,8 @@ import difflib
 from typing import TYPE_CHECKING, Any
 
 from pretrain.errors import did_you_mean
-from pretrain.recipe.dialects.deepspeed.in_recipes import of_deepspeed
+from pretrain.recipe.deepspeed.in_recipes import of_deepspeed
+from pretrain.recipe.foreign_names import foreign_names
 from pretrain.recipe.keys import keys_of_recipe
 from pretrain.recipe.problem import Problem
 from pretrain.recipe.shown import as_written, shown
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from pydantic import ValidationError
     from pydantic_core import ErrorDetails
 
-    from pretrain.recipe.dialects.deepspeed.merge import TakenOver
+    from pretrain.recipe.deepspeed.merge import TakenOver
     from pretrain.recipe.document import Document
 
 _MOST = 8
@@ -80,11 +81,9 @@ def _text(path: str, kind: str, given: Any, context: dict[str, Any], message: st
 
 
 def _unknown(path: str, given: Any) -> str:
-    from pretrain.recipe.dialects.megatron.hints import key_of_recipe  # noqa: PLC0415  tables, only for an error
-
     if path in _ABSENT:
         return f"unknown key: {_ABSENT[path]}"
-    return f"unknown key.{of_deepspeed(path) or key_of_recipe(path, given) or _nearest(path)}"
+    return f"unknown key.{of_deepspeed(path) or foreign_names().key_of_recipe(path, given) or _nearest(path)}"
 
 
 def _without_index(path: str) -> str:

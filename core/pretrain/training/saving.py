@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from pretrain.checkpoint import generators, storage
 from pretrain.checkpoint.folder import LATEST, CheckpointFolder
+from pretrain.checkpoint.foreign_checkpoints import foreign_checkpoints
 from pretrain.checkpoint.starting_checkpoint import is_own_empty_folder, nothing_to_load, own_latest
 from pretrain.checkpoint.writing.snapshot import Snapshot
 from pretrain.collective_errors import of_first_rank
@@ -205,12 +206,9 @@ def start_from(recipe: Recipe, engine: Saved, run_dir: Path, *, resume: bool) ->
         return Progress(), _FRESH if resume else ""
     given = CheckpointFolder(type(run_dir)(recipe.checkpoint.load))
     finetune = recipe.checkpoint.finetune
-    # Imported here, since few runs start from other programs' checkpoints.
-    from pretrain.checkpoint.exchange.foreign import foreign_summary  # noqa: PLC0415
-    from pretrain.checkpoint.exchange.loading import load as load_foreign  # noqa: PLC0415
-
-    if foreign := of_first_rank(partial(foreign_summary, given.path)):
-        taken = load_foreign(engine, given.path, finetune=finetune)
+    others = foreign_checkpoints()
+    if foreign := of_first_rank(partial(others.foreign_summary, given.path)):
+        taken = others.load(engine, given.path, finetune=finetune)
         return Progress.from_mapping(taken.progress), _remark("weights", foreign.path, taken)
     loaded = _load_latest(given, engine, weights_only=finetune)
     if loaded is None:

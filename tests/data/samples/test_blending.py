@@ -6,12 +6,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from data.example_corpus import DOCUMENTS, write_jsonl
-from pretrain.data.corpus.build import build_tokens
 from pretrain.data.samples.counts import SampleCounts
 from pretrain.data.token_files.reading import TokenFile
 from pretrain.data.tokenizers import load_tokenizer
 from pretrain.recipe import make_recipe
 from pretrain.recipe.sections.tokenizer import TokenizerSection
+from pretrain.tools.corpus.build import build_tokens
 from recipe.smallest import SMALLEST
 
 pytestmark = pytest.mark.usefixtures("bridged")

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from data.example_corpus import DOCUMENTS, write_jsonl
-from pretrain.data.corpus.build import build_tokens
 from pretrain.data.samples.counts import SampleCounts, samples_needed
 from pretrain.data.token_files.fingerprint import fingerprint_path
 from pretrain.data.token_files.reading import TokenFile, bin_path, idx_path
 from pretrain.data.tokenizers import load_tokenizer
 from pretrain.errors import DataError
+from pretrain.tools.corpus.build import build_tokens
 
 EOD = 256
 SEQ_LENGTH = 32

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data.example_corpus import write_jsonl
-from pretrain.data.corpus.build import build_tokens
 from pretrain.data.samples.counts import SampleCounts
 from pretrain.data.samples.native.masks_and_positions import SampleFormat
 from pretrain.data.samples.native.phase import Phase
@@ -21,6 +20,7 @@ from pretrain.data.samples.native.windows import Windows
 from pretrain.data.token_files.reading import TokenFile
 from pretrain.data.tokenizers import load_tokenizer
 from pretrain.errors import DataError
+from pretrain.tools.corpus.build import build_tokens
 
 EOD = 256
 SEQ_LENGTH = 32

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from data.corpus.reference_comparisons import samples_by
 from data.example_corpus import DOCUMENTS
 from pretrain.data.tokenizers import fast, load_encoder, load_tokenizer
 from pretrain.data.tokenizers.bpe_training import train_tokenizer
 from pretrain.data.tokenizers.fast_features import SPLITS
 from pretrain.recipe.sections.tokenizer import TokenizerSection
+from tools.corpus.reference_comparisons import samples_by
 
 SIZE = 300
 PIECES = [

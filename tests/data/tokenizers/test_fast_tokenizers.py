@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.example_corpus import DOCUMENTS, write_jsonl
-from pretrain.data.corpus.build import build_tokens
-from pretrain.data.corpus.unfinished import folder_of
 from pretrain.data.tokenizers import fast, load_encoder, load_tokenizer
 from pretrain.data.tokenizers.bpe_training import train_tokenizer
 from pretrain.errors import DataError
 from pretrain.recipe.sections.tokenizer import TokenizerSection
+from pretrain.tools.corpus.build import build_tokens
+from pretrain.tools.corpus.unfinished import folder_of
 
 
 @pytest.fixture(scope="module")

@@ -15,10 +15,10 @@ from contextlib import contextmanager, nullcontext
 from itertools import count
 from pathlib import Path
 
-from doctor.written_tokens import write_tokens
 from engine.layouts import BF16, OVERLAP_BOTH, PP, STAGE, TP, ZERO1
 from pretrain.launch.world import World, free_port
 from rank_programs import run_ranks
+from tools.doctor.written_tokens import write_tokens
 
 FP16 = ("precision.dtype=fp16", "precision.initial_loss_scale=256", "precision.loss_scale_window=20")
 

@@ -24,7 +24,7 @@ def main() -> None:
     megatron.install(plugins.backend)
     from pretrain.engine import groups
     from pretrain.engine.build import build_engine
-    from pretrain.plan.trace.rank_trace import batches_of
+    from pretrain.tools.plan.trace.rank_trace import batches_of
     from pretrain.training.rank_device import rank_device
 
     device = rank_device(recipe, plugins, 0)

@@ -1,7 +1,7 @@
 """Byte-pair encodings by gigatoken, for the tokenizers that it supports.
 
 It is a young library, so its ids are compared with those of the reference, the `tokenizers` library: see
-`pretrain.data.corpus.encoding_check`.
+`pretrain.tools.corpus.encoding_check`.
 """
 
 from __future__ import annotations

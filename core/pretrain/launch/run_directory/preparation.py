@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pretrain.data.own_corpus import own_corpus
 from pretrain.errors import RunError
 from pretrain.launch.run_directory.directory import check_run_dir, new_run_dir
 from pretrain.launch.run_directory.lock import held
@@ -56,9 +57,7 @@ def prepare_run(recipe: Recipe, run_dir: Path | None, lock: ExitStack, resume: R
         goes_on = check_run_dir(run_dir, resume)  # another run may have begun, and ended, before the lock was ours
     _lock_checkpoints(recipe, run_dir, lock, resume=goes_on)
     if recipe.data.corpus is not None:
-        from pretrain.data.corpus.recipe_corpus import prepare_corpus  # noqa: PLC0415  most recipes have their data
-
-        prepare_corpus(recipe)
+        own_corpus().prepare_corpus(recipe)
     if run_dir is None:
         run_dir = new_run_dir(Path(recipe.source).stem)
         lock.enter_context(held(run_dir, just_made=True))

@@ -11,6 +11,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from pretrain.data.own_corpus import own_corpus
 from pretrain.data.samples.counts import samples_needed
 from pretrain.errors import PretrainError, RunError
 from pretrain.launch.inputs import built_inputs, require_inputs
@@ -131,9 +132,7 @@ def _inputs(start: Start) -> None:
     recipe = start.recipe
     require_inputs(recipe, samples_needed(recipe, recipe.train.train_iters or 0))
     if built_inputs(recipe):
-        from pretrain.data.corpus.recipe_corpus import require_buildable  # noqa: PLC0415  few recipes build theirs
-
-        require_buildable(recipe)
+        own_corpus().require_buildable(recipe)
 
 
 def _sample_indices(start: Start) -> None:

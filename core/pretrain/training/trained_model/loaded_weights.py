@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pretrain.checkpoint import storage
-from pretrain.checkpoint.formats.recognition import summary_of
+from pretrain.checkpoint.foreign_checkpoints import foreign_checkpoints
 from pretrain.collective_errors import of_first_rank
 from pretrain.errors import DamageError
 from pretrain.training.saving import start_from
@@ -48,7 +48,7 @@ def load_weights(engine: ForwardEngine, path: Path) -> Origin:
         DamageError: the content of a file has changed.
         CheckpointError: there is no checkpoint, an incomplete one, or one of another model.
     """
-    found = of_first_rank(partial(summary_of, path))
+    found = of_first_rank(partial(foreign_checkpoints().summary_of, path))
     notices: Sequence[str] = ()
     if found.format == "pretrain":
         notices = _load_ours(engine, found.path)

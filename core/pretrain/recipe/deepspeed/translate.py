@@ -1,0 +1,115 @@
+"""Translation of each key of a DeepSpeed file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pretrain.errors import did_you_mean
+from pretrain.recipe.deepspeed import batch, optimizer, precision, zero
+from pretrain.recipe.deepspeed.file import AUTO
+from pretrain.recipe.deepspeed.same import SAME, WHOLE
+from pretrain.recipe.deepspeed.settled import (
+    BLOCKS,
+    REFUSED,
+    REMOVED,
+    SETTLED,
+    SWITCHED,
+    UNREAD,
+    without_equivalent,
+)
+from pretrain.recipe.deepspeed.translation import Translation, written
+from pretrain.recipe.shown import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pretrain.recipe.deepspeed.file import JsonFile
+
+FUNCTIONS: dict[str, Callable[[Translation, str, Any], None]] = {
+    "gradient_accumulation_steps": batch.accumulation_steps,
+    "steps_per_print": batch.steps_per_print,
+    "fp16.enabled": precision.enabled,
+    "fp16.loss_scale": precision.loss_scale,
+    "fp16.initial_scale_power": precision.initial_scale_power,
+    "bf16.enabled": precision.enabled,
+    "bfloat16.enabled": precision.enabled,
+    "data_types.grad_accum_dtype": precision.sum_of_gradients,
+    "data_types.param_dtype": precision.dtype_of_weights,
+    "communication_data_type": precision.sum_of_gradients,
+    "optimizer.type": optimizer.name,
+    "optimizer.params.betas": optimizer.betas,
+    "optimizer.params.adam_w_mode": optimizer.adam_w_mode,
+    "optimizer.params.torch_adam": optimizer.torch_adam,
+    "zero_optimization": zero.as_switch,
+    "zero_optimization.cpu_offload": zero.cpu_offload,
+    "zero_optimization.cpu_offload_param": zero.cpu_offload,
+    "zero_optimization.cpu_offload_params": zero.cpu_offload,
+    "zero_optimization.cpu_offload_use_pin_memory": zero.pin_memory,
+}
+"""Keys whose translation needs a function."""
+
+KEYS = {*SAME, *FUNCTIONS, *SETTLED, *REFUSED, *UNREAD}
+_OBJECTS = (*SWITCHED, *BLOCKS, *REMOVED)
+
+
+def translate(file: JsonFile) -> Translation:
+    """Translate a DeepSpeed file into keys of a recipe."""
+    translation = Translation(file)
+    without_type = optimizer.params_without_a_type(translation)
+    done = {"optimizer.params"} if without_type else set[str]()
+    for path, value in file.values.items():
+        name = _object(path)
+        if name is None:
+            if not (without_type and path.startswith("optimizer.params.")):
+                _key(translation, path, value)
+        elif name not in done:
+            done.add(name)
+            _refuse_object(translation, name)
+    precision.initial_scale_of_deepspeed(translation)
+    return translation
+
+
+def _object(path: str) -> str | None:
+    """Return the object around this key that is accepted or refused as a whole."""
+    return next((name for name in _OBJECTS if f"{path}.".startswith(f"{name}.")), None)
+
+
+def _refuse_object(translation: Translation, name: str) -> None:
+    values = translation.file.values
+    if name in REMOVED:
+        translation.remark(name, "removed", "DeepSpeed has removed this.")
+    elif values.get(name, name) in (None, AUTO, {}):
+        translation.remark(name, "not given", written(values[name]))
+    elif name in SWITCHED and name not in values and values.get(f"{name}.enabled") in (None, AUTO, False):
+        translation.settle(f"{name}.enabled", value=False)
+    else:
+        translation.remark(name, "absent", without_equivalent(name))
+
+
+def _key(translation: Translation, path: str, value: Any) -> None:
+    """Translate one key; null and "auto" count as not given, but do not hide an unknown key."""
+    inner = any(key.startswith(f"{path}.") for key in KEYS)
+    if path not in KEYS and not inner:
+        translation.refuse(path, f"unknown key.{did_you_mean(path, (*KEYS, *_OBJECTS))}")
+    elif value is None or value == AUTO or (inner and value == {}):
+        translation.remark(path, "not given", written(value))
+    elif path in SAME:
+        _same(translation, path, value)
+    elif path in FUNCTIONS:
+        FUNCTIONS[path](translation, path, value)
+    elif path in UNREAD:
+        if translation.is_switch(path, value):
+            translation.notice(path, "left out: nothing in DeepSpeed 0.19 reads it, at any stage.")
+    elif inner:
+        translation.refuse(path, f"{shown(value)} is not an object with keys.")
+    elif path in SETTLED and value == SETTLED[path] and isinstance(value, bool) == isinstance(SETTLED[path], bool):
+        translation.settle(path, value)
+    else:
+        translation.remark(path, "absent", f"{written(value)}: {without_equivalent(path)}")
+
+
+def _same(translation: Translation, path: str, value: Any) -> None:
+    if path in WHOLE and isinstance(value, float) and value.is_integer():
+        value = int(value)
+        translation.remark(path, "rounded", str(value))
+    translation.give(path, SAME[path], value)

@@ -1,0 +1,132 @@
+"""Translation of a DeepSpeed file into keys of a recipe, while it is collected."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from pretrain.recipe.shown import shown
+
+if TYPE_CHECKING:
+    from pretrain.recipe.deepspeed.file import JsonFile
+    from pretrain.recipe.origin import AccumulationSteps
+
+Kind = Literal["wrong", "absent", "removed", "notice", "by default", "settled", "rounded", "not given"]
+
+_LONG = 60
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Given:
+    """Statement of a file about one key of the recipe.
+
+    Attributes:
+        json_path: the key of the file.
+        path: the key of the recipe.
+        value: its value; None: the recipe may not give it.
+        kind: "is" or "is not" this value, or "by default", which the recipe may override.
+        unless: keys of the recipe with which a default would have no effect.
+    """
+
+    json_path: str
+    path: str
+    value: Any
+    kind: Literal["is", "is not", "by default"] = "is"
+    unless: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Remark:
+    """Statement about a key of the file that gives no key of the recipe, or is more than it.
+
+    Attributes:
+        json_path: the key of the file.
+        kind: "wrong" is a mistake; "absent" a key that a recipe does not have, "removed" one that DeepSpeed no longer
+            has; "notice" is for the user, and "by default" too, of what comes with a key; "settled" matches fixed
+            behaviour; "rounded" is a whole number that was written as 2e8 or 1.0; "not given" is null or "auto".
+        text: a sentence; of the last three the value.
+    """
+
+    json_path: str
+    kind: Kind
+    text: str
+
+
+@dataclass(slots=True)
+class Translation:
+    """Keys of a recipe that a DeepSpeed file gives, with problems and notices.
+
+    Attributes:
+        file: the file.
+        given: in the order of the file, defaults last.
+        remarks: in the order in which they came up.
+        accumulation_steps: the micro-batches per step that the layout must have.
+    """
+
+    file: JsonFile
+    given: list[Given] = field(default_factory=list)
+    remarks: list[Remark] = field(default_factory=list)
+    accumulation_steps: AccumulationSteps | None = None
+
+    @property
+    def problems(self) -> list[str]:
+        """Return lines of an error."""
+        return [
+            f"{self.file.place(remark.json_path)}: {remark.text}{' Delete it.' * (remark.kind != 'wrong')}"
+            for remark in self.of("wrong", "absent", "removed")
+        ]
+
+    @property
+    def notices(self) -> list[str]:
+        """Return lines that the user is shown: one for all keys that are settled, one for all that are rounded."""
+        notices = self._lines("notice")
+        if settled := self._summary("settled"):
+            notices.append(f"{self.file.name}: these match pretrain's fixed behaviour: {settled}.")
+        if rounded := self._summary("rounded"):
+            notices.append(f"{self.file.name}: these were read as whole numbers: {rounded}.")
+        return notices + self._lines("by default")
+
+    def of(self, *kinds: Kind) -> list[Remark]:
+        """Return the remarks of some kinds."""
+        return [remark for remark in self.remarks if remark.kind in kinds]
+
+    def give(self, json_path: str, path: str, value: Any) -> None:
+        """Set a key of the recipe."""
+        self.given.append(Given(json_path=json_path, path=path, value=value))
+
+    def remark(self, json_path: str, kind: Kind, text: str) -> None:
+        """Add a remark."""
+        self.remarks.append(Remark(json_path=json_path, kind=kind, text=text))
+
+    def refuse(self, json_path: str, text: str) -> None:
+        """Add a problem with a key."""
+        self.remark(json_path, "wrong", text)
+
+    def notice(self, json_path: str, text: str) -> None:
+        """Add a notice about the meaning of a key."""
+        self.remark(json_path, "notice", text)
+
+    def settle(self, json_path: str, value: Any) -> None:
+        """Note a key that matches fixed behaviour."""
+        self.remark(json_path, "settled", written(value))
+
+    def is_switch(self, json_path: str, value: Any) -> bool:
+        """Return whether the value is true or false; a problem if not."""
+        if not isinstance(value, bool):
+            self.refuse(json_path, f"{shown(value)} is not true or false.")
+        return isinstance(value, bool)
+
+    def _lines(self, kind: Kind) -> list[str]:
+        return [f"{self.file.place(remark.json_path)}: {remark.text}" for remark in self.of(kind)]
+
+    def _summary(self, kind: Kind) -> str:
+        return ", ".join(f"{remark.json_path}: {remark.text}" for remark in self.of(kind))
+
+
+def written(value: Any) -> str:
+    """Return a value as JSON and YAML write it, short."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float) and value.is_integer() and abs(value) >= 1e4:
+        return f"{value:g}"
+    return value if isinstance(value, str) and value.isprintable() and 0 < len(value) < _LONG else shown(value)

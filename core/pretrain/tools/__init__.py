@@ -1,0 +1,1 @@
+"""Tools that stand on the trainer, which asks a few of them by name and imports none."""

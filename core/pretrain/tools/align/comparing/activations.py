@@ -1,0 +1,111 @@
+"""Comparison of activations and their gradients."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from pretrain.tools.align.comparing.compared_sides import BACKWARD, FORWARD, Compared
+from pretrain.tools.align.comparing.distance import Distance
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable
+
+    from pretrain.tools.align.comparing.compared_sides import Order
+    from pretrain.tools.align.comparing.explained import Explained
+    from pretrain.tools.align.reading.points import PointName, Points
+
+_ONE_SIDE = "only one side has it"
+
+
+def compare_activations(
+    first: Points, second: Points, explained: Callable[[int], Explained], overflowed: Collection[int] = ()
+) -> tuple[list[Compared], list[str]]:
+    """Compare all recorded tensors that both sides have.
+
+    Args:
+        first: one side's, whose order counts.
+        second: the other's.
+        explained: what the dtype explains in a step.
+        overflowed: steps whose gradients are not finite, and not compared.
+
+    Returns:
+        the comparisons, not sorted, and what is not compared, in words.
+    """
+    ours, theirs = (
+        {name: tick for name, tick in side.order().items() if not (name.is_backward and name.step in overflowed)}
+        for side in (first, second)
+    )
+    uneven = _uneven(ours, theirs)
+    compared = [
+        _compared(name, (ours[name], theirs[name]), (first, second), explained(name.step))
+        for name in ours
+        if name in theirs and _call_site(name) not in uneven
+    ]
+    return compared, _not_compared(ours, theirs, uneven)
+
+
+def _compared(name: PointName, ticks: tuple[int, int], points: tuple[Points, Points], explained: Explained) -> Compared:
+    distance = Distance.between_parts(points[0].parts(name), points[1].parts(name))
+    at = explained.at(name.place.position, is_backward=name.is_backward)
+    of_row = explained.of_row(name.place.position, is_backward=name.is_backward)
+    by_row = distance.row / of_row > distance.whole / at
+    return Compared(
+        order=order_of(name, ticks[0]),
+        place=name.place,
+        operation=name.operation,
+        what=what_of(name) + (", worst token" if by_row else ""),
+        difference=distance.row if by_row else distance.whole,
+        explained=of_row if by_row else at,
+        ticks=ticks,
+    )
+
+
+def order_of(name: PointName, order: int) -> Order:
+    """Return the place of a tensor in the order of computation."""
+    position = -name.place.position if name.is_backward else name.place.position
+    return name.step, BACKWARD if name.is_backward else FORWARD, position, order
+
+
+def what_of(name: PointName) -> str:
+    """Return the name of a tensor in words."""
+    what = name.name if not name.is_backward else f"gradient of {name.name}"
+    where = f" in {name.place.module}" if name.place.module else ""
+    if not name.operation:
+        return f"{what} of the layer" if not name.place.module else f"{what} of {name.place.module}"
+    where += f", call {name.call + 1}" if name.call else ""
+    return f"{what} of {name.operation}{where}" if not name.is_backward else f"{name.operation}'s {what}{where}"
+
+
+def _call_site(name: PointName) -> tuple[object, ...]:
+    return name.step, name.place, name.operation
+
+
+def _uneven(ours: Iterable[PointName], theirs: Iterable[PointName]) -> set[tuple[object, ...]]:
+    """Return the places at which an operation is called more often in one side: its calls are not the same ones."""
+    counts = [_calls(side) for side in (ours, theirs)]
+    return {site for site in {**counts[0], **counts[1]} if counts[0].get(site) != counts[1].get(site)}
+
+
+def _calls(names: Iterable[PointName]) -> dict[tuple[object, ...], set[int]]:
+    calls: dict[tuple[object, ...], set[int]] = defaultdict(set)
+    for name in names:
+        found = calls[_call_site(name)]
+        if not name.is_backward:
+            found.add(name.call)
+    return calls
+
+
+def _not_compared(
+    ours: Iterable[PointName], theirs: Iterable[PointName], uneven: Iterable[tuple[object, ...]]
+) -> list[str]:
+    """Return what is not compared, each once for all steps and layers."""
+    sites = set(uneven)
+    lines = {f"{name}, which only one side calls like this" for name in map(_site_in_words, sites)}
+    alone = set(ours) ^ set(theirs)
+    return sorted(lines | {f"{what_of(name)}: {_ONE_SIDE}" for name in alone if _call_site(name) not in sites})
+
+
+def _site_in_words(site: tuple[object, ...]) -> str:
+    _, place, operation = site
+    return f"{operation or 'output'} in {getattr(place, 'module', '') or 'the layer'}"

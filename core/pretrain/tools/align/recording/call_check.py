@@ -1,0 +1,153 @@
+"""Check of one call of a kernel against the reference kernel in float64, on the tensors that the call was given."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from pretrain.plugins.requests import AttentionRequest
+from pretrain.testing.comparing.tolerance import TOLERANCE
+from pretrain.tools.align.recording.call_error import CallError
+from pretrain.tools.align.recording.checked_part import CheckedPart
+from pretrain.tools.doctor.kernels.oracle import reference_on_host
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from torch import Tensor
+
+    from pretrain.plugins.requests import Request
+    from pretrain.tools.align.recording.visit import Visit
+
+_DIVIDED: Mapping[str, Mapping[str, int]] = {
+    "linear": {"weight": 0, "bias": 0, "output": -1},
+    "cross_entropy": {"logits": -1},
+}
+"""Operation -> dimension along which a tensor is divided among the ranks of the group that its call is given."""
+
+
+def is_checked(request: Request, visit: Visit) -> bool:
+    """Say whether a call is checked: of the first micro-batch of a step, since others take the same way."""
+    return visit.micro_batch == 0 and request.dtype in TOLERANCE
+
+
+class CallCheck:
+    """Tensors that one call was given and returned, on the host."""
+
+    def __init__(self, request: Request, arguments: Mapping[str, Any]) -> None:
+        """Copy the inputs, which the kernel may overwrite.
+
+        Args:
+            request: of the kernel.
+            arguments: by name.
+        """
+        group = arguments.get("group")
+        self._group: dist.ProcessGroup | None = group if group is not None and group.size() > 1 else None
+        first = next(x for x in arguments.values() if isinstance(x, torch.Tensor))
+        self._part = CheckedPart.of(request, first.shape[0 if request.operation == "softmax" else 1])
+        self._request = self._part.of_part
+        self._divided = dict(_DIVIDED.get(request.operation, {})) if self._group else {}
+        if self._group and getattr(request, "sequence_parallel", False):
+            self._divided["x"] = 0
+        self._needs = {name for name, x in arguments.items() if isinstance(x, torch.Tensor) and x.requires_grad}
+        self._given = {
+            name: self._whole(name, x) if isinstance(x, torch.Tensor) else x
+            for name, x in arguments.items()
+            if name != "group"
+        }
+        self._output: Tensor | None = None
+        self._output_gradient: Tensor | None = None
+
+    def output(self, output: Tensor) -> None:
+        """Take what the kernel returned."""
+        self._output = self._part.narrow("output", output.detach()).to("cpu", copy=True)
+
+    def output_gradient(self, gradient: Tensor) -> None:
+        """Take the gradient that the kernel's backward pass is given."""
+        self._output_gradient = self._whole("output", gradient)
+
+    def errors(self, gradients: Mapping[str, Tensor | None]) -> dict[str, list[float]]:
+        """Return the error and the explained one, by name: "output" and "gradient of INPUT".
+
+        An input that gets no gradient, of which the reference kernel has one, is infinitely wrong. What overflows in
+        the reference kernel as well, such as gradients of a loss scale that is too large, is left out.
+
+        Args:
+            gradients: that the kernel returned, by input; empty if there was no backward pass.
+        """
+        actual = {"output": self._output} | {
+            f"gradient of {name}": None if x is None else self._part.narrow(name, x.detach()).to("cpu")
+            for name, x in gradients.items()
+        }
+        dtype = self._request.dtype
+        exact = self._computed(torch.float64, list(gradients))
+        errors = {name: self._error(name, actual[name], x) for name, x in exact.items()}
+        if all(error.is_small(dtype) for error in errors.values()):
+            return {name: error.judged(dtype, None) for name, error in errors.items()}
+        made = self._computed(dtype, list(gradients))
+        usual = {name: self._error(name, made.get(name), x) for name, x in exact.items()}
+        return {
+            name: error.judged(dtype, usual[name])
+            for name, error in errors.items()
+            if error.is_finite or usual[name].is_finite
+        }
+
+    def _error(self, name: str, actual: Tensor | None, exact: Tensor) -> CallError:
+        """Return the error; of an attention's output [s, b, heads * size] each head has one."""
+        if name == "output" and isinstance(self._request, AttentionRequest):
+            shape = (*exact.shape[:-1], self._request.heads, -1)
+            actual = actual.reshape(shape) if actual is not None and actual.shape == exact.shape else None
+            exact = exact.reshape(shape)
+        return CallError.of(actual, exact)
+
+    def _computed(self, dtype: torch.dtype, names: list[str]) -> dict[str, Tensor]:
+        """Return this rank's part of the output and of the inputs' gradients, as the reference kernel computes them.
+
+        Gradients that the reference kernel has none of are left out.
+        """
+        leaves = {
+            name: x.to(dtype).requires_grad_(name in self._needs)
+            if isinstance(x, torch.Tensor) and x.is_floating_point() and name not in {"cos", "sin"}
+            else x
+            for name, x in self._given.items()
+        }
+        with torch.enable_grad():
+            given = {name: x.clone() if name == "logits" else x for name, x in leaves.items()}
+            output = _reference(self._request, dtype)(**given)
+        results = {"output": self._own("output", output.detach())}
+        if names and output.requires_grad:
+            received = self._output_gradient
+            # Without one, which inputs have a gradient is asked alone.
+            gradient = torch.zeros_like(output) if received is None else received.to(output.dtype)
+            made = torch.autograd.grad(output, [leaves[name] for name in names], gradient, allow_unused=True)
+            results |= {
+                f"gradient of {name}": self._own(name, x) for name, x in zip(names, made, strict=True) if x is not None
+            }
+        return results
+
+    def _whole(self, name: str, x: Tensor) -> Tensor:
+        """Return a copy on the host, of all parts where ranks of the call's group have one each; collective then."""
+        x = self._part.narrow(name, x.detach())
+        if name not in self._divided or self._group is None:
+            return x.to("cpu", copy=True)
+        parts = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in range(self._group.size())]
+        dist.all_gather(parts, x.contiguous(), group=self._group)
+        return torch.cat([part.cpu() for part in parts], dim=self._divided[name])
+
+    def _own(self, name: str, x: Tensor) -> Tensor:
+        """Return this rank's part of a whole tensor."""
+        if name not in self._divided or self._group is None:
+            return x
+        return x.chunk(self._group.size(), self._divided[name])[self._group.rank()]
+
+
+@cache
+def _reference(request: Request, dtype: torch.dtype) -> Callable[..., Tensor]:
+    """Return the reference kernel for whole tensors on the host."""
+    whole = {"tensor_parallel_size": 1, "sequence_parallel": False, "main_grad_dtype": None}
+    known = {field.name for field in fields(request)}
+    return reference_on_host(request, dtype, **{name: value for name, value in whole.items() if name in known})

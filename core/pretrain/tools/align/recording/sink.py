@@ -1,0 +1,125 @@
+"""Tensors of a rank on their way into the recorded folder."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import torch
+from safetensors.torch import save_file
+
+from pretrain.tools.align.file_sizes import RANK, file_sizes
+from pretrain.tools.align.recording.division import division
+from pretrain.tools.align.recording.weights_folder import WEIGHTS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from torch import Tensor
+
+    from pretrain.tools.align.recording.rank_place import RankPlace
+    from pretrain.tools.align.recording.visit import Visit
+
+_MOST_BYTES = 1 << 28
+"""Bytes of tensors in host memory before they are written to a file."""
+
+
+class Sink:
+    """Writer of a rank's tensors: files of tensors, and a file with a line about each of them."""
+
+    def __init__(self, folder: Path, place: RankPlace, positions: Tensor) -> None:
+        """Make the rank's folder.
+
+        Args:
+            folder: of the recording, which exists.
+            place: of this rank.
+            positions: of the sequence that are recorded, int64, ascending.
+        """
+        self._folder = folder / f"rank{place.rank}"
+        self._folder.mkdir()
+        self._place, self._positions = place, positions
+        self._lines: list[dict[str, Any]] = []
+        self._held: dict[str, Tensor] = {}
+        self._bytes = self._files = self._ticks = self.step = 0
+        self.units: list[dict[str, Any]] = []
+
+    def add(self, visit: Visit, operation: str, call: int, name: str, tensor: Tensor, *, is_backward: bool) -> None:
+        """Take a tensor's values at the recorded positions.
+
+        Args:
+            visit: of the module in which it is computed.
+            operation: whose call gave it; "" for the module itself.
+            call: number of the operation's call in the visit.
+            name: "output", or the input whose gradient it is.
+            tensor: [s, b, ...] or, where the visit says so, [b, s, ...]; or this rank's part of it.
+            is_backward: of which pass.
+        """
+        if visit.batch_first:
+            tensor = tensor.transpose(0, 1)
+        divided = division(visit.place, operation, name, self._place.tensor_size, self._place.is_gated)
+        begin, rows = self._rows(tensor.shape[0])
+        taken = tensor.detach().index_select(0, rows.to(tensor.device)).to("cpu", copy=True).contiguous()
+        self._lines.append(
+            {
+                "step": self.step,
+                "backward": is_backward,
+                **asdict(visit.place),
+                "operation": operation,
+                "call": call,
+                "name": name,
+                "micro_batch": visit.micro_batch,
+                "division": divided,
+                "rows": [begin, len(rows)],
+                "order": self.tick(),
+                "file": self._files,
+                "key": str(len(self._lines)),
+            }
+        )
+        self._held[str(len(self._lines) - 1)] = taken
+        self._bytes += taken.nbytes
+        if self._bytes > _MOST_BYTES:
+            self._write()
+
+    def tick(self) -> int:
+        """Return the number of what comes next in the order of computation of this rank."""
+        self._ticks += 1
+        return self._ticks
+
+    def unit(self, visit: Visit, gradient: Tensor) -> None:
+        """Take the gradient of the tokens' losses, [s, b]: its sum over the step is what all gradients scale with."""
+        self.units.append(
+            {"step": self.step, "micro_batch": visit.micro_batch, "unit": gradient.cpu().double().sum().item()}
+        )
+
+    def finish(self, other: dict[str, Any]) -> None:
+        """Write what is left, and what else is known of this rank as JSON values; all weights are written."""
+        self._write()
+        (self._folder / "points.jsonl").write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in self._lines))
+        files = file_sizes(self._folder.parent, self._folder)
+        if self._place.rank == 0:
+            files |= file_sizes(self._folder.parent, self._folder.parent / WEIGHTS)
+        known = {**asdict(self._place), "units": self.units, "files": files, **other}
+        (self._folder / RANK).write_bytes(orjson.dumps(known))
+
+    def _rows(self, length: int) -> tuple[int, Tensor]:
+        """Return the number of the first recorded position that a tensor has, and the places of all of them in it."""
+        place = self._place
+        if length == place.seq_length:
+            return 0, self._positions
+        first = length * place.tensor_rank  # sequence parallel
+        inside = (self._positions >= first) & (self._positions < first + length)
+        return int((self._positions < first).sum()), self._positions[inside] - first
+
+    def _write(self) -> None:
+        if self._held:
+            save_file(self._held, self._folder / f"tensors{self._files}.safetensors")
+            self._files += 1
+        self._held, self._bytes = {}, 0
+
+
+def spread(length: int, most: int) -> Tensor:
+    """Return `most` positions of a sequence at the most, evenly spread, with the first and the last."""
+    if length <= most:
+        return torch.arange(length)
+    return torch.arange(most) * (length - 1) // max(most - 1, 1)

@@ -1,0 +1,141 @@
+"""Build the corpus of a recipe (`data.corpus`): text, tokenizer and token files, without a network."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pretrain.atomic_files import replacing
+from pretrain.cores import available_cores
+from pretrain.data.token_files.reading import bin_path, idx_path
+from pretrain.data.tokenizers.bpe_training import train_tokenizer
+from pretrain.errors import DataError
+from pretrain.folders import try_to_write
+from pretrain.tools.corpus.build import build_tokens
+from pretrain.tools.corpus.sources.documents import read_texts
+from pretrain.tools.corpus.stdlib import stdlib_documents
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pretrain.recipe import Recipe
+    from pretrain.recipe.sections.tokenizer import TokenizerSection
+
+
+def _print(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def prepare_corpus(recipe: Recipe, *, workers: int | None = None, log: Callable[[str], None] = _print) -> None:
+    """Build the token files of `data.path`, and the tokenizer, if the recipe has `data.corpus` and they are absent.
+
+    Three files are made, each complete or not at all: `<data.path>.jsonl`, one document a line; `tokenizer.file`,
+    trained on it; `<data.path>.bin` and `.idx`. If two runs start together, one builds and the other waits.
+    Call it in one process of a run, before the datasets are built; it needs neither torch nor a device.
+
+    Args:
+        recipe: uses the sections `data` and `tokenizer`.
+        workers: processes that encode; if None, one per core, at most 8.
+        log: called with each line of progress.
+
+    Raises:
+        DataError: there is no source text, the tokenizer's size is not given, or a file cannot be written.
+    """
+    corpus, prefix, tokenizer = recipe.data.corpus, recipe.data.path, recipe.tokenizer
+    if corpus is None or prefix is None or is_complete(prefix, tokenizer):
+        return
+    with _lock(_lock_path(prefix)):
+        if not is_complete(prefix, tokenizer):
+            text = Path(f"{prefix}.jsonl")
+            _collect(text, corpus.max_bytes, log)
+            _train(text, tokenizer, log)
+            _encode(
+                text,
+                Path(prefix),
+                tokenizer,
+                workers or min(8, available_cores()),
+                log,
+            )
+
+
+def require_buildable(recipe: Recipe) -> None:
+    """Check that the corpus of a recipe, which is absent, can be written, and write nothing.
+
+    Raises:
+        DataError: it cannot.
+    """
+    path = _lock_path(str(recipe.data.path))
+    try:
+        try_to_write(path.parent)
+    except OSError as error:
+        raise _not_writable(path, error) from error
+
+
+def is_complete(prefix: str, tokenizer: TokenizerSection) -> bool:
+    """Return whether the token files and the tokenizer exist, so that nothing is left to build."""
+    trained = tokenizer.type != "huggingface" or (tokenizer.file is not None and Path(tokenizer.file).is_file())
+    return trained and idx_path(prefix).is_file() and bin_path(prefix).is_file()
+
+
+def _collect(output: Path, max_bytes: int | None, log: Callable[[str], None]) -> None:
+    documents = size = 0
+    begin = time.monotonic()
+    with replacing(output) as stream:
+        for text in stdlib_documents(max_bytes=max_bytes):
+            stream.write(json.dumps({"text": text}, ensure_ascii=False).encode() + b"\n")
+            documents += 1
+            size += len(text.encode())
+    version = ".".join(map(str, sys.version_info[:3]))
+    log(
+        f"corpus: source text of the Python {version} standard library, {documents:,} documents, "
+        f"{size / 1e6:.1f} MB -> {output} ({time.monotonic() - begin:.1f} s)"
+    )
+
+
+def _train(text: Path, tokenizer: TokenizerSection, log: Callable[[str], None]) -> None:
+    if tokenizer.type != "huggingface" or (tokenizer.file is not None and Path(tokenizer.file).is_file()):
+        return
+    if tokenizer.file is None or tokenizer.vocab_size is None:
+        msg = "tokenizer.file does not exist and cannot be trained: the recipe needs tokenizer.file and vocab_size."
+        raise DataError(msg)
+    begin = time.monotonic()
+    size = train_tokenizer(read_texts([text], "text"), tokenizer.vocab_size, Path(tokenizer.file))
+    log(f"tokenizer: byte-level BPE, {size:,} tokens -> {tokenizer.file} ({time.monotonic() - begin:.1f} s)")
+
+
+def _encode(text: Path, prefix: Path, tokenizer: TokenizerSection, workers: int, log: Callable[[str], None]) -> None:
+    begin = time.monotonic()
+    built = build_tokens([text], prefix, tokenizer, append_eod=True, workers=workers, force=True)
+    log(
+        f"token file: {built.documents:,} documents, {built.tokens:,} tokens -> {bin_path(prefix)} "
+        f"({time.monotonic() - begin:.1f} s)"
+    )
+
+
+def _lock_path(prefix: str) -> Path:
+    return Path(f"{prefix}.lock")
+
+
+def _not_writable(path: Path, error: OSError) -> DataError:
+    return DataError(
+        f"{path} cannot be written: {error.strerror or error}.\ndata.path of the recipe says where the corpus goes."
+    )
+
+
+@contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    """Hold an exclusive lock on a file; the system releases it when the process ends in any way."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        stream = path.open("wb")
+    except OSError as exc:
+        raise _not_writable(path, exc) from exc
+    with stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        yield

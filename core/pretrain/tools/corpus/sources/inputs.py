@@ -1,0 +1,172 @@
+"""Find the inputs of a build: files, patterns, comma lists and folders become a list of sources in a fixed order."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pretrain.errors import DataError
+from pretrain.tools.corpus.sources.compression import OPENERS
+from pretrain.tools.corpus.sources.patterns import expand
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from pretrain.tools.corpus.chunks import Kind
+
+_KINDS: dict[str, Kind] = {
+    **dict.fromkeys((".jsonl", ".ndjson", ".json"), "lines"),
+    **dict.fromkeys((".txt", ".text", ".md", ".rst"), "text"),
+    ".parquet": "parquet",
+    ".arrow": "arrow",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One file, or the part of a file of lines that one shard reads.
+
+    Attributes:
+        path: the file.
+        kind: one JSON object a line; one text; a table.
+        size: bytes on disk.
+        begin: lines that begin before this byte belong to another shard.
+        end: lines that begin at this byte or after it do, too; `size` if the whole file is read.
+    """
+
+    path: Path
+    kind: Kind
+    size: int
+    begin: int
+    end: int
+
+    @property
+    def compressed(self) -> bool:
+        """True if it is decompressed while it is read."""
+        return self.path.suffix.lower() in OPENERS
+
+
+def kind_of(path: Path, *, otherwise: Kind) -> Kind:
+    """Return the kind of a file by its suffix; a suffix of compression is ignored."""
+    suffix = Path(path.stem).suffix if path.suffix.lower() in OPENERS else path.suffix
+    return _KINDS.get(suffix.lower(), otherwise)
+
+
+def find_sources(inputs: Sequence[Path], *, otherwise: Kind = "lines", output: Path | None = None) -> list[Source]:
+    """Return the files that `inputs` name, in that order; the files of a pattern or folder are sorted by name.
+
+    A file that is named is JSONL unless its suffix says otherwise (.txt, .md, .rst, .parquet, .arrow). In a folder
+    every other file is a text of one document; hidden files are left out. A folder written by Hugging Face's
+    `save_to_disk` yields the rows of its dataset.
+
+    Args:
+        inputs: files, folders, patterns (`shard-*.jsonl.zst`), and several of them with commas between.
+        otherwise: kind of a named file with an unknown suffix.
+        output: the folder of the build itself. It must not be in a folder that is read, because a continued build would
+            then read it.
+
+    Raises:
+        DataError: an input does not exist, or is a pipe or a device; or a folder cannot be read, holds several splits,
+            or holds the output.
+    """
+    refuse = _refusing(output)
+    parts = (part for given in inputs for part in expand(given, output))
+    sources = [source for part in parts for source in _sources_of(part, otherwise, refuse)]
+    if not sources:
+        msg = f"{', '.join(map(str, inputs))}: no file found."
+        raise DataError(msg)
+    return sources
+
+
+_Identity = tuple[int, int]
+"""Device and inode: equal for two names of one folder."""
+
+
+def _refusing(output: Path | None) -> Callable[[str | Path], _Identity]:
+    """Return a function that gives a folder's identity, and raises DataError if `output` is in the folder."""
+    above = [folder for folder in (output, *output.absolute().parents) if folder.exists()] if output else []
+    taken = set(map(_identity, above))
+
+    def refuse(folder: str | Path) -> _Identity:
+        here = _identity(folder)
+        if here in taken:
+            msg = f"the output {output} would be in {folder}, which is read.\nGive an --output-prefix outside of it."
+            raise DataError(msg)
+        return here
+
+    return refuse
+
+
+def _identity(folder: str | Path) -> _Identity:
+    found = os.stat(folder)  # noqa: PTH116  a Path for each folder is slower
+    return found.st_dev, found.st_ino
+
+
+def _sources_of(path: Path, otherwise: Kind, refuse: Callable[[str | Path], _Identity]) -> Iterator[Source]:
+    if not path.is_dir():
+        yield _source(path, kind_of(path, otherwise=otherwise))
+        return
+    refuse(path)
+    if (path / "state.json").is_file() and (path / "dataset_info.json").is_file():
+        yield from (_source(file, "arrow") for file in _dataset_files(path))
+    elif (path / "dataset_dict.json").is_file():
+        raise DataError(_several_splits(path))
+    else:
+        yield from (_source(file, kind_of(file, otherwise="text")) for file in _files_below(path, refuse))
+
+
+def _several_splits(path: Path) -> str:
+    splits = sorted(state.parent.name for state in path.glob("*/state.json"))
+    if not splits:
+        return f"{path} has the dataset_dict.json of a dataset, but none of its splits.\nIs it copied completely?"
+    return f"{path} holds several splits of a dataset: {', '.join(splits)}.\nName one: {path / splits[0]}"
+
+
+def _dataset_files(folder: Path) -> Iterable[Path]:
+    """Return the files of a dataset in the order of its rows."""
+    try:
+        state = json.loads((folder / "state.json").read_bytes())
+        return [folder / entry["filename"] for entry in state["_data_files"]]
+    except (OSError, ValueError, KeyError, TypeError) as exc:
+        msg = f"{folder / 'state.json'} is damaged: {exc}.\nIt is the list of the dataset's files."
+        raise DataError(msg) from exc
+
+
+def _files_below(folder: Path, refuse: Callable[[str | Path], _Identity]) -> list[Path]:
+    """Return the files below a folder. Links to folders are followed, except to a folder that holds the link."""
+    files: list[Path] = []
+    left: list[tuple[str, frozenset[_Identity]]] = [(str(folder), frozenset())]
+    while left:
+        parent, above = left.pop()
+        try:
+            here = refuse(parent)
+            for entry in () if here in above else _shown(parent):
+                if entry.is_dir():
+                    left.append((entry.path, above | {here}))
+                else:  # a pipe or a dead link is kept, and raises later
+                    files.append(Path(entry.path))
+        except OSError as exc:
+            msg = f"{exc.filename or parent} cannot be read: {exc.strerror or exc}."
+            raise DataError(msg) from exc
+    return sorted(files)
+
+
+def _shown(folder: str) -> list[os.DirEntry[str]]:
+    with os.scandir(folder) as entries:
+        return [entry for entry in entries if not entry.name.startswith(".")]
+
+
+def _source(path: Path, kind: Kind) -> Source:
+    try:
+        found = path.stat()
+    except OSError as exc:
+        msg = f"{path} cannot be read: {exc.strerror or exc}."
+        raise DataError(msg) from exc
+    if not stat.S_ISREG(found.st_mode):  # a pipe has no size, and a build that is continued reads again
+        msg = f"{path} is neither a file nor a folder, but a pipe or a device.\nWrite its content to a file first."
+        raise DataError(msg)
+    return Source(path, kind, found.st_size, 0, found.st_size)

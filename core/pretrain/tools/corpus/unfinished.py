@@ -1,0 +1,268 @@
+"""Unfinished builds: a folder beside the files to be made, from which an interrupted build continues.
+
+The folder PREFIX.partial holds the data written so far and `state.json` with the valid size of each file and the
+position from which reading continues. The state is replaced atomically, after the data it describes is on the disk.
+So after a crash at any moment the files are truncated to the sizes in it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import time
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+
+from pretrain.atomic_files import replacing
+from pretrain.data.token_files.writing import NOTHING, Written
+from pretrain.errors import DataError
+from pretrain.tools.corpus.chunks import START, Place
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy.typing as npt
+
+STATE = "state.json"
+INDEX = "index"
+TOKENS = "tokens"
+FILES = (TOKENS, "lengths", "document_ends", "digests")
+SAVED_EVERY = 5.0
+"""Seconds between two saved states: the work that is repeated after a crash."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Documents left out and texts compared since the beginning of the build, interruptions included.
+
+    Attributes:
+        faults: malformed documents.
+        first_fault: the first of them.
+        short: documents that cleaning left out because they are short.
+        duplicates: documents that cleaning left out because they are duplicates.
+        compared: texts for which the reference tokenizer gave the same tokens.
+        texts: all non-empty texts that another tokenizer encoded.
+    """
+
+    faults: int = 0
+    first_fault: str | None = None
+    short: int = 0
+    duplicates: int = 0
+    compared: int = 0
+    texts: int = 0
+
+
+NOTHING_COUNTED = Counts()
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """State of a build.
+
+    Attributes:
+        settings: everything that the output bytes depend on, by name; a build with others cannot be continued.
+        place: position from which reading continues.
+        written: documents, sequences and tokens written.
+        sizes: valid bytes of each file.
+        counts: documents left out and texts compared.
+        finished: True if everything is written and the files only have to be moved to their names.
+    """
+
+    settings: dict[str, str]
+    place: Place = START
+    written: Written = NOTHING
+    sizes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(FILES, 0))
+    counts: Counts = NOTHING_COUNTED
+    finished: bool = False
+
+    def to_json(self) -> bytes:
+        """Return the JSON form, for `from_json`."""
+        return json.dumps(asdict(self), indent=1).encode()
+
+    @staticmethod
+    def from_json(content: bytes) -> State:
+        """Read a state; raises ValueError, KeyError or TypeError if it is malformed."""
+        entry: dict[str, Any] = json.loads(content)
+        return State(
+            dict(entry["settings"]),
+            Place(*map(int, entry["place"])),
+            Written(*map(int, entry["written"])),
+            {name: int(entry["sizes"][name]) for name in FILES},
+            Counts(**entry["counts"]),
+            bool(entry["finished"]),
+        )
+
+
+class Unfinished:
+    """Files and state of an unfinished build.
+
+    Attributes:
+        folder: of the files.
+        state: begins as the last one saved; the code that writes the files updates it.
+        files: open for writing: tokens, lengths, document_ends, digests; none if the build is finished.
+    """
+
+    def __init__(self, folder: Path, state: State, files: dict[str, IO[bytes]]) -> None:
+        self.folder = folder
+        self.state = state
+        self.files = files
+        self._saved = time.monotonic()
+        self._lost = False
+
+    def save(self, *, now: bool = True) -> None:
+        """Write the state; unless `now`, only if `SAVED_EVERY` seconds have passed since the last time.
+
+        Raises:
+            DataError: the disk is full, or the files cannot be written for another reason.
+        """
+        if (now or time.monotonic() - self._saved >= SAVED_EVERY) and not self._lost:
+            with self.writing():
+                self._sync()
+                with replacing(self.folder / STATE) as stream:
+                    stream.write(self.state.to_json())
+            self._saved = time.monotonic()
+
+    def _sync(self) -> None:
+        """Flush the files to disk. After a failure their content is lost, and the next fsync would not report that."""
+        try:
+            for file in self.files.values():
+                os.fsync(file.fileno())
+        except OSError:
+            self._lost = True
+            raise
+
+    def read(self, name: str, dtype: str) -> npt.NDArray[Any]:
+        """Map one of the files into memory."""
+        path = self.folder / name
+        return np.memmap(path, dtype, "r") if path.stat().st_size else np.zeros(0, dtype)
+
+    def read_bytes(self, name: str) -> bytes:
+        """Return the content of one of the files."""
+        return (self.folder / name).read_bytes()
+
+    def discard(self) -> None:
+        """Remove the folder."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Raise a failure to write as DataError.
+
+        Raises:
+            DataError: the disk is full, or the files cannot be written for another reason.
+        """
+        try:
+            yield
+        except (OSError, DataError) as exc:
+            cause = exc if isinstance(exc, OSError) else exc.__cause__
+            if not isinstance(cause, OSError):
+                raise
+            reason = f"{self.folder} cannot be written: {cause.strerror or cause}." if cause is exc else str(exc)
+            msg = f"{reason}\nThe data written so far is kept. Free some space and run the same command: it continues."
+            raise DataError(msg) from cause
+
+
+@contextmanager
+def unfinished(prefix: Path, settings: dict[str, str], *, force: bool) -> Iterator[Unfinished]:
+    """Open the folder of a new or an interrupted build.
+
+    If the block raises, the data written so far is kept; without any, the folder is removed.
+
+    Args:
+        prefix: path without .bin and .idx.
+        settings: everything that the output bytes depend on, by name.
+        force: discard a build with other settings.
+
+    Raises:
+        DataError: another process works on it, an interrupted build has other settings, or a file cannot be written.
+    """
+    folder = folder_of(prefix)
+    with ExitStack() as stack:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            _lock(folder, stack)
+            state = _state(folder, settings, force=force)
+            files: dict[str, IO[bytes]] = {}
+            for name, size in () if state.finished else state.sizes.items():
+                files[name] = stack.enter_context((folder / name).open("ab", buffering=0))
+                _cut(files[name], size, folder / name)
+        except OSError as exc:
+            msg = f"{folder} cannot be written: {exc.strerror or exc}."
+            raise DataError(msg) from exc
+        work = Unfinished(folder, state, files)
+        try:
+            yield work
+        except BaseException:
+            _keep(work)
+            raise
+
+
+def _keep(work: Unfinished) -> None:
+    if not work.state.written.tokens:
+        work.discard()
+    elif (work.folder / TOKENS).exists():
+        with suppress(DataError):  # the disk may be full; an older state is valid too
+            work.save()
+
+
+def _lock(folder: Path, stack: ExitStack) -> None:
+    """Lock the folder; the system releases the lock when the process ends in any way."""
+    stream = stack.enter_context((folder / "lock").open("wb"))
+    try:
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as exc:
+        msg = f"another process is building in {folder}.\nLet it finish, or give another --output-prefix."
+        raise DataError(msg) from exc
+
+
+def _state(folder: Path, settings: dict[str, str], *, force: bool) -> State:
+    try:
+        state = State.from_json((folder / STATE).read_bytes())
+    except FileNotFoundError:
+        return State(settings)
+    except (ValueError, KeyError, TypeError) as exc:
+        if force:
+            return State(settings)
+        msg = f"{folder / STATE} is damaged: {exc}.\nPass --force to build from the beginning."
+        raise DataError(msg) from exc
+    other = [name for name in settings if settings[name] != state.settings.get(name)]
+    if other and not force:
+        msg = (
+            f"{folder} holds an interrupted build that differs in: {', '.join(other)}.\n"
+            "Give its command to continue it, or pass --force to build from the beginning."
+        )
+        raise DataError(msg)
+    # Finished without an index: its files were moved already, and only the folder was left.
+    stale = other or (state.finished and not (folder / INDEX).exists())
+    return State(settings) if stale else state
+
+
+def _cut(file: IO[bytes], size: int, path: Path) -> None:
+    """Truncate a file to its valid size."""
+    found = os.fstat(file.fileno()).st_size
+    if found < size:
+        msg = (
+            f"{path} is truncated: {found} bytes, {STATE} beside it says {size}.\nRemove {path.parent} to start again."
+        )
+        raise DataError(msg)
+    file.truncate(size)
+
+
+def folder_of(prefix: Path) -> Path:
+    """Return the folder of the unfinished build of `prefix`."""
+    return Path(f"{prefix}.partial")
+
+
+def is_finished(prefix: Path) -> bool:
+    """Return whether only names are missing: the build was complete, and stopped while its files were moved."""
+    folder = folder_of(prefix)
+    try:
+        return State.from_json((folder / STATE).read_bytes()).finished and (folder / INDEX).exists()
+    except (OSError, ValueError, KeyError, TypeError):
+        return False

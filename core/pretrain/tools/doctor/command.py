@@ -1,0 +1,133 @@
+"""`pretrain doctor`: checks of the machines before a training."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from pretrain.cli.local_path import LocalPath
+from pretrain.cli.ranks import Counts, place_of_process, rank_options, show_failure
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pretrain.launch.processes.failure import Failure
+    from pretrain.launch.run_directory.directory import Resume
+
+
+@click.command(short_help="Check machines, devices, kernels and links before a training.")
+@click.argument("recipe", type=LocalPath(), required=False)
+@click.option("--backend", default="cpu", show_default=True, metavar="NAME", help="The device plugin.")
+@click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Change a key of the recipe.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--faults", is_flag=True, help="Try faults on a tiny training instead, in some minutes.")
+@click.option(
+    "--folder",
+    type=LocalPath(),
+    metavar="DIR",
+    help="Where --faults trains.  [default: a temporary folder]",
+)
+@click.option("--run-dir", type=LocalPath(), metavar="DIR", help="Of the run.  [default: a new one below runs/]")
+@click.option(
+    "--resume",
+    type=click.Choice(["run", "auto"]),
+    is_flag=False,
+    flag_value="run",
+    metavar="[auto]",
+    help="Look at what `pretrain run --resume` goes on from, in --run-dir.",
+)
+@rank_options
+def command(
+    *,
+    recipe: Path | None,
+    backend: str,
+    overrides: tuple[str, ...],
+    as_json: bool,
+    faults: bool,
+    folder: Path | None,
+    run_dir: Path | None,
+    resume: Resume | None,
+    nproc: int | None,
+    nnodes: int | None,
+    rdzv: str | None,
+    node_rank: int | None,
+) -> int:
+    """Check everything that RECIPE needs, on the ranks that would train it, in about two minutes.
+
+    A line for each finding: ok; look, which costs speed or may be meant; or wrong, with what to do. The exit code is 1
+    where one is wrong, else 0. Without RECIPE the kernels of GPT-2 345M are tried, and no files are looked at.
+
+    With --faults a tiny training of its own is disturbed on this machine: processes are killed and stopped, checkpoints
+    damaged, and more. A line for each fault says how the training came through.
+    """
+    if faults or folder is not None:
+        _require_alone(faults=faults, others=(recipe, overrides, run_dir, resume, nnodes, rdzv, node_rank))
+        from pretrain.tools.doctor.try_faults import try_faults  # noqa: PLC0415  few look for it
+
+        return try_faults(backend=backend, nproc=nproc, folder=folder, as_json=as_json)
+    from pretrain.launch.forward_job import EXAMINE, ForwardJob  # noqa: PLC0415
+    from pretrain.launch.rank_placement import make_placement  # noqa: PLC0415
+    from pretrain.tools.doctor.example import EXAMPLE  # noqa: PLC0415  --help needs none of these
+
+    counts = Counts(nproc=nproc, nnodes=nnodes, rdzv=rdzv, node_rank=node_rank)
+    world, nodes, nproc = place_of_process(counts)
+    file = recipe or EXAMPLE
+    if nproc is None and world is None:
+        nproc = _without_device(file, overrides, backend, nodes.count)
+    placement = make_placement(file, overrides, backend, nodes=nodes, nproc=nproc, world=world, needs_device=False)
+    if placement.notice:
+        click.echo(placement.notice, err=True)
+    job = ForwardJob(
+        recipe=str(file),
+        overrides=overrides,
+        backend=backend,
+        function=EXAMINE,
+        options={"is_example": recipe is None, "as_json": as_json, **_of_run(run_dir, resume)},
+        reads_data=False,
+        patience=180.0,  # a rank that dies at the start is named by the others after their own checks
+    )
+    if world is not None:
+        return job.run(world).code
+    from pretrain.launch.start import start  # noqa: PLC0415
+
+    return _exit_code(start(placement, job))
+
+
+def _of_run(run_dir: Path | None, resume: Resume | None) -> dict[str, str | None]:
+    return {"run_dir": None if run_dir is None else str(run_dir), "resume": resume or "no"}
+
+
+def _require_alone(*, faults: bool, others: tuple[object, ...]) -> None:
+    """Check that the options fit --faults.
+
+    Raises:
+        click.UsageError: they do not.
+    """
+    if not faults:
+        msg = "--folder is where --faults trains: pass that too, or leave it out."
+        raise click.UsageError(msg)
+    if any(other not in {None, ()} for other in others):
+        msg = "--faults trains a recipe of its own on this machine: it takes --backend, --nproc, --folder and --json."
+        raise click.UsageError(msg)
+
+
+def _without_device(file: Path, overrides: tuple[str, ...], backend: str, nodes: int) -> int | None:
+    """Return the ranks of a node whose devices cannot be counted, as the finding will say; None where they can."""
+    from pretrain.plugins.backend import Available  # noqa: PLC0415
+    from pretrain.plugins.host.discovery import find_backend  # noqa: PLC0415
+    from pretrain.plugins.host.manager import load_alone  # noqa: PLC0415
+    from pretrain.plugins.host.readiness import availability  # noqa: PLC0415
+    from pretrain.recipe import load_recipe  # noqa: PLC0415
+
+    loaded = load_recipe(file, overrides)  # a mistake in the recipe is reported before the backend is imported
+    if isinstance(availability(load_alone(find_backend(backend))), Available):
+        return None
+    return -(-loaded.model_parallel_size // nodes)
+
+
+def _exit_code(failure: Failure | None) -> int:
+    """Return the exit code; a rank that has reported has printed a finding that is wrong."""
+    if failure is not None and failure.reported:
+        return failure.exit_code
+    return show_failure(failure)

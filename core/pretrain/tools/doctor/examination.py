@@ -1,0 +1,138 @@
+"""The composition root of the doctor on one rank: its own checks, those between ranks, and their output."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from pretrain.errors import BackendError
+from pretrain.exit_codes import ExitCode
+from pretrain.launch.processes.rank import claim_report, note_end, note_report
+from pretrain.launch.run_directory.start_checks import Start
+from pretrain.plugins.host import discovery
+from pretrain.plugins.host.importing import load_plugin
+from pretrain.plugins.host.manager import assemble, load
+from pretrain.tools.doctor.example import NOTE
+from pretrain.tools.doctor.finding import Finding, Verdict
+from pretrain.tools.doctor.findings_text import as_json as json_of
+from pretrain.tools.doctor.findings_text import as_text, is_ok
+from pretrain.tools.doctor.guard import failed
+from pretrain.tools.doctor.kernel_choices import differing_choices, write_choices
+from pretrain.tools.doctor.own_checks import OwnChecks
+from pretrain.tools.doctor.ranks.between import examine_between
+from pretrain.tools.doctor.ranks.board import Board
+from pretrain.tools.doctor.run_checks import examine_start
+from pretrain.tools.doctor.watched_run import run_watched
+
+if TYPE_CHECKING:
+    import torch
+
+    from pretrain.launch.run_directory.directory import Resume
+    from pretrain.launch.world import World
+    from pretrain.plugins.host.manager import Plugins
+    from pretrain.recipe import Recipe
+    from pretrain.tools.doctor.ranks.rank_outcome import Outcome
+
+TIMEOUT = 30.0
+"""Seconds after which a rank that says nothing is named."""
+
+
+def examine(
+    recipe: Recipe,
+    *,
+    backend_name: str,
+    world: World,
+    run_dir: str | None = None,
+    resume: Resume = "no",
+    is_example: bool,
+    as_json: bool,
+    timeout: float = TIMEOUT,
+) -> None:
+    """Examine this rank and, with the others, what is between them; the rank that reports prints. Called once.
+
+    Args:
+        recipe: that is to be trained.
+        backend_name: value of `--backend`.
+        world: this rank's place.
+        run_dir: value of `--run-dir`; None for a new one.
+        resume: value of `--resume`.
+        is_example: the user gave no recipe: its files are not looked at.
+        as_json: print one JSON object instead of lines.
+        timeout: seconds after which a rank that says nothing is named.
+
+    Raises:
+        SystemExit: 1, on the rank that reports, where a finding is wrong.
+        BackendError: the backend cannot be imported.
+    """
+    board = Board(world, timeout)
+    start = Start(recipe=recipe, run_dir=None if run_dir is None else Path(run_dir), resume=resume)
+    own = _OwnPart(start, backend_name, board, with_files=not is_example)
+    if is_example:
+        own.findings.append(Finding(check="recipe", verdict=Verdict.OK, text=NOTE))
+    unended = run_watched(own.run, board)
+    found = [*own.findings, *unended]
+    write_choices(board, dict(own.kernels))
+    device = None if unended else own.device  # with a check that hangs no further call of the device is tried
+    outcome = examine_between(
+        recipe,
+        own.plugins,
+        world,
+        device,
+        found,
+        start=None if is_example else start,
+        backend_name=backend_name,
+        board=board,
+        timeout=timeout,
+    )
+    code = _report(outcome, board, as_json=as_json) if outcome.reports and claim_report() else ExitCode.COMPLETE
+    if unended or outcome.stuck:
+        if not code:
+            note_end()
+        outcome.leave(code)
+    if code:
+        raise SystemExit(code)
+
+
+def _report(outcome: Outcome, board: Board, *, as_json: bool) -> int:
+    """Print the findings; return the exit code."""
+    shown = [*outcome.findings, *differing_choices(board, board.world.world_size)]
+    click.echo(json_of(shown) if as_json else as_text(shown))
+    if is_ok(shown):
+        return ExitCode.COMPLETE
+    with suppress(OSError):  # then the launcher shows this rank's exit code too
+        note_report(board.world.rank)
+    return ExitCode.FAILURE
+
+
+class _OwnPart:
+    """Checks of one rank by itself, and their results by now."""
+
+    def __init__(self, start: Start, backend_name: str, board: Board, *, with_files: bool) -> None:
+        self.findings: list[Finding] = []
+        self.kernels: dict[str, str] = {}
+        self.plugins: Plugins | None = None
+        self.device: torch.device | None = None
+        self._start, self._backend_name, self._board, self._with_files = start, backend_name, board, with_files
+
+    def run(self) -> None:
+        world, doing = self._board.world, self._board.doing
+        if self._with_files:
+            self.findings += examine_start(self._start, world, doing)
+        self._board.doing("import of the backend")
+        self.plugins, broken = _plugins(self._backend_name)
+        self.findings += broken
+        own = OwnChecks(self._start.recipe, self.plugins, world, doing, findings=self.findings, kernels=self.kernels)
+        own.run()
+        self.device = own.device
+
+
+def _plugins(backend_name: str) -> tuple[Plugins, list[Finding]]:
+    """Return the plugins; where one that brings kernels is broken, those without them and a finding."""
+    try:
+        return load(backend_name), []
+    except BackendError as error:
+        backend, reference = (load_plugin(each) for each in (discovery.find_backend(backend_name), discovery.REFERENCE))
+        return assemble([], backend, reference), [failed("plugins", error)]

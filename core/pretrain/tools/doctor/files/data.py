@@ -1,0 +1,59 @@
+"""Speed of the token files of a recipe on each node."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING, Any
+
+from pretrain.data.token_files.reading import bin_path
+from pretrain.tools.doctor.files.read_speed import read_speed
+from pretrain.tools.doctor.finding import Finding, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pretrain.recipe import Recipe
+
+_MOST_SECONDS = 2.0
+_SLOW = 50e6
+"""bytes/s of a file read in its order; a single hard disk has 100e6 and more."""
+_SLOW_SAMPLE = 0.02
+"""Seconds for a sample somewhere in the file; a hard disk's seek takes about 0.01."""
+
+
+def measured_speed(
+    recipe: Recipe, doing: Callable[[str], None], *, most_seconds: float = _MOST_SECONDS
+) -> dict[str, Any] | None:
+    """Return host and speed of the recipe's largest token file here; None where there is none, or it is too small.
+
+    Args:
+        recipe: whose files are read.
+        doing: told what is read now.
+        most_seconds: that the measurement may take.
+    """
+    prefixes = [recipe.data.path] if recipe.data.path else [part.path for part in recipe.data.blend or ()]
+    there = [bin_path(prefix) for prefix in prefixes if bin_path(prefix).is_file()]
+    if not there:
+        return None
+    largest = max(there, key=lambda path: path.stat().st_size)
+    doing(f"measure the speed of reading {largest}")
+    speed = read_speed(largest, sample_bytes=4 * recipe.model.seq_length, most_seconds=most_seconds)
+    return None if speed is None else {"host": socket.gethostname(), **speed}
+
+
+def judge_speed(speeds: Mapping[int, Mapping[str, Any]]) -> list[Finding]:
+    """Return the finding about the slowest node.
+
+    Args:
+        speeds: what `measured_speed` returned, by rank, without None.
+    """
+    if not speeds:
+        return []
+    slowest = min(speeds, key=lambda rank: speeds[rank]["rate"])
+    rate, sample = speeds[slowest]["rate"], max(each["sample"] for each in speeds.values())
+    where = f" (slowest of {len(speeds)} nodes: {speeds[slowest]['host']})" if len(speeds) > 1 else ""
+    text = f"token files are read at {rate / 1e6:,.0f} MB/s{where}, a sample anywhere in {1e3 * sample:.2f} ms"
+    if rate >= _SLOW and sample <= _SLOW_SAMPLE:
+        return [Finding(check="data", verdict=Verdict.OK, text=text)]
+    remedy = "copy them to a faster disk; or let more workers read (data.num_workers)"
+    return [Finding(check="data", verdict=Verdict.LOOK, text=text, remedy=remedy)]

@@ -1,0 +1,102 @@
+"""Types of values that a YAML file or a log states, against the flags that they stand for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from pretrain.errors import MigrateError
+from pretrain.recipe.shown import shown
+from pretrain.tools.migrate.arguments.converting import LARGEST
+from pretrain.tools.migrate.dialects import dialect_of
+
+if TYPE_CHECKING:
+    from pretrain.tools.migrate.programs.program import Flag, Program
+    from pretrain.tools.migrate.setting import Setting
+
+_KINDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "a text",
+    "bool": "true or false",
+    "switch": "true or false",
+    "pattern": "a whole number or an expression of a list",
+}
+_SPLIT = "data_path"
+"""`validate_yaml` splits its text at blanks; of the others it makes no list."""
+
+
+class _WrongValueError(ValueError):
+    """A value of another type; says which type it should have."""
+
+
+def checked(setting: Setting, program: Program) -> Setting:
+    """Return a setting with a value of its flag's type, if a recipe takes anything from it.
+
+    A number that a text stands for stays a mistake: Megatron-LM does not convert the values of a YAML file, and would
+    compute with the text.
+
+    Args:
+        setting: of a YAML file or a log.
+        program: whose flag it is.
+
+    Raises:
+        MigrateError: its value has another type.
+    """
+    flag = program.flags.get(setting.name)
+    try:
+        _check_size(setting.value)
+        is_needed = dialect_of(program).needs(setting.name)
+        if flag is None or setting.value is None or not is_needed or _is_of_program(flag, setting):
+            return setting
+        return replace(setting, value=_fitting(flag, setting.value))
+    except _WrongValueError as error:
+        msg = (
+            f"{setting.place}: {setting.written}: {shown(setting.value)} is not {error}.\n"
+            "The program would not start with it, or misread it: correct it there."
+        )
+        raise MigrateError(msg) from error
+
+
+def _check_size(value: Any) -> None:
+    """Refuse a number of any setting that is absurdly large: Python does not even write one of 4300 digits."""
+    if isinstance(value, int) and abs(value) >= LARGEST:
+        kind = "a number of a size that a training can have"
+        raise _WrongValueError(kind)
+
+
+def _is_of_program(flag: Flag, setting: Setting) -> bool:
+    """Say whether a value is the flag's default or constant, whatever its type."""
+    return any(type(setting.value) is type(own) and setting.value == own for own in (flag.default, flag.given))
+
+
+def _fitting(flag: Flag, value: Any) -> Any:
+    if flag.nargs in (None, "?"):
+        return _one(flag, value)
+    if isinstance(value, str) and flag.name == _SPLIT:
+        value = value.split()
+    count = flag.nargs if isinstance(flag.nargs, int) else None
+    if not isinstance(value, list) or (count is not None and len(value) != count):
+        wanted = f"a list{'' if count is None else f' of {count}'}: [..., ...]"
+        raise _WrongValueError(wanted)
+    return [_one(flag, item) for item in value]
+
+
+def _one(flag: Flag, value: Any) -> Any:
+    """Return one value, with the type that the flag's parser gives it."""
+    _check_size(value)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    match flag.kind:
+        case "int" if is_number and abs(value) < LARGEST and value == int(value):
+            return int(value)
+        case "float" if is_number:
+            return float(value)
+        case "str" if is_number or isinstance(value, str):
+            return str(value)
+        case "bool" | "switch" if isinstance(value, bool):
+            return value
+        case "pattern" if is_number or isinstance(value, str | list):
+            return value
+        case "object":
+            return value
+    raise _WrongValueError(_KINDS[flag.kind])

@@ -1,0 +1,215 @@
+"""Hints for a flag or a key of another program: its name here, or why nothing needs it."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pretrain.recipe.keys import keys_of_recipe
+from pretrain.tools.migrate.meanings.meaning import Carried, Launched, NoEffect, NotSupported, Replaced, Unread
+from pretrain.tools.migrate.meanings.megatron.meanings import MEANINGS
+from pretrain.tools.migrate.meanings.megatron.options import BUILD_MEANINGS, LAUNCHERS
+from pretrain.tools.migrate.meanings.megatron.spellings import spelled
+from pretrain.tools.migrate.meanings.neox import meanings as neox
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pretrain.tools.migrate.meanings.meaning import Meaning
+
+_SAMPLES = "SAMPLES"
+_WORKED_OUT = {
+    "train_tokens": _SAMPLES,
+    "lr_warmup_tokens": _SAMPLES,
+    "lr_decay_tokens": _SAMPLES,
+    "num_layers_per_virtual_pipeline_stage": "CHUNKS",
+    "pipeline_model_parallel_layout": "LAYERS",
+    "pad_vocab_size_to": "MULTIPLE",
+    "padded_vocab_size": "MULTIPLE",
+    "iterations_to_skip": "ITERATIONS",
+}
+"""Flags whose number counts something else than the key's -> what stands for the value."""
+
+_IN_SHORT: dict[str, Meaning] = {
+    "zero_optimization": Carried("engine.zero", note="with engine.name=deepspeed"),
+    "gradient_accumulation_steps": NoEffect("it follows: global_batch_size / (micro_batch_size x data-parallel size)"),
+    "num_moe_experts": MEANINGS["num_experts"],
+}
+"""Keys of GPT-NeoX whose meaning is about more than a hint can say, and megatron-core's name of a flag."""
+
+_SAME_NUMBER = {
+    *("train_batch_size", "train_micro_batch_size_per_gpu", "pipe_parallel_size", "checkpoint_factor"),
+    *("rotary_pct", "rotary_emb_base", "rms_norm_epsilon", "intermediate_size"),
+}
+"""Keys of GPT-NeoX whose number is the key's here; others make one only together."""
+
+_OF_ONE_WORD = {"activation", "hysteresis", "norm"}
+"""Names of one word that mean the same everywhere; others, such as --device, mean something else elsewhere."""
+
+
+class _Found(NamedTuple):
+    """A flag that is known.
+
+    Attributes:
+        name: dest.
+        meaning: of it.
+        given: value of a switch by its spelling: False of --no-x; None for a part of a value.
+    """
+
+    name: str
+    meaning: Meaning
+    given: Any
+
+
+def flag_of_run(flag: str, values: Sequence[str] = ()) -> str:
+    """Return the equivalent in `pretrain run` of a flag of a training script; empty for an unknown one.
+
+    Args:
+        flag: "--train-iters".
+        values: words after it.
+    """
+    found = _find(_name(flag))
+    match found:
+        case None:
+            return ""
+        case _Found(meaning=Launched(option)):
+            return f"here it is {option}."
+        case _Found(meaning=Carried() as carried):
+            return f"here {_as_option(found, carried, values)}."
+        case _:
+            return f"{_sentence(found.meaning)}."
+
+
+def flag_of_build(flag: str) -> str:
+    """Return the equivalent in `pretrain data build` of a flag of preprocess_data.py; empty for an unknown one."""
+    meaning = BUILD_MEANINGS.get(_name(flag))
+    if meaning is None:
+        return ""
+    return f"here it is {meaning.option}." if isinstance(meaning, Launched) else f"{_sentence(meaning)}."
+
+
+def key_of_recipe(path: str, given: object) -> str:
+    """Return the equivalent of an unknown key of a recipe, "data.data_impl"; empty if there is none.
+
+    Args:
+        path: the key.
+        given: its value.
+    """
+    key = path.rpartition(".")[2]
+    found = _find(_name(key))
+    if found is None or (isinstance(found.meaning, Carried) and found.meaning.key.rpartition(".")[2] == key):
+        return ""
+    if isinstance(found.meaning, Launched):
+        return f" It is not a key of a recipe: give pretrain {found.meaning.option}."
+    if isinstance(found.meaning, Carried):
+        return f" {_as_key(found, found.meaning, given)}."
+    sentence = _sentence(found.meaning)
+    return f" It is {sentence}."
+
+
+def _as_option(found: _Found, meaning: Carried, values: Sequence[str]) -> str:
+    """Return "it is --set section.key=value" and a note; without a value to give, how the key is worked out."""
+    if meaning.key == "data.path" and len(values) > 1:
+        parts = ", ".join(_parts(values))
+        return f"it is --set {shlex.quote(f'data.blend=[{parts}]')}"
+    is_switch = found.given is False or any(value is True for value in meaning.values)
+    given = found.given if is_switch or found.given is None or not values else " ".join(values)
+    value = _WORKED_OUT.get(found.name) or _value(meaning, given)
+    if value is None:
+        return f"it goes into {meaning.key} ({meaning.how})"
+    return f"it is --set {shlex.quote(f'{meaning.key}={value}')}{_note(found, meaning)}"
+
+
+def _as_key(found: _Found, meaning: Carried, given: object) -> str:
+    """Return "It is written section.key: value" and a note."""
+    value: str | None = _WORKED_OUT.get(found.name)
+    if found.given is None:
+        return f"It goes into {meaning.key} ({meaning.how})"
+    if isinstance(given, bool):
+        value = _value(meaning, given == found.given)
+        if value is None:
+            return f"It goes into {meaning.key} ({meaning.how})" if given else "It is false: leave it out"
+    elif value is None and meaning.values:
+        value = _value(meaning, found.given) if True in meaning.values else _translated(meaning, str(given))
+    return f"It is written {meaning.key}{': ' * bool(value)}{value or ''}{_note(found, meaning)}"
+
+
+def _value(meaning: Carried, given: object) -> str | None:
+    """Return a value as a recipe has it; None for one that is not offered, or whose key needs other flags too."""
+    if isinstance(given, str):
+        is_choice = any(isinstance(value, str) for value in meaning.values)
+        return _translated(meaning, given) or (None if is_choice else given)
+    for value, ours in meaning.values.items():
+        if value is given:
+            return _written(ours)
+    return None if meaning.how or meaning.values else _written(given)
+
+
+def _translated(meaning: Carried, given: str) -> str | None:
+    """Return what a value is called here; None if it is called nothing else."""
+    return next((_written(ours) for value, ours in meaning.values.items() if value == given), None)
+
+
+def _written(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _note(found: _Found, meaning: Carried) -> str:
+    note = meaning.note or (meaning.how if found.name in _WORKED_OUT else "")
+    return f" ({note})" if note else ""
+
+
+def _sentence(meaning: Meaning) -> str:
+    """Return "not needed: ..." or "not supported: ...", without a period."""
+    match meaning:
+        case NoEffect(text) | Replaced(text) | Unread(text):
+            return f"not needed: {text}"
+        case NotSupported(text):
+            return f"not supported: {text}"
+        case _:
+            raise TypeError(meaning)
+
+
+def _name(flag: str) -> str:
+    return flag.lstrip("-").replace("-", "_").lower()
+
+
+_BY_NAME = {name.lower(): name for name in MEANINGS}
+
+
+def _find(name: str) -> _Found | None:
+    """Return the flag of a name with underscores in small letters: Megatron's, a launcher's or GPT-NeoX's."""
+    dest = spelled(name, _BY_NAME)
+    meaning = MEANINGS.get(_BY_NAME.get(dest.name, dest.name)) or LAUNCHERS.get(name) or _IN_SHORT.get(name)
+    if meaning is not None:
+        return _Found(dest.name, meaning, True if dest.given is None else dest.given)
+    if "_" not in name and name not in _OF_ONE_WORD:
+        return None
+    meaning = neox.MEANINGS.get(name)
+    if meaning is None:
+        return _same_name(name)
+    is_part = isinstance(meaning, Carried) and meaning.how and not meaning.values and name not in _SAME_NUMBER
+    return _Found(name, meaning, given=None if is_part else True)
+
+
+def _same_name(name: str) -> _Found | None:
+    """Return the key, no section, of the same name."""
+    known = keys_of_recipe()
+    sections = {path.rpartition(".")[0] for path in known}
+    same = [path for path in known if path.rpartition(".")[2] == name and path not in sections]
+    return _Found(name, Carried(same[0]), given=True) if same else None
+
+
+def _parts(values: Sequence[str]) -> Iterator[str]:
+    """Yield the parts of a blend: weight, path, weight, path, ...; or paths alone, whose weights are to be written."""
+    weights, paths = (values[::2], values[1::2]) if _is_number(values[0]) else (["WEIGHT"] * len(values), values)
+    for weight, path in zip(weights, paths, strict=False):
+        yield f"{{weight: {weight}, path: {path}}}"
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,104 @@
+"""Commands of pretrain that take the place of a source's launcher and of its preprocessing."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pretrain.errors import MigrateError, did_you_mean
+from pretrain.tools.migrate.meanings.meaning import Launched, NoEffect, NotSupported, Replaced, Unread
+from pretrain.tools.migrate.meanings.megatron.options import BUILD_MEANINGS
+from pretrain.tools.migrate.outcome import Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pretrain.tools.migrate.meanings.meaning import Meaning
+    from pretrain.tools.migrate.setting import Word
+    from pretrain.tools.migrate.sources.source import Launch
+
+_ONE_KEY = {"json_keys", "jsonl_keys"}
+
+
+def run_command(recipe: str, launch: Launch | None) -> str:
+    """Return the command that trains a recipe on as many processes as a launcher starts; a hostfile says how many."""
+    words = ["pretrain", "run", recipe]
+    if launch is not None and launch.hostfile:
+        return shlex.join([*words, "--hostfile", launch.hostfile])
+    if launch is not None and launch.nproc is not None:
+        words += ["--nproc", str(launch.nproc)]
+    if launch is not None and (launch.nnodes or 1) > 1:
+        words += ["--nnodes", str(launch.nnodes), "--rdzv", "HOST:29500"]
+    return shlex.join(words)
+
+
+def notices_of(launch: Launch | None) -> list[str]:
+    """Return a notice on a launcher that takes only some hosts of its hostfile."""
+    if launch is None or not launch.hostfile or launch.nnodes is None:
+        return []
+    return [f"{launch.place}: {launch.nnodes} nodes of {launch.hostfile} are meant; pretrain takes all that it lists"]
+
+
+def build_command(arguments: Sequence[Word]) -> tuple[str, list[Outcome]]:
+    """Return the `pretrain data build` command for arguments of preprocess_data.py, and what became of each.
+
+    Raises:
+        MigrateError: preprocess_data.py has no such flag.
+    """
+    flags = list(_flags(arguments))
+    tokenizer = next((values for name, _, values in flags if name == "tokenizer_type"), [])
+    is_file = any(value.startswith(("HF", "HuggingFace", "Pretrained")) for value in tokenizer)
+    words, outcomes = ["pretrain", "data", "build"], []
+    for name, written, values in flags:
+        meaning = BUILD_MEANINGS[name]
+        if name in _ONE_KEY and len(values) > 1:
+            change = f"a build takes one key; the first, {values[0]}, is here: build the others one after the other"
+            words += ["--json-key", values[0]]
+            outcomes.append(Outcome("not supported", written.text, change, written.place))
+        elif isinstance(meaning, Launched) and " " not in meaning.option:
+            option = "--tokenizer-file" if is_file and meaning.option == "--vocab-file" else meaning.option
+            words += [option, *values]
+            outcomes.append(Outcome("carried over", written.text, f"of pretrain data build: {option}", written.place))
+        else:
+            outcomes.append(_outcome(meaning, written))
+    return shlex.join(words), outcomes
+
+
+def _flags(arguments: Sequence[Word]) -> Iterator[tuple[str, Word, list[str]]]:
+    """Yield each flag by its name, as it is written, and its values; the beginning of a flag is enough for argparse."""
+    position = 0
+    while position < len(arguments):
+        written, equals, value = arguments[position].text.partition("=")
+        values = [value] * bool(equals)
+        start, position = position, position + 1
+        while position < len(arguments) and not arguments[position].text.startswith("--"):
+            values.append(_shown(arguments[position]))
+            position += 1
+        yield _name(written, arguments[start]), replace(arguments[start], text=written), values
+
+
+def _name(written: str, word: Word) -> str:
+    name = written.lstrip("-").replace("-", "_")
+    near = [known for known in BUILD_MEANINGS if known.startswith(name)]
+    if name in BUILD_MEANINGS or len({BUILD_MEANINGS[known] for known in near}) == 1:
+        return name if name in BUILD_MEANINGS else near[0]
+    near_name = did_you_mean(name, BUILD_MEANINGS)
+    msg = f"{word.place}: {written}: preprocess_data.py has no such flag.{near_name}\nCorrect it."
+    raise MigrateError(msg)
+
+
+def _shown(word: Word) -> str:
+    """Return a value; one that is not known stays as the source has it."""
+    return word.asked[0].why if word.asked else word.text
+
+
+def _outcome(meaning: Meaning, written: Word) -> Outcome:
+    if isinstance(meaning, NotSupported):
+        return Outcome("not supported", written.text, meaning.change, written.place)
+    if isinstance(meaning, Replaced):
+        return Outcome("replaced", written.text, meaning.by, written.place)
+    if isinstance(meaning, Launched):
+        return Outcome("replaced", written.text, f"of pretrain data build: {meaning.option}", written.place)
+    why = meaning.why if isinstance(meaning, NoEffect | Unread) else "of the model"
+    return Outcome("no effect", written.text, why, written.place)

@@ -1,0 +1,164 @@
+"""Shell scripts, and bare arguments, as sources."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+from pretrain.errors import MigrateError
+from pretrain.tools.migrate.shell.reader import read_script
+from pretrain.tools.migrate.sources.argument_words import split_words
+from pretrain.tools.migrate.sources.commands.batch_job import batch_options, batch_variables
+from pretrain.tools.migrate.sources.commands.known_programs import role_of
+from pretrain.tools.migrate.sources.commands.training_command import sort_commands, training_of
+from pretrain.tools.migrate.sources.deepspeed_files import find_file
+from pretrain.tools.migrate.sources.megatron_yaml import read_megatron_yaml
+from pretrain.tools.migrate.sources.neox_command import neox_command, neox_options
+from pretrain.tools.migrate.sources.neox_files import read_neox
+from pretrain.tools.migrate.sources.neox_launch import launch_of
+from pretrain.tools.migrate.sources.read_names import names_read
+from pretrain.tools.migrate.sources.source import Source
+from pretrain.tools.migrate.sources.source_text import read_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pretrain.tools.migrate.setting import Word
+    from pretrain.tools.migrate.shell.script import Script
+    from pretrain.tools.migrate.sources.commands.command_layers import Peeled
+    from pretrain.tools.migrate.sources.commands.training_command import Commands
+
+_YAML_FLAG = "--yaml-cfg"
+
+
+def read_shell(name: str, text: str, defined: Mapping[str, str]) -> Source:
+    """Read a shell script that starts a training, or builds token files.
+
+    Args:
+        name: the script, as the user named it.
+        text: its content.
+        defined: values of variables, and of its arguments "1", "2", ...
+
+    Raises:
+        MigrateError: it cannot be read, or starts no training, or several.
+    """
+    batch = batch_options(name, text)
+    variables, notices = batch_variables({**batch}, text)
+    unset = {key: value for key, value in variables.items() if key not in defined}
+    script = read_script(Path(name), {**unset, **defined})
+    read_names = names_read(name, text, defined)
+    source = Source(name, "script", files=script.files, unknown_files=script.unknown_files, read_names=read_names)
+    commands = sort_commands((command.words for command in script.commands), batch, defined)
+    notices = [*script.notices, *_cut_off(script), *(line for line in notices if line.split()[1] in unset)]
+    return _with_commands(source, commands, notices, defined)
+
+
+def _cut_off(script: Script) -> list[str]:
+    """Return a notice on each flag that begins a command, as after a line that lacks its backslash."""
+    first = (command.words[0] for command in script.commands if command.words)
+    return [
+        f"{word.place}: {word.text} begins a command of its own, since no line before continues: bash does not pass it"
+        for word in first
+        if word.text.startswith("--")
+    ]
+
+
+def read_list(name: str, text: str, defined: Mapping[str, str]) -> Source:
+    """Read a file of arguments without a program.
+
+    Args:
+        name: the file, as the user named it.
+        text: its content.
+        defined: values of variables.
+
+    Raises:
+        MigrateError: it has signs of a shell's language.
+    """
+    words = split_words(name, text, defined)
+    return Source(name, "arguments", words=words, read_names=names_read(name, text, defined))
+
+
+def read_arguments(text: str, defined: Mapping[str, str] | None = None) -> Source:
+    """Read the text of `--args`: arguments, or a whole command.
+
+    Args:
+        text: as a person would write it on a command line.
+        defined: values of variables.
+
+    Raises:
+        MigrateError: it is empty, or a command that is not a training.
+    """
+    defined = defined or {}
+    words = split_words("--args", text, defined, lines="\n" in text.strip())
+    if not words:
+        msg = "--args: there are no arguments.\nGive those of the training: --args '--num-layers 24 ...'"
+        raise MigrateError(msg)
+    source = Source("--args", "arguments", read_names=names_read("--args", text, defined))
+    if words[0].text.startswith("-"):
+        return replace(source, words=words)
+    return _with_commands(source, sort_commands([words], {}, defined), [], defined)
+
+
+def _with_commands(source: Source, commands: Commands, notices: list[str], defined: Mapping[str, str]) -> Source:
+    training = training_of(source.name, commands)
+    source = replace(source, preprocessing=tuple(commands.preprocessing))
+    notices = [*notices, *commands.notices]
+    unread = (f"{phrase}; it is not read" for phrase in commands.others)
+    if training is None:
+        return replace(source, notices=(*notices, *unread))
+    source = replace(source, launch=training.launch, notices=(*notices, *training.notices, *unread))
+    arguments = [word.text for word in training.words[1:]]
+    if role_of(training.program, arguments) == "neox":
+        return _neox(source, training)
+    program = PurePosixPath(training.program).name
+    return _with_yaml(replace(source, program=program, words=training.words[1:]), defined)
+
+
+def _neox(source: Source, training: Peeled) -> Source:
+    place = training.words[0].place
+    paths = [find_file(source.name, name, str(place)) for name in neox_command(training.words)]
+    missing = next((path for path in paths if not path.is_file()), None)
+    if missing is not None:
+        msg = (
+            f"{place}: {missing}: there is no such file.\n"
+            "The path is relative to the working directory, or to the script's folder."
+        )
+        raise MigrateError(msg)
+    read = read_neox(paths)
+    settings = {**read.settings, **neox_options(training.words)}
+    return replace(
+        source,
+        kind="neox",
+        program=read.program,
+        settings=settings,
+        launch=source.launch or launch_of(settings),
+        notices=source.notices + read.notices,
+    )
+
+
+def _with_yaml(source: Source, defined: Mapping[str, str]) -> Source:
+    """Return the source with the settings of the file that --yaml-cfg names; the program then reads nothing else."""
+    named = _value_of(source.words, _YAML_FLAG)
+    if named is None:
+        return source
+    if named.asked:
+        asked = named.asked[0]
+        msg = f"{named.place}: {_YAML_FLAG}: {asked.name} is not known.\nGive --define {asked.name}=..."
+        raise MigrateError(msg)
+    path = find_file(source.name, named.text, f"{named.place}: {_YAML_FLAG}")
+    text = read_text(str(path)).text
+    read = read_megatron_yaml(str(path), text, defined)
+    ignored = f"{named.place}: {_YAML_FLAG}: {path} is read alone; Megatron-LM ignores all other flags then"
+    read_names = source.read_names | names_read(str(path), text, defined)
+    notices = (*source.notices, ignored)
+    return replace(source, kind=read.kind, settings=read.settings, words=(), notices=notices, read_names=read_names)
+
+
+def _value_of(words: tuple[Word, ...], flag: str) -> Word | None:
+    for word, following in zip(words, [*words[1:], None], strict=False):
+        if word.text == flag:
+            return following
+        if word.text.startswith(f"{flag}="):
+            return replace(word, text=word.text[len(flag) + 1 :])
+    return None

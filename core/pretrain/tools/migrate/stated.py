@@ -1,0 +1,217 @@
+"""Settings that several sources state together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pretrain.errors import MigrateError, did_you_mean
+from pretrain.tools.migrate.arguments.checking import checked
+from pretrain.tools.migrate.arguments.parsing import parse
+from pretrain.tools.migrate.asking import UNKNOWN, require_known
+from pretrain.tools.migrate.dialects import dialect_of
+from pretrain.tools.migrate.logged_names import without_worked_out
+from pretrain.tools.migrate.meanings.neox.meanings import MEANINGS as NAMES
+from pretrain.tools.migrate.program_choice import chosen_program, doubts, is_neox
+from pretrain.tools.migrate.setting import Setting, Settings
+from pretrain.tools.migrate.sources.deepspeed_files import deepspeed_file
+from pretrain.tools.migrate.values.neox.nested import flat
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pretrain.recipe.deepspeed.file import JsonFile
+    from pretrain.tools.migrate.arguments.fitting import Choice
+    from pretrain.tools.migrate.arguments.parsing import Parsed
+    from pretrain.tools.migrate.outcome import Outcome
+    from pretrain.tools.migrate.programs.program import Program
+    from pretrain.tools.migrate.setting import Asked
+    from pretrain.tools.migrate.sources.source import Launch, Source
+    from pretrain.tools.migrate.wishes import Wishes
+
+_SHOWN = 8
+
+
+@dataclass(slots=True)
+class Stated:
+    """Settings of one training.
+
+    Attributes:
+        settings: with the program and the devices.
+        choice: of the program, with the reason.
+        launch: the launcher; None if no source has one.
+        notices: lines for the user.
+        unknown: outcomes of settings that the program does not have.
+    """
+
+    settings: Settings
+    choice: Choice
+    launch: Launch | None
+    notices: list[str] = field(default_factory=list)
+    unknown: list[Outcome] = field(default_factory=list)
+
+
+def stated_settings(sources: Sequence[Source], wishes: Wishes) -> Stated:
+    """Lay sources over one another, and choose the program that they are for.
+
+    Raises:
+        MigrateError: they are of two programs, state no training, have unknown flags, or need values that only running
+            them would tell.
+    """
+    _require_training(sources)
+    choice = chosen_program(sources, wishes.program)
+    laid = _Laid(choice.program, [notice for source in sources for notice in source.notices])
+    for source in sources:
+        laid.add(source)
+    stated, unknown = laid.finished()
+    launch = next((source.launch for source in reversed(sources) if source.launch is not None), None)
+    devices = _devices(launch, sources)
+    if launch is not None and devices is not None and wishes.devices not in {None, devices}:
+        laid.notices.append(f"--devices {wishes.devices} counts, not the {devices} processes of {launch.place}")
+        launch = None
+    settings = Settings(
+        choice.program,
+        stated,
+        wishes.devices or devices,
+        _deepspeed(sources, stated, as_meant=wishes.as_meant),
+        as_meant=wishes.as_meant,
+    )
+    return Stated(settings, choice, launch, laid.notices + doubts(choice, stated), unknown)
+
+
+def _require_training(sources: Sequence[Source]) -> None:
+    """Check that sources are of one dialect, and that one of them has settings of a training."""
+    neox = [source for source in sources if is_neox(source)]
+    others = [source for source in sources if not is_neox(source) and (source.words or source.settings)]
+    if neox and others:
+        msg = (
+            f"{neox[0].name} is GPT-NeoX's, but {others[0].name} is Megatron's.\n"
+            "Migrate them one after the other; a training has one program."
+        )
+        raise MigrateError(msg)
+    files = [source for source in sources if source.deepspeed is not None]
+    if neox and files:
+        msg = f"{files[0].name}: GPT-NeoX reads no DeepSpeed file.\nPut its keys into the YAML, and leave it out."
+        raise MigrateError(msg)
+    if not neox and not others:
+        names = ", ".join(source.name for source in sources)
+        msg = f"{names} alone: no arguments of a training.\nName the script too, or give them with --args."
+        raise MigrateError(msg)
+
+
+@dataclass(slots=True)
+class _Laid:
+    """Settings of sources, while they are laid over one another."""
+
+    program: Program
+    notices: list[str]
+    settings: dict[str, Setting] = field(default_factory=dict)
+    asked: dict[str, tuple[Asked, ...]] = field(default_factory=dict)
+    asked_flags: list[Asked] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    def add(self, source: Source) -> None:
+        """Lay one more source over the others."""
+        for setting in source.settings.values():
+            if source.kind != "log" or self._says_something(setting):
+                self._put(setting if is_neox(source) else checked(setting, self.program))
+        if source.words:
+            self._add_parsed(parse(source.words, self.program))
+
+    def _says_something(self, setting: Setting) -> bool:
+        """Say whether a line of a log is more than a default, which only matters over another source."""
+        if setting.value is None or setting.name in self.settings:
+            return setting.value is not None
+        flag = self.program.flags.get(setting.name)
+        default = None if flag is None else flag.default
+        return bool(setting.value != default) or isinstance(setting.value, bool) != isinstance(default, bool)
+
+    def _add_parsed(self, parsed: Parsed) -> None:
+        self.problems += parsed.problems
+        self.notices += parsed.notices
+        self.asked_flags += parsed.asked_flags
+        for setting in parsed.settings.values():
+            self._put(setting)
+        for name, asked in parsed.asked.items():
+            flag = self.program.flags[name]
+            self.settings[name] = Setting(name, UNKNOWN, flag.spellings[0], asked[0].place)
+            self.asked[name] = asked
+
+    def _put(self, setting: Setting) -> None:
+        before = self.settings.get(setting.name)
+        if before is not None and before.value not in (setting.value, UNKNOWN):
+            line = f"{setting.written} {setting.value} takes the place of {before.written} {before.value}"
+            self.notices.append(f"{setting.place}: {line} of {before.place}")
+        self.settings[setting.name] = setting
+        self.asked.pop(setting.name, None)
+
+    def finished(self) -> tuple[dict[str, Setting], list[Outcome]]:
+        """Return all settings, and outcomes of those that the program does not have.
+
+        Raises:
+            MigrateError: a flag is unknown, or a value is that a recipe needs.
+        """
+        if self.problems:
+            lines = [f"{line.rstrip('.')}." for line in self.problems[:_SHOWN]]
+            more = len(self.problems) - _SHOWN
+            raise MigrateError("\n".join([*lines, *[f"... and {more} more."] * (more > 0)]))
+        dialect = dialect_of(self.program)
+        require_known(
+            (one for name, asked in self.asked.items() if dialect.needs(name) for one in asked), self.asked_flags
+        )
+        if self.program.dialect == "neox":
+            stated = flat(self.settings)
+            _require_known(stated, self.program)
+            return stated, []
+        stated, more_notices, unknown = without_worked_out(self.settings, self.program, dialect.meaning)
+        self.notices += more_notices
+        return stated, unknown
+
+
+def _require_known(stated: Mapping[str, Setting], program: Program) -> None:
+    """Check that GPT-NeoX has all names.
+
+    Raises:
+        MigrateError: it does not have one.
+    """
+    meaning = dialect_of(program).meaning
+    unknown = [setting for setting in stated.values() if meaning(setting.name) is None]
+    if unknown:
+        lines = [
+            f"{setting.place}: {setting.written}: {program.title} has no such setting."
+            f"{did_you_mean(setting.name, NAMES)}"
+            for setting in unknown[:_SHOWN]
+        ]
+        raise MigrateError("\n".join([*lines, "Correct it, or remove it."]))
+
+
+def _deepspeed(sources: Sequence[Source], stated: Mapping[str, Setting], *, as_meant: bool) -> JsonFile | None:
+    """Return the DeepSpeed file: a source itself, or the one that the arguments name.
+
+    Raises:
+        MigrateError: the source is one that the program would not read.
+    """
+    own = [source for source in sources if source.deepspeed is not None]
+    is_on = as_meant or any(name in stated and stated[name].value for name in ("deepspeed", "deepscale"))
+    if own and not is_on:
+        msg = (
+            f"{own[-1].name}: without --deepspeed the program reads no DeepSpeed file.\n"
+            "Give --as-meant to take it, or leave it out."
+        )
+        raise MigrateError(msg)
+    if own:
+        return own[-1].deepspeed
+    named = stated.get("deepspeed_config") or stated.get("deepscale_config")
+    if named is None or not isinstance(named.value, str) or named.value == UNKNOWN:
+        return None
+    source = next(source for source in reversed(sources) if source.words or source.settings)
+    return deepspeed_file(source, named.value, named.place)
+
+
+def _devices(launch: Launch | None, sources: Sequence[Source]) -> int | None:
+    """Return the number of devices of a log, which has the world's size, or of a launcher."""
+    sizes = (source.settings.get("world_size") for source in reversed(sources) if source.kind == "log")
+    logged = next((size.value for size in sizes if size is not None and isinstance(size.value, int)), None)
+    if logged is not None or launch is None or launch.nproc is None or launch.nnodes is None:
+        return logged
+    return launch.nproc * launch.nnodes

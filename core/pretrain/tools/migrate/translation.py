@@ -1,0 +1,196 @@
+"""Translation of settings into keys of a recipe, with an outcome for every setting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pretrain.errors import MigrateError
+from pretrain.recipe.keys import keys_of_recipe
+from pretrain.tools.migrate.meanings.meaning import Carried, Launched, Meaning, NoEffect, NotSupported, Replaced, Unread
+from pretrain.tools.migrate.outcome import Outcome
+from pretrain.tools.migrate.setting import Settings
+from pretrain.tools.migrate.values.worked import Worked
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from pretrain.tools.migrate.setting import Setting
+    from pretrain.tools.migrate.values.worked import Function
+
+MeaningOf = Callable[[str], Meaning | None]
+Overlay = Callable[[Settings, Mapping[str, Worked]], tuple[dict[str, Worked], list[Outcome]]]
+
+_OURS = {
+    *("train.manual_gc", "train.manual_gc_interval", "logging.tensorboard", "logging.log_straggler"),
+    "checkpoint.async_save",
+}
+"""Keys whose default is better here and changes no result: the source's default is not written out."""
+
+
+@dataclass(slots=True)
+class Translation:
+    """Keys of a recipe, and what became of each setting.
+
+    Attributes:
+        keys: value by "section.key", in the order of a recipe.
+        outcomes: for each setting that is stated.
+    """
+
+    keys: dict[str, Worked] = field(default_factory=dict)
+    outcomes: list[Outcome] = field(default_factory=list)
+
+
+def translate(
+    settings: Settings,
+    meaning_of: MeaningOf,
+    functions: Mapping[str, Function],
+    overlay: Overlay,
+    overridden: Collection[str] = (),
+) -> Translation:
+    """Translate every setting, stated or by default.
+
+    Args:
+        settings: of one training.
+        meaning_of: meaning of a setting by its name; None for an unknown one.
+        functions: by key of the recipe that several settings make.
+        overlay: returns keys that win over those, and outcomes of its own.
+        overridden: keys that the user gives, which are not worked out.
+
+    Raises:
+        MigrateError: two settings contradict each other, or a value cannot be worked out.
+    """
+    keys = _worked(settings, meaning_of, functions, overridden)
+    values, outcomes = overlay(settings, keys)
+    keys = {key: values.get(key, worked) for key, worked in keys.items()} | values
+    translation = Translation({key: value for key, value in keys.items() if value.value is not None})
+    for setting in settings.stated.values():
+        if setting.value is not None:
+            translation.outcomes += _outcomes(setting, settings, meaning_of, keys, overridden)
+    translation.outcomes += _of_defaults(settings, meaning_of, keys) + outcomes
+    return translation
+
+
+def _worked(
+    settings: Settings, meaning_of: MeaningOf, functions: Mapping[str, Function], overridden: Collection[str]
+) -> dict[str, Worked]:
+    """Return every key that settings give, in the order of a recipe; one without a value has lines for the report."""
+    names: dict[str, list[str]] = {}
+    for name in {**settings.program.flags, **settings.stated}:
+        meaning = meaning_of(name)
+        if isinstance(meaning, Carried):
+            names.setdefault(meaning.key, []).append(name)
+    found: dict[str, Worked] = {}
+    for key in keys_of_recipe():
+        if key in overridden:
+            continue
+        if key in functions:
+            worked = functions[key](settings)
+        else:
+            worked = _single(key, names.get(key, []), settings, meaning_of)
+        if worked is not None:
+            found[key] = worked
+    return found
+
+
+def _single(key: str, names: list[str], settings: Settings, meaning_of: MeaningOf) -> Worked | None:
+    """Return a key that one setting gives: the one that is stated, else the first default.
+
+    Raises:
+        MigrateError: two that are stated give different values.
+    """
+    stated = [settings.stated[name] for name in names if name in settings.stated]
+    given = [setting for setting in stated if setting.value is not None]
+    if given:
+        values = [_here(meaning_of(setting.name), setting.value) for setting in given]
+        for setting, value in zip(given[1:], values[1:], strict=True):
+            if value != values[0]:
+                raise MigrateError(_contradiction(key, given[0], setting))
+        return Worked(values[0], tuple(setting.name for setting in given))
+    if key in _OURS:
+        return None
+    defaults = [name for name in names if name not in settings.stated and settings.value(name) is not None]
+    return Worked(_here(meaning_of(defaults[0]), settings.value(defaults[0])), (defaults[0],)) if defaults else None
+
+
+def _contradiction(key: str, one: Setting, other: Setting) -> str:
+    return (
+        f"{one.place}: {one.written} {one.value} and {other.place}: {other.written} {other.value} are both {key}.\n"
+        "Remove one of them."
+    )
+
+
+def _here(meaning: Meaning | None, value: Any) -> Any:
+    """Return a value as it is called here."""
+    values = meaning.values if isinstance(meaning, Carried) else {}
+    return value if isinstance(value, list | dict) else values.get(value, value)
+
+
+def _equal(one: Any, other: Any) -> bool:
+    return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)
+
+
+def _outcomes(
+    setting: Setting, settings: Settings, meaning_of: MeaningOf, keys: Mapping[str, Worked], overridden: Collection[str]
+) -> list[Outcome]:
+    """Return the lines of one setting: one, but for a setting that is kept in part."""
+    meaning = meaning_of(setting.name)
+    if meaning is None:
+        msg = f"{setting.place}: {setting.written} is unknown.\nCorrect it, or remove it."
+        raise MigrateError(msg)
+    special = _special(setting, keys)
+    became = tuple(key for key, worked in keys.items() if setting.name in worked.names and worked.value is not None)
+    if special or not became:
+        return special or [_not_carried(setting, meaning, settings, overridden)]
+    note = meaning.note if isinstance(meaning, Carried) else ""
+    return [Outcome("carried over", setting.written, ", ".join(became), setting.place, became, note)]
+
+
+def _special(setting: Setting, keys: Mapping[str, Worked]) -> list[Outcome]:
+    """Return what the functions say of a setting: what is lost of it, or why the program itself does not read it."""
+    lost = [text for worked in keys.values() for name, text in worked.lost if name == setting.name]
+    idle = [text for worked in keys.values() for name, text in worked.idle if name == setting.name]
+    found = [Outcome("not supported", setting.written, text, setting.place) for text in lost]
+    return found + [Outcome("no effect", setting.written, text, setting.place) for text in idle]
+
+
+def _not_carried(setting: Setting, meaning: Meaning, settings: Settings, overridden: Collection[str]) -> Outcome:
+    """Return the line of a setting of which no key takes anything."""
+    if isinstance(meaning, NotSupported):
+        return _not_supported(setting, meaning, settings)
+    if isinstance(meaning, Replaced | Launched):
+        text = meaning.by if isinstance(meaning, Replaced) else f"of pretrain run: {meaning.option}"
+        return Outcome("replaced", setting.written, text, setting.place)
+    if isinstance(meaning, NoEffect | Unread):
+        return Outcome("no effect", setting.written, meaning.why, setting.place)
+    flag = settings.program.flags.get(setting.name)
+    if flag is not None and _equal(setting.value, flag.default):
+        return Outcome("no effect", setting.written, f"{_shown(setting.value)} is as without it", setting.place)
+    if meaning.key in overridden:
+        return Outcome("no effect", setting.written, f"--set gives {meaning.key}", setting.place)
+    text = f"nothing follows from it beside the other settings ({meaning.key}{': ' * bool(meaning.how)}{meaning.how})"
+    return Outcome("no effect", setting.written, text, setting.place)
+
+
+def _not_supported(setting: Setting, meaning: NotSupported, settings: Settings) -> Outcome:
+    flag = settings.program.flags.get(setting.name)
+    as_without = (*meaning.unless, *(() if flag is None else (flag.default,)))
+    if any(_equal(setting.value, value) for value in as_without):
+        return Outcome("no effect", setting.written, f"{_shown(setting.value)} is as without it", setting.place)
+    return Outcome("not supported", setting.written, meaning.change, setting.place)
+
+
+def _shown(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _of_defaults(settings: Settings, meaning_of: MeaningOf, keys: Mapping[str, Worked]) -> list[Outcome]:
+    """Return what is lost of defaults that the program has and nobody stated."""
+    found = []
+    for worked in keys.values():
+        for name, text in worked.lost:
+            flag = settings.program.flags.get(name)
+            if name not in settings.stated and flag is not None and meaning_of(name) is not None:
+                found.append(Outcome("not supported", flag.spellings[0], f"{text} (a default)"))
+    return found

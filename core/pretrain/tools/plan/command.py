@@ -1,0 +1,233 @@
+"""`pretrain plan`: memory and time of a training, before its devices are rented."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pretrain.cli.local_path import LocalPath
+from pretrain.tools.plan.memory_size import MemorySize
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pretrain.recipe import Recipe
+    from pretrain.tools.plan.device import PlanDevice
+    from pretrain.tools.plan.plan import Plan
+
+GIGA = 1e9
+GIGABYTES = click.FloatRange(min=0, min_open=True)
+COLOURS = {
+    "weights": "blue",
+    "gradients": "yellow",
+    "optimizer": "green",
+    "activations": "magenta",
+    "workspace": "cyan",
+    "reserve": "bright_black",
+    "process groups": "white",
+    "limit": "red",
+}
+"""Colour of each part in the bars; click leaves colours out where the output is no terminal."""
+
+
+@click.command(short_help="Show memory and time of a training before its devices are rented.")
+@click.argument("recipe", type=LocalPath(), metavar="RECIPE")
+@click.option(
+    "--backend", metavar="NAME", help="The device plugin.  [default: the one that knows --device; without it cpu]"
+)
+@click.option("--device", "device_name", metavar="NAME", help="The device, which need not be here.")
+@click.option(
+    "--devices",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Number of devices.  [default: one replica of the model, tensor x pipeline]",
+)
+@click.option(
+    "--memory",
+    type=MemorySize(),
+    metavar="SIZE",
+    help="A device's memory, if not the datasheet's: 40GB, 32768MB, or bytes. GB mean GiB, as makers of devices count.",
+)
+@click.option(
+    "--network",
+    "node_bandwidth",
+    type=GIGABYTES,
+    metavar="GB/S",
+    help="What each device sends to other nodes, if not as in its maker's servers. A port of 200 Gb/s for two devices "
+    "is 12.5.",
+)
+@click.option(
+    "--link",
+    "link_bandwidth",
+    type=GIGABYTES,
+    metavar="GB/S",
+    help="What each device sends inside its node, in one direction, if not the datasheet's.",
+)
+@click.option(
+    "--devices-per-node", type=click.IntRange(min=1), metavar="N", help="If not as many as in the maker's servers."
+)
+@click.option(
+    "--vocab-size",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Entries of the tokenizer, before padding.  [default: counted in its files, where they are here]",
+)
+@click.option(
+    "--measured",
+    type=LocalPath(),
+    metavar="RUN",
+    help="A run on the same device, whose speed replaces the assumed range.",
+)
+@click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Change a key of the recipe.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--layers", is_flag=True, help="Also show a table by kind of module.")
+@click.option(
+    "--html",
+    type=LocalPath(dir_okay=False),
+    metavar="FILE",
+    help="Also write a page with the memory's course over the step.",
+)
+@click.option("--search", "searches", is_flag=True, help="Instead, try all layouts for the devices.")
+def command(
+    *,
+    recipe: Path,
+    backend: str | None,
+    device_name: str | None,
+    devices: int | None,
+    memory: int | None,
+    node_bandwidth: float | None,
+    link_bandwidth: float | None,
+    devices_per_node: int | None,
+    vocab_size: int | None,
+    measured: Path | None,
+    overrides: tuple[str, ...],
+    as_json: bool,
+    layers: bool,
+    html: Path | None,
+    searches: bool,
+) -> None:
+    """Show if RECIPE fits into the memory of its devices, and how long it would train.
+
+    The engine takes one step on tensors without values, for each pipeline stage that differs, with the kernels that
+    the device would run. Neither the device nor a token file or tokenizer need be here.
+
+    pretrain plan recipes/gpt3.yml --device "NVIDIA A100-SXM4-80GB" --devices 64
+    """
+    # A mistake in the options or in the recipe is reported before torch is imported.
+    from pretrain.recipe import load_recipe  # noqa: PLC0415
+
+    if searches and (layers or html is not None):
+        msg = "--layers and --html do not go with --search, which shows layouts: first choose one of them, by --set."
+        raise click.UsageError(msg)
+    if html is not None and not html.parent.is_dir():
+        msg = f"--html {html}: there is no folder {html.parent}.\nMake it, or give another file."
+        raise click.UsageError(msg)
+    loaded = load_recipe(recipe, overrides)
+    size, notes = _vocab_size(loaded, vocab_size)
+    wanted = {
+        "backend": backend,
+        "name": device_name,
+        "memory": memory,
+        "link_bandwidth": link_bandwidth and link_bandwidth * GIGA,
+        "node_bandwidth": node_bandwidth and node_bandwidth * GIGA,
+        "devices_per_node": devices_per_node,
+    }
+    ranks = devices or loaded.model_parallel_size
+    device, measured_notes = _device(loaded, wanted, ranks, measured, vocab_size)
+    notes = [*loaded.notices, *notes, *measured_notes]
+    if searches:
+        _search(loaded, device, ranks, size, notes, as_json=as_json)
+        return
+    plan = _plan(loaded, device, devices, size, notes)
+    _show(plan, as_json=as_json, layers=layers)
+    if html is not None:
+        from pretrain.tools.plan.page.plan_page import write_page  # noqa: PLC0415
+
+        write_page(plan, html)
+        click.echo(f"\npage: {html}", err=as_json)
+
+
+def _vocab_size(recipe: Recipe, given: int | None) -> tuple[int, list[str]]:
+    """Return the entries of the tokenizer, and a line for the user if they are assumed."""
+    from pretrain.data.tokenizers.expected_size import expected_vocab_size  # noqa: PLC0415
+
+    if given is not None:
+        return given, []
+    size, note = expected_vocab_size(recipe.tokenizer)
+    return size, [f"{note}; --vocab-size says another number"] if note else []
+
+
+def _device(
+    recipe: Recipe, wanted: dict[str, Any], ranks: int, measured: Path | None, vocab_size: int | None
+) -> tuple[PlanDevice, list[str]]:
+    """Return the device to plan for, with the speed of a run where one is given, and lines for the user."""
+    from pretrain.tools.plan.device import Wanted, find_device  # noqa: PLC0415  --help needs none of these
+
+    device = find_device(recipe, Wanted(**wanted), ranks=ranks)
+    if measured is None:
+        return device, []
+    from pretrain.tools.plan.measured import calibrated, read_measured  # noqa: PLC0415
+
+    run = read_measured(measured)
+    size, notes = _vocab_size(run.recipe, vocab_size)
+    return calibrated(device, Wanted(**wanted), run, size), [f"{measured}: {note}" for note in notes]
+
+
+def _plan(recipe: Recipe, device: PlanDevice, devices: int | None, vocab_size: int, notes: list[str]) -> Plan:
+    from dataclasses import replace  # noqa: PLC0415
+
+    from pretrain.tools.plan.plan import make_plan  # noqa: PLC0415
+    from pretrain.tools.plan.search.more_replicas import enough_devices  # noqa: PLC0415
+
+    plan = make_plan(recipe, device, devices=devices, vocab_size=vocab_size)
+    enough = None
+    if devices is None and plan.fits is False and not device.is_shared:
+        enough = enough_devices(recipe, device, vocab_size, _say)
+    return replace(plan, notices=[*notes, *plan.notices], enough_devices=enough)
+
+
+def _show(plan: Plan, *, as_json: bool, layers: bool) -> None:
+    if as_json:
+        from pretrain.tools.plan.plan_json import plan_json  # noqa: PLC0415
+
+        _print_json(plan_json(plan))
+        return
+    from pretrain.tools.plan.screen import plan_text  # noqa: PLC0415
+
+    click.echo(plan_text(plan, _paint))
+    if layers:
+        from pretrain.tools.plan.module_table import module_text  # noqa: PLC0415
+
+        click.echo(f"\n{module_text(plan)}")
+
+
+def _search(
+    recipe: Recipe, device: PlanDevice, devices: int, vocab_size: int, notes: list[str], *, as_json: bool
+) -> None:
+    from pretrain.tools.plan.host_memory import without_files  # noqa: PLC0415
+    from pretrain.tools.plan.search.search import search  # noqa: PLC0415
+    from pretrain.tools.plan.search.search_text import search_text, to_json  # noqa: PLC0415
+
+    recipe, planned = without_files(recipe)
+    notes = [*notes, *planned]
+    result = search(recipe, device, devices, vocab_size, _say)
+    if as_json:
+        _print_json({**to_json(result), "notices": notes})
+        return
+    click.echo("\n".join([*notes, search_text(result)]))
+
+
+def _say(text: str) -> None:
+    """Print a line on stderr, where no program reads it, about work that takes long."""
+    click.echo(text, err=True)
+
+
+def _print_json(values: dict[str, Any]) -> None:
+    import json  # noqa: PLC0415
+
+    click.echo(json.dumps(values, indent=2))
+
+
+def _paint(part: str, text: str) -> str:
+    return click.style(text, fg=COLOURS[part], bold=part == "limit" or None)

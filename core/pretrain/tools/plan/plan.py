@@ -1,0 +1,97 @@
+"""Plan of a training: memory and time on a number of devices, which need not be there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from pretrain.recipe.layout import lay_out
+from pretrain.tools.plan.host_memory import without_files
+from pretrain.tools.plan.time.step_time import step_time
+from pretrain.tools.plan.trace.stage_tracing import Subject, trace_stages
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pretrain.plugins.negotiation.kernel_table import KernelTable
+    from pretrain.recipe import Recipe
+    from pretrain.recipe.layout import Layout
+    from pretrain.tools.plan.device import PlanDevice
+    from pretrain.tools.plan.stage_plan import StagePlan
+    from pretrain.tools.plan.time.step_time import StepTime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """Plan of a training.
+
+    Attributes:
+        recipe: what is planned.
+        device: on which, with its figures.
+        layout: of the ranks.
+        vocab_size: entries of the tokenizer, before padding.
+        stages: the pipeline stages that differ.
+        kernels: the negotiated ones.
+        time: of a step; None where the device's figures are not known.
+        notices: lines for the user.
+        enough_devices: where the recipe does not fit on one replica's devices, the least number on which it does with
+            more; None: that was not asked, or is not known.
+    """
+
+    recipe: Recipe
+    device: PlanDevice
+    layout: Layout
+    vocab_size: int
+    stages: Sequence[StagePlan]
+    kernels: KernelTable
+    time: StepTime | None
+    notices: Sequence[str]
+    enough_devices: int | None = None
+
+    @property
+    def peak_bytes(self) -> int:
+        """Bytes of the device's memory that the fullest stage takes."""
+        return max(stage.peak_bytes for stage in self.stages)
+
+    @property
+    def fits(self) -> bool | None:
+        """True if every stage fits into the device's memory; None if that is not known."""
+        return None if self.device.memory is None else self.peak_bytes <= self.device.memory
+
+
+def make_plan(recipe: Recipe, device: PlanDevice, *, devices: int | None = None, vocab_size: int) -> Plan:
+    """Trace the stages of a layout, and estimate the step's time.
+
+    Args:
+        recipe: what is planned.
+        device: on which, found for the recipe.
+        devices: ranks; None: one replica of the model.
+        vocab_size: entries of the tokenizer, before padding.
+
+    Raises:
+        PretrainError: the layout is not legal, or an operation has no allowed kernel.
+    """
+    layout = lay_out(recipe, devices or recipe.model_parallel_size)
+    traceable, notices = without_files(recipe)
+    subject = Subject(
+        recipe=traceable,
+        backend=device.backend_name,
+        device=device.name if device.is_named else None,  # a forked process cannot use a device that is open here
+        layout=layout,
+        vocab_size=vocab_size,
+        memory=None if device.memory is None else device.memory - device.group_bytes(layout),
+    )
+    traced = trace_stages(subject)
+    stages = [
+        replace(each.plan, parts={**each.plan.parts, "process groups": device.group_bytes(layout)}) for each in traced
+    ]
+    return Plan(
+        recipe=recipe,
+        device=device,
+        layout=layout,
+        vocab_size=vocab_size,
+        stages=stages,
+        kernels=traced[0].kernels,
+        time=step_time(recipe, device, layout, stages),
+        notices=list(dict.fromkeys([*notices, *(notice for each in traced for notice in each.notices)])),
+    )

@@ -1,0 +1,70 @@
+"""Plan of a training as plain JSON values; their names are stable, and described in docs/plan.md."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from pretrain.tools.plan.assumptions import assumptions
+
+if TYPE_CHECKING:
+    from pretrain.tools.plan.device import PlanDevice
+    from pretrain.tools.plan.plan import Plan
+    from pretrain.tools.plan.stage_plan import StagePlan
+
+
+def plan_json(plan: Plan) -> dict[str, Any]:
+    """Return the plan; sizes in bytes, times in seconds, days and hours, ranges as {"low": ..., "high": ...}."""
+    layout = plan.layout
+    return {
+        "recipe": plan.recipe.source,
+        "backend": plan.device.backend_name,
+        "device": plan.device.name,
+        "memory_bytes": plan.device.memory,
+        "figures": _figures(plan.device),
+        "peak_bytes": plan.peak_bytes,
+        "fits": plan.fits,
+        "enough_devices": plan.enough_devices,
+        "vocab_size": plan.vocab_size,
+        "layout": {
+            **asdict(layout),
+            "layers_of_chunks": list(layout.layers_of_chunks),
+            "num_microbatches": layout.num_microbatches(plan.recipe.train.global_batch_size),
+        },
+        "kernels": kernels_by_operation(plan),
+        "stages": [_stage(stage) for stage in plan.stages],
+        "time": None if plan.time is None else asdict(plan.time),
+        "assumptions": assumptions(plan),
+        "notices": list(plan.notices),
+    }
+
+
+def _figures(device: PlanDevice) -> dict[str, Any]:
+    names = ("memory_bandwidth", "link_bandwidth", "node_bandwidth", "devices_per_node")
+    values = {name: getattr(device.figures, name) for name in names}
+    return {"peak_flops": device.peak_flops, **values, "sources": dict(device.sources)}
+
+
+def kernels_by_operation(plan: Plan) -> dict[str, list[str]]:
+    """Return the kernels of each operation, each once."""
+    kernels: dict[str, dict[str, None]] = {}
+    for row in plan.kernels.rows:
+        kernels.setdefault(row.operation, {})[row.kernel] = None
+    return {operation: list(names) for operation, names in kernels.items()}
+
+
+def _stage(stage: StagePlan) -> dict[str, Any]:
+    return {
+        "stage": stage.stage,
+        "rank": stage.rank,
+        "layers": stage.layers,
+        "parameters": stage.parameters,
+        "peak_bytes": stage.peak_bytes,
+        "allocated_bytes": stage.allocated_bytes,
+        "most_activations_bytes": stage.most_activations,
+        "host_bytes": stage.host_bytes,
+        "parts": dict(stage.parts),
+        "peak_at": stage.peak_at,
+        "micro_batches": stage.micro_batches,
+        "modules": [asdict(row) for row in stage.modules],
+    }

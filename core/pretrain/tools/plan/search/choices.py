@@ -1,0 +1,220 @@
+"""Choices of a layout for a number of devices, and the reasons for which others are not legal."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from itertools import product
+from typing import TYPE_CHECKING
+
+from pretrain.recipe.checks import problems_of
+from pretrain.recipe.checks.shape import indivisible_by_tensor_size
+from pretrain.recipe.layout import Layout, global_batch_sizes
+from pretrain.recipe.stages import balanced_layers
+from pretrain.tools.plan.search.pieces_of_traces import one_stage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pretrain.recipe import Recipe
+
+RECOMPUTE = ("none", "selective", "full")
+LARGEST_MICRO_BATCH = 64
+"""Samples above which no micro-batch is tried, except the recipe's own: matmuls are large enough long before."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Choice:
+    """Choice of a layout and of what saves memory.
+
+    Attributes:
+        tensor: ranks that share every layer.
+        pipeline: stages.
+        chunks: of layers per stage; 1 without the interleaved schedule.
+        layers: of every chunk, where the stages do not share them evenly; None: evenly, or as the recipe has them.
+        data: replicas.
+        micro_batch: samples that a rank computes at a time.
+        recompute: one of `RECOMPUTE`.
+        with_sequence: sequence parallelism.
+        zero: stage of ZeRO; 1 is megatron-core's distributed optimizer too.
+    """
+
+    tensor: int
+    pipeline: int
+    chunks: int
+    data: int
+    micro_batch: int
+    recompute: str
+    with_sequence: bool
+    zero: int
+    layers: tuple[int, ...] | None = None
+
+    def recipe(self, recipe: Recipe) -> Recipe:
+        """Return the recipe with this choice; keys of other pipelines are left out."""
+        is_megatron = recipe.engine.name == "megatron"
+        pipeline: dict[str, object] = {}
+        if not self.keeps_pipeline_of(recipe):
+            pipeline = one_stage() | {"pipeline_layers": self.layers}
+        pipeline |= {
+            "tensor_model_parallel_size": self.tensor,
+            "pipeline_model_parallel_size": self.pipeline,
+            "virtual_pipeline_model_parallel_size": self.chunks if self.chunks > 1 else None,
+            "sequence_parallel": self.with_sequence,
+        }
+        parallel = recipe.parallel.model_copy(update=pipeline)
+        if is_megatron:
+            gathers = parallel.overlap_param_gather and self.zero == 1
+            optimizer = {"use_distributed_optimizer": self.zero == 1, "overlap_param_gather": gathers}
+            parallel = parallel.model_copy(update=optimizer)
+        engine = recipe.engine
+        if not is_megatron:
+            engine = engine.model_copy(update={"zero": engine.zero.model_copy(update={"stage": self.zero})})
+        recompute: dict[str, object] = {"granularity": self.recompute}
+        if recipe.recompute.granularity != self.recompute:
+            recompute |= {"method": "uniform", "num_layers": 1, "distribute_saved_activations": False}
+        return recipe.model_copy(
+            update={
+                "parallel": parallel,
+                "engine": engine,
+                "train": recipe.train.model_copy(update={"micro_batch_size": self.micro_batch}),
+                "recompute": recipe.recompute.model_copy(update=recompute),
+            }
+        )
+
+    def layout(self, recipe: Recipe) -> Layout:
+        """Return the layout of the ranks."""
+        return Layout(
+            world_size=self.tensor * self.pipeline * self.data,
+            tensor_model_parallel_size=self.tensor,
+            pipeline_model_parallel_size=self.pipeline,
+            data_parallel_size=self.data,
+            virtual_pipeline_model_parallel_size=self.chunks if self.chunks > 1 else None,
+            layers_of_chunks=self.recipe(recipe).layers_of_chunks,
+            micro_batch_size=self.micro_batch,
+        )
+
+    def keeps_pipeline_of(self, recipe: Recipe) -> bool:
+        """Return whether stages and chunks are the recipe's, whose layers may differ from stage to stage."""
+        given = recipe.parallel
+        chunks = given.virtual_pipeline_model_parallel_size or 1
+        return (self.pipeline, self.chunks) == (given.pipeline_model_parallel_size, chunks)
+
+
+class Choices:
+    """All choices for a number of devices.
+
+    Attributes:
+        refused: how many sizes are not legal, by reason; each counts once, whatever would be chosen besides, but for
+            what the recipe's checks refuse, of which every choice counts.
+    """
+
+    def __init__(self, recipe: Recipe, devices: int, devices_per_node: int) -> None:
+        """Look at a recipe's model and batch."""
+        self.refused: Counter[str] = Counter()
+        self._recipe, self._devices, self._node = recipe, devices, devices_per_node
+
+    def __iter__(self) -> Iterator[Choice]:
+        """Yield the legal choices, and count the others."""
+        for choice in self._of_sizes():
+            # Keys without effect are left out as the recipe is read.
+            problems = [each for each in problems_of(choice.recipe(self._recipe)) if not each.switched_off_by]
+            if problems:
+                self.refused[f"{problems[0].path}: {problems[0].text}"] += 1
+            else:
+                yield choice
+
+    def _of_sizes(self) -> Iterator[Choice]:
+        for tensor in _divisors(self._devices):
+            if self._can_share_layers(tensor):
+                for pipeline, chunks, layers in self._pipelines(self._devices // tensor):
+                    yield from self._with_data(tensor, pipeline, chunks, layers)
+
+    def _can_share_layers(self, tensor: int) -> bool:
+        if tensor > self._node:
+            most = "more ranks than one" if self._node == 1 else f"more than {self._node} ranks"
+            self.refused[f"{most}, which are not in one node, would share a layer"] += 1
+            return False
+        given = self._recipe.parallel.model_copy(update={"sequence_parallel": False})
+        keys = indivisible_by_tensor_size(self._recipe.model_copy(update={"parallel": given}), tensor)
+        if keys:
+            self.refused[f"model.{keys[0]} is not a multiple of the tensor-parallel size"] += 1
+        return not keys
+
+    def _pipelines(self, devices: int) -> Iterator[tuple[int, int, tuple[int, ...] | None]]:
+        """Yield numbers of stages and of chunks, and the layers of uneven ones."""
+        layers, given = self._recipe.model.num_layers, self._recipe.parallel
+        for pipeline in _divisors(devices):
+            if pipeline > 1 and self._recipe.engine.name == "deepspeed":
+                self.refused["engine deepspeed has no pipeline stages"] += 1
+            elif pipeline == given.pipeline_model_parallel_size and _is_uneven(self._recipe):
+                yield pipeline, given.virtual_pipeline_model_parallel_size or 1, None
+            elif layers < pipeline:
+                self.refused[f"more stages than model.num_layers {layers}"] += 1
+            else:
+                # Chunks of as many layers each, or of one less.
+                most = -(-layers // pipeline)
+                chunks = [each for each in _divisors(most) if each * pipeline <= layers] if pipeline > 1 else [1]
+                yield from ((pipeline, each, self._uneven(pipeline, each)) for each in chunks)
+
+    def _uneven(self, pipeline: int, chunks: int) -> tuple[int, ...] | None:
+        layers = self._recipe.model.num_layers
+        return tuple(balanced_layers(layers, pipeline * chunks)) if layers % pipeline else None
+
+    def _with_data(self, tensor: int, pipeline: int, chunks: int, layers: tuple[int, ...] | None) -> Iterator[Choice]:
+        data, accumulated = self._devices // tensor // pipeline, self._recipe.accumulation_steps
+        sizes = global_batch_sizes(self._recipe)
+        if any(size % data for size in sizes):
+            self.refused["train.global_batch_size is not a multiple of the data-parallel size"] += 1
+            return
+        shares = [size // data for size in sizes]
+        for micro_batch in self._micro_batches(math.gcd(*shares)):
+            if chunks > 1 and any(share // micro_batch % pipeline for share in shares):
+                self.refused["the micro-batches of a step are not a multiple of the interleaved stages"] += 1
+            elif accumulated is not None and shares[-1] // micro_batch != accumulated.steps:
+                self.refused[f"{accumulated.place}: {accumulated.steps} micro-batches a step are wanted"] += 1
+            else:
+                yield from self._savings(tensor, pipeline, chunks, layers, data, micro_batch)
+
+    def _micro_batches(self, share: int) -> list[int]:
+        own = self._recipe.train.micro_batch_size
+        return [each for each in _divisors(share) if each <= LARGEST_MICRO_BATCH or each == own]
+
+    def _savings(
+        self, tensor: int, pipeline: int, chunks: int, layers: tuple[int, ...] | None, data: int, micro_batch: int
+    ) -> Iterator[Choice]:
+        is_divisible = self._recipe.model.seq_length % tensor == 0
+        sequences = (False, True) if tensor > 1 and is_divisible else (False,)
+        for recompute, with_sequence, zero in product(RECOMPUTE, sequences, self._zero_stages(data)):
+            yield Choice(
+                tensor=tensor,
+                pipeline=pipeline,
+                chunks=chunks,
+                data=data,
+                micro_batch=micro_batch,
+                recompute=recompute,
+                with_sequence=with_sequence,
+                zero=zero,
+                layers=layers,
+            )
+
+    def _zero_stages(self, data: int) -> tuple[int, ...]:
+        zero = self._recipe.engine.zero
+        if self._recipe.engine.name == "megatron":
+            return (0, 1) if data > 1 else (int(self._recipe.parallel.use_distributed_optimizer),)
+        if zero.offload_param.device != "none":
+            return (3,)
+        return (1, 2, 3) if zero.offload_optimizer.device != "none" else (0, 1, 2, 3)
+
+
+def _divisors(number: int) -> list[int]:
+    return [each for each in range(1, number + 1) if number % each == 0]
+
+
+def _is_uneven(recipe: Recipe) -> bool:
+    parallel = recipe.parallel
+    return (
+        parallel.pipeline_layers is not None
+        or parallel.num_layers_in_first_pipeline_stage is not None
+        or parallel.num_layers_in_last_pipeline_stage is not None
+    )

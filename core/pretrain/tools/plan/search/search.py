@@ -1,0 +1,236 @@
+"""Search for the layouts of a number of devices that fit, cheapest first by their estimated step time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from pretrain.recipe import make_recipe
+from pretrain.tools.plan.plan import make_plan
+from pretrain.tools.plan.search.choices import Choices
+from pretrain.tools.plan.search.estimates import estimated_seconds, layout_peak
+from pretrain.tools.plan.search.pieces_of_traces import trace_pieces
+from pretrain.tools.plan.search.set_arguments import set_arguments
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from pretrain.recipe import Recipe
+    from pretrain.tools.plan.device import PlanDevice
+    from pretrain.tools.plan.plan import Plan
+    from pretrain.tools.plan.search.choices import Choice
+    from pretrain.tools.plan.search.pieces import Pieces
+
+SHOWN = 5
+MOST_PLANS = 3
+"""Full plans for each layout that is shown, after which the search gives up."""
+LARGEST = 16
+"""Factor of the devices up to which a number that is enough is looked for."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Found:
+    """Layout that was planned in full.
+
+    Attributes:
+        choice: of the layout.
+        arguments: values of `--set` that make it of the recipe; only what differs.
+        plan: of the recipe with them.
+    """
+
+    choice: Choice
+    arguments: tuple[str, ...]
+    plan: Plan
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SearchResult:
+    """Result of a search.
+
+    Attributes:
+        device: with its figures.
+        devices: their number.
+        tried: legal layouts.
+        fitting: those of them that fit; all, where the device's memory is not known. By the estimate of traced pieces,
+            but for those that were planned.
+        best: at most `SHOWN` of them, fastest first; each differs from the others in more than savings of memory.
+        planned: number of layouts that were planned in full.
+        given_up: number of layouts that fit by the estimate and were not planned, since none that was planned fits.
+        nearest: the smallest layout, where none fits.
+        refused: number of sizes that are not legal, by reason.
+        enough: where nothing fits, the first of two, four, ... `LARGEST` times as many devices for which some do,
+            and its fastest layout; else None, as where ranks share the memory.
+    """
+
+    device: PlanDevice
+    devices: int
+    tried: int
+    fitting: int
+    best: Sequence[Found]
+    planned: int
+    given_up: int
+    nearest: Found | None
+    refused: Mapping[str, int]
+    enough: tuple[int, Found] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """Recipe, device, what tells the user, and traced pieces by tensor-parallel size and sequence parallelism."""
+
+    recipe: Recipe
+    device: PlanDevice
+    vocab_size: int
+    say: Callable[[str], None]
+    pieces: Mapping[tuple[int, bool], Pieces]
+
+    def choices(self, devices: int) -> Choices:
+        """Return the choices for a number of devices."""
+        return Choices(self.recipe, devices, self.device.figures.devices_per_node or devices)
+
+    def traced(self, choices: Iterable[Choice]) -> _Search:
+        """Return the search with the pieces of these choices too."""
+        keys = {(choice.tensor, choice.with_sequence) for choice in choices} - self.pieces.keys()
+        if not keys:
+            return self
+        sizes = ", ".join(map(str, sorted({tensor for tensor, _ in keys})))
+        self.say(f"search: tracing a layer with tensor-parallel size {sizes}")
+        new = trace_pieces(self.recipe, self.device, self.vocab_size, keys)
+        return replace(self, pieces={**self.pieces, **new})
+
+    def sized(self, choices: Iterable[Choice]) -> list[tuple[int, Choice]]:
+        """Return the estimated peak of each choice."""
+        keyed = ((self.pieces[choice.tensor, choice.with_sequence], choice) for choice in choices)
+        return [(layout_peak(self.recipe, self.device, choice, pieces), choice) for pieces, choice in keyed]
+
+    def fitting(self, sized: Sequence[tuple[int, Choice]]) -> list[tuple[int, Choice]]:
+        """Return those that fit by the estimate."""
+        memory = self.device.memory
+        return [each for each in sized if memory is None or each[0] <= memory]
+
+    def fastest(self, sized: Iterable[tuple[int, Choice]]) -> list[Choice]:
+        """Return the fastest of each layout and micro-batch by the estimate, fastest first."""
+
+        def cost(each: tuple[int, Choice]) -> tuple[float, int]:
+            peak, choice = each
+            pieces = self.pieces[choice.tensor, choice.with_sequence]
+            seconds = estimated_seconds(choice.recipe(self.recipe), self.device, choice, pieces)
+            return seconds.mean if seconds else 0.0, peak
+
+        return _first_of_each(choice for _, choice in sorted(sized, key=cost))
+
+    def planned(self, choice: Choice) -> Found:
+        """Return the full plan of a choice, of the recipe that its arguments make."""
+        arguments = set_arguments(self.recipe, choice)
+        recipe = make_recipe(self.recipe.model_dump(exclude_unset=True), arguments, self.recipe.source)
+        devices = choice.tensor * choice.pipeline * choice.data
+        plan = make_plan(recipe, self.device, devices=devices, vocab_size=self.vocab_size)
+        return Found(choice=choice, arguments=arguments, plan=plan)
+
+    def best(self, sized: Sequence[tuple[int, Choice]], shown: int = SHOWN) -> tuple[list[Found], list[Found]]:
+        """Return choices that fit by full plans, fastest first, and those that do not.
+
+        The fastest by the estimate are planned, and if none of them fits the smallest of each layout, smallest first.
+
+        Args:
+            sized: choices that fit by the estimate; planned `shown` at a time until some fit, `MOST_PLANS` times.
+            shown: how many to return at most.
+        """
+        fastest = self.fastest(sized)[:shown]
+        smallest = _first_of_each(choice for _, choice in sorted(sized, key=_peak))
+        tried = [*fastest, *(choice for choice in smallest if choice not in fastest)][: MOST_PLANS * shown]
+        failed: list[Found] = []
+        for begin in range(0, len(tried), shown):
+            end = min(begin + shown, len(tried))
+            found = [self.told(tried[number], f"layout {number + 1} of {end}") for number in range(begin, end)]
+            failed += [each for each in found if each.plan.fits is False]
+            if fit := [each for each in found if each.plan.fits is not False]:
+                return sorted(fit, key=_seconds), failed
+        return [], failed
+
+    def smallest(self, sized: Sequence[tuple[int, Choice]], planned: Iterable[Found]) -> Found:
+        """Return the full plan of the choice that is the smallest by the estimate, which may be planned already."""
+        _, choice = min(sized, key=_peak)
+        found = next((each for each in planned if each.choice == choice), None)
+        return found or self.told(choice, "the smallest layout")
+
+    def told(self, choice: Choice, which: str) -> Found:
+        """Tell the user, and return the full plan of a choice."""
+        devices = choice.tensor * choice.pipeline * choice.data
+        self.say(f"search: planning {which} for {devices} devices in full")
+        return self.planned(choice)
+
+
+def search(
+    recipe: Recipe,
+    device: PlanDevice,
+    devices: int,
+    vocab_size: int,
+    say: Callable[[str], None] = lambda text: None,  # noqa: ARG005
+) -> SearchResult:
+    """Try all legal layouts by a model of traced pieces, and plan the fastest of those that fit in full.
+
+    Args:
+        recipe: whose model and batch are laid out.
+        device: that is planned for.
+        devices: their number.
+        vocab_size: entries of the tokenizer, before padding.
+        say: is called with a line before each step that takes long.
+
+    Raises:
+        PretrainError: an operation has no allowed kernel.
+    """
+    looked = _Search(recipe, device, vocab_size, say, {})
+    choices = looked.choices(devices)
+    legal = list(choices)
+    looked = looked.traced(legal)
+    sized = looked.sized(legal)
+    fitting = looked.fitting(sized)
+    best, failed = looked.best(fitting)
+    rest = len(fitting) - len(failed)
+    smallest = None if best or not sized else looked.smallest(sized, failed)
+    planned = {each.choice for each in (*best, *failed, *filter(None, (smallest,)))}
+    if smallest is not None and smallest.plan.fits:  # the estimate was too high
+        best, smallest, rest = [smallest], None, max(rest, 1)
+    return SearchResult(
+        device=device,
+        devices=devices,
+        tried=len(legal),
+        fitting=rest if best else 0,
+        best=best,
+        planned=len(planned),
+        given_up=0 if best else rest,
+        nearest=smallest,
+        refused=dict(choices.refused),
+        enough=None if best else _enough(looked, devices),
+    )
+
+
+def _first_of_each(choices: Iterable[Choice]) -> list[Choice]:
+    """Return the first choice of each layout and micro-batch."""
+    first: dict[tuple[int, int, int, int], Choice] = {}
+    for choice in choices:
+        first.setdefault((choice.tensor, choice.pipeline, choice.data, choice.micro_batch), choice)
+    return list(first.values())
+
+
+def _peak(sized: tuple[int, Choice]) -> int:
+    return sized[0]
+
+
+def _seconds(found: Found) -> float:
+    return found.plan.time.seconds.mean if found.plan.time else 0.0
+
+
+def _enough(looked: _Search, devices: int) -> tuple[int, Found] | None:
+    if looked.device.is_shared:
+        return None
+    factor = 2
+    while factor <= LARGEST:
+        choices = list(looked.choices(devices * factor))
+        looked = looked.traced(choices)
+        best, _ = looked.best(looked.fitting(looked.sized(choices)), shown=1)
+        if best:
+            return devices * factor, best[0]
+        factor *= 2
+    return None

@@ -1,0 +1,223 @@
+"""Trace of one rank: its engine is built on fake tensors, and takes its steps in a world of fake groups."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from megatron.core import parallel_state
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from pretrain.engine import groups
+from pretrain.engine.build import build_engine
+from pretrain.observe.timers import PhaseTimers
+from pretrain.plugins import observation
+from pretrain.tools.plan.trace.device_functions import DeviceFunctions
+from pretrain.tools.plan.trace.follower import Follower
+from pretrain.tools.plan.trace.place import Position
+from pretrain.tools.plan.trace.planned_device import PlannedDevice
+from pretrain.tools.plan.trace.storages import Storages
+from pretrain.tools.plan.trace.work import Work
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from contextlib import AbstractContextManager
+
+    from torch import nn
+
+    from pretrain.engine.protocol import Batch, Engine
+    from pretrain.plugins.backend import Backend
+    from pretrain.plugins.host.manager import Plugins
+    from pretrain.plugins.negotiation.kernel_table import KernelTable
+    from pretrain.recipe import Recipe
+    from pretrain.tools.plan.trace.storages import Block
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankTrace:
+    """Trace of a rank.
+
+    Attributes:
+        rank: in the world.
+        blocks: all memory, in the order of its allocation.
+        weights: blocks of the parameters, once the engine is built.
+        gradients: blocks of the gradients that the engine made with them.
+        steps: times of the blocks at which each step begins, its optimizer begins, and it ends.
+        micro_batches: of each step.
+        work: operations and messages of the steps.
+        parameters: number of those of this rank, by module.
+        kernels: the negotiated ones.
+    """
+
+    rank: int
+    blocks: Sequence[Block]
+    weights: frozenset[int]
+    gradients: frozenset[int]
+    steps: Sequence[tuple[int, int, int]]
+    micro_batches: Sequence[int]
+    work: Work
+    parameters: dict[str, int]
+    kernels: KernelTable
+    notices: list[str] = field(default_factory=list)
+
+
+def trace_rank(
+    recipe: Recipe, plugins: Plugins, *, rank: int, world_size: int, vocab_size: int, micro_batches: Sequence[int]
+) -> RankTrace:
+    """Build a rank's engine and let it take a step for each number of micro-batches.
+
+    The bridges are installed for a `PlannedDevice`: see `stage_tracing.install_for`.
+
+    Args:
+        recipe: what is planned, without files.
+        plugins: the backend of the named device.
+        rank: in the world.
+        world_size: ranks of the world.
+        vocab_size: entries of the tokenizer, before padding.
+        micro_batches: of each step; the last is the one that is reported, with the optimizer's state of those before.
+
+    Raises:
+        KernelError: an operation has no allowed kernel.
+    """
+    planned = PlannedDevice(plugins.backend)
+    device = planned.device(0)
+    position, notices = Position(), _notices(recipe)
+    groups.join_planned_world(rank, world_size)
+    try:
+        storages = Storages(device)
+        work = Work(recipe.model.seq_length * (1.0 if recipe.data.reset_attention_mask else 0.5))
+        follower = Follower(position, storages, work)
+        with (
+            _functions_of(plugins.backend, device),
+            FakeTensorMode(allow_non_fake_inputs=True),
+            follower,
+            observation.observing(follower),
+        ):
+            engine, kernels = build_engine(recipe, plugins, vocab_size, device, notices.append, planned=planned)
+            work.names.update(_group_names())
+            models = _models(engine)
+            for model in models:
+                position.follow(model)
+            weights, gradients = _static(models, storages)
+            steps = [
+                _step(engine, recipe, position, storages, number, count)
+                for number, count in enumerate(micro_batches, start=1)
+            ]
+        return RankTrace(
+            rank=rank,
+            blocks=storages.blocks,
+            weights=weights,
+            gradients=gradients,
+            steps=steps,
+            micro_batches=tuple(micro_batches),
+            work=work,
+            parameters=_parameters(models),
+            kernels=kernels.table,
+            notices=notices,
+        )
+    finally:
+        groups.leave()
+
+
+def _notices(recipe: Recipe) -> list[str]:
+    if recipe.kernels.compile != "layer":
+        return []
+    return ["kernels.compile: layer is planned as it is without compilation, which keeps more and takes longer"]
+
+
+def _functions_of(backend: Backend, device: torch.device) -> AbstractContextManager[object]:
+    """Return the mode of the device's functions; those of a CPU are what fake tensors have."""
+    return nullcontext() if backend.device_type == "cpu" else DeviceFunctions(device, backend.figures().dropout_bits)
+
+
+def _step(
+    engine: Engine, recipe: Recipe, position: Position, storages: Storages, number: int, micro_batches: int
+) -> tuple[int, int, int]:
+    position.begin_step(number)
+    begin = storages.now
+    batches = batches_of(recipe, micro_batches) if engine.reads_data else None
+    timers = _Timers(position, storages)
+    engine.train_step(batches, micro_batches, timers)
+    return begin, timers.updated, storages.now
+
+
+class _Timers(PhaseTimers):
+    """Phases of a step: nothing is timed, and the position moves."""
+
+    def __init__(self, position: Position, storages: Storages) -> None:
+        super().__init__()
+        self._position, self._storages = position, storages
+        self.updated = 0
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Be in a phase; take note when the optimizer begins."""
+        if name == "optimizer":
+            self.updated = self._storages.now
+        with self._position.phase(name):
+            yield
+
+
+def batches_of(recipe: Recipe, count: int) -> Iterator[Batch]:
+    """Yield micro-batches as the loader gives them, on the host."""
+    train, length = recipe.train, recipe.model.seq_length
+    shape = train.micro_batch_size, length
+    for _ in range(count):
+        mask = None
+        if recipe.data.reset_attention_mask:
+            mask = torch.zeros(train.micro_batch_size, 1, length, length, dtype=torch.bool)
+        ids = {name: torch.zeros(shape, dtype=torch.long) for name in ("tokens", "labels", "position_ids")}
+        yield {**ids, "loss_mask": torch.ones(shape), "attention_mask": mask}
+
+
+def _models(engine: Any) -> list[nn.Module]:
+    """Return the model chunks without their wrappers."""
+    found = []
+    for chunk in getattr(engine, "chunks", None) or [engine.model]:
+        while hasattr(chunk, "module"):
+            chunk = chunk.module  # noqa: PLW2901
+        found.append(chunk)
+    return found
+
+
+def _static(models: Sequence[nn.Module], storages: Storages) -> tuple[frozenset[int], frozenset[int]]:
+    """Return the places in the list of blocks of weights and of gradients that were made with them."""
+    weights, gradients = set(), set()
+    index = {id(block): number for number, block in enumerate(storages.blocks)}
+    for model in models:
+        for parameter in model.parameters():
+            held = [parameter.data, *(getattr(parameter, name, None) for name in ("ds_tensor",))]
+            weights |= _places(held, storages, index)
+            gradients |= _places([getattr(parameter, "main_grad", None), parameter.grad], storages, index)
+    return frozenset(weights), frozenset(gradients)
+
+
+def _places(tensors: Sequence[Any], storages: Storages, index: dict[int, int]) -> set[int]:
+    blocks = [storages.block_of(tensor) for tensor in tensors if isinstance(tensor, torch.Tensor)]
+    return {index[id(block)] for block in blocks if block is not None}
+
+
+def _parameters(models: Sequence[nn.Module]) -> dict[str, int]:
+    """Return the parameters of each module that has its own, under their full names in this rank's chunks."""
+    found: dict[str, int] = {}
+    for number, model in enumerate(models):
+        for name, parameter in model.named_parameters():
+            count = int(getattr(parameter, "ds_numel", 0) or parameter.numel())
+            found[name if len(models) == 1 else f"chunk {number}: {name}"] = count
+    return found
+
+
+def _group_names() -> dict[str, str]:
+    """Return what each of torch's process groups is, by torch's name of it."""
+    data = parallel_state.get_data_parallel_group
+    named = [
+        ("model", parallel_state.get_model_parallel_group()),
+        ("tensor", parallel_state.get_tensor_model_parallel_group()),
+        ("pipeline", parallel_state.get_pipeline_model_parallel_group()),
+        ("data", data()),
+        ("data", data(with_context_parallel=True)),
+        ("data", data(with_context_parallel=True, partial_data_parallel=True)),  # the distributed optimizer's
+    ]
+    return {group.group_name: name for name, group in named}

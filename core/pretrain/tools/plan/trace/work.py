@@ -1,0 +1,139 @@
+"""Work of a step: FLOPs and bytes of each operation, and what ranks send each other."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch.utils.flop_counter import flop_registry
+
+from pretrain.tools.plan.costs import Message, Operation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pretrain.tools.plan.trace.place import Place
+
+RECOMPUTING = 2.5
+"""Work of flash attention's backward pass, in that of its forward pass: five matmuls instead of two, since scores are
+computed again (Dao 2023, arXiv:2307.08691, section 3.1)."""
+
+
+_KINDS = {
+    "allreduce_": "all-reduce",
+    "allreduce_coalesced_": "all-reduce",
+    "_allgather_base_": "all-gather",
+    "allgather_": "all-gather",
+    "allgather_into_tensor_coalesced_": "all-gather",
+    "_reduce_scatter_base_": "reduce-scatter",
+    "reduce_scatter_": "reduce-scatter",
+    "reduce_scatter_tensor_coalesced_": "reduce-scatter",
+    "broadcast_": "broadcast",
+    "alltoall_base_": "all-to-all",
+    "send": "send",
+    "recv_": "receive",
+}
+_DTYPES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
+_ALLOCATES = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_"}
+
+
+class Work:
+    """Operations and messages, counted by the part of the step."""
+
+    def __init__(self, keys_of_a_query: float = 0.0) -> None:
+        """Count nothing yet; `names` are those of the process groups, by torch's names of them.
+
+        Args:
+            keys_of_a_query: in attention, on average: half the sequence under a causal mask.
+        """
+        self._keys = keys_of_a_query
+        self.operations: Counter[tuple[Place, Operation]] = Counter()
+        self.messages: Counter[tuple[Place, Message]] = Counter()
+        self.names: dict[str, str] = {}
+
+    def add(self, place: Place, function: Any, arguments: tuple[Any, ...], output: Any) -> None:
+        """Count a call of torch's dispatcher."""
+        if function.namespace == "c10d":
+            self._communicate(place, function, arguments)
+            return
+        if function.is_view or function._opname in _ALLOCATES:  # noqa: SLF001
+            return
+        read, made = list(tensors_in(arguments)), list(tensors_in((output,)))
+        tensors = [*read, *made]
+        if not tensors or (not function._schema.is_mutable and _only_views(read, made)):  # noqa: SLF001
+            return
+        moved = sum(tensor.numel() * tensor.itemsize for tensor in tensors)
+        count = _flop_counter(function)
+        if count is None:
+            self.operations[place, Operation(0.0, moved)] += 1
+        else:
+            flops = float(count(*arguments, out_val=output))
+            self.operations[place, Operation(flops, moved, _DTYPES.get(tensors[0].dtype, ""))] += 1
+
+    def add_stand_in(
+        self, place: Place, operation: str, read: Iterable[Any], written: Iterable[Any], *, is_backward: bool
+    ) -> None:
+        """Count a pass of a kernel's stand-in, which reads and writes its tensors once."""
+        inputs = list(tensors_in(tuple(read)))
+        tensors = {id(tensor): tensor for tensor in (*inputs, *tensors_in(tuple(written)))}.values()
+        moved = sum(tensor.numel() * tensor.itemsize for tensor in tensors)
+        flops = _flops(operation, inputs, self._keys, is_backward=is_backward)
+        dtype = _DTYPES.get(inputs[0].dtype, "") if flops and inputs else ""
+        self.operations[place, Operation(flops, moved, dtype)] += 1
+
+    def _communicate(self, place: Place, function: Any, arguments: tuple[Any, ...]) -> None:
+        kind = _KINDS.get(function._opname)  # noqa: SLF001  the name without its overload
+        group = next((found for each in arguments if (found := _group(each)) is not None), None)
+        if kind is None or group is None or group.size() < 2:
+            return
+        # The whole tensor may be a list of parts: those of all ranks, or those that are sent together.
+        moved = max(sum(tensor.numel() * tensor.itemsize for tensor in tensors_in((each,))) for each in arguments)
+        # async_op is the only flag of these operators; True is its default, and torch leaves out defaults at the end.
+        overlaps = kind not in {"send", "receive"} and not any(each is False for each in arguments)
+        message = Message(kind, self.names.get(group.group_name, "world"), group.size(), moved, overlaps)
+        self.messages[place, message] += 1
+
+
+def _only_views(read: list[torch.Tensor], made: list[torch.Tensor]) -> bool:
+    """Return whether every output is in the memory of an input, as `_unsafe_view`'s, whose schema does not say so."""
+    known = {tensor.untyped_storage()._cdata for tensor in read}  # noqa: SLF001  a storage's address
+    return bool(made) and all(tensor.untyped_storage()._cdata in known for tensor in made)  # noqa: SLF001
+
+
+def _flop_counter(function: Any) -> Any:
+    """Return torch's formula for an operation's FLOPs, or for the one that it is the in-place form of."""
+    count = flop_registry.get(function.overloadpacket)
+    if count is None and function.namespace == "aten" and function._opname.endswith("mm_"):  # noqa: SLF001
+        count = flop_registry.get(getattr(torch.ops.aten, function._opname.removesuffix("_")))  # noqa: SLF001
+    return count
+
+
+def _flops(operation: str, inputs: list[torch.Tensor], keys: float, *, is_backward: bool) -> float:
+    """Return the FLOPs of a kernel that multiplies matrices, by its first inputs; 0 for all others."""
+    if operation == "attention" and len(inputs) > 2 and inputs[0].dim() == 4:
+        forward = 4.0 * inputs[0].numel() * keys  # queries times keys, weights times values
+        return forward * (RECOMPUTING if is_backward else 1.0)
+    if operation == "linear" and len(inputs) > 1:  # the weight gradient that apex's kernel accumulates
+        rows, columns = inputs[0].flatten(0, -2), inputs[1].flatten(0, -2)
+        return 2.0 * rows.shape[0] * rows.shape[1] * columns.shape[1]
+    return 0.0
+
+
+def _group(argument: Any) -> Any:
+    if type(argument).__name__ != "ScriptObject":
+        return None
+    try:
+        return dist.ProcessGroup.unbox(argument)
+    except RuntimeError:  # an operator of a reduction
+        return None
+
+
+def tensors_in(arguments: Any) -> Iterable[torch.Tensor]:
+    """Yield the tensors of an argument or an output: itself, or those of lists and tuples."""
+    if isinstance(arguments, torch.Tensor):
+        yield arguments
+    elif isinstance(arguments, list | tuple):
+        for argument in arguments:
+            yield from tensors_in(argument)

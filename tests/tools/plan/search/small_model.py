@@ -1,0 +1,105 @@
+"""Searched layouts of a small model, and full plans of them: `python -m tools.plan.search.small_model TASK`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pretrain.plugins.backend import Figures
+from pretrain.recipe import make_recipe
+from pretrain.recipe.layout import lay_out
+from pretrain.tools.plan.device import PlanDevice, Wanted, find_device
+from pretrain.tools.plan.plan import make_plan
+from pretrain.tools.plan.search.choices import Choice
+from pretrain.tools.plan.search.estimates import layout_peak
+from pretrain.tools.plan.search.pieces_of_traces import trace_pieces
+from pretrain.tools.plan.search.search import search
+from pretrain.tools.plan.search.search_text import to_json
+from pretrain.tools.plan.search.set_arguments import set_arguments
+from pretrain.tools.plan.time.step_time import step_time
+from pretrain.tools.plan.trace.stage_tracing import Subject, trace_stages
+
+if TYPE_CHECKING:
+    from pretrain.tools.plan.stage_plan import StagePlan
+
+RECIPE = {
+    "model": {
+        "num_layers": 8,
+        "hidden_size": 3072,
+        "num_attention_heads": 24,
+        "seq_length": 2048,
+        "max_position_embeddings": 2048,
+        "hidden_dropout": 0.1,
+        "attention_dropout": 0.1,
+    },
+    "tokenizer": {"type": "gpt2", "vocab_file": "vocab.json", "merge_file": "merges.txt"},
+    "data": {"path": "text_document"},
+    "train": {"micro_batch_size": 1, "global_batch_size": 16, "train_iters": 10},
+    "precision": {"dtype": "fp16"},
+    "optimizer": {"lr": 1.0e-4},
+    "schedule": {"lr_decay_style": "constant"},
+}
+TINY = ("model.num_layers=4", "model.hidden_size=128", "model.num_attention_heads=4", "model.seq_length=256")
+VOCAB_SIZE = 50257
+DEVICE = "NVIDIA A100-SXM4-80GB"
+MEMORY = 1100 * 2**20
+FIRST = Choice(tensor=2, pipeline=4, chunks=1, data=2, micro_batch=1, recompute="none", with_sequence=False, zero=0)
+CHOICES = (
+    FIRST,
+    replace(FIRST, recompute="full", zero=1),
+    replace(FIRST, pipeline=2, chunks=2, data=4, micro_batch=2, recompute="selective", with_sequence=True, zero=1),
+    replace(FIRST, tensor=4, pipeline=1, data=4, micro_batch=2, with_sequence=True, zero=1),
+    replace(FIRST, tensor=4, pipeline=2, chunks=4, with_sequence=True),
+    replace(FIRST, pipeline=8, data=1, micro_batch=4, recompute="full", with_sequence=True),
+)
+
+
+def peaks() -> list[float]:
+    """Return the searched peak of each choice in that of its full plan."""
+    recipe = make_recipe(RECIPE)
+    device = find_device(recipe, Wanted(backend="cuda", name=DEVICE))
+    pieces = trace_pieces(recipe, device, VOCAB_SIZE, {(each.tensor, each.with_sequence) for each in CHOICES})
+    found = []
+    for choice in CHOICES:
+        plan = make_plan(
+            make_recipe(RECIPE, set_arguments(recipe, choice)),
+            device,
+            devices=16,
+            vocab_size=VOCAB_SIZE,
+        )
+        searched = layout_peak(recipe, device, choice, pieces[choice.tensor, choice.with_sequence])
+        found.append(searched / plan.peak_bytes)
+    return found
+
+
+def found() -> dict[str, object]:
+    """Return what a search finds for a tiny model on four devices with little memory."""
+    recipe = make_recipe(RECIPE, (*TINY, "parallel.tensor_model_parallel_size=4"))
+    device = find_device(recipe, Wanted(backend="cuda", name=DEVICE, memory=MEMORY, devices_per_node=1))
+    return to_json(search(recipe, device, 4, VOCAB_SIZE))
+
+
+def seconds() -> dict[str, float]:
+    """Return the seconds of a step on the CPU with made-up figures: none, full recompute, and micro-batches of 4."""
+    changes = {"none": (), "full": ("recompute.granularity=full",), "four": ("train.micro_batch_size=4",)}
+    return {name: _seconds(overrides) for name, overrides in changes.items()}
+
+
+def _seconds(overrides: tuple[str, ...]) -> float:
+    recipe = make_recipe(RECIPE, (*TINY, "precision.dtype=fp32", *overrides))
+    layout = lay_out(recipe, 1)
+    subject = Subject(recipe=recipe, backend="cpu", device=None, layout=layout, vocab_size=1024)
+    stages: list[StagePlan] = [each.plan for each in trace_stages(subject)]
+    figures = Figures(memory_bandwidth=20e9)
+    device = PlanDevice(
+        backend_name="cpu", name="made up", is_named=False, memory=None, peak_flops=200e9, figures=figures
+    )
+    time = step_time(recipe, device, layout, stages)
+    assert time is not None
+    return time.seconds.mean
+
+
+if __name__ == "__main__":
+    print(json.dumps({"peaks": peaks, "found": found, "seconds": seconds}[sys.argv[1]]()))
