@@ -5,10 +5,8 @@ import pytest
 
 from pretrain.observe.records import TrainRecord
 
-TRAIN = {
-    "iteration": 10,
-    "consumed_samples": 80,
-    "consumed_tokens": 81920,
+TRAIN = {"iteration": 10, "consumed_samples": 80, "consumed_tokens": 81920}
+METRICS = {
     "lm_loss": 4.25,
     "grad_norm": 1.5,
     "learning_rate": 3e-4,
@@ -22,13 +20,23 @@ TRAIN = {
     "tflops_per_device": 7.0,
     "mfu": None,
     "memory_peak_bytes": None,
+    "params_norm": None,
+    "num_zeros_in_grad": None,
+    "slowest_rank": None,
+    "slowdown": None,
+    "slowdown_cause": None,
 }
 
 
 @pytest.fixture
 def train_record():
-    """Makes a record of the iteration; other fields as given."""
-    return lambda iteration=10, **changes: TrainRecord(**TRAIN | {"iteration": iteration} | changes)
+    """Makes a record of the iteration; other fields and metrics as given."""
+
+    def record(iteration=10, **changes):
+        fields = TRAIN | {"iteration": iteration} | {name: changes.pop(name) for name in TRAIN if name in changes}
+        return TrainRecord(**fields, metrics=METRICS | changes)
+
+    return record
 
 
 @contextmanager

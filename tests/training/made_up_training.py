@@ -39,7 +39,8 @@ class FakeEngine:
         broken = self.breaks_at is not None and number >= self.breaks_at
         loss = torch.tensor(torch.nan if broken else 5 - 0.1 * number)
         skipped = number in self.skips
-        return Step(loss=loss, grad_norm=None if skipped else torch.tensor(1.5), skipped=skipped)
+        norm = None if skipped else torch.tensor(1.5)
+        return Step(loss=loss, grad_norm=norm, skipped=skipped, metrics={"num_zeros_in_grad": None})
 
     def advance_schedule(self, samples):
         self.learning_rate += samples

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor
@@ -35,19 +35,20 @@ class Step:
             None where the rank is not on the last stage.
         grad_norm: before clipping, over the whole model, fp32 scalar; None when the step was skipped.
         skipped: the gradients had an inf or nan, so weights and schedule did not change (fp16; all of DeepSpeed).
-        num_zeros_in_grad: without those of the vocabulary's padding; None unless it is logged.
         withheld: the caller did not keep the update, so weights, optimizer and schedule did not change.
         own_gradients: a sum of gradients of this rank, before they were reduced over the data-parallel ranks, fp32
             scalar; not finite where they are not. With DeepSpeed those of the embedding's output alone, which the
             gradient of any later activation reaches. None where it is not known.
+        metrics: further metrics of the table (pretrain.observe.metric_table) that an engine measures, by name; None for
+            one that it does not, or not in this step. Every engine names all of them.
     """
 
     loss: Tensor | None
     grad_norm: Tensor | None
     skipped: bool
-    num_zeros_in_grad: float | None = None
     withheld: bool = False
     own_gradients: Tensor | None = None
+    metrics: Mapping[str, Tensor | float | None] = field(default_factory=dict)
 
 
 class ForwardEngine(Saved, Protocol):

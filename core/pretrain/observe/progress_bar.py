@@ -43,8 +43,8 @@ class ProgressBar:
         self._progress.update(
             self._task,
             completed=record.iteration,
-            loss=number(record.lm_loss, ".4f"),
-            tokens=f"{record.samples_per_second * tokens_per_sample:,.0f}",
+            loss=number(record.metrics["lm_loss"], ".4f"),
+            tokens=f"{record.metrics['samples_per_second'] * tokens_per_sample:,.0f}",
             left=duration(seconds_left(record, self._total)),
         )
 

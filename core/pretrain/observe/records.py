@@ -7,13 +7,14 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from pretrain.observe.metric_table import METRICS, checked
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-Scalar = str | int | float | None
+    from pretrain.observe.metric_table import Values
 
-_OPTIONAL = ("params_norm", "num_zeros_in_grad", "slowest_rank", "slowdown", "slowdown_cause")
-"""Keys of a training line that are left out where there is no value."""
+Scalar = str | int | float | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,59 +26,24 @@ class TrainRecord:
         iteration: iterations done since the training began, over all resumed parts.
         consumed_samples: sequences read since the training began, those of batches that were left out included.
         consumed_tokens: `consumed_samples` times the sequence length.
-        lm_loss: loss in nats per token, the mean over the interval's iterations that were not skipped; None if all were
-            skipped. The loss of an iteration is the mean over the micro-batches of the global batch of their means over
-            tokens; with `train.calculate_per_token_loss`, the mean over all tokens of the global batch.
-        grad_norm: Euclidean norm before clipping, of the interval's last iteration; None if that was skipped.
-        learning_rate: of the interval's last iteration.
-        loss_scale: of fp16; None if the loss is not scaled.
-        global_batch_size: sequences of the interval's last iteration, over all ranks.
-        skipped_iterations: iterations of the interval without an update, because of an fp16 overflow or, with
-            `train.loss_spike.action: skip`, of a loss spike.
-        nan_iterations: iterations of the interval whose loss was not finite.
-        seconds_per_iteration: wall time, evaluation and checkpoints excluded.
-        samples_per_second: over all ranks.
-        tokens_per_second_per_device: tokens of all ranks, divided by the number of ranks.
-        tflops_per_device: model TFLOP/s (`flops`).
-        mfu: share of the device's peak, 0 to 1; None if the backend declares no peak.
-        memory_peak_bytes: of this rank's device since the process began; None if the device does not report it.
-        params_norm: Euclidean norm of the parameters; only if logged.
-        num_zeros_in_grad: number of gradient entries that are zero; only if logged.
-        slowest_rank: the rank whose own work takes longest (pretrain.training.reporting.stragglers); only if logged.
-        slowdown: share by which it is slower than the median of the others, 0.25 for 25 %; only if logged.
-        slowdown_cause: "compute", its attention kernels; or "data", its waiting for micro-batches; only if logged.
+        metrics: the value of each metric of the table, in its order; None where there is none.
     """
 
     kind: Literal["train"] = "train"
     iteration: int
     consumed_samples: int
     consumed_tokens: int
-    lm_loss: float | None
-    grad_norm: float | None
-    learning_rate: float
-    loss_scale: float | None
-    global_batch_size: int
-    skipped_iterations: int
-    nan_iterations: int
-    seconds_per_iteration: float
-    samples_per_second: float
-    tokens_per_second_per_device: float
-    tflops_per_device: float
-    mfu: float | None
-    memory_peak_bytes: int | None
-    params_norm: float | None = None
-    num_zeros_in_grad: int | None = None
-    slowest_rank: int | None = None
-    slowdown: float | None = None
-    slowdown_cause: Literal["compute", "data"] | None = None
+    metrics: Values
+
+    def __post_init__(self) -> None:
+        """Refuse a metric without a row, and a row without a value."""
+        object.__setattr__(self, "metrics", checked(self.metrics))
 
     def to_json(self) -> dict[str, Scalar]:
         """Return the line's object: None for values that are not finite, the optional keys only if they were logged."""
-        line = {field.name: _finite(getattr(self, field.name)) for field in dataclasses.fields(self)}
-        for key in _OPTIONAL:
-            if getattr(self, key) is None:
-                del line[key]
-        return line
+        keys = ("kind", "iteration", "consumed_samples", "consumed_tokens")
+        logged = (metric.name for metric in METRICS if not (metric.optional and self.metrics[metric.name] is None))
+        return {key: getattr(self, key) for key in keys} | {name: _finite(self.metrics[name]) for name in logged}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

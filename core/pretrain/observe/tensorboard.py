@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Self
 
 from pretrain.observe.event_file import EventFile
+from pretrain.observe.metric_table import METRICS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -12,26 +13,6 @@ if TYPE_CHECKING:
 
     from pretrain.observe.records import EvalRecord, TrainRecord
     from pretrain.observe.timers import Spread
-
-_TRAIN_TAGS = {
-    "lm loss": "lm_loss",
-    "learning-rate": "learning_rate",
-    "batch-size": "global_batch_size",
-    "grad-norm": "grad_norm",
-    "loss-scale": "loss_scale",
-    "params-norm": "params_norm",
-    "num-zeros": "num_zeros_in_grad",
-}
-_SPEED_TAGS = {
-    "iteration-time": "seconds_per_iteration",
-    "throughput": "tflops_per_device",
-    "samples-per-second": "samples_per_second",
-    "tokens-per-second-per-device": "tokens_per_second_per_device",
-    "mfu": "mfu",
-    "mem-max-allocated-bytes": "memory_peak_bytes",
-    "slowest-rank": "slowest_rank",
-    "slowest-rank-slowdown": "slowdown",
-}
 
 
 class TensorBoard:
@@ -76,10 +57,10 @@ class TensorBoard:
 
     def train(self, record: TrainRecord) -> None:
         """Add a logged interval."""
-        for tag, field in _TRAIN_TAGS.items():
-            self._add(tag, getattr(record, field), record.iteration, record.consumed_samples)
-        for tag, field in _SPEED_TAGS.items():
-            self._add(tag, getattr(record, field), record.iteration)
+        for metric in METRICS:
+            if tag := metric.tensorboard:
+                samples = record.consumed_samples if tag.over_samples else None
+                self._add(tag.name, record.metrics[metric.name], record.iteration, samples)
 
     def evaluation(self, record: EvalRecord, consumed_samples: int) -> None:
         """Add loss and perplexity of one split."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Throughput:
-    """The speed fields of a `TrainRecord`, by the same names."""
+    """The metrics of speed, by the table's names (`metric_table`)."""
 
     seconds_per_iteration: float
     samples_per_second: float

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from pretrain.observe.metric_table import console_parts
+
 if TYPE_CHECKING:
     from pretrain.observe.records import EvalRecord, TrainRecord
 
@@ -14,36 +16,10 @@ def train_line(record: TrainRecord, total_iterations: int) -> str:
     parts = [
         f"iteration {record.iteration:>{len(str(total_iterations))}}/{total_iterations}",
         f"samples {record.consumed_samples}",
-        f"loss {number(record.lm_loss, '.4f')}",
-        f"lr {record.learning_rate:.3e}",
-        f"grad norm {number(record.grad_norm, '.3f')}",
-        None if record.loss_scale is None else f"loss scale {record.loss_scale:g}",
-        None if record.params_norm is None else f"params norm {record.params_norm:.3f}",
-        None if record.num_zeros_in_grad is None else f"zeros in grad {record.num_zeros_in_grad}",
-        f"batch {record.global_batch_size}",
-        f"{record.seconds_per_iteration:.3f} s/iteration",
-        f"{record.samples_per_second:.2f} samples/s",
-        f"{record.tokens_per_second_per_device:.0f} tokens/s/device",
-        f"{record.tflops_per_device:.3g} TFLOP/s/device",
-        None if record.mfu is None else f"MFU {100 * record.mfu:.1f} %",
-        f"skipped {record.skipped_iterations}",
-        f"nan {record.nan_iterations}",
-        _slowest(record),
-        None if record.memory_peak_bytes is None else f"memory {record.memory_peak_bytes / 2**30:.2f} GiB",
+        *console_parts(record.metrics),
         f"left {duration(seconds_left(record, total_iterations))}",
     ]
-    return " | ".join(part for part in parts if part)
-
-
-_SHORTEST_STEP = 0.1
-"""Seconds of a step from which a line names the slowest rank: in a shorter one a pause of the system makes any rank the
-slowest. metrics.jsonl names it in any case, and a rank that stays slow is warned of."""
-
-
-def _slowest(record: TrainRecord) -> str | None:
-    if record.slowest_rank is None or record.slowdown is None or record.seconds_per_iteration < _SHORTEST_STEP:
-        return None
-    return f"slowest rank {record.slowest_rank} +{100 * record.slowdown:.0f} % {record.slowdown_cause}"
+    return " | ".join(parts)
 
 
 def evaluation_line(record: EvalRecord, total_iterations: int) -> str:
@@ -55,7 +31,8 @@ def evaluation_line(record: EvalRecord, total_iterations: int) -> str:
 
 def seconds_left(record: TrainRecord, total_iterations: int) -> float:
     """Return the time that the remaining iterations take at the speed of the interval."""
-    return max(0, total_iterations - record.iteration) * record.seconds_per_iteration
+    seconds: float = record.metrics["seconds_per_iteration"]
+    return max(0, total_iterations - record.iteration) * seconds
 
 
 def number(value: float | None, form: str) -> str:

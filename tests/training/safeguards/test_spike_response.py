@@ -42,7 +42,8 @@ class Engine(FakeEngine):
         withheld = keep_update is not None and not keep_update(loss)
         if not withheld:
             self.learned.append(number)
-        return Step(loss=loss, grad_norm=torch.tensor(1.0), skipped=False, withheld=withheld)
+        unmeasured = {"num_zeros_in_grad": None}
+        return Step(loss=loss, grad_norm=torch.tensor(1.0), skipped=False, withheld=withheld, metrics=unmeasured)
 
     def parameters_norm(self):
         is_broken = any(not math.isfinite(self.losses.get(number, 1.0)) for number in self.learned)
@@ -302,9 +303,9 @@ def test_a_skipped_update_is_counted_and_leaves_weights_and_schedule(watched):
     run.run()
     assert run.engine.learned == [number for number in range(1, 31) if number not in (22, 24)]
     assert run.engine.learning_rate == 8 * 28
-    skipped = {record.iteration: record.skipped_iterations for record in run.meter.logger.records}
+    skipped = {record.iteration: record.metrics["skipped_iterations"] for record in run.meter.logger.records}
     assert (skipped[25], skipped[30]) == (2, 0)
-    assert {record.lm_loss for record in run.meter.logger.records} == {1.0}
+    assert {record.metrics["lm_loss"] for record in run.meter.logger.records} == {1.0}
     assert [event.iteration for event in events_of(run, "loss_spike")] == [22, 24]
 
 

@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     from pretrain.observe.timers import PhaseTimers
     from pretrain.recipe import Recipe
 
+_NOT_MEASURED = {"num_zeros_in_grad": None}
+"""Metrics of `Step` that the megatron engine alone measures."""
+
 
 class DeepSpeedEngine:
     """See `pretrain.engine.protocol.Engine`."""
@@ -119,10 +122,10 @@ class DeepSpeedEngine:
             loss = self._forward_backward(batches, num_microbatches)
         if keep_update is not None and not keep_update(loss):
             drop_gradients(self.optimizer, self._stage)
-            return Step(loss=loss, grad_norm=None, skipped=False, withheld=True)
+            return Step(loss=loss, grad_norm=None, skipped=False, withheld=True, metrics=_NOT_MEASURED)
         with phase("optimizer"):
             norm, skipped = self._update()
-        return Step(loss=loss, grad_norm=norm, skipped=skipped, own_gradients=self._own)
+        return Step(loss=loss, grad_norm=norm, skipped=skipped, own_gradients=self._own, metrics=_NOT_MEASURED)
 
     def _watch_gradient(self, _embedding: Any, _inputs: Any, output: Tensor) -> None:
         """Have the gradient of the first activation, which that of any other reaches, added to this rank's sum."""

@@ -93,7 +93,7 @@ class MegatronEngine(ForwardPass):
             reports = self._run(forward_loss, batches, num_microbatches, forward_only=False)
         loss = self._loss(reports) if reports else None
         if keep_update is not None and not keep_update(loss):  # the gradients are zeroed before the next step
-            return Step(loss=loss, grad_norm=None, skipped=False, withheld=True)
+            return Step(loss=loss, grad_norm=None, skipped=False, withheld=True, metrics={"num_zeros_in_grad": None})
         with phase("optimizer"):
             succeeded, norm, zeros = self.optimizer.step()
         return Step(
@@ -101,10 +101,12 @@ class MegatronEngine(ForwardPass):
             own_gradients=None if self.recipe.precision.dtype == "fp16" else local_gradients.local_sum(self.chunks),
             grad_norm=self._as_tensor(norm) if succeeded else None,
             skipped=not succeeded,
-            num_zeros_in_grad=zeros - self._padding
-            if self.recipe.logging.log_num_zeros_in_grad and succeeded
-            else None,
+            metrics={"num_zeros_in_grad": self._zeros(zeros) if succeeded else None},
         )
+
+    def _zeros(self, counted: float) -> int | None:
+        """Return the zeros in the gradient without those of the vocabulary's padding; None unless they are logged."""
+        return int(counted - self._padding) if self.recipe.logging.log_num_zeros_in_grad else None
 
     def advance_schedule(self, samples: int) -> None:
         """Advance the learning-rate schedule."""

@@ -71,7 +71,7 @@ def environment(run: RunData) -> str:
 def _summary_of(run: RunData) -> dict[str, str]:
     last = run.train[-1] if run.train else {}
     best = min((y for _, y in run.evaluated("valid") if y is not None), default=None)
-    memory = max((line["memory_peak_bytes"] for line in run.train if line.get("memory_peak_bytes")), default=None)
+    memory = max((peak for _, peak in run.curve("memory_peak_bytes") if peak), default=None)
     return {
         "backend": str(run.environment.get("backend", {}).get("name", "-")),
         "devices": str(len(run.environment["devices"])) if run.environment.get("devices") else "-",
@@ -88,15 +88,15 @@ def _summary_of(run: RunData) -> dict[str, str]:
         "MFU, median": _cell(_median(run.curve("mfu")), ".1%"),
         "peak memory": "-" if memory is None else f"{memory / 2**30:.2f} GiB",
         "training time": duration(_training_seconds(run)),
-        "skipped iterations": str(sum(line.get("skipped_iterations") or 0 for line in run.train)),
+        "skipped iterations": f"{sum(count or 0 for _, count in run.curve('skipped_iterations'))}",
     }
 
 
 def _training_seconds(run: RunData) -> float:
-    seconds, before = 0.0, 0
-    for line in run.train:
-        seconds += (line["iteration"] - before) * (line.get("seconds_per_iteration") or 0)
-        before = line["iteration"]
+    seconds, before = 0.0, 0.0
+    for iteration, per_iteration in run.curve("seconds_per_iteration"):
+        seconds += (iteration - before) * (per_iteration or 0)
+        before = iteration
     return seconds
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pretrain.atomic_files import replacing
 from pretrain.errors import RunError
+from pretrain.observe.metric_table import figures
 from pretrain.observe.report import html_tables
 from pretrain.observe.report.chart import COLOURS, Curve, chart
 from pretrain.observe.report.frame import framed, section
@@ -48,17 +49,22 @@ def _charts(runs: Sequence[RunData]) -> list[str]:
     def curves(key: str) -> list[Curve]:
         return [Curve(name=run.name, points=run.curve(key), colour=index) for index, run in enumerate(runs)]
 
-    valid = [
+    return [
+        chart(
+            figure.title,
+            [*curves(name), *(_validation(runs) if name == "lm_loss" else [])],
+            logarithmic=figure.logarithmic,
+            from_zero=figure.from_zero,
+        )
+        for name, figure in figures()
+        if _varies(runs, name) or not figure.only_if_it_varies
+    ]
+
+
+def _validation(runs: Sequence[RunData]) -> list[Curve]:
+    return [
         Curve(name=f"{run.name}, validation", points=run.evaluated("valid"), colour=index, marked=True)
         for index, run in enumerate(runs)
-    ]
-    return [
-        chart("loss: training, and validation dotted (nats per token)", [*curves("lm_loss"), *valid]),
-        chart("learning rate", curves("learning_rate")),
-        chart("gradient norm before clipping", curves("grad_norm"), logarithmic=True),
-        chart("throughput (tokens per second and device)", curves("tokens_per_second_per_device"), from_zero=True),
-        chart("loss scale", curves("loss_scale"), logarithmic=True),
-        chart("global batch size", curves("global_batch_size")) if _varies(runs, "global_batch_size") else "",
     ]
 
 

@@ -10,6 +10,7 @@ import yaml
 
 from pretrain.errors import RunError
 from pretrain.observe import environment_file, metrics
+from pretrain.observe.metric_table import NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,7 +40,14 @@ class RunData:
     environment: dict[str, Any]
 
     def curve(self, key: str) -> list[Point]:
-        """Return a metric over iterations."""
+        """Return a metric over iterations; None where a line has no value.
+
+        Raises:
+            ValueError: the table has no such metric.
+        """
+        if key not in NAMES:
+            msg = f"no row of observe/metric_table.py: {key}"
+            raise ValueError(msg)
         return [(line["iteration"], line.get(key)) for line in self.train]
 
     def evaluated(self, split: str) -> list[Point]:

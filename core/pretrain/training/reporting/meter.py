@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
 
 from pretrain.observe.records import EventRecord, TrainRecord
 from pretrain.observe.timers import across_ranks
@@ -97,30 +100,39 @@ class Meter:
     def _record(
         self, totals: Totals, taken: TakenStep, engine: Engine, progress: Progress, slowest: SlowRank | None
     ) -> TrainRecord:
-        interval, step = self.interval, taken.step
+        interval = self.interval
         speed = self.speedometer.measure(
             iterations=interval.iterations, samples=interval.samples, seconds=interval.seconds
         )
+        measured = self._of_interval(totals, slowest) | dataclasses.asdict(speed) | self._of_last_step(taken, engine)
         return TrainRecord(
             iteration=progress.iteration,
             consumed_samples=progress.consumed_samples,
             consumed_tokens=progress.consumed_samples * self.recipe.model.seq_length,
-            lm_loss=totals.lm_loss,
-            grad_norm=None if step.grad_norm is None else step.grad_norm.item(),
-            learning_rate=taken.learning_rate,
-            loss_scale=engine.loss_scale if self.recipe.precision.dtype == "fp16" else None,
-            global_batch_size=taken.batch,
-            skipped_iterations=interval.skipped_iterations + interval.withheld_iterations,
-            nan_iterations=totals.nan_iterations,
-            seconds_per_iteration=speed.seconds_per_iteration,
-            samples_per_second=speed.samples_per_second,
-            tokens_per_second_per_device=speed.tokens_per_second_per_device,
-            tflops_per_device=speed.tflops_per_device,
-            mfu=speed.mfu,
-            memory_peak_bytes=self.memory_peak(),
-            params_norm=engine.parameters_norm().item() if self.recipe.logging.log_params_norm else None,
-            num_zeros_in_grad=None if step.num_zeros_in_grad is None else int(step.num_zeros_in_grad),
-            slowest_rank=None if slowest is None else slowest.rank,
-            slowdown=None if slowest is None else slowest.slowdown,
-            slowdown_cause=None if slowest is None else slowest.cause,
+            metrics=measured,
         )
+
+    def _of_interval(self, totals: Totals, slowest: SlowRank | None) -> dict[str, Any]:
+        """Return the metrics of all iterations together, by the names of the table."""
+        interval = self.interval
+        return {
+            "lm_loss": totals.lm_loss,
+            "skipped_iterations": interval.skipped_iterations + interval.withheld_iterations,
+            "nan_iterations": totals.nan_iterations,
+            "memory_peak_bytes": self.memory_peak(),
+            "slowest_rank": None if slowest is None else slowest.rank,
+            "slowdown": None if slowest is None else slowest.slowdown,
+            "slowdown_cause": None if slowest is None else slowest.cause,
+        }
+
+    def _of_last_step(self, taken: TakenStep, engine: Engine) -> dict[str, Any]:
+        """Return the metrics of the last iteration, by the names of the table."""
+        step = taken.step
+        return {
+            "grad_norm": None if step.grad_norm is None else step.grad_norm.item(),
+            "learning_rate": taken.learning_rate,
+            "loss_scale": engine.loss_scale if self.recipe.precision.dtype == "fp16" else None,
+            "global_batch_size": taken.batch,
+            "params_norm": engine.parameters_norm().item() if self.recipe.logging.log_params_norm else None,
+            **{name: value.item() if isinstance(value, Tensor) else value for name, value in step.metrics.items()},
+        }
