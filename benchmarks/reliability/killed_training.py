@@ -12,15 +12,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pretrain.tools.doctor.faults.planted import Kind, Planted
-from pretrain.tools.doctor.faults.scene import Scene, checkpoint_folder
+from chaos.planted import Kind, Planted
+from chaos.scene import Scene, checkpoint_folder
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Callable
 
-    from pretrain.tools.doctor.faults.bounded_command import BoundedCommand
-    from pretrain.tools.doctor.faults.tiny_training import TinyTraining
+    from chaos.bounded_command import BoundedCommand
+    from chaos.tiny_training import TinyTraining
 
 ITERATIONS, SAVED, EVALUATED = 200, 10, 15
 SETTINGS = (

@@ -1,6 +1,6 @@
 """Random kills of trainings on two ranks: what is lost, and that nothing else is.
 
-    python -m benchmarks.reliability.random_kills [--kills 200] [--seed 1] [--folder PATH] [--keep]
+    PYTHONPATH=tests python -m benchmarks.reliability.random_kills [--kills 200] [--seed 1] [--folder PATH] [--keep]
 
 Each training has `--max-restarts`. One after the other, random processes of it get a SIGKILL at random moments: rank 0,
 rank 1, the launcher, or all of them at once; while it starts, trains, saves, evaluates or restarts. Where the launcher
@@ -30,8 +30,8 @@ from typing import TYPE_CHECKING
 
 from benchmarks import machine
 from benchmarks.reliability.killed_training import KilledTraining
+from chaos.tiny_training import TinyTraining
 from pretrain.launch.processes.stop_signals import stop_signals_exit
-from pretrain.tools.doctor.faults.tiny_training import TinyTraining
 
 if TYPE_CHECKING:
     from benchmarks.reliability.killed_training import Result

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
 
 ALLOWED = {
-    "tools/doctor/faults/jumping_clock.py": "a fault that the doctor makes on purpose, in trainings of its own: no "
-    "program may move the machine's clock",
     "observe/event_file.py": "threading.excepthook, Python's own place for it: TensorBoard's thread prints a traceback "
     "of an error that it also hands to us",
 }

@@ -8,6 +8,7 @@ import click
 
 from pretrain.cli.local_path import LocalPath
 from pretrain.cli.ranks import Counts, place_of_process, rank_options, show_failure
+from pretrain.errors import PretrainError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -15,19 +16,19 @@ if TYPE_CHECKING:
     from pretrain.launch.processes.failure import Failure
     from pretrain.launch.run_directory.directory import Resume
 
+_MOVED = (
+    "--faults is now a program of the repository, an acceptance test of backends and clusters (docs/reliability.md).\n"
+    "Call there: PYTHONPATH=tests python -m chaos [--backend NAME] [--folder DIR] [--json]"
+)
+
 
 @click.command(short_help="Check machines, devices, kernels and links before a training.")
 @click.argument("recipe", type=LocalPath(), required=False)
 @click.option("--backend", default="cpu", show_default=True, metavar="NAME", help="The device plugin.")
 @click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Change a key of the recipe.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--faults", is_flag=True, help="Try faults on a tiny training instead, in some minutes.")
-@click.option(
-    "--folder",
-    type=LocalPath(),
-    metavar="DIR",
-    help="Where --faults trains.  [default: a temporary folder]",
-)
+@click.option("--faults", is_flag=True, hidden=True, help="Says where it is now.")
+@click.option("--folder", hidden=True, help="Was of --faults.")
 @click.option("--run-dir", type=LocalPath(), metavar="DIR", help="Of the run.  [default: a new one below runs/]")
 @click.option(
     "--resume",
@@ -45,7 +46,7 @@ def command(
     overrides: tuple[str, ...],
     as_json: bool,
     faults: bool,
-    folder: Path | None,
+    folder: str | None,
     run_dir: Path | None,
     resume: Resume | None,
     nproc: int | None,
@@ -57,15 +58,9 @@ def command(
 
     A line for each finding: ok; look, which costs speed or may be meant; or wrong, with what to do. The exit code is 1
     where one is wrong, else 0. Without RECIPE the kernels of GPT-2 345M are tried, and no files are looked at.
-
-    With --faults a tiny training of its own is disturbed on this machine: processes are killed and stopped, checkpoints
-    damaged, and more. A line for each fault says how the training came through.
     """
     if faults or folder is not None:
-        _require_alone(faults=faults, others=(recipe, overrides, run_dir, resume, nnodes, rdzv, node_rank))
-        from pretrain.tools.doctor.try_faults import try_faults  # noqa: PLC0415  few look for it
-
-        return try_faults(backend=backend, nproc=nproc, folder=folder, as_json=as_json)
+        raise PretrainError(_MOVED)
     from pretrain.launch.forward_job import EXAMINE, ForwardJob  # noqa: PLC0415
     from pretrain.launch.rank_placement import make_placement  # noqa: PLC0415
     from pretrain.tools.doctor.example import EXAMPLE  # noqa: PLC0415  --help needs none of these
@@ -96,20 +91,6 @@ def command(
 
 def _of_run(run_dir: Path | None, resume: Resume | None) -> dict[str, str | None]:
     return {"run_dir": None if run_dir is None else str(run_dir), "resume": resume or "no"}
-
-
-def _require_alone(*, faults: bool, others: tuple[object, ...]) -> None:
-    """Check that the options fit --faults.
-
-    Raises:
-        click.UsageError: they do not.
-    """
-    if not faults:
-        msg = "--folder is where --faults trains: pass that too, or leave it out."
-        raise click.UsageError(msg)
-    if any(other not in {None, ()} for other in others):
-        msg = "--faults trains a recipe of its own on this machine: it takes --backend, --nproc, --folder and --json."
-        raise click.UsageError(msg)
 
 
 def _without_device(file: Path, overrides: tuple[str, ...], backend: str, nodes: int) -> int | None:

@@ -13,21 +13,21 @@ from typing import TYPE_CHECKING
 
 import click
 
+from chaos.fault_trial import FaultTrial
+from chaos.judgement import FACTOR, LIMIT, Undisturbed, judge, largest_difference, may_come_late
+from chaos.planted import Kind
+from chaos.rank_faults import without_full_disk
+from chaos.tiny_training import SAVED
 from pretrain.errors import RunError
-from pretrain.tools.doctor.faults.fault_trial import FaultTrial
-from pretrain.tools.doctor.faults.judgement import FACTOR, LIMIT, Undisturbed, judge, largest_difference, may_come_late
-from pretrain.tools.doctor.faults.planted import Kind
-from pretrain.tools.doctor.faults.rank_faults import without_full_disk
-from pretrain.tools.doctor.faults.tiny_training import SAVED
 from pretrain.tools.doctor.finding import Finding, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from pretrain.tools.doctor.faults.fault import Fault
-    from pretrain.tools.doctor.faults.fault_outcome import FaultOutcome
-    from pretrain.tools.doctor.faults.scene import Logged
-    from pretrain.tools.doctor.faults.tiny_training import TinyTraining
+    from chaos.fault import Fault
+    from chaos.fault_outcome import FaultOutcome
+    from chaos.scene import Logged
+    from chaos.tiny_training import TinyTraining
 
 FIRST_LIMIT = 300.0
 """Seconds that the undisturbed training may take: nothing is known of the machine yet."""

@@ -6,16 +6,16 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from chaos.tiny_training import ITERATIONS
 from pretrain.checkpoint.checksums import damage_in_share
 from pretrain.checkpoint.folder import LATEST, CheckpointFolder
 from pretrain.errors import PretrainError
-from pretrain.tools.doctor.faults.tiny_training import ITERATIONS
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pretrain.tools.doctor.faults.bounded_command import BoundedCommand
-    from pretrain.tools.doctor.faults.planted import Planted
+    from chaos.bounded_command import BoundedCommand
+    from chaos.planted import Planted
 
 Logged = tuple[tuple[int, float | None, float | None], ...]
 """Iteration, loss and gradient norm of each line of metrics.jsonl."""

@@ -6,12 +6,12 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pretrain.tools.doctor.faults.planted import Kind
+from chaos.planted import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pretrain.tools.doctor.faults.scene import Scene
+    from chaos.scene import Scene
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from pretrain.tools.doctor.faults.fault_outcome import restarts_of
-from pretrain.tools.doctor.faults.tiny_training import SAVE_INTERVAL, SAVED
+from chaos.fault_outcome import restarts_of
+from chaos.tiny_training import SAVE_INTERVAL, SAVED
 from pretrain.tools.doctor.finding import Finding, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pretrain.tools.doctor.faults.bounded_command import End
-    from pretrain.tools.doctor.faults.fault import Ending, Fault
-    from pretrain.tools.doctor.faults.fault_outcome import FaultOutcome
-    from pretrain.tools.doctor.faults.scene import Logged
+    from chaos.bounded_command import End
+    from chaos.fault import Ending, Fault
+    from chaos.fault_outcome import FaultOutcome
+    from chaos.scene import Logged
 
 NOISE = 8.0
 """Factor between the difference of two undisturbed trainings and that which is allowed of one with a fault: both are

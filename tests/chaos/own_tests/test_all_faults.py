@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from chaos.all_faults import TRIES, AllFaults, undisturbed_finding, work_folder
+from chaos.fault_list import faults_of
+from chaos.fault_outcome import FaultOutcome
+from chaos.fault_trial import FaultTrial
+from chaos.own_tests.test_judgement import BY_ITSELF, LOGGED, WENT_ON, changed, end
+from chaos.planted import Kind
+from chaos.tiny_training import ITERATIONS, RECIPE, SAVE_INTERVAL, TinyTraining
 from pretrain.errors import RunError
 from pretrain.recipe import load_recipe
-from pretrain.tools.doctor.faults.all_faults import TRIES, AllFaults, undisturbed_finding, work_folder
-from pretrain.tools.doctor.faults.fault_list import faults_of
-from pretrain.tools.doctor.faults.fault_outcome import FaultOutcome
-from pretrain.tools.doctor.faults.fault_trial import FaultTrial
-from pretrain.tools.doctor.faults.planted import Kind
-from pretrain.tools.doctor.faults.tiny_training import ITERATIONS, RECIPE, SAVE_INTERVAL, TinyTraining
 from pretrain.tools.doctor.finding import Verdict
-from tools.doctor.faults.test_judgement import BY_ITSELF, LOGGED, WENT_ON, changed, end
 
 QUIET = FaultOutcome(came=True, ends=(end(),), states=WENT_ON.states, logged=LOGGED)
 
@@ -106,7 +106,7 @@ def test_processes_that_cannot_be_seen_are_told(tried):
 
 
 def test_a_disk_is_left_out_where_none_can_be_full(tried, monkeypatch):
-    monkeypatch.setattr("pretrain.tools.doctor.faults.all_faults.without_full_disk", lambda _: "no links")
+    monkeypatch.setattr("chaos.all_faults.without_full_disk", lambda _: "no links")
     findings, names = tried([QUIET], *(fault for fault in faults_of(2) if fault.planted is Kind.FULL_DISK))
     assert (findings[1].verdict, findings[1].text) == (Verdict.LOOK, "left out: no links")
     assert names == ["undisturbed"]

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from pretrain.tools.doctor.faults.bounded_command import BoundedCommand
+from chaos.bounded_command import BoundedCommand
 
 FORGETS = "import subprocess, sys; subprocess.Popen(['sleep', '60'], start_new_session=True); print('done')"
 
@@ -41,7 +41,7 @@ def test_one_that_does_not_end_is_killed_with_what_it_started(command):
 
 
 def test_what_outlives_it_is_told_and_killed(command, monkeypatch):
-    monkeypatch.setattr("pretrain.tools.doctor.faults.bounded_command._FADING", 0.2)
+    monkeypatch.setattr("chaos.bounded_command._FADING", 0.2)
     with command(FORGETS) as running:
         end = running.wait(30)
     assert end.exit_code == 0
@@ -50,7 +50,7 @@ def test_what_outlives_it_is_told_and_killed(command, monkeypatch):
 
 
 def test_one_that_cannot_be_seen_is_killed_as_a_group(command, monkeypatch):
-    monkeypatch.setattr("pretrain.tools.doctor.faults.bounded_command._has_mark", lambda *_: False)
+    monkeypatch.setattr("chaos.bounded_command._has_mark", lambda *_: False)
     with command("import subprocess; subprocess.run(['sleep', '60'])") as running:
         assert not running.is_seen
         assert running.has(running.process.pid)
@@ -65,7 +65,7 @@ def test_one_that_can_be_seen_has_its_own_processes_alone(command):
         assert not running.has(os.getpid())
 
 
-def test_a_stopped_one_is_killed_too_where_the_doctor_is_interrupted(command):
+def test_a_stopped_one_is_killed_too_where_the_program_is_interrupted(command):
     def interrupted(running):
         with running:
             os.kill(running.process.pid, signal.SIGSTOP)

@@ -12,15 +12,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pretrain.tools.doctor.faults.jumping_clock import move_clock
-from pretrain.tools.doctor.faults.planted import FAILURE, Kind
+from chaos.jumping_clock import move_clock
+from chaos.planted import FAILURE, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import Tensor
 
-    from pretrain.tools.doctor.faults.planted import Planted
+    from chaos.planted import Planted
 
     Act = Callable[[Tensor], Tensor]
 
@@ -37,7 +37,7 @@ JUMP = 86_400.0
 """Seconds by which the clock jumps."""
 
 LONGEST_WAIT = 60.0
-"""Seconds after which a rank at the gate goes on without the doctor."""
+"""Seconds after which a rank at the gate goes on without the program."""
 
 _FULL = Path("/dev/full")
 """Linux's file that can be opened, and has no room for a byte (ENOSPC)."""

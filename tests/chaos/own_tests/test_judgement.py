@@ -6,11 +6,11 @@ import dataclasses
 
 import pytest
 
-from pretrain.tools.doctor.faults.bounded_command import End
-from pretrain.tools.doctor.faults.fault import Ending, Fault
-from pretrain.tools.doctor.faults.fault_outcome import FaultOutcome
-from pretrain.tools.doctor.faults.judgement import NOISE, Undisturbed, judge, largest_difference
-from pretrain.tools.doctor.faults.tiny_training import ITERATIONS, SAVED
+from chaos.bounded_command import End
+from chaos.fault import Ending, Fault
+from chaos.fault_outcome import FaultOutcome
+from chaos.judgement import NOISE, Undisturbed, judge, largest_difference
+from chaos.tiny_training import ITERATIONS, SAVED
 from pretrain.tools.doctor.finding import Verdict
 
 LOGGED = tuple((step, 5 - step / 10, 1.0) for step in range(1, ITERATIONS + 1))

@@ -1,4 +1,4 @@
-"""Faults of real trainings; the command line with all of them is in `make test-all`."""
+"""Faults of real trainings; the command with all of them is in `make test-all`."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ import signal
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 
 import pytest
 
-from pretrain.cli.main import main
-from pretrain.tools.doctor.faults.all_faults import AllFaults
-from pretrain.tools.doctor.faults.fault_list import faults_of
-from pretrain.tools.doctor.faults.tiny_training import TinyTraining
+from chaos.all_faults import AllFaults
+from chaos.command import command, try_faults
+from chaos.fault_list import faults_of
+from chaos.tiny_training import TinyTraining
 from pretrain.tools.doctor.finding import Finding, Verdict
-from pretrain.tools.doctor.try_faults import try_faults
 
-PRETRAIN = [sys.executable, "-m", "pretrain.cli.main", "doctor", "--faults"]
+CHAOS = [sys.executable, "-m", "chaos"]
+TESTS = Path(__file__).parents[2]
 
 
 def named(*names):
@@ -48,8 +49,8 @@ def test_a_training_comes_through_a_killed_rank_and_a_damaged_checkpoint(tmp_pat
 @pytest.mark.full
 @pytest.mark.ranks
 def test_every_fault_is_ok_and_nothing_is_left(tmp_path):
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    command = [*PRETRAIN, "--folder", str(tmp_path)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(TESTS)}
+    command = [*CHAOS, "--folder", str(tmp_path)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=2400, check=False)
     lines = done.stdout.splitlines()
     assert (done.returncode, lines[-1]) == (0, f"{1 + len(faults_of(2))} ok, 0 look, 0 wrong"), (
@@ -62,9 +63,8 @@ def test_every_fault_is_ok_and_nothing_is_left(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["recipe.yml"], "trains a recipe of its own"),
-        (["--nnodes", "2"], "trains a recipe of its own"),
-        (["--set", "model.num_layers=4"], "trains a recipe of its own"),
+        (["recipe.yml"], "unexpected extra argument"),
+        (["--nnodes", "2"], "No such option"),
         (["--nproc", "1"], "at least 2 ranks, here 1"),
         (["--backend", "abacus"], "backend 'abacus' is not installed"),
         (["--folder", "/absent"], "--folder /absent: no folder can be made there"),
@@ -73,7 +73,7 @@ def test_every_fault_is_ok_and_nothing_is_left(tmp_path):
 def test_a_mistake_is_told_before_anything_is_trained(arguments, said, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with pytest.raises(SystemExit) as ended:
-        main(["doctor", "--faults", *arguments])
+        command(arguments)
     shown = capsys.readouterr()
     assert (ended.value.code, shown.out) == (2, "")
     assert said in shown.err
@@ -85,7 +85,7 @@ def test_a_rank_of_another_launcher_is_sent_to_the_batch_script(monkeypatch, cap
         monkeypatch.setenv(name, str(value))
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     with pytest.raises(SystemExit) as ended:
-        main(["doctor", "--faults"])
+        command([])
     assert ended.value.code == 2
     assert "Call it once, in the batch script" in capsys.readouterr().err
 
@@ -98,7 +98,7 @@ def test_a_signal_ends_it_with_what_was_found_until_then(number, tmp_path, monke
 
     monkeypatch.setattr(AllFaults, "run", run)
     with pytest.raises(SystemExit) as ended:
-        main(["doctor", "--faults", "--json", "--folder", str(tmp_path)])
+        command(["--json", "--folder", str(tmp_path)])
     assert ended.value.code == 128 + number
     found = json.loads(capsys.readouterr().out)
     assert [each["check"] for each in found["findings"]] == ["undisturbed", "faults"]

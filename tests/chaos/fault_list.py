@@ -6,11 +6,11 @@ import errno
 import os
 import signal
 
+from chaos import disturbances
+from chaos.fault import Ending, Fault
+from chaos.planted import FAILURE, Kind
+from chaos.tiny_training import BEFORE, SAVE_INTERVAL
 from pretrain.exit_codes import ExitCode, of_signal
-from pretrain.tools.doctor.faults import disturbances
-from pretrain.tools.doctor.faults.fault import Ending, Fault
-from pretrain.tools.doctor.faults.planted import FAILURE, Kind
-from pretrain.tools.doctor.faults.tiny_training import BEFORE, SAVE_INTERVAL
 
 HANG_AFTER = 10
 """Seconds after which a stopped rank is reported."""

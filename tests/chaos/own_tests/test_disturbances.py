@@ -8,12 +8,12 @@ import sys
 
 import pytest
 
+from chaos import disturbances
+from chaos.planted import Kind, Planted
+from chaos.scene import Scene
+from chaos.tiny_training import ITERATIONS
 from pretrain.checkpoint import checksums
 from pretrain.checkpoint.folder import LATEST
-from pretrain.tools.doctor.faults import disturbances
-from pretrain.tools.doctor.faults.planted import Kind, Planted
-from pretrain.tools.doctor.faults.scene import Scene
-from pretrain.tools.doctor.faults.tiny_training import ITERATIONS
 
 
 class FakeCommand:

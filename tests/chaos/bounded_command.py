@@ -132,7 +132,7 @@ class BoundedCommand:
             time.sleep(PERIOD)
 
 
-_MARK = "PRETRAIN_DOCTOR_COMMAND"
+_MARK = "PRETRAIN_CHAOS_COMMAND"
 
 
 def _processes() -> list[int]:

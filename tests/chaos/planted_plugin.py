@@ -1,16 +1,16 @@
-"""A plugin whose attention is the reference kernel's until a fault comes; installed in the doctor's trainings only."""
+"""A plugin whose attention is the reference kernel's until a fault comes; installed in trainings of faults only."""
 
 from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING, Any
 
+from chaos.planted import Planted
+from chaos.rank_faults import act_of
 from pretrain.plugins import CONTRACT, hookimpl
 from pretrain.plugins.host.discovery import REFERENCE
 from pretrain.plugins.host.importing import load_plugin
 from pretrain.plugins.offer import Offer
-from pretrain.tools.doctor.faults.planted import Planted
-from pretrain.tools.doctor.faults.rank_faults import act_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

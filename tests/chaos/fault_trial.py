@@ -6,19 +6,19 @@ import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from chaos.bounded_command import PERIOD
+from chaos.fault_outcome import FaultOutcome
+from chaos.planted import Kind, Planted
+from chaos.scene import Scene, checkpoint_folder
+from chaos.tiny_training import BEFORE
 from pretrain.launch.world import LOCALHOST, free_port
-from pretrain.tools.doctor.faults.bounded_command import PERIOD
-from pretrain.tools.doctor.faults.fault_outcome import FaultOutcome
-from pretrain.tools.doctor.faults.planted import Kind, Planted
-from pretrain.tools.doctor.faults.scene import Scene, checkpoint_folder
-from pretrain.tools.doctor.faults.tiny_training import BEFORE
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pretrain.tools.doctor.faults.bounded_command import BoundedCommand, End
-    from pretrain.tools.doctor.faults.fault import Fault
-    from pretrain.tools.doctor.faults.tiny_training import TinyTraining
+    from chaos.bounded_command import BoundedCommand, End
+    from chaos.fault import Fault
+    from chaos.tiny_training import TinyTraining
 
 
 class FaultTrial:

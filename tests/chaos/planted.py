@@ -12,8 +12,8 @@ from typing import Any
 
 from pretrain.atomic_files import replacing
 
-VARIABLE = "PRETRAIN_DOCTOR_FAULT"
-FAILURE = "a kernel has failed, as the doctor planned"
+VARIABLE = "PRETRAIN_CHAOS_FAULT"
+FAILURE = "a kernel has failed, as planned"
 """Message of the exception of a kernel."""
 
 _FIRED, _OPEN, _READ = "fired", "open", "clock-read"
@@ -45,7 +45,7 @@ class Planted:
     Attributes:
         kind: what happens.
         rank: where; None: on every rank.
-        signs: folder through which the ranks and the doctor tell each other what has happened.
+        signs: folder through which the ranks and the program tell each other what has happened.
         after: folder of a checkpoint; most faults come two iterations after it is there.
     """
 
@@ -73,7 +73,7 @@ class Planted:
         return self.rank is None or self.rank == rank
 
     def note_rank(self, rank: int) -> None:
-        """Tell the doctor the process of a rank."""
+        """Tell the program the process of a rank."""
         (self.signs / f"rank-{rank}").write_text(str(os.getpid()))
 
     def process_of(self, rank: int) -> int | None:
@@ -84,7 +84,7 @@ class Planted:
             return None
 
     def fire(self, **what: Any) -> None:
-        """Tell the doctor that the fault is there; from then on it does not come again."""
+        """Tell the program that the fault is there; from then on it does not come again."""
         with replacing(self.signs / _FIRED, error=None, durable=False) as stream:
             stream.write(json.dumps(what).encode())
 
@@ -97,7 +97,7 @@ class Planted:
         return said
 
     def note_clock(self) -> None:
-        """Tell the doctor that something has read a clock that was moved."""
+        """Tell the program that something has read a clock that was moved."""
         (self.signs / _READ).touch()
 
     def is_met(self) -> bool:

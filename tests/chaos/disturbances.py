@@ -15,7 +15,7 @@ from pretrain.checkpoint.folder import LATEST
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pretrain.tools.doctor.faults.scene import Scene
+    from chaos.scene import Scene
 
 AT_ONCE, BETWEEN = 0.025, 3.0
 """Seconds between two signals: of Slurm, which are one request; and of somebody who means it."""

@@ -1,22 +1,54 @@
-"""`pretrain doctor --faults`."""
+"""The command line."""
 
 from __future__ import annotations
 
+import os
+import sys
 from collections import Counter
 from typing import TYPE_CHECKING
 
 import click
 
-from pretrain.errors import LaunchError
+from chaos.all_faults import AllFaults, work_folder
+from chaos.fault_list import faults_of
+from chaos.tiny_training import RECIPE, TinyTraining, batch_for
+from pretrain.cli.local_path import LocalPath
+from pretrain.errors import LaunchError, PretrainError
 from pretrain.exit_codes import ExitCode
 from pretrain.launch.nodes.nodes import Nodes
+from pretrain.launch.processes.stop_signals import stop_signals_exit
+from pretrain.launch.rank_placement import make_placement
 from pretrain.launch.schedulers.detection import current_world, own_node
+from pretrain.plugins.host.discovery import find_backend
+from pretrain.plugins.host.manager import load_alone
+from pretrain.plugins.host.members import device_count
+from pretrain.tools.doctor.finding import Finding, Verdict
+from pretrain.tools.doctor.findings_text import as_json as json_of
+from pretrain.tools.doctor.findings_text import as_lines, is_ok
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 LEAST = 2
 """Ranks without which most faults have nobody who could notice them."""
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.option("--backend", default="cpu", show_default=True, metavar="NAME", help="The device plugin.")
+@click.option("--nproc", type=click.IntRange(min=1), metavar="N", help="Ranks.  [default: one a device, or two]")
+@click.option("--folder", type=LocalPath(), metavar="DIR", help="Where it trains.  [default: a temporary folder]")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def command(*, backend: str, nproc: int | None, folder: Path | None, as_json: bool) -> None:
+    """Disturb a tiny training on this machine: kill and stop processes, damage checkpoints, and more.
+
+    A line for each fault says how the training came through. The exit code is 1 where one is wrong, else 0.
+    """
+    os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")  # only the named backend loads its device's library
+    try:
+        sys.exit(try_faults(backend=backend, nproc=nproc, folder=folder, as_json=as_json))
+    except PretrainError as error:
+        click.echo(str(error), err=True)
+        sys.exit(ExitCode.USER_ERROR)
 
 
 def try_faults(*, backend: str, nproc: int | None, folder: Path | None, as_json: bool) -> int:
@@ -36,18 +68,10 @@ def try_faults(*, backend: str, nproc: int | None, folder: Path | None, as_json:
     """
     if current_world() is not None or own_node(wanted=False) is not None:
         msg = (
-            "--faults starts its own ranks, and this is one of several ranks or nodes that another program started.\n"
+            "This starts its own ranks, and is called on one of several ranks or nodes that another program started.\n"
             "Call it once, in the batch script, outside of them."
         )
         raise LaunchError(msg)
-    from pretrain.launch.processes.stop_signals import stop_signals_exit  # noqa: PLC0415
-    from pretrain.tools.doctor.faults.all_faults import AllFaults, work_folder  # noqa: PLC0415  --help needs none of these
-    from pretrain.tools.doctor.faults.fault_list import faults_of  # noqa: PLC0415
-    from pretrain.tools.doctor.faults.tiny_training import TinyTraining  # noqa: PLC0415
-    from pretrain.tools.doctor.finding import Finding, Verdict  # noqa: PLC0415
-    from pretrain.tools.doctor.findings_text import as_json as json_of  # noqa: PLC0415
-    from pretrain.tools.doctor.findings_text import as_lines, is_ok  # noqa: PLC0415
-
     ranks, devices = _ranks(backend, nproc)
     faults, findings = faults_of(ranks), []
     width = max(len(fault.name) for fault in faults)
@@ -74,18 +98,12 @@ def try_faults(*, backend: str, nproc: int | None, folder: Path | None, as_json:
 
 def _ranks(backend: str, nproc: int | None) -> tuple[int, int | None]:
     """Return the number of ranks, and that of devices; None where processes are not bound to devices."""
-    from pretrain.launch.rank_placement import make_placement  # noqa: PLC0415
-    from pretrain.plugins.host.discovery import find_backend  # noqa: PLC0415
-    from pretrain.plugins.host.manager import load_alone  # noqa: PLC0415
-    from pretrain.plugins.host.members import device_count  # noqa: PLC0415
-    from pretrain.tools.doctor.faults.tiny_training import RECIPE, batch_for  # noqa: PLC0415
-
     devices = device_count(load_alone(find_backend(backend)))
     ranks = nproc or (LEAST if devices is None else devices)
     make_placement(RECIPE, (batch_for(ranks),), backend, nodes=Nodes(), nproc=ranks, world=None)  # the device is there
     if ranks < LEAST:
         msg = (
-            f"--faults needs at least {LEAST} ranks, here {ranks}: of most faults the other ranks take notice.\n"
+            f"Faults need at least {LEAST} ranks, here {ranks}: of most faults the other ranks take notice.\n"
             "Pass --nproc on a machine with more devices, or --backend cpu."
         )
         raise LaunchError(msg)

@@ -8,15 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from chaos.bounded_command import BoundedCommand
 from pretrain.plugins import PLUGINS
-from pretrain.tools.doctor.faults.bounded_command import BoundedCommand
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pretrain.tools.doctor.faults.planted import Planted
+    from chaos.planted import Planted
 
-RECIPE = Path(__file__).with_name("tiny.yml")
+_OWN = Path(__file__).resolve().parent
+RECIPE = _OWN / "tiny.yml"
 ITERATIONS, SAVE_INTERVAL = 30, 5
 """Of the recipe."""
 
@@ -29,7 +30,7 @@ BEFORE = 2 * SAVE_INTERVAL
 RESTARTS = 3
 """Restarts that a training with one fault may need, and some more."""
 
-PLUGIN = "pretrain.tools.doctor.faults.planted_plugin"
+PLUGIN = "chaos.planted_plugin"
 
 
 def batch_for(ranks: int) -> str:
@@ -57,8 +58,10 @@ class TinyTraining:
     def prepare(self) -> None:
         """Make the folders, and install the plugin for these commands alone."""
         self.temporary.mkdir(parents=True)
+        self._site.mkdir()
+        (self._site / "chaos").symlink_to(_OWN)  # without the folders beside it, which ranks shall not import
         info = self._site / "pretrain_planted-1.dist-info"
-        info.mkdir(parents=True)
+        info.mkdir()
         (info / "METADATA").write_text("Metadata-Version: 2.1\nName: pretrain-planted\nVersion: 1\n")
         (info / "entry_points.txt").write_text(f"[{PLUGINS}]\nplanted = {PLUGIN}\n")
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pretrain.tools.doctor.faults.bounded_command import End
-    from pretrain.tools.doctor.faults.scene import Logged
+    from chaos.bounded_command import End
+    from chaos.scene import Logged
 
 _STEP = re.compile(r"^iteration\s+(\d+)/\d+ ", re.MULTILINE)
 _RESTART = re.compile(r"^restart \d+ of \d+", re.MULTILINE)

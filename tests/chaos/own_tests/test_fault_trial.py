@@ -7,11 +7,11 @@ import os
 import sys
 import time
 
-from pretrain.tools.doctor.faults import disturbances
-from pretrain.tools.doctor.faults.bounded_command import BoundedCommand
-from pretrain.tools.doctor.faults.fault_trial import FaultTrial
-from tools.doctor.faults.test_bounded_command import FORGETS
-from tools.doctor.faults.test_judgement import BY_ITSELF
+from chaos import disturbances
+from chaos.bounded_command import BoundedCommand
+from chaos.fault_trial import FaultTrial
+from chaos.own_tests.test_bounded_command import FORGETS
+from chaos.own_tests.test_judgement import BY_ITSELF
 
 WAITS = "import time; time.sleep(0.5)"
 
@@ -40,7 +40,7 @@ class FakeTraining:
 
 
 def test_what_a_killed_node_leaves_behind_is_told(tmp_path, monkeypatch):
-    monkeypatch.setattr("pretrain.tools.doctor.faults.bounded_command._FADING", 0.2)
+    monkeypatch.setattr("chaos.bounded_command._FADING", 0.2)
     fault = dataclasses.replace(BY_ITSELF, nodes=2, disturb=disturbances.kill_launcher)
     training = FakeTraining(tmp_path)
     outcome = FaultTrial(training, tmp_path / "trial", fault, 20.0).run()

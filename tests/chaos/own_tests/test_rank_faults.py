@@ -9,16 +9,17 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import torch
 
+from chaos import rank_faults
+from chaos.jumping_clock import move_clock
+from chaos.planted import FAILURE, VARIABLE, Kind, Planted
+from chaos.rank_faults import CALLS_OF_ITERATION, JUMP, MOMENT, act_of
+from chaos.tiny_training import RECIPE
 from pretrain.recipe import load_recipe
-from pretrain.tools.doctor.faults import rank_faults
-from pretrain.tools.doctor.faults.jumping_clock import move_clock
-from pretrain.tools.doctor.faults.planted import FAILURE, VARIABLE, Kind, Planted
-from pretrain.tools.doctor.faults.rank_faults import CALLS_OF_ITERATION, JUMP, MOMENT, act_of
-from pretrain.tools.doctor.faults.tiny_training import RECIPE
 
 ONE = torch.ones(2)
 
@@ -136,8 +137,8 @@ def test_a_full_disk_is_that_of_checkpoints_after_the_moment(planted, tmp_path):
     program = """
 import json, os, sys
 from pathlib import Path
-from pretrain.tools.doctor.faults.planted import Planted
-from pretrain.tools.doctor.faults.rank_faults import fill_disk
+from chaos.planted import Planted
+from chaos.rank_faults import fill_disk
 planted = Planted.from_environment()
 fill_disk(planted)
 folder = planted.after.parent / ".unfinished-0000015"
@@ -158,8 +159,7 @@ try:
 except OSError as error:
     print(json.dumps([early, modes, before, error.errno]))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=planted.to_environment(), capture_output=True, text=True, check=True
-    )
+    environment = planted.to_environment() | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
     full = errno.ENOSPC
     assert json.loads(done.stdout) == [[0, None], [full] * 4, [full, 0, {}], full]
