@@ -33,7 +33,6 @@ REQUIRED: Mapping[str, str] = {
     "pyyaml": ">=6.0.2",
     "rich": ">=14.0",
     "safetensors": ">=0.5",
-    "shfmt-py": ">=4.2",
     "tensorboard": ">=2.19",
     "tokenizers": ">=0.21",
     "torch": ">=2.9,<2.16",

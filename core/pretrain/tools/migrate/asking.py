@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 UNKNOWN = "(a value of the environment)"
 """Value of a setting that is not known, and of which a recipe takes nothing."""
 
-_ON_CONDITION = "depends on ["
-
 
 def require_known(values: Iterable[Asked], flags: Iterable[Asked]) -> None:
     """Ask for all values at once.
@@ -36,8 +34,7 @@ def require_known(values: Iterable[Asked], flags: Iterable[Asked]) -> None:
     lines += [f"{one.place}: {name} may be flags, and is not known: {one.why}" for name, one in of_flags.items()]
     options = [f"--define {shlex.quote(f'{name}=VALUE')}" for name in asked]
     options += [f"--define {shlex.quote(f'{name}=')}" for name in of_flags]
-    more = ", or the variables that conditions look at" if any(_ON_CONDITION in line for line in lines) else ""
-    raise MigrateError("\n".join([*lines, f"A source is read, not run. Give {' '.join(options)}{more}"]))
+    raise MigrateError("\n".join([*lines, f"Nothing here tells it. Give {' '.join(options)}"]))
 
 
 def _first_of_each(asked: Iterable[Asked]) -> dict[str, Asked]:

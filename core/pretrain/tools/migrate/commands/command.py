@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING
 import click
 
 from pretrain.cli.local_path import LocalPath
-from pretrain.tools.migrate.commands.given_sources import defined_values, only_preprocesses, read_given
+from pretrain.tools.migrate.commands.given_sources import (
+    defined_values,
+    only_preprocesses,
+    read_captured,
+    read_given,
+    require_command,
+)
 from pretrain.tools.migrate.commands.output import DIFFERS, require_free, show, write
 from pretrain.tools.migrate.commands.token_files import show_builds
 from pretrain.tools.migrate.commands.way_back import require_alone, to_megatron
@@ -29,6 +35,8 @@ if TYPE_CHECKING:
 @click.option("--as-meant", is_flag=True, help="Take a DeepSpeed file also where the program itself would not read it.")
 @click.option("--strict", is_flag=True, help="Write nothing if something is not supported.")
 @click.option("--force", is_flag=True, help="Replace an existing output.")
+@click.option("--capture", is_flag=True, help="SOURCE... is a command, which is run for real: -- bash train.sh")
+@click.option("--yes", is_flag=True, help="With --capture: do not ask.")
 @click.option("--to", "target", type=click.Choice(["megatron"]), help="The other way: SOURCE is a recipe.")
 @click.pass_context
 def command(
@@ -44,13 +52,15 @@ def command(
     as_meant: bool,
     strict: bool,
     force: bool,
+    capture: bool,
+    yes: bool,
     target: str | None,
 ) -> None:
     """Write a recipe from the script, arguments or files with which another program trains.
 
     SOURCE is a shell script that starts pretrain_gpt.py (Megatron-LM, Megatron-DeepSpeed), a file of its arguments, a
     log with its list of arguments, a DeepSpeed JSON, a YAML of Megatron-LM, or GPT-NeoX's YAML files. Later sources
-    win. Scripts are read, not run.
+    win. A script is run, in a cell: it can write nothing, has no network, and starts no training.
 
     Exit code: 0 if all was carried over, 3 if something is not supported, 2 if nothing could be read.
     """
@@ -67,7 +77,11 @@ def command(
     from pretrain.tools.migrate.migration import migrate  # noqa: PLC0415  kept out of --help
     from pretrain.tools.migrate.wishes import Wishes  # noqa: PLC0415
 
-    read = read_given(sources, arguments, defined_values(define))
+    require_command(context)
+    if capture:
+        read = read_captured(sources, arguments, agreed=yes)
+    else:
+        read = read_given(sources, arguments, defined_values(define))
     if only_preprocesses(read):
         context.exit(show_builds(read, output))
     migration = migrate(read, Wishes(program, devices, as_meant, overrides))

@@ -13,7 +13,7 @@ from pretrain.tools.migrate.commands.output import DIFFERS, NOTHING, write
 if TYPE_CHECKING:
     from pathlib import Path
 
-_NOT_WITH_TO = {"arguments", "define", "program", "devices", "as_meant"}
+_NOT_WITH_TO = {"arguments", "define", "program", "devices", "as_meant", "capture", "yes"}
 
 
 def require_alone(context: click.Context) -> None:

@@ -41,6 +41,7 @@ def _names(text: str, defined: Mapping[str, str]) -> Iterator[str]:
     for arithmetic in _ARITHMETIC.findall(text):
         yield from _WORD.findall(arithmetic)
     yield from (name for name in defined if name.startswith("<") and name in text)  # a placeholder
+    yield from (name for name in defined if re.search(rf"(?:\$\(|[`|])\s*{re.escape(name)}\b", text))  # a program
     numbers = [name for name in defined if name.isdecimal()]
     if _ALL_ARGUMENTS.search(text):
         yield from ("@", *numbers)

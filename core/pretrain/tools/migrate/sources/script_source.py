@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from pretrain.errors import MigrateError
-from pretrain.tools.migrate.shell.reader import read_script
+from pretrain.tools.migrate.cell.capture import capture
+from pretrain.tools.migrate.cell.reader import read_script
 from pretrain.tools.migrate.sources.argument_words import split_words
 from pretrain.tools.migrate.sources.commands.batch_job import batch_options, batch_variables
 from pretrain.tools.migrate.sources.commands.known_programs import role_of
@@ -22,10 +24,10 @@ from pretrain.tools.migrate.sources.source import Source
 from pretrain.tools.migrate.sources.source_text import read_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
+    from pretrain.tools.migrate.cell.reader import Script
     from pretrain.tools.migrate.setting import Word
-    from pretrain.tools.migrate.shell.script import Script
     from pretrain.tools.migrate.sources.commands.command_layers import Peeled
     from pretrain.tools.migrate.sources.commands.training_command import Commands
 
@@ -46,17 +48,28 @@ def read_shell(name: str, text: str, defined: Mapping[str, str]) -> Source:
     batch = batch_options(name, text)
     variables, notices = batch_variables({**batch}, text)
     unset = {key: value for key, value in variables.items() if key not in defined}
-    script = read_script(Path(name), {**unset, **defined})
+    script = read_script(name, text, defined, unset)
     read_names = names_read(name, text, defined)
     source = Source(name, "script", files=script.files, unknown_files=script.unknown_files, read_names=read_names)
-    commands = sort_commands((command.words for command in script.commands), batch, defined)
+    commands = sort_commands(script.commands, batch)
     notices = [*script.notices, *_cut_off(script), *(line for line in notices if line.split()[1] in unset)]
     return _with_commands(source, commands, notices, defined)
 
 
+def read_capture(command: Sequence[str]) -> Source:
+    """Read what a command starts when it is run for real, with stubs for the programs of a training.
+
+    Raises:
+        MigrateError: it cannot be started, or starts no training, or several.
+    """
+    script = capture(command)
+    source = Source(shlex.join(command), "script", files=script.files, unknown_files=script.unknown_files)
+    return _with_commands(source, sort_commands(script.commands, {}), list(script.notices), {})
+
+
 def _cut_off(script: Script) -> list[str]:
     """Return a notice on each flag that begins a command, as after a line that lacks its backslash."""
-    first = (command.words[0] for command in script.commands if command.words)
+    first = (command[0] for command in script.commands if command)
     return [
         f"{word.place}: {word.text} begins a command of its own, since no line before continues: bash does not pass it"
         for word in first
@@ -97,7 +110,7 @@ def read_arguments(text: str, defined: Mapping[str, str] | None = None) -> Sourc
     source = Source("--args", "arguments", read_names=names_read("--args", text, defined))
     if words[0].text.startswith("-"):
         return replace(source, words=words)
-    return _with_commands(source, sort_commands([words], {}, defined), [], defined)
+    return _with_commands(source, sort_commands([words], {}), [], defined)
 
 
 def _with_commands(source: Source, commands: Commands, notices: list[str], defined: Mapping[str, str]) -> Source:

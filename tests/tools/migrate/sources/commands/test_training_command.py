@@ -100,12 +100,3 @@ def test_the_same_training_may_be_started_in_several_ways():
     )
     assert (found.launch.nproc, found.launch.nnodes) == (None, 1)
     assert training("torchrun pretrain_gpt.py --lr 1\npython pretrain_gpt.py --lr 1").launch is None
-
-
-def test_a_launcher_around_a_shell_counts_for_the_commands_in_it():
-    text = "srun -N 2 --ntasks-per-node 8 bash -c 'cd x && python pretrain_gpt.py'"
-    inside = split_words("a.sh", "python pretrain_gpt.py", {})
-    launch = training_of("a.sh", sort_commands([*commands(text), inside], {})).launch
-    assert (launch.nproc, launch.nnodes) == (8, 2)
-    elsewhere = split_words("a.sh", "\n\npython pretrain_gpt.py", {})
-    assert training_of("a.sh", sort_commands([*commands(text), elsewhere], {})).launch is None

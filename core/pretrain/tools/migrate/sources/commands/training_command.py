@@ -6,10 +6,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from pretrain.errors import MigrateError
-from pretrain.tools.migrate.shell.reader import read_text
 from pretrain.tools.migrate.sources.commands.command_layers import peel
 from pretrain.tools.migrate.sources.commands.known_programs import reason_against, role_of
-from pretrain.tools.migrate.sources.commands.text_elsewhere import text_elsewhere
 from pretrain.tools.migrate.sources.source import Launch
 
 if TYPE_CHECKING:
@@ -43,45 +41,19 @@ class Commands:
     notices: list[str] = field(default_factory=list)
 
 
-def sort_commands(
-    commands: Iterable[Sequence[Word]], batch: Mapping[str, Word], defined: Mapping[str, str] | None = None
-) -> Commands:
+def sort_commands(commands: Iterable[Sequence[Word]], batch: Mapping[str, Word]) -> Commands:
     """Sort commands by the programs that they start.
 
     Args:
         commands: words of each command.
         batch: options that the script's job has, which are defaults of srun's.
-        defined: values of variables in texts that another machine gets: ssh HOST TEXT.
-
-    Raises:
-        MigrateError: such a text is no text of a shell.
     """
     found = Commands()
-    _sort_all(found, commands, batch, defined or {})
-    return found
-
-
-def _sort_all(
-    found: Commands, commands: Iterable[Sequence[Word]], batch: Mapping[str, Word], defined: Mapping[str, str]
-) -> None:
-    around: tuple[Word, Launch] | None = None
     for words in commands:
         peeled = peel(words, batch)
-        if peeled is None:
-            continue
-        if peeled.launch is None and around and _inside(around[0], words[0]):
-            peeled = replace(peeled, launch=around[1])
-        _sort(found, peeled)
-        text = _command_text(peeled)
-        if text and peeled.launch:
-            around = text, peeled.launch
-        elsewhere = text_elsewhere(peeled)
-        if elsewhere is not None and elsewhere.asked:
-            found.unknown.append(elsewhere)
-        elif elsewhere is not None:
-            script = read_text(elsewhere.text, elsewhere.place, defined)
-            found.notices += script.notices
-            _sort_all(found, (command.words for command in script.commands), batch, defined)
+        if peeled is not None:
+            _sort(found, peeled)
+    return found
 
 
 def _sort(found: Commands, peeled: Peeled) -> None:
@@ -106,22 +78,6 @@ def _script(peeled: Peeled) -> str:
     if peeled.program.rpartition("/")[2] not in {"bash", "sh", "sbatch"}:
         return ""
     return next((word.text for word in peeled.words[1:] if word.text.endswith(_SCRIPTS)), "")
-
-
-def _command_text(peeled: Peeled) -> Word | None:
-    """Return the text of commands that a shell gets: srun -N 2 bash -c TEXT."""
-    texts = peeled.words[1:]
-    if peeled.program.rpartition("/")[2] not in {"bash", "sh"}:
-        return None
-    return next(
-        (texts[i + 1] for i, word in enumerate(texts[:-1]) if word.text.startswith("-") and "c" in word.text), None
-    )
-
-
-def _inside(text: Word, word: Word) -> bool:
-    """Return whether a word stands in the lines of a text."""
-    lines = range(text.place.line, text.place.line + text.text.count("\n") + 1)
-    return word.place.source == text.place.source and word.place.line in lines
 
 
 def training_of(name: str, found: Commands) -> Peeled | None:

@@ -1,0 +1,180 @@
+"""The cell: namespaces of Linux in which a script runs without the machine's devices, network and processes."""
+
+from __future__ import annotations
+
+import io
+import os
+import shlex
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pretrain.errors import MigrateError
+from pretrain.tools.migrate.cell.records import parse_record
+from pretrain.tools.migrate.cell.stubs import write_stubs
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pretrain.tools.migrate.cell.records import Record
+
+SECONDS = 30
+"""Time that a script may take; one that only starts programs takes less than one second."""
+
+_NEEDED = ("bash", "unshare", "setpriv", "pivot_root", "mount", "umount", "tar", "timeout")
+_TIMED_OUT = 124
+_HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What a cell runs.
+
+    Attributes:
+        script: its absolute path.
+        text: what bash reads there.
+        options: of bash.
+        arguments: of the script.
+        environment: variables.
+        roots: names of those that are not known; their values are markers, or numbers.
+        numbers: numbers that stand for values that are not known, by name.
+        defined: values that win over the script's own, by name.
+        answers: what a program prints that is not run, by its name.
+    """
+
+    script: Path
+    text: str
+    options: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    roots: tuple[str, ...] = ()
+    numbers: Mapping[str, str] = field(default_factory=dict)
+    defined: Mapping[str, str] = field(default_factory=dict)
+    answers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a run in a cell told.
+
+    Attributes:
+        status: the script's exit code.
+        said: the end of what bash and programs wrote to standard error.
+        records: by name, in the order of time.
+    """
+
+    status: int
+    said: str
+    records: Mapping[str, Record]
+
+
+def run_in_cell(given: Given) -> Told:
+    """Run a script in a cell; nothing that it writes stays.
+
+    Raises:
+        MigrateError: there can be no cell on this machine, or the script does not end.
+    """
+    path = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
+    missing = [name for name in _NEEDED if shutil.which(name, path=path) is None]
+    if missing:
+        raise MigrateError(_no_cell(given.script, f"there is no {missing[0]}"))
+    bash = str(shutil.which("bash"))
+    with tempfile.TemporaryDirectory(prefix="pretrain-cell-") as folder:
+        state = Path(folder)
+        _prepare(state, bash, given)
+        command = ["unshare", "-rUmnpi", "--fork", "--kill-child", "sh", str(_HERE / "setup.sh"), folder, bash]
+        command += [str(given.script), str(_folder(given.script)), str(given.script.parent), str(Path.home())]
+        try:
+            done = subprocess.run(command, capture_output=True, timeout=SECONDS + 15, check=False)
+        except subprocess.TimeoutExpired as error:
+            raise MigrateError(_no_end(given.script)) from error
+    if done.returncode:
+        why = done.stderr.decode(errors="replace").strip().splitlines()
+        raise MigrateError(_no_cell(given.script, why[0] if why else f"exit code {done.returncode}"))
+    return _told(given.script, done.stdout)
+
+
+def _folder(script: Path) -> Path:
+    """Return where the script starts: here if it is below, as one calls it; else in its own folder."""
+    here = Path.cwd()
+    return here if script.is_relative_to(here) else script.parent
+
+
+def _prepare(state: Path, bash: str, given: Given) -> None:
+    (state / "root").mkdir()
+    inside = state / "given"
+    write_stubs(inside, bash)
+    (inside / "answers").mkdir()
+    for name, answer in given.answers.items():
+        (inside / "answers" / name).write_text(f"{answer}\n", encoding="utf-8")
+    for name in ("run.sh", "before.sh"):
+        shutil.copy(_HERE / name, inside / name)
+    (inside / "script").write_text(given.text, encoding="utf-8")
+    (inside / "script").chmod(0o755)
+    values = [_array("-A __defined", given.defined), _array("-A __numbers", given.numbers)]
+    values += [f"__folder={shlex.quote(str(given.script.parent))}"]
+    (inside / "values").write_text("\n".join(values), encoding="utf-8")
+    (inside / "settings").write_text(_settings(given), encoding="utf-8")
+
+
+def _array(name: str, values: Mapping[str, str]) -> str:
+    return f"declare {name}=({' '.join(f'[{key}]={shlex.quote(value)}' for key, value in values.items())})"
+
+
+def _settings(given: Given) -> str:
+    folder = str(_folder(given.script))
+    environment = {
+        "PATH": f"/.cell/stubs:{os.environ.get('PATH', '/usr/bin:/bin')}",
+        "HOME": str(Path.home()),
+        "USER": os.environ.get("USER", "user"),
+        "LC_ALL": "C.UTF-8",
+        "TERM": "dumb",
+        "PWD": folder,
+        **given.environment,
+        "BASH_ENV": "/.cell/before.sh",
+        "CELL_ROOTS": " ".join(given.roots),
+    }
+    name = os.path.relpath(given.script, folder)
+    words = [*given.options, name if "/" in name else f"./{name}", *given.arguments]
+    return "\n".join(
+        (
+            f"CELL_FOLDER={shlex.quote(folder)}",
+            f"CELL_SECONDS={SECONDS}",
+            f"CELL_ENVIRONMENT=({shlex.join(f'{key}={value}' for key, value in environment.items())})",
+            f"CELL_ARGUMENTS=({shlex.join(words)})",
+        )
+    )
+
+
+def _told(script: Path, archive: bytes) -> Told:
+    with tarfile.open(fileobj=io.BytesIO(archive)) as opened:
+        files = {member.name: opened.extractfile(member) for member in opened if member.isfile()}
+        content = {name: file.read() for name, file in files.items() if file is not None}
+    status = int(content["status"])
+    if status == _TIMED_OUT:
+        raise MigrateError(_no_end(script))
+    records = {
+        name.partition("/")[2]: parse_record(data)
+        for name, data in content.items()
+        if name.startswith("records/") and not name.endswith(".part")
+    }
+    return Told(status, content["said"].decode(errors="replace"), records)
+
+
+def _no_cell(script: Path, why: str) -> str:
+    return (
+        f"{script.name}: a script runs in a cell, and there is none on this machine: {why}.\n"
+        "A cell needs bash and user namespaces of Linux. Without them, give the training's log, or run the script\n"
+        f"where nothing else happens: pretrain migrate --capture -- bash {shlex.quote(script.name)}"
+    )
+
+
+def _no_end(script: Path) -> str:
+    return (
+        f"{script.name}: it has not ended after {SECONDS} seconds in the cell, where no program is waited for.\n"
+        "Give a copy without what waits or works, or the training's log."
+    )

@@ -1,0 +1,188 @@
+"""Reading of a shell script: its user's bash runs it in a cell, and the programs that it starts are written down."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from difflib import SequenceMatcher
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pretrain.errors import MigrateError
+from pretrain.tools.migrate.asking import require_known
+from pretrain.tools.migrate.cell.places import Places, reasons_of
+from pretrain.tools.migrate.cell.records import whole_commands
+from pretrain.tools.migrate.cell.trials import Trials, trainings_of
+from pretrain.tools.migrate.cell.values import asked_in, word_of
+from pretrain.tools.migrate.setting import Asked, Word
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from pretrain.tools.migrate.cell.namespaces import Told
+    from pretrain.tools.migrate.cell.records import Record
+    from pretrain.tools.migrate.setting import Place
+
+_IS_EMPTY = re.compile(r"(?:\[\[?|test) +(?:! +)?-[nz] ")
+_BRANCH = re.compile(r"\s*(?:if|elif|while|until)\b")
+_TAKES_ARGUMENTS = re.compile(r"\$\{?[@*#]|\bgetopts\b")
+_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A script that was run, or a command.
+
+    Attributes:
+        commands: words of each program that it started, with those of the launchers around it first.
+        files: texts that it wrote, by path as its commands name them.
+        unknown_files: what is asked for of the other files that it wrote.
+        notices: lines for the user.
+    """
+
+    commands: tuple[tuple[Word, ...], ...]
+    files: Mapping[str, str] = field(default_factory=dict)
+    unknown_files: Mapping[str, tuple[Asked, ...]] = field(default_factory=dict)
+    notices: tuple[str, ...] = ()
+
+
+def read_script(name: str, text: str, defined: Mapping[str, str], variables: Mapping[str, str]) -> Script:
+    """Return the programs that a script starts, and the files that it writes; all of it happens in a cell.
+
+    Args:
+        name: the script, as the user named it.
+        text: of it.
+        defined: values by the names of variables, which win over the script's own; "1", "2", ... are the script's
+            arguments, and "@" is all of them; the name of a program is what it prints.
+        variables: of its environment.
+
+    Raises:
+        MigrateError: there can be no cell, or what the script does depends on values that are not known.
+    """
+    trials = Trials(Path(name).resolve(), text, defined, variables)
+    told = trials.run()
+    called = _called(told, Path(name).name)
+    places = Places(name, text, called, told.records.values())
+    require_known(_conditions(trials, told, places), ())
+    _require_end(name, told)
+    script = script_of(told.records, places, _varying(trials, told))
+    arguments = _taken_without(name, text) if not trials.arguments and "@" not in defined else []
+    return Script(script.commands, script.files, script.unknown_files, (*script.notices, *arguments))
+
+
+def script_of(
+    records: Mapping[str, Record], places: Places, varying: Mapping[int, Mapping[int, str]] | None = None
+) -> Script:
+    """Return commands and files of what was written down.
+
+    Args:
+        records: by name.
+        places: of their words.
+        varying: names that words depend on, by the positions of words, by those of their commands.
+    """
+    reasons = reasons_of(records.values(), places)
+    files: dict[str, str] = {}
+    commands = []
+    for at, (record, words) in enumerate(whole_commands(records)):
+        commands.append(_words(words, places, places.of(record), reasons, (varying or {}).get(at, {})))
+        files |= {path: text for path, text in record.files.items() if not _is_there(record, path, text)}
+    asked = {path: asked_in(text, places.of(record), reasons) for path, text in files.items()}
+    return Script(
+        tuple(commands),
+        {path: text for path, text in files.items() if not asked[path]},
+        {path: names for path, names in asked.items() if names},
+        tuple(dict.fromkeys(_notices(records.values(), places))),
+    )
+
+
+def _called(told: Told, name: str) -> str:
+    sources = (record.source for record in told.records.values())
+    return next((source for source in sources if Path(source).name == name), name)
+
+
+def _is_there(record: Record, path: str, text: str) -> bool:
+    """Say whether a file is one of the machine, and not written by the script."""
+    there = Path(record.folder) / path
+    return there.is_file() and there.read_text(encoding="utf-8", errors="replace").rstrip("\n") == text
+
+
+def _words(
+    words: Sequence[str],
+    places: Places,
+    command: Place,
+    reasons: Mapping[str, tuple[Place, str]],
+    varying: Mapping[int, str],
+) -> tuple[Word, ...]:
+    found = [word_of(text, place, reasons) for text, place in zip(words, places.of_words(words, command), strict=True)]
+    for at, name in varying.items():
+        place = found[at].place if at < len(found) else command
+        word = Word("", place, (Asked(name, *reasons.get(name, (place, f"${name}"))),))
+        found[at : at + 1] = [word]
+    return tuple(found)
+
+
+def _varying(trials: Trials, told: Told) -> dict[int, dict[int, str]]:
+    """Return the words that depend on numbers which are not known: they differ when the number does."""
+    commands = [words for _, words in whole_commands(told.records)]
+    found: dict[int, dict[int, str]] = {}
+    for name in trials.numbers:
+        others = [words for _, words in whole_commands(trials.other(name).records)]
+        for at, (one, other) in enumerate(zip(commands, others, strict=False)):
+            found.setdefault(at, {}).update(dict.fromkeys(_differing(one, other), name))
+    return found
+
+
+def _differing(one: Sequence[str], other: Sequence[str]) -> Iterator[int]:
+    for tag, start, end, _, _ in SequenceMatcher(None, one, other, autojunk=False).get_opcodes():
+        yield from () if tag == "equal" else range(start, max(end, start + 1))
+
+
+def _conditions(trials: Trials, told: Told, places: Places) -> list[Asked]:
+    """Return the values on which it depends what the script does."""
+    found: dict[str, list[Record]] = {}
+    for record in told.records.values():
+        if record.kind == "condition" or (record.kind == "used" and _decides(record, places)):
+            found.setdefault(record.words[0], []).append(record)
+    empty = {name for name, of in found.items() if all(_IS_EMPTY.match(record.words[1]) for record in of)}
+    same = {name for name in empty if name in trials.unset and trainings_of(trials.other(name)) == trainings_of(told)}
+    asked = [
+        Asked(name, places.of(record), f"depends on {record.words[1]}")
+        for name, (record, *_) in found.items()
+        if name not in same and name not in trials.defined
+    ]
+    return [*asked, *_made_of_output(told, places)]
+
+
+def _decides(record: Record, places: Places) -> bool:
+    return _BRANCH.match(places.line(places.of(record))) is not None or record.words[1].startswith(
+        ("[", "test", "case")
+    )
+
+
+def _made_of_output(told: Told, places: Places) -> Iterator[Asked]:
+    for record, words in whole_commands(told.records):
+        if record.unknown and any(word.endswith(".py") for word in words) and "⟦" not in " ".join(words):
+            yield Asked(record.unknown, places.of(record), f"a value is made of what {record.unknown} prints")
+
+
+def _require_end(name: str, told: Told) -> None:
+    if told.status and not [record for record in told.records.values() if record.kind == "run"]:
+        why = (told.said.strip().splitlines() or [f"exit code {told.status}"])[-1]
+        msg = f"{name}: bash starts no program of it: {why}\nCheck it with: bash -n {name}"
+        raise MigrateError(msg)
+
+
+def _notices(records: Iterable[Record], places: Places) -> Iterator[str]:
+    shown = 0
+    for record in records:
+        if record.kind == "missing":
+            yield f"{places.of(record)}: {record.words[0]} is not there, and is taken as empty"
+        elif record.kind == "files" and shown < _SHOWN:
+            shown += 1
+            yield f"{places.of(record)}: {record.words[0]} is answered by the files that are here"
+
+
+def _taken_without(name: str, text: str) -> list[str]:
+    if not _TAKES_ARGUMENTS.search(re.sub(r"^\s*#.*$", "", text, flags=re.MULTILINE)):
+        return []
+    return [f"{name}: it is run without arguments of its own; --define @=\"8 'a b'\" gives some"]

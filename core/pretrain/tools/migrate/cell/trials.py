@@ -1,0 +1,142 @@
+"""Runs of a script until bash misses no value: each missing one gets a marker, or a number to calculate with."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from pretrain.errors import MigrateError
+from pretrain.tools.migrate.cell.namespaces import Given, run_in_cell
+from pretrain.tools.migrate.cell.records import whole_commands
+from pretrain.tools.migrate.cell.values import MARKER, marker, without_placeholders
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from pretrain.tools.migrate.cell.namespaces import Told
+
+_MOST = 100
+_UNSET = re.compile(r"line \d+: !?(?:\$?(\w+))(?:\[[^]]*\])?: (?:unbound variable|parameter (?:null or )?not set)")
+_REQUIRED = re.compile(r"line \d+: (\w+): ")
+_CALCULATED = re.compile(r"error token|integer expression|syntax error|invalid|operand expected|numeric argument")
+_ONE, _OTHER = "8", "16"
+_OF_FUNCTIONS = re.compile(r"(?<![\\'])\$([1-9])(?!\w)")
+
+
+@dataclass(slots=True)
+class Trials:
+    """A script with what was found out about its values.
+
+    Attributes:
+        path: the script.
+        text: of it.
+        defined: values that the user gives, by name.
+        variables: values of its environment, by name.
+        unset: names of variables that it takes from its environment and has not.
+        numbers: those that it calculates with.
+        arguments: of the script.
+    """
+
+    path: Path
+    text: str
+    defined: Mapping[str, str]
+    variables: Mapping[str, str]
+    unset: list[str] = field(default_factory=list)
+    numbers: list[str] = field(default_factory=list)
+    arguments: list[str] = field(default_factory=list)
+
+    def run(self) -> Told:
+        """Run the script until nothing is missing, and return what the last run told.
+
+        Raises:
+            MigrateError: there is no cell, or the script needs more values than any script has.
+        """
+        self.arguments = _arguments(self.defined)
+        for _ in range(_MOST):
+            told = run_in_cell(self._given(_ONE))
+            if not self._learned(told.said):
+                return told
+        msg = f"{self.path.name}: more and more values are missing, such as {self.unset[-1]}.\nGive a simpler script."
+        raise MigrateError(msg)
+
+    def other(self, name: str) -> Told:
+        """Return what a run tells in which a value is another one: another number, or empty."""
+        if name in self.numbers:
+            return run_in_cell(self._given(_ONE, other=name))
+        given = self._given(_ONE)
+        roots = tuple(root for root in given.roots if root != name)
+        return run_in_cell(replace(given, environment={**given.environment, name: ""}, roots=roots))
+
+    def _learned(self, said: str) -> bool:
+        """Say whether errors of bash name a value that was not known to be missing."""
+        names = [*_UNSET.findall(said), *(name for name in _REQUIRED.findall(said) if self._requires(name))]
+        new = next((name for name in names if not self._is_known(name)), None)
+        if new is not None:
+            self._add(new)
+            return True
+        lines = [line for line in said.splitlines() if _CALCULATED.search(line)]
+        calculated = {name for line in lines for name in MARKER.findall(line)} - {*self.numbers, *self.defined}
+        self.numbers += sorted(calculated)
+        return bool(calculated)
+
+    def _requires(self, name: str) -> bool:
+        return re.search(rf"\$\{{{name}:?\?", self.text) is not None
+
+    def _is_known(self, name: str) -> bool:
+        if name.isdecimal():
+            return int(name) <= len(self.arguments) and _OF_FUNCTIONS.search(self.text) is None
+        return name in self.unset
+
+    def _add(self, name: str) -> None:
+        if not name.isdecimal():
+            self.unset.append(name)
+        elif int(name) > len(self.arguments):
+            self.arguments += [marker(str(at)) for at in range(len(self.arguments) + 1, int(name) + 1)]
+        else:  # a function is called with fewer arguments than it looks at
+            self.text = "\n".join(
+                line if "awk" in line else _OF_FUNCTIONS.sub(r"${\1-}", line) for line in self.text.split("\n")
+            )
+
+    def _given(self, number: str, *, other: str = "") -> Given:
+        numbers = {name: _OTHER if name == other else number for name in self.numbers}
+        values = {name: numbers.get(name, marker(name)) for name in self.unset}
+        names = {name: value for name, value in self.defined.items() if name.isidentifier()}
+        arguments = (numbers.get(str(at), value) for at, value in enumerate(self.arguments, 1))
+        return Given(
+            self.path,
+            without_placeholders(self.text, self.defined),
+            _options(self.text),
+            tuple(arguments),
+            {**self.variables, **values, **names},
+            (*self.unset, *(name for name in self.numbers if name.isdecimal())),
+            numbers,
+            names,
+            {name: value for name, value in self.defined.items() if re.fullmatch(r"[\w.+-]+", name)},
+        )
+
+
+def trainings_of(told: Told) -> list[tuple[str, ...]]:
+    """Return the commands of a run that start a Python program."""
+    return [words for _, words in whole_commands(told.records) if any(word.endswith(".py") for word in words)]
+
+
+def _options(text: str) -> tuple[str, ...]:
+    """Return the options of the script's first line, which the kernel hands to bash."""
+    found = re.match(r"#!\s*\S*/(?:env\s+(?:-S\s+)?)?bash\s+(-\w+)", text)
+    return (found[1],) if found else ()
+
+
+def _arguments(defined: Mapping[str, str]) -> list[str]:
+    if "@" in defined:
+        try:
+            return shlex.split(defined["@"])
+        except ValueError as error:
+            msg = f"The value {defined['@']!r} of @ is not understood: {error}."
+            msg += "\nIt is the script's arguments, quoted as in a shell."
+            msg += "\nSuch as --define @=\"8 'a b'\"."
+            raise MigrateError(msg) from error
+    last = max((int(name) for name in defined if name.isdecimal()), default=0)
+    return [defined.get(str(at), marker(str(at))) for at in range(1, last + 1)]

@@ -1,1 +1,0 @@
-"""Syntax of shell scripts: their text, read into trees."""
