@@ -10,12 +10,18 @@ from click.testing import CliRunner
 from pretrain.errors import MigrateError, RecipeError
 from pretrain.recipe import load_recipe
 from pretrain.tools.migrate.commands.command import command
+from tools.migrate.cell.namespaces import skip_scripts
 
 ARGUMENTS = (
     "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --max-position-embeddings 32 "
     "--micro-batch-size 2 --global-batch-size 4 --train-iters 10 --lr 1e-3 --bf16 "
     "--data-path data/tokens --vocab-file vocab.json --merge-file merges.txt --tensorboard-dir $LOGS"
 )
+
+
+@pytest.fixture(autouse=True)
+def _cells(monkeypatch):
+    skip_scripts(monkeypatch)
 
 
 @pytest.fixture
@@ -114,6 +120,18 @@ def test_values_of_the_environment_are_asked_for_all_at_once(folder):
     (folder / "train.sh").write_text(f"python pretrain_gpt.py {ARGUMENTS} --save $OUT --load $IN --seed $1\n")
     error = refused("train.sh")
     assert error.splitlines()[-1].endswith("Give --define OUT=VALUE --define IN=VALUE --define 1=VALUE")
+
+
+def test_a_command_is_run_for_real_after_asking(folder):
+    (folder / "train.sh").write_text(f"torchrun pretrain_gpt.py {ARGUMENTS}\n".replace("$LOGS", "logs"))
+    assert "nothing is run" in refused("--capture", "--", "bash", "train.sh")
+    found = run("--capture", "--yes", "--", "bash", "train.sh")
+    assert found.exit_code == 0, found.exception
+    assert "num_layers: 2 # --num-layers" in found.stdout
+    assert "This is run for real" in found.stderr
+    assert "there is no command" in refused("--capture")
+    assert "--yes belongs to --capture" in refused("train.sh", "--yes")
+    assert "has its own environment" in refused("--capture", "--yes", "-D", "A=1", "--", "bash", "train.sh")
 
 
 def test_preprocessing_alone_becomes_a_command(folder):

@@ -1,6 +1,8 @@
-# Read by every bash of the cell before its script. It follows values that are not known, which stand as ⟦NAME⟧, or as a
-# number where the script calculates with them: those of variables without a value, and of programs that are not run.
+# Read by every bash of the cell before its script. It follows values that are not known: those of variables without one,
+# and of programs that are not run. They stand between two signs that no script has, or as a number where the script
+# calculates with them.
 set -u -T
+__open=$'\xe2\x9f\xa6' __close=$'\xe2\x9f\xa7'
 unset HOSTNAME
 . /.cell/values
 declare -A __roots=()
@@ -38,7 +40,7 @@ __names_of() { # COMMAND NAME: whether the name is a variable in it
 __make_unknown() { # NAME ROOT
     [[ -v __defined[$1] ]] && return
     __roots[$1]=$2
-    if [[ -v __numbers[$2] ]]; then [[ $1 != "$2" ]] || printf -v "$1" %s "${__numbers[$2]}"; else printf -v "$1" '⟦%s⟧' "$2"; fi
+    if [[ -v __numbers[$2] ]]; then [[ $1 != "$2" ]] || printf -v "$1" %s "${__numbers[$2]}"; else printf -v "$1" %s "$__open$2$__close"; fi
 }
 __follow() { # what the last command did
     local n r value
@@ -57,7 +59,7 @@ __follow() { # what the last command did
         r=${__roots[$n]}
         [[ $n != "$__name" ]] && __names_of "$__last" "$n" || continue
         eval "value=\"\${$__name[*]-}\""
-        if [[ $value == *⟦* ]]; then __roots[$__name]=$r; else __make_unknown "$__name" "$r"; fi
+        if [[ $value == *"$__open"* ]]; then __roots[$__name]=$r; else __make_unknown "$__name" "$r"; fi
     done
 }
 __ask() { # CONDITION ARGUMENT...: what it looks at, where that is not known
@@ -68,7 +70,7 @@ __ask() { # CONDITION ARGUMENT...: what it looks at, where that is not known
     done
     [[ $c == *'$('* || $c == *\`* ]] && return
     eval "text=\"${c//\"/}\"" 2>/dev/null
-    [[ $text == *⟦*⟧* ]] && n=${text#*⟦} && __tell condition "${n%%⟧*}" "$c"
+    [[ $text == *"$__open"* ]] && n=${text#*"$__open"} && __tell condition "${n%%"$__close"*}" "$c"
     [[ $c == *' -'[defrsLx]' '* ]] && __tell files "$c"
     return 0
 }
@@ -110,6 +112,7 @@ __before() { # COMMAND LINE SOURCE ARGUMENT...
     if __is_condition "$c"; then
         __ask "$c" "$@"
     elif [[ $c == 'exec '* && $c != 'exec '[0-9\<\>\&\{]* ]]; then
+        __take_place "${c#exec }" "$@"
         trap - DEBUG
         eval "${c#exec }"
         exit

@@ -32,7 +32,7 @@ _HERE = Path(__file__).parent
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What a cell runs.
+    """A script for a cell, with its values.
 
     Attributes:
         script: its absolute path.
@@ -59,7 +59,7 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a run in a cell told.
+    """Outcome of a run in a cell.
 
     Attributes:
         status: the script's exit code.

@@ -13,7 +13,7 @@ from pretrain.tools.migrate.asking import require_known
 from pretrain.tools.migrate.cell.places import Places, reasons_of
 from pretrain.tools.migrate.cell.records import whole_commands
 from pretrain.tools.migrate.cell.trials import Trials, trainings_of
-from pretrain.tools.migrate.cell.values import asked_in, word_of
+from pretrain.tools.migrate.cell.values import MARKER, asked_in, word_of
 from pretrain.tools.migrate.setting import Asked, Word
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ def _decides(record: Record, places: Places) -> bool:
 
 def _made_of_output(told: Told, places: Places) -> Iterator[Asked]:
     for record, words in whole_commands(told.records):
-        if record.unknown and any(word.endswith(".py") for word in words) and "⟦" not in " ".join(words):
+        if record.unknown and any(word.endswith(".py") for word in words) and not any(map(MARKER.search, words)):
             yield Asked(record.unknown, places.of(record), f"a value is made of what {record.unknown} prints")
 
 

@@ -1,4 +1,4 @@
-"""What the programs of a script told: their arguments, in the order in which they were started."""
+"""Programs of a script, as their stubs wrote them down: their arguments, in the order in which they were started."""
 
 from __future__ import annotations
 

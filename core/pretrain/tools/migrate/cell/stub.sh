@@ -61,7 +61,7 @@ case $base in
     sleep | clear | wait) exit 0 ;;
     python*)
         if [[ -n ${CELL_REAL-} ]] && ! trains "$@"; then exec "$base" "$@"; fi
-        if [[ ${1-} == -c || ${1--} == - ]]; then "$(type -P "$base" || echo python3)" -I "$@" && exit 0; fi
+        if [[ ${1-} == -c || ${1--} == - ]]; then BASH_ENV='' "$base" -I "$@" && exit 0; fi
         ;;
 esac
 write "$program" "$@"
@@ -74,6 +74,6 @@ if [[ -f $state/answers/$base ]]; then
     cat "$state/answers/$base"
 else
     echo "$base" >>"$state/unknown"
-    printf '⟦%s⟧\n' "$base"
+    printf '\xe2\x9f\xa6%s\xe2\x9f\xa7\n' "$base"
 fi
 exit 0

@@ -12,7 +12,11 @@ if TYPE_CHECKING:
 
     from pretrain.tools.migrate.setting import Place
 
-MARKER = re.compile("⟦([^⟦⟧]*)⟧")
+MARKER = re.compile("\u27e6([^\u27e6\u27e7]*)\u27e7")
+
+_HIDDEN = str.maketrans("<> ", "\u2039\u203a\u2423")
+_SHOWN = str.maketrans("\u2039\u203a\u2423", "<> ")
+"""Signs of a placeholder that bash would not leave alone, and those in their place."""
 
 _HOLE = r"<[A-Za-z\u0080-\U0010ffff][^<>\n|&;\"'`$]*[\w./-]>"
 _PLACEHOLDER = re.compile(
@@ -25,7 +29,7 @@ _PLACEHOLDER = re.compile(
 
 def marker(name: str) -> str:
     """Return the word that stands for a value."""
-    return f"⟦{name}⟧"
+    return f"\u27e6{name}\u27e7"
 
 
 def without_placeholders(text: str, defined: Mapping[str, str]) -> str:
@@ -33,7 +37,7 @@ def without_placeholders(text: str, defined: Mapping[str, str]) -> str:
 
     def filled(found: re.Match[str]) -> str:
         name = found["name"] or found["other"]
-        return (found["before"] or "") + defined.get(name, marker(name.replace(" ", "\u2423")))
+        return (found["before"] or "") + defined.get(name, marker(name.translate(_HIDDEN)))
 
     return _PLACEHOLDER.sub(filled, text)
 
@@ -51,7 +55,7 @@ def word_of(text: str, place: Place, reasons: Mapping[str, tuple[Place, str]]) -
 
 def asked_in(text: str, place: Place, reasons: Mapping[str, tuple[Place, str]]) -> tuple[Asked, ...]:
     """Return what is asked for of a text with markers."""
-    names = dict.fromkeys(name.replace("\u2423", " ") for name in MARKER.findall(text))
+    names = dict.fromkeys(name.translate(_SHOWN) for name in MARKER.findall(text))
     return tuple(Asked(name, *reasons.get(name, (place, _written(name)))) for name in names)
 
 

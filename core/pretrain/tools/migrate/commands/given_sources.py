@@ -85,7 +85,14 @@ def read_captured(command: tuple[str, ...], arguments: tuple[str, ...], *, agree
     from pretrain.tools.migrate.sources.script_source import read_arguments, read_capture  # noqa: PLC0415
 
     click.echo(f"{shlex.join(command)}\n{_RUNS}", err=True)
-    if not agreed and not click.confirm("Run it?", err=True):
+    if not agreed and not _agrees():
         msg = "--capture: nothing is run.\nAnswer y, or give --yes in a script."
         raise MigrateError(msg)
     return [read_capture(command), *(read_arguments(text) for text in arguments)]
+
+
+def _agrees() -> bool:
+    try:
+        return click.confirm("Run it?", err=True)
+    except click.Abort:  # there is nobody to answer
+        return False

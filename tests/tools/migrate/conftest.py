@@ -1,0 +1,13 @@
+"""Tests that run a script are skipped where there are no cells."""
+
+from __future__ import annotations
+
+import pytest
+
+from tools.migrate.cell.namespaces import skip_scripts
+
+
+@pytest.fixture(autouse=True)
+def _cells(monkeypatch, request):
+    if "without_a_cell" not in request.node.name:
+        skip_scripts(monkeypatch)
