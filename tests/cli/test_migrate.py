@@ -129,7 +129,7 @@ def test_a_command_is_run_for_real_after_asking(folder):
     assert found.exit_code == 0, found.exception
     assert "num_layers: 2 # --num-layers" in found.stdout
     assert "This is run for real" in found.stderr
-    assert "there is no command" in refused("--capture")
+    assert "there is no command" in refused("--capture", "--args", "--bf16")
     assert "--yes belongs to --capture" in refused("train.sh", "--yes")
     assert "has its own environment" in refused("--capture", "--yes", "-D", "A=1", "--", "bash", "train.sh")
 
