@@ -67,7 +67,7 @@ class BoundedCommand:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        self.is_seen = self.process.pid in self.members() or not self.runs()
+        self.is_seen = self._can_be_seen()
 
     def __enter__(self) -> Self:
         return self
@@ -109,6 +109,15 @@ class BoundedCommand:
         if not self.is_seen and self.has(leader):
             with suppress(OSError):
                 os.killpg(leader, signal.SIGKILL)
+
+    def _can_be_seen(self) -> bool:
+        """Say whether it is found by its mark; its variables cannot be read for a moment after its start."""
+        deadline = time.monotonic() + _FADING
+        while self.process.pid not in self.members() and self.runs():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(PERIOD)
+        return True
 
     def _lasting(self) -> tuple[int, ...]:
         """Return what still runs a little after the end."""

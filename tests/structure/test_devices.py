@@ -38,6 +38,7 @@ ALLOWED = {
     "training/safeguards/rank_watch.py": "the older name of a variable that torch reads",
     "tools/migrate/values/megatron/shape.py": "the flags of flash attention",
     "tools/migrate/sources/commands/command_layers.py": "programs that stand before a command, such as nvidia-smi",
+    "tools/migrate/cell/stubs.py": "programs of devices, which a script in the cell does not reach",
     "testing/suite.py": "an example in an error message: BACKEND = ...",
 }
 """Files whose strings may name one, and why."""

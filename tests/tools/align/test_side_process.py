@@ -13,7 +13,7 @@ MAIN = """
 import os, sys
 from pathlib import Path
 def main():
-    folder = Path(__file__).parents[3]
+    folder = Path(__file__).parents[2]
     (folder / "words").write_text(" ".join(sys.argv[1:]))
     (folder / "path").write_text(os.environ["PYTHONPATH"])
     sys.exit(7)
@@ -23,10 +23,11 @@ def main():
 @pytest.fixture
 def other(tmp_path):
     """Interpreter of an installation whose pretrain has a command line, and no more."""
-    for folder, text in (("pretrain", ""), ("pretrain/cli", ""), ("pretrain/tools/align/commands", "")):
+    for folder in ("pretrain", "pretrain/cli"):
         (tmp_path / folder).mkdir()
-        (tmp_path / folder / "__init__.py").write_text(text)
+        (tmp_path / folder / "__init__.py").write_text("")
     (tmp_path / "pretrain" / "cli" / "main.py").write_text(MAIN)
+    (tmp_path / "pretrain" / "cli" / "commands.py").write_text('COMMANDS = {"align": ""}')
     python = tmp_path / "python"
     path = f"PYTHONPATH={tmp_path}${{PYTHONPATH:+:$PYTHONPATH}}"
     python.write_text(f'#!/bin/sh\n{path} exec {sys.executable} "$@"\n')

@@ -20,7 +20,8 @@ _MAIN = "\nkill_on_parent_exit({parent})\nfrom pretrain.cli.main import main\nma
 
 _PLACES = """
 import importlib.util
-import pretrain.tools.align.commands.command
+from pretrain.cli.commands import COMMANDS
+COMMANDS["align"]
 for name in {names}:
     print(importlib.util.find_spec(name).origin)
 """

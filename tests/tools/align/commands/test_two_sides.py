@@ -135,7 +135,7 @@ def test_a_side_that_crashes_is_another_exit_code_than_sides_that_differ(recipe,
 
 @pytest.mark.parametrize("error", [KeyError("format"), MemoryError(), OSError("no file")])
 def test_a_crash_of_the_comparison_is_that_exit_code_too(recipe, monkeypatch, error, capfd):
-    monkeypatch.setattr("pretrain.tools.align.commands.compare_sides", Mock(side_effect=error))
+    monkeypatch.setattr("pretrain.tools.align.commands.command.compare_sides", Mock(side_effect=error))
 
     assert call("align", recipe) == 3
     assert "Traceback" in capfd.readouterr().err
@@ -143,7 +143,7 @@ def test_a_crash_of_the_comparison_is_that_exit_code_too(recipe, monkeypatch, er
 
 def test_a_mistake_has_no_traceback(recipe, monkeypatch, capfd):
     for error in (RunError("so"), FileNotFoundError(2, "so", "page")):
-        monkeypatch.setattr("pretrain.tools.align.commands.compare_sides", Mock(side_effect=error))
+        monkeypatch.setattr("pretrain.tools.align.commands.command.compare_sides", Mock(side_effect=error))
         assert call("align", recipe) == 2
     assert "Traceback" not in capfd.readouterr().err
 

@@ -65,7 +65,7 @@ read -r A B <<< "3 0.5"
 [[ lr=2e-4 =~ lr=(.*) ]] && LR=${{BASH_REMATCH[1]}}
 {TRAIN} --num-layers $L --split $S --seed $A --clip-grad $B --lr $LR
 """,
-    "a missing folder": f"set -e\nmkdir -p /scratch/nobody/out\ncd /scratch/nobody\n{TRAIN}\n",
+    "a missing folder": f"set -e\nmkdir -p /nowhere/data/out\ncd /nowhere/data\n{TRAIN}\n",
     "strict": f"set -eu\nX=${{X:-}}\n[[ -n $X ]] && E=1\nexec /usr/bin/python3 pretrain_gpt.py {ALL} ${{E-}}\n",
 }
 
@@ -89,7 +89,7 @@ def argv_of_bash(folder, text):
         (stubs / name).chmod(0o755)
     (stubs / "srun").write_text('#!/bin/bash\nexport SLURM_PROCID=0\nexec "${@:3}"\n')
     (stubs / "srun").chmod(0o755)
-    replaced = text.replace("/usr/bin/python3", "python").replace("/scratch/nobody", str(folder / "scratch"))
+    replaced = text.replace("/usr/bin/python3", "python").replace("/nowhere/data", str(folder / "scratch"))
     (folder / "bash.sh").write_text(replaced)
     environment = {"PATH": f"{stubs}:{os.environ['PATH']}", "HOME": "/", "ARGV": str(folder / "argv")}
     subprocess.run(["bash", "bash.sh"], env=environment, check=True, stdout=subprocess.DEVNULL)

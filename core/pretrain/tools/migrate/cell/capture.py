@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pretrain.errors import MigrateError
 from pretrain.tools.migrate.cell.places import Places
 from pretrain.tools.migrate.cell.reader import script_of
-from pretrain.tools.migrate.cell.records import parse_record
+from pretrain.tools.migrate.cell.script_records import parse_record
 from pretrain.tools.migrate.cell.stubs import write_stubs
 
 if TYPE_CHECKING:

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pretrain.errors import MigrateError
-from pretrain.tools.migrate.cell.records import parse_record
+from pretrain.tools.migrate.cell.script_records import parse_record
 from pretrain.tools.migrate.cell.stubs import write_stubs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pretrain.tools.migrate.cell.records import Record
+    from pretrain.tools.migrate.cell.script_records import Record
 
 SECONDS = 30
 """Time that a script may take; one that only starts programs takes less than one second."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pretrain.errors import MigrateError
 from pretrain.tools.migrate.asking import require_known
 from pretrain.tools.migrate.cell.places import Places, reasons_of
-from pretrain.tools.migrate.cell.records import whole_commands
+from pretrain.tools.migrate.cell.script_records import whole_commands
 from pretrain.tools.migrate.cell.trials import Trials, trainings_of
 from pretrain.tools.migrate.cell.values import MARKER, asked_in, word_of
 from pretrain.tools.migrate.setting import Asked, Word
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pretrain.tools.migrate.cell.namespaces import Told
-    from pretrain.tools.migrate.cell.records import Record
+    from pretrain.tools.migrate.cell.script_records import Record
     from pretrain.tools.migrate.setting import Place
 
 _IS_EMPTY = re.compile(r"(?:\[\[?|test) +(?:! +)?-[nz] ")

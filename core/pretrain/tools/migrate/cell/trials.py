@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pretrain.errors import MigrateError
 from pretrain.tools.migrate.cell.namespaces import Given, run_in_cell
-from pretrain.tools.migrate.cell.records import whole_commands
+from pretrain.tools.migrate.cell.script_records import whole_commands
 from pretrain.tools.migrate.cell.values import MARKER, marker, without_placeholders
 
 if TYPE_CHECKING:
