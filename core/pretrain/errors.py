@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import difflib
+import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+
+def shows_traceback() -> bool:
+    """Say whether the user asks for the traceback of an error: PRETRAIN_TRACEBACK is neither empty nor 0."""
+    return os.environ.get("PRETRAIN_TRACEBACK", "0") not in {"", "0"}
 
 
 class PretrainError(Exception):

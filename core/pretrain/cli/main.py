@@ -11,7 +11,7 @@ import click
 
 import pretrain
 from pretrain.cli.commands import Commands
-from pretrain.errors import PretrainError
+from pretrain.errors import PretrainError, shows_traceback
 from pretrain.exit_codes import ExitCode, of_signal
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def _code_of(error: PretrainError | click.ClickException) -> ExitCode:
 
 def _show(error: PretrainError | click.ClickException, cause: Exception | None = None) -> None:
     """Print a user error, or the traceback (of its cause) on demand."""
-    if os.environ.get("PRETRAIN_TRACEBACK", "0") not in {"", "0"}:
+    if shows_traceback():
         import traceback  # noqa: PLC0415  a tenth of the time of --help
 
         traceback.print_exception(cause or error)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from pretrain.atomic_files import replacing
+from pretrain.errors import shows_traceback
 from pretrain.exit_codes import WELL, End, of_signal
 from pretrain.launch.jobs import job_of
 from pretrain.launch.processes.failure import CRASH, Failure
@@ -66,7 +67,7 @@ def _train(job: AnyJob, world: World, failure_file: Path) -> int:
         end = job.run(world)
         write_end(end, failure_file)
     except Exception as error:  # noqa: BLE001  whatever it is, the launcher shows it
-        failure = Failure.of(error, world.rank, with_traceback=_traceback_wanted())
+        failure = Failure.of(error, world.rank, with_traceback=shows_traceback())
         with suppress(OSError):  # told before the last checkpoint was written: the first failure is the cause
             told = Failure.read(failure_file)
             failure = dataclasses.replace(failure, when=told.when if told else failure.when)
@@ -130,7 +131,7 @@ def _tell(rank: int, failure_file: Path, text: str, is_cause: bool) -> None:
 def _tell_error(rank: int, failure_file: Path, error: Exception) -> None:
     """Write the error with which this rank will end; ranks that wait for it may end before."""
     with suppress(OSError):  # a full disk: it is printed at the end
-        Failure.of(error, rank, with_traceback=_traceback_wanted()).write(failure_file)
+        Failure.of(error, rank, with_traceback=shows_traceback()).write(failure_file)
 
 
 def claim_report() -> bool:
@@ -170,10 +171,6 @@ def note_end() -> None:
     """
     if file := os.environ.get(FAILURE_FILE):
         write_end(End(), Path(file))
-
-
-def _traceback_wanted() -> bool:
-    return os.environ.get("PRETRAIN_TRACEBACK", "0") not in {"", "0"}
 
 
 def _exit(failure: Failure, failure_file: Path, code: int) -> NoReturn:

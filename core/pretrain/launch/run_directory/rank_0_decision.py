@@ -10,7 +10,7 @@ import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from pretrain.errors import LostRanksError, PretrainError
+from pretrain.errors import LostRanksError, PretrainError, shows_traceback
 from pretrain.launch.error_exit_code import exit_code_of
 from pretrain.launch.restart_count import store_of_ranks
 from pretrain.observe.rank_names import rank_names
@@ -110,7 +110,7 @@ def _tell(error: BaseException, world: World) -> bool:
     """Tell the launcher an error; where none of ours is there, print one of the user and return True."""
     if world.tell_error is not None and isinstance(error, Exception):
         world.tell_error(error)
-    elif isinstance(error, PretrainError) and os.environ.get("PRETRAIN_TRACEBACK", "0") in {"", "0"}:
+    elif isinstance(error, PretrainError) and not shows_traceback():
         sys.stderr.write(f"{error}\n")
         sys.stderr.flush()
         return True

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import traceback
 from typing import TYPE_CHECKING
 
-from pretrain.errors import PretrainError
+from pretrain.errors import PretrainError, shows_traceback
 from pretrain.tools.doctor.finding import Finding, Verdict
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ def found_by(check: str, require: Callable[[], None]) -> list[Finding]:
 
 def failed(check: str, error: BaseException) -> Finding:
     """Return the finding of an error: a user error's first line and what to do, anything else by its type."""
-    if os.environ.get("PRETRAIN_TRACEBACK", "0") not in {"", "0"}:
+    if shows_traceback():
         traceback.print_exception(error)
     if isinstance(error, PretrainError):
         text, _, remedy = str(error).partition("\n")
