@@ -22,10 +22,10 @@ import torch
 from benchmarks.gpu import command
 from benchmarks.gpu.device_time import synchronize
 from benchmarks.timing import spread
+from pretrain.conformance import examples
 from pretrain.plugins.negotiation.proposals import ask
 from pretrain.plugins.offer import Decline, Offer
 from pretrain.reference.attention import softmax_request
-from pretrain.testing import examples
 
 PASSES = 10
 BLOCK = 512

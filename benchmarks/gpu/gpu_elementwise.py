@@ -23,9 +23,9 @@ import torch
 from benchmarks.gpu import command
 from benchmarks.gpu.device_time import timer
 from benchmarks.timing import spread
+from pretrain.conformance import examples
 from pretrain.plugins.negotiation.proposals import ask
 from pretrain.plugins.offer import Decline
-from pretrain.testing import examples
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -22,10 +22,10 @@ import torch
 from benchmarks.gpu import command
 from benchmarks.gpu.device_time import synchronize
 from benchmarks.timing import spread
+from pretrain.conformance import examples
 from pretrain.plugins.negotiation.proposals import ask
 from pretrain.plugins.offer import Decline
 from pretrain.plugins.requests import Mask
-from pretrain.testing import examples
 
 PASSES = 10
 SHAPES = {2048: 64, 8192: 4}

@@ -20,11 +20,11 @@ import torch
 from torch.nn import functional as F  # noqa: N812
 
 from benchmarks import machine
+from pretrain.conformance import examples
 from pretrain.cpu import plugin as cpu
 from pretrain.plugins.offer import Offer
 from pretrain.plugins.requests import Mask
 from pretrain.reference import plugin as reference
-from pretrain.testing import examples
 
 SECONDS, ENOUGH = 0.05, 5
 SEQUENCE, HEADS, SIZE, HIDDEN, ENTRIES, COLUMNS = 1024, 12, 64, 768, 50257, 50304

@@ -8,17 +8,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pretrain.observe.metric_table import METRICS
+from pretrain.report.metric_table import METRICS
 
 if TYPE_CHECKING:
-    from pretrain.observe.metric_table import Metric
+    from pretrain.report.metric_table import Metric
 
 PAGE = "metrics.md"
 
 _INTRODUCTION = """\
 # Metrics
 
-Generated from `core/pretrain/observe/metric_table.py` (`python docs/generate/metrics_page.py`).
+Generated from `core/pretrain/report/metric_table.py` (`python docs/generate/metrics_page.py`).
 
 `metrics.jsonl` of a run directory has one JSON object a line. A line of kind `train` is a logged interval. Its keys are
 `kind`; `iteration`, the iterations done since the training began; `consumed_samples`, the sequences read until then;

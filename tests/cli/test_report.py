@@ -1,8 +1,8 @@
 import pytest
 
 from pretrain.cli.main import main
-from pretrain.observe.metrics import MetricsWriter
-from pretrain.observe.records import EvalRecord
+from pretrain.report.metrics import MetricsWriter
+from pretrain.report.records import EvalRecord
 
 
 @pytest.fixture

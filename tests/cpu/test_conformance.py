@@ -1,6 +1,6 @@
 """The cpu backend against the conformance kit."""
 
-from pretrain.testing.suite import *  # noqa: F403
+from pretrain.conformance.suite import *  # noqa: F403
 
 BACKEND = "cpu"
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.nn import functional as F  # noqa: N812  torch's own alias
 
+from pretrain.conformance.examples import norm
 from pretrain.cpu.layer_norm import LayerNorm
-from pretrain.testing.examples import norm
 
 TOKENS, HIDDEN = 4096, 256
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pretrain.testing.offers import TestOffers
+from pretrain.conformance.offers import TestOffers
 
 __all__ = ["TestOffers"]
 

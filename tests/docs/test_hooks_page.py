@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from hooks_page import example, page, request_type, signature
+from pretrain.conformance import suite
 from pretrain.plugins import requests
 from pretrain.plugins.host.discovery import REFERENCE
 from pretrain.plugins.host.importing import load_plugin
 from pretrain.plugins.host.registration import HOOKS, register
 from pretrain.plugins.negotiation.kernels import Kernels
-from pretrain.testing import suite
 
 PAGE = Path(__file__).parents[2] / "docs" / "hooks.md"
 KERNEL_HOOKS = [hook for hook in HOOKS if hook != "pretrain_backend"]

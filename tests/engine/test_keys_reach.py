@@ -260,7 +260,7 @@ ELSEWHERE = {
     "pretrain.engine.groups": ("parallel.distributed_timeout_minutes",),
     "pretrain.engine.deepspeed.host_adam": ("engine.zero.offload_optimizer.cpu_adam",),
     "pretrain.engine.build": ("engine.name", "engine.deepspeed_config"),
-    "pretrain.observe": (
+    "pretrain.report": (
         "logging.log_interval",
         "logging.tensorboard",
         "logging.tensorboard_queue_size",

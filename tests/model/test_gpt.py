@@ -8,7 +8,7 @@ import torch
 from engine import tiny
 from engine.layouts import LLAMA, NEOX, QWEN
 from pretrain.model.layer import ParallelLayer, SerialLayer
-from pretrain.observe.flops import parameter_count
+from pretrain.report.flops import parameter_count
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 from engine import tiny
 from engine.layouts import NEOX
 from pretrain.model.marks import mark
-from pretrain.observe.hang.position import BACKWARD, EMBEDDING, FORWARD, OUTPUT, Position
+from pretrain.report.hang.position import BACKWARD, EMBEDDING, FORWARD, OUTPUT, Position
 
 
 class Path(Position):

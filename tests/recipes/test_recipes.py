@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pretrain.observe.flops import parameter_count
 from pretrain.recipe import lay_out, load_recipe, make_recipe, to_yaml
+from pretrain.report.flops import parameter_count
 from pretrain.training.batch_sizes import BatchSizes, total_iterations
 from pretrain.training.progress import Progress
 from recipe.deepspeed.test_seeds import GPT2_345M, TINY_RAMPUP

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F  # noqa: N812
 
+from pretrain.conformance import examples
 from pretrain.plugins.requests import Mask
 from pretrain.reference import plugin
-from pretrain.testing import examples
 
 DOUBLE = torch.float64
 EXACT = {"rtol": 1e-11, "atol": 1e-12}

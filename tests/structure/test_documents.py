@@ -37,30 +37,28 @@ def missing_links(page):
     return missing
 
 
-@pytest.mark.parametrize("page", pages(), ids=str)
-def test_links_lead_somewhere(page):
-    assert missing_links(page) == []
+def test_links_lead_somewhere():
+    assert {str(page): missing for page in pages() if (missing := missing_links(page))} == {}
 
 
-@pytest.mark.parametrize(("page", "arguments"), PRETRAIN, ids=str)
-def test_a_command_that_is_shown_exists(page, arguments, monkeypatch):
+def test_commands_that_are_shown_exist(monkeypatch):
     monkeypatch.chdir(ROOT)
-    assert called(arguments).command.callback is not None
+    for page, arguments in PRETRAIN:
+        assert called(arguments).command.callback is not None, (page, arguments)
 
 
-@pytest.mark.parametrize(("page", "words"), RECIPES, ids=str)
-def test_a_recipe_that_is_shown_is_valid_with_its_overrides_and_ranks(page, words, monkeypatch):
+def test_recipes_that_are_shown_are_valid_with_their_overrides_and_ranks(monkeypatch):
     monkeypatch.chdir(ROOT)
-    shown = called(arguments_of_pretrain(words)).params
-    recipe = load_recipe(shown["recipe"], shown["overrides"])
-    ranks = ranks_of(words) or (shown.get("nproc") or recipe.model_parallel_size) * (shown.get("nnodes") or 1)
-    assert lay_out(recipe, ranks).world_size == ranks
+    for page, words in RECIPES:
+        shown = called(arguments_of_pretrain(words)).params
+        recipe = load_recipe(shown["recipe"], shown["overrides"])
+        ranks = ranks_of(words) or (shown.get("nproc") or recipe.model_parallel_size) * (shown.get("nnodes") or 1)
+        assert lay_out(recipe, ranks).world_size == ranks, (page, words)
 
 
-@pytest.mark.parametrize(("page", "targets"), MAKE, ids=str)
-def test_a_make_target_that_is_shown_exists(page, targets):
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    assert set(targets) <= set(re.findall(r"^([\w-]+):", makefile, re.MULTILINE))
+def test_make_targets_that_are_shown_exist():
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert [(str(page), shown) for page, shown in MAKE if not set(shown) <= set(targets)] == []
 
 
 def test_the_first_page_shows_the_two_commands():
@@ -69,20 +67,12 @@ def test_the_first_page_shows_the_two_commands():
     assert ["make", "test"] in shown
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "pretrain recipes/gpt3.yml --bakend cpu",
-        "pretrain trian recipes/gpt3.yml",
-        "pretrain data build --output-prefix x",
-        "pretrain explain",
-    ],
-)
-def test_a_command_that_does_not_exist_is_found(line, monkeypatch):
+def test_commands_that_do_not_exist_are_found(monkeypatch):
     monkeypatch.chdir(ROOT)
-    (words,) = command_lines(f"```\n{line}\n```\n")
-    with pytest.raises(click.ClickException):
-        called(arguments_of_pretrain(words))
+    wrong = "pretrain recipes/gpt3.yml --bakend cpu", "pretrain trian recipes/gpt3.yml", "pretrain explain"
+    for words in command_lines("```\n" + "\n".join(wrong) + "\n```\n"):
+        with pytest.raises(click.ClickException):
+            called(arguments_of_pretrain(words))
 
 
 def test_commands_are_read_as_a_shell_reads_them():
@@ -94,16 +84,10 @@ def test_commands_are_read_as_a_shell_reads_them():
     ]
 
 
-@pytest.mark.parametrize(
-    ("line", "ranks"),
-    [
-        ("pretrain a.yml --nproc 2", None),
-        ("torchrun --nproc-per-node 2 -m pretrain.cli.main a.yml", 2),
-        ("srun --nodes 3 --ntasks-per-node 2 pretrain a.yml", 6),
-    ],
-)
-def test_ranks_are_counted(line, ranks):
-    assert ranks_of(line.split()) == ranks
+def test_ranks_are_counted():
+    assert ranks_of(["pretrain", "a.yml", "--nproc", "2"]) is None
+    assert ranks_of(["torchrun", "--nproc-per-node", "2", "-m", "pretrain.cli.main", "a.yml"]) == 2
+    assert ranks_of(["srun", "--nodes", "3", "--ntasks-per-node", "2", "pretrain", "a.yml"]) == 6
 
 
 def test_links_in_code_are_none():

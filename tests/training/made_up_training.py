@@ -10,10 +10,10 @@ import torch
 from pretrain.checkpoint import storage
 from pretrain.checkpoint.folder import CheckpointFolder
 from pretrain.engine.protocol import Step
-from pretrain.observe.records import EvalRecord
-from pretrain.observe.throughput import Speedometer
-from pretrain.observe.timers import PhaseTimers
 from pretrain.recipe.layout import lay_out
+from pretrain.report.records import EvalRecord
+from pretrain.report.throughput import Speedometer
+from pretrain.report.timers import PhaseTimers
 from pretrain.training.batch_sizes import BatchSizes, Length, total_iterations
 from pretrain.training.loop import Training
 from pretrain.training.progress import Progress

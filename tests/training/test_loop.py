@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from pretrain.errors import TrainingError
-from pretrain.observe.hang.position import END
-from pretrain.observe.records import EvalRecord
+from pretrain.report.hang.position import END
+from pretrain.report.records import EvalRecord
 from pretrain.training.progress import Progress
 from pretrain.training.reporting.target import verdict
 from training.made_up_training import FakeEngine

@@ -4,6 +4,6 @@
 test_documented_*.py hold the same kernels against operators written from their documentation.
 """
 
-from pretrain.testing.suite import *  # noqa: F403
+from pretrain.conformance.suite import *  # noqa: F403
 
 BACKEND = "ascend"

@@ -1,6 +1,6 @@
 """The kernels of the first generation on the CPU, with operators written from their documentation. No NPU was seen."""
 
-from pretrain.testing.suite import *  # noqa: F403
+from pretrain.conformance.suite import *  # noqa: F403
 
 BACKEND = "ascend_kit.chips:first"
 

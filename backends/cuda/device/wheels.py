@@ -31,7 +31,7 @@ MARK = "on.the.machine"
 """Local version of the empty wheels: no index has one like it, so pip can only take these."""
 GLIBC = range(28, 4, -1)
 """Platform tags of wheels: pip compares them for equality."""
-EXTRAS = ("deepspeed", "testing")
+EXTRAS = ("deepspeed", "conformance")
 SOURCE_ONLY = ("deepspeed",)
 """Not published as a wheel. The one that is built here is pure Python: kernels are compiled where they are used."""
 

@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from pretrain.conformance import examples
 from pretrain.plugins.offer import Decline, Offer
 from pretrain.plugins.requests import Mask
-from pretrain.testing import examples
 from pretrain_cuda import attention
 
 A100, H100, B200, V100 = "NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3", "NVIDIA B200", "Tesla V100-SXM2-16GB"
@@ -91,7 +91,7 @@ def test_asking_imports_no_library():
     program = f"""
 import sys
 from dataclasses import replace
-from pretrain.testing import examples
+from pretrain.conformance import examples
 from pretrain_cuda import attention
 attention.answers(replace(examples.attention(), device_name="{H100}"))
 print(sorted({{"triton", "flash_attn", "flash_attn_interface"}} & set(sys.modules)))

@@ -3,6 +3,6 @@
 Tests of each operation cover what needs no GPU, through Triton's interpreter.
 """
 
-from pretrain.testing.suite import *  # noqa: F403
+from pretrain.conformance.suite import *  # noqa: F403
 
 BACKEND = "cuda"

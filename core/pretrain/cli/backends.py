@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import click
 
 from pretrain.errors import BackendError
-from pretrain.observe.columns import columns, indented
 from pretrain.plugins.backend import Available
 from pretrain.plugins.host import discovery
 from pretrain.plugins.host.importing import load_plugin
 from pretrain.plugins.host.manager import load_alone
 from pretrain.plugins.host.readiness import availability
 from pretrain.plugins.host.registration import register
+from pretrain.report.columns import columns, indented
 
 if TYPE_CHECKING:
     from pretrain.plugins.host.discovery import Installed

@@ -8,8 +8,8 @@ from importlib.util import find_spec
 
 import click
 
+from pretrain.conformance.tiers import TIERS
 from pretrain.errors import BackendError
-from pretrain.testing.tiers import TIERS
 
 
 @click.command(name="conformance")
@@ -29,18 +29,27 @@ def command(backend: str, expression: str, tiers: tuple[str, ...], kernels_only:
     the end. The exit code is 0 where nothing failed, 1 where something did, and 5 where no test was chosen.
     """
     if find_spec("pytest") is None:
-        msg = "the conformance kit needs pytest.\nInstall it: pip install 'pretrain[testing]'"
+        msg = "the conformance kit needs pytest.\nInstall it: pip install 'pretrain[conformance]'"
         raise BackendError(msg)
     # Only this command needs torch and pytest.
     import pytest  # noqa: PLC0415
 
+    from pretrain.conformance.subject import load_subject  # noqa: PLC0415
+    from pretrain.conformance.suite import Chosen  # noqa: PLC0415
+    from pretrain.conformance.tier_run import TierRun  # noqa: PLC0415
     from pretrain.plugins.host.readiness import require_device  # noqa: PLC0415
-    from pretrain.testing.subject import load_subject  # noqa: PLC0415
-    from pretrain.testing.suite import Chosen  # noqa: PLC0415
-    from pretrain.testing.tier_run import TierRun  # noqa: PLC0415
 
     require_device(load_subject(backend).plugins)
-    arguments = ["--pyargs", "pretrain.testing.suite", "-c", os.devnull, "-p", "no:cacheprovider", "-rfs", "--tb=short"]
+    arguments = [
+        "--pyargs",
+        "pretrain.conformance.suite",
+        "-c",
+        os.devnull,
+        "-p",
+        "no:cacheprovider",
+        "-rfs",
+        "--tb=short",
+    ]
     arguments += ["-k", expression] if expression else []
     if kernels_only and "training" in tiers:
         msg = "--kernels-only leaves out --tier training."

@@ -76,9 +76,9 @@ def _show_device(plugins: Plugins, recipe: Recipe) -> bool:
 
 def _table(plugins: Plugins, recipe: Recipe, vocab_size: int, device_name: str) -> str:
     from pretrain.model.requests import collectives_request, kernel_requests  # noqa: PLC0415
-    from pretrain.observe.kernel_table_text import render  # noqa: PLC0415
     from pretrain.plugins.negotiation.building import table_of  # noqa: PLC0415
     from pretrain.plugins.negotiation.choosing import choose  # noqa: PLC0415
+    from pretrain.report.kernel_table_text import render  # noqa: PLC0415
 
     device = plugins.backend.device_type
     collectives = collectives_request(recipe, device, plugins.backend.process_group)

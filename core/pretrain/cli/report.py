@@ -22,7 +22,7 @@ def command(runs: tuple[Path, ...], output: Path | None) -> None:
 
     The page is one file that needs no network. Several runs are drawn over each other.
     """
-    from pretrain.observe.report import write_report  # noqa: PLC0415  --help needs no report
+    from pretrain.report.page import write_report  # noqa: PLC0415  --help needs no report
 
     output = output or (runs[0] / "report.html" if len(runs) == 1 else Path("report.html"))
     write_report(runs, output)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from pretrain.observe.timers import PhaseTimers
+    from pretrain.report.timers import PhaseTimers
 
 KeepUpdate = Callable[[Tensor | None], bool]
 """Says whether a step's update is to be made, by its loss as `Step` has it."""
@@ -39,7 +39,7 @@ class Step:
         own_gradients: a sum of gradients of this rank, before they were reduced over the data-parallel ranks, fp32
             scalar; not finite where they are not. With DeepSpeed those of the embedding's output alone, which the
             gradient of any later activation reaches. None where it is not known.
-        metrics: further metrics of the table (pretrain.observe.metric_table) that an engine measures, by name; None for
+        metrics: further metrics of the table (pretrain.report.metric_table) that an engine measures, by name; None for
             one that it does not, or not in this step. Every engine names all of them.
     """
 

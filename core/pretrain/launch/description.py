@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from pretrain.errors import DataError
 from pretrain.launch.inputs import built_inputs
-from pretrain.observe.flops import flops_per_sequence, parameter_count
 from pretrain.recipe.layout import lay_out
 from pretrain.recipe.yaml_text import to_yaml
+from pretrain.report.flops import flops_per_sequence, parameter_count
 
 if TYPE_CHECKING:
     from pretrain.launch.rank_placement import Placement

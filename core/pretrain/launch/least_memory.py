@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pretrain.observe.flops import parameter_count
+from pretrain.report.flops import parameter_count
 
 if TYPE_CHECKING:
     from pretrain.recipe import Recipe

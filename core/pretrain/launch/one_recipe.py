@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from pretrain import __version__
 from pretrain.errors import DataError, RecipeError
 from pretrain.launch.run_directory.rank_0_decision import HOST, first_rank_decides, tell_first_rank, told_to_first_rank
-from pretrain.observe.rank_names import rank_names
 from pretrain.plugins.host.discovery import find_backend, installed_plugins
 from pretrain.plugins.installed import version
+from pretrain.report.rank_names import rank_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

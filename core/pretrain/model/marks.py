@@ -6,14 +6,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pretrain.model.layer import SerialLayer
-from pretrain.observe.hang.position import BACKWARD, EMBEDDING, FORWARD, OUTPUT
+from pretrain.report.hang.position import BACKWARD, EMBEDDING, FORWARD, OUTPUT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch import Tensor, nn
 
-    from pretrain.observe.hang.position import Position
+    from pretrain.report.hang.position import Position
 
 
 def mark(models: Sequence[nn.Module], position: Position) -> None:

@@ -20,13 +20,13 @@ from pretrain.engine import groups
 from pretrain.engine.build import build_engine
 from pretrain.model.marks import mark
 from pretrain.model.requests import compute_dtype
-from pretrain.observe.environment_file import Begin
-from pretrain.observe.flops import flops_per_sequence
-from pretrain.observe.hang.position import LOAD
-from pretrain.observe.throughput import Speedometer
-from pretrain.observe.timers import PhaseTimers
 from pretrain.plugins.negotiation.kernel_errors import naming_kernels
 from pretrain.recipe.layout import lay_out
+from pretrain.report.environment_file import Begin
+from pretrain.report.flops import flops_per_sequence
+from pretrain.report.hang.position import LOAD
+from pretrain.report.throughput import Speedometer
+from pretrain.report.timers import PhaseTimers
 from pretrain.training.batch_sizes import BatchSizes, Length, total_iterations
 from pretrain.training.continuation import continue_prompt
 from pretrain.training.garbage import Garbage
@@ -53,11 +53,11 @@ if TYPE_CHECKING:
     from pretrain.data.tokenizers.tokenizer import Tokenizer
     from pretrain.engine.protocol import Batch, Engine
     from pretrain.launch.world import World
-    from pretrain.observe.hang.position import Position
     from pretrain.plugins.host.manager import Plugins
     from pretrain.plugins.negotiation.kernels import Kernels
     from pretrain.recipe import Recipe
     from pretrain.recipe.layout import Layout
+    from pretrain.report.hang.position import Position
     from pretrain.training.progress import Progress
     from pretrain.training.reporting.local_clock import LocalClock
     from pretrain.training.safeguards.broken_since import BrokenSince

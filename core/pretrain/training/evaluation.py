@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from pretrain.observe.records import EvalRecord
+from pretrain.report.records import EvalRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pretrain.observe.hang.position import BETWEEN, END, GENERATE, LOG
+from pretrain.report.hang.position import BETWEEN, END, GENERATE, LOG
 from pretrain.training.health import check_loss_scale, is_broken, not_finite
 from pretrain.training.reporting.target import verdict
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from pretrain.engine.protocol import Engine
     from pretrain.errors import NotFiniteError
-    from pretrain.observe.records import EvalRecord
     from pretrain.recipe import Recipe
+    from pretrain.report.records import EvalRecord
     from pretrain.training.batch_sizes import Length
     from pretrain.training.evaluation import Evaluation, Split
     from pretrain.training.garbage import Garbage

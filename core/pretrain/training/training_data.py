@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from pretrain.data.samples.datasets import Datasets
     from pretrain.data.tokenizers.tokenizer import Tokenizer
     from pretrain.engine.protocol import Batch, ForwardEngine
-    from pretrain.observe.timers import PhaseTimers
     from pretrain.recipe import Recipe
     from pretrain.recipe.layout import Layout
+    from pretrain.report.timers import PhaseTimers
     from pretrain.training.evaluation import Split
     from pretrain.training.progress import Progress
 

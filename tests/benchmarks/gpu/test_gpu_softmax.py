@@ -7,8 +7,8 @@ import json
 import pytest
 import torch
 
+from pretrain.conformance import examples
 from pretrain.plugins.requests import Mask
-from pretrain.testing import examples
 from structure.sources import ROOT
 
 

@@ -7,13 +7,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from observe.conftest import room_for
 from pretrain.errors import DataError
 from pretrain.exit_codes import End, ExitCode
 from pretrain.launch.processes import rank
 from pretrain.launch.processes.failure import USER_ERROR, Failure
 from pretrain.launch.processes.rank import FAILURE_FILE, PARENT, claim_report
 from pretrain.launch.world import LOCALHOST, free_port, node_worlds
+from report.conftest import room_for
 
 
 def test_a_rank_that_cannot_write_its_failure_file_prints_the_failure(job, tmp_path):

@@ -8,10 +8,10 @@ import json
 import pytest
 import torch
 
-from pretrain.observe.kernel_table_text import render
 from pretrain.plugins.host import manager
 from pretrain.plugins.negotiation.building import negotiate
 from pretrain.plugins.requests import NormRequest
+from pretrain.report.kernel_table_text import render
 
 pytestmark = pytest.mark.usefixtures("reference")
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pretrain.launch.least_memory import least_memory
-from pretrain.observe.flops import parameter_count
 from pretrain.recipe import make_recipe
 from pretrain.recipe.layout import lay_out
+from pretrain.report.flops import parameter_count
 from tools.plan.made_plan import RECIPE
 
 LAYER = 4 * 64 * 64 + 4 * 64 + 2 * 4 * 64 * 64 + 4 * 64 + 64 + 4 * 64

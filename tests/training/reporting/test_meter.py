@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from pretrain.observe.metric_table import NAMES
-from pretrain.observe.throughput import Speedometer
-from pretrain.observe.timers import PhaseTimers
+from pretrain.report.metric_table import NAMES
+from pretrain.report.throughput import Speedometer
+from pretrain.report.timers import PhaseTimers
 from pretrain.training.reporting.meter import Meter
 
 RECIPE = SimpleNamespace(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from types import SimpleNamespace
 
-from pretrain.observe.environment_file import Begin
 from pretrain.plugins.negotiation.kernel_table import KernelTable
 from pretrain.recipe import lay_out, make_recipe
+from pretrain.report.environment_file import Begin
 from pretrain.training.reporting.run_files import finish, log_header, write
 from recipe.smallest import SMALLEST
 

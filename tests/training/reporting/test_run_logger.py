@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from observe.conftest import room_for, train_record
-from pretrain.observe.records import EvalRecord, EventRecord
+from pretrain.report.records import EvalRecord, EventRecord
 from pretrain.training.progress import Progress
 from pretrain.training.reporting.run_logger import RunLogger
+from report.conftest import room_for, train_record
 
 __all__ = ["train_record"]
 

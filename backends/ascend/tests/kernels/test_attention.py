@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from ascend_kit import operators
+from pretrain.conformance import examples
+from pretrain.conformance.comparing.comparison import assert_agrees, random
+from pretrain.conformance.kernels.masks import example_mask, mask_with_empty_rows
+from pretrain.conformance.subject import oracle
 from pretrain.plugins.offer import Decline, Offer
 from pretrain.plugins.requests import Mask
-from pretrain.testing import examples
-from pretrain.testing.comparing.comparison import assert_agrees, random
-from pretrain.testing.kernels.masks import example_mask, mask_with_empty_rows
-from pretrain.testing.subject import oracle
 from pretrain_ascend import attention
 from pretrain_ascend.kernels import attention_masks, sdpa
 from pretrain_ascend.kernels.fusion_attention import FusionAttention

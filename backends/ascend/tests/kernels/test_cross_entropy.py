@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
+from pretrain.conformance import examples
 from pretrain.plugins.offer import Decline, Offer
-from pretrain.testing import examples
 from pretrain_ascend import cross_entropy
 
 A2 = "Ascend910B3"

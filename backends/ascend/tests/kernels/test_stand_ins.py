@@ -13,8 +13,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ascend_kit.traces import forward, offers, trace, trace_stand_in
+from pretrain.conformance import examples
 from pretrain.plugins.requests import Mask
-from pretrain.testing import examples
 from pretrain_ascend.kernels.attention_masks import COMPRESSED
 
 HALF = torch.bfloat16

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from ascend_kit.traces import described, forward, offers, trace, trace_stand_in
+from pretrain.conformance import examples
 from pretrain.plugins.backend import Unavailable
 from pretrain.plugins.requests import Mask
-from pretrain.testing import examples
 from pretrain_ascend.backend import AscendBackend
 
 answer = AscendBackend().availability()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pretrain.testing import suite
+from pretrain.conformance import suite
 
 ROOT = Path(__file__).parents[4]
 DEVICE = ROOT / "backends" / "cuda" / "device"

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 import torch
 
+from pretrain.conformance import examples
+from pretrain.conformance.comparing.comparison import assert_agrees, assert_repeats, forward_backward, random
+from pretrain.conformance.subject import oracle
+from pretrain.conformance.suite import TestActivation, TestCallOrder, pytest_generate_tests, subject  # noqa: F401
 from pretrain.plugins.offer import Decline
-from pretrain.testing import examples
-from pretrain.testing.comparing.comparison import assert_agrees, assert_repeats, forward_backward, random
-from pretrain.testing.subject import oracle
-from pretrain.testing.suite import TestActivation, TestCallOrder, pytest_generate_tests, subject  # noqa: F401
 from pretrain_cuda import activation
 
 BACKEND = "kit.interpreted"

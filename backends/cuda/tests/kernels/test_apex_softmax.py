@@ -12,12 +12,12 @@ from types import ModuleType
 import pytest
 import torch
 
+from pretrain.conformance import examples
+from pretrain.conformance.comparing.comparison import assert_agrees, forward_backward, random
+from pretrain.conformance.kernels.masks import example_mask, mask_with_empty_rows
+from pretrain.conformance.subject import oracle
 from pretrain.plugins.offer import Decline, Offer
 from pretrain.plugins.requests import Mask
-from pretrain.testing import examples
-from pretrain.testing.comparing.comparison import assert_agrees, forward_backward, random
-from pretrain.testing.kernels.masks import example_mask, mask_with_empty_rows
-from pretrain.testing.subject import oracle
 from pretrain_cuda import softmax
 from pretrain_cuda.kernels import apex_softmax_limits
 from pretrain_cuda.kernels.apex_softmax import Softmax

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from kit.pairs import one_on_a_commit
+from pretrain.conformance import examples
+from pretrain.conformance.comparing.comparison import forward_backward, random
+from pretrain.conformance.comparing.tolerance import assert_near
+from pretrain.conformance.suite import TestBiasDropoutAdd, TestRandom, pytest_generate_tests, subject  # noqa: F401
 from pretrain.plugins.offer import Decline
-from pretrain.testing import examples
-from pretrain.testing.comparing.comparison import forward_backward, random
-from pretrain.testing.comparing.tolerance import assert_near
-from pretrain.testing.suite import TestBiasDropoutAdd, TestRandom, pytest_generate_tests, subject  # noqa: F401
 from pretrain_cuda import bias_dropout_add
 
 BACKEND = "kit.interpreted"

@@ -10,7 +10,7 @@ import torch
 import triton.language as tl
 
 from kit import language
-from pretrain.testing import examples
+from pretrain.conformance import examples
 from pretrain_cuda import cross_entropy
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are compiled on this machine's GPU")

@@ -13,11 +13,11 @@ import torch
 from torch.nn import functional as F  # noqa: N812
 
 from kit.pairs import one_on_a_commit
+from pretrain.conformance import examples
+from pretrain.conformance.comparing.comparison import assert_agrees, forward_backward, random
+from pretrain.conformance.subject import oracle
+from pretrain.conformance.suite import TestNorm, pytest_generate_tests, subject  # noqa: F401
 from pretrain.plugins.offer import Decline, Offer
-from pretrain.testing import examples
-from pretrain.testing.comparing.comparison import assert_agrees, forward_backward, random
-from pretrain.testing.subject import oracle
-from pretrain.testing.suite import TestNorm, pytest_generate_tests, subject  # noqa: F401
 from pretrain_cuda import norm
 
 BACKEND = "kit.interpreted"

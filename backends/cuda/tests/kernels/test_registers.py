@@ -12,8 +12,8 @@ import pytest
 
 from kit.register_calls import CALLS
 from kit.registers import CAPABILITIES, TABLE, measure, source_hash
+from pretrain.conformance import examples
 from pretrain.plugins.offer import Decline, Offer
-from pretrain.testing import examples
 from pretrain_cuda import norm
 
 REGISTERS = 65536

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from kit.pairs import one_on_a_commit
+from pretrain.conformance import examples
+from pretrain.conformance.comparing.comparison import assert_agrees, random
+from pretrain.conformance.kernels.rotary import rotations
+from pretrain.conformance.subject import oracle
+from pretrain.conformance.suite import TestRotary, pytest_generate_tests, subject  # noqa: F401
 from pretrain.plugins.offer import Decline
-from pretrain.testing import examples
-from pretrain.testing.comparing.comparison import assert_agrees, random
-from pretrain.testing.kernels.rotary import rotations
-from pretrain.testing.subject import oracle
-from pretrain.testing.suite import TestRotary, pytest_generate_tests, subject  # noqa: F401
 from pretrain_cuda import rotary
 
 BACKEND = "kit.interpreted"

@@ -12,13 +12,13 @@ import pytest
 import torch
 from torch.nn.attention import SDPBackend
 
+from pretrain.conformance import examples
+from pretrain.conformance.comparing.comparison import assert_agrees, forward_backward, random
+from pretrain.conformance.kernels.masks import mask_with_empty_rows
+from pretrain.conformance.subject import oracle
+from pretrain.conformance.suite import TestAttention, pytest_generate_tests, subject  # noqa: F401
 from pretrain.plugins.offer import Decline, Offer
 from pretrain.plugins.requests import Mask
-from pretrain.testing import examples
-from pretrain.testing.comparing.comparison import assert_agrees, forward_backward, random
-from pretrain.testing.kernels.masks import mask_with_empty_rows
-from pretrain.testing.subject import oracle
-from pretrain.testing.suite import TestAttention, pytest_generate_tests, subject  # noqa: F401
 from pretrain_cuda.devices import Architecture
 from pretrain_cuda.kernels import sdpa
 from pretrain_cuda.kernels.sdpa import Sdpa

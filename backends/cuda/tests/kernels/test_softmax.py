@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 import torch
 
+from pretrain.conformance import examples
+from pretrain.conformance.comparing.comparison import assert_agrees, forward_backward, random
+from pretrain.conformance.kernels.masks import example_mask
+from pretrain.conformance.subject import oracle
+from pretrain.conformance.suite import TestSoftmax, pytest_generate_tests, subject  # noqa: F401
 from pretrain.plugins.offer import Decline, Offer
 from pretrain.plugins.requests import Mask
-from pretrain.testing import examples
-from pretrain.testing.comparing.comparison import assert_agrees, forward_backward, random
-from pretrain.testing.kernels.masks import example_mask
-from pretrain.testing.subject import oracle
-from pretrain.testing.suite import TestSoftmax, pytest_generate_tests, subject  # noqa: F401
 from pretrain_cuda import softmax
 from pretrain_cuda.kernels.triton import softmax as softmax_triton
 

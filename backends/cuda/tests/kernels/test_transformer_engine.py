@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from kit import fake_transformer_engine
+from pretrain.conformance import examples
+from pretrain.conformance.comparing.comparison import assert_agrees, random
+from pretrain.conformance.subject import oracle
+from pretrain.conformance.suite import TestAttention, pytest_generate_tests, subject  # noqa: F401
 from pretrain.plugins.offer import Decline, Offer
 from pretrain.plugins.requests import Mask
-from pretrain.testing import examples
-from pretrain.testing.comparing.comparison import assert_agrees, random
-from pretrain.testing.subject import oracle
-from pretrain.testing.suite import TestAttention, pytest_generate_tests, subject  # noqa: F401
 from pretrain_cuda import attention
 from pretrain_cuda.kernels import transformer_engine
 

@@ -10,14 +10,14 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from kit.offline_triangle import loads
+from pretrain.conformance import examples
+from pretrain.conformance.comparing.comparison import assert_agrees, forward_backward, random
+from pretrain.conformance.comparing.dropout_rate import assert_dropout_rate
+from pretrain.conformance.subject import oracle
+from pretrain.conformance.suite import TestAttention, pytest_generate_tests, subject  # noqa: F401
 from pretrain.plugins.offer import Decline
 from pretrain.plugins.requests import Mask
 from pretrain.reference.attention import Attention
-from pretrain.testing import examples
-from pretrain.testing.comparing.comparison import assert_agrees, forward_backward, random
-from pretrain.testing.comparing.dropout_rate import assert_dropout_rate
-from pretrain.testing.subject import oracle
-from pretrain.testing.suite import TestAttention, pytest_generate_tests, subject  # noqa: F401
 from pretrain_cuda import attention
 
 BACKEND = "kit.attentions:triangle"

@@ -7,8 +7,8 @@ from functools import partial
 
 import torch
 
+from pretrain.conformance import examples
 from pretrain.plugins.requests import Mask, RotaryRequest
-from pretrain.testing import examples
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 

@@ -14,8 +14,8 @@ import sys
 import torch
 
 from kit.offline import compiling, resources
+from pretrain.conformance import examples
 from pretrain.plugins.requests import Mask
-from pretrain.testing import examples
 from pretrain_cuda.kernels.triton.softmax import Softmax
 
 ROWS = {Mask.CAUSAL: None, Mask.KEY_PADDING: 1, Mask.ARBITRARY: 16}

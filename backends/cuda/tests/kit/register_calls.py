@@ -9,8 +9,8 @@ from itertools import product
 
 import torch
 
+from pretrain.conformance import examples
 from pretrain.plugins.requests import Mask
-from pretrain.testing import examples
 from pretrain_cuda.kernels.triton.activation import Activation
 from pretrain_cuda.kernels.triton.bias_dropout_add import BiasDropoutAdd
 from pretrain_cuda.kernels.triton.cross_entropy import CrossEntropy

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from pretrain.engine.parts import Parts
     from pretrain.engine.protocol import Batch, KeepUpdate
     from pretrain.model.gpt import GPT
-    from pretrain.observe.timers import PhaseTimers
     from pretrain.recipe import Recipe
+    from pretrain.report.timers import PhaseTimers
 
 _NOT_MEASURED = {"num_zeros_in_grad": None}
 """Metrics of `Step` that the megatron engine alone measures."""

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from pretrain.engine.parts import Parts
     from pretrain.engine.protocol import Batch, KeepUpdate
-    from pretrain.observe.timers import PhaseTimers
     from pretrain.recipe import Recipe
+    from pretrain.report.timers import PhaseTimers
 
 
 class MegatronEngine(ForwardPass):

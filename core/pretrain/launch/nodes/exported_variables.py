@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pretrain.errors import LaunchError
 from pretrain.launch.nodes.variables_file import NAME
-from pretrain.observe.environment_file import COMMAND
+from pretrain.report.environment_file import COMMAND
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

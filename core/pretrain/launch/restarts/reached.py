@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pretrain.errors import PretrainError
-from pretrain.observe.metrics import FILE as METRICS
+from pretrain.report.metrics import FILE as METRICS
 
 if TYPE_CHECKING:
     from pathlib import Path

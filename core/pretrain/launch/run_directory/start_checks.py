@@ -18,8 +18,8 @@ from pretrain.launch.inputs import built_inputs, require_inputs
 from pretrain.launch.run_directory.directory import RUNS, check_run_dir, holds_run
 from pretrain.launch.run_directory.lock import FILE as LOCK
 from pretrain.launch.run_directory.lock import require_free
-from pretrain.observe.metrics import FILE as METRICS
-from pretrain.observe.metrics import appended, read_metrics
+from pretrain.report.metrics import FILE as METRICS
+from pretrain.report.metrics import appended, read_metrics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

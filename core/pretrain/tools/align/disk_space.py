@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from pretrain.errors import PretrainError, RunError
-from pretrain.observe.flops import parameter_count
+from pretrain.report.flops import parameter_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

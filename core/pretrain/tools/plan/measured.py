@@ -7,8 +7,8 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from pretrain.errors import RunError
-from pretrain.observe.report.run_data import read_runs
 from pretrain.recipe import load_recipe
+from pretrain.report.page.run_data import read_runs
 from pretrain.tools.plan.device import find_device
 from pretrain.tools.plan.efficiencies import MIDDLE, Reached
 from pretrain.tools.plan.plan import make_plan

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from pretrain.observe.columns import indented
+from pretrain.report.columns import indented
 from pretrain.tools.plan.assumptions import assumptions
 from pretrain.tools.plan.memory_bar import bar, table_of_parts
 from pretrain.tools.plan.plan_json import kernels_by_operation

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from pretrain.observe.records import EventRecord, TrainRecord
-from pretrain.observe.timers import across_ranks
+from pretrain.report.records import EventRecord, TrainRecord
+from pretrain.report.timers import across_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     import torch
 
     from pretrain.engine.protocol import Engine
-    from pretrain.observe.throughput import Speedometer
-    from pretrain.observe.timers import PhaseTimers
     from pretrain.recipe import Recipe
+    from pretrain.report.throughput import Speedometer
+    from pretrain.report.timers import PhaseTimers
     from pretrain.training.progress import Progress
     from pretrain.training.reporting.interval import Interval, TakenStep, Totals
     from pretrain.training.reporting.run_logger import RunLogger

@@ -9,24 +9,24 @@ from typing import TYPE_CHECKING, Any
 from pretrain.atomic_files import replacing
 from pretrain.data.token_files.entropy import unigram_entropy
 from pretrain.errors import RunError
-from pretrain.observe.environment_file import FILE as ENVIRONMENT
-from pretrain.observe.environment_file import describe_environment, write_environment
-from pretrain.observe.flops import parameter_count
-from pretrain.observe.kernel_table_text import render
-from pretrain.observe.metrics import FILE as METRICS
-from pretrain.observe.report.page import write_report
 from pretrain.recipe.yaml_text import to_yaml
+from pretrain.report.environment_file import FILE as ENVIRONMENT
+from pretrain.report.environment_file import describe_environment, write_environment
+from pretrain.report.flops import parameter_count
+from pretrain.report.kernel_table_text import render
+from pretrain.report.metrics import FILE as METRICS
+from pretrain.report.page.page import write_report
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from pretrain.data.tokenizers.tokenizer import Tokenizer
-    from pretrain.observe.environment_file import Begin
     from pretrain.plugins.host.manager import Plugins
     from pretrain.plugins.negotiation.kernel_table import KernelTable
     from pretrain.recipe import Recipe
     from pretrain.recipe.layout import Layout
+    from pretrain.report.environment_file import Begin
     from pretrain.training.reporting.run_logger import RunLogger
 
 RECIPE = "recipe.yml"

@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Self
 
 from pretrain.errors import RunError
-from pretrain.observe.console import Console
-from pretrain.observe.metrics import FILE, MetricsWriter
-from pretrain.observe.tensorboard import TensorBoard
-from pretrain.observe.timers import timers_line
+from pretrain.report.console import Console
+from pretrain.report.metrics import FILE, MetricsWriter
+from pretrain.report.tensorboard import TensorBoard
+from pretrain.report.timers import timers_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from pretrain.observe.records import EvalRecord, EventRecord, Record, TrainRecord
-    from pretrain.observe.timers import Spread
     from pretrain.recipe import Recipe
+    from pretrain.report.records import EvalRecord, EventRecord, Record, TrainRecord
+    from pretrain.report.timers import Spread
     from pretrain.training.progress import Progress
 
 

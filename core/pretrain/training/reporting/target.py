@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pretrain.observe.records import EvalRecord
+    from pretrain.report.records import EvalRecord
 
 
 def verdict(target_loss: float, reached: EvalRecord) -> str:

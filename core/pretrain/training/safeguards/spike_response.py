@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pretrain.errors import TrainingError
-from pretrain.observe.hang.position import LOAD
-from pretrain.observe.records import EventRecord
+from pretrain.report.hang.position import LOAD
+from pretrain.report.records import EventRecord
 from pretrain.training.safeguards.spike_watch import Spike
 
 if TYPE_CHECKING:

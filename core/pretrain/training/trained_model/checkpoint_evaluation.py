@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pretrain.observe.wording import number
+from pretrain.report.wording import number
 from pretrain.training.training_data import TrainingData
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pretrain.observe.records import EvalRecord
     from pretrain.recipe import Recipe
+    from pretrain.report.records import EvalRecord
     from pretrain.training.evaluation import Split
     from pretrain.training.trained_model.loaded_model import TrainedModel
     from pretrain.training.trained_model.loaded_weights import Origin

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from pretrain.observe.flops import flops_per_sequence
 from pretrain.recipe import make_recipe
+from pretrain.report.flops import flops_per_sequence
 from pretrain.tools.plan.device import Wanted, find_device
 from pretrain.tools.plan.search.choices import Choice
 from pretrain.tools.plan.search.estimates import estimated_seconds

@@ -10,12 +10,12 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend
 
+from pretrain.conformance import examples
+from pretrain.conformance.fakes.allocations import Allocations
+from pretrain.conformance.fakes.example_calls import example_call
+from pretrain.conformance.fakes.footprint import footprint, peak_bytes
 from pretrain.plugins.offer import Offer
 from pretrain.plugins.requests import Mask
-from pretrain.testing import examples
-from pretrain.testing.fakes.allocations import Allocations
-from pretrain.testing.fakes.example_calls import example_call
-from pretrain.testing.fakes.footprint import footprint, peak_bytes
 from pretrain_cuda import attention, linear, norm, optimizer, softmax
 from pretrain_cuda.kernels.sdpa import Sdpa
 from pretrain_cuda.kernels.stand_ins import sdpa

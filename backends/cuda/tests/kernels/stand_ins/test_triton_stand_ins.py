@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from pretrain.conformance import examples
+from pretrain.conformance.fakes.allocations import Allocations
+from pretrain.conformance.fakes.example_calls import example_call
+from pretrain.conformance.fakes.footprint import footprint
 from pretrain.plugins.requests import Mask
-from pretrain.testing import examples
-from pretrain.testing.fakes.allocations import Allocations
-from pretrain.testing.fakes.example_calls import example_call
-from pretrain.testing.fakes.footprint import footprint
 from pretrain_cuda import activation, attention, bias_dropout_add, cross_entropy, norm, rotary, softmax
 from pretrain_cuda.kernels.stand_ins import tiles
 

@@ -12,9 +12,9 @@ import click
 from pretrain.data.tokenizers.load import load_tokenizer
 from pretrain.engine import groups
 from pretrain.engine.build import build_engine
-from pretrain.observe.timers import PhaseTimers
 from pretrain.plugins.negotiation.kernel_errors import naming_kernels
 from pretrain.recipe.layout import lay_out
+from pretrain.report.timers import PhaseTimers
 from pretrain.tools.align.recording.manifest import write_manifest
 from pretrain.tools.align.recording.recorder import Recorder
 from pretrain.tools.align.recording.taps import Taps

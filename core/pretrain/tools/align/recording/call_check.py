@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
+from pretrain.conformance.comparing.tolerance import TOLERANCE
 from pretrain.plugins.requests import AttentionRequest
-from pretrain.testing.comparing.tolerance import TOLERANCE
 from pretrain.tools.align.recording.call_error import CallError
 from pretrain.tools.align.recording.checked_part import CheckedPart
 from pretrain.tools.doctor.kernels.oracle import reference_on_host

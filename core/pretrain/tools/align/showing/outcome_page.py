@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from pretrain.atomic_files import replacing
 from pretrain.errors import PretrainError
-from pretrain.observe.report.chart import Curve, chart
-from pretrain.observe.report.frame import framed, section
-from pretrain.observe.report.html_tables import table
+from pretrain.report.page.chart import Curve, chart
+from pretrain.report.page.frame import framed, section
+from pretrain.report.page.html_tables import table
 from pretrain.tools.align.comparing.compared_sides import BACKWARD, FORWARD, GRADIENTS, UPDATE
 from pretrain.tools.align.showing.outcome_text import SIDES, headline, operations
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pretrain.data.tokenizers import load_tokenizer
 from pretrain.errors import DataError
-from pretrain.observe.flops import parameter_count
+from pretrain.report.flops import parameter_count
 
 if TYPE_CHECKING:
     from pretrain.recipe import Recipe

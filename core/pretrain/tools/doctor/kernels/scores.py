@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from pretrain.conformance.kernels.masks import documents
 from pretrain.plugins.requests import Mask, SoftmaxRequest
-from pretrain.testing.kernels.masks import documents
 from pretrain.tools.doctor.kernels.compared import Compared, octaves, outer
 from pretrain.tools.doctor.kernels.oracle import oracle
 from pretrain.tools.doctor.kernels.trial import Trial, random

@@ -5,8 +5,8 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
-from pretrain.observe.report.axis import Axis
-from pretrain.observe.report.chart import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, grid
+from pretrain.report.page.axis import Axis
+from pretrain.report.page.chart import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, grid
 from pretrain.tools.plan.stage_plan import PARTS
 from pretrain.tools.plan.units import GIB, gib
 

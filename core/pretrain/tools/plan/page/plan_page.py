@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from pretrain.atomic_files import replacing
 from pretrain.errors import PretrainError
-from pretrain.observe.report.frame import framed, section
-from pretrain.observe.report.html_tables import table
+from pretrain.report.page.frame import framed, section
+from pretrain.report.page.html_tables import table
 from pretrain.tools.plan.assumptions import assumptions
 from pretrain.tools.plan.module_table import HEAD, nested
 from pretrain.tools.plan.page.area_chart import FOLLOWED, area_chart

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pretrain.observe.columns import indented
+from pretrain.report.columns import indented
 from pretrain.tools.plan.assumptions import figures_text
 from pretrain.tools.plan.plan_json import plan_json
 from pretrain.tools.plan.screen import WIDTH, verdict

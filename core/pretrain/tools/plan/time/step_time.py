@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pretrain.observe.flops import flops_per_sequence
+from pretrain.report.flops import flops_per_sequence
 from pretrain.tools.plan.time.left_out import left_out, unknown_links
 from pretrain.tools.plan.time.step_parts import step_parts
 
@@ -56,7 +56,7 @@ class StepTime:
     Attributes:
         seconds: of a step; low with `best` efficiencies, high with `worst`.
         tokens_per_second: of one device.
-        flops_per_second: model FLOP/s of one device, by `pretrain.observe.flops`; recompute is not counted.
+        flops_per_second: model FLOP/s of one device, by `pretrain.report.flops`; recompute is not counted.
         peak_share: model FLOP/s in the device's peak, 0 to 1.
         days: of the recipe's whole training; None if the recipe does not say its length.
         device_hours: of the recipe's whole training, all devices together; None as above.

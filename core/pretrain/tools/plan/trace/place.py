@@ -74,7 +74,7 @@ class Position:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Be in a phase of the step for a block: `pretrain.observe.timers.PhaseTimers.phase`."""
+        """Be in a phase of the step for a block: `pretrain.report.timers.PhaseTimers.phase`."""
         before = self._at
         self._at = replace(self._at, phase=name)
         yield

@@ -12,8 +12,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from pretrain.engine import groups
 from pretrain.engine.build import build_engine
-from pretrain.observe.timers import PhaseTimers
 from pretrain.plugins import observation
+from pretrain.report.timers import PhaseTimers
 from pretrain.tools.plan.trace.device_functions import DeviceFunctions
 from pretrain.tools.plan.trace.follower import Follower
 from pretrain.tools.plan.trace.place import Position

@@ -1,0 +1,106 @@
+"""Column-parallel linear."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from pretrain.conformance.cases import Case, cases, run_with
+from pretrain.conformance.comparing.comparison import assert_agrees, assert_repeats, random
+from pretrain.conformance.comparing.tolerance import assert_near
+from pretrain.conformance.examples import DTYPES, linear
+from pretrain.conformance.ranks.rank_pair import RankPair
+from pretrain.conformance.subject import oracle
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from pretrain.conformance.subject import Kernel, Subject
+    from pretrain.plugins.requests import LinearRequest
+
+
+TOKENS = [(1, 1), (7, 2), (33, 3)]
+BOTH = (False, True)
+
+
+def _main_grad_dtypes(dtype: torch.dtype) -> tuple[torch.dtype, ...]:
+    return (dtype,) if dtype is torch.float32 else (torch.float32, dtype)
+
+
+class TestLinear:
+    """A `LinearFn`."""
+
+    operations = ("linear",)
+
+    @run_with(cases(*(linear(dtype) for dtype in DTYPES)))
+    def test_agrees_with_float64(self, subject: Subject, kernel: Kernel, asked: LinearRequest) -> None:
+        """Forward and backward on one rank: input, weight and bias; few tokens and many, contiguous and not."""
+        kernels = subject.build(kernel, asked), oracle(asked)
+        for tokens in TOKENS:
+            for has_bias in (True, False):
+                inputs = _inputs(tokens, asked.dtype, has_bias)
+                assert_agrees(*kernels, inputs, subject.device, is_strided=tokens[0] == 33)
+
+    @run_with(cases(*(linear(dtype, main_grad_dtype=main) for dtype in DTYPES for main in _main_grad_dtypes(dtype))))
+    def test_adds_to_main_grad(self, subject: Subject, kernel: Kernel, asked: LinearRequest) -> None:
+        """Two micro-batches add up in `main_grad`, once each; the data-parallel hook is notified."""
+        built = subject.build(kernel, asked)
+        inputs = {name: x.to(subject.device) for name, x in _inputs((7, 2), asked.dtype, True).items()}
+        weight: Any = torch.nn.Parameter(inputs.pop("weight"))
+        weight.main_grad = torch.ones_like(weight, dtype=asked.main_grad_dtype)
+        for _ in range(2):
+            _backward_as_data_parallel_does(built, weight, inputs)
+        rows = inputs["x"].cpu().double().flatten(0, 1).sum(0)
+        expected = 1 + 2 * rows.expand(weight.shape)
+        assert_near(weight.main_grad, expected, asked.dtype, "main_grad after two micro-batches")
+
+    @run_with(cases(*(linear(dtype, main_grad_dtype=torch.float32) for dtype in DTYPES)))
+    def test_returns_the_gradient_of_a_shared_weight(
+        self, subject: Subject, kernel: Kernel, asked: LinearRequest
+    ) -> None:
+        """A weight that is also the embedding (`zero_out_wgrad`) gets each of its two gradients once."""
+        built = subject.build(kernel, asked)
+        weight: Any = torch.nn.Parameter(random(6, 5, dtype=asked.dtype).to(subject.device))
+        weight.main_grad = torch.zeros_like(weight, dtype=torch.float32)
+        weight.zero_out_wgrad = True
+        tokens = torch.arange(6, device=subject.device).view(6, 1)
+        _backward_as_data_parallel_does(built, weight, {}, lambda: torch.nn.functional.embedding(tokens, weight))
+        doubled = weight.detach().cpu().double()
+        expected = doubled.sum(0).expand(6, 5) + doubled.sum(0)
+        assert_near(weight.main_grad, expected, asked.dtype, "main_grad of a shared weight")
+
+    @run_with(
+        Case(tuple(replace(linear(dtype, main_grad_dtype=main), deterministic=True) for main in (None, torch.float32)))
+        for dtype in DTYPES
+    )
+    def test_repeats_when_deterministic(self, subject: Subject, kernel: Kernel, asked: LinearRequest) -> None:
+        """Calls are bitwise reproducible and agree with the oracle."""
+        kernels = subject.build(kernel, asked), oracle(asked)
+        assert_repeats(*kernels, _inputs((33, 3), asked.dtype, True), subject.device)
+
+    @run_with(
+        Case(tuple(linear(dtype, tensor_parallel_size=2, sequence_parallel=sp) for dtype in DTYPES)) for sp in BOTH
+    )
+    def test_two_ranks(self, subject: Subject, kernel: Kernel, asked: LinearRequest) -> None:
+        """The input's gradient is summed over ranks; nothing is read before its communication was waited for."""
+        way = "sequence_parallel" if asked.sequence_parallel else "all_reduce"
+        RankPair.of(subject).require(f"linear {way}", kernel)
+
+
+def _inputs(tokens: tuple[int, int], dtype: torch.dtype, has_bias: bool) -> dict[str, Tensor]:
+    inputs = {"x": random(*tokens, 24, dtype=dtype), "weight": random(40, 24, dtype=dtype, seed=1)}
+    return inputs | ({"bias": random(40, dtype=dtype, seed=2)} if has_bias else {})
+
+
+def _backward_as_data_parallel_does(
+    kernel: Any, weight: Any, inputs: dict[str, Tensor], make_input: Any = None
+) -> None:
+    """Run backward as DistributedDataParallel._make_backward_post_hook of megatron-core 0.16.1 does."""
+    weight.grad_added_to_main_grad = False
+    x = make_input() if make_input else inputs["x"].clone().requires_grad_()
+    kernel(x, weight, inputs.get("bias")).sum().backward()
+    if weight.grad is not None and (not weight.grad_added_to_main_grad or getattr(weight, "zero_out_wgrad", False)):
+        weight.main_grad.add_(weight.grad)
+    weight.grad = None

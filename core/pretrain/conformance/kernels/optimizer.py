@@ -1,0 +1,137 @@
+"""Adam, AdamW and the gradient norm."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from pretrain.conformance.cases import Case, run_with
+from pretrain.conformance.comparing.comparison import random
+from pretrain.conformance.comparing.synchronization import NoSynchronization
+from pretrain.conformance.comparing.tolerance import assert_near
+from pretrain.conformance.examples import DTYPES, optimizer
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from pretrain.conformance.subject import Kernel, Subject
+    from pretrain.plugins.requests import OptimizerRequest
+    from pretrain.plugins.signatures import GradientNormFn
+
+SHAPES = [(3, 5), (7,), (33, 17), (1,)]
+SETTINGS: dict[str, Any] = {"lr": 1e-2, "betas": (0.8, 0.95), "eps": 1e-6, "weight_decay": 0.1}
+
+
+NAMES = [Case((optimizer(name),)) for name in ("adam", "adamw")]
+ANY = [Case((optimizer("adamw"), optimizer("adam")))]
+
+
+class TestOptimizer:
+    """`OptimizerKernels`."""
+
+    operations = ("optimizer",)
+
+    @run_with(NAMES)
+    def test_agrees_with_float64(self, subject: Subject, kernel: Kernel, asked: OptimizerRequest) -> None:
+        """Five steps of many tensors; a parameter without a gradient stays as it is."""
+        name, adam = asked.name, subject.build(kernel, asked).adam
+        parameters = [*_parameters(subject), torch.nn.Parameter(torch.ones(3, device=subject.device))]
+        stepping = adam(parameters, **SETTINGS, adam_w_mode=name == "adamw")
+        for step in range(1, 6):
+            _step(stepping, parameters[:-1], step)
+        for number, parameter in enumerate(parameters[:-1]):
+            expected = _expected(number, 5, is_decoupled=name == "adamw")
+            assert_near(parameter, expected, torch.float32, f"parameter {number}")
+        assert torch.equal(parameters[-1], torch.ones_like(parameters[-1])), "a parameter without gradient changed"
+
+    @run_with(ANY)
+    def test_is_shaped_like_apex(self, subject: Subject, kernel: Kernel, asked: OptimizerRequest) -> None:
+        """`step` is a number in the parameter group, the state exp_avg and exp_avg_sq and nothing else."""
+        adam = subject.build(kernel, asked).adam
+        parameters = _parameters(subject)
+        stepping = adam([{"params": parameters[:2]}, {"params": parameters[2:]}], **SETTINGS)
+        for step in (1, 2):
+            _step(stepping, parameters, step)
+        assert [group["step"] for group in stepping.param_groups] == [2, 2]
+        assert {name for state in stepping.state.values() for name in state} == {"exp_avg", "exp_avg_sq"}
+
+    @run_with(ANY)
+    def test_continues_from_a_checkpoint(self, subject: Subject, kernel: Kernel, asked: OptimizerRequest) -> None:
+        """Two steps, saved and loaded into a new optimizer, and two more are four steps, bit for bit."""
+        adam = subject.build(kernel, asked).adam
+        straight, parameters = _parameters(subject), _parameters(subject)
+        whole, first = adam(straight, **SETTINGS), adam(parameters, **SETTINGS)
+        for step in range(1, 5):
+            _step(whole, straight, step)
+        for step in (1, 2):
+            _step(first, parameters, step)
+        second = adam(parameters, **SETTINGS)
+        second.load_state_dict(first.state_dict())
+        for step in (3, 4):
+            _step(second, parameters, step)
+        for ours, theirs in zip(parameters, straight, strict=True):
+            assert torch.equal(ours, theirs), "a resumed run differs from an uninterrupted one"
+
+    @run_with(ANY)
+    def test_gradient_norm(self, subject: Subject, kernel: Kernel, asked: OptimizerRequest) -> None:
+        """fp32 scalar on the device; of many tensors, of a long one, of none."""
+        norm = subject.build(kernel, asked).gradient_norm
+        self._check_norm(subject, norm, [random(*shape, dtype=torch.float32) for shape in [*SHAPES, (3_000_000,)]])
+        nothing = norm([])
+        assert (nothing.item(), nothing.dtype, nothing.device.type) == (0.0, torch.float32, subject.device.type)
+
+    @run_with(ANY)
+    def test_gradient_norm_of_half_precision(self, subject: Subject, kernel: Kernel, asked: OptimizerRequest) -> None:
+        """Accumulated in fp32, within one tensor and over all: squares that overflow fp16, and many small ones."""
+        norm = subject.build(kernel, asked).gradient_norm
+        for dtype in DTYPES[1:]:
+            if not subject.plugins.backend.supports(dtype):
+                continue
+            sizes = [1, 7, 4096, 100_003]
+            self._check_norm(subject, norm, [random(size, dtype=dtype) * 300 for size in sizes])
+            self._check_norm(subject, norm, [random(size, dtype=dtype) for size in sizes])
+            self._check_norm(subject, norm, [torch.ones(number % 5 + 1, dtype=dtype) for number in range(1000)])
+
+    def _check_norm(self, subject: Subject, norm: GradientNormFn, tensors: list[Tensor]) -> None:
+        expected = torch.cat([tensor.double().flatten() for tensor in tensors]).norm()
+        placed = [tensor.to(subject.device) for tensor in tensors]
+        with NoSynchronization():
+            result = norm(placed)
+        assert (result.dtype, result.shape, result.device.type) == (torch.float32, (), subject.device.type)
+        assert_near(result, expected, torch.float32, f"norm of tensors in {tensors[0].dtype}")
+        for before, after in zip(tensors, placed, strict=True):
+            assert torch.equal(before, after.cpu()), "the norm overwrote a tensor"
+
+
+def _parameters(subject: Subject) -> list[torch.nn.Parameter]:
+    return [torch.nn.Parameter(_start(number).to(subject.device)) for number in range(len(SHAPES))]
+
+
+def _start(number: int) -> Tensor:
+    return random(*SHAPES[number], dtype=torch.float32, seed=number)
+
+
+def _gradient(number: int, step: int) -> Tensor:
+    return random(*SHAPES[number], dtype=torch.float32, seed=100 * step + number)
+
+
+def _step(stepping: Any, parameters: list[torch.nn.Parameter], step: int) -> None:
+    for number, parameter in enumerate(parameters):
+        parameter.grad = _gradient(number, step).to(parameter.device)
+    with NoSynchronization():
+        stepping.step()
+
+
+def _expected(number: int, steps: int, *, is_decoupled: bool) -> Tensor:
+    """Kingma and Ba 2015 (arXiv 1412.6980), algorithm 1; decay as Loshchilov and Hutter 2019 (arXiv 1711.05101)."""
+    (beta1, beta2), lr, decay = SETTINGS["betas"], SETTINGS["lr"], SETTINGS["weight_decay"]
+    parameter = _start(number).double()
+    mean, square = torch.zeros_like(parameter), torch.zeros_like(parameter)
+    for step in range(1, steps + 1):
+        gradient = _gradient(number, step).double() + (0 if is_decoupled else decay * parameter)
+        mean = beta1 * mean + (1 - beta1) * gradient
+        square = beta2 * square + (1 - beta2) * gradient**2
+        update = mean / (1 - beta1**step) / ((square / (1 - beta2**step)).sqrt() + SETTINGS["eps"])
+        parameter = parameter - lr * (update + (decay * parameter if is_decoupled else 0))
+    return parameter

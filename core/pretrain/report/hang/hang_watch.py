@@ -1,0 +1,289 @@
+"""Watch over the main thread of a rank: a report when it hangs, or on SIGUSR1."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+from pretrain.exit_codes import ExitCode
+from pretrain.plugins.collective_record import BESIDE, process_groups
+from pretrain.report.hang.called_collectives import CalledCollectives
+from pretrain.report.hang.diagnosis.report_text import full_report
+from pretrain.report.hang.gathering import REPORT, Gathering, folder_to_ask_in
+from pretrain.report.hang.position import END
+from pretrain.report.hang.questions import Questions
+from pretrain.report.hang.rank_state import look_at_itself
+from pretrain.report.hang.report_request import ReportRequests
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from pretrain.plugins.collective_record import CalledCollective
+    from pretrain.report.hang.hang_limit import HangLimit
+    from pretrain.report.hang.position import Position
+    from pretrain.report.hang.process_state import RankProcess
+    from pretrain.report.hang.rank_state import RankState
+
+_ASKED = "where the ranks are, asked by SIGUSR1:"
+_PATIENCE = 5.0
+"""Seconds that other ranks have to lay down their states."""
+_SAME_SIGNAL = 2.0
+"""Seconds within which SIGUSR1 to several ranks counts as one request."""
+_LOOK_AGAIN = 5.0
+"""Seconds between two looks whether a rank waits, which read the whole flight recorder; fewer near its limit."""
+_LONGEST_END = 20.0
+"""Seconds, beside those for the other ranks, after which a rank that hangs ends without a report, as where its disk
+hangs too."""
+_WRITING, _FOR_EACH_RANK = 6.0, 0.05
+"""Seconds that the rank which has begun a report has to write it; and more for each rank, whose states it reads."""
+_BEYOND = 10.0
+"""Seconds after that, if it cannot even say that."""
+_AFTER_REPORT = 1.5
+"""Seconds that a launcher of another node takes to hear of the cause."""
+_SUSPENDED = 2.0
+"""Seconds that the watch itself must be late to count as stopped: it moves with its rank, SIGCONT is no movement."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Watched:
+    """A rank, as its watch sees it.
+
+    Attributes:
+        position: of its main thread.
+        limit: after which it hangs.
+        rank: of all.
+        layers: of the model.
+        processes: of all ranks.
+        folder: where reports of this start of the run go; shared by all ranks.
+        recent: asks the communication library for its latest collectives.
+        tell_launcher: takes the reason that this rank ends, and whether that is only the consequence of another's; None
+            where no launcher of ours shows it.
+    """
+
+    position: Position
+    limit: HangLimit
+    rank: int
+    layers: int
+    processes: Mapping[int, RankProcess]
+    folder: Path
+    recent: Callable[[], Sequence[CalledCollective]]
+    tell_launcher: Callable[[str, bool], None] | None
+
+
+class HangWatch:
+    """A thread that sees whether the main thread moves; a context, entered by the main thread."""
+
+    def __init__(self, watched: Watched) -> None:
+        """Take the rank; nothing is watched yet."""
+        self._watched = watched
+        self._requests = ReportRequests()
+        self._thread = threading.Thread(target=self._watch, name="hang watch", daemon=True)
+        self._answer_to_signal: threading.Thread | None = None
+        given = watched.limit.given
+        size = len(watched.processes)
+        self._period = min(given / 8, 1.0) if given else 1.0
+        look_again = max(self._period, size / 200)  # all ranks ask one file system
+        self._questions = Questions(watched.folder, look_again, self._answer)
+        self._quiet_long = min(given / 3, 2.0) if given else 2.0
+        self._patience = _PATIENCE + 2 * look_again
+        self._writing = _WRITING + _FOR_EACH_RANK * size
+        self._longest = _LONGEST_END + 2 * self._patience + 2 * self._writing
+        self._called = CalledCollectives(watched.recent)
+        self._told = False
+        self._beats, self._since, self._moved_at = -1, 0.0, 0.0
+        self._next_look = float("-inf")
+
+    def __enter__(self) -> Self:
+        self._requests.__enter__()
+        self._since, self._moved_at = time.monotonic(), time.time()
+        self._thread.start()
+        self._questions.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._requests.__exit__()
+        self._requests.stop()
+        self._questions.stop()
+        self._thread.join(1.0)
+        if not self._thread.is_alive():  # else it puts a report together
+            self._requests.close()
+
+    def _watch(self) -> None:
+        before = time.monotonic()
+        while (asked := self._requests.wait(self._period)) is not None:
+            late = time.monotonic() - before - self._period
+            if late > _SUSPENDED:  # the whole run was stopped, or this process: that is no hang
+                # The moment too, or the pause would count as work before a wait. Of a pause within a wait as much
+                # counts as there was work before it: less than for the timeout of the collectives, which goes on.
+                self._since, self._moved_at = self._since + late, self._moved_at + late
+            with suppress(Exception):  # the watch must go on
+                self._turn(is_asked=asked)
+            before = time.monotonic()
+
+    def _turn(self, *, is_asked: bool) -> None:
+        """Look whether the main thread has moved; nothing here waits for the disk, which may be what hangs."""
+        position, limit = self._watched.position, self._watched.limit
+        if is_asked:
+            self._begin_to_show()
+        if position.beats != self._beats:
+            self._beats, self._since, self._moved_at = position.beats, time.monotonic(), time.time()
+            return
+        quiet = self._quiet()
+        if quiet < self._quiet_long or limit.is_off:
+            return
+        # At its end a rank has nothing to do with what others hang in: it writes what is left.
+        joins = self._questions.of_a_hang and position.activity != END
+        if joins or limit.exceeded(position, quiet, lambda: self._waited(quiet)):
+            self._end(quiet)
+
+    def _waited(self, quiet: float) -> float:
+        """Return the seconds for which the main thread has waited in a collective; 0 too where it was just looked."""
+        now = time.monotonic()
+        if now < self._next_look:
+            return 0.0
+        waits_in = self._look(quiet).waits_in
+        # Both by the clock of the time of day, and before this: setting it now changes nothing.
+        # A checkpoint's thread waits for the slowest writer, and longer than the others may.
+        counts = waits_in is not None and waits_in.group != BESIDE
+        waited = quiet - max(0.0, waits_in.called - self._moved_at) if waits_in is not None and counts else 0.0
+        self._next_look = now + min(_LOOK_AGAIN, self._watched.limit.longest_wait - waited)
+        return waited
+
+    def _quiet(self) -> float:
+        """Return seconds since the main thread has last moved."""
+        return max(0.0, time.monotonic() - self._since)
+
+    def _look(self, seconds: float) -> RankState:
+        watched = self._watched
+        own = watched.processes[watched.rank]
+        return look_at_itself(
+            watched.position,
+            identity={"rank": watched.rank, "host": own.host, "pid": own.pid, "layers": watched.layers},
+            seconds=seconds,
+            since=self._moved_at,
+            called=self._called.latest(),
+            groups=process_groups(),
+            neighbours=[each for each in watched.processes.values() if each.place == own.place],
+        )
+
+    def _gathering(self, folder: Path) -> Gathering:
+        return Gathering(folder, self._watched.rank, self._watched.processes)
+
+    def _answer(self, folder: Path) -> None:
+        """Lay down where this rank is, for another one that asks."""
+        self._gathering(folder).answer(self._look(self._quiet()))
+
+    def _begin_to_show(self) -> None:
+        """Answer SIGUSR1 in a thread of its own, unless it is the one that this rank has just answered to another."""
+        is_busy = self._answer_to_signal is not None and self._answer_to_signal.is_alive()
+        if not is_busy and not self._questions.answered_within(_SAME_SIGNAL):
+            self._answer_to_signal = threading.Thread(target=self._show, name="SIGUSR1", daemon=True)
+            self._answer_to_signal.start()
+
+    def _show(self) -> None:
+        """Print where all ranks are, if this rank is the one to; the training goes on."""
+        with suppress(Exception):  # whatever it is, the training must not end by it
+            folder = folder_to_ask_in(self._watched.folder, self._patience)
+            self._questions.leave_out(folder)
+            gathering = self._gathering(folder)
+            gathering.ask()
+            state = self._look(self._quiet())
+            gathering.put_together(state, lambda _states: _ASKED, self._patience, lambda text, _states: _print(text))
+
+    def _end(self, seconds: float) -> None:
+        """Put the report together with the other ranks, and end this process."""
+        _leave_after(self._longest + _BEYOND)
+        self._questions.stop()
+        head = _hanging(self._watched.rank, seconds)
+        try:
+            state = self._look(seconds)
+            problem = self._gathered(state)
+            if problem and self._told:
+                _print(f"{self._watched.folder / REPORT} is not there: {problem}")
+            elif problem:  # then this rank speaks for itself
+                alone = {state.rank: self._watched.processes[state.rank]}
+                self._tell(f"{full_report(head, {state.rank: state}, alone)}no word from the other ranks: {problem}")
+        except Exception as error:  # noqa: BLE001  whatever it is, this rank must end
+            self._tell(f"{head}\nThere is no report: {error!r}")
+        finally:
+            _leave()
+
+    def _gathered(self, state: RankState) -> str:
+        """Tell the report in a bounded time; return why there is none, or an empty string."""
+        problems = [f"the disk of {self._watched.folder} does not answer"]
+
+        def gather() -> None:
+            try:
+                problems[0] = self._gather(state)
+            except Exception as error:  # noqa: BLE001  a full disk, or one that is gone
+                problems[0] = str(error) or repr(error)
+
+        thread = threading.Thread(target=gather, name="hang report", daemon=True)
+        thread.start()
+        thread.join(self._longest)
+        return problems[0]
+
+    def _gather(self, state: RankState) -> str:
+        """Write the report, or wait for that of another rank; return why there is none, or an empty string."""
+        gathering = self._gathering(self._watched.folder)
+        gathering.ask()
+        if gathering.put_together(state, _headline, self._patience, self._tell_report):
+            return ""
+        # The cause must reach the launcher before its consequences, whose end makes it end the others.
+        if not gathering.wait_for_report(self._writing):
+            if gathering.take_over(_headline, self._tell_report):
+                return ""
+            if not gathering.wait_for_report(self._writing):
+                return f"{gathering.writer()} has begun the report, and has not written it"
+        time.sleep(_AFTER_REPORT)
+        if self._watched.tell_launcher is not None:  # else every rank would print it
+            self._tell(f"It has ended with the others, which hang: see {gathering.folder / REPORT}", is_cause=False)
+        return ""
+
+    def _tell_report(self, text: str, states: Mapping[int, RankState]) -> None:
+        """Tell the report; an error with which a rank has ended, and which it tells itself, is the cause of it."""
+        self._tell(text, is_cause=not any(state.error for state in states.values()))
+
+    def _tell(self, text: str, *, is_cause: bool = True) -> None:
+        """Give the launcher the reason; where none of ours listens, print it."""
+        self._told = True
+        if self._watched.tell_launcher is not None:
+            with suppress(OSError):  # the launcher has ended
+                self._watched.tell_launcher(text, is_cause)
+                return
+        _print(text)
+
+
+def _headline(states: Mapping[int, RankState]) -> str:
+    """Return the first line of a report: about the rank that has stood still longest, whichever has written it."""
+    longest = max(states.values(), key=lambda state: state.seconds)
+    return _hanging(longest.rank, longest.seconds)
+
+
+def _hanging(rank: int, seconds: float) -> str:
+    return f"The run hangs: rank {rank} has not moved for {seconds:.0f} s."
+
+
+def _print(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+def _leave_after(seconds: float) -> None:
+    guard = threading.Timer(seconds, os._exit, (ExitCode.FAILURE,))
+    guard.daemon = True
+    guard.start()
+
+
+def _leave() -> None:
+    """End at once: the main thread cannot, and what waits for it at the end would wait forever."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()
+    os._exit(ExitCode.FAILURE)

@@ -1,0 +1,188 @@
+"""All that one rank says about where it is, as plain values that go through a file."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from pretrain.plugins.collective_record import CalledCollective
+from pretrain.report.hang.awaited import awaited
+from pretrain.report.hang.position import REDUCTION
+from pretrain.report.hang.shared_place import last_place
+from pretrain.report.hang.stacks import Frame, Stack, stacks_of_all_threads
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from pretrain.report.hang.position import Position
+    from pretrain.report.hang.process_state import RankProcess
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankState:
+    """A rank, seen by itself.
+
+    Attributes:
+        rank: of all.
+        host: its name.
+        pid: as that host numbers it.
+        iteration: being computed, from 1; 0 before the first.
+        micro_batch: of the iteration, from 1; 0 outside of one.
+        layer: from 1 over all stages; 0 outside of a layer.
+        layers: of the model.
+        part: "embedding" or "output layer" outside of a layer.
+        direction: "forward", "backward" or empty.
+        activity: as `pretrain.report.hang.position.Position` has it.
+        seconds: since it has last moved.
+        error: with which its training has ended, while it still writes what is left; empty if there was none.
+        waits_in: what its main thread waits in; None where it does something else.
+        called: the latest collective of each group, and those that have not ended, oldest first.
+        processes: rank -> state of its process, for the ranks of this host.
+        last_seen: rank -> its last place in words, for the same ranks.
+        stacks: of its threads, that of the training first: the main thread's, or autograd's while it works for that.
+    """
+
+    rank: int
+    host: str
+    pid: int
+    iteration: int = 0
+    micro_batch: int = 0
+    layer: int = 0
+    layers: int = 0
+    part: str = ""
+    direction: str = ""
+    activity: str = ""
+    seconds: float = 0.0
+    error: str = ""
+    waits_in: CalledCollective | None = None
+    called: tuple[CalledCollective, ...] = ()
+    processes: Mapping[int, str] = field(default_factory=dict)
+    last_seen: Mapping[int, str] = field(default_factory=dict)
+    stacks: tuple[Stack, ...] = ()
+
+    @property
+    def frames(self) -> tuple[Frame, ...]:
+        """The calls of the training, the innermost first."""
+        return self.stacks[0].frames if self.stacks else ()
+
+    def to_json(self) -> str:
+        """Return the state as one line."""
+        groups: dict[tuple[int, ...], int] = {}  # written once each: there may be a thousand ranks in them
+
+        def short(each: CalledCollective) -> CalledCollective:
+            return replace(each, ranks=(groups.setdefault(each.ranks, len(groups)),))
+
+        waits_in = None if self.waits_in is None else short(self.waits_in)
+        values = asdict(replace(self, waits_in=waits_in, called=tuple(map(short, self.called))))
+        return json.dumps({**values, "groups": list(groups)})
+
+    @classmethod
+    def from_json(cls, text: str) -> RankState:
+        """Return the state of a line that `to_json` made."""
+        values = json.loads(text)
+        groups = [_only_one(tuple(ranks)) for ranks in values.pop("groups")]
+        stacks = tuple(
+            Stack(each["thread"], tuple(Frame(**one) for one in each["frames"])) for each in values["stacks"]
+        )
+        return cls(
+            **values
+            | {
+                "waits_in": _collective(values["waits_in"], groups) if values["waits_in"] else None,
+                "called": tuple(_collective(each, groups) for each in values["called"]),
+                "processes": {int(rank): state for rank, state in values["processes"].items()},
+                "last_seen": {int(rank): place for rank, place in values["last_seen"].items()},
+                "stacks": tuple(stacks),
+            }
+        )
+
+
+def _collective(values: dict[str, Any], groups: Sequence[tuple[int, ...]]) -> CalledCollective:
+    shapes = tuple(tuple(shape) for shape in values["shapes"])
+    return CalledCollective(**values | {"ranks": groups[values["ranks"][0]], "shapes": shapes})
+
+
+@lru_cache(maxsize=4096)
+def _only_one(ranks: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the same tuple for equal ones: those of a thousand states are compared often."""
+    return ranks
+
+
+def look_at_itself(
+    position: Position,
+    *,
+    identity: Mapping[str, Any],
+    seconds: float,
+    since: float,
+    called: Sequence[CalledCollective],
+    groups: Mapping[str, tuple[int, ...]],
+    neighbours: Iterable[RankProcess],
+) -> RankState:
+    """Return the state of this rank; called in another thread than the main one.
+
+    Args:
+        position: of the main thread.
+        identity: rank, host, pid and layers.
+        seconds: since the position has last moved.
+        since: when that was, in seconds since the epoch.
+        called: the latest collectives, oldest first.
+        groups: members of this rank's process groups, by description.
+        neighbours: processes of the ranks of this host.
+    """
+    here = list(neighbours)
+    stacks = stacks_of_all_threads()
+    frames = stacks[0].frames if stacks else ()
+    waits_in = awaited(frames, called, identity["rank"], groups, seconds=seconds, since=since)
+    return RankState(
+        **identity,
+        iteration=position.iteration,
+        micro_batch=position.micro_batch,
+        layer=position.layer,
+        part=position.part,
+        direction=position.direction,
+        activity=_activity(position, stacks),
+        seconds=round(seconds, 1),
+        error=position.error,
+        waits_in=waits_in,
+        called=tuple(kept(called)),
+        processes={each.rank: each.state() for each in here},
+        last_seen=_places(here, identity["layers"]),
+        stacks=tuple(stacks),
+    )
+
+
+def _activity(position: Position, stacks: Sequence[Stack]) -> str:
+    """Return the activity; the reduction of gradients, inside the engines' steps, is known by their call for it."""
+    reduces = any(frame.function in _REDUCTIONS for stack in stacks[:2] for frame in stack.frames)
+    return REDUCTION if reduces else position.activity
+
+
+_REDUCTIONS = {"finalize_model_grads", "allreduce_gradients"}
+"""Functions of megatron-core and DeepSpeed."""
+
+
+def _places(neighbours: Iterable[RankProcess], layers: int) -> dict[int, str]:
+    places = {each.rank: last_place(each.position, layers) for each in neighbours if each.position}
+    return {rank: words for rank, words in places.items() if words}
+
+
+def kept(called: Sequence[CalledCollective]) -> list[CalledCollective]:
+    """Return the latest collective of each group, all that are pending, and those that others may still wait in."""
+    latest = {group_of(each): each for each in called if not each.is_message}
+    near = [
+        each
+        for each in called
+        if each.pending or (not each.is_message and each.number > latest[group_of(each)].number - _NEAR)
+    ]
+    return near[-_MOST_KEPT:]
+
+
+_NEAR = 3
+"""Collectives of each group that are kept: a rank that has left a broadcast may be one or two ahead of the others."""
+_MOST_KEPT = 200
+
+
+def group_of(each: CalledCollective) -> tuple[str, str, tuple[int, ...]]:
+    """Return what names a collective's group on all its ranks."""
+    return each.library, each.group, each.ranks

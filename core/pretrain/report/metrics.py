@@ -1,0 +1,160 @@
+"""Write and read metrics.jsonl: one JSON object per line; a crash loses at most the line being written."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from typing import TYPE_CHECKING, Any, Self
+
+from pretrain.atomic_files import replacing
+from pretrain.errors import RunError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from io import FileIO
+    from pathlib import Path
+
+    from pretrain.report.records import Record
+
+FILE = "metrics.jsonl"
+
+
+class MetricsWriter:
+    """Append records; every record reaches the operating system before `write` returns.
+
+    Reopening repairs a torn last line. Only one rank may open a file for writing.
+    """
+
+    def __init__(self, path: Path, *, resume_at: int | None = None, left_out: Sequence[Sequence[int]] = ()) -> None:
+        """Open for appending.
+
+        Args:
+            path: the file; created if missing.
+            resume_at: the iteration from which training continues. Lines of later iterations, which the resumed run
+                will write again, are dropped, so that the file reads as one run.
+            left_out: first and last iteration of the stretches that rollbacks have left out until then. Rollbacks of
+                other stretches are dropped too: the resumed run does not know of them, and goes back again.
+        """
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists():
+            _repair(path, resume_at, left_out)
+        self._path = path
+        self._evaluations = _evaluations(path)
+        self._file = appended(path)
+
+    def write(self, record: Record) -> None:
+        """Append one line, with null for values that are not finite; all of it, or nothing.
+
+        Raises:
+            OSError: the disk is full, or fails.
+        """
+        line = json.dumps(record.to_json(), allow_nan=False).encode() + b"\n"
+        end = os.fstat(self._file.fileno()).st_size
+        if self._file.write(line) != len(line):  # a disk takes what there is room for
+            self._file.truncate(end)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def go_back(self, iteration: int, left_out: Sequence[Sequence[int]] = ()) -> None:
+        """Drop the lines that a run which is resumed at an iteration drops: the training will write them again.
+
+        Raises:
+            RunError: they cannot be dropped; new ones are appended to them.
+        """
+        self._evaluations = {(split, at) for split, at in self._evaluations if at <= iteration}
+        try:
+            if self._path.exists():  # somebody may have removed it
+                _repair(self._path, iteration, left_out)
+        finally:
+            before, self._file = self._file, appended(self._path)
+            before.close()
+
+    def has_evaluation(self, split: str, iteration: int) -> bool:
+        """Say whether the file had an evaluation of this split at this iteration when it was opened."""
+        return (split, iteration) in self._evaluations
+
+    def close(self) -> None:
+        """Close the file; may be called twice."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def appended(path: Path) -> FileIO:
+    """Open a file for appending, which changes nothing of one that exists.
+
+    Raises:
+        RunError: it cannot be written.
+    """
+    try:
+        return path.open("ab", buffering=0)
+    except OSError as exc:
+        msg = f"{path} cannot be written: {exc.strerror}.\nMake it a writable file, or move it away."
+        raise RunError(msg) from exc
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """Return the objects of all complete lines; a torn last line of a killed run is left out.
+
+    Raises:
+        RunError: the file is missing, or a line other than the last is not a JSON object.
+    """
+    return [json.loads(line) for line in _complete(path, _lines(path))]
+
+
+def _lines(path: Path) -> list[bytes]:
+    try:
+        return path.read_bytes().splitlines(keepends=True)
+    except OSError as exc:
+        msg = f"{path}: cannot be read ({exc.strerror}).\nA run writes it when it logs its first iteration."
+        raise RunError(msg) from exc
+
+
+def _evaluations(path: Path) -> set[tuple[str, int]]:
+    """Return split and iteration of the evaluations in a file."""
+    records = read_metrics(path) if path.exists() else []
+    return {(record.get("split", ""), record["iteration"]) for record in records if record.get("kind") == "eval"}
+
+
+def _complete(path: Path, lines: list[bytes]) -> list[bytes]:
+    """Return the lines without a torn last one."""
+    for number, line in enumerate(lines, start=1):
+        if not _is_record(line):
+            if number == len(lines):
+                return lines[:-1]
+            msg = f"{path}:{number}: not a JSON object with an iteration.\nDelete the line, or restore the file."
+            raise RunError(msg)
+    return lines
+
+
+def _stays(record: dict[str, Any], resume_at: int, left_out: Sequence[Sequence[int]]) -> bool:
+    """Say whether a record is of the part before an iteration from which the training goes on."""
+    stretch = [record.get("first_left_out"), record.get("last_left_out")]
+    is_known = record.get("event") != "rollback" or stretch in left_out
+    return is_known and bool(record["iteration"] <= resume_at)
+
+
+def _is_record(line: bytes) -> bool:
+    if not line.endswith(b"\n"):
+        return False
+    try:
+        value = json.loads(line)
+    except ValueError:
+        return False
+    return isinstance(value, dict) and isinstance(value.get("iteration"), int)
+
+
+def _repair(path: Path, resume_at: int | None, left_out: Sequence[Sequence[int]]) -> None:
+    """Drop a torn last line and the lines that a resumed run will write again; write the file only if it changes."""
+    lines = _lines(path)
+    kept = [
+        line for line in _complete(path, lines) if resume_at is None or _stays(json.loads(line), resume_at, left_out)
+    ]
+    if kept == lines:
+        return
+    with replacing(path, error=RunError) as file:
+        file.writelines(kept)

@@ -1,0 +1,107 @@
+"""Records of metrics.jsonl: its three kinds of line."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from pretrain.report.metric_table import METRICS, checked
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pretrain.report.metric_table import Values
+
+Scalar = str | int | float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainRecord:
+    """One logged training interval, which ends with `iteration`.
+
+    Attributes:
+        kind: always "train".
+        iteration: iterations done since the training began, over all resumed parts.
+        consumed_samples: sequences read since the training began, those of batches that were left out included.
+        consumed_tokens: `consumed_samples` times the sequence length.
+        metrics: the value of each metric of the table, in its order; None where there is none.
+    """
+
+    kind: Literal["train"] = "train"
+    iteration: int
+    consumed_samples: int
+    consumed_tokens: int
+    metrics: Values
+
+    def __post_init__(self) -> None:
+        """Refuse a metric without a row, and a row without a value."""
+        object.__setattr__(self, "metrics", checked(self.metrics))
+
+    def to_json(self) -> dict[str, Scalar]:
+        """Return the line's object: None for values that are not finite, the optional keys only if they were logged."""
+        keys = ("kind", "iteration", "consumed_samples", "consumed_tokens")
+        logged = (metric.name for metric in METRICS if not (metric.optional and self.metrics[metric.name] is None))
+        return {key: getattr(self, key) for key in keys} | {name: _finite(self.metrics[name]) for name in logged}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EvalRecord:
+    """One evaluation of one split.
+
+    Attributes:
+        kind: always "eval".
+        split: "valid" or "test".
+        iteration: iterations done before the evaluation.
+        lm_loss: mean over the evaluated tokens, in nats per token.
+        ppl: exp of `lm_loss`.
+    """
+
+    kind: Literal["eval"] = "eval"
+    split: Literal["valid", "test"]
+    iteration: int
+    lm_loss: float
+    ppl: float
+
+    @classmethod
+    def of(cls, split: Literal["valid", "test"], iteration: int, lm_loss: float) -> EvalRecord:
+        """Return the record of a loss; its perplexity is infinite if exp overflows a float64."""
+        ppl = math.exp(lm_loss) if lm_loss < 709 else math.inf
+        return cls(split=split, iteration=iteration, lm_loss=lm_loss, ppl=math.nan if math.isnan(lm_loss) else ppl)
+
+    def to_json(self) -> dict[str, Scalar]:
+        """Return the line's object: None for values that are not finite."""
+        return {field.name: _finite(getattr(self, field.name)) for field in dataclasses.fields(self)}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EventRecord:
+    """Something that happened to a training.
+
+    Attributes:
+        kind: always "event".
+        event: "loss_spike", "rollback" or "straggler".
+        iteration: after which the training goes on.
+        text: the lines that the user was shown.
+        numbers: further keys of the line: the `spike_iteration`, its `loss` and the `median` before it; of a rollback
+            the first and last iteration that are left out; the slowest `rank` of stragglers, and its `slowdown`.
+    """
+
+    kind: Literal["event"] = "event"
+    event: Literal["loss_spike", "rollback", "straggler"]
+    iteration: int
+    text: str
+    numbers: Mapping[str, Scalar] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Scalar]:
+        """Return the line's object: None for values that are not finite."""
+        line: dict[str, Scalar] = {"kind": self.kind, "event": self.event, "iteration": self.iteration}
+        return line | {name: _finite(value) for name, value in self.numbers.items()} | {"text": self.text}
+
+
+Record = TrainRecord | EvalRecord | EventRecord
+
+
+def _finite(value: Scalar) -> Scalar:
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,105 @@
+"""Counts against published sizes, and against sums done by hand."""
+
+import pytest
+
+from pretrain.recipe.sections.model import ModelSection
+from pretrain.report.flops import flops_per_sequence, parameter_count
+
+
+def model(layers, hidden, heads, seq_length, **more):
+    return ModelSection(num_layers=layers, hidden_size=hidden, num_attention_heads=heads, seq_length=seq_length, **more)
+
+
+GPT2_124M = model(12, 768, 12, 1024)
+GPT2_345M = model(24, 1024, 16, 1024)
+GPT3_175B = model(96, 12288, 96, 2048)
+NEOX_20B = model(
+    44, 6144, 64, 2048, position_embedding_type="rope", untie_embeddings_and_output_weights=True, parallel_residual=True
+)
+LLAMA3_8B = model(
+    32,
+    4096,
+    32,
+    8192,
+    num_query_groups=8,
+    ffn_hidden_size=14336,
+    activation="swiglu",
+    normalization="RMSNorm",
+    add_bias_linear=False,
+    position_embedding_type="rope",
+    untie_embeddings_and_output_weights=True,
+)
+QWEN2_7B = model(
+    28,
+    3584,
+    28,
+    32768,
+    num_query_groups=4,
+    ffn_hidden_size=18944,
+    activation="swiglu",
+    normalization="RMSNorm",
+    add_bias_linear=False,
+    add_qkv_bias=True,
+    position_embedding_type="rope",
+    untie_embeddings_and_output_weights=True,
+)
+
+
+@pytest.mark.parametrize(
+    ("section", "vocab_size", "published"),
+    [
+        (GPT2_124M, 50257, 124_439_808),  # Hugging Face gpt2
+        (GPT2_345M, 50304, 354_871_296),  # Megatron-LM's 345M, padded vocabulary
+        (NEOX_20B, 50432, 20_554_567_680),  # EleutherAI/gpt-neox-20b
+        (LLAMA3_8B, 128256, 8_030_261_248),  # meta-llama/Meta-Llama-3-8B
+        (QWEN2_7B, 152064, 7_615_616_512),  # Qwen/Qwen2-7B
+    ],
+    ids=["gpt2-124m", "gpt2-345m", "neox-20b", "llama3-8b", "qwen2-7b"],
+)
+def test_parameters_are_those_of_published_models(section, vocab_size, published):
+    assert parameter_count(section, vocab_size) == published
+
+
+def test_gpt3_has_175_billion_parameters():
+    assert parameter_count(GPT3_175B, 51200) == pytest.approx(175e9, rel=0.003)
+
+
+def test_an_embedding_layer_norm_adds_weight_and_bias():
+    with_norm = model(12, 768, 12, 1024, embedding_layernorm=True)
+    assert parameter_count(with_norm, 50257) - parameter_count(GPT2_124M, 50257) == 2 * 768
+
+
+def test_gpt2_124m_by_hand():
+    # Per token, forward: 12 layers of (qkv 2 x 768 x 2304, projection 2 x 768 x 768, mlp 2 x 2 x 768 x 3072, scores and
+    # context 2 x 2 x 1024 x 768), logits 2 x 768 x 50304.
+    layer = 3_538_944 + 1_179_648 + 9_437_184 + 3_145_728
+    assert flops_per_sequence(GPT2_124M, 50304) == 3 * 1024 * (12 * layer + 77_266_944) == 875_166_695_424
+
+
+@pytest.mark.parametrize("section", [GPT2_124M, GPT2_345M, GPT3_175B, NEOX_20B])
+def test_without_recompute_it_is_equation_3_of_narayanan_2021(section):
+    layers, hidden, length, vocab_size = section.num_layers, section.hidden_size, section.seq_length, 51200
+    published = 96 * length * layers * hidden**2 * (1 + length / (6 * hidden) + vocab_size / (16 * layers * hidden))
+    # The paper adds a second forward pass for the layers (8 of 24 parts become recompute), not for the logits.
+    logits = 6 * length * hidden * vocab_size
+    assert flops_per_sequence(section, vocab_size) == pytest.approx((published - logits) * 3 / 4 + logits, rel=1e-12)
+
+
+def test_large_models_cost_six_flops_per_parameter_and_token():
+    per_token = flops_per_sequence(GPT3_175B, 51200) / 2048
+    assert per_token == pytest.approx(6 * parameter_count(GPT3_175B, 51200), rel=0.04)
+
+
+def test_grouped_queries_and_gated_mlps_by_hand():
+    # Per token, forward: qkv 2 x 4096 x (4096 + 2 x 1024), projection 2 x 4096^2, mlp 3 x 2 x 4096 x 14336, scores and
+    # context 4 x 8192 x 4096; logits 2 x 4096 x 128256.
+    layer = 50_331_648 + 33_554_432 + 352_321_536 + 134_217_728
+    assert flops_per_sequence(LLAMA3_8B, 128256) == 3 * 8192 * (32 * layer + 1_050_673_152)
+
+
+def test_heads_may_be_wider_than_their_share():
+    wide = model(1, 8, 2, 4, kv_channels=16)
+    # qkv 2 x 8 x 96, projection 2 x 32 x 8, mlp 4 x 8 x 32, square 4 x 4 x 32, logits 2 x 8 x 10
+    assert flops_per_sequence(wide, 10) == 3 * 4 * (1536 + 512 + 1024 + 512 + 160)
+    # embedding 80 + positions 32 + two norms 32 + final norm 16 + qkv 768 + 96 + projection 256 + 8 + mlp 512 + 40
+    assert parameter_count(wide, 10) == 80 + 32 + 32 + 16 + 864 + 264 + 552

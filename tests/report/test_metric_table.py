@@ -1,0 +1,66 @@
+"""Each row of the table of metrics is where it says, and nothing else is."""
+
+import pytest
+
+from pretrain.report.metric_table import METRICS, NAMES
+from pretrain.report.metrics import MetricsWriter
+from pretrain.report.page.page import render
+from pretrain.report.page.run_data import read_runs
+from pretrain.report.tensorboard import TensorBoard
+from pretrain.report.wording import train_line
+from report.test_tensorboard import curves
+
+
+def numbers():
+    """Return a value for each metric, a different one."""
+    return {name: 1.0 + place for place, name in enumerate(NAMES)}
+
+
+@pytest.mark.parametrize(
+    "identity",
+    [
+        lambda metric: metric.name,
+        lambda metric: metric.tensorboard and metric.tensorboard.name,
+        lambda metric: metric.console and metric.console.place,
+        lambda metric: metric.figure and metric.figure.place,
+    ],
+    ids=["name", "tag", "place on the line", "place among the charts"],
+)
+def test_no_two_rows_have_the_same(identity):
+    given = [found for metric in METRICS if (found := identity(metric)) is not None]
+    assert len(given) == len(set(given))
+
+
+def test_a_value_without_a_row_is_an_error(train_record):
+    with pytest.raises(ValueError, match=r"no row of report/metric_table\.py: largest_loss"):
+        train_record(largest_loss=1.0)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_row_without_a_value_is_an_error(train_record, name):
+    kept = {kept: value for kept, value in train_record().metrics.items() if kept != name}
+    with pytest.raises(ValueError, match=f"without a value: {name}"):
+        type(train_record())(iteration=1, consumed_samples=1, consumed_tokens=1, metrics=kept)
+
+
+def test_the_log_line_has_the_parts_of_all_rows(train_record):
+    parts = train_line(train_record(**numbers()), 100).split(" | ")
+    assert len(parts) == 3 + sum(metric.console is not None for metric in METRICS)  # iteration, samples, time left
+
+
+def test_tensorboard_has_the_tags_of_all_rows(train_record, tmp_path):
+    with TensorBoard(tmp_path, warn=pytest.fail) as board:
+        board.train(train_record(**numbers()))
+    tags = {metric.tensorboard.name: numbers()[metric.name] for metric in METRICS if metric.tensorboard}
+    assert {tag: value for tag, ((_, value),) in curves(tmp_path).items()} == tags
+
+
+def test_the_report_has_the_charts_of_all_rows_and_no_curve_without_a_row(train_record, tmp_path):
+    with MetricsWriter(tmp_path / "metrics.jsonl") as writer:
+        for iteration in (1, 2):
+            writer.write(train_record(iteration, **numbers() | {"global_batch_size": iteration}))
+    (run,) = read_runs([tmp_path])
+    page = render([run])
+    assert [metric.name for metric in METRICS if metric.figure and metric.figure.title not in page] == []
+    with pytest.raises(ValueError, match=r"no row of report/metric_table\.py: largest_loss"):
+        run.curve("largest_loss")

@@ -1,0 +1,66 @@
+import math
+
+from pretrain.report.records import EvalRecord, EventRecord
+
+TRAIN_KEYS = [
+    "kind",
+    "iteration",
+    "consumed_samples",
+    "consumed_tokens",
+    "lm_loss",
+    "grad_norm",
+    "learning_rate",
+    "loss_scale",
+    "global_batch_size",
+    "skipped_iterations",
+    "nan_iterations",
+    "seconds_per_iteration",
+    "samples_per_second",
+    "tokens_per_second_per_device",
+    "tflops_per_device",
+    "mfu",
+    "memory_peak_bytes",
+]
+
+
+def test_a_training_line_has_every_key_even_where_there_is_no_value(train_record):
+    line = train_record(mfu=None).to_json()
+    assert list(line) == TRAIN_KEYS
+    assert (line["kind"], line["mfu"]) == ("train", None)
+
+
+def test_optional_keys_are_written_only_if_they_are_logged(train_record):
+    line = train_record(params_norm=12.5, num_zeros_in_grad=3).to_json()
+    assert list(line) == [*TRAIN_KEYS, "params_norm", "num_zeros_in_grad"]
+    slow = train_record(slowest_rank=3, slowdown=0.25, slowdown_cause="compute").to_json()
+    assert list(slow) == [*TRAIN_KEYS, "slowest_rank", "slowdown", "slowdown_cause"]
+
+
+def test_an_event_has_its_numbers_and_the_text_that_was_shown():
+    event = EventRecord(event="rollback", iteration=20, text="back", numbers={"spike_iteration": 23, "loss": math.nan})
+    assert event.to_json() == {
+        "kind": "event", "event": "rollback", "iteration": 20, "spike_iteration": 23, "loss": None, "text": "back",
+    }  # fmt: skip
+
+
+def test_values_that_are_not_finite_become_null(train_record):
+    line = train_record(lm_loss=math.nan, grad_norm=math.inf).to_json()
+    assert (line["lm_loss"], line["grad_norm"]) == (None, None)
+
+
+def test_an_evaluation_line():
+    line = EvalRecord.of("valid", 10, math.log(50)).to_json()
+    assert list(line) == ["kind", "split", "iteration", "lm_loss", "ppl"]
+    assert (line["kind"], line["split"], line["iteration"]) == ("eval", "valid", 10)
+    assert math.isclose(line["ppl"], 50)
+
+
+def test_a_perplexity_beyond_all_numbers_is_null():
+    assert EvalRecord.of("test", 1, 1e4).to_json()["ppl"] is None
+    assert EvalRecord.of("test", 1, math.nan).to_json() | {"kind": ""} == {
+        "kind": "",
+        "split": "test",
+        "iteration": 1,
+        "lm_loss": None,
+        "ppl": None,
+    }

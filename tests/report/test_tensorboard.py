@@ -1,0 +1,118 @@
+import time
+
+import pytest
+from tensorboard.summary.writer import event_file_writer
+
+from pretrain.report import event_file
+from pretrain.report.records import EvalRecord
+from pretrain.report.tensorboard import TensorBoard
+
+
+def curves(folder):
+    """Read what TensorBoard would show: tag -> [(step, value)]."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(folder)).Reload()
+    return {tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+
+
+def test_scalars_have_megatrons_names(tmp_path, train_record):
+    record = train_record(loss_scale=1024.0, mfu=0.5, memory_peak_bytes=7, params_norm=2.0, num_zeros_in_grad=3)
+    with TensorBoard(tmp_path, warn=pytest.fail) as board:
+        board.train(record)
+        board.evaluation(EvalRecord.of("valid", 10, 2.0), 80)
+        board.evaluation(EvalRecord.of("test", 10, 3.0), 80)
+        board.timers({"forward-backward": (12.5, 14.5)}, 10)
+    shown = curves(tmp_path)
+    expected = {
+        "lm loss": 4.25,
+        "learning-rate": 3e-4,
+        "batch-size": 8,
+        "grad-norm": 1.5,
+        "loss-scale": 1024,
+        "params-norm": 2,
+        "num-zeros": 3,
+        "iteration-time": 0.5,
+        "throughput": 7,
+        "samples-per-second": 16,
+        "tokens-per-second-per-device": 8192,
+        "mfu": 0.5,
+        "mem-max-allocated-bytes": 7,
+        "lm loss validation": 2,
+        "lm loss validation ppl": 7.389056,
+        "lm loss test": 3,
+        "lm loss test ppl": 20.085537,
+        "forward-backward-time": 14.5,
+    }
+    assert {tag: points[0][0] for tag, points in shown.items()} == dict.fromkeys(expected, 10)
+    assert {tag: points[0][1] for tag, points in shown.items()} == pytest.approx(expected)
+    assert curves(tmp_path / "samples")["lm loss vs samples"] == [(80, 4.25)]
+    assert curves(tmp_path / "samples")["lm loss validation vs samples"] == [(80, 2.0)]
+
+
+def test_unmeasured_values_are_not_shown(tmp_path, train_record):
+    with TensorBoard(tmp_path, warn=pytest.fail) as board:
+        board.train(train_record(mfu=None, loss_scale=None, lm_loss=None))
+    assert {"mfu", "loss-scale", "lm loss"}.isdisjoint(curves(tmp_path))
+
+
+def test_a_resumed_run_shows_one_curve_over_iterations_and_over_samples(tmp_path, train_record, monkeypatch):
+    # Files of one second are read in the order of their number in the process, as text: 8 after 10.
+    monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(0))
+
+    def run(iterations, **resumed):
+        with TensorBoard(tmp_path, warn=pytest.fail, **resumed) as board:
+            for iteration in iterations:
+                board.train(train_record(iteration, consumed_samples=100 * iteration))
+
+    run([10, 20, 30])
+    run([25, 35], resume_at=20, resume_samples=2000)
+    assert [step for step, _ in curves(tmp_path)["lm loss"]] == [10, 20, 25, 35]
+    assert [step for step, _ in curves(tmp_path / "samples")["lm loss vs samples"]] == [1000, 2000, 2500, 3500]
+
+
+def test_a_training_that_goes_back_hides_the_later_points(tmp_path, train_record, monkeypatch):
+    monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(0))
+    with TensorBoard(tmp_path, warn=pytest.fail) as board:
+        for iteration in (10, 20, 30):
+            board.train(train_record(iteration, consumed_samples=8 * iteration))
+        board.go_back(10, 80)
+        board.train(train_record(20, consumed_samples=160, lm_loss=1.0))
+    assert curves(tmp_path)["lm loss"] == [(10, 4.25), (20, 1.0)]
+    assert curves(tmp_path / "samples")["lm loss vs samples"] == [(80, 4.25), (160, 1.0)]
+
+
+def test_a_folder_that_cannot_be_written_any_more_is_told_once_and_has_a_gap(
+    tmp_path, train_record, monkeypatch, capfd
+):
+    monkeypatch.setattr(event_file, "_FIRST_WAIT", 0.0)
+    monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(0))
+    folder, away, told = tmp_path / "tensorboard", tmp_path / "away", []
+    with TensorBoard(folder, warn=told.append) as board:
+        board.train(train_record(1))
+        folder.rename(away)
+        folder.touch()
+        iteration, until = 1, time.monotonic() + 60
+        while not told and time.monotonic() < until:  # the error of a thread
+            iteration += 1
+            board.train(train_record(iteration))
+        board.train(train_record(iteration + 1))
+        folder.unlink()
+        board.train(train_record(iteration + 2))
+    (warning,) = told
+    assert f"warning: {folder} cannot be written (" in warning
+    assert curves(folder)["lm loss"] == [(iteration + 2, 4.25)]
+    assert curves(folder / "samples")
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_folder_that_cannot_be_made_or_is_lost_before_the_end_ends_nothing(tmp_path, train_record):
+    told = []
+    (tmp_path / "file").touch()
+    with TensorBoard(tmp_path / "file", warn=told.append) as board:
+        board.train(train_record(1))
+    with TensorBoard(tmp_path / "folder", warn=told.append) as board:
+        (tmp_path / "folder").rename(tmp_path / "away")
+        (tmp_path / "folder").touch()
+        board.train(train_record(1))
+    assert [text.split(" cannot")[0] for text in told] == [f"warning: {tmp_path / name}" for name in ("file", "folder")]
