@@ -17,8 +17,8 @@ import pytest
 from click.testing import CliRunner
 
 from pretrain.cli.main import commands, main
-from pretrain.data.tokenizers.bpe_training import train_tokenizer
-from pretrain.tools.corpus.sources.reading import read_chunks
+from pretrain.data.tokenizers.bpe import train_tokenizer
+from pretrain.tools.corpus.chunks import read_chunks
 
 
 @pytest.fixture
@@ -166,7 +166,7 @@ class TestProgress:
         assert f"{corpus.stat().st_size}/{corpus.stat().st_size} bytes" in shown
 
     def test_a_log_gets_a_progress_line_at_intervals(self, pretrain, corpus, monkeypatch):
-        monkeypatch.setattr("pretrain.tools.corpus.data_progress._LINE_EVERY", 0.0)
+        monkeypatch.setattr("pretrain.tools.corpus.data_build._LINE_EVERY", 0.0)
         code, _, errors = build(pretrain, corpus, "--tokenizer-type", "bytes")
         assert (code, len(errors.splitlines())) == (0, 1)
         assert re.fullmatch(r"0 of 0 MB, [\d.]+ MB/s, 10 documents, 0 s left\n", errors)

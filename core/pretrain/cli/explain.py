@@ -28,7 +28,7 @@ def command(recipe: Path, backend: str, device: str | None, overrides: tuple[str
     knows the one that --device names ("NVIDIA A100-SXM4-80GB").
     """
     # A mistake in the recipe is reported before torch is imported.
-    from pretrain.data.tokenizers.expected_size import expected_vocab_size  # noqa: PLC0415
+    from pretrain.data.tokenizers.load import expected_vocab_size  # noqa: PLC0415
     from pretrain.plugins.host.manager import load  # noqa: PLC0415
     from pretrain.plugins.host.members import named  # noqa: PLC0415
     from pretrain.recipe import load_recipe  # noqa: PLC0415

@@ -9,7 +9,7 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pretrain.data.samples.counts import SampleCounts
+from pretrain.data.needed import SampleCounts
 from pretrain.exit_codes import End
 from pretrain.launch.early_exit import early_exit_fails
 from pretrain.launch.inputs import require_inputs

@@ -5,13 +5,13 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pretrain.data.own_corpus import own_corpus
+from pretrain.data.needed import own_corpus
 from pretrain.errors import DataError, PretrainError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pretrain.data.samples.counts import SampleCounts
+    from pretrain.data.needed import SampleCounts
     from pretrain.recipe import Recipe
 
 

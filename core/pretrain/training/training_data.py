@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pretrain.bridge.megatron import prepare_to_read
+from pretrain.data.needed import samples_needed
 from pretrain.data.samples.batches import MicroBatches
-from pretrain.data.samples.counts import samples_needed
 from pretrain.data.samples.datasets import build_datasets
-from pretrain.data.samples.native.split import NativeSamples
-from pretrain.data.samples.order import order_of, require_same_order
+from pretrain.data.samples.megatron_order import order_of, require_same_order
+from pretrain.data.samples.native_samples import NativeSamples
 from pretrain.engine import groups
 from pretrain.training.batch_sizes import total_iterations, total_samples
 from pretrain.training.evaluation import Evaluation

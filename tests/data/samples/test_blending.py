@@ -6,7 +6,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from data.example_corpus import DOCUMENTS, write_jsonl
-from pretrain.data.samples.counts import SampleCounts
+from pretrain.data.needed import SampleCounts
 from pretrain.data.token_files.reading import TokenFile
 from pretrain.data.tokenizers import load_tokenizer
 from pretrain.recipe import make_recipe
@@ -107,7 +107,7 @@ def test_more_is_prepared_where_megatron_refuses(files, tmp_path, weights, train
 def test_no_part_gives_more_than_its_weight_and_one(weights, samples):
     from megatron.core.datasets.utils import normalize
 
-    from pretrain.data.samples.blending import blending_indices
+    from pretrain.data.samples.megatron_order import blending_indices
 
     weights = normalize(weights)
     taken = np.bincount(blending_indices(weights, samples)[0], minlength=len(weights))
@@ -116,7 +116,7 @@ def test_no_part_gives_more_than_its_weight_and_one(weights, samples):
 
 @pytest.mark.parametrize("prepared", [1, 43, 44, 45, 300])
 def test_the_samples_of_a_part_are_counted_before_it_is_built(files, tmp_path, prepared):
-    from pretrain.data.samples.blending import _available
+    from pretrain.data.samples.megatron_order import _available
 
     train, *_ = ours(files[:1], [1.0], (prepared, 1, 1), tmp_path)
     assert len(train) == _available(TokenFile.open(files[0]), (0.0, 0.6), prepared, SEQ_LENGTH)

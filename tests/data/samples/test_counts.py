@@ -2,7 +2,7 @@
 
 import pytest
 
-from pretrain.data.samples.counts import SampleCounts, samples_needed
+from pretrain.data.needed import SampleCounts, samples_needed
 from pretrain.recipe import make_recipe
 from recipe.smallest import SMALLEST
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from pretrain.data.samples.counts import SampleCounts
+from pretrain.data.needed import SampleCounts
 from pretrain.data.tokenizers import load_tokenizer
 from pretrain.errors import DataError
 
@@ -35,7 +35,7 @@ def test_the_arrays_are_those_of_megatron_core(lengths, samples, seq_length, see
     from megatron.core.datasets.gpt_dataset import GPTDataset
     from megatron.core.datasets.utils import Split
 
-    from pretrain.data.samples.megatron_index import MegatronOrder
+    from pretrain.data.samples.megatron_order import MegatronOrder
 
     lengths = np.array([3, *lengths, 2], np.int32)
     documents = range(1, lengths.size - 1)

@@ -12,11 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data.example_corpus import write_jsonl
-from pretrain.data.samples.counts import SampleCounts
-from pretrain.data.samples.native.masks_and_positions import SampleFormat
-from pretrain.data.samples.native.phase import Phase
-from pretrain.data.samples.native.split import NativeSamples
-from pretrain.data.samples.native.windows import Windows
+from pretrain.data.needed import SampleCounts
+from pretrain.data.samples.native_samples import NativeSamples, SampleFormat, Windows
+from pretrain.data.samples.weighted_interleave import Phase
 from pretrain.data.token_files.reading import TokenFile
 from pretrain.data.tokenizers import load_tokenizer
 from pretrain.errors import DataError

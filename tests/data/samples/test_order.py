@@ -7,8 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from pretrain.data.samples.megatron_index import MegatronOrder
-from pretrain.data.samples.order import order_of, require_same_order
+from pretrain.data.samples.megatron_order import MegatronOrder, order_of, require_same_order
 from pretrain.errors import DataError
 
 LENGTHS = np.random.default_rng(0).integers(20, 60, 100).astype(np.int32)

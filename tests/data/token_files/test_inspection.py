@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from data.example_corpus import DOCUMENTS, write_jsonl
-from pretrain.data.token_files.entropy import unigram_entropy
 from pretrain.data.token_files.inspection import check_ids, inspect_tokens
-from pretrain.data.token_files.reading import TokenFile, bin_path, idx_path
-from pretrain.data.token_files.repair import repair_lengths
+from pretrain.data.token_files.reading import TokenFile, bin_path, idx_path, unigram_entropy
+from pretrain.data.token_files.writing import repair_lengths
 from pretrain.data.tokenizers import load_tokenizer
 from pretrain.errors import DataError
 from pretrain.tools.corpus.build import build_tokens

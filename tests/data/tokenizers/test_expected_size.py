@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pretrain.data.tokenizers.expected_size import GPT2_VOCAB_SIZE, expected_vocab_size
+from pretrain.data.tokenizers.load import GPT2_VOCAB_SIZE, expected_vocab_size
 from pretrain.recipe.sections.tokenizer import TokenizerSection
 
 

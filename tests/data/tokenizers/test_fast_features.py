@@ -8,8 +8,8 @@ import pytest
 
 from data.example_corpus import DOCUMENTS
 from pretrain.data.tokenizers import fast, load_encoder, load_tokenizer
-from pretrain.data.tokenizers.bpe_training import train_tokenizer
-from pretrain.data.tokenizers.fast_features import SPLITS
+from pretrain.data.tokenizers.bpe import train_tokenizer
+from pretrain.data.tokenizers.fast import SPLITS
 from pretrain.recipe.sections.tokenizer import TokenizerSection
 from tools.corpus.reference_comparisons import samples_by
 

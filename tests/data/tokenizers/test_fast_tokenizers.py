@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from data.example_corpus import DOCUMENTS, write_jsonl
 from pretrain.data.tokenizers import fast, load_encoder, load_tokenizer
-from pretrain.data.tokenizers.bpe_training import train_tokenizer
+from pretrain.data.tokenizers.bpe import train_tokenizer
 from pretrain.errors import DataError
 from pretrain.recipe.sections.tokenizer import TokenizerSection
 from pretrain.tools.corpus.build import build_tokens

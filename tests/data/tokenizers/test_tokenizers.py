@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from data.example_corpus import DOCUMENTS
 from pretrain.data.tokenizers import load_encoder, load_tokenizer
-from pretrain.data.tokenizers.bpe_training import train_tokenizer
+from pretrain.data.tokenizers.bpe import train_tokenizer
 from pretrain.errors import DataError
 from pretrain.recipe.sections.tokenizer import TokenizerSection
 
@@ -212,7 +212,7 @@ class TestTraining:
         """Threads and the seed of Python's hashes make no difference."""
         program = (
             "import sys; from pathlib import Path; from data.example_corpus import DOCUMENTS;"
-            "from pretrain.data.tokenizers.bpe_training import train_tokenizer;"
+            "from pretrain.data.tokenizers.bpe import train_tokenizer;"
             "train_tokenizer(DOCUMENTS, 300, Path(sys.argv[1]))"
         )
         for number, (seed, threads) in enumerate([("1", "true"), ("2", "false")]):

@@ -117,7 +117,7 @@ import sys, time
 from functools import partial
 from pathlib import Path
 from pretrain.tools.corpus import build, unfinished
-from pretrain.tools.corpus.sources import reading
+from pretrain.tools.corpus import chunks
 from pretrain.tools.corpus.unfinished import STATE, folder_of
 from pretrain.recipe.sections.tokenizer import TokenizerSection
 
@@ -128,7 +128,7 @@ def slowly(progress, told=[]):
     time.sleep(0.05 if len(told) < 25 else 600)  # three times as many are not all
 
 unfinished.SAVED_EVERY = 0.0
-build.read_chunks = partial(reading.read_chunks, chunk_bytes=1 << 17)
+build.read_chunks = partial(chunks.read_chunks, chunk_bytes=1 << 17)
 corpus, prefix, section = sys.argv[1:]
 section = TokenizerSection.model_validate_json(section)
 build.build_tokens([Path(corpus)], Path(prefix), section, append_eod=True, workers=2, progress=slowly)

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from pretrain.data.tokenizers.bytes import ByteTokenizer
+from pretrain.data.tokenizers.tokenizer import ByteTokenizer
 from pretrain.training.trained_model.generation import Sampling, generate_text, next_tokens
 
 LOGITS = torch.tensor([1.0, 3.0, 2.0, 0.0])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pretrain.data.tokenizers.bytes import ByteTokenizer
+from pretrain.data.tokenizers.tokenizer import ByteTokenizer
 from pretrain.training.trained_model.text_stream import TextStream
 
 BYTES = ByteTokenizer().decode

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pretrain.data.token_files.fingerprint import check_fingerprint
 from pretrain.data.token_files.reading import TokenFile, bin_path, idx_path
+from pretrain.data.token_files.tokenizer_stamp import check_stamp
 from pretrain.errors import DataError
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def inspect_tokens(
     tokens = TokenFile.open(prefix)
     tokens.check_order()
     if tokenizer is not None:
-        check_fingerprint(prefix, tokenizer)
+        check_stamp(prefix, tokenizer)
         check_ids(tokens, tokenizer.vocab_size, most=tokens.tokens.size if all_ids else SAMPLED_TOKENS)
     lengths = tokens.document_lengths()
     yield f"documents   {tokens.documents:,} ({int((lengths == 0).sum()):,} empty)"

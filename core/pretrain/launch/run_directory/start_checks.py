@@ -11,8 +11,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from pretrain.data.own_corpus import own_corpus
-from pretrain.data.samples.counts import samples_needed
+from pretrain.data.needed import own_corpus, samples_needed
 from pretrain.errors import PretrainError, RunError
 from pretrain.launch.inputs import built_inputs, require_inputs
 from pretrain.launch.run_directory.directory import RUNS, check_run_dir, holds_run

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
@@ -11,15 +13,15 @@ from pretrain.cores import available_cores
 from pretrain.errors import DataError
 from pretrain.tools.corpus.build import build_tokens
 from pretrain.tools.corpus.cleaning import Cleaning
-from pretrain.tools.corpus.data_progress import shown_progress
 from pretrain.tools.corpus.sharding import Shard
 from pretrain.tools.corpus.unfinished import folder_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from pretrain.data.tokenizers.files import NamesTokenizer
-    from pretrain.tools.corpus.build import Built
+    from pretrain.tools.corpus.build import Built, BuildProgress
 
 
 def build(
@@ -90,3 +92,51 @@ def _print_summary(built: Built, prefix: Path, seconds: float) -> None:
     if built.compared is not None:
         texts = f"{built.compared:,} of {built.texts:,} texts"
         click.echo(f"encoded by gigatoken; {texts} were compared, and the tokenizers library gave the same")
+
+
+_LINE_EVERY = 30.0
+"""Seconds between two lines in a log."""
+
+
+@contextmanager
+def shown_progress() -> Iterator[Callable[[BuildProgress], None]]:
+    """Yield the function that `build_tokens` calls with its progress."""
+    if not sys.stderr.isatty():
+        yield _Lines()
+        return
+    from rich.console import Console  # noqa: PLC0415  rich is imported only for a terminal
+    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn  # noqa: PLC0415
+    from rich.progress import Progress as Bar  # noqa: PLC0415
+
+    documents = TextColumn("{task.fields[documents]:,} documents")
+    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), documents, TimeRemainingColumn())
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None, documents=0)
+
+        def show(progress: BuildProgress) -> None:
+            bar.update(task, total=progress.total, completed=progress.read, documents=progress.written.documents)
+
+        yield show
+
+
+class _Lines:
+    """Prints a line to stderr every half minute."""
+
+    def __init__(self) -> None:
+        self._begun = self._last_shown = time.monotonic()
+        self._read_before: int | None = None
+
+    def __call__(self, progress: BuildProgress) -> None:
+        if self._read_before is None:
+            self._read_before = progress.read if progress.continued else 0
+            if progress.continued:
+                click.echo(f"continuing an interrupted build at {progress.read / 1e6:,.1f} MB", err=True)
+        now = time.monotonic()
+        if now - self._last_shown >= _LINE_EVERY:
+            self._last_shown = now
+            speed = max(progress.read - self._read_before, 1) / max(now - self._begun, 1e-9)
+            click.echo(
+                f"{progress.read / 1e6:,.0f} of {progress.total / 1e6:,.0f} MB, {speed / 1e6:.1f} MB/s, "
+                f"{progress.written.documents:,} documents, {(progress.total - progress.read) / speed:,.0f} s left",
+                err=True,
+            )

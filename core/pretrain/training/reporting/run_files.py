@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from pretrain.atomic_files import replacing
-from pretrain.data.token_files.entropy import unigram_entropy
+from pretrain.data.token_files.reading import unigram_entropy
 from pretrain.errors import RunError
 from pretrain.recipe.yaml_text import to_yaml
 from pretrain.report.environment_file import FILE as ENVIRONMENT

@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pretrain.errors import DataError
-from pretrain.tools.corpus.chunks import Chunk
-from pretrain.tools.corpus.sources.documents import read_documents, read_texts, where
-from pretrain.tools.corpus.sources.inputs import find_sources
-from pretrain.tools.corpus.sources.reading import read_chunks
+from pretrain.tools.corpus.chunks import Chunk, read_chunks
+from pretrain.tools.corpus.documents import read_documents, read_texts, where
+from pretrain.tools.corpus.inputs import find_sources
 
 texts = st.lists(st.text(st.characters(codec="utf-8"), max_size=30), max_size=20)
 

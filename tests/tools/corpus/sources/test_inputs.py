@@ -14,11 +14,11 @@ from data.example_corpus import DOCUMENTS, write_jsonl
 from pretrain.data.token_files.reading import bin_path, idx_path
 from pretrain.errors import DataError
 from pretrain.tools.corpus.build import build_tokens
+from pretrain.tools.corpus.chunks import read_chunks
+from pretrain.tools.corpus.documents import read_documents
+from pretrain.tools.corpus.inputs import find_sources
 from pretrain.tools.corpus.merging import merge_tokens
 from pretrain.tools.corpus.sharding import Shard
-from pretrain.tools.corpus.sources.documents import read_documents
-from pretrain.tools.corpus.sources.inputs import find_sources
-from pretrain.tools.corpus.sources.reading import read_chunks
 
 
 def texts(inputs, key="text", **options):

@@ -9,9 +9,8 @@ from data.example_corpus import DOCUMENTS, write_jsonl
 from pretrain.data.token_files.reading import bin_path, idx_path
 from pretrain.errors import DataError
 from pretrain.tools.corpus.build import build_tokens
+from pretrain.tools.corpus.inputs import expand, find_sources
 from pretrain.tools.corpus.sharding import Shard
-from pretrain.tools.corpus.sources.inputs import find_sources
-from pretrain.tools.corpus.sources.patterns import expand
 
 
 class Crash(BaseException):
@@ -65,7 +64,7 @@ class TestABuildBesideItsInputs:
 
         build(folder / "*.jsonl", tmp_path / "whole")
         with monkeypatch.context() as patch:
-            patch.setattr("pretrain.tools.corpus.build.write_fingerprint", crash)
+            patch.setattr("pretrain.tools.corpus.build.write_stamp", crash)
             with pytest.raises(Crash):
                 build(folder / pattern, folder / "out")
         assert bin_path(folder / "out").exists()

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 import orjson
 
 from pretrain.errors import DataError
-from pretrain.tools.corpus.chunks import LONGEST_DOCUMENT, TOO_LONG
-from pretrain.tools.corpus.sources.inputs import find_sources
-from pretrain.tools.corpus.sources.reading import read_chunks
+from pretrain.tools.corpus.chunks import LONGEST_DOCUMENT, TOO_LONG, read_chunks
+from pretrain.tools.corpus.inputs import find_sources
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Protocol, cast
 
 if TYPE_CHECKING:
     from pretrain.recipe import Recipe
+    from pretrain.recipe.sections.tokenizer import TokenizerSection
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,3 +32,21 @@ def samples_needed(recipe: Recipe, train_iters: int) -> SampleCounts:
     evaluation = recipe.evaluation.iters * batch
     has_test = recipe.data.shares[2] > 0
     return SampleCounts(train=train, valid=evaluation, test=evaluation if has_test else 0)
+
+
+class OwnCorpus(Protocol):
+    """Functions of pretrain.tools.corpus.recipe_corpus for a run."""
+
+    def is_complete(self, prefix: str, tokenizer: TokenizerSection) -> bool:
+        """Return whether the token files and the tokenizer exist."""
+
+    def prepare_corpus(self, recipe: Recipe) -> None:
+        """Build the token files of `data.path`, and the tokenizer, if they are absent."""
+
+    def require_buildable(self, recipe: Recipe) -> None:
+        """Check that the corpus can be written, and write nothing."""
+
+
+def own_corpus() -> OwnCorpus:
+    """Return the tool."""
+    return cast("OwnCorpus", import_module("pretrain.tools.corpus.recipe_corpus"))

@@ -20,31 +20,31 @@ _CORPUS = "corpus"
 """Key of the corpus digest; absent for builds without shards, and for shards of older versions."""
 
 
-def fingerprint_path(prefix: str | Path) -> Path:
+def stamp_path(prefix: str | Path) -> Path:
     """Return the path of the file for the token files of `prefix`."""
     return Path(f"{prefix}.tokenizer.json")
 
 
-def write_fingerprint(path: Path, tokenizer: Tokenizer, corpus: str | None = None) -> None:
+def write_stamp(path: Path, tokenizer: Tokenizer, corpus: str | None = None) -> None:
     """Write the fingerprint of `tokenizer`, and for a shard its `corpus_digest`."""
     content = {"fingerprint": tokenizer.fingerprint, "vocab_size": tokenizer.vocab_size, "eod": tokenizer.eod}
     with replacing(path) as stream:
         stream.write(_as_bytes(content if corpus is None else content | {_CORPUS: corpus}))
 
 
-def check_fingerprint(prefix: str | Path, tokenizer: Tokenizer) -> None:
+def check_stamp(prefix: str | Path, tokenizer: Tokenizer) -> None:
     """Raise DataError if the data was made with another tokenizer; data without a note (Megatron's) passes."""
     made_with = _read(prefix)
     if made_with is not None and made_with["fingerprint"] != tokenizer.fingerprint:
         msg = (
             f"{prefix} was made with another tokenizer ({made_with.get('vocab_size')} tokens) than the recipe's "
             f"({tokenizer.vocab_size} tokens).\nName that tokenizer in section tokenizer, or build the data again. "
-            f"If both give the same ids, remove {fingerprint_path(prefix)}."
+            f"If both give the same ids, remove {stamp_path(prefix)}."
         )
         raise DataError(msg)
 
 
-def common_note(prefixes: Sequence[Path]) -> bytes | None:
+def common_stamp(prefixes: Sequence[Path]) -> bytes | None:
     """Return the note for the merged files of all `prefixes`, or None if one of them has none.
 
     Raises:
@@ -71,7 +71,7 @@ def _different(values: dict[Path, Any]) -> str | None:
 
 
 def _read(prefix: str | Path) -> dict[str, Any] | None:
-    path = fingerprint_path(prefix)
+    path = stamp_path(prefix)
     try:
         note = json.loads(path.read_bytes())
         return {**note, "fingerprint": note["fingerprint"]}

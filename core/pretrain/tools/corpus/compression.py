@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from _typeshed import WriteableBuffer
 
+
 _DAMAGE = (EOFError, lzma.LZMAError, zlib.error, zstandard.ZstdError)
 _BUFFER = 1 << 20
 """Decompressed bytes per call: each call releases the GIL, and waits for it afterwards."""
