@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pretrain.data.tokenizers.files import NamesTokenizer
-    from pretrain.tools.corpus.build import Built, BuildProgress
+    from pretrain.tools.corpus.build import BuildProgress, Built
 
 
 def build(

@@ -104,8 +104,7 @@ def inspect(*, prefix: Path, samples: int | None, all_ids: bool, repair: bool, *
             "Give --tokenizer-file, --vocab-file and --merge-file, or --tokenizer-type bytes."
         )
         raise DataError(msg)
-    from pretrain.data.token_files.inspection import inspect_tokens  # noqa: PLC0415  numpy is slow to import for --help
-    from pretrain.data.token_files.writing import repair_lengths  # noqa: PLC0415
+    from pretrain.data.token_files.inspection import inspect_tokens, repair_lengths  # noqa: PLC0415
     from pretrain.data.tokenizers import load_tokenizer  # noqa: PLC0415
 
     name = _without_suffix(prefix)
