@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from pretrain.tools.convert.commands import convert, fitting_recipe, inspect, verify
+from pretrain.tools.convert.commands.convert import convert_command
 
 
 @click.group()
@@ -15,5 +15,5 @@ def command() -> None:
     """
 
 
-for each in (inspect.command, verify.command, convert.command, fitting_recipe.command):
+for each in (inspect_command, verify_command, convert_command, recipe_command):
     command.add_command(each)

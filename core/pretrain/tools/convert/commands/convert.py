@@ -42,7 +42,7 @@ _PATH = LocalPath()
 )
 @model_settings
 @click.option("--force", is_flag=True, help="Replace a target that exists.")
-def command(
+def convert_command(
     *,
     source: Path,
     target: Path,

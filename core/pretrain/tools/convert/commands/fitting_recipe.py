@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @click.command("recipe")
 @click.argument("path", type=LocalPath())
 @model_settings
-def command(*, path: Path, settings: tuple[str, ...]) -> None:
+def recipe_command(*, path: Path, settings: tuple[str, ...]) -> None:
     """Print the section `model` of a recipe that continues from the checkpoint at PATH."""
     import yaml  # noqa: PLC0415  kept out of --help
 

@@ -20,7 +20,7 @@ _PATH = LocalPath()
 @click.command("inspect")
 @click.argument("path", type=_PATH)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def command(*, path: Path, as_json: bool) -> None:
+def inspect_command(*, path: Path, as_json: bool) -> None:
     """Print the format of a checkpoint, its model, layout, dtype and size; nothing in it is executed.
 
     PATH is the folder of a run, of its checkpoints (the latest is taken), or of one checkpoint.

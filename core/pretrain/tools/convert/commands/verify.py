@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from pretrain.tools.convert.weights.model_weights import ModelWeights
 
 DIFFERENT = ExitCode.FAILURE
-_PATH = LocalPath()
 _SHOWN = 20
 
 
@@ -27,7 +26,7 @@ _SHOWN = 20
 @click.argument("path", type=_PATH)
 @click.option("--against", type=_PATH, metavar="OTHER", help="Compare all weights with this checkpoint's.")
 @model_settings
-def command(*, path: Path, against: Path | None, settings: tuple[str, ...]) -> int:
+def verify_command(*, path: Path, against: Path | None, settings: tuple[str, ...]) -> int:
     """Read all weights of the checkpoint at PATH: complete, of the right shapes, finite.
 
     Files are compared with checksums.txt, or with the checksums that torch.save writes into its own; safetensors has

@@ -18,7 +18,7 @@ from pretrain.tools.convert.conversion.sharded_writer import Entry, ShardedFile,
 from pretrain.tools.convert.dialects.megatron.settings import schedule_of, settings_of, vocab_size_of, whole_number
 from pretrain.tools.convert.dialects.megatron.writing import args_for, place_of, require_possible
 from pretrain.tools.convert.dialects.sharded_optimizer import optimizer_of
-from pretrain.tools.convert.formats import sharded as format_
+from pretrain.tools.convert.formats.sharded import content_of
 from pretrain.tools.convert.formats.dtypes import dtype_name
 from pretrain.tools.convert.formats.megatron_weights import args_of
 from pretrain.tools.convert.weights.model_weights import EMBEDDING, ModelWeights, model_section, require_expected
@@ -42,7 +42,7 @@ def read(folder: Path, given: Mapping[str, Any]) -> ModelWeights | None:
         CheckpointError: it is of an older kind (zarr), or not complete, or of a model that is not ours.
         DamageError: a file is cut off.
     """
-    content = format_.content_of(folder)
+    content = content_of(folder)
     if content is None:
         return None
     common, is_ours = content.common, content.is_ours

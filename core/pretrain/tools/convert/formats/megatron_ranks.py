@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from pretrain.checkpoint import torch_file
 from pretrain.errors import CheckpointError, DamageError
 from pretrain.tools.convert.formats.dtypes import dtype_names
 from pretrain.tools.convert.formats.location import RELEASE, extent
@@ -124,7 +123,7 @@ def rank_with_model(path: Path, state: Any) -> dict[str, Any]:
 
 
 def _state(path: Path) -> dict[str, Any]:
-    return rank_with_model(path, torch_file.read(path))
+    return rank_with_model(path, torch_file_tensors(path))
 
 
 def chunks_of(state: Mapping[str, Any]) -> list[Any]:

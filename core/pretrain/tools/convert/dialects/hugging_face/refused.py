@@ -53,7 +53,7 @@ def require_known(path: Path, config: Mapping[str, Any], given: Mapping[str, Any
     if not isinstance(kind, str) or kind not in KNOWN:
         msg = f"{path} says model_type {shown(kind)}.\nModels of type {', '.join(KNOWN)} are read."
         raise CheckpointError(msg)
-    if wrong := [*_of_kind(kind, config, given), *_rope(config, given), *_windows(kind, config, given)]:
+    if wrong := [*_refused_of_kind(kind, config, given), *_refused_rope(config, given), *_windows(kind, config, given)]:
         to_do = (
             "A setting of the file that does not matter to you is replaced by --set model.KEY=VALUE."
             if all(_KEY in each for each in wrong)
@@ -63,7 +63,7 @@ def require_known(path: Path, config: Mapping[str, Any], given: Mapping[str, Any
         raise CheckpointError(msg)
 
 
-def _of_kind(kind: str, config: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[str]:
+def _refused_of_kind(kind: str, config: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[str]:
     if "activation" not in settings_of_config(config) and "activation" not in given:
         key = activation_key(kind)
         yield f"{key} {shown(config[key])} (model.activation)"
@@ -77,7 +77,7 @@ def _of_kind(kind: str, config: Mapping[str, Any], given: Mapping[str, Any]) -> 
         yield "quantization_config (weights that are quantized)"
 
 
-def _rope(config: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[str]:
+def _refused_rope(config: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[str]:
     rope = rope_of(config)
     kind = rope_type(rope)
     if odd := [name for name in ROPE if not isinstance(config.get(name) or {}, dict)]:

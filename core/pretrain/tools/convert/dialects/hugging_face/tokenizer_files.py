@@ -59,7 +59,7 @@ def content_of(path: Path) -> bytes:
 
 def special_ids(files: Mapping[str, bytes]) -> dict[str, int | None]:
     """Return `bos_token_id` and `eos_token_id` as a tokenizer's files tell them; None is not known."""
-    told = _json(files.get(_MAP)) | _json(files.get(_CONFIG))
+    told = _object(files.get(_MAP)) | _object(files.get(_CONFIG))
     ids = _ids(files)
     found = {}
     for name in ("bos", "eos"):
@@ -75,7 +75,7 @@ def _name(path: Path, content: bytes) -> str:
         return path.name
     if path.suffix == ".txt":
         return _MERGES
-    return _WHOLE if isinstance(_json(content).get("model"), dict) else _VOCAB
+    return _WHOLE if isinstance(_object(content).get("model"), dict) else _VOCAB
 
 
 def _end_token(ids: Mapping[str, int]) -> str | None:
@@ -84,18 +84,18 @@ def _end_token(ids: Mapping[str, int]) -> str | None:
 
 def _ids(files: Mapping[str, bytes]) -> dict[str, int]:
     """Return the id of every token of a vocabulary that is a mapping, and of the added ones."""
-    whole = _json(files.get(_WHOLE))
+    whole = _object(files.get(_WHOLE))
     model, added = whole.get("model"), whole.get("added_tokens")
     vocab = model.get("vocab") if isinstance(model, dict) else None
     ids: dict[str, Any] = dict(vocab) if isinstance(vocab, dict) else {}
-    ids |= _json(files.get(_VOCAB)) | _json(files.get(_ADDED))
+    ids |= _object(files.get(_VOCAB)) | _object(files.get(_ADDED))
     for token in added if isinstance(added, list) else []:
         if isinstance(token, dict):
             ids[str(token.get("content"))] = token.get("id")
     return {token: number for token, number in ids.items() if type(number) is int}
 
 
-def _json(content: bytes | None) -> dict[str, Any]:
+def _object(content: bytes | None) -> dict[str, Any]:
     """Return an object; {} where there is none: a tokenizer's file is copied whatever is in it."""
     try:
         value = json.loads(content or b"{}")

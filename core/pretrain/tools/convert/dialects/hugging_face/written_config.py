@@ -78,7 +78,7 @@ def _with_rope(kind: str, model: ModelSection) -> dict[str, Any]:
             "attention_bias": True,
             "rotary_pct": model.rotary_percent,
             "rotary_emb_base": model.rotary_base,
-            **_rope(model, {"partial_rotary_factor": model.rotary_percent}),
+            **_written_rope(model, {"partial_rotary_factor": model.rotary_percent}),
         }
     biases = {"attention_bias": model.add_bias_linear, "mlp_bias": model.add_bias_linear} if kind == "llama" else {}
     return common | {
@@ -87,11 +87,11 @@ def _with_rope(kind: str, model: ModelSection) -> dict[str, Any]:
         "rms_norm_eps": model.layernorm_epsilon,
         "rope_theta": model.rotary_base,
         **biases,
-        **_rope(model, {}),
+        **_written_rope(model, {}),
     }
 
 
-def _rope(model: ModelSection, more: dict[str, Any]) -> dict[str, Any]:
+def _written_rope(model: ModelSection, more: dict[str, Any]) -> dict[str, Any]:
     """Return rope's settings as transformers 5 reads them, and its scaling also as 4 does."""
     scaling: dict[str, Any] = {"rope_type": "default"}
     if model.use_rope_scaling:

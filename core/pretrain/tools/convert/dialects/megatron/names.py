@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-_LAYER = re.compile(r"(?:language_model\.)?(?:transformer|encoder|decoder)\.layers\.(\d+)\.(.+)")
+_THEIR_LAYER = re.compile(r"(?:language_model\.)?(?:transformer|encoder|decoder)\.layers\.(\d+)\.(.+)")
 _FUSED_NORM = ".layer_norm_"
 _MODULES = {
     "input_layernorm": ("input_norm", "self_attention.linear_qkv.layer_norm"),
@@ -42,7 +42,7 @@ def our_name(name: str, first_layer: int) -> str | None:
         name: in Megatron-LM or a fork.
         first_layer: number of layers before those that `name` counts from 0.
     """
-    if found := _LAYER.fullmatch(name):
+    if found := _THEIR_LAYER.fullmatch(name):
         inside = name_in_layer(found[2])
         return None if inside is None else f"decoder.layers.{first_layer + int(found[1])}.{inside}"
     module, _, kind = name.removeprefix("language_model.").rpartition(".")

@@ -94,10 +94,6 @@ def read(folder: Path, given: Mapping[str, Any]) -> ModelWeights | None:
     return require_expected(weights)
 
 
-def _state(path: Path) -> dict[str, Any]:
-    return rank_with_model(path, torch_file_tensors(path))
-
-
 def _chunks_of_stages(
     ranks: list[Rank], states: Mapping[tuple[int, int], dict[str, Any]], tensor: int, stages: int
 ) -> list[list[list[tuple[Path, Any]]]]:
