@@ -14,7 +14,7 @@ from engine import tiny
 from pretrain.checkpoint import checksums, storage
 from pretrain.checkpoint.folder import LATEST, tracked
 from pretrain.errors import DamageError
-from pretrain.tools.convert.commands.command import command
+from pretrain.tools.convert.commands import command
 
 NAMED, OTHER = "iter_0000004", "iter_0000002"
 SHARD = "__0_0.distcp"
@@ -155,7 +155,7 @@ def test_what_is_converted_has_checksums_of_all_its_files(copy, tmp_path, to):
 
 def test_a_conversion_says_that_it_verifies_and_then_writes(copy, tmp_path, monkeypatch):
     """A source is read twice."""
-    monkeypatch.setattr("pretrain.tools.convert.commands.byte_progress._LINE_EVERY", 0.0)
+    monkeypatch.setattr("pretrain.cli.byte_progress._LINE_EVERY", 0.0)
     told = call("convert", copy, tmp_path / "hf", "--to", "huggingface").stderr.splitlines()
     assert list(dict.fromkeys(line.split()[0] for line in told)) == ["verified", "written"]
     told = call("verify", tmp_path / "hf", "--against", copy).stderr.splitlines()

@@ -12,7 +12,7 @@ import yaml
 from click.testing import CliRunner
 
 from pretrain.errors import PretrainError
-from pretrain.tools.convert.commands.command import command
+from pretrain.tools.convert.commands import command
 
 CONFIG = {
     "GPT-2": transformers.GPT2Config(vocab_size=256, n_positions=16, n_embd=32, n_layer=2, n_head=4),

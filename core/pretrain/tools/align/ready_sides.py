@@ -12,7 +12,7 @@ from pretrain.plugins.host.manager import load_alone
 from pretrain.plugins.host.readiness import require_device
 from pretrain.recipe.layout import lay_out
 from pretrain.tools.align.comparing.compatible import different, differing_keys
-from pretrain.tools.convert.formats.recognition import summary_of
+from pretrain.tools.convert.registry import summary_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

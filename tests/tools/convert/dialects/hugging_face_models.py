@@ -8,7 +8,7 @@ import torch
 import transformers
 
 from engine import tiny
-from pretrain.tools.convert.conversion.planned_files import TargetLayout
+from pretrain.tools.convert.target import TargetLayout
 from pretrain.tools.convert.dialects import hugging_face
 
 TOKENS = list(range(40, 65))

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import torch
 
-from pretrain.tools.convert.dialects.deepspeed.names import our_names
-from pretrain.tools.convert.weights.lazy_tensor import in_memory
+from pretrain.tools.convert.formats.deepspeed_names import our_names
+from pretrain.tools.convert.lazy_tensor import in_memory
 
 OF_GPT2 = {
     "num_layers": 2,

@@ -11,8 +11,8 @@ from engine import tiny
 from pretrain.model.weights import global_names
 from pretrain.recipe import make_recipe
 from pretrain.recipe.sections.model import ModelSection
-from pretrain.tools.convert.weights.lazy_tensor import in_memory
-from pretrain.tools.convert.weights.model_weights import ModelWeights, expected_shapes
+from pretrain.tools.convert.lazy_tensor import in_memory
+from pretrain.tools.convert.model_weights import ModelWeights, expected_shapes
 from tools.convert.dialects.hugging_face_models import TOKENS
 
 SMALL = {

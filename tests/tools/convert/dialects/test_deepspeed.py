@@ -14,8 +14,8 @@ import transformers
 
 from pretrain.errors import CheckpointError, DamageError
 from pretrain.tools.convert.dialects import deepspeed
-from pretrain.tools.convert.dialects.deepspeed.fp32_weights import rounded_to
-from pretrain.tools.convert.weights.lazy_tensor import in_memory
+from pretrain.tools.convert.formats.deepspeed_weights import rounded_to
+from pretrain.tools.convert.lazy_tensor import in_memory
 from rank_programs import run_ranks
 from tools.convert.dialects import zero_ranks
 from tools.convert.dialects.hugging_face_models import (

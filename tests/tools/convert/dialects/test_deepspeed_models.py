@@ -11,7 +11,7 @@ import transformers
 
 from pretrain.errors import CheckpointError
 from pretrain.tools.convert.dialects import deepspeed
-from pretrain.tools.convert.dialects.deepspeed.names import our_names
+from pretrain.tools.convert.formats.deepspeed_names import our_names
 from tools.convert.dialects.hugging_face_models import (
     GPT2,
     GROUPED,

@@ -16,12 +16,12 @@ from hypothesis import given, settings, strategies
 from pretrain.bridge import deepspeed as bridge
 from pretrain.errors import CheckpointError
 from pretrain.recipe.sections.model import ModelSection
-from pretrain.tools.convert.conversion.planned_files import TargetLayout
+from pretrain.tools.convert.target import TargetLayout
 from pretrain.tools.convert.dialects import deepspeed
-from pretrain.tools.convert.dialects.deepspeed.names import their_name
-from pretrain.tools.convert.formats.recognition import summary_of
-from pretrain.tools.convert.formats.summary import Parts
-from pretrain.tools.convert.weights.lazy_tensor import cast
+from pretrain.tools.convert.formats.deepspeed_names import their_name
+from pretrain.tools.convert.registry import summary_of
+from pretrain.tools.convert.summary import Parts
+from pretrain.tools.convert.lazy_tensor import cast
 from tools.convert.dialects import zero_ranks
 from tools.convert.dialects.hugging_face_models import (
     GPT2,

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pretrain.errors import CheckpointError, DamageError
-from pretrain.tools.convert.conversion.planned_files import TargetLayout
+from pretrain.tools.convert.target import TargetLayout
 from pretrain.tools.convert.dialects import megatron
 from tools.convert.dialects import megatron_files
 from tools.convert.dialects.hugging_face_models import (

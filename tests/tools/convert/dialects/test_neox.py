@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pretrain.errors import CheckpointError
-from pretrain.tools.convert.conversion.planned_files import TargetLayout
+from pretrain.tools.convert.target import TargetLayout
 from pretrain.tools.convert.dialects import neox
-from pretrain.tools.convert.formats.pipeline_layers import rotary_percent
+from pretrain.tools.convert.formats.neox_layers import rotary_percent
 from tools.convert.dialects import megatron_files, neox_files
 from tools.convert.dialects.hugging_face_models import (
     GROUPED,

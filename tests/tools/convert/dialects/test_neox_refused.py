@@ -10,9 +10,9 @@ import torch
 import transformers
 
 from pretrain.errors import CheckpointError, DamageError
-from pretrain.tools.convert.conversion.planned_files import TargetLayout
+from pretrain.tools.convert.target import TargetLayout
 from pretrain.tools.convert.dialects import neox
-from pretrain.tools.convert.formats.recognition import summary_of
+from pretrain.tools.convert.registry import summary_of
 from tools.convert.dialects import megatron_files, neox_files
 from tools.convert.dialects.hugging_face_models import GROUPED, SHAPE, random_model
 from tools.convert.dialects.megatron_files import arguments

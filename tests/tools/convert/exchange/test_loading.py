@@ -18,13 +18,13 @@ from pretrain.checkpoint.starting_checkpoint import require_start
 from pretrain.errors import CheckpointError
 from pretrain.model.weights import global_names
 from pretrain.recipe.sections.model import ModelSection
-from pretrain.tools.convert.conversion.planned_files import TargetLayout
-from pretrain.tools.convert.conversion.target_folder import write_target
-from pretrain.tools.convert.dialects.registry import WRITE, read_weights
-from pretrain.tools.convert.exchange.convert import Wish, convert
-from pretrain.tools.convert.exchange.foreign import foreign_summary, require_fitting
-from pretrain.tools.convert.exchange.loading import _Source, load
-from pretrain.tools.convert.exchange.recipe_section import recipe_section
+from pretrain.tools.convert.target import TargetLayout
+from pretrain.tools.convert.target import write_target
+from pretrain.tools.convert.registry import WRITE, read_weights
+from pretrain.tools.convert.conversion import Wish, convert
+from pretrain.tools.convert.trainer_calls import foreign_summary, require_fitting
+from pretrain.tools.convert.loading import _Source, load
+from pretrain.tools.convert.commands import recipe_section
 
 SMALL = ("model.num_layers=2",)
 MODELS = {

@@ -10,7 +10,7 @@ import torch
 import transformers
 
 from engine import tiny
-from pretrain.tools.convert.formats.recognition import summary_of
+from pretrain.tools.convert.registry import summary_of
 from tools.convert.formats import written
 from tools.convert.formats.written import FFN, HEADS, HIDDEN, LAYERS, NEOX_PARAMETERS, PARAMETERS, POSITIONS, VOCAB
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pretrain.errors import CheckpointError
-from pretrain.tools.convert.weights.lazy_tensor import (
+from pretrain.tools.convert.lazy_tensor import (
     LazyTensor,
     averaged,
     cast,

@@ -8,9 +8,9 @@ from torch.distributed.checkpoint.filesystem import _StorageInfo
 
 from pretrain.checkpoint.index import read_index
 from pretrain.errors import DamageError
-from pretrain.tools.convert.conversion.sharded_writer import Entry, ShardedFile, write_index
-from pretrain.tools.convert.weights.lazy_tensor import LazyTensor, in_memory
-from pretrain.tools.convert.weights.sharded_tensors import Piece, ShardedTensor, sharded_tensors
+from pretrain.tools.convert.formats.sharded_writer import Entry, ShardedFile, write_index
+from pretrain.tools.convert.lazy_tensor import LazyTensor, in_memory
+from pretrain.tools.convert.formats.sharded_tensors import Piece, ShardedTensor, sharded_tensors
 
 
 def written(folder, weight):

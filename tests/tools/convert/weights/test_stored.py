@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pretrain.errors import CheckpointError, DamageError
-from pretrain.tools.convert.weights.lazy_tensor import LazyTensor
-from pretrain.tools.convert.weights.stored import embedded_tensor, safetensors_tensors, torch_file_tensors
+from pretrain.tools.convert.lazy_tensor import LazyTensor
+from pretrain.tools.convert.stored import embedded_tensor, safetensors_tensors, torch_file_tensors
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
 

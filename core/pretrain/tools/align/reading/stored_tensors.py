@@ -12,7 +12,7 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 
 from pretrain.tools.convert.formats.sharded import index_of
-from pretrain.tools.convert.weights.sharded_tensors import sharded_tensors
+from pretrain.tools.convert.formats.sharded_tensors import sharded_tensors
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.distributed.checkpoint.metadata import Metadata
 
-    from pretrain.tools.convert.weights.sharded_tensors import ShardedTensor
+    from pretrain.tools.convert.formats.sharded_tensors import ShardedTensor
 
 AT_ONCE = 1 << 30
 """Bytes of a checkpoint up to which all of its tensors are read at once and kept."""
