@@ -10,7 +10,7 @@ import torch
 from cli.trained import call, evaluations, settings, write_recipe
 from pretrain.checkpoint.folder import CheckpointFolder
 from pretrain.tools.convert.registry import read_weights
-from tools.convert.formats import written
+from tools.convert import written
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 

@@ -36,7 +36,7 @@ _OF_TOOLS = {
     "doctor": "doctor.command",
     "align": "align.commands.command",
     "migrate": "migrate.commands.command",
-    "checkpoint": "convert.commands.command",
+    "checkpoint": "convert.commands",
 }
 """Command -> its module below `pretrain.tools`."""
 

@@ -11,10 +11,10 @@ import transformers
 from safetensors.torch import save_file
 
 from pretrain.errors import CheckpointError
-from pretrain.tools.convert.dialects import hugging_face
+from pretrain.tools.convert.formats import hugging_face
 from pretrain.tools.convert.formats.hugging_face_config import settings_of_config
 from pretrain.tools.convert.lazy_tensor import in_memory
-from tools.convert.dialects.hugging_face_models import (
+from tools.convert.formats.hugging_face_models import (
     GPT2,
     GROUPED,
     HIDDEN,

@@ -13,25 +13,25 @@ import torch
 import transformers
 
 from pretrain.errors import CheckpointError, DamageError
-from pretrain.tools.convert.dialects import deepspeed
+from pretrain.tools.convert.formats import deepspeed
 from pretrain.tools.convert.formats.deepspeed_weights import rounded_to
 from pretrain.tools.convert.lazy_tensor import in_memory
 from rank_programs import run_ranks
-from tools.convert.dialects import zero_ranks
-from tools.convert.dialects.hugging_face_models import (
+from tools.convert.formats import zero_ranks
+from tools.convert.formats.hugging_face_models import (
     GPT2,
     NO_DROPOUT,
     logits_of,
     random_model,
     require_equal,
 )
-from tools.convert.dialects.megatron_deepspeed import (
+from tools.convert.formats.megatron_deepspeed import (
     OF_GPT2,
     by_ours,
     rank_of_gpt2,
     save,
 )
-from tools.convert.dialects.own_models import our_logits
+from tools.convert.formats.own_models import our_logits
 
 pytestmark = pytest.mark.ranks
 
@@ -41,7 +41,7 @@ def zero(tmp_path_factory):
     """Checkpoints of two ranks that DeepSpeed has written, in all stages."""
     folder = tmp_path_factory.mktemp("zero")
     run_ranks(
-        "tools.convert.dialects.zero_ranks",
+        "tools.convert.formats.zero_ranks",
         folder,
         folder=folder,
         world_size=2,

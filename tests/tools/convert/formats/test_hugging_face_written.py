@@ -18,12 +18,12 @@ from safetensors.torch import load_file
 from pretrain.errors import CheckpointError
 from pretrain.recipe.sections.model import ModelSection
 from pretrain.tools.convert.target import TargetLayout
-from pretrain.tools.convert.dialects import hugging_face
-from pretrain.tools.convert.dialects.hugging_face import tokenizer_files, writing
+from pretrain.tools.convert.formats import hugging_face
+from pretrain.tools.convert.formats import hugging_face_writer
 from pretrain.tools.convert.lazy_tensor import in_memory
 from pretrain.tools.convert.model_weights import EMBEDDING, ModelWeights, expected_shapes
 from pretrain.tools.convert.qkv import from_parts_first, fused, separate, to_parts_first
-from tools.convert.dialects.hugging_face_models import (
+from tools.convert.formats.hugging_face_models import (
     FFN,
     HEADS,
     HIDDEN,

@@ -10,9 +10,9 @@ import torch
 import transformers
 
 from pretrain.errors import CheckpointError
-from pretrain.tools.convert.dialects import deepspeed
+from pretrain.tools.convert.formats import deepspeed
 from pretrain.tools.convert.formats.deepspeed_names import our_names
-from tools.convert.dialects.hugging_face_models import (
+from tools.convert.formats.hugging_face_models import (
     GPT2,
     GROUPED,
     NO_DROPOUT,
@@ -20,7 +20,7 @@ from tools.convert.dialects.hugging_face_models import (
     random_model,
     require_equal,
 )
-from tools.convert.dialects.megatron_deepspeed import (
+from tools.convert.formats.megatron_deepspeed import (
     FPDT,
     OF_GPT2,
     OF_LLAMA,
@@ -28,7 +28,7 @@ from tools.convert.dialects.megatron_deepspeed import (
     rank_of_llama,
     save,
 )
-from tools.convert.dialects.own_models import our_logits
+from tools.convert.formats.own_models import our_logits
 
 GPT2_CASES = {
     "2 ranks": (2, "heads", OF_GPT2, {"checkpoint_version": 3.0}),

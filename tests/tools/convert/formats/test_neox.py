@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from pretrain.errors import CheckpointError
 from pretrain.tools.convert.target import TargetLayout
-from pretrain.tools.convert.dialects import neox
+from pretrain.tools.convert.formats import neox
 from pretrain.tools.convert.formats.neox_layers import rotary_percent
-from tools.convert.dialects import megatron_files, neox_files
-from tools.convert.dialects.hugging_face_models import (
+from tools.convert.formats import megatron_files, neox_files
+from tools.convert.formats.hugging_face_models import (
     GROUPED,
     SHAPE,
     counted,
@@ -21,9 +21,9 @@ from tools.convert.dialects.hugging_face_models import (
     random_model,
     require_equal,
 )
-from tools.convert.dialects.megatron_files import arguments
-from tools.convert.dialects.neox_files import CONFIG, GIVEN, LLAMA, LLAMA_CONFIG, NEOX
-from tools.convert.dialects.own_models import our_logits, random_weights, written
+from tools.convert.formats.megatron_files import arguments
+from tools.convert.formats.neox_files import CONFIG, GIVEN, LLAMA, LLAMA_CONFIG, NEOX
+from tools.convert.formats.own_models import our_logits, random_weights, written
 
 
 @pytest.fixture(scope="module")

@@ -13,17 +13,17 @@ from hypothesis import strategies as st
 
 from pretrain.errors import CheckpointError, DamageError
 from pretrain.tools.convert.target import TargetLayout
-from pretrain.tools.convert.dialects import megatron
-from tools.convert.dialects import megatron_files
-from tools.convert.dialects.hugging_face_models import (
+from pretrain.tools.convert.formats import megatron
+from tools.convert.formats import megatron_files
+from tools.convert.formats.hugging_face_models import (
     GROUPED,
     HEADS,
     logits_of,
     random_model,
     require_equal,
 )
-from tools.convert.dialects.megatron_files import NAMES_2019, NAMES_2022, NAMES_2024, arguments, detached, divided
-from tools.convert.dialects.own_models import our_logits, random_weights, written
+from tools.convert.formats.megatron_files import NAMES_2019, NAMES_2022, NAMES_2024, arguments, detached, divided
+from tools.convert.formats.own_models import our_logits, random_weights, written
 
 LLAMA = {
     "position_embedding_type": "rope",

@@ -11,8 +11,8 @@ import transformers
 
 from engine import tiny
 from pretrain.tools.convert.registry import summary_of
-from tools.convert.formats import written
-from tools.convert.formats.written import FFN, HEADS, HIDDEN, LAYERS, NEOX_PARAMETERS, PARAMETERS, POSITIONS, VOCAB
+from tools.convert import written
+from tools.convert.written import FFN, HEADS, HIDDEN, LAYERS, NEOX_PARAMETERS, PARAMETERS, POSITIONS, VOCAB
 
 SHAPE = {
     "num_layers": LAYERS,

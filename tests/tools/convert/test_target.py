@@ -109,7 +109,7 @@ def write_until_killed(folder):
 @pytest.mark.usefixtures("forked_python")
 def test_a_killed_process_leaves_no_target_and_what_it_wrote(tmp_path):
     """In a process of its own: a fork of this one, which has threads, may crash before it is killed."""
-    module = "tools.convert.conversion.test_target_folder"
+    module = "tools.convert.test_target"
     program = f"import sys\nfrom {module} import write_until_killed as run\nrun(sys.argv[1])"
     environment = {**os.environ, "PYTHONPATH": str(TESTS)}
     killed = subprocess.run([sys.executable, "-c", program, str(tmp_path)], env=environment, check=False)

@@ -17,20 +17,20 @@ from pretrain.bridge import deepspeed as bridge
 from pretrain.errors import CheckpointError
 from pretrain.recipe.sections.model import ModelSection
 from pretrain.tools.convert.target import TargetLayout
-from pretrain.tools.convert.dialects import deepspeed
+from pretrain.tools.convert.formats import deepspeed
 from pretrain.tools.convert.formats.deepspeed_names import their_name
 from pretrain.tools.convert.registry import summary_of
 from pretrain.tools.convert.summary import Parts
 from pretrain.tools.convert.lazy_tensor import cast
-from tools.convert.dialects import zero_ranks
-from tools.convert.dialects.hugging_face_models import (
+from tools.convert.formats import zero_ranks
+from tools.convert.formats.hugging_face_models import (
     GPT2,
     GROUPED,
     NO_DROPOUT,
     random_model,
     require_equal,
 )
-from tools.convert.dialects.megatron_deepspeed import (
+from tools.convert.formats.megatron_deepspeed import (
     FPDT,
     OF_GPT2,
     OF_LLAMA,
@@ -39,7 +39,7 @@ from tools.convert.dialects.megatron_deepspeed import (
     rank_of_llama,
     save,
 )
-from tools.convert.dialects.own_models import random_weights, written
+from tools.convert.formats.own_models import random_weights, written
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import transformers
 
 from engine import tiny
 from pretrain.tools.convert.target import TargetLayout
-from pretrain.tools.convert.dialects import hugging_face
+from pretrain.tools.convert.formats import hugging_face
 
 TOKENS = list(range(40, 65))
 VOCAB, LAYERS, HIDDEN, HEADS, FFN, POSITIONS = tiny.VOCAB_SIZE, 2, 64, 4, 96, 32

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 import yaml
 
-from tools.convert.dialects.hugging_face_models import HEADS, HIDDEN, VOCAB
-from tools.convert.dialects.megatron_files import detached, divided, gpt2_layer
+from tools.convert.formats.hugging_face_models import HEADS, HIDDEN, VOCAB
+from tools.convert.formats.megatron_files import detached, divided, gpt2_layer
 
 HEAD = HIDDEN // HEADS
 ARGS = {"hidden_size": HIDDEN, "num_attention_heads": HEADS, "padded_vocab_size": VOCAB}

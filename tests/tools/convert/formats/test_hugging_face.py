@@ -8,8 +8,8 @@ import pytest
 import torch
 import transformers
 
-from pretrain.tools.convert.dialects import hugging_face
-from tools.convert.dialects.hugging_face_models import (
+from pretrain.tools.convert.formats import hugging_face
+from tools.convert.formats.hugging_face_models import (
     GPT2,
     GROUPED,
     NO_DROPOUT,
@@ -20,7 +20,7 @@ from tools.convert.dialects.hugging_face_models import (
     require_equal,
     written,
 )
-from tools.convert.dialects.own_models import our_logits
+from tools.convert.formats.own_models import our_logits
 
 LLAMA3 = {  # of 8 waves 1 stays, 1 is between, 6 are stretched
     "rope_type": "llama3",

@@ -7,7 +7,7 @@ import argparse
 import torch
 import transformers
 
-from tools.convert.dialects.hugging_face_models import GPT2, HEADS, HIDDEN, NO_DROPOUT, POSITIONS, VOCAB
+from tools.convert.formats.hugging_face_models import GPT2, HEADS, HIDDEN, NO_DROPOUT, POSITIONS, VOCAB
 
 LAYERS = 4  # enough for two stages of two chunks
 GPT2_CONFIG = transformers.GPT2Config(**GPT2 | {"n_layer": LAYERS}, **NO_DROPOUT)

@@ -28,7 +28,7 @@ from torch.serialization import get_safe_globals
 from pretrain.checkpoint import torch_file
 from pretrain.errors import CheckpointError, DamageError
 from pretrain.tools.convert.registry import summary_of
-from tools.convert.formats import written
+from tools.convert import written
 
 
 class Runs:

@@ -13,7 +13,7 @@ from pretrain.recipe import make_recipe
 from pretrain.recipe.sections.model import ModelSection
 from pretrain.tools.convert.lazy_tensor import in_memory
 from pretrain.tools.convert.model_weights import ModelWeights, expected_shapes
-from tools.convert.dialects.hugging_face_models import TOKENS
+from tools.convert.formats.hugging_face_models import TOKENS
 
 SMALL = {
     "num_layers": 4,

@@ -11,13 +11,13 @@ import transformers
 
 from pretrain.errors import CheckpointError, DamageError
 from pretrain.tools.convert.target import TargetLayout
-from pretrain.tools.convert.dialects import neox
+from pretrain.tools.convert.formats import neox
 from pretrain.tools.convert.registry import summary_of
-from tools.convert.dialects import megatron_files, neox_files
-from tools.convert.dialects.hugging_face_models import GROUPED, SHAPE, random_model
-from tools.convert.dialects.megatron_files import arguments
-from tools.convert.dialects.neox_files import CONFIG, GIVEN, LLAMA, LLAMA_CONFIG
-from tools.convert.dialects.own_models import random_weights
+from tools.convert.formats import megatron_files, neox_files
+from tools.convert.formats.hugging_face_models import GROUPED, SHAPE, random_model
+from tools.convert.formats.megatron_files import arguments
+from tools.convert.formats.neox_files import CONFIG, GIVEN, LLAMA, LLAMA_CONFIG
+from tools.convert.formats.own_models import random_weights
 
 
 @pytest.fixture(scope="module")
