@@ -18,13 +18,12 @@ from pretrain.checkpoint.starting_checkpoint import require_start
 from pretrain.errors import CheckpointError
 from pretrain.model.weights import global_names
 from pretrain.recipe.sections.model import ModelSection
-from pretrain.tools.convert.target import TargetLayout
-from pretrain.tools.convert.target import write_target
-from pretrain.tools.convert.registry import WRITE, read_weights
-from pretrain.tools.convert.conversion import Wish, convert
-from pretrain.tools.convert.trainer_calls import foreign_summary, require_fitting
-from pretrain.tools.convert.loading import _Source, load
 from pretrain.tools.convert.commands import recipe_section
+from pretrain.tools.convert.conversion import ConvertOptions, convert
+from pretrain.tools.convert.loading import _Source, load
+from pretrain.tools.convert.registry import WRITE, read_weights
+from pretrain.tools.convert.target import TargetLayout, write_target
+from pretrain.tools.convert.trainer_calls import foreign_summary, require_fitting
 
 SMALL = ("model.num_layers=2",)
 MODELS = {
@@ -34,10 +33,10 @@ MODELS = {
     "Qwen": QWEN,
 }
 FORMATS = {
-    "GPT-2": Wish(format="megatron", layout=TargetLayout(tensor=2, pipeline=2)),
-    "NeoX": Wish(format="neox", layout=TargetLayout(tensor=2)),
-    "Llama": Wish(format="torch_dist"),
-    "Qwen": Wish(format="huggingface"),
+    "GPT-2": ConvertOptions(format="megatron", layout=TargetLayout(tensor=2, pipeline=2)),
+    "NeoX": ConvertOptions(format="neox", layout=TargetLayout(tensor=2)),
+    "Llama": ConvertOptions(format="torch_dist"),
+    "Qwen": ConvertOptions(format="huggingface"),
 }
 
 
@@ -108,7 +107,7 @@ def test_every_tensor_parallel_rank_gets_its_part(ours, ranks):
 @pytest.mark.parametrize("ours", ["GPT-2", "Qwen"], indirect=True)
 def test_iteration_samples_and_schedule_go_on_where_the_files_tell_them(ours, tmp_path):
     _, overrides, folder = ours
-    convert(folder, tmp_path / "bare", Wish(format="pretrain"))
+    convert(folder, tmp_path / "bare", ConvertOptions(format="pretrain"))
     with tiny.engine_of(tiny.tiny(*overrides)) as engine:
         whole = storage.load(engine, folder / "iter_0000001", weights_only=False)
         expected = (engine.learning_rate, parameters(engine))
@@ -124,7 +123,7 @@ def test_iteration_samples_and_schedule_go_on_where_the_files_tell_them(ours, tm
 @pytest.mark.parametrize("ours", ["GPT-2"], indirect=True)
 def test_another_model_is_refused_with_the_keys_that_differ(ours, tmp_path):
     _, overrides, folder = ours
-    convert(folder, tmp_path / "theirs", Wish(format="torch_dist"))
+    convert(folder, tmp_path / "theirs", ConvertOptions(format="torch_dist"))
     recipe = tiny.tiny(*overrides, "model.num_layers=3", "model.hidden_size=128")
     with pytest.raises(CheckpointError) as refused:
         require_start(tmp_path / "theirs", None, recipe)
@@ -137,7 +136,7 @@ def test_another_model_is_refused_with_the_keys_that_differ(ours, tmp_path):
 @pytest.mark.parametrize("ours", ["GPT-2"], indirect=True)
 def test_a_tokenizer_of_more_tokens_is_refused(ours, tmp_path, monkeypatch):
     _, overrides, folder = ours
-    convert(folder, tmp_path / "theirs", Wish(format="torch_dist"))
+    convert(folder, tmp_path / "theirs", ConvertOptions(format="torch_dist"))
     with tiny.engine_of(tiny.tiny(*overrides)) as engine:
         monkeypatch.setattr(engine, "vocab_size", 1000)
         with pytest.raises(CheckpointError, match=r"has 300 tokens, the recipe's tokenizer 1,000"):
@@ -162,7 +161,7 @@ def test_converted_weights_of_an_unknown_vocabulary_need_a_tokenizer_that_paddin
 @pytest.mark.parametrize("to", ["megatron", "torch_dist"])
 def test_a_schedule_goes_with_megatrons_formats(ours, tmp_path, to):
     _, _, folder = ours
-    convert(folder, tmp_path / "theirs", Wish(format=to))
+    convert(folder, tmp_path / "theirs", ConvertOptions(format=to))
     assert read_weights(tmp_path / "theirs", {}).schedule == read_weights(folder, {}).schedule
 
 
@@ -170,7 +169,7 @@ def test_a_schedule_goes_with_megatrons_formats(ours, tmp_path, to):
 def test_a_setting_that_the_files_imply_is_not_the_recipes(ours, tmp_path):
     """Releases without arguments have the tanh approximation, whatever the number of heads that they do not tell."""
     _, overrides, folder = ours
-    convert(folder, tmp_path / "theirs", Wish(format="megatron"))
+    convert(folder, tmp_path / "theirs", ConvertOptions(format="megatron"))
     (file,) = (tmp_path / "theirs").rglob("model_optim_rng.pt")
     state = torch.load(file, weights_only=False)
     torch.save({"model": state["model"], "checkpoint_version": 3.0, "iteration": 0}, file)
@@ -183,7 +182,7 @@ def test_a_setting_that_the_files_imply_is_not_the_recipes(ours, tmp_path):
 @pytest.mark.parametrize("ours", ["GPT-2"], indirect=True)
 def test_a_damaged_file_is_an_error_of_two_lines(ours, tmp_path):
     _, overrides, folder = ours
-    convert(folder, tmp_path / "theirs", Wish(format="torch_dist"))
+    convert(folder, tmp_path / "theirs", ConvertOptions(format="torch_dist"))
     victim = max((tmp_path / "theirs" / "iter_0000001").glob("*.distcp"), key=lambda file: file.stat().st_size)
     victim.write_bytes(victim.read_bytes()[:-1000])
     (victim.parent / "checksums.txt").unlink()  # as Megatron-LM, which writes none
@@ -203,7 +202,7 @@ def test_ours_and_folders_without_a_checkpoint_are_not_foreign(ours, tmp_path):
 @pytest.mark.parametrize("ours", ["GPT-2"], indirect=True)
 def test_a_run_saves_into_no_folder_of_another_program(ours, tmp_path):
     _, overrides, folder = ours
-    convert(folder, tmp_path / "theirs", Wish(format="torch_dist"))
+    convert(folder, tmp_path / "theirs", ConvertOptions(format="torch_dist"))
     with pytest.raises(CheckpointError, match=r"checkpoint.save: .* holds checkpoints of another program"):
         require_start(tmp_path / "theirs", tmp_path / "theirs", tiny.tiny(*overrides))
 

@@ -17,8 +17,7 @@ import pytest
 from pretrain.checkpoint import checksums
 from pretrain.checkpoint.digest import digest_of
 from pretrain.errors import CheckpointError
-from pretrain.tools.convert.target import Target
-from pretrain.tools.convert.target import write_target
+from pretrain.tools.convert.target import Target, write_target
 
 TESTS = Path(__file__).parents[3]
 

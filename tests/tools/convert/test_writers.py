@@ -13,11 +13,10 @@ from torch.distributed import checkpoint as dcp
 
 from pretrain.checkpoint.index import read_index
 from pretrain.errors import CheckpointError
-from pretrain.tools.convert.formats import sharded_writer
-from pretrain.tools.convert.file_writers import SafetensorsFile
-from pretrain.tools.convert.formats.sharded_writer import Entry, ShardedFile, write_index
-from pretrain.tools.convert.file_writers import TorchFile
 from pretrain.tools.convert import lazy_tensor
+from pretrain.tools.convert.file_writers import SafetensorsFile, TorchFile
+from pretrain.tools.convert.formats import sharded_writer
+from pretrain.tools.convert.formats.sharded_writer import Entry, ShardedFile, write_index
 from pretrain.tools.convert.lazy_tensor import LazyTensor, in_memory, joined
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]

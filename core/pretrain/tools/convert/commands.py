@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pretrain.recipe.sections.model import ModelSection
     from pretrain.tools.convert.conversion import TargetTokenizer
     from pretrain.tools.convert.model_weights import ModelWeights
-    from pretrain.tools.convert.summary import Parts, Summary
+    from pretrain.tools.convert.summary import CheckpointSummary, FileLayout
     from pretrain.tools.convert.verification import Difference
 
 
@@ -105,7 +105,7 @@ def _verified(folder: Path) -> str:
     )
 
 
-def _lines(summary: Summary, checksums: str) -> list[str]:
+def _lines(summary: CheckpointSummary, checksums: str) -> list[str]:
     version = f" ({summary.version})" if summary.version else ""
     rows = {
         "path": str(summary.path),
@@ -122,7 +122,7 @@ def _lines(summary: Summary, checksums: str) -> list[str]:
     return [*lines, "model:", *(f"  {name}: {_yaml(value)}" for name, value in summary.model.items())]
 
 
-def _layout(parts: Parts) -> str:
+def _layout(parts: FileLayout) -> str:
     sizes = {
         "tensor": parts.tensor,
         "pipeline": parts.pipeline,

@@ -6,10 +6,10 @@ ColumnParallelLinear and VocabParallelEmbedding divide the rows, RowParallelLine
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from pretrain.errors import CheckpointError
-from pretrain.tools.convert.formats.megatron_names import bounded, divided_dimension, flat_weights, flat_weights_as
+from pretrain.tools.convert.formats.megatron_names import bounded, divided_dimension, flat_tensors
 from pretrain.tools.convert.lazy_tensor import LazyTensor, averaged, joined, part_of
 
 if TYPE_CHECKING:
@@ -73,12 +73,16 @@ def weights_in(path: Path, state: Any) -> dict[str, LazyTensor]:
     Raises:
         CheckpointError: one is a single number, or not of floating point.
     """
-    weights = flat_weights_as(state, LazyTensor)
-    odd = [*flat_weights(state), *(name for name, each in weights.items() if not each.dtype.is_floating_point)]
-    if odd:
-        msg = f"{path} holds {odd[0][:100]}, which is no weight of a GPT.\nOnly tensors of floating point are read."
+    tensors = flat_tensors(state)
+    weights = {name: tensor for name, tensor in tensors.items() if _is_weight(tensor)}
+    if odd := next((name for name in tensors if name not in weights), None):
+        msg = f"{path} holds {odd[:100]}, which is not a GPT weight.\nOnly floating-point tensors are read."
         raise CheckpointError(msg)
     return weights
+
+
+def _is_weight(tensor: object) -> TypeGuard[LazyTensor]:
+    return isinstance(tensor, LazyTensor) and tensor.dtype.is_floating_point
 
 
 def by_name(ranks: Sequence[tuple[Path, dict[str, LazyTensor]]]) -> dict[str, list[LazyTensor]]:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from pretrain.checkpoint.checksums import Share
     from pretrain.tools.convert.model_weights import ModelWeights
-    from pretrain.tools.convert.summary import Summary
+    from pretrain.tools.convert.summary import CheckpointSummary
     from pretrain.tools.convert.target import Write
 
 
@@ -79,7 +79,7 @@ _LONGEST = 200
 _LARGEST = 2**63
 
 
-def summary_of(path: Path) -> Summary:
+def summary_of(path: Path) -> CheckpointSummary:
     """Return a summary of the checkpoint at a path; nothing that its files contain is executed.
 
     By checksums.txt all sizes are verified, and of the content the smallest files (`SMALL_FILES`).
@@ -97,7 +97,7 @@ def summary_of(path: Path) -> Summary:
     return summary
 
 
-def recognized(path: Path) -> Summary | None:
+def recognized(path: Path) -> CheckpointSummary | None:
     """Return a summary as `summary_of` does; None if the folder holds nothing of a known format."""
     for folder in opened(path, SMALL_FILES):
         for each in FORMATS:
@@ -147,7 +147,7 @@ def checked(read: Callable[[], T], folder: Path) -> T:
         raise DamageError(msg) from error
 
 
-def _plain(summary: Summary) -> Summary:
+def _plain(summary: CheckpointSummary) -> CheckpointSummary:
     """Leave only values that can be shown: files may hold anything under the names of settings."""
     return replace(
         summary,

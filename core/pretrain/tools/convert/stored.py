@@ -47,7 +47,7 @@ _BLOCK = 1 << 20
 
 
 @dataclass(slots=True)
-class Record:
+class ZipRecord:
     """A record of a file of torch.save, which may hold several tensors.
 
     Attributes:
@@ -90,7 +90,7 @@ class Record:
 
 
 def stored_at(
-    path: Path, offset: int, shape: tuple[int, ...], dtype: torch.dtype, record: Record | None = None
+    path: Path, offset: int, shape: tuple[int, ...], dtype: torch.dtype, record: ZipRecord | None = None
 ) -> LazyTensor:
     """Return a contiguous tensor at a place of a file, as the host's byte order has it.
 
@@ -177,11 +177,11 @@ def _embedded(path: Path, offset: int, length: int) -> LazyTensor:
     return tensor
 
 
-def safetensors_tensors(path: Path) -> dict[str, LazyTensor]:
-    """Return the tensors of a file of safetensors by their names.
+def safetensors_header(path: Path) -> tuple[dict[str, Any], int]:
+    """Return dtype, shape and place of every tensor of a file of safetensors by its name, and where the places begin.
 
     Raises:
-        DamageError: it is cut off, or not such a file, or has a dtype that no model of ours has.
+        DamageError: it is cut off, or not such a file.
     """
     try:
         with safe_open(path, framework="pt"):
@@ -192,14 +192,23 @@ def safetensors_tensors(path: Path) -> dict[str, LazyTensor]:
     except (SafetensorError, OSError, ValueError) as error:
         msg = f"{path} is damaged, or no safetensors file: {str(error)[:200]}"
         raise DamageError(msg) from error
+    header.pop("__metadata__", None)
+    return header, 8 + length
+
+
+def safetensors_tensors(path: Path) -> dict[str, LazyTensor]:
+    """Return the tensors of a file of safetensors by their names.
+
+    Raises:
+        DamageError: it is cut off, or not such a file, or has a dtype that no model of ours has.
+    """
+    header, begin = safetensors_header(path)
     found = {}
     for name, entry in header.items():
-        if name == "__metadata__":
-            continue
         if entry["dtype"] not in _DTYPES:
-            msg = f"{path}: {name[:100]} has dtype {entry['dtype']}; {', '.join(_DTYPES)} are read."
+            msg = f"{path}: {name[:100]}: dtype {entry['dtype']} is not supported (supported: {', '.join(_DTYPES)})."
             raise DamageError(msg)
-        place = 8 + length + entry["data_offsets"][0]
+        place = begin + entry["data_offsets"][0]
         found[name] = stored_at(path, place, tuple(entry["shape"]), _DTYPES[entry["dtype"]])
     return found
 
@@ -244,7 +253,7 @@ def _reading(path: Path) -> Iterator[None]:
 class _Lazy:
     """Replacement of the tensors in nested dicts, lists and tuples, once for a value that is met several times."""
 
-    def __init__(self, path: Path, records: Mapping[int, Record]) -> None:
+    def __init__(self, path: Path, records: Mapping[int, ZipRecord]) -> None:
         self._path, self._records = path, records
         self._done: dict[int, Any] = {}
         self._above: set[int] = set()
@@ -271,7 +280,7 @@ class _Lazy:
         return found
 
 
-def _lazy_tensor(tensor: Tensor, path: Path, records: Mapping[int, Record], base: int = 0) -> LazyTensor | Tensor:
+def _lazy_tensor(tensor: Tensor, path: Path, records: Mapping[int, ZipRecord], base: int = 0) -> LazyTensor | Tensor:
     """Return a fake tensor's place in the file; `base` is that of the part that torch has read, in bytes."""
     shape, strides, start = tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset())
     count = 1 + sum((size - 1) * step for size, step in zip(shape, strides, strict=True))
@@ -298,13 +307,13 @@ def _lazy_tensor(tensor: Tensor, path: Path, records: Mapping[int, Record], base
     )
 
 
-def _records(file: IO[bytes], path: Path, base: int) -> dict[int, Record]:
+def _records(file: IO[bytes], path: Path, base: int) -> dict[int, ZipRecord]:
     """Return the records of a zip file by the place of their data; places count from `base`."""
     records = {}
     with zipfile.ZipFile(file) as archive:
         for entry in archive.infolist():
             place = base + torch_file.data_place(file, entry)
-            records[place] = Record(path, entry.filename, place, entry.file_size, entry.CRC)
+            records[place] = ZipRecord(path, entry.filename, place, entry.file_size, entry.CRC)
     return records
 
 

@@ -1,4 +1,4 @@
-"""Summary of a checkpoint, whatever its format."""
+"""CheckpointSummary of a checkpoint, whatever its format."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Parts:
+class FileLayout:
     """Number of parts that the files divide a model into, by kind of parallelism; 1 where it is stored whole.
 
     Attributes:
@@ -36,7 +36,7 @@ class Parts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Summary:
+class CheckpointSummary:
     """A checkpoint in a few words and numbers.
 
     Attributes:
@@ -60,7 +60,7 @@ class Summary:
     iteration: int | None = None
     model: dict[str, Any] = field(default_factory=dict)
     parameters: int | None
-    parts: Parts = Parts()
+    parts: FileLayout = FileLayout()
     dtypes: tuple[str, ...]
     contents: tuple[str, ...]
     files: int

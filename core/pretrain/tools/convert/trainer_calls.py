@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pretrain.checkpoint.contents import Loaded, Saved
     from pretrain.recipe import Recipe
     from pretrain.recipe.sections.model import ModelSection
-    from pretrain.tools.convert.summary import Summary
+    from pretrain.tools.convert.summary import CheckpointSummary
 
 
 __all__ = ["foreign_summary", "load", "require_fitting", "summary_of"]
@@ -42,7 +42,7 @@ _LONGEST = 32
 """Longest iteration, in digits."""
 
 
-def foreign_summary(path: Path) -> Summary | None:
+def foreign_summary(path: Path) -> CheckpointSummary | None:
     """Return a summary of another program's checkpoint; None if the folder has one of ours, or none at all.
 
     Raises:
@@ -55,7 +55,7 @@ def foreign_summary(path: Path) -> Summary | None:
     return None if summary is None or summary.format == _OURS else summary
 
 
-def require_fitting(summary: Summary, recipe: Recipe) -> None:
+def require_fitting(summary: CheckpointSummary, recipe: Recipe) -> None:
     """Check that a checkpoint is of the recipe's model, as far as its files tell.
 
     Raises:

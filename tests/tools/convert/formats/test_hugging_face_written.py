@@ -17,12 +17,11 @@ from safetensors.torch import load_file
 
 from pretrain.errors import CheckpointError
 from pretrain.recipe.sections.model import ModelSection
-from pretrain.tools.convert.target import TargetLayout
-from pretrain.tools.convert.formats import hugging_face
-from pretrain.tools.convert.formats import hugging_face_writer
+from pretrain.tools.convert.formats import hugging_face, hugging_face_writer
 from pretrain.tools.convert.lazy_tensor import in_memory
 from pretrain.tools.convert.model_weights import EMBEDDING, ModelWeights, expected_shapes
 from pretrain.tools.convert.qkv import from_parts_first, fused, separate, to_parts_first
+from pretrain.tools.convert.target import TargetLayout
 from tools.convert.formats.hugging_face_models import (
     FFN,
     HEADS,
@@ -117,7 +116,7 @@ def test_padding_of_the_vocabulary_is_left_out(tmp_path):
 
 
 def test_a_large_model_is_written_in_shards_that_transformers_opens(tmp_path, monkeypatch):
-    monkeypatch.setattr(writing, "LEAST_SHARD", 1000)
+    monkeypatch.setattr(hugging_face_writer, "LEAST_SHARD", 1000)
     weights = ours("llama")
     folder = written(weights, tmp_path)
     index = json.loads((folder / "model.safetensors.index.json").read_text())
@@ -151,14 +150,14 @@ def test_a_large_model_is_written_in_shards_that_transformers_opens(tmp_path, mo
 )
 def test_a_model_that_no_architecture_has_is_refused_by_its_setting(kind, more, named):
     with pytest.raises(CheckpointError) as raised:
-        hugging_face.write(ours(kind, **more), TargetLayout())
+        hugging_face_writer.write(ours(kind, **more), TargetLayout())
     assert named in str(raised.value)
     assert len(str(raised.value).splitlines()) == 2
 
 
 def test_a_layout_is_refused():
     with pytest.raises(CheckpointError, match="not divided among ranks"):
-        hugging_face.write(ours("gpt2"), TargetLayout(tensor=2))
+        hugging_face_writer.write(ours("gpt2"), TargetLayout(tensor=2))
 
 
 TEXT = "Hello,  world<|endoftext|> again"
@@ -206,9 +205,9 @@ def test_special_tokens_and_generation_of_another_model_of_hugging_face_are_kept
     third = written(replace(weights, tokenizer=(bpe[0] / "mine.json",)), tmp_path / "third")
     end = bpe[1].token_to_id("<|endoftext|>")
     assert json.loads((third / "generation_config.json").read_text()) == {"eos_token_id": end}
-    monkeypatch.setattr(tokenizer_files, "_LARGEST", 100)
+    monkeypatch.setattr(hugging_face_writer, "_LARGEST", 100)
     with pytest.raises(CheckpointError, match="larger than"):
-        hugging_face.write(weights, TargetLayout())
+        hugging_face_writer.write(weights, TargetLayout())
 
 
 def test_without_a_tokenizer_no_token_is_special(tmp_path):

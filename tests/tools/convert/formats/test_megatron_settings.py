@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from pretrain.errors import CheckpointError
-from pretrain.tools.convert.formats.megatron_settings import ALLOWED
-from pretrain.tools.convert.formats.megatron_settings import VOCAB_SIZE, settings_of, vocab_size_of
+from pretrain.tools.convert.formats.megatron_settings import ALLOWED, VOCAB_SIZE, settings_of, vocab_size_of
 
 TOLD = {
     *("num_layers", "hidden_size", "num_attention_heads", "num_query_groups", "ffn_hidden_size", "kv_channels"),

@@ -8,9 +8,9 @@ from torch.distributed.checkpoint.filesystem import _StorageInfo
 
 from pretrain.checkpoint.index import read_index
 from pretrain.errors import DamageError
+from pretrain.tools.convert.formats.sharded_tensors import ShardedTensor, TensorPiece, sharded_tensors
 from pretrain.tools.convert.formats.sharded_writer import Entry, ShardedFile, write_index
 from pretrain.tools.convert.lazy_tensor import LazyTensor, in_memory
-from pretrain.tools.convert.formats.sharded_tensors import Piece, ShardedTensor, sharded_tensors
 
 
 def written(folder, weight):
@@ -27,7 +27,7 @@ def written(folder, weight):
 def test_any_block_of_pieces_in_any_order_has_its_numbers():
     weight = torch.arange(7.0 * 4 * 6).view(7, 4, 6)
     bounds = [(0, 3, 0, 4), (3, 4, 2, 4), (3, 4, 0, 2), (6, 7, 0, 4), (4, 6, 0, 4)]
-    pieces = tuple(Piece((a, c, 0), in_memory(weight[a:b, c:d])) for a, b, c, d in bounds)
+    pieces = tuple(TensorPiece((a, c, 0), in_memory(weight[a:b, c:d])) for a, b, c, d in bounds)
     tensor = ShardedTensor((7, 4, 6), torch.float32, pieces)
     for begin in range(7):
         for end in range(begin + 1, 8):
@@ -44,7 +44,7 @@ def test_a_layer_looks_at_no_piece_of_another():
             return super().__getattribute__(name)
 
     part = Counted((1, 2), torch.float32, lambda begin, end: torch.zeros(end - begin, 2))
-    tensor = ShardedTensor((3000, 2), torch.float32, tuple(Piece((number, 0), part) for number in range(3000)))
+    tensor = ShardedTensor((3000, 2), torch.float32, tuple(TensorPiece((number, 0), part) for number in range(3000)))
     tensor.of_first(0).whole()
     looked_at.clear()
     tensor.of_first(1700).whole()

@@ -9,8 +9,7 @@ from pretrain.checkpoint.sharded_names import weight_names
 from pretrain.tools.align.model_place import Place
 from pretrain.tools.align.reading.stored_tensors import StoredTensors
 from pretrain.tools.align.recording.weights_folder import weights_folder
-from pretrain.tools.convert.model_weights import EMBEDDING, OUTPUT
-from pretrain.tools.convert.model_weights import MAIN
+from pretrain.tools.convert.model_weights import EMBEDDING, MAIN, OUTPUT
 
 if TYPE_CHECKING:
     from torch import Tensor

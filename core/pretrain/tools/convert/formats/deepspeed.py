@@ -10,7 +10,6 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pretrain.checkpoint import torch_file
 from pretrain.errors import CheckpointError, DamageError
 from pretrain.tools.convert.formats.deepspeed_names import our_names
 from pretrain.tools.convert.formats.deepspeed_weights import (
@@ -37,7 +36,7 @@ from pretrain.tools.convert.lazy_tensor import part_of
 from pretrain.tools.convert.model_weights import EMBEDDING, ModelWeights, model_section, require_expected
 from pretrain.tools.convert.rank_parts import by_name, is_gated, merged, require_one_save, weights_in
 from pretrain.tools.convert.stored import torch_file_tensors
-from pretrain.tools.convert.summary import Parts, Summary, contents, dtype_names, extent
+from pretrain.tools.convert.summary import CheckpointSummary, FileLayout, contents, dtype_names, extent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -101,7 +100,7 @@ def shard_files(folder: Path) -> ShardFiles | None:
     )
 
 
-def describe(folder: Path) -> Summary | None:
+def describe(folder: Path) -> CheckpointSummary | None:
     """Describe the checkpoint in a folder, or return None if it is of another format.
 
     Raises:
@@ -111,10 +110,7 @@ def describe(folder: Path) -> Summary | None:
     found = shard_files(folder)
     if found is None:
         return None
-    state = torch_file.read(found.models[0, 0])
-    if not isinstance(state, dict) or "module" not in state:
-        msg = f"{found.models[0, 0]} holds no model (a key `module`)."
-        raise DamageError(msg)
+    state = _state(found.models[0, 0])
     shapes, dtypes = _weights(state, found.tensor)
     has_experts = any(folder.glob("layer_*_expert_*")) or any(folder.glob("expp_rank_*"))
     has_moments = found.is_universal and any(folder.glob(f"{UNIVERSAL}/*/exp_avg.pt"))
@@ -122,14 +118,14 @@ def describe(folder: Path) -> Summary | None:
         require_world(folder, state, found)
     version, iteration = state.get("ds_version"), state.get("iteration", state.get("global_steps"))
     files, size = extent(folder)
-    return Summary(
+    return CheckpointSummary(
         path=folder,
         format=format_name(found),
         version=None if version is None else f"DeepSpeed {bounded(version)}",
         iteration=iteration if isinstance(iteration, int) else None,
         model=model_of(shapes, number_of_layers(shapes)) | settings_of_args(args_of(state)),
         parameters=None if has_experts else count(shapes, found.tensor),
-        parts=Parts(tensor=found.tensor, data=found.data),
+        parts=FileLayout(tensor=found.tensor, data=found.data),
         dtypes=dtypes,
         contents=contents(
             optimizer=bool(found.optimizers) or has_moments or state.get("optimizer") is not None,
@@ -185,7 +181,7 @@ def _weights(state: dict[str, Any], tensor: int) -> tuple[Shapes, tuple[str, ...
     """Return the whole shapes and the dtypes; ZeRO-3 keeps shapes apart, since `module` has empty tensors there."""
     weights = flat_weights(state["module"])
     divided = listed(state.get("param_shapes")) | listed(state.get("frozen_param_shapes")) or {
-        name: tuple(weight.shape) for name, weight in weights.items()
+        name: weight.shape for name, weight in weights.items()
     }
     for name in (*(state.get("shared_params") or ()), *(state.get("buffer_names") or ())):
         divided.pop(name, None)

@@ -9,14 +9,12 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 
 from pretrain.checkpoint import torch_file
 from pretrain.errors import CheckpointError, DamageError
 from pretrain.recipe.shown import shown
 from pretrain.tools.convert.formats.hugging_face_config import require_known, settings_of_config
 from pretrain.tools.convert.formats.hugging_face_families import FAMILIES
-from pretrain.tools.convert.formats.megatron_names import flat_weights
 from pretrain.tools.convert.lazy_tensor import LazyTensor, constant, equal_to
 from pretrain.tools.convert.model_weights import (
     EMBEDDING,
@@ -26,15 +24,15 @@ from pretrain.tools.convert.model_weights import (
     model_section,
     require_expected,
 )
-from pretrain.tools.convert.stored import safetensors_tensors, torch_file_tensors
-from pretrain.tools.convert.summary import Summary, dtype_name, extent
+from pretrain.tools.convert.stored import safetensors_header, safetensors_tensors, torch_file_tensors
+from pretrain.tools.convert.summary import CheckpointSummary, dtype_name, extent
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from pathlib import Path
 
     from pretrain.recipe.sections.model import ModelSection
-    from pretrain.tools.convert.formats.hugging_face_families import Family
+    from pretrain.tools.convert.formats.hugging_face_families import Architecture
 
 
 NAME = "Hugging Face"
@@ -54,7 +52,7 @@ BUFFERS = re.compile(r"(^|\.)(rotary_emb\.inv_freq|(attention|attn)\.(bias|maske
 """Masks and frequencies that old files of GPT-2 and GPT-NeoX hold among the weights."""
 
 
-def describe(folder: Path) -> Summary | None:
+def describe(folder: Path) -> CheckpointSummary | None:
     """Describe the model in a folder, or return None if it is of another format.
 
     Raises:
@@ -70,7 +68,7 @@ def describe(folder: Path) -> Summary | None:
         tensors |= {name: seen for name, seen in _tensors(file).items() if BUFFERS.search(name) is None}
     files, size = extent(folder)
     version = config.get("transformers_version")
-    return Summary(
+    return CheckpointSummary(
         path=folder,
         format=format_name(found),
         version=None if version is None else f"transformers {version}",
@@ -161,28 +159,6 @@ def weight_map(index: Path) -> dict[str, str]:
     return shards
 
 
-def _tensors(file: Path) -> dict[str, tuple[tuple[int, ...], str]]:
-    if file.suffix != ".safetensors":
-        state = torch_file.read(file)
-        if not isinstance(state, dict):
-            msg = f"{file} holds no weights by name."
-            raise DamageError(msg)
-        once = {(tensor.data_ptr(), tensor.shape): name for name, tensor in flat_weights(state).items()}
-        return {name: (tuple(state[name].shape), dtype_name(state[name].dtype)) for name in once.values()}
-    try:
-        with safe_open(file, framework="pt") as opened:
-            slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118  not a mapping
-            return {name: (tuple(part.get_shape()), _dtype(part.get_dtype())) for name, part in slices.items()}
-    except (SafetensorError, OSError) as error:
-        msg = f"{file} is damaged, or no safetensors file: {str(error)[:200]}"
-        raise DamageError(msg) from error
-
-
-def _dtype(name: str) -> str:
-    """Return a recipe's name of a dtype that safetensors calls F16 or BF16."""
-    return name.lower() if name.startswith("B") else name.lower().replace("f", "fp", 1)
-
-
 _SHOWN = 3
 
 
@@ -228,7 +204,7 @@ def read(folder: Path, given: Mapping[str, Any]) -> ModelWeights | None:
     )
 
 
-def _stored(folder: Path, name: str, family: Family) -> dict[str, LazyTensor]:
+def _stored(folder: Path, name: str, family: Architecture) -> dict[str, LazyTensor]:
     """Return the weights in the files by their names in the whole model, without old files' masks."""
     stored: dict[str, LazyTensor] = {}
     for file in weight_files(folder, name):
@@ -269,7 +245,7 @@ def _require_indexed(index: Path, names: Collection[str], stored: Collection[str
         raise DamageError(msg)
 
 
-def _vocabulary(folder: Path, config: Mapping[str, Any], family: Family, stored: Mapping[str, LazyTensor]) -> int:
+def _vocabulary(folder: Path, config: Mapping[str, Any], family: Architecture, stored: Mapping[str, LazyTensor]) -> int:
     """Return the rows of the embedding, as both the weights and config.json say."""
     [name] = family.names(EMBEDDING)
     if name not in stored:
@@ -284,7 +260,7 @@ def _vocabulary(folder: Path, config: Mapping[str, Any], family: Family, stored:
 
 
 def _imported(
-    folder: Path, family: Family, model: ModelSection, rows: int, stored: dict[str, LazyTensor]
+    folder: Path, family: Architecture, model: ModelSection, rows: int, stored: dict[str, LazyTensor]
 ) -> dict[str, LazyTensor]:
     if model.num_layers > len(stored):
         msg = (
@@ -305,7 +281,7 @@ def _imported(
 
 def _require_expected(
     folder: Path,
-    family: Family,
+    family: Architecture,
     model: ModelSection,
     shapes: Mapping[str, tuple[int, ...]],
     stored: Mapping[str, LazyTensor],
@@ -340,3 +316,21 @@ def _alike(folder: Path, parts: Mapping[str, LazyTensor]) -> list[LazyTensor]:
 
 def _first(names: list[str]) -> str:
     return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+
+
+def _tensors(file: Path) -> dict[str, tuple[tuple[int, ...], str]]:
+    if file.suffix == ".safetensors":
+        header = safetensors_header(file)[0]
+        return {name: (tuple(entry["shape"]), _dtype(entry["dtype"])) for name, entry in header.items()}
+    state = torch_file.read(file)
+    if not isinstance(state, dict):
+        msg = f"{file} holds no weights by name."
+        raise DamageError(msg)
+    tensors = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
+    once = {(tensor.data_ptr(), tensor.shape): name for name, tensor in tensors.items()}
+    return {name: (tuple(tensors[name].shape), dtype_name(tensors[name].dtype)) for name in once.values()}
+
+
+def _dtype(name: str) -> str:
+    """Return a recipe's name of a dtype that safetensors calls F16 or BF16."""
+    return name.lower() if name.startswith("B") else name.lower().replace("f", "fp", 1)

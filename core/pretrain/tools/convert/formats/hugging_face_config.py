@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import torch
 
     from pretrain.recipe.sections.model import ModelSection
-    from pretrain.tools.convert.formats.hugging_face_families import Family
+    from pretrain.tools.convert.formats.hugging_face_families import Architecture
 
 
 NAMES = {
@@ -265,7 +265,7 @@ _ACTIVATIONS = {
 
 def config_of(
     kind: str,
-    family: Family,
+    family: Architecture,
     model: ModelSection,
     vocab_size: int,
     dtype: torch.dtype,

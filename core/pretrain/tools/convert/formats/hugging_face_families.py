@@ -30,7 +30,7 @@ _FINAL = "decoder.final_layernorm"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Family:
+class Architecture:
     """One architecture.
 
     Attributes:
@@ -86,7 +86,7 @@ class Family:
         return [f"model.{name}={_shown(getattr(model, name))}" for name in wrong]
 
 
-def family_of(model: ModelSection) -> tuple[str, Family]:
+def family_of(model: ModelSection) -> tuple[str, Architecture]:
     """Return the architecture that a model could be, and its model_type; `misfits` tells whether it is."""
     if model.position_embedding_type == "learned_absolute":
         kind = "gpt2"
@@ -129,7 +129,7 @@ def _shown(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-_GPT2 = Family(
+_GPT2 = Architecture(
     architecture="GPT2LMHeadModel",
     prefix="transformer.",
     modules={
@@ -155,7 +155,7 @@ _GPT2 = Family(
         "embedding_layernorm": (False,),
     },
 )
-_GPT_NEOX = Family(
+_GPT_NEOX = Architecture(
     architecture="GPTNeoXForCausalLM",
     prefix="gpt_neox.",
     modules={
@@ -189,9 +189,9 @@ _LLAMA_SETTINGS: dict[str, tuple[Any, ...]] = {
 }
 
 
-def _like_llama(architecture: str, **settings: tuple[Any, ...]) -> Family:
+def _like_llama(architecture: str, **settings: tuple[Any, ...]) -> Architecture:
     layer = "model.layers.{}"
-    return Family(
+    return Architecture(
         architecture=architecture,
         prefix="model.",
         modules={
@@ -211,7 +211,7 @@ def _like_llama(architecture: str, **settings: tuple[Any, ...]) -> Family:
     )
 
 
-FAMILIES: dict[str, Family] = {
+FAMILIES: dict[str, Architecture] = {
     "gpt2": _GPT2,
     "gpt_neox": _GPT_NEOX,
     "llama": _like_llama("LlamaForCausalLM"),

@@ -43,13 +43,11 @@ from pretrain.tools.convert.model_weights import (
 )
 from pretrain.tools.convert.rank_parts import by_name, merged, not_known, require_one_save, weights_in
 from pretrain.tools.convert.stored import torch_file_tensors
-from pretrain.tools.convert.summary import RELEASE, Parts, Summary, contents, dtype_names, extent
+from pretrain.tools.convert.summary import RELEASE, CheckpointSummary, FileLayout, contents, dtype_names, extent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
-
-    from torch import Tensor
 
     from pretrain.tools.convert.formats.megatron_names import Shapes
     from pretrain.tools.convert.lazy_tensor import LazyTensor
@@ -71,7 +69,7 @@ _GENERATORS = ("rng_state", "random_rng_state", "torch_rng_state")
 
 
 @dataclass(frozen=True, slots=True)
-class Rank:
+class RankFile:
     """One file and its place in the layout."""
 
     tensor: int
@@ -80,7 +78,7 @@ class Rank:
     file: Path
 
 
-def describe(folder: Path) -> Summary | None:
+def describe(folder: Path) -> CheckpointSummary | None:
     """Describe the checkpoint in a folder, or return None if it is of another format.
 
     Raises:
@@ -93,7 +91,7 @@ def describe(folder: Path) -> Summary | None:
     first = _state(folder / names[0] / FILE)
     args = args_of(first)
     ranks = all_ranks(folder, names, args)
-    parts = Parts(
+    parts = FileLayout(
         tensor=max(rank.tensor for rank in ranks) + 1,
         pipeline=max(rank.stage for rank in ranks) + 1,
         virtual_pipeline=len(chunks_of(first)),
@@ -105,7 +103,7 @@ def describe(folder: Path) -> Summary | None:
     require_sizes(folder, args, sizes | {"num_layers": layers})
     iteration = first.get("iteration")
     files, size = extent(folder)
-    return Summary(
+    return CheckpointSummary(
         path=folder,
         format="Megatron-LM, one file a rank",
         version=bounded(first.get("checkpoint_version", 0)),
@@ -129,20 +127,17 @@ def rank_folders(folder: Path) -> list[str]:
     return sorted(entry.name for entry in folder.glob("mp_rank_*") if (entry / FILE).is_file())
 
 
-def rank_with_model(path: Path, state: Any) -> dict[str, Any]:
+def _state(path: Path) -> dict[str, Any]:
     """Return what a rank's file holds, which has a model.
 
     Raises:
         DamageError: it has none.
     """
+    state = torch_file_tensors(path)
     if not isinstance(state, dict) or not chunks_of(state):
         msg = f"{path} holds no model (a key `model`)."
         raise DamageError(msg)
     return state
-
-
-def _state(path: Path) -> dict[str, Any]:
-    return rank_with_model(path, torch_file_tensors(path))
 
 
 def chunks_of(state: Mapping[str, Any]) -> list[Any]:
@@ -151,7 +146,7 @@ def chunks_of(state: Mapping[str, Any]) -> list[Any]:
     return [state[key] for key in sorted(keys, key=lambda key: int(key.removeprefix("model") or 0))]
 
 
-def all_ranks(folder: Path, names: list[str], args: Mapping[str, Any]) -> list[Rank]:
+def all_ranks(folder: Path, names: list[str], args: Mapping[str, Any]) -> list[RankFile]:
     """Return all ranks.
 
     Args:
@@ -182,11 +177,11 @@ def all_ranks(folder: Path, names: list[str], args: Mapping[str, Any]) -> list[R
     for name in names:
         tensor, *rest = map(int, re.findall(r"\d+", name))
         expert = rest.pop() if has_experts and rest else 0
-        ranks.append(Rank(tensor, rest[0] if rest else 0, expert, folder / name / FILE))
+        ranks.append(RankFile(tensor, rest[0] if rest else 0, expert, folder / name / FILE))
     return ranks
 
 
-def _weights(ranks: list[Rank], first: dict[str, Any], tensor: int, *, is_tied: bool) -> tuple[Shapes, int]:
+def _weights(ranks: list[RankFile], first: dict[str, Any], tensor: int, *, is_tied: bool) -> tuple[Shapes, int]:
     """Return the whole shapes of all weights, named by stage, chunk and name, and the number of layers.
 
     Args:
@@ -206,8 +201,8 @@ def _weights(ranks: list[Rank], first: dict[str, Any], tensor: int, *, is_tied: 
                 weights = {name: weight for name, weight in weights.items() if not is_copy(name, is_tied=is_tied)}
             layers[rank.stage, number] = number_of_layers(weights)
             shapes |= {
-                f"{rank.stage}/{number}/{rank.expert if '.experts.' in name else 0}/{name}": _whole(
-                    name, weight, tensor
+                f"{rank.stage}/{number}/{rank.expert if '.experts.' in name else 0}/{name}": whole_shape(
+                    name, weight.shape, tensor
                 )
                 for name, weight in weights.items()
             }
@@ -217,10 +212,6 @@ def _weights(ranks: list[Rank], first: dict[str, Any], tensor: int, *, is_tied: 
 def is_copy(name: str, *, is_tied: bool) -> bool:
     """Say whether a weight of a later stage is the embedding once more."""
     return _COPY.search(name) is not None or (is_tied and name.endswith(_OUTPUT))
-
-
-def _whole(name: str, weight: Tensor, tensor: int) -> tuple[int, ...]:
-    return whole_shape(name, tuple(weight.shape), tensor)
 
 
 _Parts = dict[str, list["LazyTensor"]]
@@ -281,7 +272,7 @@ def read(folder: Path, given: Mapping[str, Any]) -> ModelWeights | None:
 
 
 def _chunks_of_stages(
-    ranks: list[Rank], states: Mapping[tuple[int, int], dict[str, Any]], tensor: int, stages: int
+    ranks: list[RankFile], states: Mapping[tuple[int, int], dict[str, Any]], tensor: int, stages: int
 ) -> list[list[list[tuple[Path, Any]]]]:
     """Return file and state by virtual stage, stage and tensor-parallel rank, in the order of the model's layers.
 

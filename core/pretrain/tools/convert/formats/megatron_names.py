@@ -9,18 +9,17 @@ from __future__ import annotations
 import argparse
 import math
 import re
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from pretrain.errors import CheckpointError, DamageError
+from pretrain.tools.convert.lazy_tensor import LazyTensor
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-
-T = TypeVar("T")
 
 Shapes = dict[str, tuple[int, ...]]
 """Name of a weight -> its shape."""
@@ -60,18 +59,18 @@ _SETTINGS = (
 """Settings of a recipe that Megatron-LM and its forks call by the same name."""
 
 
-def flat_weights(state: Any) -> dict[str, Tensor]:
+def flat_weights(state: Any) -> dict[str, LazyTensor]:
     """Return the weights of a state dict, which may be nested; the names of the levels are joined by dots.
 
     Raises:
         DamageError: a dict stands in it twice.
     """
-    return flat_weights_as(state, Tensor)
+    return {name: tensor for name, tensor in flat_tensors(state).items() if isinstance(tensor, LazyTensor)}
 
 
-def flat_weights_as(state: Any, kind: type[T]) -> dict[str, T]:
-    """Return the same of a state dict whose weights are of another class than Tensor."""
-    return {name: tensor for name, tensor in _flat(state, "", _DEEPEST, kind, set()) if _NO_WEIGHT.search(name) is None}
+def flat_tensors(state: Any) -> dict[str, LazyTensor | Tensor]:
+    """Return the same with single numbers, which are no weights."""
+    return {name: tensor for name, tensor in _flat(state, "", _DEEPEST, set()) if _NO_WEIGHT.search(name) is None}
 
 
 def divided_dimension(name: str) -> int | None:
@@ -182,18 +181,6 @@ def require_sizes(folder: Path, args: Mapping[str, Any], found: Mapping[str, int
             raise CheckpointError(msg)
 
 
-def _flat(state: Any, prefix: str, depth: int, kind: type[T], seen: set[int]) -> Iterator[tuple[str, T]]:
-    if isinstance(state, kind):
-        yield prefix, state
-    elif isinstance(state, dict) and depth:
-        if state and id(state) in seen:  # dicts that hold one another twice make names without end of few bytes
-            msg = f"The state dict holds the same part twice, as {prefix[:100]} too.\nCopy the file again."
-            raise DamageError(msg)
-        seen.add(id(state))
-        for key, value in state.items():
-            yield from _flat(value, f"{prefix}.{key}" if prefix else str(key), depth - 1, kind, seen)
-
-
 _THEIR_LAYER = re.compile(r"(?:language_model\.)?(?:transformer|encoder|decoder)\.layers\.(\d+)\.(.+)")
 _FUSED_NORM = ".layer_norm_"
 _MODULES = {
@@ -242,3 +229,15 @@ def name_in_layer(name: str) -> str | None:
 def has_old_order(name: str) -> bool:
     """Say whether a weight is one whose order of rows depends on the checkpoint's version."""
     return _OLD_QKV in name
+
+
+def _flat(state: Any, prefix: str, depth: int, seen: set[int]) -> Iterator[tuple[str, LazyTensor | Tensor]]:
+    if isinstance(state, LazyTensor | Tensor):
+        yield prefix, state
+    elif isinstance(state, dict) and depth:
+        if state and id(state) in seen:  # dicts that hold one another twice make names without end of few bytes
+            msg = f"The state dict holds the same part twice, as {prefix[:100]} too.\nCopy the file again."
+            raise DamageError(msg)
+        seen.add(id(state))
+        for key, value in state.items():
+            yield from _flat(value, f"{prefix}.{key}" if prefix else str(key), depth - 1, seen)

@@ -17,7 +17,16 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from pretrain.errors import CheckpointError
-from pretrain.tools.convert.formats.megatron_names import args_of, number_of_layers, require_sizes, whole_shape
+from pretrain.tools.convert.formats.megatron_names import (
+    args_of,
+    count,
+    flat_weights,
+    model_of,
+    number_of_layers,
+    require_sizes,
+    settings_of_args,
+    whole_shape,
+)
 from pretrain.tools.convert.formats.megatron_settings import (
     in_our_order,
     schedule_of,
@@ -26,12 +35,23 @@ from pretrain.tools.convert.formats.megatron_settings import (
     whole_number,
 )
 from pretrain.tools.convert.formats.neox_config import config_settings, saved_config
-from pretrain.tools.convert.formats.neox_layers import iteration_of, rotary_percent, stored_layers
+from pretrain.tools.convert.formats.neox_layers import (
+    OF_MEGATRON,
+    STATES,
+    iteration_of,
+    layer_files,
+    rotary_percent,
+    rotary_size,
+    state_of,
+    stored_layers,
+    transformer_layers,
+)
 from pretrain.tools.convert.formats.neox_names import ROW_BIASES, our_parts
 from pretrain.tools.convert.lazy_tensor import summed
 from pretrain.tools.convert.model_weights import ModelWeights, model_section, require_expected
 from pretrain.tools.convert.qkv import from_ranks
 from pretrain.tools.convert.rank_parts import gate_last, is_gated, merged
+from pretrain.tools.convert.summary import CheckpointSummary, FileLayout, contents, dtype_names, extent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,13 +63,55 @@ if TYPE_CHECKING:
     from pretrain.tools.convert.lazy_tensor import LazyTensor
 
 
-_OF_MEGATRON = "self_attention."
 _SINCE_SEPTEMBER_2024 = "mlp.linear1.weight"
 _NEGLIGIBLE = 1e-8
 """Epsilon of RMSNorm, GPT-NeoX's default, up to which both formulas give the same logits in fp32."""
 
 _NOT_TOLD = ("activation", "parallel_residual")
 """Settings of GPT-NeoX that neither weights nor its short list of arguments tell."""
+
+
+def describe(folder: Path) -> CheckpointSummary | None:
+    """Describe the checkpoint in a folder, or return None if it is of another format.
+
+    Raises:
+        CheckpointError: a rank's file is missing, or one holds objects that could run code.
+        DamageError: a file is cut off.
+    """
+    stored = layer_files(folder)
+    if not stored:
+        return None
+    tensor = len(next(iter(stored.values())))
+    layers = {number: state_of(files[0]) for number, files in stored.items()}
+    weights = {
+        f"{number}/{name}": weight for number, state in layers.items() for name, weight in flat_weights(state).items()
+    }
+    shapes: Shapes = {name: whole_shape(name, weight.shape, tensor) for name, weight in weights.items()}
+    counted = {name: shape for name, shape in shapes.items() if not _is_copy(name, layers)}
+    states = state_of(folder / STATES) if (folder / STATES).is_file() else {}
+    args = args_of(states)
+    transformer = transformer_layers(folder, layers)
+    sizes = {"model_parallel_size": tensor, "tensor_model_parallel_size": tensor, "num_layers": len(transformer)}
+    require_sizes(folder, args, sizes)
+    files, size = extent(folder)
+    is_neox = any(name.endswith("/final_linear.weight") for name in weights) or isinstance(states.get("args"), dict)
+    return CheckpointSummary(
+        path=folder,
+        format="GPT-NeoX, one file a layer" if is_neox else "Megatron-DeepSpeed, one file a layer",
+        version=None if states.get("ds_version") is None else f"DeepSpeed {states['ds_version']}",
+        iteration=iteration_of(states, folder),
+        model=_model(counted, layers, args, len(transformer)),
+        parameters=count(counted, tensor),
+        parts=FileLayout(tensor=tensor),
+        dtypes=dtype_names(weight.dtype for weight in weights.values()),
+        contents=contents(
+            optimizer=any(folder.glob("*zero_pp_rank_*_optim_states.pt")) or states.get("optimizer") is not None,
+            rng="torch_rng_state" in states,
+            schedule=states.get("lr_scheduler") is not None,
+        ),
+        files=files,
+        size=size,
+    )
 
 
 def read(folder: Path, given: Mapping[str, Any]) -> ModelWeights | None:
@@ -98,7 +160,7 @@ def read(folder: Path, given: Mapping[str, Any]) -> ModelWeights | None:
 def _is_of_megatron(layers: Layers) -> bool:
     names = (name for weights in layers.parts.values() for name in weights)
     return isinstance(layers.states.get("args"), argparse.Namespace) or any(
-        name.startswith(_OF_MEGATRON) for name in names
+        name.startswith(OF_MEGATRON) for name in names
     )
 
 
@@ -205,3 +267,21 @@ def _megatron_tensors(
 def _first_norm(name: str) -> str:
     """Return the name of the norm that gpt_j_tied uses for both branches."""
     return name.replace(".pre_mlp_layernorm.", ".input_layernorm.")
+
+
+def _is_copy(name: str, layers: dict[int, Any]) -> bool:
+    """Say whether a weight is the embedding a second time, in the file of an output layer that is tied to it."""
+    number, _, key = name.partition("/")
+    return key.endswith("word_embeddings.weight") and int(number) != min(layers)
+
+
+def _model(shapes: Shapes, layers: dict[int, Any], args: Mapping[str, Any], number: int) -> dict[str, Any]:
+    settings = settings_of_args(args)
+    model = model_of(shapes, number) | settings
+    size = next((found for state in layers.values() if (found := rotary_size(state))), None)
+    if size is not None:
+        model["position_embedding_type"] = "rope"
+    if size is not None and settings.get("num_attention_heads") and "hidden_size" in model:
+        head = model["hidden_size"] // settings["num_attention_heads"]
+        model["rotary_percent"] = rotary_percent(size, head)
+    return model

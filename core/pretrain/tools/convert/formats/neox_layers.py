@@ -11,28 +11,14 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
-
-from pretrain.checkpoint import torch_file
 from pretrain.errors import CheckpointError, DamageError
-from pretrain.tools.convert.formats.megatron_names import (
-    args_of,
-    count,
-    flat_weights,
-    model_of,
-    require_sizes,
-    settings_of_args,
-    whole_shape,
-)
 from pretrain.tools.convert.rank_parts import by_name, weights_in
 from pretrain.tools.convert.stored import torch_file_tensors
-from pretrain.tools.convert.summary import Parts, Summary, contents, dtype_names, extent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from pretrain.tools.convert.formats.megatron_names import Shapes
     from pretrain.tools.convert.lazy_tensor import LazyTensor
 
 
@@ -41,54 +27,8 @@ STATES = "mp_rank_00_model_states.pt"
 _NORM = re.compile(r"input_layernorm\.(weight|scale)$")
 """A weight that every transformer layer has, and nothing else; `scale` is GPT-NeoX's RMSNorm."""
 
-_TIED = "word_embeddings.weight"
 _FINAL_NORM = re.compile(r"(norm\.)?(weight|scale)$")
 """The norm after the layers; Megatron-DeepSpeed's has no name."""
-
-_OF_MEGATRON = "self_attention."
-
-
-def describe(folder: Path) -> Summary | None:
-    """Describe the checkpoint in a folder, or return None if it is of another format.
-
-    Raises:
-        CheckpointError: a rank's file is missing, or one holds objects that could run code.
-        DamageError: a file is cut off.
-    """
-    stored = layer_files(folder)
-    if not stored:
-        return None
-    tensor = len(next(iter(stored.values())))
-    layers = _first_rank(stored)
-    weights = {
-        f"{number}/{name}": weight for number, state in layers.items() for name, weight in flat_weights(state).items()
-    }
-    shapes: Shapes = {name: whole_shape(name, tuple(weight.shape), tensor) for name, weight in weights.items()}
-    counted = {name: shape for name, shape in shapes.items() if not _is_copy(name, layers)}
-    states = _states(folder)
-    args = args_of(states)
-    transformer = transformer_layers(folder, layers)
-    sizes = {"model_parallel_size": tensor, "tensor_model_parallel_size": tensor, "num_layers": len(transformer)}
-    require_sizes(folder, args, sizes)
-    files, size = extent(folder)
-    is_neox = any(name.endswith("/final_linear.weight") for name in weights) or isinstance(states.get("args"), dict)
-    return Summary(
-        path=folder,
-        format="GPT-NeoX, one file a layer" if is_neox else "Megatron-DeepSpeed, one file a layer",
-        version=_version(states),
-        iteration=iteration_of(states, folder),
-        model=_model(counted, layers, args, len(transformer)),
-        parameters=count(counted, tensor),
-        parts=Parts(tensor=tensor),
-        dtypes=dtype_names(weight.dtype for weight in weights.values()),
-        contents=contents(
-            optimizer=any(folder.glob("*zero_pp_rank_*_optim_states.pt")) or states.get("optimizer") is not None,
-            rng="torch_rng_state" in states,
-            schedule=states.get("lr_scheduler") is not None,
-        ),
-        files=files,
-        size=size,
-    )
 
 
 def layer_files(folder: Path) -> dict[int, list[Path]]:
@@ -116,12 +56,13 @@ def layer_files(folder: Path) -> dict[int, list[Path]]:
     return {number: [folder / there[number, rank] for rank in range(tensor)] for number in numbers}
 
 
-def dict_of_layer(path: Path, state: Any) -> dict[str, Any]:
-    """Return what a layer's file holds.
+def state_of(path: Path) -> dict[str, Any]:
+    """Return what a file holds.
 
     Raises:
         DamageError: it is no dict.
     """
+    state = torch_file_tensors(path)
     if not isinstance(state, dict):
         msg = f"{path} holds no weights by name."
         raise DamageError(msg)
@@ -161,11 +102,6 @@ def rotary_percent(size: int, head: int, told: object = None) -> float:
     return percent
 
 
-def _first_rank(stored: dict[int, list[Path]]) -> dict[int, Any]:
-    """Return each layer's state of the first tensor-parallel rank, by its number."""
-    return {number: dict_of_layer(files[0], torch_file.read(files[0])) for number, files in stored.items()}
-
-
 def _require_all_layers(folder: Path, numbers: list[int]) -> None:
     """Require that the transformer layers' numbers follow one another."""
     if numbers and (missing := sorted(set(range(min(numbers), max(numbers))) - set(numbers))):
@@ -184,7 +120,7 @@ def _require_ends(folder: Path, numbers: list[int], names: Mapping[int, set[str]
     inside = {name for number in numbers for name in names[number]}
     if any("moe" in name for name in inside):
         return  # Microsoft's then has one more module, after the layers
-    is_megatron = any(name.startswith(_OF_MEGATRON) for name in inside)
+    is_megatron = any(name.startswith(OF_MEGATRON) for name in inside)
     before = first - 1 if is_megatron else first
     norms = [number for number in names if number > last and any(map(_FINAL_NORM.match, names[number]))]
     after = min(norms) - last if norms else before
@@ -197,25 +133,6 @@ def _require_ends(folder: Path, numbers: list[int], names: Mapping[int, set[str]
         raise CheckpointError(msg)
 
 
-def _is_copy(name: str, layers: dict[int, Any]) -> bool:
-    """Say whether a weight is the embedding a second time, in the file of an output layer that is tied to it."""
-    number, _, key = name.partition("/")
-    return key.endswith(_TIED) and int(number) != min(layers)
-
-
-def _states(folder: Path) -> dict[str, Any]:
-    """Return the part that is no layer's; folders of weights alone may lack it."""
-    if not (folder / STATES).is_file():
-        return {}
-    states = torch_file.read(folder / STATES)
-    return states if isinstance(states, dict) else {}
-
-
-def _version(states: dict[str, Any]) -> str | None:
-    version = states.get("ds_version")
-    return None if version is None else f"DeepSpeed {version}"
-
-
 def iteration_of(states: Mapping[str, Any], folder: Path) -> int | None:
     """Return the training's iteration: what the states say, or the folder's name."""
     named = re.fullmatch(r"global_step(\d+)", folder.name)
@@ -223,23 +140,13 @@ def iteration_of(states: Mapping[str, Any], folder: Path) -> int | None:
     return number if isinstance(number, int) else None
 
 
-def _model(shapes: Shapes, layers: dict[int, Any], args: Mapping[str, Any], number: int) -> dict[str, Any]:
-    settings = settings_of_args(args)
-    model = model_of(shapes, number) | settings
-    frequencies = next(
-        (state[key] for state in layers.values() for key in state if str(key).endswith("rotary_emb.inv_freq")), None
-    )
-    if isinstance(frequencies, Tensor):
-        model["position_embedding_type"] = "rope"
-    if isinstance(frequencies, Tensor) and settings.get("num_attention_heads") and "hidden_size" in model:
-        head = model["hidden_size"] // settings["num_attention_heads"]
-        model["rotary_percent"] = rotary_percent(2 * frequencies.numel(), head)
-    return model
-
-
 _SEQUENTIAL = re.compile(r"sequential\.(\d+)\.(.+)")
 _RANK = re.compile(r"mp_rank_(\d+)_model_states\.pt")
 _FREQUENCIES = "rotary_emb.inv_freq"
+
+
+OF_MEGATRON = "self_attention."
+"""Begin of a name that GPT-NeoX's layers do not have."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -268,23 +175,19 @@ def stored_layers(folder: Path) -> Layers | None:
         CheckpointError: a rank's file is missing, or of another save than the others.
         DamageError: a file is damaged.
     """
-    states = _dict(folder / STATES) if (folder / STATES).is_file() else {}
+    states = state_of(folder / STATES) if (folder / STATES).is_file() else {}
     if files := layer_files(folder):
-        modules = {number: [(path, _dict(path)) for path in paths] for number, paths in files.items()}
+        modules = {number: [(path, state_of(path)) for path in paths] for number, paths in files.items()}
     else:
         modules = _sequential(folder, states)
     if not modules:
         return None
     _require_one_save(folder)
-    rotary = next((size for ranks in modules.values() if (size := _rotary_size(ranks[0][1]))), None)
+    rotary = next((size for ranks in modules.values() if (size := rotary_size(ranks[0][1]))), None)
     parts = {
         number: by_name([(path, weights_in(path, state)) for path, state in ranks]) for number, ranks in modules.items()
     }
     return Layers(path=folder, parts=parts, states=states, tensor=len(next(iter(modules.values()))), rotary_size=rotary)
-
-
-def _dict(path: Path) -> dict[str, Any]:
-    return dict_of_layer(path, torch_file_tensors(path))
 
 
 def _require_one_save(folder: Path) -> None:
@@ -292,7 +195,7 @@ def _require_one_save(folder: Path) -> None:
     found: dict[int | None, Path] = {}
     for path in sorted(folder.iterdir()):
         if _RANK.fullmatch(path.name):
-            found.setdefault(iteration_of(_dict(path), folder), path)
+            found.setdefault(iteration_of(state_of(path), folder), path)
     if len(found) > 1:
         (first, path), (second, other), *_ = found.items()
         msg = f"{path} is of iteration {first}, and {other.name} of {second}.\nCopy the files of one checkpoint."
@@ -317,7 +220,7 @@ def _sequential(folder: Path, states: dict[str, Any]) -> dict[int, list[tuple[Pa
     modules: dict[int, list[tuple[Path, dict[str, Any]]]] = {}
     for rank in ranks:
         path = folder / f"mp_rank_{rank:02d}_model_states.pt"
-        for number, state in _by_number(_dict(path).get("module")).items():
+        for number, state in _by_number(state_of(path).get("module")).items():
             modules.setdefault(number, []).append((path, state))
     uneven = next((number for number, found in modules.items() if len(found) != len(ranks)), None)
     if uneven is not None:
@@ -337,7 +240,8 @@ def _by_number(module: Any) -> dict[int, dict[str, Any]]:
     return numbered
 
 
-def _rotary_size(state: dict[str, Any]) -> int | None:
+def rotary_size(state: Mapping[str, Any]) -> int | None:
+    """Return the dimensions of a head that are rotated, where a layer holds frequencies."""
     frequencies = next((value for name, value in state.items() if str(name).endswith(_FREQUENCIES)), None)
     shape: tuple[int, ...] = getattr(frequencies, "shape", ())
     return 2 * shape[0] if len(shape) == 1 else None

@@ -34,7 +34,7 @@ from pretrain.tools.convert.model_weights import (
     model_section,
     require_expected,
 )
-from pretrain.tools.convert.summary import Parts, Summary, contents, dtype_names, extent
+from pretrain.tools.convert.summary import CheckpointSummary, FileLayout, contents, dtype_names, extent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -98,19 +98,19 @@ class Content:
     def _shapes(self) -> dict[str, tuple[int, ...]]:
         return {key: tuple(entry.size) for key, entry in self.weights.items()}
 
-    def summary(self) -> Summary:
+    def summary(self) -> CheckpointSummary:
         """Return the checkpoint in a few words and numbers."""
         layout = self.common.get("layout", {}) if self.is_ours else args_of(self.common)
         keys = self.index.state_dict_metadata
         files, size = extent(self.folder)
-        return Summary(
+        return CheckpointSummary(
             path=self.folder,
             format=self.format,
             version=f"format {self.common['format']}" if self.is_ours else self.kind,
             iteration=self.iteration,
             model=self.settings,
             parameters=count(self._shapes, 1),
-            parts=Parts(
+            parts=FileLayout(
                 tensor=int(layout.get("tensor_model_parallel_size") or 1),
                 pipeline=int(layout.get("pipeline_model_parallel_size") or 1),
                 expert=int(layout.get("expert_model_parallel_size") or 1),
@@ -126,7 +126,7 @@ class Content:
         )
 
 
-def describe(folder: Path) -> Summary | None:
+def describe(folder: Path) -> CheckpointSummary | None:
     """Describe the checkpoint in a folder, or return None if it is of another format.
 
     Raises:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class TensorPiece:
     """A piece of a tensor.
 
     Attributes:
@@ -49,7 +49,7 @@ class ShardedTensor:
 
     shape: tuple[int, ...]
     dtype: torch.dtype
-    pieces: tuple[Piece, ...]
+    pieces: tuple[TensorPiece, ...]
 
     def whole(self) -> LazyTensor:
         """Return the whole tensor."""
@@ -61,7 +61,7 @@ class ShardedTensor:
         return LazyTensor(shape, self.dtype, lambda begin, end: self._box((number, begin), (number + 1, end))[0])
 
     @cached_property
-    def _ascending(self) -> tuple[list[Piece], list[int], int]:
+    def _ascending(self) -> tuple[list[TensorPiece], list[int], int]:
         """The pieces by their offsets, the first offset of each, and the most rows that one has."""
         pieces = sorted(self.pieces, key=lambda piece: piece.offsets)
         return (
@@ -124,7 +124,7 @@ def _piece(
     dtype: torch.dtype,
     places: dict[tuple[str, tuple[int, ...]], Any],
     files: dict[str, int | None],
-) -> Piece:
+) -> TensorPiece:
     """Return a piece; `files` keeps the sizes of the files that were looked for, None for one that is missing."""
     info = places.get((key, offsets))
     if info is not None and info.relative_path not in files:
@@ -140,10 +140,10 @@ def _piece(
     if math.prod(sizes) * dtype.itemsize > info.length:
         msg = f"{folder} is damaged: a piece of {key[:120]} is larger than its place in its file.\nCopy it again."
         raise DamageError(msg)
-    return Piece(offsets, embedded_tensor(folder / info.relative_path, info.offset, info.length, sizes, dtype))
+    return TensorPiece(offsets, embedded_tensor(folder / info.relative_path, info.offset, info.length, sizes, dtype))
 
 
-def _copy(piece: Piece, box: list[tuple[int, int]], begin: tuple[int, ...], values: Tensor) -> None:
+def _copy(piece: TensorPiece, box: list[tuple[int, int]], begin: tuple[int, ...], values: Tensor) -> None:
     """Copy the part of a piece inside a box."""
     (low, high), *others = box
     part = piece.tensor.rows(low - piece.offsets[0], high - piece.offsets[0])
