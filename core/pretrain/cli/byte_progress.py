@@ -6,21 +6,36 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import click
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
+    from collections.abc import Iterator
 
 _LINE_EVERY = 30.0
 """Seconds between two lines in a log."""
 
+_UNITS = ("B", "kB", "MB", "GB", "TB")
+
+
+class Advance(Protocol):
+    """Shows a number of bytes more; called from several threads."""
+
+    def __call__(self, count: int, note: str = "") -> None:
+        """Show it, with a note such as a number of documents."""
+
+
+class Begin(Protocol):
+    """Begins to show work of so many bytes, of which some may be done."""
+
+    def __call__(self, total: int, what: str, done: int = 0) -> Advance:
+        """Begin, with a word for what is done."""
+
 
 @contextmanager
-def shown_bytes() -> Iterator[Callable[[int, str], Callable[[int], None]]]:
-    """Yield a function that takes the total and what is done, and returns what is called with each number of bytes."""
+def shown_bytes() -> Iterator[Begin]:
+    """Yield the function with which work begins to be shown."""
     if not sys.stderr.isatty():
         yield _Lines
         return
@@ -30,36 +45,33 @@ def shown_bytes() -> Iterator[Callable[[int, str], Callable[[int], None]]]:
     columns = ("{task.description}", BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
 
-        def begin(total: int, what: str) -> Callable[[int], None]:
-            task = bar.add_task(what, total=total)
-            return lambda count: bar.advance(task, count)
+        def begin(total: int, what: str, done: int = 0) -> Advance:
+            task = bar.add_task(what, total=total, completed=done)
+            return lambda count, note="": bar.update(task, advance=count, description=f"{what} {note}")
 
         yield begin
 
 
 class _Lines:
-    """Prints a line to stderr every half minute; called from several threads."""
+    """Prints a line to stderr every half minute."""
 
-    def __init__(self, total: int, what: str) -> None:
-        self._total, self._what = total, what
-        self._done = 0
-        self._begun = self._last_shown = time.monotonic()
+    def __init__(self, total: int, what: str, done: int = 0) -> None:
+        self._total, self._what, self._done = total, what, done
+        self._before, self._begun = done, time.monotonic()
+        self._last_shown = self._begun
         self._lock = threading.Lock()
 
-    def __call__(self, count: int) -> None:
+    def __call__(self, count: int, note: str = "") -> None:
         with self._lock:
             self._done += count
             now = time.monotonic()
             if now - self._last_shown < _LINE_EVERY:
                 return
             self._last_shown = now
-            speed = max(self._done, 1) / max(now - self._begun, 1e-9)
+            speed = max(self._done - self._before, 1) / max(now - self._begun, 1e-9)
             left = (self._total - self._done) / speed
         done = f"{self._what} {size_text(self._done)} of {size_text(self._total)}"
-        click.echo(f"{done}, {size_text(speed)}/s, {left:,.0f} s left", err=True)
-
-
-_UNITS = ("B", "kB", "MB", "GB", "TB")
+        click.echo(f"{done}, {size_text(speed)}/s, {note}{', ' * bool(note)}{left:,.0f} s left", err=True)
 
 
 def size_text(size: float) -> str:

@@ -19,7 +19,7 @@ from pretrain.checkpoint.digest import digest_of
 from pretrain.errors import CheckpointError
 from pretrain.tools.convert.target import Target, write_target
 
-TESTS = Path(__file__).parents[3]
+TESTS = Path(__file__).parents[2]
 
 
 class File:

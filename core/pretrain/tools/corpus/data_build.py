@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
 
+from pretrain.cli.byte_progress import shown_bytes, size_text
 from pretrain.cores import available_cores
 from pretrain.errors import DataError
 from pretrain.tools.corpus.build import build_tokens
@@ -17,9 +16,9 @@ from pretrain.tools.corpus.sharding import Shard
 from pretrain.tools.corpus.unfinished import folder_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from pretrain.cli.byte_progress import Advance, Begin
     from pretrain.data.tokenizers.files import NamesTokenizer
     from pretrain.tools.corpus.build import BuildProgress, Built
 
@@ -50,7 +49,7 @@ def build(
     prefix = _prefix(output_prefix, json_key, part)
     begin = time.monotonic()
     try:
-        with shown_progress() as progress:
+        with shown_bytes() as begin_progress:
             built = build_tokens(
                 inputs,
                 prefix,
@@ -63,7 +62,7 @@ def build(
                 workers=workers or available_cores(),
                 reference_only=encoder == "tokenizers",
                 force=force,
-                progress=progress,
+                progress=_ShownBuild(begin_progress),
             )
     except KeyboardInterrupt:
         if folder_of(prefix).is_dir():
@@ -94,49 +93,19 @@ def _print_summary(built: Built, prefix: Path, seconds: float) -> None:
         click.echo(f"encoded by gigatoken; {texts} were compared, and the tokenizers library gave the same")
 
 
-_LINE_EVERY = 30.0
-"""Seconds between two lines in a log."""
+class _ShownBuild:
+    """Shows the progress of a build."""
 
-
-@contextmanager
-def shown_progress() -> Iterator[Callable[[BuildProgress], None]]:
-    """Yield the function that `build_tokens` calls with its progress."""
-    if not sys.stderr.isatty():
-        yield _Lines()
-        return
-    from rich.console import Console  # noqa: PLC0415  rich is imported only for a terminal
-    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn  # noqa: PLC0415
-    from rich.progress import Progress as Bar  # noqa: PLC0415
-
-    documents = TextColumn("{task.fields[documents]:,} documents")
-    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), documents, TimeRemainingColumn())
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None, documents=0)
-
-        def show(progress: BuildProgress) -> None:
-            bar.update(task, total=progress.total, completed=progress.read, documents=progress.written.documents)
-
-        yield show
-
-
-class _Lines:
-    """Prints a line to stderr every half minute."""
-
-    def __init__(self) -> None:
-        self._begun = self._last_shown = time.monotonic()
-        self._read_before: int | None = None
+    def __init__(self, begin: Begin) -> None:
+        self._begin = begin
+        self._advance: Advance | None = None
+        self._read = 0
 
     def __call__(self, progress: BuildProgress) -> None:
-        if self._read_before is None:
-            self._read_before = progress.read if progress.continued else 0
+        if self._advance is None:
+            self._read = progress.read if progress.continued else 0
             if progress.continued:
-                click.echo(f"continuing an interrupted build at {progress.read / 1e6:,.1f} MB", err=True)
-        now = time.monotonic()
-        if now - self._last_shown >= _LINE_EVERY:
-            self._last_shown = now
-            speed = max(progress.read - self._read_before, 1) / max(now - self._begun, 1e-9)
-            click.echo(
-                f"{progress.read / 1e6:,.0f} of {progress.total / 1e6:,.0f} MB, {speed / 1e6:.1f} MB/s, "
-                f"{progress.written.documents:,} documents, {(progress.total - progress.read) / speed:,.0f} s left",
-                err=True,
-            )
+                click.echo(f"continuing an interrupted build at {size_text(progress.read)}", err=True)
+            self._advance = self._begin(progress.total, "read", self._read)
+        self._advance(progress.read - self._read, f"{progress.written.documents:,} documents")
+        self._read = progress.read

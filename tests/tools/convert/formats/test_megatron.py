@@ -184,7 +184,7 @@ def encoder(state):
         (lambda state: encoder(state).update(pooler=torch.ones(2)), "lacks .*encoder.pooler"),
         (lambda state: encoder(state).update({"final_layernorm.weight": torch.ones(3)}), r"float32 \[3\]"),
         (lambda state: encoder(state).update({"final_layernorm.weight": torch.ones(64).half()}), r"float16 \[64\]"),
-        (lambda state: encoder(state).update({"final_layernorm.weight": torch.ones(64).long()}), "floating point"),
+        (lambda state: encoder(state).update({"final_layernorm.weight": torch.ones(64).long()}), "floating-point"),
         (lambda state: state.pop("model"), "holds no model"),
         (lambda state: state.update(iteration=40), "iteration 40, and .* 30"),
         (lambda state: state.pop("checkpoint_version"), "checkpoint_version None, and .* 3.0"),
