@@ -18,13 +18,12 @@ from pretrain.checkpoint.megatron_state import PREFIX
 from pretrain.checkpoint.same_weights import require_same_weights
 from pretrain.checkpoint.saved_schedule import continue_schedule
 from pretrain.checkpoint.sharded_names import weight_names
-from pretrain.collective_errors import first_problem, of_first_rank
+from pretrain.collective_errors import first_problem
 from pretrain.errors import CheckpointError
 from pretrain.tools.convert.lazy_tensor import with_rows
 from pretrain.tools.convert.model_weights import EMBEDDING, OUTPUT
 from pretrain.tools.convert.registry import read_weights
 from pretrain.tools.convert.summary import dtype_name
-from pretrain.tools.convert.trainer_calls import foreign_summary, require_fitting
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,7 +53,6 @@ def load(engine: Saved, path: Path, *, finetune: bool) -> Loaded:
         CheckpointError: the checkpoint is incomplete, or of another model; on all ranks.
         DamageError: a file is damaged.
     """
-    of_first_rank(partial(_require_fitting, path, engine))  # complains once
     weights = _on_all_ranks(partial(_read, path, engine))
     require_same_weights(engine, weights.path, weights.tensors)
     counters = None if finetune else _counters(weights, engine)
@@ -69,12 +67,6 @@ def load(engine: Saved, path: Path, *, finetune: bool) -> Loaded:
             notices.append(f"no schedule is told: the recipe's, at {progress['consumed_samples']:,} samples")
         notices += continue_schedule(engine.schedule, weights.schedule, progress["consumed_samples"], engine.recipe)
     return Loaded(progress=progress, notices=notices)
-
-
-def _require_fitting(path: Path, engine: Saved) -> None:
-    summary = foreign_summary(path)
-    if summary is not None:
-        require_fitting(summary, engine.recipe)
 
 
 def _read(path: Path, engine: Saved) -> ModelWeights:

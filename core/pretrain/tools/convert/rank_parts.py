@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from pretrain.errors import CheckpointError
-from pretrain.tools.convert.formats.megatron_names import bounded, divided_dimension, flat_tensors
 from pretrain.tools.convert.lazy_tensor import LazyTensor, averaged, joined, part_of
+from pretrain.tools.convert.weight_names import bounded, divided_dimension, flat_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from pretrain.checkpoint.checksums import SMALL_FILES, WHOLE, require_intact
 from pretrain.errors import CheckpointError, DamageError, PretrainError
@@ -34,8 +34,15 @@ if TYPE_CHECKING:
     from pretrain.tools.convert.target import Write
 
 
-FORMATS = (sharded, megatron, neox, deepspeed, hugging_face)
-"""Modules with `describe` and `read`; DeepSpeed's layers come before its other files, which a pipeline has too."""
+class Format(Protocol):
+    """A module of `formats` that knows a program's files; None where a folder has others."""
+
+    def describe(self, folder: Path, /) -> CheckpointSummary | None: ...  # noqa: D102
+    def read(self, folder: Path, given: Mapping[str, Any], /) -> ModelWeights | None: ...  # noqa: D102
+
+
+FORMATS: tuple[Format, ...] = (sharded, megatron, neox, deepspeed, hugging_face)
+"""DeepSpeed's layers come before its other files, which a pipeline has too."""
 
 WRITE: Mapping[str, Write] = {
     "pretrain": sharded_writer.write_pretrain,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pretrain.checkpoint import torch_file
@@ -10,6 +11,7 @@ from pretrain.checkpoint.checksums import SMALL_FILES
 from pretrain.checkpoint.common_state import COMMON
 from pretrain.checkpoint.folder import LATEST, folder_name
 from pretrain.checkpoint.structure import structure
+from pretrain.collective_errors import of_first_rank
 from pretrain.errors import CheckpointError
 from pretrain.tools.convert.registry import read_weights, recognized, summary_of
 from pretrain.tools.convert.summary import LATEST_OF_DEEPSPEED, RELEASE
@@ -105,7 +107,19 @@ def _has_ours(path: Path) -> bool:
 
 
 def load(engine: Saved, path: Path, *, finetune: bool) -> Loaded:
-    """Load another program's checkpoint; all ranks call it together. See `loading.load`."""
+    """Load another program's checkpoint; all ranks call it together. See `loading.load`.
+
+    Raises:
+        CheckpointError: the checkpoint is incomplete, or of another model; on all ranks.
+        DamageError: a file is damaged.
+    """
     from pretrain.tools.convert import loading  # noqa: PLC0415  megatron-core, which a launcher does without
 
+    of_first_rank(partial(_require_recipe, path, engine.recipe))  # complains once
     return loading.load(engine, path, finetune=finetune)
+
+
+def _require_recipe(path: Path, recipe: Recipe) -> None:
+    summary = foreign_summary(path)
+    if summary is not None:
+        require_fitting(summary, recipe)

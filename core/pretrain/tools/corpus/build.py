@@ -43,11 +43,10 @@ if TYPE_CHECKING:
     from pretrain.data.token_files.writing import Written
     from pretrain.data.tokenizers import Tokenizer
     from pretrain.data.tokenizers.files import NamesTokenizer
-    from pretrain.tools.corpus.chunks import Chunk, ReadPosition
+    from pretrain.tools.corpus.chunks import Chunk, InputFile, ReadPosition
     from pretrain.tools.corpus.cleaning import Cleaning
     from pretrain.tools.corpus.documents import Faults
     from pretrain.tools.corpus.encoding import EncodedChunk
-    from pretrain.tools.corpus.inputs import InputFile
     from pretrain.tools.corpus.sharding import Shard
     from pretrain.tools.corpus.unfinished import Unfinished
 
@@ -299,7 +298,7 @@ class GrowingFiles:
     def _compare(self, chunk: Chunk, result: EncodedChunk) -> None:
         if self._sample is not None:
             try:
-                self._sample.check(chunk, result)
+                self._sample.check(chunk, result.texts, result.comparisons)
             except DataError:
                 self._work.discard()  # nothing that was written can be trusted
                 raise

@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pretrain.errors import DataError
-from pretrain.tools.corpus.compression import open_decompressed
+from pretrain.tools.corpus.compression import OPENERS, open_decompressed
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
     from pathlib import Path
-
-    from pretrain.tools.corpus.inputs import InputFile
 
 
 Kind = Literal["lines", "text", "parquet", "arrow"]
@@ -23,6 +21,30 @@ CHUNK_BYTES = 1 << 21
 LONGEST_DOCUMENT = 1 << 28
 """Bytes; the limit bounds memory. 256 MiB is a hundred times the longest book."""
 TOO_LONG = f"the document is longer than {LONGEST_DOCUMENT >> 20} MiB"
+
+
+@dataclass(frozen=True, slots=True)
+class InputFile:
+    """One file, or the part of a file of lines that one shard reads.
+
+    Attributes:
+        path: the file.
+        kind: one JSON object a line; one text; a table.
+        size: bytes on disk.
+        begin: lines that begin before this byte belong to another shard.
+        end: lines that begin at this byte or after it do, too; `size` if the whole file is read.
+    """
+
+    path: Path
+    kind: Kind
+    size: int
+    begin: int
+    end: int
+
+    @property
+    def compressed(self) -> bool:
+        """True if it is decompressed while it is read."""
+        return self.path.suffix.lower() in OPENERS
 
 
 class ReadPosition(NamedTuple):

@@ -6,13 +6,13 @@ import glob
 import json
 import os
 import stat
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pretrain.data.token_files.reading import bin_path, idx_path
 from pretrain.errors import DataError
+from pretrain.tools.corpus.chunks import InputFile
 from pretrain.tools.corpus.compression import OPENERS
 from pretrain.tools.corpus.unfinished import FILES, INDEX, STATE, folder_of
 
@@ -28,30 +28,6 @@ _KINDS: dict[str, Kind] = {
     ".parquet": "parquet",
     ".arrow": "arrow",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class InputFile:
-    """One file, or the part of a file of lines that one shard reads.
-
-    Attributes:
-        path: the file.
-        kind: one JSON object a line; one text; a table.
-        size: bytes on disk.
-        begin: lines that begin before this byte belong to another shard.
-        end: lines that begin at this byte or after it do, too; `size` if the whole file is read.
-    """
-
-    path: Path
-    kind: Kind
-    size: int
-    begin: int
-    end: int
-
-    @property
-    def compressed(self) -> bool:
-        """True if it is decompressed while it is read."""
-        return self.path.suffix.lower() in OPENERS
 
 
 def kind_of(path: Path, *, otherwise: Kind) -> Kind:

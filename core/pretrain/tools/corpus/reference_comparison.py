@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from pretrain.data.tokenizers import Tokenizer
     from pretrain.tools.corpus.chunks import Chunk
-    from pretrain.tools.corpus.encoding import EncodedChunk
 
 
 _AT_LEAST = 1 << 16
@@ -43,16 +42,16 @@ class ReferenceComparison:
         self.compared = 0
         self.texts = 0
 
-    def check(self, chunk: Chunk, result: EncodedChunk) -> None:
-        """Compare the parts chosen from `chunk`, unless enough was compared.
+    def check(self, chunk: Chunk, texts: int, comparisons: Sequence[ComparedPart]) -> None:
+        """Compare parts of a chunk of so many texts, unless enough was compared.
 
         Raises:
             DataError: the reference gives other ids.
         """
         self._left += _SHARE * chunk.size
-        self.texts += result.texts
+        self.texts += texts
         agreed = set()
-        for part in result.comparisons:
+        for part in comparisons:
             if self._left <= 0:
                 break
             self._left -= len(part.text)

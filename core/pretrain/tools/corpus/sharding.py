@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from pretrain.tools.corpus.inputs import InputFile
+    from pretrain.tools.corpus.chunks import InputFile
 
 _NAME = re.compile(r"-(\d{5})-of-(\d{5})$")
 

@@ -10,8 +10,8 @@ from megatron.core import dist_checkpointing, parallel_state
 from engine import tiny
 from engine.layouts import BF16, FP16, STAGE, ZERO1
 from pretrain.errors import CheckpointError
-from pretrain.tools.convert.loading import load
 from pretrain.tools.convert.registry import read_weights
+from pretrain.tools.convert.trainer_calls import load
 
 SMALL = ("model.num_layers=2",)
 CASES = {

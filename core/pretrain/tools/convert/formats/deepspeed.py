@@ -20,7 +20,13 @@ from pretrain.tools.convert.formats.deepspeed_weights import (
     rounded_to,
     universal_weights,
 )
-from pretrain.tools.convert.formats.megatron_names import (
+from pretrain.tools.convert.formats.megatron_settings import in_our_order, schedule_of, settings_of, whole_number
+from pretrain.tools.convert.lazy_tensor import part_of
+from pretrain.tools.convert.model_weights import EMBEDDING, ModelWeights, model_section, require_expected
+from pretrain.tools.convert.rank_parts import by_name, is_gated, merged, require_one_save, weights_in
+from pretrain.tools.convert.stored import torch_file_tensors
+from pretrain.tools.convert.summary import CheckpointSummary, FileLayout, contents, dtype_names, extent
+from pretrain.tools.convert.weight_names import (
     args_of,
     bounded,
     count,
@@ -31,12 +37,6 @@ from pretrain.tools.convert.formats.megatron_names import (
     settings_of_args,
     whole_shape,
 )
-from pretrain.tools.convert.formats.megatron_settings import in_our_order, schedule_of, settings_of, whole_number
-from pretrain.tools.convert.lazy_tensor import part_of
-from pretrain.tools.convert.model_weights import EMBEDDING, ModelWeights, model_section, require_expected
-from pretrain.tools.convert.rank_parts import by_name, is_gated, merged, require_one_save, weights_in
-from pretrain.tools.convert.stored import torch_file_tensors
-from pretrain.tools.convert.summary import CheckpointSummary, FileLayout, contents, dtype_names, extent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 
     from pretrain.recipe.sections.model import ModelSection
     from pretrain.tools.convert.formats.deepspeed_weights import UniversalWeight
-    from pretrain.tools.convert.formats.megatron_names import Shapes
     from pretrain.tools.convert.lazy_tensor import LazyTensor
+    from pretrain.tools.convert.weight_names import Shapes
 
 
 _MODEL = re.compile(r"(?:zero_pp_rank_(?P<data>\d+)_)?mp_rank_(?P<tensor>\d+)_model_states\.pt")

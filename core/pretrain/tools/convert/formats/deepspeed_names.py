@@ -12,8 +12,8 @@ import re
 from typing import TYPE_CHECKING
 
 from pretrain.errors import CheckpointError
-from pretrain.tools.convert.formats.megatron_names import name_in_layer, our_name
 from pretrain.tools.convert.rank_parts import not_known
+from pretrain.tools.convert.weight_names import name_in_layer, our_name
 
 if TYPE_CHECKING:
     from collections.abc import Collection

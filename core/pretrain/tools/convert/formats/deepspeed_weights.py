@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from pretrain.tools.convert.formats.megatron_names import Shapes
+    from pretrain.tools.convert.weight_names import Shapes
 
 
 _OPTIMIZER = "optimizer_state_dict"

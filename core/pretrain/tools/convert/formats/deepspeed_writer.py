@@ -29,7 +29,6 @@ from pretrain.errors import CheckpointError
 from pretrain.tools.convert.file_writers import TorchFile
 from pretrain.tools.convert.formats.deepspeed_names import their_name
 from pretrain.tools.convert.formats.deepspeed_weights import CAT_DIM, FILE, PARAM, SUB_PARAMS, UNIVERSAL, VOCABULARY
-from pretrain.tools.convert.formats.megatron_names import divided_dimension
 from pretrain.tools.convert.formats.megatron_settings import require_none
 from pretrain.tools.convert.lazy_tensor import cast
 from pretrain.tools.convert.model_weights import EMBEDDING, OUTPUT
@@ -37,6 +36,7 @@ from pretrain.tools.convert.qkv import to_parts_first
 from pretrain.tools.convert.rank_parts import is_gated
 from pretrain.tools.convert.summary import LATEST_OF_DEEPSPEED
 from pretrain.tools.convert.target import Target
+from pretrain.tools.convert.weight_names import divided_dimension
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

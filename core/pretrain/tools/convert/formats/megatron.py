@@ -13,19 +13,6 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from pretrain.errors import CheckpointError, DamageError
-from pretrain.tools.convert.formats.megatron_names import (
-    args_of,
-    bounded,
-    count,
-    flat_weights,
-    has_old_order,
-    model_of,
-    number_of_layers,
-    our_name,
-    require_sizes,
-    settings_of_args,
-    whole_shape,
-)
 from pretrain.tools.convert.formats.megatron_settings import (
     qkv_order,
     schedule_of,
@@ -44,13 +31,26 @@ from pretrain.tools.convert.model_weights import (
 from pretrain.tools.convert.rank_parts import by_name, merged, not_known, require_one_save, weights_in
 from pretrain.tools.convert.stored import torch_file_tensors
 from pretrain.tools.convert.summary import RELEASE, CheckpointSummary, FileLayout, contents, dtype_names, extent
+from pretrain.tools.convert.weight_names import (
+    args_of,
+    bounded,
+    count,
+    flat_weights,
+    has_old_order,
+    model_of,
+    number_of_layers,
+    our_name,
+    require_sizes,
+    settings_of_args,
+    whole_shape,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from pretrain.tools.convert.formats.megatron_names import Shapes
     from pretrain.tools.convert.lazy_tensor import LazyTensor
+    from pretrain.tools.convert.weight_names import Shapes
 
 
 FILE = "model_optim_rng.pt"

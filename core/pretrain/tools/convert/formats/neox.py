@@ -17,16 +17,6 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from pretrain.errors import CheckpointError
-from pretrain.tools.convert.formats.megatron_names import (
-    args_of,
-    count,
-    flat_weights,
-    model_of,
-    number_of_layers,
-    require_sizes,
-    settings_of_args,
-    whole_shape,
-)
 from pretrain.tools.convert.formats.megatron_settings import (
     in_our_order,
     schedule_of,
@@ -52,15 +42,25 @@ from pretrain.tools.convert.model_weights import ModelWeights, model_section, re
 from pretrain.tools.convert.qkv import from_ranks
 from pretrain.tools.convert.rank_parts import gate_last, is_gated, merged
 from pretrain.tools.convert.summary import CheckpointSummary, FileLayout, contents, dtype_names, extent
+from pretrain.tools.convert.weight_names import (
+    args_of,
+    count,
+    flat_weights,
+    model_of,
+    number_of_layers,
+    require_sizes,
+    settings_of_args,
+    whole_shape,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
     from pretrain.recipe.sections.model import ModelSection
-    from pretrain.tools.convert.formats.megatron_names import Shapes
     from pretrain.tools.convert.formats.neox_layers import Layers
     from pretrain.tools.convert.lazy_tensor import LazyTensor
+    from pretrain.tools.convert.weight_names import Shapes
 
 
 _SINCE_SEPTEMBER_2024 = "mlp.linear1.weight"

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pretrain.tools.convert.formats.megatron_names import name_in_layer
 from pretrain.tools.convert.formats.neox_layers import transformer_layers
 from pretrain.tools.convert.lazy_tensor import equal_to, joined
 from pretrain.tools.convert.rank_parts import not_known
+from pretrain.tools.convert.weight_names import name_in_layer
 
 if TYPE_CHECKING:
     from pretrain.tools.convert.formats.neox_layers import Layers

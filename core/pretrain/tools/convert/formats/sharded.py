@@ -16,13 +16,6 @@ from pretrain.checkpoint.common_state import BACKEND, COMMON, OPTIMIZER, common_
 from pretrain.checkpoint.index import INDEX, read_index
 from pretrain.checkpoint.sharded_names import weight_names
 from pretrain.errors import CheckpointError, DamageError
-from pretrain.tools.convert.formats.megatron_names import (
-    args_of,
-    count,
-    model_of,
-    number_of_layers,
-    settings_of_args,
-)
 from pretrain.tools.convert.formats.megatron_settings import schedule_of, settings_of, vocab_size_of, whole_number
 from pretrain.tools.convert.formats.sharded_tensors import require_tiled, sharded_tensors
 from pretrain.tools.convert.model_weights import (
@@ -35,6 +28,13 @@ from pretrain.tools.convert.model_weights import (
     require_expected,
 )
 from pretrain.tools.convert.summary import CheckpointSummary, FileLayout, contents, dtype_names, extent
+from pretrain.tools.convert.weight_names import (
+    args_of,
+    count,
+    model_of,
+    number_of_layers,
+    settings_of_args,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
