@@ -1,4 +1,4 @@
-"""Number of samples that a training reads from each split."""
+"""Samples that a training reads of each split, and the tool that builds its token files (`data.corpus`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prefetch the items of an iterator in a thread."""
+"""Prefetch the items of an iterator in a thread; end worker processes with the process that started them."""
 
 from __future__ import annotations
 

@@ -160,7 +160,7 @@ def test_ranks_of_two_layouts_are_an_error(tmp_path):
     for name in ("mp_rank_00_000", "mp_rank_01"):
         (tmp_path / name).mkdir()
         torch.save({"model": {}}, tmp_path / name / "model_optim_rng.pt")
-    with pytest.raises(CheckpointError, match="not of one layout"):
+    with pytest.raises(CheckpointError, match="of different layouts"):
         summary_of(tmp_path)
 
 
@@ -185,7 +185,7 @@ def test_values_that_a_format_never_has_are_left_out_or_damage(tmp_path, what):
     except DamageError as error:
         refused = str(error)
     assert "Traceback" not in refused
-    assert ("never has" in refused) == (what == "a table of one dimension")
+    assert ("unexpected values" in refused) == (what == "a table of one dimension")
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_a_config_with_odd_values_shows_the_others(tmp_path, config):
 def test_missing_layer_files_are_named(tmp_path):
     written.neox(tmp_path)
     (tmp_path / "global_step150000" / "layer_03-model_01-model_states.pt").unlink()
-    with pytest.raises(CheckpointError, match=r"lacks 1 file .* layer_03-model_01-model_states\.pt"):
+    with pytest.raises(CheckpointError, match=r"lacks files .* layer_03-model_01-model_states\.pt"):
         summary_of(tmp_path)
 
 
@@ -219,7 +219,7 @@ def test_an_index_does_not_lead_out_of_its_folder(tmp_path, name):
     (tmp_path / "secret.safetensors").write_bytes(b"secret")
     (folder / "config.json").write_text("{}")
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"weight": name}}))
-    with pytest.raises(CheckpointError, match="1 of 1 files that are not in its folder"):
+    with pytest.raises(CheckpointError, match="names files that are not in its folder"):
         summary_of(folder)
 
 
@@ -251,7 +251,7 @@ def test_a_damaged_index_is_refused(tmp_path, content):
 def test_a_file_that_is_cut_off_is_refused(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "model.safetensors").write_bytes(b"\xff" * 20)
-    with pytest.raises(DamageError, match="no safetensors file"):
+    with pytest.raises(DamageError, match="not a safetensors file"):
         summary_of(tmp_path)
 
 

@@ -111,6 +111,6 @@ def test_a_part_for_a_number_of_ranks_that_does_not_divide_is_refused():
 
 
 def test_a_number_beyond_fp16_is_refused_and_infinities_stay():
-    with pytest.raises(CheckpointError, match=r"w has numbers up to 7e\+04; fp16 ends at 65504"):
+    with pytest.raises(CheckpointError, match=r"w has numbers up to 7e\+04; fp16's maximum is 65504"):
         cast(in_memory(torch.tensor([7e4, 1.0])), torch.float16, "w").whole()
     assert cast(in_memory(torch.tensor([float("inf"), 1.0])), torch.float16, "w").whole().tolist() == [float("inf"), 1]

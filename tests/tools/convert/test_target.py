@@ -75,7 +75,7 @@ def full_after_a(tmp_path):
 
 def test_a_full_disk_is_told_and_the_same_call_goes_on(tmp_path):
     first = File("a")
-    with pytest.raises(CheckpointError, match=r"no room on the disk .*\nThe same command goes on from .*unfinished"):
+    with pytest.raises(CheckpointError, match=r"no room on the disk .*\nRepeat the command to continue from "):
         write_target(Target(files=[first, File("b", full_after_a(tmp_path))]), tmp_path / "target", "identity")
     assert not (tmp_path / "target").exists()
     again, counts = File("a"), []
@@ -134,7 +134,7 @@ def test_folders_that_no_conversion_has_made_are_left_alone(tmp_path):
     for name in ("target.unfinished", "target.replaced"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "mine").touch()
-    with pytest.raises(CheckpointError, match=r"target\.unfinished is in the way: no conversion has left it there"):
+    with pytest.raises(CheckpointError, match=r"target\.unfinished is in the way: it is not of a conversion"):
         write_target(Target(files=[File("a")]), tmp_path / "target", "identity")
     (tmp_path / "target.unfinished").rename(tmp_path / "other")
     write_target(Target(files=[File("a")]), tmp_path / "target", "identity")

@@ -1,7 +1,16 @@
-"""Build Megatron's order of the samples as three arrays, without temporary copies.
+"""Megatron's order of the samples: its index arrays, its blends, and the check that a resumed run keeps it.
 
 The arrays equal those of megatron-core 0.16.1 (GPTDataset._build_document_sample_shuffle_indices) bit for bit.
-megatron-core fills a matrix of 8-byte numbers for the documents of all epochs, copies it, and keeps all until the end.
+megatron-core fills a matrix of 8-byte numbers for the documents of all epochs, copies it, and keeps all until the end;
+here are no temporary copies.
+
+Of a blend megatron-core rounds each part's share of the samples up, prepares `SURPLUS` more of it, and mixes the sum of
+the rounded shares by the exact weights (datasets/blended_megatron_dataset_builder.py,
+_get_size_per_split_per_dataset). With few samples this may require more samples of a heavy part than are prepared:
+Megatron stops there and asks for a larger surplus.
+
+Megatron shuffles the samples of all epochs of a training together: within one epoch the order does not depend on the
+length of the training, beyond one epoch it does.
 """
 
 from __future__ import annotations

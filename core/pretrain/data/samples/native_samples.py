@@ -1,4 +1,4 @@
-"""Map-style dataset of a split, without an index."""
+"""Samples of `data.index: native`: their order is computed, so no index is built, written or waited for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Phases of a training: the samples read of each dataset so far, and the weights from there on."""
+"""Interleave samples of several datasets by weights, which may change when a training is resumed."""
 
 from __future__ import annotations
 

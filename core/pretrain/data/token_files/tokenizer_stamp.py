@@ -1,4 +1,4 @@
-"""The note, a small file beside token files: the fingerprint of their tokenizer and, for a shard, its corpus digest."""
+"""Stamp beside token files: the fingerprint of their tokenizer and, for a shard, the digest of its corpus."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Byte-pair encodings by the `tokenizers` library."""
+"""Byte-pair encodings by the `tokenizers` library: loading and training."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Byte-pair encodings by gigatoken, for the tokenizers that it supports.
+"""Byte-pair encodings by gigatoken, for the features of a tokenizer.json that it encodes as the `tokenizers` library.
 
-It is a young library, so its ids are compared with those of the reference, the `tokenizers` library: see
-`pretrain.tools.corpus.reference_comparison`.
+It is a young library: it reads files with other features and silently ignores the feature, so these are left to the
+library. Tests compare each known feature, and every build compares a sample
+(`pretrain.tools.corpus.reference_comparison`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Load the tokenizer that a recipe names."""
+"""Load the tokenizer that a recipe names, or its size while its files do not exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Interface of all tokenizers."""
+"""Interface of all tokenizers, and the tokenizer of bytes."""
 
 from __future__ import annotations
 

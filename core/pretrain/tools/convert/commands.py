@@ -58,7 +58,7 @@ def parsed(settings: Sequence[str]) -> dict[str, Any]:
         key = path.removeprefix(_SECTION)
         if not equals or not path.startswith(_SECTION) or key not in ModelSection.model_fields:
             msg = (
-                f"--set {setting[:100]}: this is no key of section model with a value."
+                f"--set {setting[:100]}: not a key of section model with a value."
                 f"{did_you_mean(key, ModelSection.model_fields)}\nWrite --set model.KEY=VALUE."
             )
             raise RecipeError(msg)

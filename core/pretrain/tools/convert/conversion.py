@@ -1,4 +1,4 @@
-"""Conversion of a checkpoint of any format into another: read, cast, divided for other ranks and written."""
+"""Convert a checkpoint of any format into another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of torch.save, written block by block instead of from tensors in memory."""
+"""Files of torch.save and of safetensors (its README, Format), written block by block."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ class SafetensorsFile:
         place = 0
         for name, tensor in self.tensors.items():
             if tensor.dtype not in _DTYPES:
-                msg = f"{name} has dtype {tensor.dtype}, which no model of Hugging Face has.\nPass --dtype."
+                msg = f"{name} has dtype {tensor.dtype}, which safetensors models do not have.\nPass --dtype."
                 raise CheckpointError(msg)
             header[name] = {
                 "dtype": _DTYPES[tensor.dtype],

@@ -1,4 +1,4 @@
-"""Tensors that are read when they are used, a block of rows at a time, and what is made of them on the way."""
+"""Tensors that are read when they are used, a block of rows at a time, and operations on them."""
 
 from __future__ import annotations
 
@@ -196,7 +196,8 @@ def cast(whole: LazyTensor, dtype: torch.dtype, name: str) -> LazyTensor:
         if dtype == torch.float16 and not bool((after.isfinite() == before.isfinite()).all()):
             largest = before[before.isfinite()].abs().max().item()
             msg = (
-                f"{name} has numbers up to {largest:.3g}; fp16 ends at 65504.\nKeep its dtype, or choose bf16 or fp32."
+                f"{name} has numbers up to {largest:.3g}; fp16's maximum is 65504.\n"
+                "Keep its dtype, or choose bf16 or fp32."
             )
             raise CheckpointError(msg)
         return after

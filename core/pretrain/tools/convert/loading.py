@@ -1,4 +1,4 @@
-"""Weights of other programs' checkpoints, loaded into an engine that is about to train."""
+"""Load the weights of another program's checkpoint into an engine that is about to train."""
 
 from __future__ import annotations
 

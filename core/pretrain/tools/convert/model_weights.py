@@ -1,4 +1,4 @@
-"""A model's weights in our own form: what every dialect is read into and written from."""
+"""Weights of a whole model in our own form, which every format is read into and written from."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pretrain.errors import CheckpointError
 from pretrain.recipe.sections.model import ModelSection
 from pretrain.recipe.shown import shown
 from pretrain.tools.convert.lazy_tensor import with_last_row_repeated, with_rows
+from pretrain.tools.convert.weight_names import some_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 
 EMBEDDING, OUTPUT = "embedding.word_embeddings.weight", "output_layer.weight"
-_SHOWN = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -142,22 +142,26 @@ def require_expected(weights: ModelWeights) -> ModelWeights:
     embedding = weights.tensors.get(EMBEDDING)
     expected = expected_shapes(weights.model, embedding.shape[0] if embedding is not None else 0)
     found = {name: tensor.shape for name, tensor in weights.tensors.items()}
-    wrong = [
+    if wrong := mismatches(expected, found):
+        msg = (
+            f"{weights.path} ({weights.format}) does not hold the model that it describes: {some_of(wrong)}.\n"
+            "Settings that the files do not tell can be given by --set model.KEY=VALUE."
+        )
+        raise CheckpointError(msg)
+    return weights
+
+
+def mismatches(expected: Mapping[str, tuple[int, ...]], found: Mapping[str, tuple[int, ...]]) -> list[str]:
+    """Return a text for each weight that is missing, too many, or of another shape."""
+    return [
         *(f"no {name} {list(expected[name])}" for name in expected if name not in found),
-        *(f"{name} besides" for name in found if name not in expected),
+        *(f"unexpected {name}" for name in found if name not in expected),
         *(
             f"{name} {list(found[name])} (expected {list(shape)})"
             for name, shape in expected.items()
             if name in found and found[name] != shape
         ),
     ]
-    if wrong:
-        msg = (
-            f"{weights.path} ({weights.format}) does not hold the model that it describes: {_first(wrong)}.\n"
-            "Settings that the files do not tell can be given by --set model.KEY=VALUE."
-        )
-        raise CheckpointError(msg)
-    return weights
 
 
 def model_section(path: Path, told: Mapping[str, Any], given: Mapping[str, Any]) -> ModelSection:
@@ -199,10 +203,6 @@ def _norm(name: str, model: ModelSection) -> dict[str, tuple[int, ...]]:
 def _linear(name: str, rows: int, columns: int, has_bias: bool) -> dict[str, tuple[int, ...]]:
     weight: dict[str, tuple[int, ...]] = {f"{name}.weight": (rows, columns)}
     return weight | {f"{name}.bias": (rows,)} if has_bias else weight
-
-
-def _first(wrong: list[str]) -> str:
-    return ", ".join(wrong[:_SHOWN]) + (f" and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else "")
 
 
 MOMENTS, MAIN = ("exp_avg", "exp_avg_sq"), "fp32_param"

@@ -2,6 +2,11 @@
 
 Ours is megatron-core's: for each query group its queries, its key, its value, each of `kv_channels` rows. With as many
 groups as heads this is [head][q, k, v][channel], the order of GPT-NeoX and of Megatron-LM since checkpoint version 2.0.
+
+With grouped queries a rank of GPT-NeoX holds [its queries; its keys; its values] since 14 November 2024. Before, it
+held for each of its heads the head's query, and a slice of its keys and of its values as long as the head's share of
+them (gqa_project in megatron/model/transformer.py before and after 96c242eb). The files do not tell the date: the names
+of the MLP changed on 7 September 2024, so those of a model from between are taken for later ones.
 """
 
 from __future__ import annotations

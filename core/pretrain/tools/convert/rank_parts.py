@@ -1,4 +1,4 @@
-"""Division of our weights among tensor-parallel ranks.
+"""Parts of weights on tensor-parallel ranks: collected from their files, merged and divided.
 
 ColumnParallelLinear and VocabParallelEmbedding divide the rows, RowParallelLinear the columns and not the bias
 (megatron/core/tensor_parallel/layers.py). A rank of swiglu's linear_fc1 holds [its gate rows; its up rows].
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from pretrain.errors import CheckpointError
 from pretrain.tools.convert.lazy_tensor import LazyTensor, averaged, joined, part_of
-from pretrain.tools.convert.weight_names import bounded, divided_dimension, flat_tensors
+from pretrain.tools.convert.weight_names import bounded, divided_dimension, flat_tensors, some_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -62,7 +62,6 @@ def is_gated(name: str, model: ModelSection) -> bool:
     return model.activation == "swiglu" and ".mlp.linear_fc1." in name
 
 
-_SHOWN = 3
 _SAME = ("iteration", "global_steps", "checkpoint_version")
 """What all files of one checkpoint tell alike."""
 
@@ -133,10 +132,10 @@ def require_one_save(states: Sequence[tuple[Path, Mapping[str, Any]]]) -> None:
 
 def not_known(path: Path, names: Sequence[str]) -> CheckpointError:
     """Return the error for weights whose place in our model is not known."""
-    shown = ", ".join(name[:100] for name in names[:_SHOWN]) + (" ..." if len(names) > _SHOWN else "")
+    shown = some_of([name[:100] for name in names])
     return CheckpointError(
-        f"{path} holds {len(names)} weights that our GPT does not have: {shown}.\n"
-        "None was left out silently: only models that recipes can describe are converted."
+        f"{path} holds {len(names)} weights that are not of a GPT: {shown}.\n"
+        "Only models that a recipe can describe are converted."
     )
 
 

@@ -1,4 +1,4 @@
-"""All formats of checkpoints: recognized by their content, read into our own form, written from it."""
+"""All formats of checkpoints: recognize a folder's, read it, write it."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def recognized(path: Path) -> CheckpointSummary | None:
 def not_recognized(path: Path) -> CheckpointError:
     """Return the error for a folder of no known format."""
     return CheckpointError(
-        f"{path} holds no checkpoint of a known format. Looked for: metadata.json and common.pt, mp_rank_*/"
+        f"{path} has no checkpoint of a known format. Looked for: metadata.json and common.pt, mp_rank_*/"
         "model_optim_rng.pt, layer_*-model_*-model_states.pt, mp_rank_*_model_states.pt, config.json with weights.\n"
         "Name the folder that has them, or one with a file latest or latest_checkpointed_iteration.txt."
     )
@@ -150,7 +150,7 @@ def checked(read: Callable[[], T], folder: Path) -> T:
         raise
     except Exception as error:
         what = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-        msg = f"{folder} is damaged: its files hold values that their format never has ({what}).\nCopy it again."
+        msg = f"{folder} is damaged: unexpected values in its files ({what}).\nCopy it again."
         raise DamageError(msg) from error
 
 

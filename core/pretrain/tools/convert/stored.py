@@ -1,4 +1,4 @@
-"""Tensors in files of torch.save and of safetensors, read from their place without the rest of the file."""
+"""Tensors in files of torch.save and of safetensors, read in place without the rest of the file."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def safetensors_header(path: Path) -> tuple[dict[str, Any], int]:
             length = int.from_bytes(file.read(8), "little")
             header: dict[str, Any] = json.loads(file.read(length))
     except (SafetensorError, OSError, ValueError) as error:
-        msg = f"{path} is damaged, or no safetensors file: {str(error)[:200]}"
+        msg = f"{path} is damaged or not a safetensors file: {str(error)[:200]}\nCopy it again."
         raise DamageError(msg) from error
     header.pop("__metadata__", None)
     return header, 8 + length

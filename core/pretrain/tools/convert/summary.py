@@ -1,4 +1,4 @@
-"""CheckpointSummary of a checkpoint, whatever its format."""
+"""Summary of a checkpoint of any format, and the folder of one checkpoint in a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of a checkpoint that is to be written, and the bytes of each."""
+"""Write a checkpoint of planned files: several at once, resumable, under its name only when it is complete."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ class _Journal:
         """Return the files of an earlier call with the same identity."""
         if not self._path.is_file():
             if any(folder.iterdir()):
-                msg = f"{folder} is in the way: no conversion has left it there.\nRename it, or name another target."
+                msg = f"{folder} is in the way: it is not of a conversion.\nRename it, or name another target."
                 raise CheckpointError(msg)
             return {}
         try:
@@ -308,5 +308,5 @@ def _not_written(path: Path, unfinished: Path, error: OSError) -> CheckpointErro
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
         reason = f"no room on the disk ({reason})"
     return CheckpointError(
-        f"{path} cannot be written: {reason}.\nThe same command goes on from {unfinished}; or remove that folder."
+        f"{path} cannot be written: {reason}.\nRepeat the command to continue from {unfinished}, or remove that folder."
     )

@@ -1,4 +1,4 @@
-"""Functions by which the trainer reads checkpoints of other programs: `pretrain.checkpoint.foreign_checkpoints`."""
+"""What the trainer calls to start from another program's checkpoint: see `pretrain.checkpoint.foreign_checkpoints`."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from pretrain.collective_errors import of_first_rank
 from pretrain.errors import CheckpointError
 from pretrain.tools.convert.registry import read_weights, recognized, summary_of
 from pretrain.tools.convert.summary import LATEST_OF_DEEPSPEED, RELEASE
+from pretrain.tools.convert.weight_names import some_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 __all__ = ["foreign_summary", "load", "require_fitting", "summary_of"]
 
 
-_SHOWN = 3
 _HEADS = frozenset({"num_attention_heads", "num_query_groups"})
 _NEEDED = (
     frozenset[str](),
@@ -67,10 +67,9 @@ def require_fitting(summary: CheckpointSummary, recipe: Recipe) -> None:
     if recipe.model.position_embedding_type == "rope":
         ours.pop("max_position_embeddings")  # no weight depends on it
     if wrong := [name for name, value in ours.items() if name in there and there[name] != value]:
-        pairs = ", ".join(f"model.{name} {there[name]} (recipe: {ours[name]})" for name in wrong[:_SHOWN])
-        more = f" and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
+        pairs = some_of([f"model.{name} {there[name]} (recipe: {ours[name]})" for name in wrong])
         msg = (
-            f"{summary.path} ({summary.format}) is of another model: {pairs}{more}.\n"
+            f"{summary.path} ({summary.format}) is of another model: {pairs}.\n"
             f"`pretrain checkpoint recipe {summary.path}` prints the section that fits.\n"
             "Change the recipe, or choose another checkpoint."
         )

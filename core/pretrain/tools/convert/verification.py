@@ -1,4 +1,4 @@
-"""Verification of a checkpoint's weights: readable, complete, finite; and equal to another's."""
+"""Verify a checkpoint's weights: readable, complete, finite; and equal to another's."""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""Weights by Megatron's names: how tensor-parallel ranks divide them, and what model their shapes tell.
+"""Weights by Megatron's names: ours for them, how tensor-parallel ranks divide them, what model their shapes tell.
 
-Old names are those of Megatron-LM before megatron-core, and of its forks: `attention.query_key_value`. New ones are
-megatron-core's: `self_attention.linear_qkv`.
+2019: `transformer.layers.0.attention`; 2.x and 3.x: `encoder.layers.0.self_attention.query_key_value`, since 2023
+`input_norm` (ParallelTransformerLayer in megatron/legacy/model/transformer.py); megatron-core:
+`decoder.layers.0.self_attention.linear_qkv`, where Transformer Engine's layers contain the norms before them:
+`linear_qkv.layer_norm_weight` (megatron/core/models/gpt/gpt_layer_specs.py).
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from pretrain.errors import CheckpointError, DamageError
 from pretrain.tools.convert.lazy_tensor import LazyTensor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
 
@@ -90,6 +92,11 @@ def whole_shape(name: str, shape: tuple[int, ...], tensor: int) -> tuple[int, ..
     """
     dim = divided_dimension(name)
     return shape if dim is None else (*shape[:dim], shape[dim] * tensor, *shape[dim + 1 :])
+
+
+def some_of(names: Sequence[str], most: int = 3) -> str:
+    """Return the first names, and how many more there are."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def number_of_layers(names: Iterable[str]) -> int:

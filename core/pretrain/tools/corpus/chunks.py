@@ -1,4 +1,4 @@
-"""Chunks, the units that are read, encoded and written: whole lines, one text, or rows of a table."""
+"""Read inputs chunk by chunk, from any position: whole lines, one text, or rows of a parquet or arrow table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Convert a chunk to token ids: read, clean, encode. This is the work of a worker."""
+"""Encode chunks to token ids on one or more cores, in order and in bounded memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Find the inputs of a build: files, patterns, comma lists and folders become a list of sources in a fixed order."""
+"""Find the inputs of a build: files, patterns, comma lists and folders, in a fixed order.
+
+A pattern leaves out the output of builds, and nothing else.
+"""
 
 from __future__ import annotations
 

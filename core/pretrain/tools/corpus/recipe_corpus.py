@@ -1,4 +1,19 @@
-"""Build the corpus of a recipe (`data.corpus`): text, tokenizer and token files, without a network."""
+"""Build the corpus of a recipe (`data.corpus`) without a network: text, tokenizer and token files.
+
+The text is the Python standard library's source, a corpus that every machine with Python has. One file is one document,
+as it is on disk. Left out are:
+
+- test suites (folders `test`, `tests`, `idle_test`), whose text is mostly repetition;
+- `idlelib`, `lib2to3`, `turtledemo` (programs), `ensurepip` (carries packages of others), `pydoc_data` and `encodings`
+  (generated tables), and everything that was installed later (`site-packages`, `dist-packages`);
+- `_sysconfigdata*`, which describes how this one interpreter was built;
+- files below 500 bytes or above 300,000 bytes, and files that are not UTF-8;
+- data tables in Python syntax: fewer than 44 % of the characters are letters (`html/entities.py`, `stringprep.py`);
+- exact duplicates of earlier files.
+
+The order is that of the SHA-256 of each file's path, so that training, validation and test text, which are
+consecutive parts, are all a fair sample. One Python version gives one corpus; another version gives a similar one.
+"""
 
 from __future__ import annotations
 

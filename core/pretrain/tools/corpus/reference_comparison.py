@@ -1,4 +1,4 @@
-"""Compare a sample of every build with the reference tokenizer."""
+"""Compare a sample of every build with the reference tokenizer: a few texts of a chunk, uncommon ones first."""
 
 from __future__ import annotations
 

@@ -195,9 +195,9 @@ def test_the_last_ranks_lost_shard_is_noticed(copied, name):
 @pytest.mark.parametrize(
     ("change", "error", "says"),
     [
-        (lambda state: state.pop("single_partition_of_fp32_groups"), DamageError, "holds no fp32 weights of ZeRO"),
+        (lambda state: state.pop("single_partition_of_fp32_groups"), DamageError, "lacks ZeRO's fp32 weights"),
         (lambda state: state.update(partition_count=3), CheckpointError, "of 2 of 3 data-parallel ranks"),
-        (lambda state: state.update(partition_count=[2, 1]), CheckpointError, "mixture of experts"),
+        (lambda state: state.update(partition_count=[2, 1]), CheckpointError, "mixture-of-experts"),
         (lambda state: state["single_partition_of_fp32_groups"].pop(), CheckpointError, "of different trainings"),
         (
             lambda state: state["single_partition_of_fp32_groups"].__setitem__(0, torch.zeros(3)),

@@ -166,7 +166,7 @@ def test_ranks_that_do_not_belong_together_are_refused(gpt_neox, tmp_path, numbe
 def test_weights_that_are_not_known_and_missing_layers_are_refused(gpt_neox, tmp_path):
     modules = neox_files.neox_modules(gpt_neox, 1)
     more = {5: lambda rank: modules[5](rank) | {"extra.weight": torch.ones(3)}}
-    with pytest.raises(CheckpointError, match=r"does not have: extra.weight of layer 5"):
+    with pytest.raises(CheckpointError, match=r"not of a GPT: extra.weight of layer 5"):
         neox.read(neox_files.store(tmp_path / "more", modules | more, 1, None, CONFIG), {})
     config = CONFIG | {"num-layers": 3}
     with pytest.raises(CheckpointError, match=r"no decoder.layers.2.input_layernorm.weight"):

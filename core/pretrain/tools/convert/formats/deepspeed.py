@@ -1,7 +1,8 @@
-"""DeepSpeed's own format: a file of weights for each model-parallel rank, and optimizer state divided by ZeRO.
+"""Read DeepSpeed's own files: weights of each model-parallel rank and ZeRO's shards, or a universal checkpoint.
 
 `mp_rank_XX_model_states.pt`, with ZeRO-3 `zero_pp_rank_D_mp_rank_XX_model_states.pt` (_get_ckpt_name in
-deepspeed/runtime/engine.py); after ds_to_universal.py a folder `zero/` with one folder a weight.
+deepspeed/runtime/engine.py); after ds_to_universal.py a folder `zero/` with one folder a weight. Pipelines with a file
+for each layer, and GPT-NeoX, are other formats.
 """
 
 from __future__ import annotations
@@ -20,7 +21,13 @@ from pretrain.tools.convert.formats.deepspeed_weights import (
     rounded_to,
     universal_weights,
 )
-from pretrain.tools.convert.formats.megatron_settings import in_our_order, schedule_of, settings_of, whole_number
+from pretrain.tools.convert.formats.megatron_settings import (
+    in_our_order,
+    not_ours,
+    schedule_of,
+    settings_of,
+    whole_number,
+)
 from pretrain.tools.convert.lazy_tensor import part_of
 from pretrain.tools.convert.model_weights import EMBEDDING, ModelWeights, model_section, require_expected
 from pretrain.tools.convert.rank_parts import by_name, is_gated, merged, require_one_save, weights_in
@@ -168,7 +175,7 @@ def _require_all(folder: Path, found: list[re.Match[str]], tensor: int, divided:
     """Require a file for each pair of model-parallel and data-parallel rank."""
     there = {(int(match["tensor"]), int(match["data"] or 0)) for match in divided}
     if tensor * _number(found, "data") > _MOST_RANKS:
-        msg = f"{folder} has a file of rank {_number(found, 'data') - 1}, which no training has.\nRemove it."
+        msg = f"{folder} has a file of rank {_number(found, 'data') - 1}, more than any training has.\nRemove it."
         raise CheckpointError(msg)
     wanted = {(rank, data) for rank in range(tensor) for data in range(_number(found, "data"))}
     if missing := sorted(wanted - there):
@@ -210,8 +217,7 @@ def read(folder: Path, given: Mapping[str, Any]) -> ModelWeights | None:
     if isinstance(state.get("args"), dict):
         return None
     if any(folder.glob("layer_*_expert_*")) or any(folder.glob("expp_rank_*")):
-        msg = f"{folder} is of a mixture of experts (num_experts).\nRecipes have no such model: it cannot be converted."
-        raise CheckpointError(msg)
+        raise not_ours(folder, "a mixture of experts (num_experts)")
     args = args_of(state)
     model, tensors = (
         _universal(folder, found, state, given) if found.is_universal else _divided(folder, found, state, given)
@@ -235,7 +241,7 @@ def read(folder: Path, given: Mapping[str, Any]) -> ModelWeights | None:
 def _state(file: Path) -> dict[str, Any]:
     state = torch_file_tensors(file)
     if not isinstance(state, dict) or "module" not in state:
-        msg = f"{file} holds no model (a key `module`)."
+        msg = f"{file} has no key `module`.\nCopy it again."
         raise DamageError(msg)
     return state
 

@@ -1,8 +1,13 @@
-"""fp32 weights in the optimizer's shards of ZeRO, put together as deepspeed/utils/zero_to_fp32.py does.
+"""fp32 weights of DeepSpeed: in ZeRO's optimizer shards, and in universal checkpoints.
 
 ZeRO 1 and 2 flatten the parameters of a group one after the other and divide the flat tensor among the data-parallel
-ranks (`_zero2_merge_trainable_params`); ZeRO-3 divides every parameter, padded to a multiple of the ranks
-(`_zero3_merge_trainable_params`). `param_shapes` of the model's file has names and shapes in their order.
+ranks (`_zero2_merge_trainable_params` in deepspeed/utils/zero_to_fp32.py); ZeRO-3 divides every parameter, padded to a
+multiple of the ranks (`_zero3_merge_trainable_params`). `param_shapes` of the model's file has names and shapes in
+their order.
+
+A universal checkpoint has `zero/NAME/fp32.pt`, whole (deepspeed/checkpoint/ds_to_universal.py): {param, cat_dim,
+vocab_tensor, param_n_sub_params, ...} (`merge_tp_slices`), or the tensor alone and flat (`merge_zero3_slices`), whose
+shape is in `param_shapes`.
 """
 
 from __future__ import annotations
@@ -111,10 +116,10 @@ def _optimizer(file: Path) -> dict[str, Any]:
     state = torch_file_tensors(file)
     optimizer = state.get(_OPTIMIZER) if isinstance(state, dict) else None
     if not isinstance(optimizer, dict) or not any(_is_flat(optimizer.get(key)) for key in (_PARTS, _PARTS_OF_3)):
-        msg = f"{file} holds no fp32 weights of ZeRO ({_PARTS} or {_PARTS_OF_3}).\nCopy it again."
+        msg = f"{file} lacks ZeRO's fp32 weights ({_PARTS} or {_PARTS_OF_3}).\nCopy it again."
         raise DamageError(msg)
     if optimizer.get("ds_zero_partition_groups"):
-        msg = f"{file} is of a mixture of experts, which no model of this program has."
+        msg = f"{file} is a mixture-of-experts checkpoint, which is not supported.\nChoose a dense model."
         raise CheckpointError(msg)
     return optimizer
 
@@ -129,13 +134,14 @@ def _require_all(files: Sequence[Path], states: Sequence[Mapping[str, Any]]) -> 
     counts = {number for number in (count if isinstance(count, list | tuple) else [count]) if isinstance(number, int)}
     if len(counts) > 1:
         msg = (
-            f"{files[0]} is of a mixture of experts, whose groups have {sorted(counts)} ranks each.\nNo model here has."
+            f"{files[0]} is a mixture-of-experts checkpoint, which is not supported: its groups have "
+            f"{sorted(counts)} ranks.\nChoose a dense model."
         )
         raise CheckpointError(msg)
     if counts and counts != {len(files)}:
         msg = (
             f"{files[0].parent} has optimizer files of {len(files)} of {counts.pop()} data-parallel ranks.\n"
-            "Copy the others there; without any the 16-bit weights of ZeRO 1 and 2 are read."
+            "Copy the others there; without any the model's own fp16 or bf16 weights are read."
         )
         raise CheckpointError(msg)
     kinds = {(_PARTS_OF_3 in state, len(state[_PARTS_OF_3 if _PARTS_OF_3 in state else _PARTS])) for state in states}
@@ -241,11 +247,11 @@ def _weight(file: Path, shape: tuple[int, ...] | None) -> UniversalWeight:
     keys: Mapping[str, Any] = content if isinstance(content, dict) else {PARAM: content}
     tensor = keys.get(PARAM)
     if not isinstance(tensor, LazyTensor):
-        msg = f"{file} holds no tensor (a key `{PARAM}`, or one alone).\nCopy it again."
+        msg = f"{file} has neither a tensor under `{PARAM}` nor one alone.\nCopy it again."
         raise DamageError(msg)
     for key, what in _REFUSED.items():
         if keys.get(key):
-            msg = f"{file} is of a model with {what} ({key}).\nNo model of this program has any."
+            msg = f"{file} has {what} ({key}), which is not supported.\nChoose another checkpoint."
             raise CheckpointError(msg)
     if len(tensor.shape) == 1 and shape is not None and math.prod(shape) == tensor.shape[0]:
         tensor = unflattened(tensor, 0, shape)

@@ -1,4 +1,4 @@
-"""Hugging Face's format: config.json, and the weights in safetensors or torch files, whole or in shards."""
+"""Read a model of Hugging Face: config.json, and weights in safetensors or torch files, whole or in shards."""
 
 from __future__ import annotations
 
@@ -21,11 +21,13 @@ from pretrain.tools.convert.model_weights import (
     OUTPUT,
     ModelWeights,
     expected_shapes,
+    mismatches,
     model_section,
     require_expected,
 )
 from pretrain.tools.convert.stored import safetensors_header, safetensors_tensors, torch_file_tensors
 from pretrain.tools.convert.summary import CheckpointSummary, dtype_name, extent
+from pretrain.tools.convert.weight_names import some_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -117,10 +119,10 @@ def json_object(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        msg = f"{path} is damaged, or no JSON: {str(error)[:200]}"
+        msg = f"{path} is not valid JSON: {str(error)[:200]}"
         raise DamageError(msg) from error
     if not isinstance(value, dict):
-        msg = f"{path} is no JSON object."
+        msg = f"{path} is not a JSON object.\nCopy it again."
         raise DamageError(msg)
     return value
 
@@ -138,10 +140,7 @@ def weight_files(folder: Path, name: str) -> list[Path]:
     shards = weight_map(index)
     names = sorted(set(shards.values()))
     if missing := [shard for shard in names if "/" in shard or "\\" in shard or not (folder / shard).is_file()]:
-        shown = ", ".join(missing[:3]) + (" ..." if len(missing) > 3 else "")
-        msg = (
-            f"{index} names {len(missing)} of {len(names)} files that are not in its folder: {shown}.\nCopy them there."
-        )
+        msg = f"{index} names files that are not in its folder: {some_of(missing)}.\nCopy them there."
         raise CheckpointError(msg)
     return [own_file(folder / shard) for shard in names]
 
@@ -154,12 +153,9 @@ def weight_map(index: Path) -> dict[str, str]:
     """
     shards = json_object(index).get("weight_map")
     if not isinstance(shards, dict) or not all(isinstance(shard, str) for shard in shards.values()):
-        msg = f"{index} is damaged: it has no `weight_map` from weights to files."
+        msg = f"{index} is damaged: it has no `weight_map` from weights to files.\nCopy it again."
         raise DamageError(msg)
     return shards
-
-
-_SHOWN = 3
 
 
 def read(folder: Path, given: Mapping[str, Any]) -> ModelWeights | None:
@@ -210,7 +206,7 @@ def _stored(folder: Path, name: str, family: Architecture) -> dict[str, LazyTens
     for file in weight_files(folder, name):
         content = safetensors_tensors(file) if file.suffix == ".safetensors" else torch_file_tensors(file)
         if not isinstance(content, dict):
-            msg = f"{file} holds no weights by name.\nCopy it again."
+            msg = f"{file} does not map names to weights.\nCopy it again."
             raise DamageError(msg)
         found = {key: value for key, value in content.items() if BUFFERS.search(str(key)) is None}
         _require_weights(file, found, stored)
@@ -220,7 +216,7 @@ def _stored(folder: Path, name: str, family: Architecture) -> dict[str, LazyTens
         _require_indexed(index, [key for key in weight_map(index) if BUFFERS.search(key) is None], stored)
     names = family.full_names(stored)
     if twice := [key for key, count in Counter(names).items() if count > 1]:
-        msg = f"{folder} holds {_first(twice)} under two names.\nKeep one of them."
+        msg = f"{folder} holds {some_of(twice)} under two names.\nKeep one of them."
         raise CheckpointError(msg)
     return dict(zip(names, stored.values(), strict=True))
 
@@ -228,7 +224,7 @@ def _stored(folder: Path, name: str, family: Architecture) -> dict[str, LazyTens
 def _require_weights(file: Path, found: Mapping[Any, Any], before: Collection[str]) -> None:
     for name, value in found.items():
         if not isinstance(name, str) or not isinstance(value, LazyTensor) or not value.shape:
-            msg = f"{file} holds {shown(name)}, which is no weight by its name.\nSave the model's state dict alone."
+            msg = f"{file} holds {shown(name)}, which is not a named weight.\nSave the model's state dict alone."
             raise CheckpointError(msg)
         if not value.dtype.is_floating_point:
             dtype = str(value.dtype).removeprefix("torch.")
@@ -241,7 +237,7 @@ def _require_weights(file: Path, found: Mapping[Any, Any], before: Collection[st
 
 def _require_indexed(index: Path, names: Collection[str], stored: Collection[str]) -> None:
     if missing := [name for name in names if name not in stored]:
-        msg = f"{index} names weights that its files do not hold: {_first(missing)}.\nCopy the files again."
+        msg = f"{index} names weights that are missing in its files: {some_of(missing)}.\nCopy the files again."
         raise DamageError(msg)
 
 
@@ -289,16 +285,9 @@ def _require_expected(
     """Require the weights of the model, no others, and each part in its shape: the sum of parts does not tell all."""
     ours = {name: constant(shape, torch.float32, 0.0) for name, shape in shapes.items()}
     expected = {name: part.shape for name, part in family.export(ours, model).items()}
-    wrong = [f"no {name} {list(shape)}" for name, shape in expected.items() if name not in stored]
-    wrong += [f"{name} besides" for name in stored if name not in expected]
-    wrong += [
-        f"{name} {list(stored[name].shape)} (expected {list(shape)})"
-        for name, shape in expected.items()
-        if name in stored and stored[name].shape != shape
-    ]
-    if wrong:
+    if wrong := mismatches(expected, {name: tensor.shape for name, tensor in stored.items()}):
         msg = (
-            f"{folder} does not hold the {family.architecture} of its config.json: {_first(wrong)}.\n"
+            f"{folder} does not hold the {family.architecture} of its config.json: {some_of(wrong)}.\n"
             "Copy the files again. What config.json says wrongly can be given by --set model.KEY=VALUE."
         )
         raise CheckpointError(msg)
@@ -314,17 +303,13 @@ def _alike(folder: Path, parts: Mapping[str, LazyTensor]) -> list[LazyTensor]:
     return list(parts.values())
 
 
-def _first(names: list[str]) -> str:
-    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
-
-
 def _tensors(file: Path) -> dict[str, tuple[tuple[int, ...], str]]:
     if file.suffix == ".safetensors":
         header = safetensors_header(file)[0]
         return {name: (tuple(entry["shape"]), _dtype(entry["dtype"])) for name, entry in header.items()}
     state = torch_file.read(file)
     if not isinstance(state, dict):
-        msg = f"{file} holds no weights by name."
+        msg = f"{file} does not map names to weights.\nCopy it again."
         raise DamageError(msg)
     tensors = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
     once = {(tensor.data_ptr(), tensor.shape): name for name, tensor in tensors.items()}

@@ -186,11 +186,11 @@ def require_known(path: Path, config: Mapping[str, Any], given: Mapping[str, Any
         raise CheckpointError(msg)
     if wrong := [*_refused_of_kind(kind, config, given), *_refused_rope(config, given), *_windows(kind, config, given)]:
         to_do = (
-            "A setting of the file that does not matter to you is replaced by --set model.KEY=VALUE."
+            "Replace a setting that does not matter by --set model.KEY=VALUE."
             if all(_KEY in each for each in wrong)
             else "Recipes have no such setting: it cannot be converted."
         )
-        msg = f"{path} describes what no model here can be: {'; '.join(wrong)}.\n{to_do}"
+        msg = f"{path} has unsupported settings: {'; '.join(wrong)}.\n{to_do}"
         raise CheckpointError(msg)
 
 

@@ -1,4 +1,4 @@
-"""A model of Hugging Face, written from our weights."""
+"""Write a model of Hugging Face, with the files of its tokenizer."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ def write(weights: ModelWeights, layout: TargetLayout) -> Target:
     kind, family = family_of(weights.model)
     if misfits := family.misfits(weights.model):
         msg = (
-            f"{weights.path} has {', '.join(misfits)}, and no architecture of Hugging Face that is known here "
-            f"has that together with its other settings; the nearest is {family.architecture}.\n"
-            "Formats that hold it are pretrain and torch_dist."
+            f"{weights.path} has {', '.join(misfits)}, "
+            f"which no supported architecture of Hugging Face has; the nearest is {family.architecture}.\n"
+            "Convert it to pretrain or torch_dist."
         )
         raise CheckpointError(msg)
     rows = weights.tokens
@@ -163,7 +163,7 @@ def content_of(path: Path) -> bytes:
         msg = f"{path} cannot be read: {error.strerror}.\nPut it back."
         raise CheckpointError(msg) from error
     if len(content) > _LARGEST:
-        msg = f"{path} is larger than {_LARGEST // 1_000_000} MB, and no file of a tokenizer is.\nTake it away."
+        msg = f"{path} is larger than {_LARGEST // 1_000_000} MB, too large for a tokenizer file.\nRemove it."
         raise CheckpointError(msg)
     return content
 

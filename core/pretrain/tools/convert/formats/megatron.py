@@ -1,4 +1,4 @@
-"""Megatron-LM's format of before megatron-core's sharded one: a file for each tensor- and pipeline-parallel rank.
+"""Read Megatron-LM's files of before megatron-core's sharded format: one for each tensor- and pipeline-parallel rank.
 
 `mp_rank_TT/model_optim_rng.pt`; with several stages `mp_rank_TT_PPP/`; expert parallelism adds a number at the end
 (get_checkpoint_name in megatron/training/checkpointing.py). The folder around them is `release/` or `iter_0000000/`.
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pretrain.errors import CheckpointError, DamageError
 from pretrain.tools.convert.formats.megatron_settings import (
+    not_ours,
     qkv_order,
     schedule_of,
     settings_of,
@@ -42,6 +43,7 @@ from pretrain.tools.convert.weight_names import (
     our_name,
     require_sizes,
     settings_of_args,
+    some_of,
     whole_shape,
 )
 
@@ -135,7 +137,7 @@ def _state(path: Path) -> dict[str, Any]:
     """
     state = torch_file_tensors(path)
     if not isinstance(state, dict) or not chunks_of(state):
-        msg = f"{path} holds no model (a key `model`)."
+        msg = f"{path} has no key `model`.\nCopy it again."
         raise DamageError(msg)
     return state
 
@@ -164,14 +166,13 @@ def all_ranks(folder: Path, names: list[str], args: Mapping[str, Any]) -> list[R
         len({len(numbers) for numbers in written}) > 1
         or math.prod(max(map(int, axis)) + 1 for axis in zip(*written, strict=True)) > _MOST_RANKS
     ):
-        msg = f"{folder} has folders {names[0]} and {names[-1]}, which are not of one layout.\nRemove those of another."
+        msg = f"{folder} has folders {names[0]} and {names[-1]}, which are of different layouts.\nRemove those of one."
         raise CheckpointError(msg)
     sizes = [max(map(int, axis)) + 1 for axis in zip(*written, strict=True)]
     axes = [[f"{number:0{len(one)}d}" for number in range(size)] for size, one in zip(sizes, written[0], strict=True)]
     expected = ["mp_rank_" + "_".join(each) for each in product(*axes)]
     if missing := [name for name in expected if name not in names]:
-        shown = ", ".join(missing[:4]) + (" ..." if len(missing) > 4 else "")
-        msg = f"{folder} lacks {len(missing)} of its {len(expected)} ranks: {shown}.\nCopy them there."
+        msg = f"{folder} lacks {len(missing)} of its {len(expected)} ranks: {some_of(missing)}.\nCopy them there."
         raise CheckpointError(msg)
     ranks = []
     for name in names:
@@ -237,8 +238,7 @@ def read(folder: Path, given: Mapping[str, Any]) -> ModelWeights | None:
     ranks = all_ranks(folder, names, args)
     tensor, stages = max(rank.tensor for rank in ranks) + 1, max(rank.stage for rank in ranks) + 1
     if any(rank.expert for rank in ranks):
-        msg = f"{folder} is of a mixture of experts (num_experts).\nRecipes have no such model: it cannot be converted."
-        raise CheckpointError(msg)
+        raise not_ours(folder, "a mixture of experts (num_experts)")
     states = {(rank.stage, rank.tensor): _state(rank.file) for rank in ranks}
     first = states[0, 0]
     require_one_save([(rank.file, states[rank.stage, rank.tensor]) for rank in ranks])
@@ -343,6 +343,6 @@ def _layers_of(path: Path, before: int, names: list[str]) -> int:
     numbers = {int(name.split(".")[2]) - before for name in names if name.startswith("decoder.layers.")}
     if numbers and max(numbers) + 1 != len(numbers):
         missing = next(number for number in range(len(numbers)) if number not in numbers)
-        msg = f"{path} has no weights of its layer {missing}, and has some of later ones.\nCopy the file again."
+        msg = f"{path} lacks the weights of its layer {missing}.\nCopy the file again."
         raise CheckpointError(msg)
     return len(numbers)

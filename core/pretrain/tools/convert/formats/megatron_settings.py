@@ -1,9 +1,14 @@
-"""Settings of a model among the arguments of Megatron-LM and its forks.
+"""Settings of a model, and orders of rows, that the arguments of Megatron-LM and its forks tell.
 
-core_transformer_config_from_args and validate_args in megatron/training/arguments.py; ParallelMLP in
-megatron/legacy/model/transformer.py for the activation: --bias-gelu-fusion and --openai-gelu compute the tanh
-approximation; without both it is the exact gelu. The forks are Megatron-DeepSpeed of Microsoft and of bigscience
-(megatron/arguments.py of both).
+core_transformer_config_from_args and validate_args in megatron/training/arguments.py, TransformerConfig in
+megatron/core/transformer/transformer_config.py; ParallelMLP in megatron/legacy/model/transformer.py for the activation:
+--bias-gelu-fusion and --openai-gelu compute the tanh approximation; without both it is the exact gelu. The forks are
+Megatron-DeepSpeed of Microsoft and of bigscience (megatron/arguments.py of both).
+
+Rows of query_key_value on one rank by checkpoint version: 0: [q, k, v][head][channel]; 1.0: [head][channel][q, k, v];
+2.0 and 3.0: ours (fix_query_key_value_ordering in megatron/training/checkpointing.py). Megatron-DeepSpeed of Microsoft
+has the first order again since 4 December 2024, and still writes 3.0 (ParallelAttention.forward in
+megatron/model/transformer.py at 676a482c, which also added the argument ds_sequence_parallel_fpdt).
 """
 
 from __future__ import annotations
@@ -290,4 +295,6 @@ def require_none(program: str, settings: Mapping[str, object], layout: Mapping[s
 
 def not_ours(path: Path, what: str) -> CheckpointError:
     """Return the error for a checkpoint of a model that recipes cannot describe."""
-    return CheckpointError(f"{path} is of a model with {what}.\nRecipes have no such setting: it cannot be converted.")
+    return CheckpointError(
+        f"{path} describes a model with {what}.\nRecipes have no such setting: it cannot be converted."
+    )

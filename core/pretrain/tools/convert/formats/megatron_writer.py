@@ -1,4 +1,4 @@
-"""Writing: whole weights become a file for each rank that Megatron-LM loads with --ckpt-format torch.
+"""Write a file for each rank that Megatron-LM loads with --ckpt-format torch.
 
 The names are megatron-core's with Transformer Engine's layers, version 3.0: the older names are those of
 --use-legacy-models, which is gone since core 0.18, and --transformer-impl transformer_engine is the default. With

@@ -1,4 +1,4 @@
-"""Reading: numbered modules of tensor-parallel ranks become whole weights by our names.
+"""Read checkpoints of GPT-NeoX, and the layer files of Megatron-DeepSpeed's pipelines.
 
 Biases of row-parallel layers: GPT-NeoX with gpt_j_residual adds each rank's before the one reduction of the layer, so
 that the model's bias is their sum (ParallelTransformerLayer.forward in megatron/model/transformer.py since 29 September
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from pretrain.errors import CheckpointError
 from pretrain.tools.convert.formats.megatron_settings import (
     in_our_order,
+    not_ours,
     schedule_of,
     settings_of,
     settings_of_shapes,
@@ -220,8 +221,7 @@ def _require_possible(folder: Path, model: ModelSection, shapes: Shapes, ranks: 
     elif model.num_query_groups % ranks or model.num_attention_heads % ranks:
         wrong = f"num_query_groups {model.num_query_groups} on {ranks} tensor-parallel ranks"
     if wrong:
-        msg = f"{folder} is of a model with {wrong}.\nRecipes have no such model: it cannot be converted."
-        raise CheckpointError(msg)
+        raise not_ours(folder, wrong)
 
 
 def _require_our_norm(layers: Layers, model: ModelSection, config: Mapping[str, Any]) -> None:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from pretrain.errors import CheckpointError, DamageError
+from pretrain.errors import DamageError
 from pretrain.recipe.shown import shown
+from pretrain.tools.convert.formats.megatron_settings import not_ours
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -72,10 +73,10 @@ def saved_config(folder: Path) -> dict[str, Any]:
         try:
             found = yaml.load(_text(path), _Loader)  # noqa: S506  a SafeLoader
         except (yaml.YAMLError, ValueError, RecursionError) as error:
-            msg = f"{path} is damaged, or no YAML: {str(error).splitlines()[0][:200]}\nCopy it again."
+            msg = f"{path} is not valid YAML: {str(error).splitlines()[0][:200]}\nCopy it again."
             raise DamageError(msg) from error
         if not isinstance(found, dict):
-            msg = f"{path} holds no settings by name.\nCopy it again."
+            msg = f"{path} does not map names to settings.\nCopy it again."
             raise DamageError(msg)
         config |= {str(name).replace("-", "_"): value for name, value in found.items()}
     return config
@@ -139,17 +140,17 @@ def _activation(path: Path, config: Mapping[str, Any]) -> str:
 def _one_of(path: Path, config: Mapping[str, Any], name: str, default: str, known: Any) -> str:
     value = config.get(name, default)
     if not isinstance(value, str) or value not in known:
-        raise _not_ours(path, f"{name} {shown(value)}")
+        raise not_ours(path, f"{name} {shown(value)}")
     return value
 
 
 def _require_off(path: Path, config: Mapping[str, Any]) -> None:
     for name, off in _OFF.items():
         if config.get(name) is not None and config[name] not in off:
-            raise _not_ours(path, f"{name} {shown(config[name])}")
+            raise not_ours(path, f"{name} {shown(config[name])}")
     kinds = set(_words(config.get("attention_config"), 4))
     if not kinds <= _ATTENTION:
-        raise _not_ours(path, f"attention_config {', '.join(sorted(kinds - _ATTENTION))[:60]}")
+        raise not_ours(path, f"attention_config {', '.join(sorted(kinds - _ATTENTION))[:60]}")
 
 
 def _words(value: Any, depth: int) -> list[str]:
@@ -157,7 +158,3 @@ def _words(value: Any, depth: int) -> list[str]:
     if isinstance(value, str):
         return [value]
     return [word for each in value for word in _words(each, depth - 1)] if isinstance(value, list) and depth else []
-
-
-def _not_ours(path: Path, what: str) -> CheckpointError:
-    return CheckpointError(f"{path} is of a model with {what}.\nRecipes have no such setting: it cannot be converted.")

@@ -1,7 +1,8 @@
-"""DeepSpeed's pipelines: a file for each layer and tensor-parallel rank, as GPT-NeoX and Megatron-DeepSpeed write them.
+"""Files of DeepSpeed's pipelines, of each layer and tensor-parallel rank, by GPT-NeoX and Megatron-DeepSpeed.
 
 `layer_NN-model_TT-model_states.pt` (ckpt_layer_path in deepspeed/runtime/pipe/module.py). NN counts the modules of the
-pipeline; functions without weights have numbers without files.
+pipeline; functions without weights have numbers without files. Without pipeline (pipe_parallel_size 0) the weights are
+in mp_rank_XX with names `sequential.NN.`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pretrain.errors import CheckpointError, DamageError
 from pretrain.tools.convert.rank_parts import by_name, weights_in
 from pretrain.tools.convert.stored import torch_file_tensors
+from pretrain.tools.convert.weight_names import some_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -49,9 +51,7 @@ def layer_files(folder: Path) -> dict[int, list[Path]]:
     missing = [(number, rank) for number in numbers for rank in range(tensor) if (number, rank) not in there]
     if missing:
         names = [f"layer_{number:02d}-model_{rank:02d}-model_states.pt" for number, rank in missing]
-        shown = ", ".join(names[:3]) + (" ..." if len(names) > 3 else "")
-        files = f"{len(names)} file{'s' * (len(names) > 1)}"
-        msg = f"{folder} lacks {files} of the {tensor} tensor-parallel ranks: {shown}.\nCopy them there."
+        msg = f"{folder} lacks files of the {tensor} tensor-parallel ranks: {some_of(names)}.\nCopy them there."
         raise CheckpointError(msg)
     return {number: [folder / there[number, rank] for rank in range(tensor)] for number in numbers}
 
@@ -64,7 +64,7 @@ def state_of(path: Path) -> dict[str, Any]:
     """
     state = torch_file_tensors(path)
     if not isinstance(state, dict):
-        msg = f"{path} holds no weights by name."
+        msg = f"{path} does not map names to weights.\nCopy it again."
         raise DamageError(msg)
     return state
 

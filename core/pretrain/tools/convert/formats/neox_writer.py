@@ -1,4 +1,4 @@
-"""Writing: whole weights become files that GPT-NeoX loads, with the names that it has since September 2024.
+"""Write files that GPT-NeoX loads, with the names that it has since September 2024.
 
 DeepSpeed reads a layer's file by the module's number in GPT2ModelPipe.init_specs (megatron/model/gpt2_model.py): 0 is
 the embedding, 2 the first layer; with l layers l + 3 is the final norm, l + 4 the output layer. mp_rank_XX holds what

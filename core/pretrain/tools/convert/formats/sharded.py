@@ -1,6 +1,11 @@
 """megatron-core's sharded format (torch_dist), as this program and Megatron-LM write it.
 
 Every tensor is stored whole, in pieces; `.metadata` is their index, and common.pt has what all ranks share.
+
+The optimizer is read where every state of a weight is a tensor of its own: without Megatron-LM's distributed optimizer,
+and with --dist-ckpt-optim-fully-reshardable (sharded_state_dict of Float16OptimizerWithFloat16Params and
+DistributedOptimizer). The distributed optimizer's default, dp_reshardable, keeps flat buckets instead, which only the
+same layout can read.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tensors of a sharded checkpoint (torch.distributed.checkpoint): each in pieces that lie in several files."""
+"""Tensors of a sharded checkpoint (torch.distributed.checkpoint): each in pieces, which several files hold."""
 
 from __future__ import annotations
 

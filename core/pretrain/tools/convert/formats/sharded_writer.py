@@ -1,4 +1,4 @@
-"""Files of a sharded checkpoint (torch.distributed.checkpoint), and their index."""
+"""Write a sharded checkpoint (torch.distributed.checkpoint): ours, or Megatron-LM's torch_dist."""
 
 from __future__ import annotations
 
