@@ -6,11 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch.distributed as dist
-from megatron.core.dist_checkpointing.mapping import (
-    ShardedObject,
-    ShardedTensor,
-    ShardedTensorFactory,
-)
+from megatron.core.dist_checkpointing.mapping import ShardedObject, ShardedTensor, ShardedTensorFactory
 
 from pretrain.checkpoint.checksums import Share
 from pretrain.checkpoint.contents import Loaded

@@ -18,19 +18,8 @@ from pretrain.tools.convert.formats.deepspeed_weights import rounded_to
 from pretrain.tools.convert.lazy_tensor import in_memory
 from rank_programs import run_ranks
 from tools.convert.formats import zero_ranks
-from tools.convert.formats.hugging_face_models import (
-    GPT2,
-    NO_DROPOUT,
-    logits_of,
-    random_model,
-    require_equal,
-)
-from tools.convert.formats.megatron_deepspeed import (
-    OF_GPT2,
-    by_ours,
-    rank_of_gpt2,
-    save,
-)
+from tools.convert.formats.hugging_face_models import GPT2, NO_DROPOUT, logits_of, random_model, require_equal
+from tools.convert.formats.megatron_deepspeed import OF_GPT2, by_ours, rank_of_gpt2, save
 from tools.convert.formats.own_models import our_logits
 
 pytestmark = pytest.mark.ranks

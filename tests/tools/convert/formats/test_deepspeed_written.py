@@ -23,22 +23,8 @@ from pretrain.tools.convert.registry import summary_of
 from pretrain.tools.convert.summary import FileLayout
 from pretrain.tools.convert.target import TargetLayout
 from tools.convert.formats import zero_ranks
-from tools.convert.formats.hugging_face_models import (
-    GPT2,
-    GROUPED,
-    NO_DROPOUT,
-    random_model,
-    require_equal,
-)
-from tools.convert.formats.megatron_deepspeed import (
-    FPDT,
-    OF_GPT2,
-    OF_LLAMA,
-    by_ours,
-    rank_of_gpt2,
-    rank_of_llama,
-    save,
-)
+from tools.convert.formats.hugging_face_models import GPT2, GROUPED, NO_DROPOUT, random_model, require_equal
+from tools.convert.formats.megatron_deepspeed import FPDT, OF_GPT2, OF_LLAMA, by_ours, rank_of_gpt2, rank_of_llama, save
 from tools.convert.formats.own_models import random_weights, written
 
 

@@ -15,13 +15,7 @@ from pretrain.errors import CheckpointError, DamageError
 from pretrain.tools.convert.formats import megatron, megatron_writer
 from pretrain.tools.convert.target import TargetLayout
 from tools.convert.formats import megatron_files
-from tools.convert.formats.hugging_face_models import (
-    GROUPED,
-    HEADS,
-    logits_of,
-    random_model,
-    require_equal,
-)
+from tools.convert.formats.hugging_face_models import GROUPED, HEADS, logits_of, random_model, require_equal
 from tools.convert.formats.megatron_files import NAMES_2019, NAMES_2022, NAMES_2024, arguments, detached, divided
 from tools.convert.formats.own_models import our_logits, random_weights, written
 

@@ -13,14 +13,7 @@ from pretrain.tools.convert.formats import neox, neox_writer
 from pretrain.tools.convert.formats.neox_layers import rotary_percent
 from pretrain.tools.convert.target import TargetLayout
 from tools.convert.formats import megatron_files, neox_files
-from tools.convert.formats.hugging_face_models import (
-    GROUPED,
-    SHAPE,
-    counted,
-    logits_of,
-    random_model,
-    require_equal,
-)
+from tools.convert.formats.hugging_face_models import GROUPED, SHAPE, counted, logits_of, random_model, require_equal
 from tools.convert.formats.megatron_files import arguments
 from tools.convert.formats.neox_files import CONFIG, GIVEN, LLAMA, LLAMA_CONFIG, NEOX
 from tools.convert.formats.own_models import our_logits, random_weights, written

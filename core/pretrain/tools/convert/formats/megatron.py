@@ -22,13 +22,7 @@ from pretrain.tools.convert.formats.megatron_settings import (
     whole_number,
 )
 from pretrain.tools.convert.lazy_tensor import equal_to
-from pretrain.tools.convert.model_weights import (
-    EMBEDDING,
-    OUTPUT,
-    ModelWeights,
-    model_section,
-    require_expected,
-)
+from pretrain.tools.convert.model_weights import EMBEDDING, OUTPUT, ModelWeights, model_section, require_expected
 from pretrain.tools.convert.rank_parts import by_name, merged, not_known, require_one_save, weights_in
 from pretrain.tools.convert.stored import torch_file_tensors
 from pretrain.tools.convert.summary import RELEASE, CheckpointSummary, FileLayout, contents, dtype_names, extent

@@ -18,14 +18,7 @@ from typing import TYPE_CHECKING, Any
 from pretrain.errors import CheckpointError
 from pretrain.tools.convert.qkv import from_channels_first, from_parts_first
 from pretrain.tools.convert.rank_parts import gate_last, is_gated
-from pretrain.tools.convert.weight_names import (
-    args_of,
-    bounded,
-    model_of,
-    number_of_layers,
-    plain,
-    settings_of_args,
-)
+from pretrain.tools.convert.weight_names import args_of, bounded, model_of, number_of_layers, plain, settings_of_args
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -33,13 +33,7 @@ from pretrain.tools.convert.model_weights import (
     require_expected,
 )
 from pretrain.tools.convert.summary import CheckpointSummary, FileLayout, contents, dtype_names, extent
-from pretrain.tools.convert.weight_names import (
-    args_of,
-    count,
-    model_of,
-    number_of_layers,
-    settings_of_args,
-)
+from pretrain.tools.convert.weight_names import args_of, count, model_of, number_of_layers, settings_of_args
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
