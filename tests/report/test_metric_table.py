@@ -4,10 +4,10 @@ import pytest
 
 from pretrain.report.metric_table import METRICS, NAMES
 from pretrain.report.metrics import MetricsWriter
-from pretrain.report.page.page import render
 from pretrain.report.page.run_data import read_runs
+from pretrain.report.page.run_page import render
+from pretrain.report.records import train_line
 from pretrain.report.tensorboard import TensorBoard
-from pretrain.report.wording import train_line
 from report.test_tensorboard import curves
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from pretrain.report.throughput import Speedometer
+from pretrain.report.flops import Speedometer
 
 
 def test_the_speed_of_an_interval():

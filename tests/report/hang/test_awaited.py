@@ -3,8 +3,7 @@
 import pytest
 
 from pretrain.plugins.collective_record import BESIDE
-from pretrain.report.hang.awaited import awaited
-from pretrain.report.hang.stacks import Frame
+from pretrain.report.hang.awaited_collective import Frame, awaited
 from report.hang.ranks import DP, PP, called
 
 OLD, NEW = called(DP, number=1, called=1.0), called(number=9, called=2.0)

@@ -6,9 +6,8 @@ import pytest
 
 from pretrain.plugins.collective_record import NO_PEER
 from pretrain.report.hang import position
-from pretrain.report.hang.diagnosis.precedence import is_ahead
-from pretrain.report.hang.diagnosis.report_text import full_report, report
-from pretrain.report.hang.diagnosis.sentences import diagnose
+from pretrain.report.hang.diagnosis import diagnose, full_report, report
+from pretrain.report.hang.waits import is_ahead
 from report.hang.ranks import DP, TP, by_rank, called, message, processes, state
 
 ALL = (0, 1, 2, 3, 4, 5)
@@ -191,7 +190,7 @@ def test_a_reduction_of_gradients_is_before_the_optimizer():
 
 
 def test_an_error_of_the_diagnosis_leaves_the_lines_of_the_ranks(monkeypatch):
-    monkeypatch.setattr("pretrain.report.hang.diagnosis.report_text.diagnose", lambda *_: 1 / 0)
+    monkeypatch.setattr("pretrain.report.hang.diagnosis.diagnose", lambda *_: 1 / 0)
     text = full_report("head", by_rank(state(0, called(), at="a.py:1 f")), processes(1))
     assert "no conclusion could be drawn from it: ZeroDivisionError" in text
     assert "rank 0: layer 2 of 4, forward, iteration 8; waits in all-reduce" in text

@@ -13,10 +13,9 @@ import pytest
 
 from pretrain.report.hang import hang_watch, position
 from pretrain.report.hang.gathering import REPORT
-from pretrain.report.hang.hang_limit import HangLimit
-from pretrain.report.hang.hang_watch import HangWatch, Watched
+from pretrain.report.hang.hang_watch import HangLimit, HangWatch, Watched
 from pretrain.report.hang.position import Position
-from pretrain.report.hang.process_state import RankProcess
+from pretrain.report.hang.rank_state import RankProcess
 from report.hang.ranks import called, processes, state
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

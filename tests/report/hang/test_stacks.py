@@ -1,6 +1,6 @@
 """Choice of the thread whose stack is the training's."""
 
-from pretrain.report.hang.stacks import Frame, Stack, training_first
+from pretrain.report.hang.awaited_collective import Frame, Stack, training_first
 
 IN_BACKWARD = Stack("MainThread", (Frame("torch/autograd/graph.py", 1, "f", "Variable._engine.run_backward(  # C++"),))
 ELSEWHERE = Stack("MainThread", (Frame("a.py", 1, "f", "time.sleep(1)"),))

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pretrain.report.page.axis import covering, label
+from pretrain.report.page.svg import covering, label
 
 NUMBERS = st.lists(st.floats(-1e12, 1e12).map(lambda value: round(value, 6)), min_size=1)
 

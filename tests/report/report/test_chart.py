@@ -4,7 +4,7 @@ from xml.etree import ElementTree as ET
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pretrain.report.page.chart import HEIGHT, WIDTH, Curve, chart, thin
+from pretrain.report.page.svg import HEIGHT, WIDTH, Curve, chart, thin
 
 POINTS = st.lists(st.one_of(st.none(), st.floats(-1e6, 1e6))).map(lambda ys: list(enumerate(ys)))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pretrain.recipe import make_recipe
-from pretrain.tools.plan.host_memory import without_files
+from pretrain.tools.plan.plan import without_files
 from tools.plan.made_plan import RECIPE
 
 ZERO = ["parallel.pipeline_model_parallel_size=1", "engine.name=deepspeed", "engine.zero.stage=3"]

@@ -10,10 +10,9 @@ import pytest
 from pretrain.errors import RunError
 from pretrain.plugins.backend import Figures
 from pretrain.tools.plan import measured
-from pretrain.tools.plan.device import PlanDevice, Wanted
-from pretrain.tools.plan.efficiencies import MIDDLE
+from pretrain.tools.plan.device import MIDDLE, PlanDevice, Wanted
 from pretrain.tools.plan.measured import calibrated, read_measured
-from pretrain.tools.plan.time.step_time import Range
+from pretrain.tools.plan.step_time import Range
 from tools.plan.made_plan import RECIPE, TIME, plan
 
 CARD = "NVIDIA A100-SXM4-80GB"

@@ -11,13 +11,11 @@ from hypothesis import strategies as st
 
 from pretrain.plugins.backend import Figures
 from pretrain.plugins.negotiation.kernel_table import KernelTable
-from pretrain.tools.plan.efficiencies import Efficiencies
-from pretrain.tools.plan.memory_bar import LETTERS, bar
-from pretrain.tools.plan.module_table import module_text, nested
-from pretrain.tools.plan.screen import plan_text, unpainted
+from pretrain.tools.plan.device import Efficiencies
+from pretrain.tools.plan.screen import LETTERS, bar, module_text, nested, plan_text, unpainted
 from pretrain.tools.plan.stage_plan import PARTS
-from pretrain.tools.plan.time.step_time import Range
-from pretrain.tools.plan.units import figure, gib, span
+from pretrain.tools.plan.step_time import Range
+from pretrain.tools.plan.wording import figure, gib, span
 from tools.plan.made_plan import GIB, ROWS, TIME, kernel, plan, stage
 
 LINES = plan_text(plan()).splitlines()

@@ -13,15 +13,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pretrain.atomic_files import replacing
-from pretrain.report.hang.diagnosis.report_text import full_report, report
-from pretrain.report.hang.process_state import ENDED, STOPPED
-from pretrain.report.hang.rank_state import RankState
+from pretrain.report.hang.diagnosis import full_report, report
+from pretrain.report.hang.rank_state import ENDED, STOPPED, RankState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-    from pretrain.report.hang.process_state import RankProcess
+    from pretrain.report.hang.rank_state import RankProcess
 
     Headline = Callable[[Mapping[int, RankState]], str]
     Publish = Callable[[str, Mapping[int, RankState]], None]

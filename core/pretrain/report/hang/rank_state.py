@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pretrain.machine import machine
 from pretrain.plugins.collective_record import CalledCollective
-from pretrain.report.hang.awaited import awaited
-from pretrain.report.hang.position import REDUCTION
-from pretrain.report.hang.shared_place import last_place
-from pretrain.report.hang.stacks import Frame, Stack, stacks_of_all_threads
+from pretrain.report.hang.awaited_collective import Frame, Stack, awaited, stacks_of_all_threads
+from pretrain.report.hang.position import REDUCTION, last_place, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from pretrain.report.hang.position import Position
-    from pretrain.report.hang.process_state import RankProcess
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -186,3 +188,85 @@ _MOST_KEPT = 200
 def group_of(each: CalledCollective) -> tuple[str, str, tuple[int, ...]]:
     """Return what names a collective's group on all its ranks."""
     return each.library, each.group, each.ranks
+
+
+ENDED, STOPPED, BLOCKED, ALIVE = "ended", "stopped", "blocked", "alive"
+UNKNOWN = ""
+_LETTERS = {"T": STOPPED, "t": STOPPED, "D": BLOCKED, "Z": ENDED, "X": ENDED}
+"""Letters of proc_pid_stat(5)."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankProcess:
+    """The process of one rank.
+
+    Attributes:
+        rank: of all.
+        host: its name.
+        pid: as its own host numbers it.
+        place: boot of the machine and namespace of process numbers; two ranks see each other's processes where it is
+            equal.
+        started: of its start in clock ticks since the boot, since numbers are used again; 0 where it is not known.
+        position: path of its `pretrain.report.hang.position`; empty where there is none.
+    """
+
+    rank: int
+    host: str
+    pid: int
+    place: str
+    started: int
+    position: str = ""
+
+    @classmethod
+    def own(cls, rank: int, position: str = "") -> RankProcess:
+        """Return this process, of a rank whose position is read at that path."""
+        host, pid = socket.gethostname(), os.getpid()
+        fields = _fields(pid)
+        return cls(rank, host, pid, _place(), int(fields[19]) if fields else 0, position)
+
+    def state(self) -> str:
+        """Return `ENDED`, `STOPPED`, `BLOCKED` (uninterruptible), `ALIVE`; `UNKNOWN` from another host."""
+        if self.place != _place() or not self.started:
+            return UNKNOWN
+        fields = _fields(self.pid)
+        if not fields or int(fields[19]) != self.started:
+            return ENDED
+        return _LETTERS.get(fields[0], ALIVE)
+
+
+def _fields(pid: int) -> list[str]:
+    """Return the fields of /proc/PID/stat from the third on, the state; empty where there is none."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return []
+    return text.rpartition(")")[2].split()  # the second field, a name in parentheses, may hold anything
+
+
+def _place() -> str:
+    """Return what processes share that see each other; host names alone are equal on many machines: "localhost"."""
+    namespace = 0
+    with suppress(OSError):
+        namespace = Path("/proc/self/ns/pid").stat().st_ino
+    return f"{machine()} {namespace}"
+
+
+_FOREIGN = ("torch/", "threading.py", "queue.py", "contextlib.py", "megatron/", "numpy/", "selectors.py", "deepspeed/")
+"""Beginnings of files that say less than their callers'."""
+
+
+def place(state: RankState) -> str:
+    """Return the place of a state, as `place_of`."""
+    return place_of(state, state.layers)
+
+
+def doing(state: RankState) -> str:
+    """Return what a rank does that waits in no collective: its place, its error and the line of code."""
+    ended = f"after its own error, {state.error}" if state.error else ""
+    return "; ".join(filter(None, (place(state), ended, str(telling_frame(state) or ""))))
+
+
+def telling_frame(state: RankState) -> Frame | None:
+    """Return the innermost call of the main thread that is no library's; the innermost of all where there is none."""
+    own = (frame for frame in state.frames if not frame.file.startswith(_FOREIGN))
+    return next(own, state.frames[0] if state.frames else None)

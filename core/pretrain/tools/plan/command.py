@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from pretrain.cli.local_path import LocalPath
-from pretrain.tools.plan.memory_size import MemorySize
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from pretrain.recipe import Recipe
     from pretrain.tools.plan.device import PlanDevice
     from pretrain.tools.plan.plan import Plan
+
 
 GIGA = 1e9
 GIGABYTES = click.FloatRange(min=0, min_open=True)
@@ -29,6 +31,44 @@ COLOURS = {
     "limit": "red",
 }
 """Colour of each part in the bars; click leaves colours out where the output is no terminal."""
+
+
+_SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[a-z]*)", re.IGNORECASE)
+_UNITS: Mapping[str, int] = {
+    "": 1,
+    "b": 1,
+    **dict.fromkeys(("m", "mb", "mib"), 2**20),
+    **dict.fromkeys(("g", "gb", "gib"), 2**30),
+    **dict.fromkeys(("t", "tb", "tib"), 2**40),
+}
+LEAST = 2**20
+"""Bytes below which a size without a unit was meant in GB."""
+
+
+class MemorySize(click.ParamType[int]):
+    """Memory of a device in bytes, from "40GB", "40GiB", "32768MB" or bytes.
+
+    GB are read as GiB: makers name their cards so. An A100 with "80 GB" has 81920 MiB by nvidia-smi, an Ascend 910B3
+    with "64 GB" 65536 by npu-smi.
+    """
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the bytes."""
+        if isinstance(value, int):
+            return value
+        found = _SIZE.fullmatch(value.strip())
+        unit = found and _UNITS.get(found["unit"].lower())
+        if not found or not unit:
+            self.fail(f"'{value}' is no size of memory. Allowed: 40GB, 40GiB, 32768MB, or bytes.", param, ctx)
+        size = int(float(found["number"]) * unit)
+        if size < LEAST:
+            hint = (
+                "Allowed: 40GB, 40GiB, 32768MB, or bytes." if found["unit"] or not size else f"Did you mean {value}GB?"
+            )
+            self.fail(f"'{value}' is {size} bytes, less than any device has. {hint}", param, ctx)
+        return size
 
 
 @click.command(short_help="Show memory and time of a training before its devices are rented.")
@@ -142,7 +182,7 @@ def command(
     plan = _plan(loaded, device, devices, size, notes)
     _show(plan, as_json=as_json, layers=layers)
     if html is not None:
-        from pretrain.tools.plan.page.plan_page import write_page  # noqa: PLC0415
+        from pretrain.tools.plan.plan_page import write_page  # noqa: PLC0415
 
         write_page(plan, html)
         click.echo(f"\npage: {html}", err=as_json)
@@ -178,7 +218,7 @@ def _plan(recipe: Recipe, device: PlanDevice, devices: int | None, vocab_size: i
     from dataclasses import replace  # noqa: PLC0415
 
     from pretrain.tools.plan.plan import make_plan  # noqa: PLC0415
-    from pretrain.tools.plan.search.more_replicas import enough_devices  # noqa: PLC0415
+    from pretrain.tools.plan.search.search import enough_devices  # noqa: PLC0415
 
     plan = make_plan(recipe, device, devices=devices, vocab_size=vocab_size)
     enough = None
@@ -197,7 +237,7 @@ def _show(plan: Plan, *, as_json: bool, layers: bool) -> None:
 
     click.echo(plan_text(plan, _paint))
     if layers:
-        from pretrain.tools.plan.module_table import module_text  # noqa: PLC0415
+        from pretrain.tools.plan.screen import module_text  # noqa: PLC0415
 
         click.echo(f"\n{module_text(plan)}")
 
@@ -205,7 +245,7 @@ def _show(plan: Plan, *, as_json: bool, layers: bool) -> None:
 def _search(
     recipe: Recipe, device: PlanDevice, devices: int, vocab_size: int, notes: list[str], *, as_json: bool
 ) -> None:
-    from pretrain.tools.plan.host_memory import without_files  # noqa: PLC0415
+    from pretrain.tools.plan.plan import without_files  # noqa: PLC0415
     from pretrain.tools.plan.search.search import search  # noqa: PLC0415
     from pretrain.tools.plan.search.search_text import search_text, to_json  # noqa: PLC0415
 

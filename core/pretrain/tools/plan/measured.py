@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 from pretrain.errors import RunError
 from pretrain.recipe import load_recipe
 from pretrain.report.page.run_data import read_runs
-from pretrain.tools.plan.device import find_device
-from pretrain.tools.plan.efficiencies import MIDDLE, Reached
+from pretrain.tools.plan.device import MIDDLE, Reached, find_device
 from pretrain.tools.plan.plan import make_plan
-from pretrain.tools.plan.units import figure
+from pretrain.tools.plan.wording import figure
 
 if TYPE_CHECKING:
     from pathlib import Path

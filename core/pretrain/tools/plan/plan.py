@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pretrain.recipe.layout import lay_out
-from pretrain.tools.plan.host_memory import without_files
-from pretrain.tools.plan.time.step_time import step_time
+from pretrain.recipe.sections.engine.offload import OffloadOptimizerSection, OffloadParamSection
+from pretrain.tools.plan.step_time import step_time
 from pretrain.tools.plan.trace.stage_tracing import Subject, trace_stages
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pretrain.recipe.layout import Layout
     from pretrain.tools.plan.device import PlanDevice
     from pretrain.tools.plan.stage_plan import StagePlan
-    from pretrain.tools.plan.time.step_time import StepTime
+    from pretrain.tools.plan.step_time import StepTime
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,3 +95,29 @@ def make_plan(recipe: Recipe, device: PlanDevice, *, devices: int | None = None,
         time=step_time(recipe, device, layout, stages),
         notices=list(dict.fromkeys([*notices, *(notice for each in traced for notice in each.notices)])),
     )
+
+
+def without_files(recipe: Recipe) -> tuple[Recipe, list[str]]:
+    """Return the recipe with `device: cpu` in place of `device: nvme`, and a line for the user about each.
+
+    On the device nothing changes: weights and gradients come and go in the same pieces. What the screen then shows as
+    host memory is in the files, but for the buffers (`buffer_count`).
+    """
+    zero = recipe.engine.zero
+    changed: dict[str, OffloadOptimizerSection | OffloadParamSection] = {}
+    if zero.offload_optimizer.device == "nvme":
+        given = zero.offload_optimizer
+        changed["offload_optimizer"] = OffloadOptimizerSection(
+            device="cpu", pin_memory=given.pin_memory, cpu_adam=given.cpu_adam
+        )
+    if zero.offload_param.device == "nvme":
+        changed["offload_param"] = OffloadParamSection(device="cpu", pin_memory=zero.offload_param.pin_memory)
+    if not changed:
+        return recipe, []
+    engine = recipe.engine.model_copy(update={"zero": zero.model_copy(update=changed)})
+    notices = [
+        f"engine.zero.{name}.device: nvme is planned as cpu; what is shown as host memory is in the files, except "
+        "for buffers"
+        for name in changed
+    ]
+    return recipe.model_copy(update={"engine": engine}), notices

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pretrain.tools.plan.costs import Costs
 
 PARTS = ("weights", "gradients", "optimizer", "activations", "workspace", "reserve", "process groups")
 """Parts of a device's memory, in the order in which they are shown.
@@ -16,7 +15,7 @@ PARTS = ("weights", "gradients", "optimizer", "activations", "workspace", "reser
 weights: parameters in the training's dtype, and ZeRO-3's gathered ones. gradients: with the buffers in which they are
 accumulated and reduced. optimizer: main weights in fp32, moments, and what the update allocates in passing.
 activations: everything else of forward and backward passes. workspace: what kernels allocate within one pass.
-reserve: what the allocator holds beyond that. process groups: see `pretrain.tools.plan.assumptions`.
+reserve: what the allocator holds beyond that. process groups: see `pretrain.tools.plan.wording`.
 """
 
 
@@ -97,3 +96,56 @@ class StagePlan:
     def allocated_bytes(self) -> int:
         """Bytes of all tensors at the peak: torch's `max_memory_allocated`."""
         return self.peak_bytes - self.parts.get("reserve", 0) - self.parts.get("process groups", 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One call of an operation on the device.
+
+    Attributes:
+        flops: of its matmuls; 0 for all others.
+        moved: bytes read and written.
+        dtype: of the matmuls, as a recipe names it ("fp16"); "" for others.
+    """
+
+    flops: float
+    moved: int
+    dtype: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One call of a collective, or a message to a neighbouring stage.
+
+    Attributes:
+        kind: "all-reduce", "all-gather", "reduce-scatter", "broadcast", "send", "receive".
+        group: "tensor", "pipeline", "data", "model" or "world".
+        size: ranks of the group.
+        moved: bytes of the whole tensor, which all ranks have before or after it.
+        overlaps: whether the rank computes on before it waits for it.
+    """
+
+    kind: str
+    group: str
+    size: int
+    moved: int
+    overlaps: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Costs:
+    """Work of one step of a rank, in pieces whose sum is the step's.
+
+    Attributes:
+        forward: operations of one micro-batch's forward pass, and how often each is called.
+        backward: of its backward pass, with recomputed forward passes.
+        once: of the rest of the step, whatever the number of micro-batches.
+        messages: of one micro-batch.
+        messages_once: of the rest of the step.
+    """
+
+    forward: Mapping[Operation, float]
+    backward: Mapping[Operation, float]
+    once: Mapping[Operation, float]
+    messages: Mapping[Message, float]
+    messages_once: Mapping[Message, float]

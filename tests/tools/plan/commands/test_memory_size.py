@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pretrain.tools.plan.memory_size import MemorySize
+from pretrain.tools.plan.command import MemorySize
 
 READ = MemorySize()
 

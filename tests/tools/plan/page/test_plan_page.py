@@ -8,9 +8,8 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from pretrain.errors import PretrainError
-from pretrain.report.page.chart import HEIGHT, LEFT, RIGHT, WIDTH
-from pretrain.tools.plan.page.area_chart import X_LABEL, area_chart
-from pretrain.tools.plan.page.plan_page import page, write_page
+from pretrain.report.page.svg import HEIGHT, LEFT, RIGHT, WIDTH
+from pretrain.tools.plan.plan_page import X_LABEL, area_chart, page, write_page
 from tools.plan.made_plan import GIB, plan, stage
 
 PAGE = page(plan())

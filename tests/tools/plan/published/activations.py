@@ -6,7 +6,7 @@ import json
 
 from pretrain.recipe import make_recipe
 from pretrain.tools.plan.device import Wanted, find_device
-from pretrain.tools.plan.search.pieces_of_traces import trace_pieces
+from pretrain.tools.plan.search.trace_pieces import trace_pieces
 from tools.plan.published import throughput
 
 SOURCE = throughput.table()["readme-2022"]

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pretrain.recipe import make_recipe
-from pretrain.tools.plan.search.choice_memory import state_bytes
+from pretrain.tools.plan.search.estimates import state_bytes
 from tools.plan.search.test_choices import CHOICE, DEEPSPEED, RECIPE
 
 PSI, RANKS = 7.5e9, 64

@@ -14,7 +14,7 @@ from pretrain.report.flops import flops_per_sequence
 from pretrain.tools.plan.device import Wanted, find_device
 from pretrain.tools.plan.search.choices import Choice
 from pretrain.tools.plan.search.estimates import estimated_seconds
-from pretrain.tools.plan.search.pieces_of_traces import trace_pieces
+from pretrain.tools.plan.search.trace_pieces import trace_pieces
 
 if TYPE_CHECKING:
     from pretrain.recipe import Recipe

@@ -12,13 +12,12 @@ from pretrain.recipe import make_recipe
 from pretrain.recipe.layout import lay_out
 from pretrain.tools.plan.device import PlanDevice, Wanted, find_device
 from pretrain.tools.plan.plan import make_plan
-from pretrain.tools.plan.search.choices import Choice
+from pretrain.tools.plan.search.choices import Choice, set_arguments
 from pretrain.tools.plan.search.estimates import layout_peak
-from pretrain.tools.plan.search.pieces_of_traces import trace_pieces
 from pretrain.tools.plan.search.search import search
 from pretrain.tools.plan.search.search_text import to_json
-from pretrain.tools.plan.search.set_arguments import set_arguments
-from pretrain.tools.plan.time.step_time import step_time
+from pretrain.tools.plan.search.trace_pieces import trace_pieces
+from pretrain.tools.plan.step_time import step_time
 from pretrain.tools.plan.trace.stage_tracing import Subject, trace_stages
 
 if TYPE_CHECKING:

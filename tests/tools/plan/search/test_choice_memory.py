@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from pretrain.recipe import make_recipe
-from pretrain.tools.plan.search.choice_memory import RESERVED, stage_load, stage_peak, state_bytes
-from pretrain.tools.plan.search.pieces import Passing, Piece, Pieces
+from pretrain.tools.plan.search.estimates import RESERVED, stage_load, stage_peak, state_bytes
+from pretrain.tools.plan.search.trace_pieces import Passing, Piece, Pieces
 from tools.plan.search.test_choices import CHOICE, RECIPE
 
 PIECES = Pieces(

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from pretrain.errors import RecipeError
 from pretrain.recipe import make_recipe
 from pretrain.recipe.layout import lay_out
-from pretrain.tools.plan.search.choices import RECOMPUTE, Choice, Choices
-from pretrain.tools.plan.search.set_arguments import set_arguments
+from pretrain.tools.plan.search.choices import RECOMPUTE, Choice, Choices, set_arguments
 from tools.plan.made_plan import RECIPE
 
 CHOICE = Choice(tensor=1, pipeline=4, chunks=1, data=1, micro_batch=1, recompute="none", with_sequence=False, zero=0)

@@ -7,7 +7,7 @@ import pytest
 from pretrain.recipe import make_recipe
 from pretrain.tools.plan.search import search as searching
 from pretrain.tools.plan.search.search import MOST_PLANS, SHOWN, search
-from pretrain.tools.plan.time.step_time import Range
+from pretrain.tools.plan.step_time import Range
 from tools.plan.made_plan import GIB, RECIPE, plan, stage
 
 DEVICE = plan().device

@@ -6,8 +6,8 @@ import pytest
 
 from pretrain.plugins.backend import Figures
 from pretrain.recipe.layout import Layout
-from pretrain.tools.plan.costs import Message
-from pretrain.tools.plan.time.links import Links
+from pretrain.tools.plan.stage_plan import Message
+from pretrain.tools.plan.step_parts import Links
 
 FIGURES = Figures(link_bandwidth=100.0, node_bandwidth=10.0, devices_per_node=8)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pretrain.tools.plan.costs import Operation
-from pretrain.tools.plan.efficiencies import Efficiencies
-from pretrain.tools.plan.time.roofline import Roofline
+from pretrain.tools.plan.device import Efficiencies
+from pretrain.tools.plan.stage_plan import Operation
+from pretrain.tools.plan.step_parts import Roofline
 
 ROOFLINE = Roofline(peak_flops=100.0, memory_bandwidth=10.0, efficiencies=Efficiencies(0.5, 0.8, 1.0))
 

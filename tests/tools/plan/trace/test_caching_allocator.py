@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pretrain.tools.plan.trace.caching_allocator import LARGE_SEGMENT, MIB, SMALL_SEGMENT, CachingAllocator, reserved
-from pretrain.tools.plan.trace.place import Place
-from pretrain.tools.plan.trace.storages import Block
+from pretrain.tools.plan.trace.storages import Block, Place
 
 
 def test_small_blocks_share_a_segment_of_two_mebibytes():

@@ -5,13 +5,10 @@ from __future__ import annotations
 import pytest
 
 from pretrain.plugins.negotiation.kernel_table import KernelTable
-from pretrain.tools.plan.costs import Message, Operation
-from pretrain.tools.plan.trace.costs_of_trace import costs_of
-from pretrain.tools.plan.trace.memory_parts import MemoryCourse
-from pretrain.tools.plan.trace.peak_text import peak_text
-from pretrain.tools.plan.trace.place import Place
+from pretrain.tools.plan.stage_plan import Message, Operation
 from pretrain.tools.plan.trace.rank_trace import RankTrace
-from pretrain.tools.plan.trace.storages import Block
+from pretrain.tools.plan.trace.storages import Block, Place
+from pretrain.tools.plan.trace.trace_stage import MemoryCourse, costs_of, peak_text
 from pretrain.tools.plan.trace.work import Work
 
 FORWARD = Place(1, "forward-backward", 1, "decoder.layers.0")

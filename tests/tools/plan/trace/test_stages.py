@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pretrain.recipe.layout import Layout
-from pretrain.tools.plan.trace.stages import differing_stages, first_rank, layers_of, planned_micro_batches
+from pretrain.tools.plan.trace.stage_tracing import differing_stages, first_rank, layers_of, planned_micro_batches
 
 
 def layout(stages=1, *, tensor=1, data=1, virtual=None, layers=None) -> Layout:

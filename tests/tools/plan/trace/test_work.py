@@ -10,12 +10,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from pretrain.engine import groups
 from pretrain.plugins.observation import observing, within
 from pretrain.plugins.stand_in import stand_in
-from pretrain.tools.plan.costs import Message, Operation
-from pretrain.tools.plan.trace.follower import Follower
-from pretrain.tools.plan.trace.place import Position
+from pretrain.tools.plan.stage_plan import Message, Operation
 from pretrain.tools.plan.trace.planned_device import APART
-from pretrain.tools.plan.trace.storages import Storages
-from pretrain.tools.plan.trace.work import Work
+from pretrain.tools.plan.trace.storages import Position, Storages
+from pretrain.tools.plan.trace.work import Follower, Work
 
 
 @pytest.fixture

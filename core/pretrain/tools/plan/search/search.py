@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from pretrain.errors import RecipeError
 from pretrain.recipe import make_recipe
+from pretrain.recipe.layout import lay_out
 from pretrain.tools.plan.plan import make_plan
-from pretrain.tools.plan.search.choices import Choices
+from pretrain.tools.plan.search.choices import Choices, set_arguments
 from pretrain.tools.plan.search.estimates import estimated_seconds, layout_peak
-from pretrain.tools.plan.search.pieces_of_traces import trace_pieces
-from pretrain.tools.plan.search.set_arguments import set_arguments
+from pretrain.tools.plan.search.trace_pieces import trace_pieces
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,12 +21,13 @@ if TYPE_CHECKING:
     from pretrain.tools.plan.device import PlanDevice
     from pretrain.tools.plan.plan import Plan
     from pretrain.tools.plan.search.choices import Choice
-    from pretrain.tools.plan.search.pieces import Pieces
+    from pretrain.tools.plan.search.trace_pieces import Pieces
+
 
 SHOWN = 5
 MOST_PLANS = 3
 """Full plans for each layout that is shown, after which the search gives up."""
-LARGEST = 16
+MOST_TIMES = 16
 """Factor of the devices up to which a number that is enough is looked for."""
 
 
@@ -58,7 +61,7 @@ class SearchResult:
         given_up: number of layouts that fit by the estimate and were not planned, since none that was planned fits.
         nearest: the smallest layout, where none fits.
         refused: number of sizes that are not legal, by reason.
-        enough: where nothing fits, the first of two, four, ... `LARGEST` times as many devices for which some do,
+        enough: where nothing fits, the first of two, four, ... `MOST_TIMES` times as many devices for which some do,
             and its fastest layout; else None, as where ranks share the memory.
     """
 
@@ -226,7 +229,7 @@ def _enough(looked: _Search, devices: int) -> tuple[int, Found] | None:
     if looked.device.is_shared:
         return None
     factor = 2
-    while factor <= LARGEST:
+    while factor <= MOST_TIMES:
         choices = list(looked.choices(devices * factor))
         looked = looked.traced(choices)
         best, _ = looked.best(looked.fitting(looked.sized(choices)), shown=1)
@@ -234,3 +237,53 @@ def _enough(looked: _Search, devices: int) -> tuple[int, Found] | None:
             return devices * factor, best[0]
         factor *= 2
     return None
+
+
+MOST_REPLICAS = 64
+"""Replicas up to which is looked."""
+
+
+def enough_devices(
+    recipe: Recipe,
+    device: PlanDevice,
+    vocab_size: int,
+    say: Callable[[str], None] = lambda text: None,  # noqa: ARG005
+) -> int | None:
+    """Return the least number of devices on which a recipe fits that does not fit on those of one replica.
+
+    Made of full plans, of which it takes about six. The more replicas, the less each holds.
+
+    Args:
+        recipe: what is planned.
+        device: with a memory of its own.
+        vocab_size: entries of the tokenizer, before padding.
+        say: is called with a line at first, and before each plan.
+
+    Returns:
+        None: it does not fit with up to `MOST_REPLICAS` replicas.
+
+    Raises:
+        PretrainError: as `make_plan`.
+    """
+    sizes = [size for size in range(2, MOST_REPLICAS + 1) if _is_legal(recipe, size * recipe.model_parallel_size)]
+
+    def fits(size: int) -> bool:
+        devices = size * recipe.model_parallel_size
+        say(f"trying {devices} devices")
+        return bool(make_plan(recipe, device, devices=devices, vocab_size=vocab_size).fits)
+
+    if not sizes:
+        return None
+    replica = f"{recipe.model_parallel_size} device{'s' * (recipe.model_parallel_size > 1)}"
+    say(f"it does not fit on {replica}; looking for the number that is enough")
+    if not fits(sizes[-1]):
+        return None
+    return sizes[bisect_left(sizes, True, hi=len(sizes) - 1, key=fits)] * recipe.model_parallel_size
+
+
+def _is_legal(recipe: Recipe, devices: int) -> bool:
+    try:
+        lay_out(recipe, devices)
+    except RecipeError:
+        return False
+    return True

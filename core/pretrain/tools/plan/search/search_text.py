@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pretrain.report.columns import indented
-from pretrain.tools.plan.assumptions import figures_text
+from pretrain.report.plain_text import indented
 from pretrain.tools.plan.plan_json import plan_json
 from pretrain.tools.plan.screen import WIDTH, verdict
-from pretrain.tools.plan.time_text import time_lines
-from pretrain.tools.plan.units import GIB, gib
+from pretrain.tools.plan.wording import GIB, figures_text, gib, time_lines
 
 if TYPE_CHECKING:
     from pretrain.tools.plan.search.search import Found, SearchResult

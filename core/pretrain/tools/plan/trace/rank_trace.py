@@ -14,12 +14,9 @@ from pretrain.engine import groups
 from pretrain.engine.build import build_engine
 from pretrain.plugins import observation
 from pretrain.report.timers import PhaseTimers
-from pretrain.tools.plan.trace.device_functions import DeviceFunctions
-from pretrain.tools.plan.trace.follower import Follower
-from pretrain.tools.plan.trace.place import Position
-from pretrain.tools.plan.trace.planned_device import PlannedDevice
-from pretrain.tools.plan.trace.storages import Storages
-from pretrain.tools.plan.trace.work import Work
+from pretrain.tools.plan.trace.planned_device import DeviceFunctions, PlannedDevice
+from pretrain.tools.plan.trace.storages import Position, Storages
+from pretrain.tools.plan.trace.work import Follower, Work
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -6,18 +6,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pretrain.report.flops import flops_per_sequence
-from pretrain.tools.plan.time.left_out import left_out, unknown_links
-from pretrain.tools.plan.time.step_parts import step_parts
+from pretrain.tools.plan.step_parts import Links, step_parts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pretrain.recipe import Recipe
     from pretrain.recipe.layout import Layout
-    from pretrain.tools.plan.device import PlanDevice
-    from pretrain.tools.plan.efficiencies import Efficiencies
+    from pretrain.tools.plan.device import Efficiencies, PlanDevice
     from pretrain.tools.plan.stage_plan import StagePlan
-    from pretrain.tools.plan.time.step_parts import StepParts
+    from pretrain.tools.plan.step_parts import StepParts
+
 
 DAY = 24 * 60 * 60
 """Seconds."""
@@ -150,3 +149,35 @@ def _vocabulary(recipe: Recipe, first: StagePlan) -> int:
     """Return the rows of the embedding over all ranks, by the parameters of the first stage's."""
     rows = [row.parameters for row in first.modules if row.name.endswith("word_embeddings")]
     return sum(rows) * recipe.parallel.tensor_model_parallel_size // recipe.model.hidden_size
+
+
+_OPTIONS = {"inside a node": "--link", "between nodes": "--network"}
+
+
+def unknown_links(device: PlanDevice, layout: Layout, stages: Sequence[StagePlan]) -> list[str]:
+    """Return a line for each kind of link of unknown speed that messages pass.
+
+    Args:
+        device: with its figures.
+        layout: of the ranks.
+        stages: those that were traced.
+    """
+    links = Links(device.figures, layout, 1.0)
+    messages = [message for stage in stages for message in (*stage.costs.messages, *stage.costs.messages_once)]
+    return [
+        f"messages {where} count nothing: their speed is not known for {device.name}; {_OPTIONS[where]} gives it"
+        for where in links.unknown(messages)
+    ]
+
+
+def left_out(recipe: Recipe) -> list[str]:
+    """Return what the estimate of a step does not count in any case."""
+    lines = ["launches of kernels, loading of data, evaluation and checkpoints"]
+    zero = recipe.engine.zero
+    if zero.offload_optimizer.device != "none":
+        lines.append("the optimizer's step on the host, and its copies from and to the host, whose link is not known")
+    if zero.offload_param.device != "none":
+        lines.append("copies of weights from the host, whose link is not known")
+    if recipe.train.rampup_batch_size is not None:
+        lines.append("smaller batches while train.rampup_batch_size grows them")
+    return lines

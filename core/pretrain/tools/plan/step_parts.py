@@ -6,18 +6,15 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pretrain.tools.plan.time.links import Links
-from pretrain.tools.plan.time.roofline import Roofline
-
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
+    from pretrain.plugins.backend import Figures
     from pretrain.recipe import Recipe
     from pretrain.recipe.layout import Layout
-    from pretrain.tools.plan.costs import Message
-    from pretrain.tools.plan.device import PlanDevice
-    from pretrain.tools.plan.efficiencies import Efficiencies
-    from pretrain.tools.plan.stage_plan import StagePlan
+    from pretrain.tools.plan.device import Efficiencies, PlanDevice
+    from pretrain.tools.plan.stage_plan import Message, Operation, StagePlan
+
 
 HIDING = 1 / 3
 """Share of a backward pass behind which messages between tensor-parallel ranks are hidden: while the gradient of the
@@ -149,3 +146,94 @@ def _chosen(messages: Mapping[Message, float], *, overlaps: bool, between_stages
         for message, count in messages.items()
         if message.overlaps == overlaps and _is_between_stages(message) == between_stages
     }
+
+
+_ROUNDS = {"all-reduce": 2.0, "all-gather": 1.0, "reduce-scatter": 1.0, "all-to-all": 1.0}
+"""Rounds of n - 1 sends of an n-th of the tensor in a ring of n (Patarasuk and Yuan 2009,
+doi:10.1016/j.jpdc.2008.09.002); others pass the whole tensor on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """Links of a layout's ranks, which are numbered tensor first, then data, then pipeline, and fill nodes in order.
+
+    Attributes:
+        figures: of the device.
+        layout: of the ranks.
+        efficiency: share of the bandwidth that is reached.
+    """
+
+    figures: Figures
+    layout: Layout
+    efficiency: float
+
+    def seconds(self, messages: Mapping[Message, float]) -> float:
+        """Return the time of messages, one after another; those over links of unknown speed take none."""
+        return math.fsum(self._of_one(message) * count for message, count in messages.items())
+
+    def unknown(self, messages: Iterable[Message]) -> list[str]:
+        """Return the links of unknown speed that messages pass: "inside a node", "between nodes"."""
+        unknown = [message for message in messages if self._bandwidth(message) is None]
+        inside = {self._ranks_in_node(message) >= message.size for message in unknown}
+        return [name for is_inside, name in ((True, "inside a node"), (False, "between nodes")) if is_inside in inside]
+
+    def _of_one(self, message: Message) -> float:
+        bandwidth = self._bandwidth(message)
+        if bandwidth is None or message.kind == "send":  # the other side's "receive" is the same message
+            return 0.0
+        return _traffic(message) / (bandwidth * self.efficiency)
+
+    def _bandwidth(self, message: Message) -> float | None:
+        """Return the bytes/s of one rank in a ring over the group.
+
+        Every device has a port to other nodes: a group with several ranks in a node uses the ports of all of them.
+        """
+        ranks = self._ranks_in_node(message)
+        link, port = self.figures.link_bandwidth, self.figures.node_bandwidth
+        if ranks >= message.size:
+            return link
+        if port is None:
+            return None
+        return port * ranks if link is None else min(port * ranks, link)
+
+    def _ranks_in_node(self, message: Message) -> int:
+        """Return the ranks of a group that are in one node."""
+        node = self.figures.devices_per_node or self.layout.world_size
+        if self.layout.world_size <= node:
+            return message.size
+        tensor, data = self.layout.tensor_model_parallel_size, self.layout.data_parallel_size
+        if message.group == "tensor":
+            return min(tensor, node)
+        if message.group == "data":
+            return max(1, min(data, node // tensor))
+        return 1
+
+
+def _traffic(message: Message) -> float:
+    """Return the bytes that a rank sends."""
+    rounds = _ROUNDS.get(message.kind)
+    return message.moved * (1.0 if rounds is None else rounds * (message.size - 1) / message.size)
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """Speed of a device at given efficiencies (Williams et al. 2009, doi:10.1145/1498765.1498785).
+
+    Attributes:
+        peak_flops: FLOP/s of matmuls in the recipe's dtype, which are taken for those in fp32 too.
+        memory_bandwidth: bytes/s.
+        efficiencies: shares of both that are reached.
+    """
+
+    peak_flops: float
+    memory_bandwidth: float
+    efficiencies: Efficiencies
+
+    def seconds(self, operations: Mapping[Operation, float]) -> float:
+        """Return the time of operations, one after another."""
+        return math.fsum(self._of_one(operation) * count for operation, count in operations.items())
+
+    def _of_one(self, operation: Operation) -> float:
+        computing = operation.flops / (self.peak_flops * self.efficiencies.matmul)
+        moving = operation.moved / (self.memory_bandwidth * self.efficiencies.memory)
+        return max(computing, moving)

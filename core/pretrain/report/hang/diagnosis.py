@@ -1,4 +1,4 @@
-"""Sentences that say why ranks do not get on, from what each of them is in."""
+"""Text of a report: the sentences, what each rank is in, and in the file the stacks of all threads."""
 
 from __future__ import annotations
 
@@ -6,20 +6,80 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from pretrain.plugins.collective_record import NO_PEER
-from pretrain.report.hang.diagnosis.absence import absent, silence
-from pretrain.report.hang.diagnosis.circle import circle_of
-from pretrain.report.hang.diagnosis.group_words import collective_words, group_words, operation_words, shape_words
-from pretrain.report.hang.diagnosis.precedence import is_ahead
-from pretrain.report.hang.diagnosis.state_words import doing, place
-from pretrain.report.hang.diagnosis.waits import has_left, same_call, waits_of
-from pretrain.report.rank_names import rank_names
+from pretrain.report.hang.rank_state import ALIVE, BLOCKED, ENDED, STOPPED, UNKNOWN, doing, place, telling_frame
+from pretrain.report.hang.waits import (
+    circle_of,
+    collective_words,
+    group_words,
+    has_left,
+    is_ahead,
+    operation_words,
+    same_call,
+    shape_words,
+    waits_of,
+)
+from pretrain.report.plain_text import rank_names, rank_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
 
-    from pretrain.report.hang.diagnosis.waits import Wait
-    from pretrain.report.hang.process_state import RankProcess
-    from pretrain.report.hang.rank_state import RankState
+    from pretrain.report.hang.rank_state import RankProcess, RankState
+    from pretrain.report.hang.waits import Wait
+
+
+_MOST_LINES = 24
+"""Lines about ranks on the terminal; the file has all."""
+
+
+def report(head: str, states: Mapping[int, RankState], processes: Mapping[int, RankProcess], file: Path) -> str:
+    """Return the report for the terminal: some lines, of which the last one names the file with all."""
+    lines = rank_lines(states)
+    more = len(lines) - _MOST_LINES
+    shown = [*lines[:_MOST_LINES], f"  and {more} more"] if more > 0 else lines
+    return "\n".join([head, *_sentences(states, processes), *shown, f"stacks of all threads: {file}"])
+
+
+def full_report(head: str, states: Mapping[int, RankState], processes: Mapping[int, RankProcess]) -> str:
+    """Return the report with every rank's line, and the stacks of all threads of all ranks."""
+    parts = [head, *_sentences(states, processes), *rank_lines(states)]
+    for rank, state in sorted(states.items()):
+        parts.append(f"\nrank {rank}, process {state.pid} on {state.host}: {place(state)}")
+        parts += [f"  {collective_words(each, with_shapes=True)}, not ended" for each in state.called if each.pending]
+        for stack in state.stacks:
+            parts += [f"  thread {stack.thread}", *(f"    {frame}" for frame in stack.frames)]
+    return "\n".join(parts) + "\n"
+
+
+def _sentences(states: Mapping[int, RankState], processes: Mapping[int, RankProcess]) -> list[str]:
+    try:
+        return diagnose(states, processes)
+    except Exception as error:  # noqa: BLE001  what the ranks are in is worth more than its reason
+        return [f"no conclusion could be drawn from it: {error!r}"]
+
+
+def rank_lines(states: Mapping[int, RankState]) -> list[str]:
+    """Return a line for each thing that ranks are in."""
+    found: dict[str, list[RankState]] = defaultdict(list)
+    for _, state in sorted(states.items()):
+        found[_line(state)].append(state)
+    return [
+        f"  {rank_names(state.rank for state in those)}: {words}, for {_seconds(those)} s"
+        for words, those in found.items()
+    ]
+
+
+def _line(state: RankState) -> str:
+    if state.waits_in is None:
+        return doing(state)
+    waits = f"waits in {collective_words(state.waits_in, with_shapes=True)}"
+    return "; ".join(filter(None, (place(state), waits, str(telling_frame(state) or ""))))
+
+
+def _seconds(states: list[RankState]) -> str:
+    least, most = min(state.seconds for state in states), max(state.seconds for state in states)
+    return f"{most:.0f}" if round(least) == round(most) else f"{least:.0f} to {most:.0f}"
+
 
 _MOST = 8
 """Sentences; with a thousand ranks many groups wait for one."""
@@ -174,3 +234,56 @@ def _wait_in(ranks: Sequence[int]) -> str:
 
 def _wait_for(ranks: Sequence[int]) -> str:
     return "waits for" if len(ranks) == 1 else "wait for"
+
+
+_SILENT = {
+    STOPPED: "stopped, by SIGSTOP or a debugger: `kill -CONT {pid}` lets it go on",
+    ENDED: "gone",
+    BLOCKED: "in an uninterruptible wait: a file system or a driver does not answer",
+    ALIVE: "alive, but its Python does not run: a library holds Python's lock (`py-spy dump --native --pid {pid}`)",
+    UNKNOWN: "not to be seen from the other hosts: look at it there",
+}
+"""State of a process that says nothing -> words that follow "process N on host H is"."""
+
+
+def absent(ranks: Iterable[int], states: Mapping[int, RankState], processes: Mapping[int, RankProcess]) -> str:
+    """Return "rank 4 is not there: it is in data loading, iteration 812; ..." for ranks that others wait for.
+
+    Args:
+        ranks: that are missing in a collective.
+        states: of the ranks that have spoken.
+        processes: of all ranks.
+    """
+    missing = sorted(ranks)
+    described: dict[str, list[int]] = defaultdict(list)
+    for rank in missing:
+        described[_words(rank, states, processes)].append(rank)
+    verb = "is" if len(missing) == 1 else "are"
+    begin = f"{rank_names(missing)} {verb} not there: "
+    if len(described) == 1:
+        words = next(iter(described))
+        return begin + (
+            words if len(missing) == 1 else words.replace("it is", "they are", 1).replace("its", "their", 1)
+        )
+    return begin + "; ".join(f"{rank_numbers(those)}: {words}" for words, those in described.items())
+
+
+def _words(rank: int, states: Mapping[int, RankState], processes: Mapping[int, RankProcess]) -> str:
+    state = states.get(rank)
+    if state is None:
+        return silence(rank, states, processes)
+    if state.waits_in is not None and not state.error:
+        return f"it waits in {collective_words(state.waits_in)} ({place(state)})"
+    return f"it is in {doing(state)}"
+
+
+def silence(rank: int, states: Mapping[int, RankState], processes: Mapping[int, RankProcess]) -> str:
+    """Return what is known of a rank that has said nothing, by the ranks of its host."""
+    process = processes.get(rank)
+    if process is None:
+        return "it says nothing"
+    seen = [state for state in states.values() if state.processes.get(rank)]
+    known = seen[0].processes[rank] if seen else UNKNOWN
+    words = f"it says nothing; process {process.pid} on {process.host} is {_SILENT[known].format(pid=process.pid)}"
+    last = next((state.last_seen[rank] for state in seen if rank in state.last_seen), "")
+    return f"{words}; it was last in {last}" if last else words

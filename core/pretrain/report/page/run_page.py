@@ -1,4 +1,4 @@
-"""Tables of the report."""
+"""The page of one or several runs: `pretrain report`."""
 
 from __future__ import annotations
 
@@ -6,27 +6,82 @@ from html import escape
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from pretrain.report.wording import duration, number
+from pretrain.errors import RunError
+from pretrain.report.metric_table import figures
+from pretrain.report.page.html import charts, framed, legend, section, table, write_page
+from pretrain.report.page.run_data import read_runs
+from pretrain.report.page.svg import COLOURS, Curve, chart
+from pretrain.report.records import duration, number
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
+    from pathlib import Path
 
     from pretrain.report.page.run_data import Point, RunData
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, style: str = "") -> str:
-    """Return a table of plain texts, the first column as row heads."""
-    body = "".join(
-        f'<tr><th scope="row">{escape(first)}</th>{"".join(f"<td>{escape(cell)}</td>" for cell in cells)}</tr>'
-        for first, *cells in rows
-    )
-    columns = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
-    return (
-        f'<div class="wide"><table class="{style}"><thead><tr>{columns}</tr></thead><tbody>{body}</tbody></table></div>'
-    )
+def write_report(run_dirs: Sequence[Path], output: Path) -> None:
+    """Write one HTML page about one or several runs, atomically.
+
+    Raises:
+        RunError: a run directory cannot be read, or the page cannot be written.
+    """
+    write_page(_page(read_runs(run_dirs)), output, RunError)
 
 
-def summary(runs: Sequence[RunData]) -> str:
+def _page(runs: Sequence[RunData]) -> str:
+    title = runs[0].name if len(runs) == 1 else f"{len(runs)} runs"
+    names = [(f"c{index % COLOURS}", run.name) for index, run in enumerate(runs)]
+    parts = [
+        legend(names) if len(runs) > 1 else "",
+        _summary(runs),
+        charts(_charts(runs)),
+        section("Recipes differ in", _differences(runs), unfolded=True),
+        *(_about(run, heading=len(runs) > 1) for run in runs),
+    ]
+    return framed(title, parts)
+
+
+def _charts(runs: Sequence[RunData]) -> list[str]:
+    def curves(key: str) -> list[Curve]:
+        return [Curve(name=run.name, points=run.curve(key), colour=index) for index, run in enumerate(runs)]
+
+    return [
+        chart(
+            figure.title,
+            [*curves(name), *(_validation(runs) if name == "lm_loss" else [])],
+            logarithmic=figure.logarithmic,
+            from_zero=figure.from_zero,
+        )
+        for name, figure in figures()
+        if _varies(runs, name) or not figure.only_if_it_varies
+    ]
+
+
+def _validation(runs: Sequence[RunData]) -> list[Curve]:
+    return [
+        Curve(name=f"{run.name}, validation", points=run.evaluated("valid"), colour=index, marked=True)
+        for index, run in enumerate(runs)
+    ]
+
+
+def _varies(runs: Sequence[RunData], key: str) -> bool:
+    return any(len({value for _, value in run.curve(key)}) > 1 for run in runs)
+
+
+def _about(run: RunData, *, heading: bool) -> str:
+    recipe = f"<pre>{escape(run.recipe)}</pre>" if run.recipe else ""
+    parts = [
+        f"<h2>{escape(run.name)}</h2>" if heading else "",
+        section("Events", _events(run), unfolded=True),
+        section("Kernels", _kernels(run), unfolded=not heading),
+        section("Environment", _environment(run)),
+        section("Recipe", recipe),
+    ]
+    return "".join(parts)
+
+
+def _summary(runs: Sequence[RunData]) -> str:
     """Return the numbers by which runs are compared, one column per run."""
     columns = [_summary_of(run) for run in runs]
     rows = [(key, *(column[key] for column in columns)) for key in columns[0]]
@@ -34,38 +89,32 @@ def summary(runs: Sequence[RunData]) -> str:
     return table(["", *(run.name for run in runs)], kept, style="numbers")
 
 
-def differences(runs: Sequence[RunData]) -> str:
+def _differences(runs: Sequence[RunData]) -> str:
     """Return the recipe keys in which runs differ; "" if there are none."""
     settings = [run.settings() for run in runs]
     keys = sorted(set().union(*settings))
     rows = [(key, *(each.get(key, "-") for each in settings)) for key in keys]
     different = [row for row in rows if len(set(row[1:])) > 1]
-    return table(["", *(run.name for run in runs)], different, style="numbers") if different else ""
+    return table(["", *(run.name for run in runs)], different, style="numbers")
 
 
-def kernels(run: RunData) -> str:
+def _kernels(run: RunData) -> str:
     """Return the kernel table of a run; "" if it is not known."""
     rows = run.environment.get("kernels", {}).get("rows", [])
-    return (
-        table(
-            ["operation", "kernel", "provider", "not taken"],
-            [(row["operation"], _kernel(row), row["provider"], _rejected(row)) for row in rows],
-        )
-        if rows
-        else ""
-    )
+    cells = [(row["operation"], _kernel(row), row["provider"], _rejected(row)) for row in rows]
+    return table(["operation", "kernel", "provider", "not taken"], cells)
 
 
-def events(run: RunData) -> str:
+def _events(run: RunData) -> str:
     """Return what happened to a run: spikes of the loss, rollbacks, slow ranks; "" if nothing did."""
     rows = [(f"{line['iteration']:,}", str(line.get("text", ""))) for line in run.events]
-    return table(["after iteration", ""], rows) if rows else ""
+    return table(["after iteration", ""], rows)
 
 
-def environment(run: RunData) -> str:
+def _environment(run: RunData) -> str:
     """Return everything else of environment.json; "" if it is not known."""
     rest = {key: value for key, value in run.environment.items() if key != "kernels"}
-    return table(["", ""], _flat(rest)) if rest else ""
+    return table(["", ""], _flat(rest))
 
 
 def _summary_of(run: RunData) -> dict[str, str]:
