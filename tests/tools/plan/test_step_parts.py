@@ -6,8 +6,9 @@ import pytest
 
 from pretrain.plugins.backend import Figures
 from pretrain.recipe.layout import Layout
-from pretrain.tools.plan.stage_plan import Message
-from pretrain.tools.plan.step_parts import Links
+from pretrain.tools.plan.device import Efficiencies
+from pretrain.tools.plan.stage_plan import Message, Operation
+from pretrain.tools.plan.step_parts import Links, Roofline
 
 FIGURES = Figures(link_bandwidth=100.0, node_bandwidth=10.0, devices_per_node=8)
 
@@ -63,3 +64,18 @@ def test_a_link_of_unknown_speed_takes_no_time_and_is_known_as_such():
     inside = Message("all-reduce", "tensor", 8, 400)
     assert without.unknown([message, inside]) == ["between nodes"]
     assert links(8, 2, 1, Figures(devices_per_node=8)).unknown([message, inside]) == ["inside a node", "between nodes"]
+
+
+ROOFLINE = Roofline(peak_flops=100.0, memory_bandwidth=10.0, efficiencies=Efficiencies(0.5, 0.8, 1.0))
+
+
+def test_a_large_matmul_takes_its_flops():
+    assert ROOFLINE.seconds({Operation(1000.0, 8, "fp16"): 1}) == pytest.approx(1000 / 50)
+
+
+def test_other_operations_take_their_traffic():
+    assert ROOFLINE.seconds({Operation(0.0, 80): 1}) == pytest.approx(80 / 8)
+
+
+def test_operations_follow_each_other():
+    assert ROOFLINE.seconds({Operation(0.0, 80): 3, Operation(100.0, 8): 0.5}) == pytest.approx(30 + 1)
