@@ -78,11 +78,13 @@ class ProgressBar:
 class ByteCount:
     """Counts the bytes of one piece of work and shows them on a bar; several threads may count."""
 
-    def __init__(self, bar: ProgressBar, total: int, what: str = "", done: int = 0) -> None:
-        """Start at `done`, which earlier work has done."""
+    def __init__(
+        self, bar: ProgressBar, total: int, what: str = "", *, done: int = 0, begun: float | None = None
+    ) -> None:
+        """Start at `done`, which earlier work has done; `begun` is when by `time.monotonic`, now if None."""
         self._bar, self._total, self._what = bar, total, what
         self._done = self._begun_at = done
-        self._begun, self._lock = time.monotonic(), threading.Lock()
+        self._begun, self._lock = time.monotonic() if begun is None else begun, threading.Lock()
 
     def __call__(self, count: int) -> None:
         """Add bytes."""

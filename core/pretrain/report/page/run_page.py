@@ -26,10 +26,11 @@ def write_report(run_dirs: Sequence[Path], output: Path) -> None:
     Raises:
         RunError: a run directory cannot be read, or the page cannot be written.
     """
-    write_page(_page(read_runs(run_dirs)), output, RunError)
+    write_page(page(read_runs(run_dirs)), output, RunError)
 
 
-def _page(runs: Sequence[RunData]) -> str:
+def page(runs: Sequence[RunData]) -> str:
+    """Return the page."""
     title = runs[0].name if len(runs) == 1 else f"{len(runs)} runs"
     names = [(f"c{index % COLOURS}", run.name) for index, run in enumerate(runs)]
     parts = [

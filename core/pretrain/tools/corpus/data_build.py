@@ -75,11 +75,12 @@ def build(
 def _shown_on(bar: ProgressBar) -> Callable[[Progress], None]:
     """Return what `build_tokens` calls with its progress."""
     count: ByteCount | None = None
+    begun = time.monotonic()
 
     def show(progress: Progress) -> None:
         nonlocal count
         if count is None:
-            count = ByteCount(bar, progress.total, done=progress.read if progress.continued else 0)
+            count = ByteCount(bar, progress.total, done=progress.read if progress.continued else 0, begun=begun)
             if progress.continued:
                 bar.print(f"continuing an interrupted build at {size_text(progress.read)}")
         count.reach(progress.read, f"{progress.written.documents:,} documents")
