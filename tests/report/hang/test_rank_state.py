@@ -7,7 +7,7 @@ import pytest
 
 from pretrain.report.hang.awaited_collective import CalledCollectives
 from pretrain.report.hang.position import Position
-from pretrain.report.hang.rank_state import ALIVE, ENDED, UNKNOWN, RankProcess, RankState, kept, look_at_itself
+from pretrain.report.hang.rank_state import ALIVE, ENDED, UNKNOWN, RankProcess, RankState, kept, own_state
 from report.hang.ranks import called, state
 
 
@@ -18,7 +18,7 @@ def look(calls=(), position=None):
     def run():
         identity = {"rank": 3, "host": own.host, "pid": own.pid, "layers": 4}
         found.append(
-            look_at_itself(
+            own_state(
                 position or Position(),
                 identity=identity,
                 seconds=2.0,

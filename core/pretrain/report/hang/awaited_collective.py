@@ -1,4 +1,4 @@
-"""The collective that a rank's main thread waits in, by its stack and what the communication library knows."""
+"""Finds the collective in which a rank's main thread waits, by its stack and the communication library's record."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def awaited(
     seconds: float,
     since: float,
 ) -> CalledCollective | None:
-    """Return what the main thread waits in; None where it does something else.
+    """Return the collective in which the main thread waits; None if it waits in none.
 
     Args:
         frames: of the main thread, the innermost first.
@@ -52,9 +52,7 @@ def awaited(
     """
     if not frames:
         return None
-    writes = any(
-        frame.file.endswith(_WRITING) for frame in frames
-    )  # a checkpoint's thread, that the main one waits for
+    writes = any(frame.file.endswith(_WRITING) for frame in frames)  # the thread that writes a checkpoint
     pending = [each for each in called if each.pending and (each.group == BESIDE) == writes]
     operation = _stage_message(frames)
     if operation:
@@ -68,7 +66,7 @@ def awaited(
 
 
 def _of_full_queue(pending: Sequence[CalledCollective], seconds: float, since: float) -> CalledCollective | None:
-    """Return the collective that a device waits in whose queue is full: the main thread may stand at any line then.
+    """Return the collective that blocks a device whose queue is full: the main thread may stand at any line then.
 
     It was called before the main thread came to a stop. While that moves, a device is behind it at all times.
     """
@@ -85,7 +83,7 @@ _QUIET = 2.0
 def _message(
     operation: str, recorded: Sequence[CalledCollective], rank: int, stages: tuple[int, ...], since: float
 ) -> CalledCollective | None:
-    """Return the message that was recorded last, of which some libraries do not know the other rank."""
+    """Return the latest recorded message, with its other rank, which some libraries do not record."""
     if not recorded:
         return _unrecorded(operation, rank, stages, since)
     latest = recorded[-1]
@@ -100,7 +98,7 @@ def _named(collective: CalledCollective, frame: Frame) -> CalledCollective:
 
 
 def _stage_message(frames: Sequence[Frame]) -> str:
-    """Return the message between pipeline stages that the main thread waits for, as megatron-core calls it."""
+    """Return megatron-core's name of the message between stages that the main thread waits for; "" if there is none."""
     if not frames[0].file.startswith(_LIBRARIES):
         return ""
     if any(frame.file.endswith(_MESSAGES) for frame in frames):
@@ -111,7 +109,7 @@ def _stage_message(frames: Sequence[Frame]) -> str:
 
 
 def _unrecorded(operation: str, rank: int, stages: tuple[int, ...], since: float) -> CalledCollective | None:
-    """Return a message that gloo, which records none, is busy with; a rank comes to it right after a movement."""
+    """Return a message that gloo, which records none, is busy with; it begins right after a movement."""
     if rank not in stages:
         return None
     place = stages.index(rank) + (_PEERS | _HANDLES)[operation]
@@ -142,7 +140,7 @@ _PATIENCE = 3.0
 
 
 class CalledCollectives:
-    """A communication library's record, read in a thread of its own: one at a time, however often it is asked."""
+    """Reads a communication library's record in a thread, since the library may hang; one reading at a time."""
 
     def __init__(self, recent: Callable[[], Sequence[CalledCollective]]) -> None:
         """Take the function that reads it."""
@@ -151,7 +149,7 @@ class CalledCollectives:
         self._reading: _Reading | None = None
 
     def latest(self) -> list[CalledCollective]:
-        """Return the latest collectives, oldest first; none if the library does not answer soon, or fails."""
+        """Return the latest collectives, oldest first; none if the library does not answer within seconds, or fails."""
         with self._lock:
             if self._reading is None or not self._reading.is_alive():
                 self._reading = _Reading(self._recent)
@@ -215,8 +213,8 @@ CHECKPOINT, _SAVES = "checkpoint", "checkpoint/writing/background.py"
 """Thread that writes a checkpoint, and the file whose calls in the main thread wait for it."""
 
 
-def stacks_of_all_threads() -> list[Stack]:
-    """Return the stacks of the other threads, that of the training first; that of the caller is left out.
+def all_stacks() -> list[Stack]:
+    """Return the stacks of all other threads, that of the training first.
 
     The training is in the main thread, or in the one that it waits for: autograd's, or that of a checkpoint.
     """
@@ -228,7 +226,7 @@ def stacks_of_all_threads() -> list[Stack]:
 
 
 def training_first(stacks: list[Stack]) -> list[Stack]:
-    """Return the stacks with those that the main thread waits for before its own, which comes first otherwise."""
+    """Return the stacks with those of threads that the main thread waits for before its own."""
     if stacks and any(frame.file.endswith(_SAVES) for frame in stacks[0].frames):
         return sorted(stacks, key=lambda stack: stack.thread != CHECKPOINT)
     if not (stacks and stacks[0].frames and _BACKWARD in stacks[0].frames[0].source):

@@ -1,4 +1,4 @@
-"""The place in the training where a rank's main thread is."""
+"""The place in the training where a rank's main thread is; other processes can read it."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ _ACTIVITIES = {
 
 
 class Placed(Protocol):
-    """A place in the training: a rank's position, or the state that it has told."""
+    """A place in the training: a position, or a rank's state."""
 
     @property
     def iteration(self) -> int: ...  # noqa: D102  see `pretrain.report.hang.position.Position`
@@ -256,6 +256,6 @@ def read_position(path: str | Path) -> Position | None:
 
 
 def last_place(path: str | Path, layers: int = 0) -> str:
-    """Return the last place of another process in words, of a model with so many layers; empty if it cannot be read."""
+    """Return the last place of another process as text, of a model with so many layers; "" if it cannot be read."""
     position = read_position(path)
     return place_of(position, layers) if position is not None else ""

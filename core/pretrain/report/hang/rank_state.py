@@ -1,4 +1,4 @@
-"""All that one rank says about where it is, as plain values that go through a file."""
+"""State of one rank as plain values that go through a file, and the state of its process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pretrain.machine import machine
 from pretrain.plugins.collective_record import CalledCollective
-from pretrain.report.hang.awaited_collective import Frame, Stack, awaited, stacks_of_all_threads
+from pretrain.report.hang.awaited_collective import Frame, Stack, all_stacks, awaited
 from pretrain.report.hang.position import REDUCTION, last_place, place_of
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankState:
-    """A rank, seen by itself.
+    """State of a rank, as it reports it itself.
 
     Attributes:
         rank: of all.
@@ -42,7 +42,7 @@ class RankState:
         waits_in: what its main thread waits in; None where it does something else.
         called: the latest collective of each group, and those that have not ended, oldest first.
         processes: rank -> state of its process, for the ranks of this host.
-        last_seen: rank -> its last place in words, for the same ranks.
+        last_seen: rank -> its last place as text, for the same ranks.
         stacks: of its threads, that of the training first: the main thread's, or autograd's while it works for that.
     """
 
@@ -111,7 +111,7 @@ def _only_one(ranks: tuple[int, ...]) -> tuple[int, ...]:
     return ranks
 
 
-def look_at_itself(
+def own_state(
     position: Position,
     *,
     identity: Mapping[str, Any],
@@ -121,7 +121,7 @@ def look_at_itself(
     groups: Mapping[str, tuple[int, ...]],
     neighbours: Iterable[RankProcess],
 ) -> RankState:
-    """Return the state of this rank; called in another thread than the main one.
+    """Return the state of this rank; called by another thread than the main one.
 
     Args:
         position: of the main thread.
@@ -133,7 +133,7 @@ def look_at_itself(
         neighbours: processes of the ranks of this host.
     """
     here = list(neighbours)
-    stacks = stacks_of_all_threads()
+    stacks = all_stacks()
     frames = stacks[0].frames if stacks else ()
     waits_in = awaited(frames, called, identity["rank"], groups, seconds=seconds, since=since)
     return RankState(
@@ -155,7 +155,7 @@ def look_at_itself(
 
 
 def _activity(position: Position, stacks: Sequence[Stack]) -> str:
-    """Return the activity; the reduction of gradients, inside the engines' steps, is known by their call for it."""
+    """Return the activity; a reduction of gradients, which is inside a step, is told by the stack."""
     reduces = any(frame.function in _REDUCTIONS for stack in stacks[:2] for frame in stack.frames)
     return REDUCTION if reduces else position.activity
 
@@ -170,7 +170,7 @@ def _places(neighbours: Iterable[RankProcess], layers: int) -> dict[int, str]:
 
 
 def kept(called: Sequence[CalledCollective]) -> list[CalledCollective]:
-    """Return the latest collective of each group, all that are pending, and those that others may still wait in."""
+    """Return the latest collectives of each group, and all that are pending."""
     latest = {group_of(each): each for each in called if not each.is_message}
     near = [
         each
@@ -186,7 +186,7 @@ _MOST_KEPT = 200
 
 
 def group_of(each: CalledCollective) -> tuple[str, str, tuple[int, ...]]:
-    """Return what names a collective's group on all its ranks."""
+    """Return a key that is equal on all ranks of a collective's group."""
     return each.library, each.group, each.ranks
 
 
@@ -244,7 +244,7 @@ def _fields(pid: int) -> list[str]:
 
 
 def _place() -> str:
-    """Return what processes share that see each other; host names alone are equal on many machines: "localhost"."""
+    """Return a key of the process namespace; host names are not unique: "localhost"."""
     namespace = 0
     with suppress(OSError):
         namespace = Path("/proc/self/ns/pid").stat().st_ino
@@ -252,21 +252,21 @@ def _place() -> str:
 
 
 _FOREIGN = ("torch/", "threading.py", "queue.py", "contextlib.py", "megatron/", "numpy/", "selectors.py", "deepspeed/")
-"""Beginnings of files that say less than their callers'."""
+"""Libraries, by their paths."""
 
 
 def place(state: RankState) -> str:
-    """Return the place of a state, as `place_of`."""
+    """Return the place of a state as text."""
     return place_of(state, state.layers)
 
 
 def doing(state: RankState) -> str:
-    """Return what a rank does that waits in no collective: its place, its error and the line of code."""
+    """Return what a rank does outside of collectives: its place, its error and the line of code."""
     ended = f"after its own error, {state.error}" if state.error else ""
-    return "; ".join(filter(None, (place(state), ended, str(telling_frame(state) or ""))))
+    return "; ".join(filter(None, (place(state), ended, str(own_frame(state) or ""))))
 
 
-def telling_frame(state: RankState) -> Frame | None:
-    """Return the innermost call of the main thread that is no library's; the innermost of all where there is none."""
+def own_frame(state: RankState) -> Frame | None:
+    """Return the innermost call of the main thread outside of libraries; the innermost of all if there is none."""
     own = (frame for frame in state.frames if not frame.file.startswith(_FOREIGN))
     return next(own, state.frames[0] if state.frames else None)

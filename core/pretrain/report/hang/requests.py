@@ -1,4 +1,4 @@
-"""SIGUSR1, read by a thread while the main thread is inside a library."""
+"""Requests for a report: SIGUSR1, and the folders in which other ranks ask."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 
-from pretrain.report.hang.gathering import asked_folder
+from pretrain.report.hang.gathering import request_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,9 +22,9 @@ _STOP = b"\0"
 
 
 class ReportRequests:
-    """The arrivals of SIGUSR1; a context, entered in the main thread, that restores what was before.
+    """Catches SIGUSR1; a context, entered in the main thread, that restores the handler before.
 
-    Python runs a signal's handler in the main thread, which hangs perhaps. But it writes the signal's number to a file
+    Python runs a signal's handler in the main thread, which may hang. But it writes the signal's number to a file
     descriptor at once (`signal.set_wakeup_fd`), and another thread reads it there.
     """
 
@@ -77,15 +77,18 @@ def _note(_number: int, _frame: FrameType | None) -> None:
 
 
 class Questions:
-    """The folders in which another rank asks for the states of all: because of a hang, or by SIGUSR1."""
+    """Finds folders in which another rank asks for all states, because of a hang or by SIGUSR1.
+
+    A thread of its own looks for them: a disk that does not answer must not keep the watch from ending its rank.
+    """
 
     def __init__(self, folder: Path, period: float, answer: Callable[[Path], None]) -> None:
-        """Take what is watched; nothing is looked for yet.
+        """Take the folder; `start` begins to look.
 
         Args:
-            folder: that exists as soon as a rank of this start hangs; the answers' to SIGUSR1 are beside it.
+            folder: exists once a rank of this start hangs; those of SIGUSR1 are beside it.
             period: seconds between two looks.
-            answer: lays down this rank's state in a folder, once for each.
+            answer: writes this rank's state into a folder, once for each.
         """
         self._folder, self._period, self._answer = folder, period, answer
         self._hang, self._end = threading.Event(), threading.Event()
@@ -95,36 +98,36 @@ class Questions:
         self._thread = threading.Thread(target=self._look, name="hang questions", daemon=True)
 
     def start(self) -> None:
-        """Look from now on."""
+        """Begin to look."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Look no more; does not wait for the disk."""
+        """Stop looking, without waiting for the disk."""
         self._end.set()
 
     @property
-    def of_a_hang(self) -> bool:
+    def asks_of_hang(self) -> bool:
         """True once a rank has asked because of a hang."""
         return self._hang.is_set()
 
-    def leave_out(self, folder: Path) -> None:
-        """Do not answer in a folder: this rank asks there itself."""
+    def ignore(self, folder: Path) -> None:
+        """Do not answer in a folder in which this rank asks itself."""
         self._own.add(folder)
 
     def answered_within(self, seconds: float) -> bool:
-        """Say whether a question of another rank by SIGUSR1 was answered in the last so many seconds."""
+        """Return whether another rank's SIGUSR1 was answered in the last so many seconds."""
         return time.monotonic() - self._answered < seconds
 
     def _look(self) -> None:
         while not self._end.wait(self._period):
-            with suppress(Exception):  # a server of files that was away for a moment; the next look is soon
+            with suppress(Exception):  # a file server that was away for a moment; it looks again soon
                 self._look_once()
 
     def _look_once(self) -> None:
         if not self._hang.is_set() and self._folder.exists():
             self._hang.set()
             self._answer(self._folder)
-        following = asked_folder(self._folder, self._number + 1)
+        following = request_folder(self._folder, self._number + 1)
         if not following.exists():
             return
         self._number += 1

@@ -1,4 +1,4 @@
-"""Waits of ranks for each other: who is in a collective, and who of its group is not."""
+"""Which ranks wait for which in a collective, which is ahead, and names of collectives."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """One collective or message that ranks wait in.
+    """A collective or message in which ranks wait.
 
     Attributes:
         collective: as the lowest of those ranks has called it.
@@ -36,7 +36,7 @@ def waits_of(states: Mapping[int, RankState], silent: Collection[int]) -> list[W
     """Return all waits, those with the lowest ranks first.
 
     Args:
-        states: of the ranks that have spoken.
+        states: of the ranks that have answered.
         silent: ranks that have not; they count as missing wherever they belong.
     """
     together: dict[object, list[int]] = {}
@@ -53,7 +53,7 @@ def same_call(state: RankState, collective: CalledCollective) -> CalledCollectiv
 
 
 def has_left(state: RankState, collective: CalledCollective) -> bool:
-    """Say whether a rank waits in a later collective of the group, and not in this one beside it."""
+    """Return whether a rank has finished a collective and waits in a later one of the group."""
     later = state.waits_in
     if later is None or later.is_message or group_of(later) != group_of(collective):
         return False
@@ -86,7 +86,7 @@ def _has_called(state: RankState | None, collective: CalledCollective) -> bool:
 
 
 def _answers(states: Mapping[int, RankState], peer: int, rank: int) -> bool:
-    """Say whether the peer of a message waits in a message with this rank too."""
+    """Return whether the peer of a message waits in a message with this rank too."""
     state = states.get(peer)
     waits_in = None if state is None else state.waits_in
     return waits_in is not None and waits_in.is_message and waits_in.peer == rank
@@ -118,7 +118,7 @@ _LATER = {REDUCTION: 1, "optimizer": 2}
 
 
 def is_ahead(state: RankState, other: RankState) -> bool:
-    """Say whether a rank is certainly further on than another one, of the same stage or in another phase."""
+    """Return whether a rank is certainly ahead of another one, of the same stage or in another phase."""
     phases = _phase(state), _phase(other)
     if phases[0] != phases[1]:
         return phases[0] > phases[1]
