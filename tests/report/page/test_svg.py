@@ -5,20 +5,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pretrain.report.page.svg import HEIGHT, WIDTH, Curve, chart, covering, label, thin
+from pretrain.report.page.svg import HEIGHT, WIDTH, ChartLine, chart, covering, label, thin
 
 POINTS = st.lists(st.one_of(st.none(), st.floats(-1e6, 1e6))).map(lambda ys: list(enumerate(ys)))
 
 
 def drawn(*curves, **options):
     return ET.fromstring(
-        chart("a < b", [Curve(name="run & more", points=points, colour=0) for points in curves], **options)
+        chart("a < b", [ChartLine(name="run & more", points=points, colour=0) for points in curves], **options)
     )
 
 
 @given(POINTS)
 def test_every_point_lies_inside_the_picture(points):
-    text = chart("loss", [Curve(name="run", points=points, colour=0)])
+    text = chart("loss", [ChartLine(name="run", points=points, colour=0)])
     if all(y is None for _, y in points):
         assert text == ""
         return
@@ -37,7 +37,7 @@ def test_names_are_escaped():
 
 def test_a_logarithmic_scale_is_named_where_it_is_used():
     for highest, named in ((100.0, "norm, logarithmic"), (2.0, "norm")):
-        curve = Curve(name="run", points=[(1, 1.0), (2, highest)], colour=0)
+        curve = ChartLine(name="run", points=[(1, 1.0), (2, highest)], colour=0)
         assert f"<figcaption>{named}</figcaption>" in chart("norm", [curve], logarithmic=True)
 
 

@@ -20,7 +20,7 @@ from pretrain.launch.least_memory import least_memory
 from pretrain.recipe import load_recipe
 from pretrain.recipe.layout import lay_out
 from pretrain.tools.plan.command import MemorySize, command
-from pretrain.tools.plan.device import Wanted
+from pretrain.tools.plan.device import DeviceOptions
 from tools.plan.made_plan import GIB, RECIPE, plan
 
 
@@ -55,7 +55,7 @@ def test_the_plan_is_a_screen(asked):
     assert "fits: 4.00 GiB to spare on stage 0, the fullest" in result.output
     assert "from the trace" in result.output
     assert asked[0]["recipe"] == load_recipe("tiny.yml")
-    assert asked[0]["device"] == (Wanted(), 4)
+    assert asked[0]["device"] == (DeviceOptions(), 4)
     assert (asked[0]["devices"], asked[0]["vocab_size"]) == (None, 257)
 
 
@@ -64,7 +64,7 @@ def test_every_option_reaches_the_plan(asked):
     network = ("--network", "12.5", "--link", "64", "--devices-per-node", "4", "--vocab-size", "250880")
     call(*options, *network, "--set", "model.num_layers=4")
     assert asked[0]["recipe"].model.num_layers == 4
-    wanted = Wanted(
+    wanted = DeviceOptions(
         backend="acme",
         name="Acme 9",
         memory=40 * GIB,
@@ -135,7 +135,7 @@ class TestSearch:
     def test_it_replaces_the_plan(self, asked, searched):
         result = call("--search", "--devices", "16", "--memory", "32GB")
         assert (result.stdout, result.stderr) == ("the best five\n", "search: planning layout 1 of 5\n")
-        device = Wanted(memory=32 * GIB), 16
+        device = DeviceOptions(memory=32 * GIB), 16
         assert searched == [("tiny.yml", device, 16, 257)]
         assert asked == []
 

@@ -10,7 +10,7 @@ import pytest
 from pretrain.errors import RunError
 from pretrain.plugins.backend import Figures
 from pretrain.tools.plan import measured
-from pretrain.tools.plan.device import MIDDLE, PlanDevice, Wanted
+from pretrain.tools.plan.device import MIDDLE, DeviceOptions, PlanDevice
 from pretrain.tools.plan.measured import calibrated, read_measured
 from pretrain.tools.plan.step_time import Range
 from tools.plan.made_plan import RECIPE, TIME, plan
@@ -75,7 +75,7 @@ def planned(monkeypatch):
 
 def test_all_shares_are_the_middle_times_planned_by_measured(tmp_path, planned):
     """1.8 s planned and 2.25 s measured: 0.8 of the middle."""
-    reached = calibrated(DEVICE, Wanted(name=CARD), read_measured(run(tmp_path)), 257).reached
+    reached = calibrated(DEVICE, DeviceOptions(name=CARD), read_measured(run(tmp_path)), 257).reached
     assert planned == [(MIDDLE, MIDDLE, 8, 257)]
     assert reached.best == reached.worst
     assert reached.best.matmul == pytest.approx(0.8 * MIDDLE.matmul)
@@ -86,11 +86,11 @@ def test_all_shares_are_the_middle_times_planned_by_measured(tmp_path, planned):
 
 def test_a_driver_puts_the_maker_before_the_name(tmp_path, planned):
     device = replace(DEVICE, name="A100-SXM4-80GB")
-    assert calibrated(device, Wanted(), read_measured(run(tmp_path)), 257).reached.measured_in
+    assert calibrated(device, DeviceOptions(), read_measured(run(tmp_path)), 257).reached.measured_in
 
 
 def test_a_run_on_another_device_is_refused(tmp_path, planned):
     other = replace(DEVICE, name="NVIDIA H200")
     with pytest.raises(RunError, match=f"trained on {CARD}; this plan is for NVIDIA H200"):
-        calibrated(other, Wanted(), read_measured(run(tmp_path)), 257)
+        calibrated(other, DeviceOptions(), read_measured(run(tmp_path)), 257)
     assert planned == []

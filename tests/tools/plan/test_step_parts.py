@@ -8,7 +8,7 @@ from pretrain.plugins.backend import Figures
 from pretrain.recipe.layout import Layout
 from pretrain.tools.plan.device import Efficiencies
 from pretrain.tools.plan.stage_plan import Message, Operation
-from pretrain.tools.plan.step_parts import Links, Roofline
+from pretrain.tools.plan.step_parts import RankLinks, Roofline
 
 FIGURES = Figures(link_bandwidth=100.0, node_bandwidth=10.0, devices_per_node=8)
 
@@ -23,7 +23,7 @@ def links(tensor, pipeline, data, figures=FIGURES):
         layers_of_chunks=(1,) * pipeline,
         micro_batch_size=1,
     )
-    return Links(figures, layout, 0.5)
+    return RankLinks(figures, layout, 0.5)
 
 
 def seconds(of, kind, group, size, moved=400):

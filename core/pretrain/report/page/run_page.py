@@ -10,7 +10,7 @@ from pretrain.errors import RunError
 from pretrain.report.metric_table import figures
 from pretrain.report.page.html import charts, framed, legend, section, table, write_page
 from pretrain.report.page.run_data import read_runs
-from pretrain.report.page.svg import COLOURS, Curve, chart
+from pretrain.report.page.svg import COLOURS, ChartLine, chart
 from pretrain.report.records import duration, number
 
 if TYPE_CHECKING:
@@ -44,8 +44,8 @@ def page(runs: Sequence[RunData]) -> str:
 
 
 def _charts(runs: Sequence[RunData]) -> list[str]:
-    def curves(key: str) -> list[Curve]:
-        return [Curve(name=run.name, points=run.curve(key), colour=index) for index, run in enumerate(runs)]
+    def curves(key: str) -> list[ChartLine]:
+        return [ChartLine(name=run.name, points=run.curve(key), colour=index) for index, run in enumerate(runs)]
 
     return [
         chart(
@@ -59,9 +59,9 @@ def _charts(runs: Sequence[RunData]) -> list[str]:
     ]
 
 
-def _validation(runs: Sequence[RunData]) -> list[Curve]:
+def _validation(runs: Sequence[RunData]) -> list[ChartLine]:
     return [
-        Curve(name=f"{run.name}, validation", points=run.evaluated("valid"), colour=index, marked=True)
+        ChartLine(name=f"{run.name}, validation", points=run.evaluated("valid"), colour=index, marked=True)
         for index, run in enumerate(runs)
     ]
 

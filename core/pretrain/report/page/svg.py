@@ -21,7 +21,7 @@ COLOURS = 8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Curve:
+class ChartLine:
     """One line of a chart.
 
     Attributes:
@@ -39,7 +39,7 @@ class Curve:
 
 def chart(
     title: str,
-    curves: Sequence[Curve],
+    curves: Sequence[ChartLine],
     *,
     logarithmic: bool = False,
     from_zero: bool = False,
@@ -137,7 +137,7 @@ def _grid(x_axis: Axis, y_axis: Axis) -> Iterator[str]:
     yield f'<line class="axis" x1="{LEFT}" x2="{right}" y1="{bottom}" y2="{bottom}"/>'
 
 
-def _draw(curve: Curve, x_axis: Axis, y_axis: Axis, x_name: str) -> str:
+def _draw(curve: ChartLine, x_axis: Axis, y_axis: Axis, x_name: str) -> str:
     parts = [f'<g class="curve c{curve.colour % COLOURS}{" marked" if curve.marked else ""}">']
     parts.append(f"<title>{escape(curve.name)}</title>")
     for piece in _pieces(thin(curve.points)):

@@ -202,16 +202,16 @@ def _device(
     recipe: Recipe, wanted: dict[str, Any], ranks: int, measured: Path | None, vocab_size: int | None
 ) -> tuple[PlanDevice, list[str]]:
     """Return the device to plan for, with the speed of a run where one is given, and lines for the user."""
-    from pretrain.tools.plan.device import Wanted, find_device  # noqa: PLC0415  --help needs none of these
+    from pretrain.tools.plan.device import DeviceOptions, find_device  # noqa: PLC0415  --help needs none of these
 
-    device = find_device(recipe, Wanted(**wanted), ranks=ranks)
+    device = find_device(recipe, DeviceOptions(**wanted), ranks=ranks)
     if measured is None:
         return device, []
     from pretrain.tools.plan.measured import calibrated, read_measured  # noqa: PLC0415
 
     run = read_measured(measured)
     size, notes = _vocab_size(run.recipe, vocab_size)
-    return calibrated(device, Wanted(**wanted), run, size), [f"{measured}: {note}" for note in notes]
+    return calibrated(device, DeviceOptions(**wanted), run, size), [f"{measured}: {note}" for note in notes]
 
 
 def _plan(recipe: Recipe, device: PlanDevice, devices: int | None, vocab_size: int, notes: list[str]) -> Plan:

@@ -42,7 +42,7 @@ class Efficiencies:
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
+class ReachedShares:
     """Range of the shares that a training reaches.
 
     Attributes:
@@ -60,7 +60,7 @@ WORST = Efficiencies(matmul=0.55, memory=0.6, links=0.6)
 """Low end: what published trainings exceed; see tests/tools/plan/published."""
 BEST = Efficiencies(matmul=0.8, memory=0.9, links=0.9)
 """High end: about what large matmuls, memory and rings of A100 and H100 reach of their datasheets."""
-ASSUMED = Reached(BEST, WORST)
+ASSUMED = ReachedShares(BEST, WORST)
 MIDDLE = Efficiencies(*((getattr(WORST, name) + getattr(BEST, name)) / 2 for name in ("matmul", "memory", "links")))
 """Of which a run's share is a multiple."""
 
@@ -76,7 +76,7 @@ NODE = 8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Wanted:
+class DeviceOptions:
     """The device that a user asks for; a figure that he gives is taken in place of the backend's.
 
     Attributes:
@@ -122,7 +122,7 @@ class PlanDevice:
     peak_flops: float | None
     figures: Figures
     sources: Mapping[str, str] = field(default_factory=dict)
-    reached: Reached = ASSUMED
+    reached: ReachedShares = ASSUMED
     is_named: bool = True
     is_shared: bool = False
 
@@ -137,7 +137,7 @@ class PlanDevice:
         return (self.figures.context_memory or 0) + groups * (self.figures.group_memory or 0)
 
 
-def find_device(recipe: Recipe, wanted: Wanted, *, ranks: int = 1) -> PlanDevice:
+def find_device(recipe: Recipe, wanted: DeviceOptions, *, ranks: int = 1) -> PlanDevice:
     """Return the device of a name, or the one here, with its figures.
 
     Args:

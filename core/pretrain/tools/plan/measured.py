@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pretrain.errors import RunError
 from pretrain.recipe import load_recipe
 from pretrain.report.page.run_data import read_runs
-from pretrain.tools.plan.device import MIDDLE, Reached, find_device
+from pretrain.tools.plan.device import MIDDLE, ReachedShares, find_device
 from pretrain.tools.plan.plan import make_plan
 from pretrain.tools.plan.wording import figure
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pretrain.recipe import Recipe
-    from pretrain.tools.plan.device import PlanDevice, Wanted
+    from pretrain.tools.plan.device import DeviceOptions, PlanDevice
 
 LEAST = 3
 """Logged intervals that are needed; the first one has the start-up in it, and is left out."""
@@ -72,7 +72,7 @@ def read_measured(path: Path) -> MeasuredRun:
     return MeasuredRun(path=path, recipe=recipe, device=devices[0], ranks=len(devices), seconds=median(seconds))
 
 
-def calibrated(device: PlanDevice, wanted: Wanted, run: MeasuredRun, vocab_size: int) -> PlanDevice:
+def calibrated(device: PlanDevice, wanted: DeviceOptions, run: MeasuredRun, vocab_size: int) -> PlanDevice:
     """Return the device with what the run reached of its figures, in place of the assumed range.
 
     The run is planned as any recipe, with the middles of the assumed shares. One number an iteration tells one factor:
@@ -94,11 +94,11 @@ def calibrated(device: PlanDevice, wanted: Wanted, run: MeasuredRun, vocab_size:
             "Give a run on the planned device, or leave out --measured."
         )
         raise RunError(msg)
-    middle = replace(find_device(run.recipe, wanted, ranks=run.ranks), reached=Reached(MIDDLE, MIDDLE))
+    middle = replace(find_device(run.recipe, wanted, ranks=run.ranks), reached=ReachedShares(MIDDLE, MIDDLE))
     time = make_plan(run.recipe, middle, devices=run.ranks, vocab_size=vocab_size).time
     if time is None:
         msg = f"no step time is known for {device.name}, so that none can be measured.\nLeave out --measured."
         raise RunError(msg)
     reached = MIDDLE.times(time.seconds.mean / run.seconds)
     text = f"{run.path} ({figure(run.seconds)} s an iteration on {run.ranks} device{'s' * (run.ranks > 1)})"
-    return replace(device, reached=Reached(reached, reached, text))
+    return replace(device, reached=ReachedShares(reached, reached, text))

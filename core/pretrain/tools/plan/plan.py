@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pretrain.recipe.layout import lay_out
 from pretrain.recipe.sections.engine.offload import OffloadOptimizerSection, OffloadParamSection
 from pretrain.tools.plan.step_time import step_time
-from pretrain.tools.plan.trace.stage_tracing import Subject, trace_stages
+from pretrain.tools.plan.trace.stage_tracing import TraceSubject, trace_stages
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,7 +73,7 @@ def make_plan(recipe: Recipe, device: PlanDevice, *, devices: int | None = None,
     """
     layout = lay_out(recipe, devices or recipe.model_parallel_size)
     traceable, notices = without_files(recipe)
-    subject = Subject(
+    subject = TraceSubject(
         recipe=traceable,
         backend=device.backend_name,
         device=device.name if device.is_named else None,  # a forked process cannot use a device that is open here

@@ -45,7 +45,7 @@ class StepParts:
 
 
 @dataclass(frozen=True, slots=True)
-class _Pass:
+class _PassTime:
     """Forward and backward pass of one micro-batch in one stage: seconds of computing, and of waiting for messages."""
 
     computing: float
@@ -55,8 +55,8 @@ class _Pass:
     def seconds(self) -> float:
         return self.computing + self.waiting
 
-    def scaled(self, factor: float) -> _Pass:
-        return _Pass(self.computing * factor, self.waiting * factor)
+    def scaled(self, factor: float) -> _PassTime:
+        return _PassTime(self.computing * factor, self.waiting * factor)
 
 
 def step_parts(
@@ -76,7 +76,7 @@ def step_parts(
         efficiencies: shares of the figures that are reached.
     """
     roofline = Roofline(device.peak_flops or math.inf, device.figures.memory_bandwidth or math.inf, efficiencies)
-    links = Links(device.figures, layout, efficiencies.links)
+    links = RankLinks(device.figures, layout, efficiencies.links)
     traced = {stage.stage: _pass(recipe, stage, roofline, links) for stage in stages}
     passes = _all_stages(layout, traced)
     slowest = max(passes, key=lambda each: each.seconds)
@@ -93,7 +93,7 @@ def step_parts(
     )
 
 
-def _pass(recipe: Recipe, stage: StagePlan, roofline: Roofline, links: Links) -> _Pass:
+def _pass(recipe: Recipe, stage: StagePlan, roofline: Roofline, links: RankLinks) -> _PassTime:
     backward = roofline.seconds(stage.costs.backward)
     messages = stage.costs.messages
     waiting = links.seconds(_chosen(messages, overlaps=False, between_stages=False))
@@ -101,10 +101,12 @@ def _pass(recipe: Recipe, stage: StagePlan, roofline: Roofline, links: Links) ->
     waiting += max(0.0, hidden - HIDING * backward)
     if not _overlaps_stages(recipe):
         waiting += links.seconds({message: n for message, n in messages.items() if _is_between_stages(message)})
-    return _Pass(roofline.seconds(stage.costs.forward) + backward, waiting)
+    return _PassTime(roofline.seconds(stage.costs.forward) + backward, waiting)
 
 
-def _end(recipe: Recipe, stage: StagePlan, roofline: Roofline, links: Links, one_pass: _Pass) -> tuple[float, float]:
+def _end(
+    recipe: Recipe, stage: StagePlan, roofline: Roofline, links: RankLinks, one_pass: _PassTime
+) -> tuple[float, float]:
     """Return the seconds of the update, and of waiting for the messages that come once a step.
 
     Messages that overlap are hidden behind one micro-batch, but for the last one, which nothing is left to hide.
@@ -119,7 +121,7 @@ def _end(recipe: Recipe, stage: StagePlan, roofline: Roofline, links: Links, one
     return 0.0 if is_offloaded else roofline.seconds(stage.costs.once), waiting
 
 
-def _all_stages(layout: Layout, traced: Mapping[int, _Pass]) -> list[_Pass]:
+def _all_stages(layout: Layout, traced: Mapping[int, _PassTime]) -> list[_PassTime]:
     """Return the passes of all stages."""
     size = layout.pipeline_model_parallel_size
     layers = [sum(layout.layers_of_chunks[stage::size]) for stage in range(size)]
@@ -154,7 +156,7 @@ doi:10.1016/j.jpdc.2008.09.002); others pass the whole tensor on."""
 
 
 @dataclass(frozen=True, slots=True)
-class Links:
+class RankLinks:
     """Links of a layout's ranks, which are numbered tensor first, then data, then pipeline, and fill nodes in order.
 
     Attributes:

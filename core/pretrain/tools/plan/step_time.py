@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pretrain.report.flops import flops_per_sequence
-from pretrain.tools.plan.step_parts import Links, step_parts
+from pretrain.tools.plan.step_parts import RankLinks, step_parts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -162,7 +162,7 @@ def unknown_links(device: PlanDevice, layout: Layout, stages: Sequence[StagePlan
         layout: of the ranks.
         stages: those that were traced.
     """
-    links = Links(device.figures, layout, 1.0)
+    links = RankLinks(device.figures, layout, 1.0)
     messages = [message for stage in stages for message in (*stage.costs.messages, *stage.costs.messages_once)]
     return [
         f"messages {where} count nothing: their speed is not known for {device.name}; {_OPTIONS[where]} gives it"

@@ -8,13 +8,13 @@ import pytest
 
 from pretrain.recipe import make_recipe
 from pretrain.tools.plan.search.estimates import RESERVED, stage_load, stage_peak, state_bytes
-from pretrain.tools.plan.search.trace_pieces import Passing, Piece, Pieces
+from pretrain.tools.plan.search.trace_pieces import ModelPiece, Passing, Pieces
 from tools.plan.search.test_choices import CHOICE, RECIPE
 
 PIECES = Pieces(
-    layer=Piece(kept=1000, kept_by_attention=400),
-    embedding=Piece(kept=70),
-    head=Piece(),
+    layer=ModelPiece(kept=1000, kept_by_attention=400),
+    embedding=ModelPiece(kept=70),
+    head=ModelPiece(),
     tied=0,
     passing_in_layer=Passing(30, 20),
     passing_in_head=Passing(5000, 500),

@@ -9,7 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from pretrain.plugins.observation import observing
 from pretrain.plugins.stand_in import stand_in
 from pretrain.tools.plan.trace.planned_device import APART, DeviceFunctions
-from pretrain.tools.plan.trace.storages import Position, Storages
+from pretrain.tools.plan.trace.storages import StepPosition, Storages
 from pretrain.tools.plan.trace.work import Follower, Work
 
 MIB = 2**20
@@ -17,7 +17,7 @@ MIB = 2**20
 
 @pytest.fixture
 def position():
-    return Position()
+    return StepPosition()
 
 
 @pytest.fixture

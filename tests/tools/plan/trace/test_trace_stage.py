@@ -7,22 +7,22 @@ import pytest
 from pretrain.plugins.negotiation.kernel_table import KernelTable
 from pretrain.tools.plan.stage_plan import Message, Operation
 from pretrain.tools.plan.trace.rank_trace import RankTrace
-from pretrain.tools.plan.trace.storages import Block, Place
+from pretrain.tools.plan.trace.storages import MemoryBlock, StepPlace
 from pretrain.tools.plan.trace.trace_stage import MemoryCourse, costs_of, peak_text
 from pretrain.tools.plan.trace.work import Work
 
-FORWARD = Place(1, "forward-backward", 1, "decoder.layers.0")
-BACKWARD = Place(1, "forward-backward", 1, is_backward=True)
-BUILT, UPDATE = Place(), Place(1, "optimizer")
+FORWARD = StepPlace(1, "forward-backward", 1, "decoder.layers.0")
+BACKWARD = StepPlace(1, "forward-backward", 1, is_backward=True)
+BUILT, UPDATE = StepPlace(), StepPlace(1, "optimizer")
 BLOCKS = [
-    Block(100, False, BUILT, 0),  # 0: a weight
-    Block(200, False, BUILT, 1),  # 1: its gradient
-    Block(400, False, BUILT, 2),  # 2: its main weight
-    Block(1000, False, FORWARD, 10, 30),  # 3: kept for the backward pass
-    Block(50, False, FORWARD, 11, 12, is_workspace=True),
-    Block(70, False, BACKWARD, 20, 60),  # 5: a gradient that outlives the passes
-    Block(10, False, UPDATE, 41, 45),
-    Block(5000, True, BUILT, 3),  # 7: on the host
+    MemoryBlock(100, False, BUILT, 0),  # 0: a weight
+    MemoryBlock(200, False, BUILT, 1),  # 1: its gradient
+    MemoryBlock(400, False, BUILT, 2),  # 2: its main weight
+    MemoryBlock(1000, False, FORWARD, 10, 30),  # 3: kept for the backward pass
+    MemoryBlock(50, False, FORWARD, 11, 12, is_workspace=True),
+    MemoryBlock(70, False, BACKWARD, 20, 60),  # 5: a gradient that outlives the passes
+    MemoryBlock(10, False, UPDATE, 41, 45),
+    MemoryBlock(5000, True, BUILT, 3),  # 7: on the host
 ]
 
 
@@ -74,7 +74,7 @@ def test_moments_follow_the_parts():
         (FORWARD, "forward pass 1: decoder.layers.0"),
         (BACKWARD, "a backward pass, after 1 forward pass had begun"),
         (
-            Place(1, "forward-backward", 3, "", "attention", is_backward=True),
+            StepPlace(1, "forward-backward", 3, "", "attention", is_backward=True),
             "a backward pass, after 3 forward passes had begun: attention",
         ),
     ],
@@ -89,10 +89,10 @@ def test_costs_of_a_micro_batch_are_the_difference_of_two_steps():
     matmul, sums = Operation(10.0, 4, "bf16"), Operation(0.0, 8)
     sent = Message("all-reduce", "data", 2, 64)
     for step, micro_batches in ((1, 1), (2, 3)):
-        work.operations[Place(step, "forward-backward", 1), matmul] = 2 * micro_batches
-        work.operations[Place(step, "forward-backward", 1, is_backward=True), matmul] = 4 * micro_batches + 1
-        work.operations[Place(step, "optimizer"), sums] = 5
-        work.messages[Place(step, "forward-backward"), sent] = 1
+        work.operations[StepPlace(step, "forward-backward", 1), matmul] = 2 * micro_batches
+        work.operations[StepPlace(step, "forward-backward", 1, is_backward=True), matmul] = 4 * micro_batches + 1
+        work.operations[StepPlace(step, "optimizer"), sums] = 5
+        work.messages[StepPlace(step, "forward-backward"), sent] = 1
     costs = costs_of(trace(work=work, steps=[(0, 0, 0), (5, 40, 50)], micro_batches=(1, 3)))
     assert costs.forward == {matmul: 2}
     assert costs.backward == {matmul: 4}
@@ -106,14 +106,16 @@ def test_a_step_of_one_micro_batch_has_its_update_too():
     work = Work()
     matmul, sums, sent = Operation(10.0, 4, "bf16"), Operation(0.0, 8), Message("all-gather", "data", 2, 64)
     for step in (1, 2):
-        work.operations[Place(step, "forward-backward", 1), matmul] = 2
-        work.operations[Place(step, "optimizer"), sums] = 5
-        work.messages[Place(step, "optimizer"), sent] = 1
+        work.operations[StepPlace(step, "forward-backward", 1), matmul] = 2
+        work.operations[StepPlace(step, "optimizer"), sums] = 5
+        work.messages[StepPlace(step, "optimizer"), sent] = 1
     costs = costs_of(trace(work=work, steps=[(0, 0, 0), (5, 40, 50)], micro_batches=(1, 1)))
     assert (costs.forward, costs.once, costs.messages_once) == ({matmul: 2}, {sums: 5}, {sent: 1})
 
 
 def test_what_hooks_of_weights_allocate_are_gradients():
     """DeepSpeed's buckets die before the update."""
-    bucket = Block(300, False, Place(1, "forward-backward", 1, is_backward=True, is_accumulation=True), 21, 39)
+    bucket = MemoryBlock(
+        300, False, StepPlace(1, "forward-backward", 1, is_backward=True, is_accumulation=True), 21, 39
+    )
     assert MemoryCourse(trace(blocks=[*BLOCKS, bucket])).parts(22)["gradients"] == 200 + 70 + 300

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pretrain.errors import PretrainError
 from pretrain.report.page import html
-from pretrain.report.page.svg import Curve, chart
+from pretrain.report.page.svg import ChartLine, chart
 from pretrain.tools.align.comparing.compared_sides import BACKWARD, FORWARD, GRADIENTS, UPDATE
 from pretrain.tools.align.showing.outcome_text import SIDES, headline, operations
 
@@ -70,8 +70,8 @@ def _chart(outcome: Outcome, step: int, phase: int, title: str) -> str:
             share = min(each.share, _MOST) if isfinite(each.share) else _MOST
             found[each.place.position] = max(found.get(each.place.position, _LEAST), share)
     curves = [
-        Curve(name="explained", points=[(position, 1.0) for position in sorted(found)], colour=1),
-        Curve(name="difference", points=sorted(found.items()), colour=0, marked=True),
+        ChartLine(name="explained", points=[(position, 1.0) for position in sorted(found)], colour=1),
+        ChartLine(name="difference", points=sorted(found.items()), colour=0, marked=True),
     ]
     return chart(title, curves, logarithmic=True, x_name="place")
 

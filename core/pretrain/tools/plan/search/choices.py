@@ -26,7 +26,7 @@ LARGEST_MICRO_BATCH = 64
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Choice:
+class LayoutChoice:
     """Choice of a layout and of what saves memory.
 
     Attributes:
@@ -115,7 +115,7 @@ class Choices:
         self.refused: Counter[str] = Counter()
         self._recipe, self._devices, self._node = recipe, devices, devices_per_node
 
-    def __iter__(self) -> Iterator[Choice]:
+    def __iter__(self) -> Iterator[LayoutChoice]:
         """Yield the legal choices, and count the others."""
         for choice in self._of_sizes():
             # Keys without effect are left out as the recipe is read.
@@ -125,7 +125,7 @@ class Choices:
             else:
                 yield choice
 
-    def _of_sizes(self) -> Iterator[Choice]:
+    def _of_sizes(self) -> Iterator[LayoutChoice]:
         for tensor in _divisors(self._devices):
             if self._can_share_layers(tensor):
                 for pipeline, chunks, layers in self._pipelines(self._devices // tensor):
@@ -162,7 +162,9 @@ class Choices:
         layers = self._recipe.model.num_layers
         return tuple(balanced_layers(layers, pipeline * chunks)) if layers % pipeline else None
 
-    def _with_data(self, tensor: int, pipeline: int, chunks: int, layers: tuple[int, ...] | None) -> Iterator[Choice]:
+    def _with_data(
+        self, tensor: int, pipeline: int, chunks: int, layers: tuple[int, ...] | None
+    ) -> Iterator[LayoutChoice]:
         data, accumulated = self._devices // tensor // pipeline, self._recipe.accumulation_steps
         sizes = global_batch_sizes(self._recipe)
         if any(size % data for size in sizes):
@@ -183,11 +185,11 @@ class Choices:
 
     def _savings(
         self, tensor: int, pipeline: int, chunks: int, layers: tuple[int, ...] | None, data: int, micro_batch: int
-    ) -> Iterator[Choice]:
+    ) -> Iterator[LayoutChoice]:
         is_divisible = self._recipe.model.seq_length % tensor == 0
         sequences = (False, True) if tensor > 1 and is_divisible else (False,)
         for recompute, with_sequence, zero in product(RECOMPUTE, sequences, self._zero_stages(data)):
-            yield Choice(
+            yield LayoutChoice(
                 tensor=tensor,
                 pipeline=pipeline,
                 chunks=chunks,
@@ -239,7 +241,7 @@ PATHS = (
 """Keys that a choice may change. Others that lose their effect by it are left out as the recipe is read."""
 
 
-def set_arguments(recipe: Recipe, choice: Choice) -> tuple[str, ...]:
+def set_arguments(recipe: Recipe, choice: LayoutChoice) -> tuple[str, ...]:
     """Return "section.key=value" for every key in which the recipe with the choice differs from the recipe."""
     chosen = choice.recipe(recipe)
     values = ((path, _value(recipe, path), _value(chosen, path)) for path in PATHS)

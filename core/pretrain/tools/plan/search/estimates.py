@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from pretrain.recipe import Recipe
     from pretrain.recipe.layout import Layout
     from pretrain.tools.plan.device import PlanDevice
-    from pretrain.tools.plan.search.choices import Choice
-    from pretrain.tools.plan.search.trace_pieces import Piece, Pieces
+    from pretrain.tools.plan.search.choices import LayoutChoice
+    from pretrain.tools.plan.search.trace_pieces import ModelPiece, Pieces
 
 
-def _loads(recipe: Recipe, choice: Choice, pieces: Pieces) -> dict[int, StageLoad]:
+def _loads(recipe: Recipe, choice: LayoutChoice, pieces: Pieces) -> dict[int, StageLoad]:
     """Return the loads of the stages that differ; between them they fall from the second on."""
     layout = choice.layout(recipe)
     micro_batches = layout.num_microbatches(recipe.train.global_batch_size)
@@ -31,7 +31,7 @@ def _loads(recipe: Recipe, choice: Choice, pieces: Pieces) -> dict[int, StageLoa
     return {stage: stage_load(layout, pieces, stage, micro_batches) for stage in stages}
 
 
-def layout_peak(recipe: Recipe, device: PlanDevice, choice: Choice, pieces: Pieces) -> int:
+def layout_peak(recipe: Recipe, device: PlanDevice, choice: LayoutChoice, pieces: Pieces) -> int:
     """Return about the memory that the fullest stage of a layout takes; within a tenth of that of a full plan.
 
     Args:
@@ -44,7 +44,7 @@ def layout_peak(recipe: Recipe, device: PlanDevice, choice: Choice, pieces: Piec
     return max(stage_peak(recipe, choice, pieces, load, groups) for load in _loads(recipe, choice, pieces).values())
 
 
-def estimated_seconds(chosen: Recipe, device: PlanDevice, choice: Choice, pieces: Pieces) -> Range | None:
+def estimated_seconds(chosen: Recipe, device: PlanDevice, choice: LayoutChoice, pieces: Pieces) -> Range | None:
     """Return the time of a step; None if the device's peak or its memory's bandwidth is not known.
 
     Args:
@@ -61,7 +61,7 @@ def estimated_seconds(chosen: Recipe, device: PlanDevice, choice: Choice, pieces
     return Range(best, worst)
 
 
-def _stage(chosen: Recipe, choice: Choice, pieces: Pieces, stage: int, load: StageLoad) -> StagePlan:
+def _stage(chosen: Recipe, choice: LayoutChoice, pieces: Pieces, stage: int, load: StageLoad) -> StagePlan:
     return StagePlan(
         stage=stage,
         rank=stage * choice.tensor * choice.data,
@@ -80,7 +80,7 @@ def _stage(chosen: Recipe, choice: Choice, pieces: Pieces, stage: int, load: Sta
 Item = TypeVar("Item")
 
 
-def stage_costs(recipe: Recipe, choice: Choice, pieces: Pieces, load: StageLoad) -> Costs:
+def stage_costs(recipe: Recipe, choice: LayoutChoice, pieces: Pieces, load: StageLoad) -> Costs:
     """Return the work of a step on one stage.
 
     Args:
@@ -116,7 +116,7 @@ def stage_costs(recipe: Recipe, choice: Choice, pieces: Pieces, load: StageLoad)
     )
 
 
-def _parts(pieces: Pieces, load: StageLoad) -> list[tuple[Piece, int]]:
+def _parts(pieces: Pieces, load: StageLoad) -> list[tuple[ModelPiece, int]]:
     return [(pieces.layer, load.layers), (pieces.embedding, int(load.is_first)), (pieces.head, int(load.is_last))]
 
 
@@ -138,7 +138,7 @@ def _for_samples(
     return found
 
 
-def _between_stages(choice: Choice, pieces: Pieces, load: StageLoad) -> dict[Message, float]:
+def _between_stages(choice: LayoutChoice, pieces: Pieces, load: StageLoad) -> dict[Message, float]:
     """Return what a stage receives: activations of the one before, gradients of the one after."""
     if choice.pipeline == 1:
         return {}
@@ -147,7 +147,7 @@ def _between_stages(choice: Choice, pieces: Pieces, load: StageLoad) -> dict[Mes
     return {Message("receive", "pipeline", choice.pipeline, moved): float(sides)}
 
 
-def _between_replicas(recipe: Recipe, choice: Choice, load: StageLoad) -> dict[Message, float]:
+def _between_replicas(recipe: Recipe, choice: LayoutChoice, load: StageLoad) -> dict[Message, float]:
     """Return the sums of gradients, and the weights that are gathered after the update."""
     if choice.data == 1:
         return {}
@@ -169,7 +169,7 @@ def _between_replicas(recipe: Recipe, choice: Choice, load: StageLoad) -> dict[M
     return found
 
 
-def _gathered_weights(recipe: Recipe, choice: Choice, load: StageLoad) -> dict[Message, float]:
+def _gathered_weights(recipe: Recipe, choice: LayoutChoice, load: StageLoad) -> dict[Message, float]:
     """Return the weights that ZeRO-3 gathers for the forward pass, and again for the backward pass."""
     if choice.data == 1 or choice.zero < 3:
         return {}
@@ -234,7 +234,7 @@ def stage_load(layout: Layout, pieces: Pieces, stage: int, micro_batches: int) -
     )
 
 
-def stage_peak(recipe: Recipe, choice: Choice, pieces: Pieces, load: StageLoad, group_bytes: int) -> int:
+def stage_peak(recipe: Recipe, choice: LayoutChoice, pieces: Pieces, load: StageLoad, group_bytes: int) -> int:
     """Return about the bytes of the device's memory that a stage takes at its peak.
 
     The middle between an allocator that holds nothing beyond what it hands out, and one that holds `RESERVED`, where
@@ -253,7 +253,7 @@ def stage_peak(recipe: Recipe, choice: Choice, pieces: Pieces, load: StageLoad, 
     return static + group_bytes + (least + often) // 2
 
 
-def state_bytes(recipe: Recipe, choice: Choice, parameters: int) -> tuple[int, int]:
+def state_bytes(recipe: Recipe, choice: LayoutChoice, parameters: int) -> tuple[int, int]:
     """Return the bytes of weights, gradients and optimizer, and those that the update takes in passing.
 
     Main weights in fp32 and two moments are 12 bytes of a parameter beside weights of 2 bytes, 8 beside fp32 weights
@@ -282,7 +282,7 @@ def state_bytes(recipe: Recipe, choice: Choice, parameters: int) -> tuple[int, i
     return round(sum(shares) * parameters), round(passing / (data if zero >= 1 else 1) * parameters)
 
 
-def _activations(choice: Choice, pieces: Pieces, load: StageLoad) -> int:
+def _activations(choice: LayoutChoice, pieces: Pieces, load: StageLoad) -> int:
     """Return the bytes at the peak of a stage's activations."""
     layer, samples = pieces.layer, choice.micro_batch
     kept, again = {

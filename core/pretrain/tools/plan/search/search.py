@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pretrain.recipe import Recipe
     from pretrain.tools.plan.device import PlanDevice
     from pretrain.tools.plan.plan import Plan
-    from pretrain.tools.plan.search.choices import Choice
+    from pretrain.tools.plan.search.choices import LayoutChoice
     from pretrain.tools.plan.search.trace_pieces import Pieces
 
 
@@ -41,7 +41,7 @@ class Found:
         plan: of the recipe with them.
     """
 
-    choice: Choice
+    choice: LayoutChoice
     arguments: tuple[str, ...]
     plan: Plan
 
@@ -91,7 +91,7 @@ class _Search:
         """Return the choices for a number of devices."""
         return Choices(self.recipe, devices, self.device.figures.devices_per_node or devices)
 
-    def traced(self, choices: Iterable[Choice]) -> _Search:
+    def traced(self, choices: Iterable[LayoutChoice]) -> _Search:
         """Return the search with the pieces of these choices too."""
         keys = {(choice.tensor, choice.with_sequence) for choice in choices} - self.pieces.keys()
         if not keys:
@@ -101,20 +101,20 @@ class _Search:
         new = trace_pieces(self.recipe, self.device, self.vocab_size, keys)
         return replace(self, pieces={**self.pieces, **new})
 
-    def sized(self, choices: Iterable[Choice]) -> list[tuple[int, Choice]]:
+    def sized(self, choices: Iterable[LayoutChoice]) -> list[tuple[int, LayoutChoice]]:
         """Return the estimated peak of each choice."""
         keyed = ((self.pieces[choice.tensor, choice.with_sequence], choice) for choice in choices)
         return [(layout_peak(self.recipe, self.device, choice, pieces), choice) for pieces, choice in keyed]
 
-    def fitting(self, sized: Sequence[tuple[int, Choice]]) -> list[tuple[int, Choice]]:
+    def fitting(self, sized: Sequence[tuple[int, LayoutChoice]]) -> list[tuple[int, LayoutChoice]]:
         """Return those that fit by the estimate."""
         memory = self.device.memory
         return [each for each in sized if memory is None or each[0] <= memory]
 
-    def fastest(self, sized: Iterable[tuple[int, Choice]]) -> list[Choice]:
+    def fastest(self, sized: Iterable[tuple[int, LayoutChoice]]) -> list[LayoutChoice]:
         """Return the fastest of each layout and micro-batch by the estimate, fastest first."""
 
-        def cost(each: tuple[int, Choice]) -> tuple[float, int]:
+        def cost(each: tuple[int, LayoutChoice]) -> tuple[float, int]:
             peak, choice = each
             pieces = self.pieces[choice.tensor, choice.with_sequence]
             seconds = estimated_seconds(choice.recipe(self.recipe), self.device, choice, pieces)
@@ -122,7 +122,7 @@ class _Search:
 
         return _first_of_each(choice for _, choice in sorted(sized, key=cost))
 
-    def planned(self, choice: Choice) -> Found:
+    def planned(self, choice: LayoutChoice) -> Found:
         """Return the full plan of a choice, of the recipe that its arguments make."""
         arguments = set_arguments(self.recipe, choice)
         recipe = make_recipe(self.recipe.model_dump(exclude_unset=True), arguments, self.recipe.source)
@@ -130,7 +130,7 @@ class _Search:
         plan = make_plan(recipe, self.device, devices=devices, vocab_size=self.vocab_size)
         return Found(choice=choice, arguments=arguments, plan=plan)
 
-    def best(self, sized: Sequence[tuple[int, Choice]], shown: int = SHOWN) -> tuple[list[Found], list[Found]]:
+    def best(self, sized: Sequence[tuple[int, LayoutChoice]], shown: int = SHOWN) -> tuple[list[Found], list[Found]]:
         """Return choices that fit by full plans, fastest first, and those that do not.
 
         The fastest by the estimate are planned, and if none of them fits the smallest of each layout, smallest first.
@@ -151,13 +151,13 @@ class _Search:
                 return sorted(fit, key=_seconds), failed
         return [], failed
 
-    def smallest(self, sized: Sequence[tuple[int, Choice]], planned: Iterable[Found]) -> Found:
+    def smallest(self, sized: Sequence[tuple[int, LayoutChoice]], planned: Iterable[Found]) -> Found:
         """Return the full plan of the choice that is the smallest by the estimate, which may be planned already."""
         _, choice = min(sized, key=_peak)
         found = next((each for each in planned if each.choice == choice), None)
         return found or self.told(choice, "the smallest layout")
 
-    def told(self, choice: Choice, which: str) -> Found:
+    def told(self, choice: LayoutChoice, which: str) -> Found:
         """Tell the user, and return the full plan of a choice."""
         devices = choice.tensor * choice.pipeline * choice.data
         self.say(f"search: planning {which} for {devices} devices in full")
@@ -209,15 +209,15 @@ def search(
     )
 
 
-def _first_of_each(choices: Iterable[Choice]) -> list[Choice]:
+def _first_of_each(choices: Iterable[LayoutChoice]) -> list[LayoutChoice]:
     """Return the first choice of each layout and micro-batch."""
-    first: dict[tuple[int, int, int, int], Choice] = {}
+    first: dict[tuple[int, int, int, int], LayoutChoice] = {}
     for choice in choices:
         first.setdefault((choice.tensor, choice.pipeline, choice.data, choice.micro_batch), choice)
     return list(first.values())
 
 
-def _peak(sized: tuple[int, Choice]) -> int:
+def _peak(sized: tuple[int, LayoutChoice]) -> int:
     return sized[0]
 
 

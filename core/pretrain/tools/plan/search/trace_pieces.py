@@ -11,7 +11,7 @@ from pretrain.recipe.layout import Layout
 from pretrain.recipe.sections.engine.engine import EngineSection
 from pretrain.recipe.sections.recompute import RecomputeSection
 from pretrain.tools.plan.search.traced_model import trace_models
-from pretrain.tools.plan.trace.stage_tracing import Subject
+from pretrain.tools.plan.trace.stage_tracing import TraceSubject
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -89,7 +89,7 @@ def one_stage() -> dict[str, int | None]:
     }
 
 
-def _subject(recipe: Recipe, device: PlanDevice, vocab_size: int, key: Key, layers: int, samples: int) -> Subject:
+def _subject(recipe: Recipe, device: PlanDevice, vocab_size: int, key: Key, layers: int, samples: int) -> TraceSubject:
     layout = Layout(
         world_size=key[0],
         tensor_model_parallel_size=key[0],
@@ -100,7 +100,7 @@ def _subject(recipe: Recipe, device: PlanDevice, vocab_size: int, key: Key, laye
         micro_batch_size=samples,
     )
     small = small_model(recipe, key, layers, samples)
-    return Subject(
+    return TraceSubject(
         recipe=small,
         backend=device.backend_name,
         device=device.name if device.is_named else None,
@@ -131,7 +131,7 @@ def _kept(traced: TracedModel) -> int:
     return traced.kept["layers"] + traced.kept.get("embedding", 0)
 
 
-def _rows(recipe: Recipe, embedding: Piece) -> int:
+def _rows(recipe: Recipe, embedding: ModelPiece) -> int:
     """Return the parameters of the embedding of words alone."""
     model = recipe.model
     positions = model.max_position_embeddings if model.position_embedding_type == "learned_absolute" else 0
@@ -145,11 +145,11 @@ def _context_bytes(recipe: Recipe) -> int:
     return model.seq_length * model.num_attention_heads * model.head_size * compute_dtype(recipe).itemsize
 
 
-def _layer(one: TracedModel, two: TracedModel, two_samples: TracedModel, context: int) -> Piece:
+def _layer(one: TracedModel, two: TracedModel, two_samples: TracedModel, context: int) -> ModelPiece:
     forward = two.forward["layers"] - one.forward["layers"]
     backward = two.backward - one.backward
     also = {*two_samples.forward["layers"], *two_samples.backward}
-    return Piece(
+    return ModelPiece(
         parameters=two.parameters["layers"] - one.parameters["layers"],
         forward=forward,
         attention=two.attention - one.attention,
@@ -163,15 +163,15 @@ def _layer(one: TracedModel, two: TracedModel, two_samples: TracedModel, context
     )
 
 
-def _ends(one: TracedModel, layer: Piece) -> tuple[Piece, Piece]:
+def _ends(one: TracedModel, layer: ModelPiece) -> tuple[ModelPiece, ModelPiece]:
     """Return embedding and head; the head has all of their backward pass, the embedding's share of which is small."""
-    embedding = Piece(
+    embedding = ModelPiece(
         parameters=one.parameters["embedding"],
         forward=one.forward["embedding"],
         sent_forward=one.sent_forward.get("embedding", Counter()),
         kept=one.kept.get("embedding", 0),
     )
-    head = Piece(
+    head = ModelPiece(
         parameters=one.parameters.get("head", 0),
         forward=one.forward["head"],
         backward=one.backward - layer.backward,
@@ -191,7 +191,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Piece:
+class ModelPiece:
     """Work of a part of the model for one micro-batch of one sample, and of its update.
 
     Attributes:
@@ -250,9 +250,9 @@ class Pieces:
         entering: bytes of a layer's input.
     """
 
-    layer: Piece
-    embedding: Piece
-    head: Piece
+    layer: ModelPiece
+    embedding: ModelPiece
+    head: ModelPiece
     tied: int
     passing_in_layer: Passing
     passing_in_head: Passing

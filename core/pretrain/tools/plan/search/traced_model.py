@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from pretrain.tools.plan.stage_plan import Message, Operation
     from pretrain.tools.plan.trace.rank_trace import RankTrace
-    from pretrain.tools.plan.trace.stage_tracing import Subject
-    from pretrain.tools.plan.trace.storages import Place
+    from pretrain.tools.plan.trace.stage_tracing import TraceSubject
+    from pretrain.tools.plan.trace.storages import StepPlace
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,7 +49,7 @@ class TracedModel:
     peak_in_layers: int
 
 
-def trace_models(subjects: Sequence[Subject]) -> list[TracedModel]:
+def trace_models(subjects: Sequence[TraceSubject]) -> list[TracedModel]:
     """Trace one step of each, on as many processes as there are cores.
 
     Raises:
@@ -58,7 +58,7 @@ def trace_models(subjects: Sequence[Subject]) -> list[TracedModel]:
     return in_processes(_trace, subjects)
 
 
-def _trace(subject: Subject) -> TracedModel:
+def _trace(subject: TraceSubject) -> TracedModel:
     return _summary(trace_subject(subject, rank=0, micro_batches=(1, 1), name="a layer"))
 
 
@@ -91,11 +91,11 @@ def _summary(trace: RankTrace) -> TracedModel:
     )
 
 
-def _is_forward(place: Place) -> bool:
+def _is_forward(place: StepPlace) -> bool:
     return place.phase == "forward-backward" and not place.is_backward
 
 
-def _is_backward(place: Place) -> bool:
+def _is_backward(place: StepPlace) -> bool:
     return place.phase == "forward-backward" and place.is_backward
 
 

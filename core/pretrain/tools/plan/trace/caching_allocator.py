@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pretrain.tools.plan.trace.storages import Block
+    from pretrain.tools.plan.trace.storages import MemoryBlock
 
 MIB = 2**20
 SMALL = MIB
@@ -132,7 +132,7 @@ def _join(first: _Part, second: _Part) -> _Part:
     return first
 
 
-def reserved(blocks: Iterable[Block], limit: int | None = None) -> int:
+def reserved(blocks: Iterable[MemoryBlock], limit: int | None = None) -> int:
     """Return the most bytes that are reserved over all allocations and releases of a device's blocks.
 
     Args:

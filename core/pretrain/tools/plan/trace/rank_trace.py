@@ -15,7 +15,7 @@ from pretrain.engine.build import build_engine
 from pretrain.plugins import observation
 from pretrain.report.timers import PhaseTimers
 from pretrain.tools.plan.trace.planned_device import DeviceFunctions, PlannedDevice
-from pretrain.tools.plan.trace.storages import Position, Storages
+from pretrain.tools.plan.trace.storages import StepPosition, Storages
 from pretrain.tools.plan.trace.work import Follower, Work
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pretrain.plugins.host.manager import Plugins
     from pretrain.plugins.negotiation.kernel_table import KernelTable
     from pretrain.recipe import Recipe
-    from pretrain.tools.plan.trace.storages import Block
+    from pretrain.tools.plan.trace.storages import MemoryBlock
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,7 +49,7 @@ class RankTrace:
     """
 
     rank: int
-    blocks: Sequence[Block]
+    blocks: Sequence[MemoryBlock]
     weights: frozenset[int]
     gradients: frozenset[int]
     steps: Sequence[tuple[int, int, int]]
@@ -80,7 +80,7 @@ def trace_rank(
     """
     planned = PlannedDevice(plugins.backend)
     device = planned.device(0)
-    position, notices = Position(), _notices(recipe)
+    position, notices = StepPosition(), _notices(recipe)
     groups.join_planned_world(rank, world_size)
     try:
         storages = Storages(device)
@@ -130,7 +130,7 @@ def _functions_of(backend: Backend, device: torch.device) -> AbstractContextMana
 
 
 def _step(
-    engine: Engine, recipe: Recipe, position: Position, storages: Storages, number: int, micro_batches: int
+    engine: Engine, recipe: Recipe, position: StepPosition, storages: Storages, number: int, micro_batches: int
 ) -> tuple[int, int, int]:
     position.begin_step(number)
     begin = storages.now
@@ -143,7 +143,7 @@ def _step(
 class _Timers(PhaseTimers):
     """Phases of a step: nothing is timed, and the position moves."""
 
-    def __init__(self, position: Position, storages: Storages) -> None:
+    def __init__(self, position: StepPosition, storages: Storages) -> None:
         super().__init__()
         self._position, self._storages = position, storages
         self.updated = 0

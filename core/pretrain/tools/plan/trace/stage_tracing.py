@@ -28,7 +28,7 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Subject:
+class TraceSubject:
     """Subject of a trace, as plain values that another process understands.
 
     Attributes:
@@ -63,7 +63,7 @@ class TracedStage:
     notices: tuple[str, ...]
 
 
-def trace_stages(subject: Subject, stages: Sequence[int] | None = None) -> list[TracedStage]:
+def trace_stages(subject: TraceSubject, stages: Sequence[int] | None = None) -> list[TracedStage]:
     """Trace the stages that differ, on as many processes as there are cores.
 
     Args:
@@ -77,7 +77,7 @@ def trace_stages(subject: Subject, stages: Sequence[int] | None = None) -> list[
     return in_processes(trace_stage, [subject] * len(chosen), chosen)
 
 
-def trace_stage(subject: Subject, stage: int) -> TracedStage:
+def trace_stage(subject: TraceSubject, stage: int) -> TracedStage:
     """Trace one stage, in a process that plans for one kind of device and never trains.
 
     Raises:
@@ -94,7 +94,9 @@ def trace_stage(subject: Subject, stage: int) -> TracedStage:
     return TracedStage(plan=plan, kernels=trace.kernels, notices=tuple(trace.notices))
 
 
-def in_processes(function: Callable[..., Result], subjects: Sequence[Subject], *others: Sequence[Any]) -> list[Result]:
+def in_processes(
+    function: Callable[..., Result], subjects: Sequence[TraceSubject], *others: Sequence[Any]
+) -> list[Result]:
     """Call a function for each subject, on as many processes as there are cores.
 
     Args:
@@ -119,7 +121,7 @@ def in_processes(function: Callable[..., Result], subjects: Sequence[Subject], *
             raise BackendError(msg) from None
 
 
-def trace_subject(subject: Subject, *, rank: int, micro_batches: Sequence[int], name: str) -> RankTrace:
+def trace_subject(subject: TraceSubject, *, rank: int, micro_batches: Sequence[int], name: str) -> RankTrace:
     """Trace one rank, in a process that plans for one kind of device and never trains.
 
     Args:
@@ -156,7 +158,7 @@ def trace_subject(subject: Subject, *, rank: int, micro_batches: Sequence[int], 
         raise BackendError(msg) from error
 
 
-def install_for(subject: Subject) -> Plugins:
+def install_for(subject: TraceSubject) -> Plugins:
     """Install the bridges for a plan in this process, which must not train; return the device's plugins."""
     from pretrain.bridge import megatron, planning  # noqa: PLC0415
     from pretrain.plugins.host.manager import load  # noqa: PLC0415

@@ -20,7 +20,7 @@ GRANULARITY = 512
 
 
 @dataclass(slots=True, eq=False)
-class Block:
+class MemoryBlock:
     """Memory of one storage.
 
     Attributes:
@@ -34,7 +34,7 @@ class Block:
 
     size: int
     on_host: bool
-    place: Place
+    place: StepPlace
     born: int
     died: int | None = None
     is_workspace: bool = False
@@ -50,25 +50,25 @@ class Storages:
             device: of the plan.
             granularity: bytes to a multiple of which allocations are rounded.
         """
-        self.blocks: list[Block] = []
+        self.blocks: list[MemoryBlock] = []
         self.now = 0
         self._index = device.index or 0
         self._granularity = granularity
-        self._known: weakref.WeakKeyDictionary[torch.UntypedStorage, Block] = weakref.WeakKeyDictionary()
+        self._known: weakref.WeakKeyDictionary[torch.UntypedStorage, MemoryBlock] = weakref.WeakKeyDictionary()
 
-    def see(self, tensor: torch.Tensor, place: Place) -> None:
+    def see(self, tensor: torch.Tensor, place: StepPlace) -> None:
         """Follow a tensor's storage if it is a new one; those of torch's device "meta" take no memory."""
         storage = tensor.untyped_storage()
         if storage in self._known or tensor.device.type == "meta":
             return
         size = -(-storage.nbytes() // self._granularity) * self._granularity
-        block = Block(size, (tensor.device.index or 0) != self._index, place, self.now)
+        block = MemoryBlock(size, (tensor.device.index or 0) != self._index, place, self.now)
         self.now += 1
         self.blocks.append(block)
         self._known[storage] = block
         weakref.finalize(storage, self._free, block)
 
-    def block_of(self, tensor: torch.Tensor) -> Block | None:
+    def block_of(self, tensor: torch.Tensor) -> MemoryBlock | None:
         """Return the block of a tensor; None for one that has not been seen."""
         return self._known.get(tensor.untyped_storage())
 
@@ -77,13 +77,13 @@ class Storages:
         for block in self.blocks[begin:]:
             block.is_workspace = block.died is not None
 
-    def _free(self, block: Block) -> None:
+    def _free(self, block: MemoryBlock) -> None:
         block.died = self.now
         self.now += 1
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StepPlace:
     """Part of the plan's program.
 
     Attributes:
@@ -106,15 +106,15 @@ class Place:
     is_accumulation: bool = False
 
 
-class Position:
+class StepPosition:
     """The current place, moved by the plan, the engine's phases and the hooks of modules."""
 
     def __init__(self) -> None:
-        self._at = Place()
-        self._places: dict[tuple[Place, str, str, str | None], Place] = {}
+        self._at = StepPlace()
+        self._places: dict[tuple[StepPlace, str, str, str | None], StepPlace] = {}
         self._modules: list[str] = []
 
-    def here(self) -> Place:
+    def here(self) -> StepPlace:
         """Return the current place; equal places are one object."""
         module = self._modules[-1] if self._modules else ""
         node = torch._C._current_autograd_node()  # noqa: SLF001  torch has no public name for it
@@ -134,7 +134,7 @@ class Position:
 
     def begin_step(self, step: int) -> None:
         """Move to the beginning of a step."""
-        self._at = Place(step, "gradients")
+        self._at = StepPlace(step, "gradients")
 
     def move(self, phase: str) -> None:
         """Move to another phase of the construction."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from pretrain.recipe import Recipe
     from pretrain.tools.plan.trace.rank_trace import RankTrace
-    from pretrain.tools.plan.trace.storages import Block, Place
+    from pretrain.tools.plan.trace.storages import MemoryBlock, StepPlace
 
 
 def stage_of(trace: RankTrace, *, stage: int, layers: str, recipe: Recipe, memory: int | None = None) -> StagePlan:
@@ -68,12 +68,12 @@ def costs_of(trace: RankTrace) -> Costs:
     )
 
 
-def _passes(place: Place) -> bool:
+def _passes(place: StepPlace) -> bool:
     return place.phase == "forward-backward"
 
 
 def _split(
-    trace: RankTrace, counted: Mapping[tuple[Place, Item], int], chosen: Callable[[Place], bool]
+    trace: RankTrace, counted: Mapping[tuple[StepPlace, Item], int], chosen: Callable[[StepPlace], bool]
 ) -> tuple[dict[Item, float], dict[Item, float]]:
     """Return how often each item comes in a micro-batch, and how often in a step besides."""
     last = len(trace.steps)
@@ -90,7 +90,9 @@ def _split(
     return each, {item: count for item, count in once.items() if count > 0}
 
 
-def of_step(counted: Mapping[tuple[Place, Item], int], step: int, chosen: Callable[[Place], bool]) -> Counter[Item]:
+def of_step(
+    counted: Mapping[tuple[StepPlace, Item], int], step: int, chosen: Callable[[StepPlace], bool]
+) -> Counter[Item]:
     """Return how often each item comes in a step of a trace, in the places that are chosen."""
     found: Counter[Item] = Counter()
     for (place, item), count in counted.items():
@@ -145,7 +147,7 @@ class MemoryCourse:
             moments.append(Moment(at=(time - self._begin) / span, parts=dict(found)))
         return moments
 
-    def newest_at_peak(self) -> Place | None:
+    def newest_at_peak(self) -> StepPlace | None:
         """Return where the last block before the peak was allocated."""
         newest = max((block for block, _ in self._blocks if block.born <= self.peak), key=_born, default=None)
         return None if newest is None else newest.place
@@ -167,15 +169,15 @@ class MemoryCourse:
         return at, peak
 
 
-def _born(block: Block) -> int:
+def _born(block: MemoryBlock) -> int:
     return block.born
 
 
-def _died_before(block: Block, time: int) -> bool:
+def _died_before(block: MemoryBlock, time: int) -> bool:
     return block.died is not None and block.died < time
 
 
-def _part(block: Block, number: int, trace: RankTrace) -> str:
+def _part(block: MemoryBlock, number: int, trace: RankTrace) -> str:
     """Return the part of `stage_plan.PARTS` to which a block belongs."""
     _, updated, _ = trace.steps[-1]
     if number in trace.weights:
@@ -245,7 +247,7 @@ def _kept(trace: RankTrace) -> dict[str, int]:
     return dict(found)
 
 
-def peak_text(place: Place | None) -> str:
+def peak_text(place: StepPlace | None) -> str:
     """Return where in the step memory is highest: "a backward pass, after 8 forward passes had begun"."""
     if place is None or place.step == 0:
         return "between the steps"

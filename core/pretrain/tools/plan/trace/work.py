@@ -16,7 +16,7 @@ from pretrain.tools.plan.stage_plan import Message, Operation
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pretrain.tools.plan.trace.storages import Place, Position, Storages
+    from pretrain.tools.plan.trace.storages import StepPlace, StepPosition, Storages
 
 
 RECOMPUTING = 2.5
@@ -52,11 +52,11 @@ class Work:
             keys_of_a_query: in attention, on average: half the sequence under a causal mask.
         """
         self._keys = keys_of_a_query
-        self.operations: Counter[tuple[Place, Operation]] = Counter()
-        self.messages: Counter[tuple[Place, Message]] = Counter()
+        self.operations: Counter[tuple[StepPlace, Operation]] = Counter()
+        self.messages: Counter[tuple[StepPlace, Message]] = Counter()
         self.names: dict[str, str] = {}
 
-    def add(self, place: Place, function: Any, arguments: tuple[Any, ...], output: Any) -> None:
+    def add(self, place: StepPlace, function: Any, arguments: tuple[Any, ...], output: Any) -> None:
         """Count a call of torch's dispatcher."""
         if function.namespace == "c10d":
             self._communicate(place, function, arguments)
@@ -76,7 +76,7 @@ class Work:
             self.operations[place, Operation(flops, moved, _DTYPES.get(tensors[0].dtype, ""))] += 1
 
     def add_stand_in(
-        self, place: Place, operation: str, read: Iterable[Any], written: Iterable[Any], *, is_backward: bool
+        self, place: StepPlace, operation: str, read: Iterable[Any], written: Iterable[Any], *, is_backward: bool
     ) -> None:
         """Count a pass of a kernel's stand-in, which reads and writes its tensors once."""
         inputs = list(tensors_in(tuple(read)))
@@ -86,7 +86,7 @@ class Work:
         dtype = _DTYPES.get(inputs[0].dtype, "") if flops and inputs else ""
         self.operations[place, Operation(flops, moved, dtype)] += 1
 
-    def _communicate(self, place: Place, function: Any, arguments: tuple[Any, ...]) -> None:
+    def _communicate(self, place: StepPlace, function: Any, arguments: tuple[Any, ...]) -> None:
         kind = _KINDS.get(function._opname)  # noqa: SLF001  the name without its overload
         group = next((found for each in arguments if (found := _group(each)) is not None), None)
         if kind is None or group is None or group.size() < 2:
@@ -155,7 +155,7 @@ class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
     of tensors that are made of numbers.
     """
 
-    def __init__(self, position: Position, storages: Storages, work: Work) -> None:
+    def __init__(self, position: StepPosition, storages: Storages, work: Work) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._position, self._storages, self._work = position, storages, work
         self._begin = 0
