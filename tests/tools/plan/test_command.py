@@ -150,7 +150,7 @@ class TestSearch:
     def test_it_has_no_table_and_no_page(self, other, searched):
         result = call("--search", *other)
         assert result.exit_code == 2
-        assert "do not go with --search" in result.output
+        assert "describe one layout, --search finds several" in result.output
         assert searched == []
 
 

@@ -38,7 +38,7 @@ def test_it_has_the_numbers_of_the_screen():
         "tokenizer: vocab.json not found; counting with 257 entries",
     ):
         assert line in PAGE
-    assert "<td>12.0</td><td>9.00</td><td>5.00</td>" in PAGE
+    assert "<td>12.0</td><td>9.0</td><td>5.0</td>" in PAGE
 
 
 def test_it_has_a_chart_for_each_stage_and_their_modules():

@@ -48,7 +48,8 @@ def stage(number, *, forward=1.0, backward=2.0, **costs):
 
 def parts(stages, *overrides):
     recipe = make_recipe(RECIPE, overrides)
-    return step_parts(recipe, DEVICE, lay_out(recipe, recipe.model_parallel_size), stages, ALL)
+    costs = {each.stage: each.costs for each in stages}
+    return step_parts(recipe, DEVICE, lay_out(recipe, recipe.model_parallel_size), costs, ALL)
 
 
 def test_equal_stages_wait_as_narayanan_et_al_say():

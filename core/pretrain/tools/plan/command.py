@@ -48,7 +48,7 @@ LEAST = 2**20
 class MemorySize(click.ParamType[int]):
     """Memory of a device in bytes, from "40GB", "40GiB", "32768MB" or bytes.
 
-    GB are read as GiB: makers name their cards so. An A100 with "80 GB" has 81920 MiB by nvidia-smi, an Ascend 910B3
+    GB is read as GiB, as in the names of cards. An A100 with "80 GB" has 81920 MiB by nvidia-smi, an Ascend 910B3
     with "64 GB" 65536 by npu-smi.
     """
 
@@ -61,7 +61,7 @@ class MemorySize(click.ParamType[int]):
         found = _SIZE.fullmatch(value.strip())
         unit = found and _UNITS.get(found["unit"].lower())
         if not found or not unit:
-            self.fail(f"'{value}' is no size of memory. Allowed: 40GB, 40GiB, 32768MB, or bytes.", param, ctx)
+            self.fail(f"'{value}' is not a memory size. Allowed: 40GB, 40GiB, 32768MB, or bytes.", param, ctx)
         size = int(float(found["number"]) * unit)
         if size < LEAST:
             hint = (
@@ -76,7 +76,9 @@ class MemorySize(click.ParamType[int]):
 @click.option(
     "--backend", metavar="NAME", help="The device plugin.  [default: the one that knows --device; without it cpu]"
 )
-@click.option("--device", "device_name", metavar="NAME", help="The device, which need not be here.")
+@click.option(
+    "--device", "device_name", metavar="NAME", help="Product name of the device to plan for; it need not be here."
+)
 @click.option(
     "--devices",
     type=click.IntRange(min=1),
@@ -87,37 +89,40 @@ class MemorySize(click.ParamType[int]):
     "--memory",
     type=MemorySize(),
     metavar="SIZE",
-    help="A device's memory, if not the datasheet's: 40GB, 32768MB, or bytes. GB mean GiB, as makers of devices count.",
+    help="A device's memory, if not the datasheet's: 40GB, 32768MB, or bytes. GB is read as GiB.",
 )
 @click.option(
     "--network",
     "node_bandwidth",
     type=GIGABYTES,
     metavar="GB/S",
-    help="What each device sends to other nodes, if not as in its maker's servers. A port of 200 Gb/s for two devices "
-    "is 12.5.",
+    help="Bandwidth of each device to other nodes, if not that of its maker's servers. A port of 200 Gb/s for two "
+    "devices is 12.5.",
 )
 @click.option(
     "--link",
     "link_bandwidth",
     type=GIGABYTES,
     metavar="GB/S",
-    help="What each device sends inside its node, in one direction, if not the datasheet's.",
+    help="Bandwidth of each device inside its node, in one direction, if not the datasheet's.",
 )
 @click.option(
-    "--devices-per-node", type=click.IntRange(min=1), metavar="N", help="If not as many as in the maker's servers."
+    "--devices-per-node",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Devices of a node, if not as in the maker's servers.",
 )
 @click.option(
     "--vocab-size",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Entries of the tokenizer, before padding.  [default: counted in its files, where they are here]",
+    help="Entries of the tokenizer, before padding.  [default: counted in its files, if they are here]",
 )
 @click.option(
     "--measured",
     type=LocalPath(),
     metavar="RUN",
-    help="A run on the same device, whose speed replaces the assumed range.",
+    help="Use the speed of this run on the same device instead of the assumed range.",
 )
 @click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Change a key of the recipe.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -126,9 +131,9 @@ class MemorySize(click.ParamType[int]):
     "--html",
     type=LocalPath(dir_okay=False),
     metavar="FILE",
-    help="Also write a page with the memory's course over the step.",
+    help="Also write a page that shows memory over the step.",
 )
-@click.option("--search", "searches", is_flag=True, help="Instead, try all layouts for the devices.")
+@click.option("--search", "searches", is_flag=True, help="Search for the fastest layouts that fit instead.")
 def command(
     *,
     recipe: Path,
@@ -150,7 +155,7 @@ def command(
     """Show if RECIPE fits into the memory of its devices, and how long it would train.
 
     The engine takes one step on tensors without values, for each pipeline stage that differs, with the kernels that
-    the device would run. Neither the device nor a token file or tokenizer need be here.
+    the device would run. Needs no device, token files or tokenizer.
 
     pretrain plan recipes/gpt3.yml --device "NVIDIA A100-SXM4-80GB" --devices 64
     """
@@ -158,10 +163,10 @@ def command(
     from pretrain.recipe import load_recipe  # noqa: PLC0415
 
     if searches and (layers or html is not None):
-        msg = "--layers and --html do not go with --search, which shows layouts: first choose one of them, by --set."
+        msg = "--layers and --html describe one layout, --search finds several.\nChoose one of them by --set first."
         raise click.UsageError(msg)
     if html is not None and not html.parent.is_dir():
-        msg = f"--html {html}: there is no folder {html.parent}.\nMake it, or give another file."
+        msg = f"--html {html}: folder {html.parent} does not exist.\nMake it, or give another file."
         raise click.UsageError(msg)
     loaded = load_recipe(recipe, overrides)
     size, notes = _vocab_size(loaded, vocab_size)
@@ -237,7 +242,7 @@ def _show(plan: Plan, *, as_json: bool, layers: bool) -> None:
 
     click.echo(plan_text(plan, _paint))
     if layers:
-        from pretrain.tools.plan.screen import module_text  # noqa: PLC0415
+        from pretrain.tools.plan.tables import module_text  # noqa: PLC0415
 
         click.echo(f"\n{module_text(plan)}")
 
@@ -259,7 +264,7 @@ def _search(
 
 
 def _say(text: str) -> None:
-    """Print a line on stderr, where no program reads it, about work that takes long."""
+    """Print a line about long work on stderr, so that stdout stays clean."""
     click.echo(text, err=True)
 
 

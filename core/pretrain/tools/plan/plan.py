@@ -73,18 +73,10 @@ def make_plan(recipe: Recipe, device: PlanDevice, *, devices: int | None = None,
     """
     layout = lay_out(recipe, devices or recipe.model_parallel_size)
     traceable, notices = without_files(recipe)
-    subject = TraceSubject(
-        recipe=traceable,
-        backend=device.backend_name,
-        device=device.name if device.is_named else None,  # a forked process cannot use a device that is open here
-        layout=layout,
-        vocab_size=vocab_size,
-        memory=None if device.memory is None else device.memory - device.group_bytes(layout),
-    )
-    traced = trace_stages(subject)
-    stages = [
-        replace(each.plan, parts={**each.plan.parts, "process groups": device.group_bytes(layout)}) for each in traced
-    ]
+    groups = device.group_bytes(layout)
+    memory = None if device.memory is None else device.memory - groups
+    traced = trace_stages(TraceSubject.on(device, traceable, layout, vocab_size, memory))
+    stages = [replace(each.plan, parts={**each.plan.parts, "process groups": groups}) for each in traced]
     return Plan(
         recipe=recipe,
         device=device,

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 from pretrain.errors import PretrainError
 from pretrain.report.page import html, svg
-from pretrain.tools.plan.screen import HEAD, head, nested, peaks, unplanned, verdict
+from pretrain.tools.plan.screen import head, peaks, unplanned, verdict
 from pretrain.tools.plan.stage_plan import PARTS
-from pretrain.tools.plan.wording import GIB, MIB, assumptions, count, gib, time_lines
+from pretrain.tools.plan.tables import MODULE_HEAD, module_cells, part_rows
+from pretrain.tools.plan.wording import GIB, assumptions, gib, time_lines
 
 if TYPE_CHECKING:
     from pretrain.tools.plan.plan import Plan
-    from pretrain.tools.plan.stage_plan import ModuleRow, StagePlan
+    from pretrain.tools.plan.stage_plan import StagePlan
 
 X_LABEL = "share of the step's allocations and releases, not of its time"
 FOLLOWED = PARTS[:5]
@@ -80,30 +81,14 @@ def _highest(plan: Plan) -> int:
 
 
 def _parts(plan: Plan) -> str:
-    stages = plan.stages
-    rows = [
-        ("layers", *(stage.layers for stage in stages)),
-        ("parameters", *(count(stage.parameters) for stage in stages)),
-        *((f"{part}, GiB", *(gib(stage.parts.get(part, 0)) for stage in stages)) for part in PARTS),
-        ("peak, GiB", *(gib(stage.peak_bytes) for stage in stages)),
-        ("of it tensors, GiB", *(gib(stage.allocated_bytes) for stage in stages)),
-        ("most activations, GiB", *(gib(stage.most_activations) for stage in stages)),
-        ("host memory, GiB", *(gib(stage.host_bytes) for stage in stages)),
-    ]
-    return html.table(["", *(f"stage {stage.stage}" for stage in stages)], rows, style="numbers")
+    rows = [(name, *cells) for name, cells in part_rows(plan.stages)]
+    return html.table(["GiB", *(f"stage {stage.stage}" for stage in plan.stages)], rows, style="numbers")
 
 
 def _modules(stage: StagePlan) -> str:
-    rows = [("\u00a0" * 4 * depth + label, *_cells(row)) for depth, label, row in nested(stage.modules)]
-    name, number, parameters, weights, activations = HEAD
+    name, number, parameters, weights, activations = MODULE_HEAD
     names = [name, number, parameters, f"{weights}, MiB", f"{activations} a micro-batch, MiB"]
-    return html.table(names, rows, style="numbers")
-
-
-def _cells(row: ModuleRow | None) -> tuple[str, str, str, str]:
-    if row is None:
-        return "", "", "", ""
-    return str(row.count), count(row.parameters), f"{row.weights / MIB:,.1f}", f"{row.activations / MIB:,.1f}"
+    return html.table(names, module_cells(stage.modules, "\u00a0" * 4), style="numbers")
 
 
 def _kernels(plan: Plan) -> str:

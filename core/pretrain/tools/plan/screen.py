@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import re
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import TYPE_CHECKING
 
 from pretrain.report.plain_text import indented
 from pretrain.tools.plan.plan_json import kernels_by_operation
 from pretrain.tools.plan.stage_plan import PARTS
-from pretrain.tools.plan.wording import MIB, assumptions, count, decimals_of, gib, size_text, time_lines
+from pretrain.tools.plan.tables import part_rows
+from pretrain.tools.plan.wording import assumptions, gib, size_text, time_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pretrain.tools.plan.plan import Plan
-    from pretrain.tools.plan.stage_plan import ModuleRow, StagePlan
 
+    Paint = Callable[[str, str], str]
+    """Colours a text as a part of `PARTS`, or as "limit"."""
 
 WIDTH = 80
 """Characters of a line; an unbreakable name may be longer."""
@@ -26,6 +27,12 @@ COLUMNS = 6
 """Stages beside each other in the table."""
 ERROR = 0.05
 """Share of the peak by which a plan may err: docs/plan.md."""
+
+
+LETTERS = dict(zip(PARTS, "WGOAKRP", strict=True))
+"""Character of each part in a bar; K is the kernels' workspace."""
+FREE = "."
+LIMIT = "|"
 
 
 def unpainted(part: str, text: str) -> str:  # noqa: ARG001  the signature of every `Paint`
@@ -75,8 +82,8 @@ def head(plan: Plan) -> list[str]:
 
 
 def verdict(plan: Plan) -> str:
-    """Return in words if the fullest stage fits into the device's memory, and by how much."""
-    fullest = max(plan.stages, key=_peak)
+    """Say whether the fullest stage fits into the device's memory, and by how much."""
+    fullest = max(plan.stages, key=lambda stage: stage.peak_bytes)
     if plan.device.memory is None:
         return f"needs {gib(fullest.peak_bytes)} GiB on stage {fullest.stage}; --memory says what the device has"
     spare = plan.device.memory - fullest.peak_bytes
@@ -124,30 +131,20 @@ def _bars(plan: Plan, paint: Paint) -> list[str]:
 def _tables(plan: Plan, paint: Paint) -> list[str]:
     lines = []
     for first in range(0, len(plan.stages), COLUMNS):
-        lines += ["", *table_of_parts(plan.stages[first : first + COLUMNS], paint)]
+        stages = plan.stages[first : first + COLUMNS]
+        lines += ["", _row("", [f"stage {stage.stage}" for stage in stages])]
+        for name, cells in part_rows(stages):
+            letter = LETTERS.get(name)
+            lines.append(_row(name, cells) if letter is None else paint(name, letter) + _row(f" {name}", cells, 17))
     return lines
 
 
-def _peak(stage: StagePlan) -> int:
-    return stage.peak_bytes
+def _row(name: str, cells: Sequence[str], width: int = 18) -> str:
+    return f"{name:<{width}}{''.join(f'{cell:>10}' for cell in cells)}"
 
 
 def _wrapped(texts: Iterable[str]) -> Sequence[str]:
     return [line for text in texts for line in indented(text, 0, WIDTH)]
-
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from pretrain.tools.plan.stage_plan import StagePlan
-
-    Paint = Callable[[str, str], str]
-    """Colours a text as a part of `PARTS`, or as "limit"."""
-
-LETTERS = dict(zip(PARTS, "WGOAKRP", strict=True))
-"""Character of each part in a bar; K is the kernels' workspace."""
-FREE = "."
-LIMIT = "|"
 
 
 def bar(parts: Mapping[str, int], *, scale: int, memory: int | None, width: int, paint: Paint) -> str:
@@ -179,107 +176,5 @@ def _part_at(parts: Mapping[str, int], position: float) -> str:
 
 
 def _painted(cells: Sequence[str], paint: Paint, free: str = FREE) -> str:
-    pieces: list[list[str]] = []
-    for cell in cells:
-        if pieces and pieces[-1][0] == cell:
-            pieces[-1].append(cell)
-        else:
-            pieces.append([cell])
-    return "".join(
-        paint(piece[0], LETTERS[piece[0]] * len(piece)) if piece[0] else free * len(piece) for piece in pieces
-    )
-
-
-def table_of_parts(stages: Sequence[StagePlan], paint: Paint) -> list[str]:
-    """Return layers and parameters of each stage, a line in GiB for each part that any stage has, and the sums.
-
-    Where the peak is not the time of most activations, as in an update of the weights, they are a line of their own.
-    """
-    decimals = decimals_of(max(stage.peak_bytes for stage in stages))
-    lines = [
-        _row("", [f"stage {stage.stage}" for stage in stages]),
-        _row("layers", [stage.layers for stage in stages]),
-        _row("parameters", [count(stage.parameters) for stage in stages]),
-    ]
-    for part in PARTS:
-        if any(stage.parts.get(part) for stage in stages):
-            row = _row(f"{LETTERS[part]} {part}", [gib(stage.parts.get(part, 0), decimals) for stage in stages])
-            lines.append(paint(part, row[0]) + row[1:])
-    lines.append(_row("peak, GiB", [gib(stage.peak_bytes, decimals) for stage in stages]))
-    lines.append(_row("of it tensors", [gib(stage.allocated_bytes, decimals) for stage in stages]))
-    if any(stage.most_activations > stage.parts.get("activations", 0) for stage in stages):
-        lines.append(_row("most activations", [gib(stage.most_activations, decimals) for stage in stages]))
-    if any(stage.host_bytes >= MIB for stage in stages):
-        lines.append(_row("host memory", [gib(stage.host_bytes, decimals) for stage in stages]))
-    return lines
-
-
-def _row(name: str, cells: Sequence[str]) -> str:
-    return f"{name:<18}{''.join(f'{cell:>10}' for cell in cells)}"
-
-
-HEAD = ("module", "count", "parameters", "weights", "activations")
-_PART = re.compile(r"\.(?!\*)")
-"""Border between a module and its part; the star of numbered ones belongs to their list."""
-
-
-def module_text(plan: Plan) -> str:
-    """Return a table for each stage that was traced; bytes in MiB."""
-    return "\n\n".join(
-        "\n".join([f"stage {stage.stage}, MiB; activations: what one micro-batch keeps", *_lines(stage.modules)])
-        for stage in plan.stages
-    )
-
-
-def nested(rows: Sequence[ModuleRow]) -> list[tuple[int, str, ModuleRow | None]]:
-    """Return the rows as a tree: depth, last part of the name, and the row; None for a name above others.
-
-    Modules come in the order in which they or their first part are in `rows`.
-    """
-    known = {row.name: row for row in rows}
-    tree: dict[str, None] = {}
-    for row in rows:
-        parts = _PART.split(row.name)
-        for size in range(1, len(parts) + 1):
-            tree.setdefault(".".join(parts[:size]))
-    return [(depth, label, known.get(name)) for depth, label, name in _walk(list(tree), "", 0)]
-
-
-def _walk(names: Sequence[str], above: str, depth: int) -> Iterator[tuple[int, str, str]]:
-    for name in names:
-        parent, label = _divided(name)
-        if parent == above:
-            yield depth, label, name
-            yield from _walk(names, name, depth + 1)
-
-
-def _divided(name: str) -> tuple[str, str]:
-    parts = _PART.split(name)
-    return ".".join(parts[:-1]), parts[-1]
-
-
-def _lines(rows: Sequence[ModuleRow]) -> list[str]:
-    cells = [HEAD]
-    for depth, label, row in nested(rows):
-        name = "  " * depth + label
-        cells.append((name, "", "", "", "") if row is None else (name, *_cells(row)))
-    cells.append(("sum", "", *_sums(rows)))
-    width = max(len(row[0]) for row in cells)
-    return [f"{row[0]:<{width}}{row[1]:>7}{row[2]:>12}{row[3]:>10}{row[4]:>13}".rstrip() for row in cells]
-
-
-def _cells(row: ModuleRow) -> tuple[str, str, str, str]:
-    parameters = count(row.parameters) if row.parameters else "-"
-    return f"{row.count}", parameters, _mib(row.weights), _mib(row.activations)
-
-
-def _sums(rows: Sequence[ModuleRow]) -> tuple[str, str, str]:
-    return (
-        count(sum(row.parameters for row in rows)),
-        _mib(sum(row.weights for row in rows)),
-        _mib(sum(row.activations for row in rows)),
-    )
-
-
-def _mib(size: int) -> str:
-    return f"{size / MIB:,.1f}" if size else "-"
+    pieces = ((part, len(list(run))) for part, run in groupby(cells))
+    return "".join(paint(part, LETTERS[part] * length) if part else free * length for part, length in pieces)

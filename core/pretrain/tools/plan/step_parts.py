@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
 
     from pretrain.plugins.backend import Figures
     from pretrain.recipe import Recipe
     from pretrain.recipe.layout import Layout
     from pretrain.tools.plan.device import Efficiencies, PlanDevice
-    from pretrain.tools.plan.stage_plan import Message, Operation, StagePlan
+    from pretrain.tools.plan.stage_plan import Costs, Message, Operation
 
 
 HIDING = 1 / 3
@@ -60,7 +60,7 @@ class _PassTime:
 
 
 def step_parts(
-    recipe: Recipe, device: PlanDevice, layout: Layout, stages: Sequence[StagePlan], efficiencies: Efficiencies
+    recipe: Recipe, device: PlanDevice, layout: Layout, costs: Mapping[int, Costs], efficiencies: Efficiencies
 ) -> StepParts:
     """Return the parts of a step.
 
@@ -72,18 +72,18 @@ def step_parts(
         recipe: what is planned.
         device: with a peak and a memory bandwidth.
         layout: of the ranks.
-        stages: those that were traced, in order; stages between them take the time of the one before, by layers.
+        costs: of the stages that are known, by their number; the others take the time of the one before, by layers.
         efficiencies: shares of the figures that are reached.
     """
     roofline = Roofline(device.peak_flops or math.inf, device.figures.memory_bandwidth or math.inf, efficiencies)
     links = RankLinks(device.figures, layout, efficiencies.links)
-    traced = {stage.stage: _pass(recipe, stage, roofline, links) for stage in stages}
-    passes = _all_stages(layout, traced)
+    known = {stage: _pass(recipe, each, roofline, links) for stage, each in costs.items()}
+    passes = _all_stages(layout, known)
     slowest = max(passes, key=lambda each: each.seconds)
     micro_batches = layout.num_microbatches(recipe.train.global_batch_size)
     chunks = layout.virtual_pipeline_model_parallel_size or 1
     others = math.fsum(each.seconds for each in passes) - slowest.seconds
-    ends = [_end(recipe, stage, roofline, links, traced[stage.stage]) for stage in stages]
+    ends = (_end(recipe, each, roofline, links, known[stage]) for stage, each in costs.items())
     update, waiting = max(ends, key=sum)
     return StepParts(
         computing=slowest.computing * micro_batches,
@@ -93,32 +93,31 @@ def step_parts(
     )
 
 
-def _pass(recipe: Recipe, stage: StagePlan, roofline: Roofline, links: RankLinks) -> _PassTime:
-    backward = roofline.seconds(stage.costs.backward)
-    messages = stage.costs.messages
-    waiting = links.seconds(_chosen(messages, overlaps=False, between_stages=False))
-    hidden = links.seconds(_chosen(messages, overlaps=True, between_stages=False))
+def _pass(recipe: Recipe, costs: Costs, roofline: Roofline, links: RankLinks) -> _PassTime:
+    backward = roofline.seconds(costs.backward)
+    waiting = links.seconds(costs.messages, lambda each: not each.overlaps and not _is_between_stages(each))
+    hidden = links.seconds(costs.messages, lambda each: each.overlaps and not _is_between_stages(each))
     waiting += max(0.0, hidden - HIDING * backward)
-    if not _overlaps_stages(recipe):
-        waiting += links.seconds({message: n for message, n in messages.items() if _is_between_stages(message)})
-    return _PassTime(roofline.seconds(stage.costs.forward) + backward, waiting)
+    parallel = recipe.parallel
+    # Under the interleaved schedule alone, stages compute while they send and receive.
+    if parallel.virtual_pipeline_model_parallel_size is None or parallel.overlap_p2p_comm is False:
+        waiting += links.seconds(costs.messages, _is_between_stages)
+    return _PassTime(roofline.seconds(costs.forward) + backward, waiting)
 
 
 def _end(
-    recipe: Recipe, stage: StagePlan, roofline: Roofline, links: RankLinks, one_pass: _PassTime
+    recipe: Recipe, costs: Costs, roofline: Roofline, links: RankLinks, one_pass: _PassTime
 ) -> tuple[float, float]:
     """Return the seconds of the update, and of waiting for the messages that come once a step.
 
     Messages that overlap are hidden behind one micro-batch, but for the last one, which nothing is left to hide.
     """
-    once = stage.costs.messages_once
-    waiting = links.seconds({message: n for message, n in once.items() if not message.overlaps})
-    behind = {message: n for message, n in once.items() if message.overlaps}
-    hidden = links.seconds(behind)
-    last = hidden / max(1.0, math.fsum(behind.values()))
-    waiting += max(hidden - one_pass.computing, last)
+    once = costs.messages_once
+    hidden = links.seconds(once, lambda each: each.overlaps)
+    last = hidden / max(1.0, math.fsum(count for message, count in once.items() if message.overlaps))
+    waiting = links.seconds(once, lambda each: not each.overlaps) + max(hidden - one_pass.computing, last)
     is_offloaded = recipe.engine.zero.offload_optimizer.device != "none"
-    return 0.0 if is_offloaded else roofline.seconds(stage.costs.once), waiting
+    return 0.0 if is_offloaded else roofline.seconds(costs.once), waiting
 
 
 def _all_stages(layout: Layout, traced: Mapping[int, _PassTime]) -> list[_PassTime]:
@@ -132,22 +131,8 @@ def _all_stages(layout: Layout, traced: Mapping[int, _PassTime]) -> list[_PassTi
     return passes
 
 
-def _overlaps_stages(recipe: Recipe) -> bool:
-    """Return whether stages compute while they send and receive: under the interleaved schedule alone."""
-    parallel = recipe.parallel
-    return parallel.virtual_pipeline_model_parallel_size is not None and parallel.overlap_p2p_comm is not False
-
-
 def _is_between_stages(message: Message) -> bool:
     return message.kind in {"send", "receive"}
-
-
-def _chosen(messages: Mapping[Message, float], *, overlaps: bool, between_stages: bool) -> dict[Message, float]:
-    return {
-        message: count
-        for message, count in messages.items()
-        if message.overlaps == overlaps and _is_between_stages(message) == between_stages
-    }
 
 
 _ROUNDS = {"all-reduce": 2.0, "all-gather": 1.0, "reduce-scatter": 1.0, "all-to-all": 1.0}
@@ -169,9 +154,13 @@ class RankLinks:
     layout: Layout
     efficiency: float
 
-    def seconds(self, messages: Mapping[Message, float]) -> float:
-        """Return the time of messages, one after another; those over links of unknown speed take none."""
-        return math.fsum(self._of_one(message) * count for message, count in messages.items())
+    def seconds(
+        self,
+        messages: Mapping[Message, float],
+        chosen: Callable[[Message], bool] = lambda message: True,  # noqa: ARG005
+    ) -> float:
+        """Return the time of the chosen messages, one after another; those over links of unknown speed take none."""
+        return math.fsum(self._of_one(message) * count for message, count in messages.items() if chosen(message))
 
     def unknown(self, messages: Iterable[Message]) -> list[str]:
         """Return the links of unknown speed that messages pass: "inside a node", "between nodes"."""

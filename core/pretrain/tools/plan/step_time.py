@@ -102,7 +102,8 @@ def step_time(recipe: Recipe, device: PlanDevice, layout: Layout, stages: Sequen
     if device.peak_flops is None or device.figures.memory_bandwidth is None:
         return None
     reached = device.reached
-    best, worst = (step_parts(recipe, device, layout, stages, each) for each in (reached.best, reached.worst))
+    costs = {stage.stage: stage.costs for stage in stages}
+    best, worst = (step_parts(recipe, device, layout, costs, each) for each in (reached.best, reached.worst))
     return _result(recipe, device, layout, stages, (best, worst))
 
 

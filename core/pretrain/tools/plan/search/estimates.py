@@ -1,4 +1,4 @@
-"""Memory and time of a choice, about: a filter before full plans."""
+"""Estimates of a layout's memory and time from traced pieces, to choose which layouts are planned in full."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from pretrain.model.requests import compute_dtype
-from pretrain.tools.plan.stage_plan import Costs, Message, Operation, StagePlan
+from pretrain.tools.plan.stage_plan import Costs, Message, Operation
 from pretrain.tools.plan.step_parts import step_parts
 from pretrain.tools.plan.step_time import Range
 
@@ -21,6 +21,35 @@ if TYPE_CHECKING:
     from pretrain.tools.plan.search.trace_pieces import ModelPiece, Pieces
 
 
+Item = TypeVar("Item")
+FP32 = 4
+"""Bytes of an element."""
+RESERVED = 0.5
+"""Memory that the allocator often holds beyond what it hands out, in that of the activations, which come and go in
+another order than they were allocated. In full plans of GPT-3 and smaller models it was 0.07 to 0.57."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StageLoad:
+    """Model on one stage, and what is in flight there.
+
+    Attributes:
+        layers: of all chunks.
+        passes: forward passes of chunks that are in flight at most.
+        chunks: of the stage.
+        parameters: of one rank.
+        is_first: has the embedding.
+        is_last: has the head.
+    """
+
+    layers: int
+    passes: int
+    chunks: int
+    parameters: int
+    is_first: bool
+    is_last: bool
+
+
 def _loads(recipe: Recipe, choice: LayoutChoice, pieces: Pieces) -> dict[int, StageLoad]:
     """Return the loads of the stages that differ; between them they fall from the second on."""
     layout = choice.layout(recipe)
@@ -32,7 +61,7 @@ def _loads(recipe: Recipe, choice: LayoutChoice, pieces: Pieces) -> dict[int, St
 
 
 def layout_peak(recipe: Recipe, device: PlanDevice, choice: LayoutChoice, pieces: Pieces) -> int:
-    """Return about the memory that the fullest stage of a layout takes; within a tenth of that of a full plan.
+    """Estimate the memory of a layout's fullest stage, within a tenth of that of a full plan.
 
     Args:
         recipe: what is planned.
@@ -55,29 +84,11 @@ def estimated_seconds(chosen: Recipe, device: PlanDevice, choice: LayoutChoice, 
     """
     if device.peak_flops is None or device.figures.memory_bandwidth is None:
         return None
-    stages = [_stage(chosen, choice, pieces, stage, load) for stage, load in _loads(chosen, choice, pieces).items()]
+    loads = _loads(chosen, choice, pieces)
+    costs = {stage: stage_costs(chosen, choice, pieces, load) for stage, load in loads.items()}
     layout, reached = choice.layout(chosen), device.reached
-    best, worst = (step_parts(chosen, device, layout, stages, each).seconds for each in (reached.best, reached.worst))
+    best, worst = (step_parts(chosen, device, layout, costs, each).seconds for each in (reached.best, reached.worst))
     return Range(best, worst)
-
-
-def _stage(chosen: Recipe, choice: LayoutChoice, pieces: Pieces, stage: int, load: StageLoad) -> StagePlan:
-    return StagePlan(
-        stage=stage,
-        rank=stage * choice.tensor * choice.data,
-        layers=str(load.layers),
-        parameters=load.parameters,
-        parts={},
-        host_bytes=0,
-        peak_at="",
-        micro_batches=0,
-        course=(),
-        modules=(),
-        costs=stage_costs(chosen, choice, pieces, load),
-    )
-
-
-Item = TypeVar("Item")
 
 
 def stage_costs(recipe: Recipe, choice: LayoutChoice, pieces: Pieces, load: StageLoad) -> Costs:
@@ -177,34 +188,6 @@ def _gathered_weights(recipe: Recipe, choice: LayoutChoice, load: StageLoad) -> 
     return {Message("all-gather", "data", choice.data, moved, overlaps=True): 2.0}
 
 
-FP32 = 4
-"""Bytes of an element."""
-RESERVED = 0.5
-"""Memory that the allocator often holds beyond what it hands out, in that of the activations, which come and go in
-another order than they were allocated. In full plans of GPT-3 and smaller models it was 0.07 to 0.57."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StageLoad:
-    """Model on one stage, and what is in flight there.
-
-    Attributes:
-        layers: of all chunks.
-        passes: forward passes of chunks that are in flight at most.
-        chunks: of the stage.
-        parameters: of one rank.
-        is_first: has the embedding.
-        is_last: has the head.
-    """
-
-    layers: int
-    passes: int
-    chunks: int
-    parameters: int
-    is_first: bool
-    is_last: bool
-
-
 def stage_load(layout: Layout, pieces: Pieces, stage: int, micro_batches: int) -> StageLoad:
     """Return the load of a stage.
 
@@ -235,7 +218,7 @@ def stage_load(layout: Layout, pieces: Pieces, stage: int, micro_batches: int) -
 
 
 def stage_peak(recipe: Recipe, choice: LayoutChoice, pieces: Pieces, load: StageLoad, group_bytes: int) -> int:
-    """Return about the bytes of the device's memory that a stage takes at its peak.
+    """Estimate the bytes of the device's memory that a stage takes at its peak.
 
     The middle between an allocator that holds nothing beyond what it hands out, and one that holds `RESERVED`, where
     the update finds no room between activations that were freed.

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pretrain.plugins.negotiation.kernel_table import KernelTable
     from pretrain.recipe import Recipe
     from pretrain.recipe.layout import Layout
+    from pretrain.tools.plan.device import PlanDevice
     from pretrain.tools.plan.stage_plan import StagePlan
     from pretrain.tools.plan.trace.rank_trace import RankTrace
 
@@ -46,6 +47,17 @@ class TraceSubject:
     layout: Layout
     vocab_size: int
     memory: int | None = None
+
+    @classmethod
+    def on(
+        cls, device: PlanDevice, recipe: Recipe, layout: Layout, vocab_size: int, memory: int | None = None
+    ) -> TraceSubject:
+        """Return the subject for a device."""
+        # By name where possible: a forked process cannot use a device that is open here.
+        name = device.name if device.is_named else None
+        return cls(
+            recipe=recipe, backend=device.backend_name, device=name, layout=layout, vocab_size=vocab_size, memory=memory
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
