@@ -1,4 +1,4 @@
-"""Count the FLOPs and parameters of a recipe's model: one formula for every backend and engine."""
+"""FLOPs and parameters of a recipe's model, one formula for all backends and engines, and the speed from them."""
 
 from __future__ import annotations
 

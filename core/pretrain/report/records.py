@@ -1,4 +1,4 @@
-"""Records of metrics.jsonl: its three kinds of line."""
+"""Records of metrics.jsonl, its three kinds of line, and their text in the log."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class EventRecord:
     Attributes:
         kind: always "event".
         event: "loss_spike", "rollback" or "straggler".
-        iteration: after which the training goes on.
+        iteration: after which the training continues.
         text: the lines that the user was shown.
         numbers: further keys of the line: the `spike_iteration`, its `loss` and the `median` before it; of a rollback
             the first and last iteration that are left out; the slowest `rank` of stragglers, and its `slowdown`.

@@ -1,4 +1,4 @@
-"""Write scalars for TensorBoard, under Megatron's names."""
+"""Writes scalars for TensorBoard under Megatron's names; a full disk costs curves, not the training."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class TensorBoard:
             reason = getattr(error, "strerror", None) or error
             self._warn(
                 f"warning: {self._directory} cannot be written ({reason}): TensorBoard's curves have a gap until it "
-                "can be. The training goes on."
+                "can be. The training continues."
             )
 
     def _add(self, tag: str, value: float | None, iteration: int, samples: int | None = None) -> None:
@@ -112,14 +112,14 @@ class _ScalarWriter(Protocol):
 
 
 class EventFile:
-    """Adds scalars; those for which a disk has no room are lost.
+    """Event files in one folder; scalars that cannot be written are lost.
 
-    A thread of TensorBoard's writes, and ends with its first error, which a later call raises. Another file follows
-    then, when there may be room again. TensorFlow's errors, where it is installed, are no OSErrors: all are caught.
+    A thread of TensorBoard writes, and ends with its first error, which a later call raises. A new file is tried later.
+    TensorFlow's errors, if it is installed, are not OSErrors: all are caught.
     """
 
     def __init__(self, folder: Path, queue_size: int, report: Callable[[Exception], None]) -> None:
-        """Write nothing yet.
+        """Take the folder; `open` begins a file.
 
         Args:
             folder: made as needed.
@@ -141,7 +141,7 @@ class EventFile:
             self._fail(error)
 
     def add(self, tag: str, value: float, step: int) -> None:
-        """Add a scalar, which is lost where the file cannot be written."""
+        """Add a scalar; it is lost if the file cannot be written."""
         if self._writer is None and time.monotonic() >= self._tried + self._wait:
             self.open(step)
         if self._writer is None:
@@ -167,7 +167,7 @@ class EventFile:
 
 
 def _silence_writing_thread() -> None:
-    """Have no traceback printed of an error of TensorBoard's thread, which `EventFile` reports."""
+    """Print no traceback of errors in TensorBoard's thread, which `EventFile` reports."""
     before = threading.excepthook
     if getattr(before, "knows_event_files", False):
         return

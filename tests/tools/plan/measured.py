@@ -196,7 +196,7 @@ def plan(recipe) -> int:
     """Return the planned peak of the tensors of this rank."""
     from pretrain.plugins.host.manager import load
     from pretrain.tools.plan.trace.rank_trace import trace_rank
-    from pretrain.tools.plan.trace.trace_stage import stage_of
+    from pretrain.tools.plan.trace.trace_summary import summarize_trace
 
     layout, stage, _, steps = steps_of(recipe)
     trace = trace_rank(
@@ -207,7 +207,7 @@ def plan(recipe) -> int:
         vocab_size=VOCAB_SIZE,
         micro_batches=steps,
     )
-    return stage_of(trace, stage=stage, layers="", recipe=recipe).allocated_bytes
+    return summarize_trace(trace, stage=stage, layers="", recipe=recipe).allocated_bytes
 
 
 if __name__ == "__main__":

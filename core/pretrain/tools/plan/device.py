@@ -1,4 +1,4 @@
-"""The device that is planned for, and its figures."""
+"""The device to plan for, its figures, and the shares of them that trainings reach."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Efficiencies:
     links: float
 
     def times(self, factor: float) -> Efficiencies:
-        """Return the multiple: steps take as many times less."""
+        """Return the shares times a factor."""
         return Efficiencies(self.matmul * factor, self.memory * factor, self.links * factor)
 
 
@@ -48,7 +48,7 @@ class ReachedShares:
     Attributes:
         best: of the fastest step.
         worst: of the slowest.
-        measured_in: run that reached them, in words; "" where they are assumed.
+        measured_in: text about the run that reached them; "" if they are assumed.
     """
 
     best: Efficiencies
@@ -62,7 +62,7 @@ BEST = Efficiencies(matmul=0.8, memory=0.9, links=0.9)
 """High end: about what large matmuls, memory and rings of A100 and H100 reach of their datasheets."""
 ASSUMED = ReachedShares(BEST, WORST)
 MIDDLE = Efficiencies(*((getattr(WORST, name) + getattr(BEST, name)) / 2 for name in ("matmul", "memory", "links")))
-"""Of which a run's share is a multiple."""
+"""A measured run's shares are a multiple of these."""
 
 
 OPTIONS = {
@@ -72,12 +72,12 @@ OPTIONS = {
 }
 """Options that give a figure."""
 NODE = 8
-"""Devices of a node where neither the user nor the backend says how many, as in most servers for training."""
+"""Devices of a node if neither the user nor the backend says how many."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeviceOptions:
-    """The device that a user asks for; a figure that he gives is taken in place of the backend's.
+    """The device and figures that the user gives; a figure replaces the backend's.
 
     Attributes:
         backend: value of `--backend`; None: the one that knows the name, cpu without a name.
@@ -102,7 +102,7 @@ class DeviceOptions:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlanDevice:
-    """A device, with figures as far as they are known.
+    """A device with its known figures.
 
     Attributes:
         backend_name: value of `--backend`.
@@ -138,7 +138,7 @@ class PlanDevice:
 
 
 def find_device(recipe: Recipe, wanted: DeviceOptions, *, ranks: int = 1) -> PlanDevice:
-    """Return the device of a name, or the one here, with its figures.
+    """Return the named device, or the one of this machine, with its figures.
 
     Args:
         recipe: whose dtype decides on the peak.
@@ -158,7 +158,7 @@ def find_device(recipe: Recipe, wanted: DeviceOptions, *, ranks: int = 1) -> Pla
         if isinstance(answer, Unavailable):
             msg = (
                 f"{plugins.label}: {answer.reason}\n"
-                "Name the device to plan for, which need not be here: --device with its product name."
+                "Name the device to plan for by --device with its product name; it need not be here."
             )
             raise BackendError(msg)
         take_device(plugins, 0)
@@ -192,7 +192,7 @@ def _is_known(plugins: Plugins, device_name: str) -> bool:
 
 
 def _knowing(device_name: str) -> Plugins:
-    """Return the plugins of the first installed backend that knows a device of the name."""
+    """Return the plugins of the first installed backend that knows the device."""
     reasons = []
     for backend in installed_backends():
         plugins = load(backend.name)

@@ -1,4 +1,4 @@
-"""Plan of a training: memory and time on a number of devices, which need not be there."""
+"""Plans a training: memory and time on devices that need not be here."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def make_plan(recipe: Recipe, device: PlanDevice, *, devices: int | None = None,
 
 
 def without_files(recipe: Recipe) -> tuple[Recipe, list[str]]:
-    """Return the recipe with `device: cpu` in place of `device: nvme`, and a line for the user about each.
+    """Return the recipe with `device: cpu` instead of `device: nvme`, and a line for the user about each.
 
     On the device nothing changes: weights and gradients come and go in the same pieces. What the screen then shows as
     host memory is in the files, but for the buffers (`buffer_count`).
@@ -108,8 +108,7 @@ def without_files(recipe: Recipe) -> tuple[Recipe, list[str]]:
         return recipe, []
     engine = recipe.engine.model_copy(update={"zero": zero.model_copy(update=changed)})
     notices = [
-        f"engine.zero.{name}.device: nvme is planned as cpu; what is shown as host memory is in the files, except "
-        "for buffers"
+        f"engine.zero.{name}.device: nvme is planned as cpu: except for buffers, the host memory shown is in the files"
         for name in changed
     ]
     return recipe.model_copy(update={"engine": engine}), notices

@@ -1,4 +1,4 @@
-"""Plan of a training on one screen."""
+"""A plan as text of one screen."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LIMIT = "|"
 
 
 def unpainted(part: str, text: str) -> str:  # noqa: ARG001  the signature of every `Paint`
-    """Return the text as it is, for output that is no terminal."""
+    """Return the text as it is, for output without colours."""
     return text
 
 
@@ -96,7 +96,7 @@ def verdict(plan: Plan) -> str:
 
 
 def peaks(plan: Plan) -> list[str]:
-    """Return when in the step the peak is, in a line for the stages that agree."""
+    """Return when in the step the peak is, one line for stages that agree."""
     stages: dict[str, list[str]] = {}
     for stage in plan.stages:
         stages.setdefault(stage.peak_at, []).append(str(stage.stage))

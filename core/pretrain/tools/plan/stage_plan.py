@@ -1,4 +1,4 @@
-"""Plan of one pipeline stage: memory at its peak, and the work of a step."""
+"""Plan of one pipeline stage: memory at its peak, and the costs of a step."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class StagePlan:
         parameters: of this rank.
         parts: bytes on the device at the peak, by `PARTS`.
         host_bytes: peak of the tensors in host memory: offloaded state.
-        peak_at: where in the step the peak is, in words.
+        peak_at: text that says where in the step the peak is.
         micro_batches: that were run; a step has more, which add nothing to the peak.
         course: memory over the traced step.
         modules: by kind.
@@ -89,7 +89,7 @@ class StagePlan:
 
     @property
     def most_activations(self) -> int:
-        """Bytes of activations at the time of the course at which there are most, which need not be the peak's."""
+        """Most bytes of activations at any time of the course, which need not be the peak."""
         return max((moment.parts.get("activations", 0) for moment in self.course), default=0)
 
     @property
@@ -134,7 +134,7 @@ class Message:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Costs:
-    """Work of one step of a rank, in pieces whose sum is the step's.
+    """Costs of one step of a rank, in parts that add up to the step.
 
     Attributes:
         forward: operations of one micro-batch's forward pass, and how often each is called.

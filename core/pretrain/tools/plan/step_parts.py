@@ -1,4 +1,4 @@
-"""Parts of a step's time at given efficiencies: micro-batches, waiting for other stages and for messages, update."""
+"""Parts of a step's time: a roofline for each operation, messages by their links, the pipeline's schedule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Time of a step: a roofline by operation, messages by link, the pipeline's schedule."""
+"""Estimates the time of a step and of the training."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def _steps(recipe: Recipe) -> float | None:
 
 
 def _vocabulary(recipe: Recipe, first: StagePlan) -> int:
-    """Return the rows of the embedding over all ranks, by the parameters of the first stage's."""
+    """Return the rows of the embedding over all ranks, from the first stage's parameters."""
     rows = [row.parameters for row in first.modules if row.name.endswith("word_embeddings")]
     return sum(rows) * recipe.parallel.tensor_model_parallel_size // recipe.model.hidden_size
 
@@ -166,19 +166,19 @@ def unknown_links(device: PlanDevice, layout: Layout, stages: Sequence[StagePlan
     links = RankLinks(device.figures, layout, 1.0)
     messages = [message for stage in stages for message in (*stage.costs.messages, *stage.costs.messages_once)]
     return [
-        f"messages {where} count nothing: their speed is not known for {device.name}; {_OPTIONS[where]} gives it"
+        f"messages {where} count as 0: their speed is unknown for {device.name}; set it by {_OPTIONS[where]}"
         for where in links.unknown(messages)
     ]
 
 
 def left_out(recipe: Recipe) -> list[str]:
-    """Return what the estimate of a step does not count in any case."""
+    """Return what the estimate of a step never counts."""
     lines = ["launches of kernels, loading of data, evaluation and checkpoints"]
     zero = recipe.engine.zero
     if zero.offload_optimizer.device != "none":
-        lines.append("the optimizer's step on the host, and its copies from and to the host, whose link is not known")
+        lines.append("the optimizer's step on the host, and its copies: the speed of the host's link is unknown")
     if zero.offload_param.device != "none":
-        lines.append("copies of weights from the host, whose link is not known")
+        lines.append("copies of weights from the host: the speed of its link is unknown")
     if recipe.train.rampup_batch_size is not None:
         lines.append("smaller batches while train.rampup_batch_size grows them")
     return lines

@@ -1,4 +1,4 @@
-"""Assumptions of a plan, in short lines for its reader."""
+"""Words and numbers of a plan: assumptions, the step's time, units."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def assumptions(plan: Plan) -> list[str]:
 
 
 def _of_memory(plan: Plan) -> list[str]:
-    lines = ["reserve: what torch's caching allocator holds beyond the tensors, block by block"]
+    lines = ["reserve: what torch's caching allocator holds beyond the tensors, replayed block by block"]
     if plan.device.backend_name == "cpu":
-        return [*lines, "all ranks share this machine, of whose memory each has an equal part"]
+        return [*lines, "all ranks share this machine; each has an equal part of its memory"]
     groups = plan.stages[0].parts.get("process groups", 0)
     if groups:
         context = gib(plan.device.figures.context_memory or 0)
@@ -29,12 +29,12 @@ def _of_memory(plan: Plan) -> list[str]:
             f"process groups: {gib(groups)} GiB, of which {context} GiB are the process's context on the device"
         )
     else:
-        lines.append("process groups, and what a process takes before its first tensor: not known, counted as 0")
+        lines.append("process groups, and what a process takes before its first tensor: unknown, counted as 0")
     return [*lines, "no other program uses the devices"]
 
 
 def figures_text(device: PlanDevice) -> str:
-    """Return the figures of which the time is made; the source of each that is not the backend's in parentheses."""
+    """Return the figures behind the time, with the source of each that is not the backend's."""
     figures, tera = device.figures, device.peak_flops and device.peak_flops / 1e12
     values = {
         "peak_flops": "matmuls " + ("not known" if tera is None else f"{figure(tera)} TFLOP/s"),
@@ -56,9 +56,9 @@ def _of_time(device: PlanDevice, time: StepTime) -> list[str]:
         f"{name} {span(Range(100 * getattr(time.worst, key), 100 * getattr(time.best, key)))} %"
         for name, key in (("matmuls", "matmul"), ("memory", "memory"), ("links", "links"))
     ]
-    who = "a training reaches"
+    who = "trainings reach"
     if time.measured_in:
-        who = f"{time.measured_in} reached, by one factor for all three"
+        who = f"{time.measured_in} reached, scaled by one factor"
     return [
         figures_text(device),
         f"share of these figures that {who}: {', '.join(shares)}",
@@ -68,7 +68,7 @@ def _of_time(device: PlanDevice, time: StepTime) -> list[str]:
 
 UNITS = {"days": 1, "hours": 24, "minutes": 24 * 60, "seconds": 24 * 3600}
 """Units of a training's length, in a day."""
-UNKNOWN = "step time: not known, since the device's peak FLOP/s or its memory's bandwidth is not"
+UNKNOWN = "step time: unknown, because the device's peak FLOP/s or its memory's bandwidth is unknown"
 
 
 def time_lines(time: StepTime | None) -> list[str]:
@@ -90,7 +90,7 @@ def time_lines(time: StepTime | None) -> list[str]:
 
 
 def _length(days: Range) -> str:
-    """Return the length in the largest unit of which it has one at least."""
+    """Return the length in the largest unit in which it is at least one."""
     unit = next((unit for unit, parts in UNITS.items() if days.low * parts >= 1), "seconds")
     return f"{span(days, UNITS[unit])} {unit}"
 

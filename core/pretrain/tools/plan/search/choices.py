@@ -1,4 +1,4 @@
-"""Choices of a layout for a number of devices, and the reasons for which others are not legal."""
+"""Legal layouts for a number of devices, and why others are not legal."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ class Choices:
             if split.chunks > 1 and any(share // micro_batch % split.pipeline for share in shares):
                 self.refused["the micro-batches of a step are not a multiple of the interleaved stages"] += 1
             elif accumulated is not None and shares[-1] // micro_batch != accumulated.steps:
-                self.refused[f"{accumulated.place}: {accumulated.steps} micro-batches a step are wanted"] += 1
+                self.refused[f"{accumulated.place}: a step must have {accumulated.steps} micro-batches"] += 1
             else:
                 yield from self._savings(split, data, micro_batch)
 

@@ -11,7 +11,7 @@ from pretrain.recipe.layout import Layout
 from pretrain.recipe.sections.engine.engine import EngineSection
 from pretrain.recipe.sections.recompute import RecomputeSection
 from pretrain.tools.plan.trace.stage_tracing import TraceSubject, in_processes, trace_subject
-from pretrain.tools.plan.trace.trace_stage import of_step
+from pretrain.tools.plan.trace.trace_summary import of_step
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -198,7 +198,7 @@ def _trace(subject: TraceSubject) -> _SmallModel:
 
     def piece(region: str) -> ModelPiece:
         def is_here(place: StepPlace) -> bool:
-            return _is_forward(place) and _region(place.module) == region
+            return place.is_forward and _region(place.module) == region
 
         return ModelPiece(
             parameters=sum(count for name, count in trace.parameters.items() if _region(name) == region),
@@ -208,12 +208,15 @@ def _trace(subject: TraceSubject) -> _SmallModel:
             kept=activations.kept(region),
         )
 
+    def is_backward(place: StepPlace) -> bool:
+        return place.is_in_pass and place.is_backward
+
     embedding, head = piece("embedding"), piece("head")
     layers = replace(
         piece("layers"),
-        backward=of_step(operations, last, _is_backward),
-        update=of_step(operations, last, lambda place: place.phase != "forward-backward"),
-        sent_backward=of_step(messages, last, _is_backward),
+        backward=of_step(operations, last, is_backward),
+        update=of_step(operations, last, lambda place: not place.is_in_pass),
+        sent_backward=of_step(messages, last, is_backward),
         kept_by_attention=activations.kept("layers", _ATTENTION),
     )
     kept = layers.kept + embedding.kept
@@ -225,14 +228,6 @@ def _trace(subject: TraceSubject) -> _SmallModel:
         passing_in_layers=max(0, in_layers),
         passing_in_head=max(0, in_head),
     )
-
-
-def _is_forward(place: StepPlace) -> bool:
-    return place.phase == "forward-backward" and not place.is_backward
-
-
-def _is_backward(place: StepPlace) -> bool:
-    return place.phase == "forward-backward" and place.is_backward
 
 
 def _region(module: str) -> str:

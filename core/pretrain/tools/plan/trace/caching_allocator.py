@@ -1,4 +1,4 @@
-"""Memory that a caching allocator reserves for a course of allocations and releases, more than it hands out.
+"""Replays allocations in a model of torch's caching allocator, which reserves more than it hands out.
 
 The rules are those of torch's CUDACachingAllocator (c10/cuda/CUDACachingAllocator.cpp, default settings), which
 torch's extensions for other devices follow: blocks up to 1 MiB come from segments of 2 MiB; larger ones below 10 MiB

@@ -1,4 +1,4 @@
-"""The device of a plan: answers of the planned backend, on fake tensors."""
+"""The device of a plan: a second CPU that answers like the planned backend."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class PlannedDevice(Backend):
         return self._backend.point_to_point()
 
     def memory(self, *, reset_peak: bool = False) -> Memory:  # noqa: ARG002  nothing is measured
-        """Return the datasheet's memory: with too little DeepSpeed goes another way. What is in use is not counted."""
+        """Return the datasheet's memory: DeepSpeed behaves differently if there is little."""
         return Memory(None, None, self._backend.figures().memory)
 
     def pinned_memory(self) -> bool:
@@ -67,11 +67,11 @@ class PlannedDevice(Backend):
 
 
 _SHORTEST = 16
-"""Bytes to a multiple of which a mask of bits is rounded: that of CANN's dropout, 128 bits."""
+"""A mask of bits is rounded up to a multiple of so many bytes: CANN's dropout uses 128 bits."""
 
 
 class DeviceFunctions(TorchFunctionMode):
-    """A mode for a device with memory of its own."""
+    """Replaces torch functions whose fake tensors differ on a CPU: `dropout`, which keeps more there, and `tensor`."""
 
     def __init__(self, device: torch.device, dropout_bits: int) -> None:
         """Make it.
@@ -87,7 +87,7 @@ class DeviceFunctions(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Call the function, or what takes its place."""
+        """Call the function or its replacement."""
         options = kwargs or {}
         if func is F.dropout and _drops(*args, **options):
             return self._dropout(args[0])

@@ -1,4 +1,4 @@
-"""Trace of one rank: its engine is built on fake tensors, and takes its steps in a world of fake groups."""
+"""Traces one rank: builds its engine on fake tensors and takes steps in a world of fake groups."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def _notices(recipe: Recipe) -> list[str]:
 
 
 def _functions_of(backend: Backend, device: torch.device) -> AbstractContextManager[object]:
-    """Return the mode of the device's functions; those of a CPU are what fake tensors have."""
+    """Return the mode that replaces functions which differ between the device and a CPU."""
     return nullcontext() if backend.device_type == "cpu" else DeviceFunctions(device, backend.figures().dropout_bits)
 
 
@@ -150,7 +150,7 @@ class _Timers(PhaseTimers):
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Be in a phase; take note when the optimizer begins."""
+        """Enter a phase, and record when the optimizer begins."""
         if name == "optimizer":
             self.updated = self._storages.now
         with self._position.phase(name):
@@ -180,7 +180,7 @@ def _models(engine: Any) -> list[nn.Module]:
 
 
 def _static(models: Sequence[nn.Module], storages: Storages) -> tuple[frozenset[int], frozenset[int]]:
-    """Return the places in the list of blocks of weights and of gradients that were made with them."""
+    """Return the numbers of the blocks of weights, and of gradients that were made with them."""
     weights, gradients = set(), set()
     index = {id(block): number for number, block in enumerate(storages.blocks)}
     for model in models:
@@ -207,7 +207,7 @@ def _parameters(models: Sequence[nn.Module]) -> dict[str, int]:
 
 
 def _group_names() -> dict[str, str]:
-    """Return what each of torch's process groups is, by torch's name of it."""
+    """Return the kind of each process group, by torch's name for it."""
     data = parallel_state.get_data_parallel_group
     named = [
         ("model", parallel_state.get_model_parallel_group()),

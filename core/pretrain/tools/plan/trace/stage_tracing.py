@@ -1,4 +1,4 @@
-"""Tracing of a layout's stages, each in a process of its own: a process has one bridge, and one world at a time."""
+"""Traces a layout's stages, each in its own process: a process has one bridge, and one world at a time."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TraceSubject:
-    """Subject of a trace, as plain values that another process understands.
+    """What to trace, as plain values for another process.
 
     Attributes:
         recipe: what is planned.
@@ -100,9 +100,9 @@ def trace_stage(subject: TraceSubject, stage: int) -> TracedStage:
     count = layout.num_microbatches(recipe.train.global_batch_size)
     micro_batches = planned_micro_batches(layout, stage, count)
     trace = trace_subject(subject, rank=rank, micro_batches=micro_batches, name=f"rank {rank}")
-    from pretrain.tools.plan.trace.trace_stage import stage_of  # noqa: PLC0415  imports megatron.core: after the bridge
+    from pretrain.tools.plan.trace.trace_summary import summarize_trace  # noqa: PLC0415  imports megatron.core: after the bridge
 
-    plan = stage_of(trace, stage=stage, layers=layers_of(layout, stage), recipe=recipe, memory=subject.memory)
+    plan = summarize_trace(trace, stage=stage, layers=layers_of(layout, stage), recipe=recipe, memory=subject.memory)
     return TracedStage(plan=plan, kernels=trace.kernels, notices=tuple(trace.notices))
 
 
@@ -127,8 +127,8 @@ def in_processes(
             return list(processes.map(function, subjects, *others))
         except BrokenProcessPool:
             msg = (
-                "a process that traces the model was killed, probably for want of memory: a trace takes about 1 GB.\n"
-                "Free some, or let fewer run at once: taskset -c 0 pretrain plan ..."
+                "a process that traces the model was killed, probably out of memory: a trace takes about 1 GB.\n"
+                "Free memory, or run fewer at once: taskset -c 0 pretrain plan ..."
             )
             raise BackendError(msg) from None
 
@@ -164,7 +164,7 @@ def trace_subject(subject: TraceSubject, *, rank: int, micro_batches: Sequence[i
     except Exception as error:
         msg = (
             f"{name} cannot be planned: {type(error).__name__}: {error}\n"
-            "A kernel that cannot run on fake tensors needs a stand-in (Offer.fake): name another in the recipe, or "
+            "A kernel that cannot run on fake tensors needs a stand-in (Offer.fake). Choose another in the recipe, or "
             "report it to its author. PRETRAIN_TRACEBACK=1 shows where."
         )
         raise BackendError(msg) from error
@@ -208,7 +208,7 @@ def first_rank(layout: Layout, stage: int) -> int:
 
 
 def layers_of(layout: Layout, stage: int) -> str:
-    """Return the layers of a stage in words: "12", or those of its chunks, "6+6"."""
+    """Return the layers of a stage as text: "12", or "6+6" of its chunks."""
     return "+".join(map(str, layout.layers_of_chunks[stage :: layout.pipeline_model_parallel_size]))
 
 

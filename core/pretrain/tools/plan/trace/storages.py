@@ -1,4 +1,4 @@
-"""Storages of fake tensors: when each is allocated and freed, and by which part of the step."""
+"""Records when each storage of fake tensors is allocated and freed, and where in the step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 GRANULARITY = 512
-"""Bytes to a multiple of which a device's allocator rounds: kMinBlockSize of torch's CUDACachingAllocator."""
+"""A device's allocator rounds up to a multiple of so many bytes: kMinBlockSize of torch's CUDACachingAllocator."""
 
 
 @dataclass(slots=True, eq=False)
@@ -73,7 +73,7 @@ class Storages:
         return self._known.get(tensor.untyped_storage())
 
     def mark_workspace(self, begin: int) -> None:
-        """Mark the blocks from a number on that are free again as the workspace of a kernel."""
+        """Mark those blocks from a number on that are free again as a kernel's workspace."""
         for block in self.blocks[begin:]:
             block.is_workspace = block.died is not None
 
@@ -84,7 +84,7 @@ class Storages:
 
 @dataclass(frozen=True, slots=True)
 class StepPlace:
-    """Part of the plan's program.
+    """A place in the traced program.
 
     Attributes:
         step: 0 while the engine is built, then the number of the step.
@@ -104,6 +104,16 @@ class StepPlace:
     operation: str = ""
     is_backward: bool = False
     is_accumulation: bool = False
+
+    @property
+    def is_in_pass(self) -> bool:
+        """Inside the passes of the step's micro-batches."""
+        return self.phase == "forward-backward"
+
+    @property
+    def is_forward(self) -> bool:
+        """Inside a forward pass."""
+        return self.is_in_pass and not self.is_backward
 
 
 class StepPosition:
@@ -142,14 +152,14 @@ class StepPosition:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Be in a phase of the step for a block: `pretrain.report.timers.PhaseTimers.phase`."""
+        """Enter a phase of the step for a with-block: `pretrain.report.timers.PhaseTimers.phase`."""
         before = self._at
         self._at = replace(self._at, phase=name)
         yield
         self._at = replace(before, micro_batch=self._at.micro_batch)
 
     def follow(self, model: torch.nn.Module) -> None:
-        """Be in each module of a model during its forward pass; that of the model counts micro-batches."""
+        """Follow the forward passes of a model's modules; that of the model counts micro-batches."""
         model.register_forward_pre_hook(self._begin_micro_batch)
         for name, module in model.named_modules():
             if name:

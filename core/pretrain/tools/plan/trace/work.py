@@ -1,4 +1,4 @@
-"""Work of a step: FLOPs and bytes of each operation, and what ranks send each other."""
+"""Counts the work of a step: FLOPs and bytes of each operation, and messages between ranks."""
 
 from __future__ import annotations
 
@@ -100,13 +100,13 @@ class Work:
 
 
 def _only_views(read: list[torch.Tensor], made: list[torch.Tensor]) -> bool:
-    """Return whether every output is in the memory of an input, as `_unsafe_view`'s, whose schema does not say so."""
+    """Return whether every output is a view of an input, such as that of `_unsafe_view`, whose schema hides it."""
     known = {tensor.untyped_storage()._cdata for tensor in read}  # noqa: SLF001  a storage's address
     return bool(made) and all(tensor.untyped_storage()._cdata in known for tensor in made)  # noqa: SLF001
 
 
 def _flop_counter(function: Any) -> Any:
-    """Return torch's formula for an operation's FLOPs, or for the one that it is the in-place form of."""
+    """Return torch's formula for an operation's FLOPs, or that of its form that is not in place."""
     count = flop_registry.get(function.overloadpacket)
     if count is None and function.namespace == "aten" and function._opname.endswith("mm_"):  # noqa: SLF001
         count = flop_registry.get(getattr(torch.ops.aten, function._opname.removesuffix("_")))  # noqa: SLF001
@@ -149,7 +149,7 @@ _COPY = torch.ops.aten._to_copy.default  # noqa: SLF001  torch's name of `Tensor
 
 
 class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A mode to be entered after FakeTensorMode.
+    """Follows every operation of a step; entered after FakeTensorMode.
 
     Where the program reads a value of a fake tensor, it is zero: no overflow, nothing to count. torch knows the values
     of tensors that are made of numbers.
@@ -181,11 +181,11 @@ class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return output
 
     def begin(self) -> None:
-        """Take note of the beginning of a stand-in's pass: `pretrain.plugins.observation.Observer`."""
+        """Record the beginning of a stand-in's pass: `pretrain.plugins.observation.Observer`."""
         self._begin = len(self._storages.blocks)
 
     def end(self, operation: str, read: Iterable[Any], written: Iterable[Any], *, is_backward: bool) -> None:
-        """Take note of the end of a stand-in's pass: what it has allocated and freed again was its workspace."""
+        """Record the end of a stand-in's pass: what it allocated and freed again was workspace."""
         self._storages.mark_workspace(self._begin)
         place = self._position.here()
         if place.step:

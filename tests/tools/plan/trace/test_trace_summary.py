@@ -8,7 +8,7 @@ from pretrain.plugins.negotiation.kernel_table import KernelTable
 from pretrain.tools.plan.stage_plan import Message, Operation
 from pretrain.tools.plan.trace.rank_trace import RankTrace
 from pretrain.tools.plan.trace.storages import MemoryBlock, StepPlace
-from pretrain.tools.plan.trace.trace_stage import MemoryCourse, costs_of, peak_text
+from pretrain.tools.plan.trace.trace_summary import MemoryCourse, peak_text, trace_costs
 from pretrain.tools.plan.trace.work import Work
 
 FORWARD = StepPlace(1, "forward-backward", 1, "decoder.layers.0")
@@ -93,7 +93,7 @@ def test_costs_of_a_micro_batch_are_the_difference_of_two_steps():
         work.operations[StepPlace(step, "forward-backward", 1, is_backward=True), matmul] = 4 * micro_batches + 1
         work.operations[StepPlace(step, "optimizer"), sums] = 5
         work.messages[StepPlace(step, "forward-backward"), sent] = 1
-    costs = costs_of(trace(work=work, steps=[(0, 0, 0), (5, 40, 50)], micro_batches=(1, 3)))
+    costs = trace_costs(trace(work=work, steps=[(0, 0, 0), (5, 40, 50)], micro_batches=(1, 3)))
     assert costs.forward == {matmul: 2}
     assert costs.backward == {matmul: 4}
     assert costs.once == {matmul: 1, sums: 5}
@@ -109,7 +109,7 @@ def test_a_step_of_one_micro_batch_has_its_update_too():
         work.operations[StepPlace(step, "forward-backward", 1), matmul] = 2
         work.operations[StepPlace(step, "optimizer"), sums] = 5
         work.messages[StepPlace(step, "optimizer"), sent] = 1
-    costs = costs_of(trace(work=work, steps=[(0, 0, 0), (5, 40, 50)], micro_batches=(1, 1)))
+    costs = trace_costs(trace(work=work, steps=[(0, 0, 0), (5, 40, 50)], micro_batches=(1, 1)))
     assert (costs.forward, costs.once, costs.messages_once) == ({matmul: 2}, {sums: 5}, {sent: 1})
 
 

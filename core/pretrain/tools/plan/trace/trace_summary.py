@@ -1,4 +1,4 @@
-"""Plan of a stage from the trace of its first rank."""
+"""Summarizes the trace of a rank as the plan of its stage: memory by part and module, and costs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from pretrain.tools.plan.trace.storages import MemoryBlock, StepPlace
 
 
-def stage_of(trace: RankTrace, *, stage: int, layers: str, recipe: Recipe, memory: int | None = None) -> StagePlan:
+def summarize_trace(
+    trace: RankTrace, *, stage: int, layers: str, recipe: Recipe, memory: int | None = None
+) -> StagePlan:
     """Return the plan of a stage.
 
     Args:
@@ -43,22 +45,22 @@ def stage_of(trace: RankTrace, *, stage: int, layers: str, recipe: Recipe, memor
         micro_batches=trace.micro_batches[-1],
         course=course.moments(),
         modules=module_rows(trace, compute_dtype(recipe).itemsize),
-        costs=costs_of(trace),
+        costs=trace_costs(trace),
     )
 
 
 Item = TypeVar("Item")
 
 
-def costs_of(trace: RankTrace) -> Costs:
+def trace_costs(trace: RankTrace) -> Costs:
     """Return the costs of a trace's last two steps, which have different numbers of micro-batches if there are two."""
     operations, messages = trace.work.operations, trace.work.messages
-    forward, rest_forward = _split(trace, operations, lambda place: _passes(place) and not place.is_backward)
-    backward, rest_backward = _split(trace, operations, lambda place: _passes(place) and place.is_backward)
+    forward, rest_forward = _split(trace, operations, lambda place: place.is_forward)
+    backward, rest_backward = _split(trace, operations, lambda place: place.is_in_pass and place.is_backward)
     last = len(trace.steps)
-    rest = of_step(operations, last, lambda place: not _passes(place))
-    sent, sent_once = _split(trace, messages, _passes)
-    of_update = of_step(messages, last, lambda place: not _passes(place))
+    rest = of_step(operations, last, lambda place: not place.is_in_pass)
+    sent, sent_once = _split(trace, messages, lambda place: place.is_in_pass)
+    of_update = of_step(messages, last, lambda place: not place.is_in_pass)
     return Costs(
         forward=forward,
         backward=backward,
@@ -66,10 +68,6 @@ def costs_of(trace: RankTrace) -> Costs:
         messages=sent,
         messages_once=Counter(sent_once) + of_update,
     )
-
-
-def _passes(place: StepPlace) -> bool:
-    return place.phase == "forward-backward"
 
 
 def _split(
