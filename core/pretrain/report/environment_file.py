@@ -38,7 +38,7 @@ _SECRET = ("TOKEN", "SECRET", "PASSWORD", "KEY", "CREDENTIAL")
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Time at which a run was started or resumed, in seconds since the epoch, and the iteration from which it continues.
+    """Time of a start or resumption of a run, in seconds since the epoch, and the iteration from which it continues.
 
     The file keeps the iteration of an earlier start where recipe, layout and devices have stayed.
     """

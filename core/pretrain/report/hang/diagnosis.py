@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from pretrain.report.hang.rank_state import RankProcess, RankState
     from pretrain.report.hang.waits import Wait
 
-Key, Item = TypeVar("Key"), TypeVar("Item")
+Key = TypeVar("Key")
+Item = TypeVar("Item")
 
 _MOST_LINES = 24
 """Lines about ranks on the terminal; the file has all."""

@@ -78,12 +78,6 @@ def calibrated(device: PlanDevice, wanted: DeviceOptions, run: MeasuredRun, voca
     The run is planned as any recipe, with the middles of the assumed shares. One number an iteration tells one factor:
     all three shares are multiplied by the planned time / the measured one.
 
-    Args:
-        device: that is planned for.
-        wanted: by which it was found.
-        run: on the same device.
-        vocab_size: entries of the run's tokenizer, before padding.
-
     Raises:
         RunError: the run was on another device, or no time can be planned for it.
         PretrainError: as `make_plan`.

@@ -41,12 +41,7 @@ def unpainted(part: str, text: str) -> str:  # noqa: ARG001  the signature of ev
 
 
 def plan_text(plan: Plan, paint: Paint = unpainted) -> str:
-    """Return the plan as plain text.
-
-    Args:
-        plan: of `pretrain.tools.plan.plan.make_plan`.
-        paint: colours the pieces of bars and legend.
-    """
+    """Return the plan as plain text."""
     blocks = [
         _wrapped(head(plan)),
         [*_bars(plan, paint), "", *_wrapped([verdict(plan)]), *_tables(plan, paint)],

@@ -90,12 +90,6 @@ class StepTime:
 def step_time(recipe: Recipe, device: PlanDevice, layout: Layout, stages: Sequence[StagePlan]) -> StepTime | None:
     """Estimate the time of a step.
 
-    Args:
-        recipe: what is planned.
-        device: with its figures.
-        layout: of the ranks.
-        stages: those that were traced, with the first and the last, in order.
-
     Returns:
         the estimate; None if the device's peak or its memory's bandwidth is not known.
     """
@@ -156,13 +150,7 @@ _OPTIONS = {"inside a node": "--link", "between nodes": "--network"}
 
 
 def unknown_links(device: PlanDevice, layout: Layout, stages: Sequence[StagePlan]) -> list[str]:
-    """Return a line for each kind of link of unknown speed that messages pass.
-
-    Args:
-        device: with its figures.
-        layout: of the ranks.
-        stages: those that were traced.
-    """
+    """Return a line for each kind of link of unknown speed that messages pass."""
     links = RankLinks(device.figures, layout, 1.0)
     messages = [message for stage in stages for message in (*stage.costs.messages, *stage.costs.messages_once)]
     return [

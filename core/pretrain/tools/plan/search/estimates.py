@@ -61,27 +61,13 @@ def _loads(recipe: Recipe, choice: LayoutChoice, pieces: Pieces) -> dict[int, St
 
 
 def layout_peak(recipe: Recipe, device: PlanDevice, choice: LayoutChoice, pieces: Pieces) -> int:
-    """Estimate the memory of a layout's fullest stage, within a tenth of that of a full plan.
-
-    Args:
-        recipe: what is planned.
-        device: with what context and process groups take.
-        choice: of the layout.
-        pieces: of the model, for its tensor-parallel size.
-    """
+    """Estimate the memory of a layout's fullest stage, within a tenth of that of a full plan."""
     groups = device.group_bytes(choice.layout(recipe))
     return max(stage_peak(recipe, choice, pieces, load, groups) for load in _loads(recipe, choice, pieces).values())
 
 
 def estimated_seconds(chosen: Recipe, device: PlanDevice, choice: LayoutChoice, pieces: Pieces) -> Range | None:
-    """Return the time of a step; None if the device's peak or its memory's bandwidth is not known.
-
-    Args:
-        chosen: recipe with the choice.
-        device: with its figures.
-        choice: of the layout.
-        pieces: of the model, for its tensor-parallel size.
-    """
+    """Return the time of a step; None if the device's peak or its memory's bandwidth is not known."""
     if device.peak_flops is None or device.figures.memory_bandwidth is None:
         return None
     loads = _loads(chosen, choice, pieces)
@@ -92,14 +78,7 @@ def estimated_seconds(chosen: Recipe, device: PlanDevice, choice: LayoutChoice, 
 
 
 def stage_costs(recipe: Recipe, choice: LayoutChoice, pieces: Pieces, load: StageLoad) -> Costs:
-    """Return the work of a step on one stage.
-
-    Args:
-        recipe: with the choice.
-        choice: of the layout.
-        pieces: of the model, for its tensor-parallel size.
-        load: of the stage.
-    """
+    """Return the work of a step on one stage."""
     parts = _parts(pieces, load)
     forward, backward, sent = Counter[Operation](), Counter[Operation](), Counter[Message]()
     update = Counter[Operation]()
@@ -192,12 +171,6 @@ def stage_load(layout: Layout, pieces: Pieces, stage: int, micro_batches: int) -
     """Return the load of a stage.
 
     Micro-batches in flight are those of `pretrain.tools.plan.trace.stage_tracing.planned_micro_batches`.
-
-    Args:
-        layout: of the ranks.
-        pieces: of the model.
-        stage: from 0.
-        micro_batches: of a step.
     """
     size, chunks = layout.pipeline_model_parallel_size, layout.virtual_pipeline_model_parallel_size or 1
     layers = sum(layout.layers_of_chunks[stage::size])
@@ -222,13 +195,6 @@ def stage_peak(recipe: Recipe, choice: LayoutChoice, pieces: Pieces, load: Stage
 
     The middle between an allocator that holds nothing beyond what it hands out, and one that holds `RESERVED`, where
     the update finds no room between activations that were freed.
-
-    Args:
-        recipe: what is planned.
-        choice: of the layout.
-        pieces: of the model, for its tensor-parallel size.
-        load: of the stage.
-        group_bytes: of context and process groups.
     """
     static, update = state_bytes(recipe, choice, load.parameters)
     activations = _activations(choice, pieces, load)
@@ -241,11 +207,6 @@ def state_bytes(recipe: Recipe, choice: LayoutChoice, parameters: int) -> tuple[
 
     Main weights in fp32 and two moments are 12 bytes of a parameter beside weights of 2 bytes, 8 beside fp32 weights
     (Rajbhandari et al. 2020, arXiv:1910.02054, section 3.1). The update makes fp32 gradients of fp16 and bf16 ones.
-
-    Args:
-        recipe: what is planned.
-        choice: of the layout, with the stage of ZeRO.
-        parameters: of a rank.
     """
     zero, data = choice.zero, choice.data
     weight = compute_dtype(recipe).itemsize

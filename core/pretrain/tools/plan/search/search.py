@@ -173,13 +173,6 @@ def search(
 ) -> SearchResult:
     """Estimate all legal layouts from traced pieces, and plan the fastest of those that fit in full.
 
-    Args:
-        recipe: whose model and batch are laid out.
-        device: that is planned for.
-        devices: their number.
-        vocab_size: entries of the tokenizer, before padding.
-        say: is called with a line before each step that takes long.
-
     Raises:
         PretrainError: an operation has no allowed kernel.
     """
@@ -233,12 +226,6 @@ def enough_devices(
     """Return the least number of devices on which a recipe fits that does not fit on those of one replica.
 
     Made of full plans, of which it takes about six. The more replicas, the less each holds.
-
-    Args:
-        recipe: what is planned.
-        device: with a memory of its own.
-        vocab_size: entries of the tokenizer, before padding.
-        say: is called with a line at first, and before each plan.
 
     Returns:
         None: it does not fit with up to `MOST_REPLICAS` replicas.

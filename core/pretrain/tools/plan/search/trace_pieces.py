@@ -107,12 +107,6 @@ def trace_pieces(recipe: Recipe, device: PlanDevice, vocab_size: int, keys: Iter
 
     Traced are a layer, two layers, and a layer with two samples, on as many processes as there are cores.
 
-    Args:
-        recipe: what is planned.
-        device: for which.
-        vocab_size: entries of the tokenizer, before padding.
-        keys: the wanted ones.
-
     Raises:
         PretrainError: an engine cannot be built: no allowed kernel, a broken plugin.
     """

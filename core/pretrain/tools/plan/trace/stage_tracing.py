@@ -219,11 +219,6 @@ def planned_micro_batches(layout: Layout, stage: int, num_microbatches: int) -> 
     2.2.1); one more shows a forward pass after a backward pass. The interleaved schedule runs
     2 (p - r - 1) + (v - 1) p forward passes of chunks first (get_pp_rank_microbatches in megatron-core's
     pipeline_parallel/schedules.py), and takes micro-batches p at a time.
-
-    Args:
-        layout: of the ranks.
-        stage: from 0.
-        num_microbatches: of a step.
     """
     stages, chunks = layout.pipeline_model_parallel_size, layout.virtual_pipeline_model_parallel_size
     if chunks is None or stages == 1:

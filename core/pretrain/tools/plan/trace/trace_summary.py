@@ -197,12 +197,7 @@ _CHUNK = re.compile(r"^chunk \d+: ")
 
 
 def module_rows(trace: RankTrace, weight_bytes: int) -> list[ModuleRow]:
-    """Return a row for every kind of module that has parameters or keeps activations.
-
-    Args:
-        trace: of a rank.
-        weight_bytes: of one parameter.
-    """
+    """Return a row for every kind of module that has parameters or keeps activations."""
     parameters: dict[str, int] = defaultdict(int)
     modules: dict[str, set[str]] = defaultdict(set)
     for name, count in trace.parameters.items():
