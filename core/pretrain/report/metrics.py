@@ -70,7 +70,7 @@ class MetricsWriter:
             before.close()
 
     def has_evaluation(self, split: str, iteration: int) -> bool:
-        """Say whether the file had an evaluation of this split at this iteration when it was opened."""
+        """Return whether the file had an evaluation of this split at this iteration when it was opened."""
         return (split, iteration) in self._evaluations
 
     def close(self) -> None:

@@ -221,7 +221,7 @@ def _iteration(placed: Placed) -> str:
 def shared_memory(file: Path | None) -> Iterator[tuple[Any, str]]:
     """Open memory for a position, and give the path at which other processes of this host read it.
 
-    It is written until it is let go; the file stays, for those who look for a process that has ended.
+    A file stays after the block, for those who look for a process that has ended.
 
     Args:
         file: made for it, in a folder that somebody removes; None for memory that ends with the block.

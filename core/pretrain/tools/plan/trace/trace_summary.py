@@ -27,7 +27,7 @@ def summarize_trace(
     Args:
         trace: of its first rank.
         stage: from 0.
-        layers: of the stage, in words.
+        layers: of the stage, as text.
         recipe: what is planned.
         memory: bytes that a device has for tensors, where that is known: its allocator holds no more than needed.
     """
