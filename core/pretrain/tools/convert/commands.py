@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from pretrain.cli.byte_progress import shown_bytes, size_text
 from pretrain.cli.local_path import LocalPath
 from pretrain.errors import RecipeError, did_you_mean
 from pretrain.exit_codes import ExitCode
+from pretrain.report.plain_text import size_text
+from pretrain.report.progress_bar import ByteCount, ProgressBar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -161,9 +163,9 @@ def verify_command(*, path: Path, against: Path | None, settings: tuple[str, ...
     )
 
     given = parsed(settings)
-    with shown_bytes() as begin:
-        weights = read_weights(path, given, Share(begin=begin))
-        broken = not_finite(weights, begin(_size(weights), "read"))
+    with ProgressBar() as bar:
+        weights = read_weights(path, given, Share(begin=partial(ByteCount, bar)))
+        broken = not_finite(weights, ByteCount(bar, _size(weights), "read"))
     unverified = files_without_checksums(weights)
     if broken:
         click.echo(f"{weights.path}: not finite: {', '.join(broken[:_SHOWN])}", err=True)
@@ -173,9 +175,9 @@ def verify_command(*, path: Path, against: Path | None, settings: tuple[str, ...
     _name_foreign(weights)
     if against is None:
         return 0
-    with shown_bytes() as begin:
-        other = read_weights(against, given, Share(begin=begin))
-        found = differences(weights, other, begin(_size(weights), "compared"))
+    with ProgressBar() as bar:
+        other = read_weights(against, given, Share(begin=partial(ByteCount, bar)))
+        found = differences(weights, other, ByteCount(bar, _size(weights), "compared"))
     _name_foreign(other)
     differing = settings_that_differ(weights, other)
     for name, (ours, theirs) in differing.items():
@@ -290,8 +292,8 @@ def convert_command(
         tokenizer=_tokenizer(tokenizer_files),
         given=parsed(settings),
     )
-    with shown_bytes() as begin:
-        weights = convert(source, target, options, force=force, begin=begin)
+    with ProgressBar() as bar:
+        weights = convert(source, target, options, force=force, begin=partial(ByteCount, bar))
     click.echo(f"{target}: the weights of {weights.path} ({weights.format}) for {to}")
     if to == "huggingface" and (files := tokenizer_files or weights.tokenizer):
         click.echo(f"tokenizer: {', '.join(map(str, files))}")

@@ -7,18 +7,19 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pretrain.cli.byte_progress import shown_bytes, size_text
 from pretrain.cores import available_cores
 from pretrain.errors import DataError
+from pretrain.report.plain_text import size_text
+from pretrain.report.progress_bar import ByteCount, ProgressBar
 from pretrain.tools.corpus.build import build_tokens
 from pretrain.tools.corpus.cleaning import Cleaning
 from pretrain.tools.corpus.sharding import Shard
 from pretrain.tools.corpus.unfinished import folder_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
-    from pretrain.cli.byte_progress import Advance, Begin
     from pretrain.data.tokenizers.files import NamesTokenizer
     from pretrain.tools.corpus.build import BuildProgress, Built
 
@@ -49,7 +50,7 @@ def build(
     prefix = _prefix(output_prefix, json_key, part)
     begin = time.monotonic()
     try:
-        with shown_bytes() as begin_progress:
+        with ProgressBar() as bar:
             built = build_tokens(
                 inputs,
                 prefix,
@@ -62,13 +63,29 @@ def build(
                 workers=workers or available_cores(),
                 reference_only=encoder == "tokenizers",
                 force=force,
-                progress=_ShownBuild(begin_progress),
+                progress=_shown_on(bar),
             )
     except KeyboardInterrupt:
         if folder_of(prefix).is_dir():
             click.echo(f"{folder_of(prefix)} keeps what is written: the same command continues.", err=True)
         raise
     _print_summary(built, prefix, time.monotonic() - begin)
+
+
+def _shown_on(bar: ProgressBar) -> Callable[[BuildProgress], None]:
+    """Return what `build_tokens` calls with its progress."""
+    count: ByteCount | None = None
+    begun = time.monotonic()
+
+    def show(progress: BuildProgress) -> None:
+        nonlocal count
+        if count is None:
+            count = ByteCount(bar, progress.total, done=progress.read if progress.continued else 0, begun=begun)
+            if progress.continued:
+                bar.print(f"continuing an interrupted build at {size_text(progress.read)}")
+        count.reach(progress.read, f"{progress.written.documents:,} documents")
+
+    return show
 
 
 def _prefix(output_prefix: Path, json_key: str, shard: Shard | None) -> Path:
@@ -91,21 +108,3 @@ def _print_summary(built: Built, prefix: Path, seconds: float) -> None:
     if built.compared is not None:
         texts = f"{built.compared:,} of {built.texts:,} texts"
         click.echo(f"encoded by gigatoken; {texts} were compared, and the tokenizers library gave the same")
-
-
-class _ShownBuild:
-    """Shows the progress of a build."""
-
-    def __init__(self, begin: Begin) -> None:
-        self._begin = begin
-        self._advance: Advance | None = None
-        self._read = 0
-
-    def __call__(self, progress: BuildProgress) -> None:
-        if self._advance is None:
-            self._read = progress.read if progress.continued else 0
-            if progress.continued:
-                click.echo(f"continuing an interrupted build at {size_text(progress.read)}", err=True)
-            self._advance = self._begin(progress.total, "read", self._read)
-        self._advance(progress.read - self._read, f"{progress.written.documents:,} documents")
-        self._read = progress.read
