@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pretrain.recipe.checks.effect import RULES
-from pretrain.recipe.keys import description, inner_section, walk
-from pretrain.recipe.recipe import Recipe
+from pretrain.recipe.recipe import Recipe, description, inner_section, walk
 from pretrain.recipe.section import Section
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from pretrain.bridge.megatron.loader import PACKAGE, Finder, TranslatingLoader
+
 from pretrain.bridge.megatron.names import DeviceNames
 from pretrain.cpu.backend import CpuBackend
 

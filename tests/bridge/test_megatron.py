@@ -7,9 +7,9 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+from pretrain.bridge.megatron.loader import PACKAGE, Finder
 
 from pretrain.bridge import megatron
-from pretrain.bridge.megatron.loader import PACKAGE, Finder
 from pretrain.cpu.backend import CpuBackend
 from pretrain.errors import BackendError
 

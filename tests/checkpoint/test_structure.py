@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pretrain.checkpoint.structure import structure
+from pretrain.checkpoint.identity import structure
 from pretrain.recipe import make_recipe
 from pretrain.recipe.sections.model import ModelSection
 from recipe.smallest import SMALLEST

@@ -109,14 +109,14 @@ def test_a_dropout_mask_rejects_probabilities_that_it_cannot_draw(probability):
 
 
 def test_fp16_matmuls_are_fp32_on_a_cpu_without_fp16(monkeypatch):
-    monkeypatch.setattr("pretrain.cpu.matmul._multiplies_fp16", lambda: False)
+    monkeypatch.setattr("pretrain.cpu.tiled._multiplies_fp16", lambda: False)
     assert plugin.pretrain_linear(examples.linear(torch.float16)).name == "fp32_matmul"
     assert plugin.pretrain_linear(examples.linear(torch.bfloat16)) is None
 
 
 def test_the_kit_does_not_miss_fp32_matmuls_on_a_cpu_with_fp16(monkeypatch):
     """Such as an Intel Xeon of the fourth generation; `TestCoverage` fails where a hook names no kernel at all."""
-    monkeypatch.setattr("pretrain.cpu.matmul._multiplies_fp16", lambda: True)
+    monkeypatch.setattr("pretrain.cpu.tiled._multiplies_fp16", lambda: True)
     answer = plugin.pretrain_linear(examples.linear(torch.float16))
     assert (answer.name, answer.reason) == ("fp32_matmul", "this CPU has matmuls in fp16")
     assert isinstance(answer.reason, Absent)

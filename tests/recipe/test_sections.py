@@ -8,8 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from pretrain.recipe import make_recipe
-from pretrain.recipe.keys import walk
-from pretrain.recipe.recipe import Recipe
+from pretrain.recipe.recipe import Recipe, walk
 
 
 @pytest.mark.parametrize("text", ["1e-4", "1.0e-4", "0.0001", "1E-4"])

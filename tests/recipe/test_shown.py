@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from pretrain.recipe.shown import shown
+from pretrain.recipe.section import shown
 
 
 def test_long_texts_are_cut_in_the_middle():

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 
-    from pretrain.bridge.deepspeed.zero_scale import LossScaler
+    from pretrain.bridge.deepspeed.zero_step import LossScaler
     from pretrain.recipe import Recipe
 
 

@@ -16,15 +16,14 @@ import torch
 from megatron.core import parallel_state
 from megatron.core.dist_checkpointing.optimizer import make_sharded_optimizer_tensor
 
-from pretrain.bridge.deepspeed.zero_state import MAIN, MOMENTS, zero_state
-from pretrain.bridge.deepspeed.zero_weights import full_shape
+from pretrain.bridge.deepspeed.zero_state import MAIN, MOMENTS, full_shape, zero_state
 from pretrain.checkpoint.megatron_state import PREFIX, sharding_metadata
 from pretrain.model.weights import global_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from pretrain.bridge.deepspeed.zero_scale import DynamicLossScale
+    from pretrain.bridge.deepspeed.zero_step import DynamicLossScale
     from pretrain.checkpoint.contents import Counters
     from pretrain.model.gpt import GPT
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from megatron.core.optimizer import MegatronOptimizer
 
-    from pretrain.bridge.deepspeed.zero_scale import LossScaler
+    from pretrain.bridge.deepspeed.zero_step import LossScaler
     from pretrain.checkpoint.contents import Counters
 
 PREFIX = "optimizer.state"

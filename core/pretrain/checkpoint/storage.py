@@ -13,30 +13,28 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
-from megatron.core import dist_checkpointing
+from megatron.core import dist_checkpointing, parallel_state
 from megatron.core.dist_checkpointing.core import CheckpointingException
 from megatron.core.dist_checkpointing.strategies.common import TorchCommonLoadStrategy
 from torch.distributed.checkpoint.api import CheckpointException
 
 from pretrain.checkpoint import checksums, generators
-from pretrain.checkpoint.common_state import common_of, is_weight
 from pretrain.checkpoint.contents import Loaded
+from pretrain.checkpoint.folder import WITHOUT_CHECKSUMS
 from pretrain.checkpoint.identity import differences, require_same
-from pretrain.checkpoint.index import read_index
-from pretrain.checkpoint.same_weights import require_same_weights
 from pretrain.checkpoint.saved_schedule import continue_schedule, restore_schedule
-from pretrain.checkpoint.sharded_names import weight_names
+from pretrain.checkpoint.sharded_format import common_of, is_weight, read_index, weight_names
 from pretrain.checkpoint.starting_checkpoint import require_complete, require_format
-from pretrain.checkpoint.version import WITHOUT_CHECKSUMS
 from pretrain.checkpoint.writing.snapshot import Snapshot
 from pretrain.collective_errors import first_problem, of_first_rank
 from pretrain.errors import CheckpointError, DamageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
     from pathlib import Path
 
     from pretrain.checkpoint.contents import Saved
+
 
 _FAULTS = (CheckpointingException, OSError, RuntimeError, KeyError, ValueError, EOFError, pickle.UnpicklingError)
 """Errors of reading a damaged checkpoint."""
@@ -161,3 +159,33 @@ def _reason(error: BaseException) -> str:
     if "weights_only" in str(error) or "Weights only" in line:  # torch advises to load what may run code
         return "a file holds objects that no checkpoint has."
     return line if len(line) <= _LONGEST else f"{line[:_LONGEST]} ..."
+
+
+_SHOWN = 3
+
+
+def require_same_weights(engine: Saved, directory: Path, names: Collection[str]) -> None:
+    """Check that a checkpoint has all weights of the model, and no others; all ranks call it together.
+
+    Args:
+        engine: whose model it is.
+        directory: of the checkpoint, for the error.
+        names: of its weights, as ours.
+
+    Raises:
+        CheckpointError: it has not; the message names the first.
+    """
+    is_first = (parallel_state.get_data_parallel_rank(), parallel_state.get_tensor_model_parallel_rank()) == (0, 0)
+    stages: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(stages, engine.state.weight_names() if is_first else set())
+    ours = set[str]().union(*stages)
+    sides = {"lacks": ours - set(names), "has, and the model lacks,": set(names) - ours}
+    if found := [f"{has} {_shown(names)}" for has, names in sides.items() if names]:
+        what = " and ".join(found)
+        msg = f"{directory} is of another model: it {what}.\nChange the recipe, or choose another checkpoint."
+        raise CheckpointError(msg)
+
+
+def _shown(names: Collection[str]) -> str:
+    first = ", ".join(sorted(names)[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+    return f"{len(names)} weight{'s' * (len(names) > 1)} ({first})"

@@ -9,7 +9,7 @@ from megatron.core.models.gpt import GPTModel
 from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear
 from megatron.core.utils import get_pg_size
 
-from pretrain.model.norm import Norm
+from pretrain.model.layer import Norm
 from pretrain.model.rope import Rotations
 
 if TYPE_CHECKING:

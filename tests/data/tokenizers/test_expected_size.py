@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pretrain.data.tokenizers.expected_size import GPT2_VOCAB_SIZE, expected_vocab_size
-from pretrain.recipe.sections.tokenizer import TokenizerSection
+from pretrain.recipe.sections.data import TokenizerSection
 
 
 def test_a_tokenizer_that_is_there_is_counted():

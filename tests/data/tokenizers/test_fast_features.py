@@ -10,7 +10,7 @@ from data.example_corpus import DOCUMENTS
 from pretrain.data.tokenizers import fast, load_encoder, load_tokenizer
 from pretrain.data.tokenizers.bpe_training import train_tokenizer
 from pretrain.data.tokenizers.fast_features import SPLITS
-from pretrain.recipe.sections.tokenizer import TokenizerSection
+from pretrain.recipe.sections.data import TokenizerSection
 from tools.corpus.reference_comparisons import samples_by
 
 SIZE = 300

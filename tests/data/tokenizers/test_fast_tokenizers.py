@@ -12,7 +12,7 @@ from data.example_corpus import DOCUMENTS, write_jsonl
 from pretrain.data.tokenizers import fast, load_encoder, load_tokenizer
 from pretrain.data.tokenizers.bpe_training import train_tokenizer
 from pretrain.errors import DataError
-from pretrain.recipe.sections.tokenizer import TokenizerSection
+from pretrain.recipe.sections.data import TokenizerSection
 from pretrain.tools.corpus.build import build_tokens
 from pretrain.tools.corpus.unfinished import folder_of
 

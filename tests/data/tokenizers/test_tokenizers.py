@@ -15,7 +15,7 @@ from data.example_corpus import DOCUMENTS
 from pretrain.data.tokenizers import load_encoder, load_tokenizer
 from pretrain.data.tokenizers.bpe_training import train_tokenizer
 from pretrain.errors import DataError
-from pretrain.recipe.sections.tokenizer import TokenizerSection
+from pretrain.recipe.sections.data import TokenizerSection
 
 _TESTS = Path(__file__).parents[2]
 

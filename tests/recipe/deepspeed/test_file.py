@@ -6,7 +6,7 @@ import pytest
 
 from pretrain.errors import RecipeError
 from pretrain.recipe import make_recipe
-from pretrain.recipe.deepspeed.file import read_json
+from pretrain.recipe.deepspeed.json_file import read_json
 
 HERE = "recipe.yml:5: engine.deepspeed_config"
 

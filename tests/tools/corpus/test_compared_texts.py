@@ -12,7 +12,7 @@ from pretrain.data.tokenizers import fast
 from pretrain.data.tokenizers.bpe_training import train_tokenizer
 from pretrain.data.tokenizers.bytes import ByteTokenizer
 from pretrain.errors import DataError
-from pretrain.recipe.sections.tokenizer import TokenizerSection
+from pretrain.recipe.sections.data import TokenizerSection
 from pretrain.tools.corpus import compared_texts
 from pretrain.tools.corpus.build import build_tokens
 from pretrain.tools.corpus.compared_texts import parts_of

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from deepspeed.accelerator.abstract_accelerator import DeepSpeedAccelerator
 from deepspeed.ops.op_builder import cpu as host_ops
+from deepspeed.runtime.zero import partitioned_param_coordinator
 
 from pretrain.bridge.megatron.names import DeviceNames
 from pretrain.plugins.backend import Available
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from pretrain.plugins.backend import Backend
+
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _HOST_OPS = frozenset({"AsyncIOBuilder", "CPUAdamBuilder", "CPUAdagradBuilder", "CPULionBuilder", "PinMemoryBuilder"})
@@ -231,3 +233,27 @@ class DeviceAccelerator(OfBackend, DeepSpeedAccelerator):  # type: ignore[misc] 
 
     def set_compile_backend(self, backend: str) -> None:
         self._compile_backend = backend
+
+
+def trust_other_ranks() -> None:
+    """Leave out a check of ZeRO-3, which reads what all ranks have gathered; in a plan they are equal.
+
+    `assert_ints_same_as_other_ranks` in PartitionedParameterCoordinator.reset_step.
+    """
+    partitioned_param_coordinator.assert_ints_same_as_other_ranks = lambda _ints: None
+
+
+class PlannedAccelerator(DeviceAccelerator):
+    """The device of `Backend.device`: "cpu:1"; the host is "cpu"."""
+
+    def device(self, device_index: int | str | None = None) -> torch.device:
+        """Return the device."""
+        return self.backend.device(0)
+
+    def current_device(self) -> int:
+        """Return the index of the device."""
+        return self.backend.device(0).index or 0
+
+    def on_accelerator(self, tensor: Tensor) -> bool:
+        """Return whether a tensor is on the device, not on the host."""
+        return tensor.device == self.backend.device(0)

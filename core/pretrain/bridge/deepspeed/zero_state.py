@@ -1,21 +1,31 @@
-"""Access the main weights and Adam's moments of each weight in any ZeRO stage of DeepSpeed 0.19.
-
-DeepSpeed's own functions for this (utils/tensor_fragment.py) have no state before the first step. At stage 3 they
-cannot set a weight whose last part is padded (DeepSpeedZeroOptimizer_Stage3.set_full_hp_param), and they read and write
-whole sub-groups of files for each of their weights.
-"""
+"""Access weights that ZeRO-3 of DeepSpeed may have partitioned over the ranks."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
 import torch.distributed as dist
 
-from pretrain.bridge.deepspeed.zero_swapped_tensors import SubGroups, put_part
+from pretrain.bridge.deepspeed.zero_swapped_tensors import SubGroups, part_of, put_part
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+def full_shape(parameter: Tensor) -> tuple[int, ...]:
+    """Return the shape of this tensor-parallel rank's weight; ZeRO-3 leaves a parameter empty between its uses."""
+    return tuple(getattr(parameter, "ds_shape", parameter.shape))
+
+
+def own_part(parameter: Any) -> Tensor:
+    """Return this rank's part of a weight: all of it, or with ZeRO-3 its part of the flat weight, unpadded."""
+    if not hasattr(parameter, "ds_tensor"):
+        return cast("Tensor", parameter.detach())
+    part = part_of(parameter)
+    start = dist.get_rank(parameter.ds_process_group) * part.numel()
+    return part[: max(0, parameter.ds_numel - start)]
+
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 MAIN = "fp32_param"

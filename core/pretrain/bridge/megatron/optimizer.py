@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from pretrain.plugins.backend import Overflow
-    from pretrain.plugins.signatures import GradientNormFn, OptimizerKernels
+    from pretrain.plugins.signatures import GradientNormFn, OptimizerKernels, ProcessGroupOptionsFn
 
 
 def install(kernels: OptimizerKernels, overflow: Overflow | None) -> None:
@@ -108,3 +108,42 @@ def _watch(optimizer_class: Any, overflow: Overflow) -> None:
         return
     check_with_flag.watches_overflow = True  # type: ignore[attr-defined]
     optimizer_class._unscale_main_grads_and_check_for_nan = check_with_flag  # noqa: SLF001
+
+
+def keep_local_sums() -> None:
+    """Have megatron-core's check of local gradients keep their sum instead of waiting for the device.
+
+    `check_for_nan_in_grad` calls it for each group of buckets, overlapped or not. The group keeps the sum, because
+    several engines may live in a process.
+    """
+    from megatron.core.distributed.param_and_grad_buffer import _ParamAndGradBucketGroup  # noqa: PLC0415  after the bridge
+
+    _ParamAndGradBucketGroup.check_grads = _keep_sum
+
+
+def local_sum(chunks: Sequence[Any]) -> Tensor:
+    """Return the sum of this rank's own gradients in the last step, fp32 scalar; not finite if one of them is not.
+
+    Args:
+        chunks: in megatron-core's data parallelism.
+    """
+    groups = [group for chunk in chunks for group in chunk.bucket_groups + chunk.expert_parallel_bucket_groups]
+    return torch.stack([group.local_sum for group in groups]).sum()
+
+
+def _keep_sum(group: Any, check_for_nan_or_inf: bool, check_for_large: bool) -> None:  # noqa: ARG001  its signature
+    sums = [bucket.grad_data.sum(dtype=torch.float32) for bucket in group.buckets]
+    group.local_sum = torch.stack(sums).sum()
+
+
+def install_group_options(options: ProcessGroupOptionsFn) -> None:
+    """Let `initialize_model_parallel` call the negotiated function for every group's options.
+
+    megatron-core's own `get_nccl_options` builds `ProcessGroupNCCL.Options`, which serve only NCCL.
+    """
+    from megatron.core import parallel_state  # noqa: PLC0415  after the bridge
+
+    def options_of(pg_name: str, nccl_comm_cfgs: object) -> Any | None:  # noqa: ARG001  megatron-core's signature
+        return options(pg_name)
+
+    parallel_state.get_nccl_options = options_of

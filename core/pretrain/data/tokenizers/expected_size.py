@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pretrain.data.tokenizers.load import load_tokenizer
 
 if TYPE_CHECKING:
-    from pretrain.recipe.sections.tokenizer import TokenizerSection
+    from pretrain.recipe.sections.data import TokenizerSection
 
 GPT2_VOCAB_SIZE = 50257
 """Entries of GPT-2's vocabulary; used while a recipe's tokenizer does not exist yet."""

@@ -12,23 +12,29 @@ from megatron.core import parallel_state
 from megatron.core.tensor_parallel import param_is_not_tensor_parallel_duplicate
 
 from pretrain.bridge import deepspeed as bridge_deepspeed
-from pretrain.bridge.deepspeed import mpu, zero_scale
-from pretrain.bridge.deepspeed.overflow import watch_overflow
-from pretrain.bridge.deepspeed.withheld_update import drop_gradients
-from pretrain.bridge.deepspeed.zero_weights import own_part
+from pretrain.bridge.deepspeed import mpu
+from pretrain.bridge.deepspeed.zero_state import own_part
+from pretrain.bridge.deepspeed.zero_step import drop_gradients, set_loss_scale, watch_overflow
 from pretrain.bridge.megatron.optimizer import clip_by_norm
 from pretrain.checkpoint.deepspeed_state import DeepSpeedState
-from pretrain.engine import token_loss
+from pretrain.engine.deepspeed import swapping
 from pretrain.engine.deepspeed.config import deepspeed_config
-from pretrain.engine.deepspeed.counted_adam import counted
-from pretrain.engine.deepspeed.host_adam import host_adam
-from pretrain.engine.deepspeed.offload import swapping
-from pretrain.engine.deepspeed.parameter_groups import parameter_groups
 from pretrain.engine.deepspeed.partitioned import splitting
-from pretrain.engine.forward import forward_logits, forward_loss, prompt_batch
+from pretrain.engine.forward import (
+    count_tokens,
+    forward_logits,
+    forward_loss,
+    mean_of_means,
+    mean_over_ranks,
+    prompt_batch,
+    share_of_mean,
+)
+from pretrain.engine.optimizers.adam import counted
+from pretrain.engine.optimizers.host_adam import host_adam
+from pretrain.engine.optimizers.parameter_groups import parameter_groups
 from pretrain.engine.protocol import Step
 from pretrain.engine.schedule import build_schedule
-from pretrain.engine.weight_names import named_weights
+from pretrain.model.weights import named_weights
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -36,8 +42,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from pretrain.engine.parts import Parts
-    from pretrain.engine.protocol import Batch, KeepUpdate
+    from pretrain.engine.protocol import Batch, KeepUpdate, Parts
     from pretrain.model.gpt import GPT
     from pretrain.recipe import Recipe
     from pretrain.report.timers import PhaseTimers
@@ -78,7 +83,7 @@ class DeepSpeedEngine:
             dist_init_required=False,
         )
         swapping.report_in_memory(recipe, self.model, self.optimizer, parts.notify)
-        self._scale = zero_scale.install(self.optimizer, recipe.precision)
+        self._scale = set_loss_scale(self.optimizer, recipe.precision)
         if self._overflow is not None:
             watch_overflow(self.optimizer, self._overflow)
         self.schedule = build_schedule(recipe, self.optimizer)
@@ -140,7 +145,7 @@ class DeepSpeedEngine:
         total = None
         if self.recipe.train.calculate_per_token_loss and batches is not None:
             held = list(islice(batches, num_microbatches))  # gradients are reduced as they come: tokens come first
-            total, batches = token_loss.count_tokens(held, self._device), iter(held)
+            total, batches = count_tokens(held, self._device), iter(held)
         reports = []
         for number in range(num_microbatches):
             # By itself DeepSpeed counts micro-batches over all steps, which a batch ramp-up puts out of step.
@@ -153,7 +158,7 @@ class DeepSpeedEngine:
                 loss = loss * (num_microbatches * parallel_state.get_data_parallel_world_size() / total)
             self._engine.backward(loss)
             reports.append(report)
-        return token_loss.mean_of_means(reports) if total is None else token_loss.share_of_mean(reports, total)
+        return mean_of_means(reports) if total is None else share_of_mean(reports, total)
 
     def _update(self) -> tuple[Tensor | None, bool]:
         """Step the optimizer; return the gradient norm, None when the step was skipped, and whether it was."""
@@ -180,7 +185,7 @@ class DeepSpeedEngine:
             output, summed = forward_loss(batches, self._engine, device=self._device)
             reports.append(summed(output)[2])
             self._release_gathered()
-        return token_loss.mean_over_ranks(reports, self._device)
+        return mean_over_ranks(reports, self._device)
 
     @torch.no_grad()
     def next_token_logits(self, tokens: Sequence[int]) -> Tensor:

@@ -16,7 +16,7 @@ _MEBIBYTE = 1 << 20
 """Weights from this size in bytes are kept in files (`MIN_SWAPPABLE_BYTES` of runtime/swap_tensor/utils.py)."""
 
 
-def problems(recipe: Recipe) -> Iterator[Problem]:
+def deepspeed_problems(recipe: Recipe) -> Iterator[Problem]:
     """Yield what the DeepSpeed engine cannot do."""
     if recipe.engine.name != "deepspeed":
         return

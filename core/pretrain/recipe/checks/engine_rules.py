@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pretrain.recipe.checks.rule import Rule
+from pretrain.recipe.checks.rules import Rule
 
 if TYPE_CHECKING:
     from pretrain.recipe.recipe import Recipe

@@ -6,7 +6,7 @@ from typing import Literal, assert_never
 
 from pydantic import Field
 
-from pretrain.recipe.section import Float, Section
+from pretrain.recipe.section import Bool, Float, Int, Section
 
 
 class OptimizerSection(Section):
@@ -36,3 +36,48 @@ class OptimizerSection(Section):
                 return False
             case _:
                 assert_never(self.name)
+
+
+class ScheduleSection(Section):
+    """The learning rate over the training: a linear warm-up, then a decay from optimizer.lr to min_lr."""
+
+    lr_decay_style: Literal["constant", "linear", "cosine", "inverse-square-root", "WSD"] = Field(
+        default="linear", description="How the learning rate falls; WSD is warm-up, stable, decay."
+    )
+    min_lr: Float = Field(default=0.0, ge=0, description="Lowest learning rate, kept after the decay.")
+    lr_warmup_iters: Int | None = Field(
+        default=None, ge=0, description="Length of the warm-up in iterations; without any of the three there is none."
+    )
+    lr_warmup_samples: Int | None = Field(default=None, ge=0, description="Length of the warm-up in samples.")
+    lr_warmup_fraction: Float | None = Field(
+        default=None,
+        ge=0,
+        lt=1,
+        description="Length of the warm-up as a fraction of lr_decay_iters or lr_decay_samples.",
+    )
+    lr_decay_iters: Int | None = Field(
+        default=None,
+        gt=0,
+        description="Iteration at which min_lr is reached, counted from the start; by default train.train_iters.",
+    )
+    lr_decay_samples: Int | None = Field(
+        default=None,
+        gt=0,
+        description="Sample at which min_lr is reached, counted from the start; by default train.train_samples.",
+    )
+    lr_wsd_decay_style: Literal["exponential", "linear", "cosine", "minus_sqrt"] = Field(
+        default="exponential", description="How the last part of WSD falls."
+    )
+    lr_wsd_decay_iters: Int | None = Field(
+        default=None, gt=0, description="Length of the last part of WSD in iterations."
+    )
+    lr_wsd_decay_samples: Int | None = Field(
+        default=None, gt=0, description="Length of the last part of WSD in samples."
+    )
+    override_opt_param_scheduler: Bool = Field(
+        default=False, description="Whether these values win over other ones of a loaded checkpoint."
+    )
+    use_checkpoint_opt_param_scheduler: Bool = Field(
+        default=False,
+        description="Whether a loaded checkpoint's values win over these. Without either, other ones are an error.",
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pretrain.recipe.sections.engine.offload import OffloadOptimizerSection, OffloadParamSection
+from pretrain.recipe.sections.engine import OffloadOptimizerSection, OffloadParamSection
 
 if TYPE_CHECKING:
     from pretrain.recipe import Recipe

@@ -5,9 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+from pretrain.engine.deepspeed.offload import locked_memory, swapping
 
 from engine import tiny
-from pretrain.engine.deepspeed.offload import locked_memory, swapping
 from pretrain.errors import RecipeError
 
 OPTIMIZER = "engine.zero.offload_optimizer"

@@ -11,7 +11,7 @@ import safetensors.torch
 import torch
 from torch.distributed import checkpoint as dcp
 
-from pretrain.checkpoint.index import read_index
+from pretrain.checkpoint.sharded_format import read_index
 from pretrain.errors import CheckpointError
 from pretrain.tools.convert.conversion import sharded_writer
 from pretrain.tools.convert.conversion.safetensors_writer import SafetensorsFile

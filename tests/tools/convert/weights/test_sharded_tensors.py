@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.distributed.checkpoint.filesystem import _StorageInfo
 
-from pretrain.checkpoint.index import read_index
+from pretrain.checkpoint.sharded_format import read_index
 from pretrain.errors import DamageError
 from pretrain.tools.convert.conversion.sharded_writer import Entry, ShardedFile, write_index
 from pretrain.tools.convert.weights.lazy_tensor import LazyTensor, in_memory

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pretrain.reference.attention import Triangle
 from pretrain.reference.softmax import masked_softmax
-from pretrain.reference.triangle import Triangle
 from pretrain_ascend.kernels import attention_masks, softmax_limits
 from pretrain_ascend.kernels.matmuls import query_first
 from pretrain_ascend.kernels.softmax import softmax_with_seen_keys
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from pretrain.plugins.requests import AttentionRequest
-    from pretrain.reference.triangle import BlockMask
+    from pretrain.reference.attention import BlockMask
 
 
 def make(request: AttentionRequest, mask: BlockMask = attention_masks.causal) -> Triangle:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pretrain.checkpoint.digest import Recorder
-from pretrain.checkpoint.index import INDEX
+from pretrain.checkpoint.sharded_format import INDEX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pretrain.atomic_files import replacing
-from pretrain.checkpoint.common_state import BACKEND, COMMON
-from pretrain.checkpoint.folder import LATEST, folder_name, tracked
-from pretrain.checkpoint.sharded_names import sharded_name, weight_names
-from pretrain.checkpoint.structure import structure
-from pretrain.checkpoint.version import FORMAT
+from pretrain.checkpoint.folder import FORMAT, LATEST, folder_name, tracked
+from pretrain.checkpoint.identity import structure
+from pretrain.checkpoint.sharded_format import BACKEND, COMMON, sharded_name, weight_names
 from pretrain.tools.convert.conversion.planned_files import Target
 from pretrain.tools.convert.conversion.sharded_writer import Entry, ShardedFile, backend_json, write_index
 from pretrain.tools.convert.dialects.megatron.settings import schedule_of, settings_of, vocab_size_of, whole_number

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pretrain.checkpoint.sharded_names import weight_names
+from pretrain.checkpoint.sharded_format import weight_names
 from pretrain.tools.convert.weights.optimizer_state import MAIN, MOMENTS, OptimizerState
 
 if TYPE_CHECKING:

@@ -12,8 +12,17 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from pretrain.checkpoint.common_state import BACKEND, COMMON, OPTIMIZER, common_of, is_ours, is_weight, iteration_told
-from pretrain.checkpoint.index import INDEX, read_index
+from pretrain.checkpoint.sharded_format import (
+    BACKEND,
+    COMMON,
+    INDEX,
+    OPTIMIZER,
+    common_of,
+    is_ours,
+    is_weight,
+    iteration_told,
+    read_index,
+)
 from pretrain.errors import CheckpointError, DamageError
 from pretrain.tools.convert.formats.dtypes import dtype_names
 from pretrain.tools.convert.formats.location import extent

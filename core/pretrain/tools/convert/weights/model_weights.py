@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from pretrain.checkpoint.structure import is_padded
+from pretrain.checkpoint.identity import is_padded
 from pretrain.errors import CheckpointError
+from pretrain.recipe.section import shown
 from pretrain.recipe.sections.model import ModelSection
-from pretrain.recipe.shown import shown
 from pretrain.tools.convert.weights.lazy_tensor import with_last_row_repeated, with_rows
 
 if TYPE_CHECKING:

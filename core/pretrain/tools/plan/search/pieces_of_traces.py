@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from pretrain.model.requests import compute_dtype
 from pretrain.recipe.layout import Layout
-from pretrain.recipe.sections.engine.engine import EngineSection
-from pretrain.recipe.sections.recompute import RecomputeSection
+from pretrain.recipe.sections.engine import EngineSection
+from pretrain.recipe.sections.parallel import RecomputeSection
 from pretrain.tools.plan.search.pieces import Passing, Piece, Pieces
 from pretrain.tools.plan.search.traced_model import trace_models
 from pretrain.tools.plan.trace.stage_tracing import Subject

@@ -12,7 +12,7 @@ from pretrain_ascend.kernels.attention_masks import kept_masks
 
 if TYPE_CHECKING:
     from pretrain.plugins.requests import AttentionRequest
-    from pretrain.reference.triangle import Triangle
+    from pretrain.reference.attention import Triangle
 
 
 def make(request: AttentionRequest) -> Triangle:

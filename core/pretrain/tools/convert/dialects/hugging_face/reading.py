@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pretrain.errors import CheckpointError, DamageError
-from pretrain.recipe.shown import shown
+from pretrain.recipe.section import shown
 from pretrain.tools.convert.dialects.hugging_face.families import FAMILIES
 from pretrain.tools.convert.dialects.hugging_face.refused import require_known
 from pretrain.tools.convert.dialects.hugging_face.tied import equal_to

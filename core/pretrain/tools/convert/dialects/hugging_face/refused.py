@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pretrain.errors import CheckpointError
-from pretrain.recipe.shown import shown
+from pretrain.recipe.section import shown
 from pretrain.tools.convert.formats.hugging_face_config import (
     KNOWN,
     NAMES,

@@ -17,7 +17,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from pretrain.checkpoint.folder import LATEST, folder_name
-from pretrain.checkpoint.sharded_names import sharded_name
+from pretrain.checkpoint.sharded_format import sharded_name
 from pretrain.tools.convert.conversion.planned_files import Target
 from pretrain.tools.convert.conversion.torch_writer import TorchFile
 from pretrain.tools.convert.dialects.megatron.settings import VOCAB_SIZE

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from pretrain.errors import CheckpointError, DamageError
-from pretrain.recipe.shown import shown
+from pretrain.recipe.section import shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
