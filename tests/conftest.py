@@ -22,7 +22,7 @@ ONE_IN = {
     "tests/checkpoint/test_storage.py": 2,
     "tests/cpu/test_conformance.py": 3,
     "tests/tools/corpus": 2,
-    "tests/engine/deepspeed/offload": 4,
+    "tests/engine/deepspeed/test_nvme.py": 4,
     "tests/engine/deepspeed/test_engine.py": 3,
     "tests/engine/megatron/test_engine.py": 3,
     "tests/launch/processes/test_signals.py": 2,

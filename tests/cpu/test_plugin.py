@@ -146,12 +146,12 @@ def test_freed_memory_stays_with_the_process():
     """In a process of its own: the switch cannot be undone."""
     program = """
 import torch
-from pretrain.cpu import host, plugin
+from pretrain.cpu import backend, plugin
 def is_given_back():
     tensor = torch.ones(2**26)
-    held = host.memory(reset_peak=False).allocated
+    held = backend.memory_of_process(reset_peak=False).allocated
     del tensor
-    return held - host.memory(reset_peak=False).allocated > 2**27
+    return held - backend.memory_of_process(reset_peak=False).allocated > 2**27
 print(is_given_back())
 plugin.pretrain_backend().device(0)
 print(is_given_back())

@@ -1,4 +1,4 @@
-"""Structure of a model: the settings that its weights depend on, and what is computed with them; its vocabulary."""
+"""Identity of a checkpoint: settings that must not change, and notices about those that have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""torch's flash attention for the CPU; it never stores the weights."""
+"""Attention kernels of the CPU for a request, and torch's flash attention, which never stores the weights."""
 
 from __future__ import annotations
 

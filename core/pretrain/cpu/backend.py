@@ -1,4 +1,4 @@
-"""Facts about this machine and this process from the operating system."""
+"""Device backend of the CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dtype of matmuls on a CPU."""
+"""Causal attention in tiles that stay in the cache; only the lower triangle of the weights is computed."""
 
 from __future__ import annotations
 

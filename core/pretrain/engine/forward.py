@@ -1,4 +1,4 @@
-"""Forward pass of a model chunk over one micro-batch, for every engine."""
+"""Forward pass of a model chunk over one micro-batch, and means of losses and gradients over tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layer norm and RMS norm with the negotiated kernel."""
+"""Transformer layers, serial and with GPT-NeoX's parallel residual: norm, attention and MLP with negotiated kernels."""
 
 from __future__ import annotations
 

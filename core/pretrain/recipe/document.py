@@ -1,4 +1,4 @@
-"""YAML text as plain data with the line of each key."""
+"""A recipe's YAML as plain data with the line of each key, and overrides of it: `--set section.key=value`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Load a YAML file and overrides as a checked `Recipe`; errors name file, line and key."""
+"""Load a YAML file and overrides as a checked `Recipe`, and write one; errors name file, line and key."""
 
 from __future__ import annotations
 

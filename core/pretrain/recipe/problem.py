@@ -1,4 +1,4 @@
-"""Problem of a recipe."""
+"""Problems of a recipe, and their messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Source of a recipe, and notices of its reader; not part of the data."""
+"""One training run as data, and its keys by path."""
 
 from __future__ import annotations
 

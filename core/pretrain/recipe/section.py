@@ -1,4 +1,4 @@
-"""Short text of a value for error messages."""
+"""Base of all sections of a recipe: frozen, no unknown keys, exact types; and short text of a value for messages."""
 
 from __future__ import annotations
 

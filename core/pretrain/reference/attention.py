@@ -1,4 +1,4 @@
-"""Attention with stored weights: two batched matmuls and a softmax between them."""
+"""Attention with stored weights, and causal attention over only the blocks on and below the diagonal."""
 
 from __future__ import annotations
 

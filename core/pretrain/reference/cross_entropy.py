@@ -1,4 +1,4 @@
-"""Slice of the vocabulary that a tensor-parallel rank holds."""
+"""Vocabulary-parallel cross entropy, and the slice of the vocabulary that a tensor-parallel rank holds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bias and activation of the MLP."""
+"""Bias and activation of the MLP, residual + dropout(x + bias), and rotary position embedding."""
 
 from __future__ import annotations
 

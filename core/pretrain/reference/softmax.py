@@ -1,4 +1,4 @@
-"""Attention masks as tensors."""
+"""Scale, mask and softmax, and attention masks as tensors."""
 
 from __future__ import annotations
 

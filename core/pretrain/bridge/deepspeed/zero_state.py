@@ -1,4 +1,9 @@
-"""Access weights that ZeRO-3 of DeepSpeed may have partitioned over the ranks."""
+"""Access main weights and Adam's moments of each weight in any ZeRO stage of DeepSpeed 0.19.
+
+DeepSpeed's own functions for this (utils/tensor_fragment.py) have no state before the first step. At stage 3 they
+cannot set a weight whose last part is padded (DeepSpeedZeroOptimizer_Stage3.set_full_hp_param), and they read and write
+whole sub-groups of files for each of their weights.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Add a sticky overflow flag to DeepSpeed's fp16 optimizers, which check only for inf and nan."""
+"""Changes to a step of DeepSpeed's optimizers: the loss scale, a sticky overflow flag, an update that is withheld.
+
+Their loss scale is megatron-core's, so that both engines scale the loss equally. DeepSpeed 0.19's own DynamicLossScaler
+first doubles a step late, halves the gradients of every step in which it doubles, stops a run that overflows at the
+smallest scale, and knows only powers of two.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Give megatron-core's optimizer the negotiated kernels, without host synchronization in its norm and clipping."""
+"""megatron-core's optimizer with the negotiated kernels, and its gradients and process groups with our options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams and events for a device whose torch module has none."""
+"""Substitutes for names that torch's module of a device lacks; `pretrain.plugins.device_module` is the list."""
 
 from __future__ import annotations
 

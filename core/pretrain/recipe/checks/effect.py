@@ -1,4 +1,4 @@
-"""Keys without effect in this recipe. Setting one is an error, because its author expects an effect."""
+"""All checks, and keys without effect: setting one is an error, because its author expects an effect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conditions under which a key has an effect."""
+"""Rules for keys that have an effect only while other keys have certain values."""
 
 from __future__ import annotations
 

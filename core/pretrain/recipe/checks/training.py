@@ -1,4 +1,4 @@
-"""Length of the training and size of its batches."""
+"""Checks of the training: length, batches, schedule, input files, compiled layers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Micro batches of a step, and how often DeepSpeed would print."""
+"""Keys of a DeepSpeed file whose translation needs a function."""
 
 from __future__ import annotations
 

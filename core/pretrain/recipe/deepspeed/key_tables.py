@@ -1,4 +1,4 @@
-"""Keys of DeepSpeed that are keys of a recipe under another name, with the same meaning and unit."""
+"""Tables of DeepSpeed's keys: those with an equivalent in a recipe, those of one fixed value, those refused."""
 
 from __future__ import annotations
 

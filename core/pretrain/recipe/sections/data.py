@@ -1,4 +1,4 @@
-"""Section `data`: the token files, how they are mixed, and how they are cut into sequences."""
+"""Sections `data` and `tokenizer`: the token files, how they are mixed and cut, and how text becomes tokens."""
 
 from __future__ import annotations
 

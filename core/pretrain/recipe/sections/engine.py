@@ -1,8 +1,8 @@
-"""Sections `engine.zero.offload_optimizer` and `engine.zero.offload_param`: what ZeRO keeps off the device.
+"""Section `engine`: what steps the optimizer, and DeepSpeed's ZeRO and offload.
 
-Keys, defaults and meaning are those of DeepSpeed 0.19 (deepspeed/runtime/zero/offload_config.py); `cpu_adam` is ours.
-`ratio` is left out: another AdamW (DeepSpeedZeroOptimizer_Stage3.__init__) steps what it leaves on the device; no
-schedule reaches its learning rate and no checkpoint holds it.
+Keys, defaults and meaning of `zero` are those of DeepSpeed 0.19 (deepspeed/runtime/zero/config.py, offload_config.py);
+`cpu_adam` is ours. Sizes count elements. `ratio` is left out: another AdamW (DeepSpeedZeroOptimizer_Stage3.__init__)
+steps what it leaves on the device; no schedule reaches its learning rate and no checkpoint holds it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Section `optimizer`: Adam and gradient clipping."""
+"""Sections `optimizer` and `schedule`: the optimizer, gradient clipping, and the learning rate over the training."""
 
 from __future__ import annotations
 

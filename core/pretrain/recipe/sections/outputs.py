@@ -1,4 +1,4 @@
-"""Section `checkpoint`: what is saved, and what a run starts from."""
+"""Sections `checkpoint`, `evaluation` and `logging`: what a run starts from, saves, evaluates and shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Section `parallel`: how the model is laid over the ranks. The data-parallel size follows from the number of ranks."""
+"""Sections `parallel` and `recompute`: how the model is laid over the ranks, and activations that are not kept."""
 
 from __future__ import annotations
 

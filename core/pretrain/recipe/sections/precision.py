@@ -1,4 +1,4 @@
-"""Section `precision`: the dtype of the computation and the loss scale of fp16."""
+"""Sections `precision` and `kernels`: dtype and loss scale, and which implementation each operation gets."""
 
 from __future__ import annotations
 

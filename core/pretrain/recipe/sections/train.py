@@ -1,4 +1,4 @@
-"""Lists of iterations in which a range is written 100-300."""
+"""Section `train`: length, batches, loss spikes, and reasons to stop early."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import pytest
 
 from engine import tiny
 from engine.comparison import assert_close
-from engine.deepspeed.offload import emulated_async_io
+from engine.deepspeed import emulated_async_io
 from engine.layouts import ACCUMULATED, BF16, RECOMPUTE, STAGE
 from pretrain.bridge import deepspeed as bridge
 from pretrain.checkpoint import storage

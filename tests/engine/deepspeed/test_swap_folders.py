@@ -9,8 +9,8 @@ import time
 
 import pytest
 import torch.distributed as dist
-from pretrain.engine.deepspeed.offload import swap_folders
 
+from pretrain.engine.deepspeed import swap_folders
 from pretrain.errors import RecipeError
 
 KEY = "engine.zero.offload_param.nvme_path"
