@@ -5,27 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pretrain.errors import CheckpointError
-from pretrain.recipe.sections.model import ModelSection
+from pretrain.recipe.sections.model import ALWAYS, ANY, CONSEQUENCES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
     from pretrain.recipe import Recipe
+    from pretrain.recipe.sections.model import ModelSection
 
-
-_OF_THE_TRAINING = {
-    "seq_length",
-    "hidden_dropout",
-    "attention_dropout",
-    "init_method",
-    "init_method_std",
-    "output_layer_init_method",
-    "apply_query_key_layer_scaling",
-    "attention_softmax_in_fp32",
-    "make_vocab_size_divisible_by",
-}
-"""Settings that a checkpoint's weights may be used without; every other one is part of the structure."""
 
 _LEAST = 1024
 """Rows beyond a tokenizer's tokens that need no explanation: Qwen 2 has 293, GPT-NeoX-20B 155."""
@@ -35,8 +23,8 @@ _MULTIPLE, _MOST_RANKS = 128, 64
 
 
 def structure(model: ModelSection) -> dict[str, Any]:
-    """Return these settings by the keys of a recipe's section `model`."""
-    return {name: getattr(model, name) for name in ModelSection.model_fields if name not in _OF_THE_TRAINING}
+    """Return the settings that the weights depend on, and what is computed with them, by keys of section `model`."""
+    return {name: getattr(model, name) for name, key in CONSEQUENCES.items() if key.is_structure}
 
 
 def is_padded(tokens: int, rows: int) -> bool:
@@ -52,15 +40,11 @@ def is_padded(tokens: int, rows: int) -> bool:
     return rows - tokens < _LEAST or any(rows == -(-tokens // each) * each for each in multiples)
 
 
-_NOTED_LATER = {"model.layernorm_epsilon"}
+_NOTED_LATER = {f"model.{name}" for name, key in CONSEQUENCES.items() if key.before is ANY}
 """Settings that the first checkpoints of this format lack, although they could differ."""
+
 _BEFORE_THEY_EXISTED = {
-    "model.add_qkv_bias": False,
-    "model.use_rope_scaling": False,
-    "model.rope_scaling_factor": 8.0,
-    "model.rope_low_freq_factor": 1.0,
-    "model.rope_high_freq_factor": 4.0,
-    "model.original_max_position_embeddings": 8192,
+    f"model.{name}": key.before for name, key in CONSEQUENCES.items() if key.before not in {ALWAYS, ANY}
 }
 """What all models had that were saved without these settings."""
 

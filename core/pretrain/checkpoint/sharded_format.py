@@ -1,7 +1,7 @@
 """Files and names of a sharded checkpoint: common.pt, torch's index, and the weights' names.
 
 megatron-core stacks the weights of all layers under one key, with the layer as the first dimension; norms have the
-names of Transformer Engine's layers that contain them (TransformerLayer.sharded_state_dict and sharded_state_dict_keys_map).
+names of Transformer Engine's layers that contain them (TransformerLayer.sharded_state_dict).
 torch reads the index with plain pickle, which may run code; it is checked before.
 """
 
