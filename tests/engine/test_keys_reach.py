@@ -11,8 +11,8 @@ from torch.nn import functional
 
 from engine.tiny import tiny
 from pretrain.engine.deepspeed.config import deepspeed_config
-from pretrain.engine.deepspeed.engine import adam_arguments
 from pretrain.engine.megatron.data_parallel import data_parallel_config, optimizer_config
+from pretrain.engine.optimizers.choice import optimizer_of
 from pretrain.model.config import transformer_config
 from pretrain.plugins.backend import PointToPoint
 from pretrain.recipe.recipe import Recipe, inner_section, keys_of_recipe, walk
@@ -278,7 +278,7 @@ def settings(recipe):
         DDP: data_parallel_config(recipe),
         OPTIMIZER: optimizer_config(recipe),
         DEEPSPEED: deepspeed_config(recipe, 1),
-        ADAM: adam_arguments(recipe),
+        ADAM: optimizer_of(recipe.optimizer).arguments(recipe.optimizer),
     }
 
 

@@ -1,4 +1,4 @@
-"""Consequences that a key of the section `model` declares, compared with the model that is built and what is counted."""
+"""Consequences that keys of the section `model` declare, compared with the model that is built and what is counted."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_every_key_is_compared():
 
 @pytest.fixture(scope="module")
 def built():
-    """Return what a recipe's model is: shapes of its weights, its logits for one set of weights, and what is counted."""
+    """Return the shapes of a recipe's model, its logits for one set of weights, and what is counted."""
     known, plugins = {}, load("cpu")
 
     def build(*overrides):

@@ -49,6 +49,10 @@ _BEFORE_THEY_EXISTED = {
 """What all models had that were saved without these settings."""
 
 
+_OF_THE_SCHEDULE = {"lr", "weight_decay"}
+"""Keys of section `optimizer` whose saved values `saved_schedule` compares."""
+
+
 class Described(Protocol):
     """Recipe and vocabulary that a checkpoint is compared with."""
 
@@ -115,13 +119,9 @@ def differences(engine: Described, saved: Mapping[str, Any]) -> list[str]:
 
 def _settings(recipe: Recipe) -> dict[str, Any]:
     """Return the settings of the training, not of the model; the schedule has its own values in the checkpoint."""
-    optimizer = recipe.optimizer
+    optimizer = recipe.optimizer.model_dump(exclude=_OF_THE_SCHEDULE)
     return {
-        "optimizer.name": optimizer.name,
-        "optimizer.adam_beta1": optimizer.adam_beta1,
-        "optimizer.adam_beta2": optimizer.adam_beta2,
-        "optimizer.adam_eps": optimizer.adam_eps,
-        "optimizer.clip_grad": optimizer.clip_grad,
+        **{f"optimizer.{name}": value for name, value in optimizer.items()},
         "data.eod_mask_loss": recipe.data.eod_mask_loss,
         "train.global_batch_size": recipe.train.global_batch_size,
         "model.hidden_dropout": recipe.model.hidden_dropout,
@@ -130,7 +130,7 @@ def _settings(recipe: Recipe) -> dict[str, Any]:
 
 
 def _samples(recipe: Recipe) -> dict[str, Any]:
-    """Return the settings that the order of samples depends on; no data with a native index, which tracks its own."""
+    """Return the settings that the order of samples depends on; data.index: native stores its own, without the data."""
     paths = recipe.data.path or [[part.path, part.weight] for part in recipe.data.blend or ()]
     return {
         "train.seed": recipe.train.seed,

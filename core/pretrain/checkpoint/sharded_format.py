@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 
 COMMON, BACKEND = "common.pt", "metadata.json"
+PREFIX, MAIN = "optimizer.state", "fp32_param"
+"""Beginning of the keys of an optimizer's state, and the name among them of main weights."""
+
 OPTIMIZER = ("optimizer", "chained")
 _OTHERS = (*OPTIMIZER, "rng", "rerun")
 """Beginnings of keys that are not of weights."""

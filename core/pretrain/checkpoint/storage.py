@@ -23,7 +23,7 @@ from pretrain.checkpoint.contents import Loaded
 from pretrain.checkpoint.folder import WITHOUT_CHECKSUMS
 from pretrain.checkpoint.identity import differences, require_same
 from pretrain.checkpoint.saved_schedule import continue_schedule, restore_schedule
-from pretrain.checkpoint.sharded_format import common_of, is_weight, read_index, weight_names
+from pretrain.checkpoint.sharded_format import MAIN, PREFIX, common_of, is_weight, read_index, weight_names
 from pretrain.checkpoint.starting_checkpoint import require_complete, require_format
 from pretrain.checkpoint.writing.snapshot import Snapshot
 from pretrain.collective_errors import first_problem, of_first_rank
@@ -62,7 +62,10 @@ def load(engine: Saved, directory: Path, *, weights_only: bool) -> Loaded:
     common = opened(directory)
     is_bare = "counters" not in common  # converted from another program's
     require_same(engine, directory, common, weights_only=weights_only or is_bare)
-    require_same_weights(engine, directory, of_first_rank(partial(_weights_in, directory)))
+    weights, states = of_first_rank(partial(_names_in, directory))
+    require_same_weights(engine, directory, weights)
+    if not (weights_only or is_bare):
+        _require_same_states(engine, directory, states)
     engine.state.load(partial(_read, directory), None if weights_only or is_bare else common["counters"])
     notices = [] if has_checksums(common) else [f"{directory} has no checksums yet: damage is not detected"]
     if weights_only:
@@ -136,13 +139,31 @@ class _NoCommon(TorchCommonLoadStrategy):  # type: ignore[misc]
         return {}
 
 
-def _weights_in(directory: Path) -> set[str]:
-    """Return our names of a checkpoint's weights."""
+def _names_in(directory: Path) -> tuple[set[str], set[str]]:
+    """Return our names of a checkpoint's weights, and those of the optimizer's state."""
     try:
         shapes = {key: getattr(entry, "size", ()) for key, entry in read_index(directory).state_dict_metadata.items()}
     except _FAULTS as exc:
         raise _damaged(directory, exc) from exc
-    return {name for key, shape in shapes.items() if is_weight(key) for name, _ in weight_names(key, (*shape, 0)[0])}
+    weights = {name for key, size in shapes.items() if is_weight(key) for name, _ in weight_names(key, (*size, 0)[0])}
+    prefix = f"{PREFIX}."
+    return weights, {key.removeprefix(prefix).partition(".")[0] for key in shapes if key.startswith(prefix)} - {MAIN}
+
+
+def _require_same_states(engine: Saved, directory: Path, there: set[str]) -> None:
+    """Check that a checkpoint has the state of the recipe's optimizer.
+
+    Raises:
+        CheckpointError: it has another optimizer's.
+    """
+    ours = engine.state.optimizer_states
+    if there != set(ours):
+        msg = (
+            f"{directory} has the state of another optimizer ({', '.join(sorted(there)) or 'none'}); optimizer.name: "
+            f"{engine.recipe.optimizer.name} has {', '.join(ours)}.\n"
+            "Name the optimizer of the checkpoint, or set checkpoint.finetune: true to take its weights alone."
+        )
+        raise CheckpointError(msg)
 
 
 def _damaged(directory: Path, error: BaseException) -> CheckpointError:

@@ -12,12 +12,12 @@ from pretrain.engine.megatron.forward_pass import ForwardOnlyEngine
 from pretrain.engine.protocol import Parts
 from pretrain.errors import KernelError
 from pretrain.model.build import build
-from pretrain.model.requests import attention_requests, collectives_request, kernel_requests
+from pretrain.model.requests import attention_requests, collectives_request, kernel_requests, norm_request
 from pretrain.plugins.negotiation.building import negotiate
 from pretrain.plugins.negotiation.kernel_agreement import check_same_on_all_ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import torch
 
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from pretrain.plugins.host.manager import Plugins
     from pretrain.plugins.negotiation.building import Around
     from pretrain.plugins.negotiation.kernels import Kernels
-    from pretrain.plugins.signatures import AttentionFn
+    from pretrain.plugins.requests import Request
+    from pretrain.plugins.signatures import AttentionFn, NormFn
     from pretrain.recipe import Recipe
 
 
@@ -102,6 +103,7 @@ def _parts(
             recipe,
             kernels,
             attention_of=partial(attention_of_layer, recipe, plugins, kernels, planned=is_planned, around=around),
+            norm_of=partial(norm_of_width, recipe, plugins, kernels, planned=is_planned, around=around),
             point_to_point=plugins.backend.point_to_point(),
             device=device,
             vocab_size=vocab_size,
@@ -168,15 +170,51 @@ def attention_of_layer(
     requests = attention_requests(
         recipe, plugins.backend.device_type, plugins.backend.device_name(), layer_number=layer_number
     )
-    chosen = {"attention": recipe.kernels.attention, "softmax": recipe.kernels.softmax}
-    layer = negotiate(plugins, requests, chosen, recipe.kernels.fallback, planned=planned, around=around)
+    where = f"layer {layer_number}", "layers, or leave out model.apply_query_key_layer_scaling"
+    return _more(recipe, plugins, kernels, requests, *where, planned=planned, around=around).attention
+
+
+def norm_of_width(
+    recipe: Recipe,
+    plugins: Plugins,
+    kernels: Kernels,
+    width: int,
+    *,
+    planned: bool = False,
+    around: Around | None = None,
+) -> NormFn:
+    """Return the norm kernel of a width, which is asked for by itself where it is not the hidden size."""
+    if width == recipe.model.hidden_size:
+        return kernels.norm
+    requests = [norm_request(recipe, plugins.backend.device_type, plugins.backend.device_name(), width=width)]
+    more = _more(recipe, plugins, kernels, requests, f"width {width}", "widths", planned=planned, around=around)
+    return more.norm
+
+
+def _more(
+    recipe: Recipe,
+    plugins: Plugins,
+    kernels: Kernels,
+    requests: Sequence[Request],
+    where: str,
+    all_of: str,
+    *,
+    planned: bool,
+    around: Around | None,
+) -> Kernels:
+    """Negotiate requests that differ from those of the kernel table; the kernels must have the table's names.
+
+    Raises:
+        KernelError: another kernel would be chosen, which the table does not show.
+    """
+    chosen = recipe.kernels.chosen()
+    more = negotiate(plugins, requests, chosen, recipe.kernels.fallback, planned=planned, around=around)
     first = {row.operation: row.kernel for row in kernels.table.rows}
-    for row in layer.table.rows:
+    for row in more.table.rows:
         if row.kernel != first[row.operation]:
             msg = (
-                f"{row.operation} would be kernel '{first[row.operation]}' in layer 1 and '{row.kernel}' in layer "
-                f"{layer_number}.\nName one that serves all layers: kernels.{row.operation}, or leave out "
-                "model.apply_query_key_layer_scaling."
+                f"{row.operation} is kernel '{first[row.operation]}', but would be '{row.kernel}' for {where}.\n"
+                f"Name one that serves all {all_of}: kernels.{row.operation}."
             )
             raise KernelError(msg)
-    return layer.attention
+    return more

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from pretrain.plugins.backend import PointToPoint
     from pretrain.plugins.negotiation.kernels import Kernels
-    from pretrain.plugins.signatures import AttentionFn
+    from pretrain.plugins.signatures import AttentionFn, NormFn
     from pretrain.recipe import Recipe
 
 
@@ -45,6 +45,7 @@ def build(
     kernels: Kernels,
     *,
     attention_of: Callable[[int], AttentionFn],
+    norm_of: Callable[[int], NormFn],
     point_to_point: PointToPoint,
     device: torch.device,
     vocab_size: int,
@@ -58,6 +59,7 @@ def build(
         recipe: with the model to build.
         kernels: the negotiated kernels.
         attention_of: returns the attention kernel of a layer, by its number from 1 over all stages.
+        norm_of: returns the norm kernel of a width.
         point_to_point: capabilities of the backend's communication between stages.
         device: of the parameters.
         vocab_size: entries of the tokenizer, before padding.
@@ -80,9 +82,10 @@ def build(
             chunk = GPT(
                 recipe,
                 kernels,
+                norm_of,
                 config=config,
                 transformer_layer_spec=block_spec(
-                    recipe, kernels, attention_of, get_num_layers_to_build(config, vp_stage=stage)
+                    recipe, kernels, attention_of, norm_of, get_num_layers_to_build(config, vp_stage=stage)
                 ),
                 vocab_size=recipe.model.padded_vocab_size(vocab_size, recipe.parallel.tensor_model_parallel_size),
                 pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=stage),
@@ -110,7 +113,11 @@ def _compile(recipe: Recipe, chunks: list[GPT]) -> None:
 
 
 def block_spec(
-    recipe: Recipe, kernels: Kernels, attention_of: Callable[[int], AttentionFn], num_layers: int
+    recipe: Recipe,
+    kernels: Kernels,
+    attention_of: Callable[[int], AttentionFn],
+    norm_of: Callable[[int], NormFn],
+    num_layers: int,
 ) -> TransformerBlockSubmodules:
     """Return the spec of one pipeline stage.
 
@@ -118,9 +125,10 @@ def block_spec(
         recipe: with the model to train.
         kernels: the negotiated kernels.
         attention_of: returns the attention kernel of a layer, by its number from 1.
+        norm_of: returns the norm kernel of a width.
         num_layers: layers of this stage.
     """
-    norm = ModuleSpec(module=Norm, params={"kernel": kernels.norm})
+    norm = ModuleSpec(module=Norm, params={"kernel_of": norm_of})
     layer = ModuleSpec(
         module=ParallelLayer if recipe.model.parallel_residual else SerialLayer,
         params={"bias_dropout_add": kernels.bias_dropout_add},

@@ -17,6 +17,8 @@ from megatron.core.transformer.transformer_layer import TransformerLayer
 from megatron.core.utils import make_viewless_tensor
 from torch import nn
 
+from pretrain.model.weights import PARTIAL
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -27,10 +29,10 @@ if TYPE_CHECKING:
 
 
 class Norm(nn.Module):
-    """Normalize the last dimension of [s, b, h].
+    """Normalize the last dimension of [s, b, h], or of [s, b, n, d] for the heads of a rank.
 
-    megatron-core's own `WrappedTorchNorm` rejects sequence parallelism. Here the parameters are marked, so that their
-    gradients are summed over the tensor-parallel ranks, each of which normalizes other tokens.
+    megatron-core's own `WrappedTorchNorm` rejects sequence parallelism. Here weights are marked for `partial_gradients`
+    where each tensor-parallel rank normalizes other tokens, or other heads: then the width is not the hidden size.
     """
 
     def __init__(
@@ -39,16 +41,17 @@ class Norm(nn.Module):
         hidden_size: int,
         eps: float = 1e-5,  # noqa: ARG002  part of the kernel's request; megatron-core passes it
         *,
-        kernel: NormFn,
+        kernel_of: Callable[[int], NormFn],
         sequence_parallel: bool | None = None,
     ) -> None:
         super().__init__()
-        self.kernel = kernel
+        self.kernel = kernel_of(hidden_size)
         self.weight = nn.Parameter(torch.ones(hidden_size))
         self.bias = nn.Parameter(torch.zeros(hidden_size)) if config.normalization == "LayerNorm" else None
-        marked = config.sequence_parallel if sequence_parallel is None else sequence_parallel
+        is_of_tokens = config.sequence_parallel if sequence_parallel is None else sequence_parallel
+        is_partial = is_of_tokens or hidden_size != config.hidden_size
         for parameter in self.parameters():
-            parameter.sequence_parallel = marked  # type: ignore[attr-defined]  # read by finalize_model_grads
+            setattr(parameter, PARTIAL, is_partial)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the normalized tensor in its own dtype."""

@@ -97,6 +97,20 @@ def _initialize(name: str, parameter: Tensor, recipe: Recipe, vocab_size: int, t
             parameter[max(0, vocab_size - tensor_parallel_rank * parameter.shape[0]) :] = 0.0
 
 
+PARTIAL = "gradient_is_partial"
+"""Mark of a weight that every tensor-parallel rank has whole, with a part of its gradient."""
+
+
+def partial_gradients(model: nn.Module) -> list[nn.Parameter]:
+    """Return the weights whose gradients must be summed over the tensor-parallel ranks; the one list of both engines.
+
+    Each rank has such a weight whole, and uses it on its own part of the sequence (sequence parallelism, which
+    megatron-core marks too) or of the heads.
+    """
+    marks = (PARTIAL, "sequence_parallel")
+    return [weight for weight in model.parameters() if any(getattr(weight, mark, False) for mark in marks)]
+
+
 def global_names(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Yield parameters with global names: layers are counted over all stages, and a tied output is the embedding."""
     layers = getattr(model, "decoder").layers  # noqa: B009  megatron-core's GPTModel is untyped

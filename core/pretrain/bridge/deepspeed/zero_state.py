@@ -15,6 +15,8 @@ import torch.distributed as dist
 from pretrain.bridge.deepspeed.zero_swapped_tensors import SubGroups, part_of, put_part
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
 
@@ -32,7 +34,6 @@ def own_part(parameter: Any) -> Tensor:
     return part[: max(0, parameter.ds_numel - start)]
 
 
-MOMENTS = ("exp_avg", "exp_avg_sq")
 MAIN = "fp32_param"
 
 
@@ -64,13 +65,13 @@ class ZeroState(Protocol):
         ...
 
 
-def zero_state(optimizer: Any, stage: int) -> ZeroState:
-    """Return the access to an optimizer that `deepspeed.initialize` returned."""
+def zero_state(optimizer: Any, stage: int, states: Sequence[str]) -> ZeroState:
+    """Return the access to an optimizer that `deepspeed.initialize` returned, whose state has these names."""
     if stage == 3:
-        return _Stage3(optimizer)
+        return _Stage3(optimizer, states)
     if hasattr(optimizer, "_lazy_init_hp_params_optimizer_state"):  # ZeRO 1 and 2, BF16_Optimizer
-        return _Flat(optimizer)
-    return _Unsplit(optimizer)
+        return _Flat(optimizer, states)
+    return _Unsplit(optimizer, states)
 
 
 class _InMemory:
@@ -83,7 +84,8 @@ class _InMemory:
 class _Unsplit(_InMemory):
     """Stage 0: every rank holds everything; fp16 and bf16 weights have an fp32 copy (FP16_UnfusedOptimizer)."""
 
-    def __init__(self, optimizer: Any) -> None:
+    def __init__(self, optimizer: Any, states: Sequence[str]) -> None:
+        self._states = states
         self._adam = getattr(optimizer, "optimizer", optimizer)
         self._main = {
             weight: main
@@ -94,7 +96,7 @@ class _Unsplit(_InMemory):
         }
 
     def allocate(self) -> None:
-        _allocate(self._adam, [tensor for group in self._adam.param_groups for tensor in group["params"]])
+        _allocate(self._adam, self._states, [tensor for group in self._adam.param_groups for tensor in group["params"]])
 
     def whole(self, parameter: Any, name: str) -> Tensor:
         return self._tensor(parameter, name).detach()
@@ -114,12 +116,13 @@ class _Unsplit(_InMemory):
 class _Flat(_InMemory):
     """Stages 1 and 2: each rank holds a contiguous range of all weights, concatenated; `_hp_mapping` describes it."""
 
-    def __init__(self, optimizer: Any) -> None:
+    def __init__(self, optimizer: Any, states: Sequence[str]) -> None:
+        self._states = states
         self._optimizer = optimizer
 
     def allocate(self) -> None:
         adam = self._optimizer.optimizer
-        _allocate(adam, [tensor for group in adam.param_groups for tensor in group["params"]])
+        _allocate(adam, self._states, [tensor for group in adam.param_groups for tensor in group["params"]])
         self._optimizer._lazy_init_hp_params_optimizer_state()  # noqa: SLF001
 
     def whole(self, parameter: Any, name: str) -> Tensor:
@@ -137,13 +140,14 @@ class _Flat(_InMemory):
 class _Stage3:
     """Stage 3: each rank holds a part of every weight, the last one padded."""
 
-    def __init__(self, optimizer: Any) -> None:
+    def __init__(self, optimizer: Any, states: Sequence[str]) -> None:
+        self._states = states
         self._optimizer = optimizer
         self._groups = SubGroups(optimizer)
 
     def allocate(self) -> None:
         for number in range(len(self._groups)):
-            _allocate(self._optimizer.optimizer, [self._groups.flat(number, changes=True)])
+            _allocate(self._optimizer.optimizer, self._states, [self._groups.flat(number, changes=True)])
         self.close()
 
     def order(self, parameter: Any) -> int:
@@ -176,8 +180,8 @@ def _own(parameter: Any, value: Tensor) -> Tensor:
     return torch.nn.functional.pad(part, (0, size - part.numel()))
 
 
-def _allocate(adam: torch.optim.Optimizer, tensors: list[Tensor]) -> None:
+def _allocate(adam: torch.optim.Optimizer, states: Sequence[str], tensors: list[Tensor]) -> None:
     for tensor in tensors:
         state = adam.state[tensor]
-        for name in MOMENTS:
+        for name in states:
             state.setdefault(name, torch.zeros_like(tensor, requires_grad=False))

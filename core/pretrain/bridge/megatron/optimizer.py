@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from torch import Tensor
 
@@ -147,3 +150,30 @@ def install_group_options(options: ProcessGroupOptionsFn) -> None:
         return options(pg_name)
 
     parallel_state.get_nccl_options = options_of
+
+
+def sum_over_tensor_ranks(partial_gradients: Callable[[Any], Iterable[Any]]) -> None:
+    """Have megatron-core sum the gradients of these weights over the tensor-parallel ranks, and no others.
+
+    finalize_model_grads by itself sums those of weights with a mark, and of others whose names it knows.
+    """
+    module: Any = import_module("megatron.core.distributed.finalize_model_grads")  # the package has a function so named
+    module._allreduce_non_tensor_model_parallel_grads = partial(_sum_gradients, partial_gradients)  # noqa: SLF001
+
+
+def _sum_gradients(
+    partial_gradients: Callable[[Any], Iterable[Any]],
+    model: Sequence[Any],
+    _config: Any,
+    group: dist.ProcessGroup,
+) -> None:
+    """Sum in one collective, as megatron-core's function does."""
+    weights = [weight for chunk in model for weight in partial_gradients(chunk) if weight.requires_grad]
+    gradients = [weight.main_grad.data for weight in weights if weight.main_grad is not None]
+    if group.size() == 1 or not gradients:
+        return
+    together = _flatten_dense_tensors(gradients)  # type: ignore[no-untyped-call]
+    dist.all_reduce(together, group=group)
+    parts = _unflatten_dense_tensors(together, gradients)  # type: ignore[no-untyped-call]
+    for gradient, total in zip(gradients, parts, strict=True):
+        gradient.copy_(total)

@@ -19,7 +19,7 @@ from pretrain.bridge.megatron.optimizer import clip_by_norm
 from pretrain.checkpoint.deepspeed_state import DeepSpeedState
 from pretrain.engine.deepspeed import swapping
 from pretrain.engine.deepspeed.config import deepspeed_config
-from pretrain.engine.deepspeed.partitioned import splitting
+from pretrain.engine.deepspeed.partitioned import parameter_groups, splitting
 from pretrain.engine.forward import (
     count_tokens,
     forward_logits,
@@ -29,12 +29,10 @@ from pretrain.engine.forward import (
     prompt_batch,
     share_of_mean,
 )
-from pretrain.engine.optimizers.adam import counted
-from pretrain.engine.optimizers.host_adam import host_adam
-from pretrain.engine.optimizers.parameter_groups import parameter_groups
+from pretrain.engine.optimizers.choice import optimizer_of
 from pretrain.engine.protocol import Step
 from pretrain.engine.schedule import build_schedule
-from pretrain.model.weights import named_weights
+from pretrain.model.weights import named_weights, partial_gradients
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -44,7 +42,6 @@ if TYPE_CHECKING:
 
     from pretrain.engine.protocol import Batch, KeepUpdate, Parts
     from pretrain.model.gpt import GPT
-    from pretrain.recipe import Recipe
     from pretrain.report.timers import PhaseTimers
 
 _NOT_MEASURED = {"num_zeros_in_grad": None}
@@ -57,7 +54,7 @@ class DeepSpeedEngine:
     reads_data = True
 
     def __init__(self, parts: Parts) -> None:
-        """Build this rank's model, with ZeRO-3 in parts, and give it to DeepSpeed with the negotiated Adam."""
+        """Build this rank's model, with ZeRO-3 in parts, and give it to DeepSpeed with the optimizer."""
         recipe = self.recipe = parts.recipe
         self.vocab_size = parts.vocab_size
         self._device = parts.device
@@ -69,15 +66,17 @@ class DeepSpeedEngine:
         bridge_deepspeed.connect(parts.backend)
         swapping.prepare(recipe, parts.notify)
         (self.model,) = self.models = parts.chunks(**splitting(recipe, deepspeed))
-        _sum_over_sequence_parts(self.model)
+        _sum_partial_gradients(self.model)
         self._own = torch.zeros((), device=self._device)
         self.model.embedding.register_forward_hook(self._watch_gradient)
         groups = parameter_groups(self.model)
         swapping.require_room(recipe, groups)
-        self._adam = _adam_of(parts, groups)
+        optimizer = optimizer_of(recipe.optimizer)
+        build = optimizer.for_deepspeed(recipe, parts.kernels.optimizer, parts.notify, planned=parts.planned)
+        self._counted = build(groups)
         self._engine, self.optimizer, _, _ = deepspeed.initialize(
             model=self.model,
-            optimizer=self._adam,
+            optimizer=self._counted,
             config=deepspeed_config(recipe, parallel_state.get_data_parallel_world_size()),
             mpu=mpu,
             dist_init_required=False,
@@ -90,8 +89,9 @@ class DeepSpeedEngine:
         self.state = DeepSpeedState(
             self.model,
             self.optimizer,
-            self._adam,
+            self._counted,
             self._scale,
+            states=optimizer.states,
             stage=self._stage,
             is_fp32=recipe.precision.dtype == "fp32",
         )
@@ -166,7 +166,7 @@ class DeepSpeedEngine:
         self._engine.step()
         if not self._engine.was_step_applied():
             return None, True
-        self._adam.taken += 1
+        self._counted.taken += 1
         if self._scale is not None:
             self._scale.count_step()
         norm = self._engine.get_global_grad_norm() if clipped is None else clipped
@@ -233,14 +233,15 @@ class DeepSpeedEngine:
         return norm
 
 
-def _sum_over_sequence_parts(model: GPT) -> None:
-    """Sum the gradients of weights that see each tensor-parallel rank's part of the sequence alone.
+def _sum_partial_gradients(model: GPT) -> None:
+    """Sum the gradients of weights of which every tensor-parallel rank has a part.
 
     megatron-core does it in finalize_model_grads, when all gradients are there; ZeRO has given them away by then.
     """
-    for parameter in model.parameters():
-        if getattr(parameter, "sequence_parallel", False):
-            parameter.register_hook(_sum_over_tensor_parallel_ranks)
+    if parallel_state.get_tensor_model_parallel_world_size() == 1:
+        return
+    for parameter in partial_gradients(model):
+        parameter.register_hook(_sum_over_tensor_parallel_ranks)  # type: ignore[no-untyped-call]
 
 
 def _sum_over_tensor_parallel_ranks(gradient: Tensor) -> Tensor:
@@ -248,26 +249,6 @@ def _sum_over_tensor_parallel_ranks(gradient: Tensor) -> Tensor:
     total = gradient.to(torch.float32, copy=True)
     dist.all_reduce(total, group=parallel_state.get_tensor_model_parallel_group())
     return total.to(gradient.dtype)
-
-
-def _adam_of(parts: Parts, groups: list[dict[str, Any]]) -> Any:
-    if parts.recipe.engine.zero.offload_optimizer.device != "none":
-        adam = host_adam(parts.recipe, parts.notify, planned=parts.planned)
-    else:
-        adam = counted(parts.kernels.optimizer.adam)
-    return adam(groups, **adam_arguments(parts.recipe))
-
-
-def adam_arguments(recipe: Recipe) -> dict[str, Any]:
-    """Return what apex's FusedAdam is called with."""
-    optimizer = recipe.optimizer
-    return {
-        "lr": 0.0,  # the schedule sets it
-        "betas": (optimizer.adam_beta1, optimizer.adam_beta2),
-        "eps": optimizer.adam_eps,
-        "weight_decay": optimizer.weight_decay,
-        "adam_w_mode": optimizer.decoupled_weight_decay,
-    }
 
 
 def _untimed(_name: str) -> AbstractContextManager[None]:

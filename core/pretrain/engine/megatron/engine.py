@@ -17,9 +17,10 @@ from pretrain.checkpoint.megatron_state import MegatronState
 from pretrain.engine.forward import PerTokenGradients, forward_loss, mean_of_means, share_of_mean
 from pretrain.engine.megatron import data_parallel
 from pretrain.engine.megatron.forward_pass import ForwardPass
+from pretrain.engine.optimizers.choice import optimizer_of
 from pretrain.engine.protocol import Step
 from pretrain.engine.schedule import build_schedule
-from pretrain.model.weights import named_weights
+from pretrain.model.weights import named_weights, partial_gradients
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,6 +43,7 @@ class MegatronEngine(ForwardPass):
         self._overflow = parts.overflow
         bridge_optimizer.install(parts.kernels.optimizer, self._overflow)
         bridge_optimizer.keep_local_sums()
+        bridge_optimizer.sum_over_tensor_ranks(partial_gradients)
         super().__init__(parts, data_parallel.distribute(recipe, parts.chunks()))
         self.optimizer = data_parallel.build_optimizer(recipe, self.chunks, with_gloo=not parts.planned)
         self._config = self.chunks[0].config
@@ -52,7 +54,11 @@ class MegatronEngine(ForwardPass):
         self._padding = _padding(recipe, parts.vocab_size)
         self.schedule = build_schedule(recipe, self.optimizer)
         self.state = MegatronState(
-            self.chunks, self.optimizer, self._gathered, is_fp32=recipe.precision.dtype == "fp32"
+            self.chunks,
+            self.optimizer,
+            self._gathered,
+            states=optimizer_of(recipe.optimizer).states,
+            is_fp32=recipe.precision.dtype == "fp32",
         )
 
     def close(self) -> None:

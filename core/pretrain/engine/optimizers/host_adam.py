@@ -1,18 +1,17 @@
-"""Adam for an optimizer state in host memory."""
+"""Adam for DeepSpeed: its steps are counted here, and the state may be in host memory."""
 
 from __future__ import annotations
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from pretrain.collective_errors import first_problem
 from pretrain.engine.extension import CPU_ADAM, load_extension
-from pretrain.engine.optimizers.adam import counted
 from pretrain.errors import KernelError
-from pretrain.reference.adam import FusedAdam
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    import torch
 
     from pretrain.recipe import Recipe
 
@@ -33,6 +32,9 @@ def host_adam(recipe: Recipe, notify: Callable[[str], None], *, planned: bool = 
     Raises:
         KernelError: DeepSpeed's Adam is asked for and cannot be compiled on one of them.
     """
+    from pretrain.collective_errors import first_problem  # noqa: PLC0415  tools that ask for state names need no torch
+    from pretrain.reference.adam import FusedAdam  # noqa: PLC0415
+
     wanted = recipe.engine.zero.offload_optimizer.cpu_adam
     if wanted == "torch" or planned:
         return counted(FusedAdam)
@@ -71,3 +73,24 @@ def _deepspeed_adam() -> type[Any]:
                 state["step"] = steps
 
     return HostAdam
+
+
+def counted(adam: type[torch.optim.Optimizer]) -> type[Any]:
+    """Return a subclass of an Adam shaped like apex's whose groups all take the same step.
+
+    apex's Adam counts its own calls in each group's `step`. ZeRO-3 calls it once for every sub-group of weights, with
+    the other groups empty (DeepSpeedZeroOptimizer_Stage3._optimizer_step), so its count would exceed the steps taken.
+    The engine sets `taken` after each step.
+    """
+
+    class CountedAdam(adam):  # type: ignore[misc, valid-type]
+        taken = 0
+
+        def step(self, closure: Any = None) -> Any:
+            """Update all parameters that have a gradient, as step `taken` + 1."""
+            for group in self.param_groups:
+                group["step"] = self.taken
+            return super().step(closure)
+
+    CountedAdam.__name__ = CountedAdam.__qualname__ = adam.__name__
+    return CountedAdam

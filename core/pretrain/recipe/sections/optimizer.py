@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Literal, assert_never
+from typing import Literal
 
 from pydantic import Field
 
 from pretrain.recipe.section import Bool, Float, Int, Section
 
+OptimizerName = Literal["adam", "adamw"]
+"""An optimizer has a file in pretrain.engine.optimizers; see CONTRIBUTING.md."""
+
 
 class OptimizerSection(Section):
     """Adam and gradient clipping."""
 
-    name: Literal["adam", "adamw"] = Field(
+    name: OptimizerName = Field(
         default="adamw",
         description="adamw (decoupled weight decay, what Megatron-LM calls adam) or adam (weight decay added to the "
         "gradient).",
@@ -25,17 +28,6 @@ class OptimizerSection(Section):
     clip_grad: Float = Field(
         default=1.0, ge=0, description="Gradients are scaled down to this norm over all weights; 0: they are not."
     )
-
-    @property
-    def decoupled_weight_decay(self) -> bool:
-        """AdamW: weight decay shrinks the weights beside Adam's step and is no part of the gradient."""
-        match self.name:
-            case "adamw":
-                return True
-            case "adam":
-                return False
-            case _:
-                assert_never(self.name)
 
 
 class ScheduleSection(Section):

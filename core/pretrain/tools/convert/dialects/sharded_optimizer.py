@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pretrain.checkpoint.sharded_format import weight_names
-from pretrain.tools.convert.weights.optimizer_state import MAIN, MOMENTS, OptimizerState
+from pretrain.engine.optimizers.adam import STATES
+from pretrain.tools.convert.weights.optimizer_state import MAIN, OptimizerState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from pretrain.tools.convert.weights.sharded_tensors import ShardedTensor
 
 _PREFIX = "optimizer.state."
-_STATES = {"exp_avg": "exp_avg", "exp_avg_sq": "exp_avg_sq", "fp32_param": MAIN, "param": MAIN}
+_STATES = {state: state for state in (*STATES, MAIN)} | {"param": MAIN}
 """State in a key -> ours; the distributed optimizer has a name of its own for main weights."""
 
 _SCALER = ("scale", "growth_tracker", "hysteresis_tracker")
@@ -42,7 +43,7 @@ def optimizer_of(
             for name, place in weight_names(rest, tensor.shape[0]):
                 tensors[f"{_STATES[state]}.{name}"] = tensor.whole() if place is None else tensor.of_first(place)
     steps = {int(step) for step in _steps(common.get("optimizer"), _DEEPEST)}
-    if len(steps) != 1 or any(f"{moment}.{name}" not in tensors for name in weights for moment in MOMENTS):
+    if len(steps) != 1 or any(f"{moment}.{name}" not in tensors for name in weights for moment in STATES):
         return None
     return OptimizerState(tensors=tensors, step=steps.pop(), loss_scaler=_loss_scaler(common.get("optimizer")))
 

@@ -14,9 +14,8 @@ from megatron.core.dist_checkpointing.mapping import (
 
 from pretrain.checkpoint.checksums import Share
 from pretrain.checkpoint.contents import Loaded
-from pretrain.checkpoint.megatron_state import PREFIX
 from pretrain.checkpoint.saved_schedule import continue_schedule
-from pretrain.checkpoint.sharded_format import weight_names
+from pretrain.checkpoint.sharded_format import PREFIX, weight_names
 from pretrain.checkpoint.storage import require_same_weights
 from pretrain.collective_errors import first_problem, of_first_rank
 from pretrain.errors import CheckpointError

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from pretrain.tools.convert.weights.lazy_tensor import LazyTensor
 
-MOMENTS, MAIN = ("exp_avg", "exp_avg_sq"), "fp32_param"
+MAIN = "fp32_param"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
