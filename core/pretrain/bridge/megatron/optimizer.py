@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from pretrain.plugins.backend import Overflow
-    from pretrain.plugins.signatures import GradientNormFn, OptimizerKernels, ProcessGroupOptionsFn
+    from pretrain.plugins.signatures import GradientNormFn, ProcessGroupOptionsFn
 
 
-def install(kernels: OptimizerKernels, overflow: Overflow | None) -> None:
-    """Put the negotiated Adam and gradient norm in place of apex's in megatron-core 0.16.1.
+def install(adam: type[Any], gradient_norm: GradientNormFn, overflow: Overflow | None) -> None:
+    """Put a class of optimizers and the negotiated gradient norm in place of apex's in megatron-core 0.16.1.
 
     Call it after megatron.core is imported and before `get_megatron_optimizer`. Every name set here is bound at import:
 
@@ -34,13 +34,13 @@ def install(kernels: OptimizerKernels, overflow: Overflow | None) -> None:
     import megatron.core.optimizer as package  # noqa: PLC0415  after the bridge
     from megatron.core.optimizer import distrib_optimizer, optimizer  # noqa: PLC0415
 
-    package.Adam = kernels.adam
+    package.Adam = adam
     package.USING_PYTORCH_OPTIMIZER = False
-    distrib_optimizer.Adam = kernels.adam
+    distrib_optimizer.Adam = adam
     distrib_optimizer.HAVE_APEX_OR_TE = True
     distrib_optimizer.USING_APEX_OPTIMIZER = True
     distrib_optimizer.USING_TE_OPTIMIZER = False
-    optimizer.get_grad_norm_fp32 = _GradientNorm(kernels.gradient_norm)
+    optimizer.get_grad_norm_fp32 = _GradientNorm(gradient_norm)
     optimizer.clip_grad_by_total_norm_fp32 = clip_by_norm
     optimizer._multi_tensor_copy_this_to_that = copy_tensors  # noqa: SLF001
     if overflow is not None:

@@ -72,7 +72,7 @@ def optimizer_config(recipe: Recipe) -> OptimizerConfig:
     """Return megatron-core's configuration of the optimizer."""
     optimizer, precision, dtype = recipe.optimizer, recipe.precision, compute_dtype(recipe)
     return OptimizerConfig(
-        **optimizer_of(optimizer).for_megatron(optimizer),
+        **optimizer_of(optimizer).megatron_config(optimizer),
         lr=optimizer.lr,
         min_lr=recipe.schedule.min_lr,
         weight_decay=optimizer.weight_decay,

@@ -41,7 +41,8 @@ class MegatronEngine(ForwardPass):
         recipe = parts.recipe
         self._norm = parts.kernels.optimizer.gradient_norm
         self._overflow = parts.overflow
-        bridge_optimizer.install(parts.kernels.optimizer, self._overflow)
+        optimizer, kernels = optimizer_of(recipe.optimizer), parts.kernels.optimizer
+        bridge_optimizer.install(optimizer.for_megatron(kernels), self._norm, self._overflow)
         bridge_optimizer.keep_local_sums()
         bridge_optimizer.sum_over_tensor_ranks(partial_gradients)
         super().__init__(parts, data_parallel.distribute(recipe, parts.chunks()))
@@ -57,7 +58,7 @@ class MegatronEngine(ForwardPass):
             self.chunks,
             self.optimizer,
             self._gathered,
-            states=optimizer_of(recipe.optimizer).states,
+            states=optimizer.states,
             is_fp32=recipe.precision.dtype == "fp32",
         )
 

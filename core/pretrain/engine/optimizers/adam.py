@@ -34,7 +34,11 @@ class Adam:
         """The two moments."""
         return STATES
 
-    def for_megatron(self, section: OptimizerSection) -> dict[str, Any]:
+    def for_megatron(self, kernels: OptimizerKernels) -> type[Any]:
+        """Return the negotiated Adam."""
+        return kernels.adam
+
+    def megatron_config(self, section: OptimizerSection) -> dict[str, Any]:
         """Return arguments of OptimizerConfig."""
         return {
             "optimizer": "adam",

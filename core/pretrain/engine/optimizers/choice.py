@@ -15,19 +15,22 @@ if TYPE_CHECKING:
 
 
 class Optimizer(Protocol):
-    """An optimizer; modules of this kind import neither an engine nor a library, so that every tool may ask them."""
+    """An optimizer; its file imports neither an engine nor torch at import, so that every tool may ask for its state.
+
+    An engine that does not have it is refused before a run starts, in `pretrain.recipe.checks`.
+    """
 
     @property
     def states(self) -> tuple[str, ...]:
         """Names of a weight's tensors of state, fp32 and shaped as it, in the optimizer and in checkpoints."""
         ...
 
-    def for_megatron(self, section: OptimizerSection) -> dict[str, Any]:
-        """Return the arguments of megatron-core's OptimizerConfig that are its own.
+    def for_megatron(self, kernels: OptimizerKernels) -> type[Any]:
+        """Return the class that megatron-core builds, shaped like apex's FusedAdam."""
+        ...
 
-        Raises:
-            RecipeError: the megatron engine does not have it.
-        """
+    def megatron_config(self, section: OptimizerSection) -> dict[str, Any]:
+        """Return the arguments of megatron-core's OptimizerConfig that are its own."""
         ...
 
     def for_deepspeed(
@@ -40,9 +43,6 @@ class Optimizer(Protocol):
             kernels: the negotiated ones.
             notify: shows the user a line.
             planned: on fake tensors.
-
-        Raises:
-            RecipeError: the DeepSpeed engine does not have it.
         """
         ...
 

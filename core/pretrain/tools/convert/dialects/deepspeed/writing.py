@@ -34,6 +34,7 @@ from pretrain.tools.convert.dialects.refusal import require_none
 from pretrain.tools.convert.formats.location import LATEST_OF_DEEPSPEED
 from pretrain.tools.convert.formats.megatron_weights import divided_dimension
 from pretrain.tools.convert.formats.zero_shards import UNIVERSAL
+from pretrain.tools.convert.model_keys import not_held
 from pretrain.tools.convert.weights.lazy_tensor import cast
 from pretrain.tools.convert.weights.model_weights import EMBEDDING, OUTPUT
 from pretrain.tools.convert.weights.qkv import to_parts_first
@@ -89,17 +90,11 @@ def write(weights: ModelWeights, layout: TargetLayout) -> Target:
 
 
 def _require_theirs(model: ModelSection, layout: TargetLayout) -> None:
-    settings = {
-        "parallel_residual": model.parallel_residual,
-        "embedding_layernorm": model.embedding_layernorm,
-        "use_rope_scaling": model.use_rope_scaling,
-        "add_qkv_bias": model.add_qkv_bias and not model.add_bias_linear,
-    }
     sizes = (model.num_attention_heads, model.num_query_groups, model.ffn_hidden_size)
     uneven = any(size % layout.tensor for size in sizes)
     require_none(
         "Megatron-DeepSpeed",
-        settings,
+        not_held("deepspeed", model),
         {f"its weights among {layout.tensor} ranks": uneven, "layers among stages": layout.pipeline > 1},
     )
 

@@ -24,6 +24,7 @@ from pretrain.tools.convert.dialects.megatron.settings import VOCAB_SIZE
 from pretrain.tools.convert.dialects.refusal import require_none
 from pretrain.tools.convert.formats.location import RELEASE
 from pretrain.tools.convert.formats.megatron_ranks import FILE
+from pretrain.tools.convert.model_keys import not_held
 from pretrain.tools.convert.weights.model_weights import EMBEDDING, OUTPUT
 from pretrain.tools.convert.weights.tensor_parallel import part_of_rank
 
@@ -80,8 +81,7 @@ def require_possible(model: ModelSection, layout: TargetLayout) -> None:
     require_none(
         "Megatron-LM",
         {
-            "parallel_residual": model.parallel_residual,
-            "embedding_layernorm": model.embedding_layernorm,
+            **not_held("megatron", model),
             "activation gelu_tanh without add_bias_linear": model.activation == "gelu_tanh"
             and not model.add_bias_linear,
             f"use_rope_scaling with other than {', '.join(f'{k} {v:g}' for k, v in _ROPE_SCALING.items())}": (
