@@ -9,7 +9,7 @@ from pretrain.bridge.megatron import checkpoint as bridge_checkpoint
 from pretrain.engine import groups
 from pretrain.engine.megatron.engine import MegatronEngine
 from pretrain.engine.megatron.forward_pass import ForwardOnlyEngine
-from pretrain.engine.protocol import Parts
+from pretrain.engine.protocol import EngineParts
 from pretrain.errors import KernelError
 from pretrain.model.build import build
 from pretrain.model.requests import attention_requests, collectives_request, kernel_requests, norm_request
@@ -83,7 +83,7 @@ def _parts(
     *,
     planned: Backend | None = None,
     around: Around | None = None,
-) -> Parts:
+) -> EngineParts:
     """Make the process groups, seed the generators and choose the kernels."""
     is_planned = planned is not None
     collectives = negotiate_collectives(recipe, plugins, planned=is_planned)
@@ -94,7 +94,7 @@ def _parts(
     groups.seed(recipe.train.seed)
     kernels = negotiate_kernels(recipe, plugins, vocab_size, collectives, planned=is_planned, around=around)
     bridge_checkpoint.install(pinned_memory=(planned or plugins.backend).pinned_memory())
-    return Parts(
+    return EngineParts(
         recipe=recipe,
         backend=planned or plugins.backend,
         kernels=kernels,
@@ -116,7 +116,7 @@ def _parts(
     )
 
 
-def _engine(parts: Parts) -> Engine:
+def _engine(parts: EngineParts) -> Engine:
     if parts.recipe.engine.name == "deepspeed":
         from pretrain.engine.deepspeed.engine import DeepSpeedEngine  # noqa: PLC0415  the megatron engine runs without it
 

@@ -143,8 +143,8 @@ class Engine(ForwardEngine, Protocol):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Parts:
-    """Parts of an engine, in a world whose parallel groups exist.
+class EngineParts:
+    """EngineParts of an engine, in a world whose parallel groups exist.
 
     Attributes:
         recipe: what is trained.

@@ -14,7 +14,7 @@ from pretrain.recipe.checks.effect import problems_of, without_effect
 from pretrain.recipe.deepspeed.merge import TakenOver, merge_deepspeed
 from pretrain.recipe.document import Document, apply_override, read_document
 from pretrain.recipe.problem import describe, problems_in
-from pretrain.recipe.recipe import Origin, Recipe
+from pretrain.recipe.recipe import Recipe, RecipeOrigin
 
 if TYPE_CHECKING:
     import os
@@ -52,7 +52,7 @@ def make_effective(document: Document) -> tuple[Recipe, list[Problem]]:
     """
     left_out: list[Problem] = []
     while True:
-        recipe, problems = _read(document, Origin(document.source))
+        recipe, problems = _read(document, RecipeOrigin(document.source))
         if recipe is not None and not problems:
             return recipe, left_out
         idle = [problem for problem in problems if problem.switched_off_by]
@@ -69,7 +69,7 @@ def _build(document: Document, overrides: Iterable[str]) -> Recipe:
     taken = merge_deepspeed(document)
     notices = list(taken.notices)
     while True:
-        recipe, problems = _read(document, Origin(document.source, tuple(notices), taken.accumulation_steps))
+        recipe, problems = _read(document, RecipeOrigin(document.source, tuple(notices), taken.accumulation_steps))
         if recipe is not None and not problems:
             break
         unread = _drop_unread(document, problems, taken)
@@ -81,7 +81,7 @@ def _build(document: Document, overrides: Iterable[str]) -> Recipe:
     return recipe
 
 
-def _read(document: Document, origin: Origin) -> tuple[Recipe | None, list[Problem]]:
+def _read(document: Document, origin: RecipeOrigin) -> tuple[Recipe | None, list[Problem]]:
     """Return the recipe and its problems; no recipe if a section rejects its keys."""
     try:
         recipe = Recipe.model_validate(document.data, context={"origin": origin})

@@ -41,7 +41,7 @@ class AccumulationSteps:
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class RecipeOrigin:
     """Source of a recipe.
 
     Attributes:
@@ -76,7 +76,7 @@ class Recipe(Section):
     evaluation: EvaluationSection = EvaluationSection()
     logging: LoggingSection = LoggingSection()
 
-    _origin: Origin = PrivateAttr(default=Origin())
+    _origin: RecipeOrigin = PrivateAttr(default=RecipeOrigin())
 
     @property
     def source(self) -> str:

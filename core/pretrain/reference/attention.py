@@ -101,7 +101,7 @@ BlockSoftmax: TypeAlias = "Callable[[Tensor, Tensor], Tensor]"
 BlockMask: TypeAlias = "Callable[[int, int, torch.device], Tensor]"
 
 
-class Triangle:
+class CausalBlocks:
     """An `AttentionFn` for causal masks: a block of queries uses only the keys up to its own last row.
 
     Of G x G blocks G (G + 1) / 2 are computed and stored. The last block may be shorter than the others, and shapes may

@@ -9,7 +9,7 @@ from pretrain.plugins.offer import Decline, Offer
 from pretrain.plugins.requests import Mask
 from pretrain.plugins.signatures import OptimizerKernels
 from pretrain.reference import adam, norm
-from pretrain.reference.attention import Attention, Triangle
+from pretrain.reference.attention import Attention, CausalBlocks
 from pretrain.reference.cross_entropy import CrossEntropy
 from pretrain.reference.elementwise import ACTIVATIONS, BiasDropoutAdd, rotate
 from pretrain.reference.linear import Linear
@@ -40,7 +40,7 @@ def pretrain_attention(request: AttentionRequest) -> Answer:
     if request.mask is not Mask.CAUSAL:
         reason = f"mask {request.mask}; only {Mask.CAUSAL}"
         return [softmax, Decline(name="triangle", kind="triangle", reason=reason)]
-    return [softmax, Offer(name="triangle", kind="triangle", build=lambda _: Triangle(request))]
+    return [softmax, Offer(name="triangle", kind="triangle", build=lambda _: CausalBlocks(request))]
 
 
 @hookimpl

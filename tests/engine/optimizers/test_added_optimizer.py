@@ -8,7 +8,7 @@ import pytest
 
 from pages import Page
 
-FILE = """from pretrain.engine.optimizers.adam import Adam
+FILE = """from pretrain.engine.optimizers.adam import AdamOptimizer
 
 
 class Halved:
@@ -27,7 +27,7 @@ class Halved:
         return HalvedAdam
 
     def megatron_config(self, section):
-        return Adam(is_decoupled=True).megatron_config(section)
+        return AdamOptimizer(is_decoupled=True).megatron_config(section)
 
     def for_deepspeed(self, recipe, kernels, notify, *, planned):
         raise NotImplementedError

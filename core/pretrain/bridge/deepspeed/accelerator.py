@@ -27,7 +27,7 @@ _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _HOST_OPS = frozenset({"AsyncIOBuilder", "CPUAdamBuilder", "CPUAdagradBuilder", "CPULionBuilder", "PinMemoryBuilder"})
 
 
-def make_accelerator(backend: Backend, own: type[Any] | None) -> OfBackend:
+def make_accelerator(backend: Backend, own: type[Any] | None) -> BackendAccelerator:
     """Return the accelerator of a backend.
 
     Args:
@@ -36,11 +36,11 @@ def make_accelerator(backend: Backend, own: type[Any] | None) -> OfBackend:
     """
     if own is None:
         return DeviceAccelerator(backend)
-    kind: type[OfBackend] = type(own.__name__, (OfBackend, own), {"__module__": __name__})
+    kind: type[BackendAccelerator] = type(own.__name__, (BackendAccelerator, own), {"__module__": __name__})
     return kind(backend)
 
 
-class OfBackend:
+class BackendAccelerator:
     """Answers of the backend, which override those of DeepSpeed's class for the device type."""
 
     get_op_builder: Callable[[str], Any]
@@ -92,7 +92,7 @@ def _tensor_of(dtype: torch.dtype) -> property:
     return property(lambda self: functools.partial(torch.tensor, dtype=dtype, device=self.device_name()))
 
 
-class DeviceAccelerator(OfBackend, DeepSpeedAccelerator):  # type: ignore[misc]  # untyped
+class DeviceAccelerator(BackendAccelerator, DeepSpeedAccelerator):  # type: ignore[misc]  # untyped
     """Any device, from torch's module for it and the backend; methods as in DeepSpeedAccelerator."""
 
     def __init__(self, backend: Backend) -> None:

@@ -58,7 +58,7 @@ def install(backend: Backend, *, planned: bool = False) -> ModuleType:
         raise BackendError(msg) from error
     from deepspeed.accelerator import get_accelerator, set_accelerator  # noqa: PLC0415
 
-    from pretrain.bridge.deepspeed.accelerator import OfBackend, make_accelerator  # noqa: PLC0415  it imports deepspeed
+    from pretrain.bridge.deepspeed.accelerator import BackendAccelerator, make_accelerator  # noqa: PLC0415  it imports deepspeed
 
     accelerator = get_accelerator()
     if imported and accelerator.device_name().partition(":")[0] != backend.device_type:
@@ -67,7 +67,7 @@ def install(backend: Backend, *, planned: bool = False) -> ModuleType:
             f"{backend.device_type} needs a process of its own"
         )
         raise BackendError(msg)
-    if isinstance(accelerator, OfBackend):
+    if isinstance(accelerator, BackendAccelerator):
         accelerator.backend = backend
     else:
         set_accelerator(_planned(backend) if planned else make_accelerator(backend, type(accelerator) if own else None))

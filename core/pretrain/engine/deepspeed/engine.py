@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from pretrain.engine.protocol import Batch, KeepUpdate, Parts
+    from pretrain.engine.protocol import Batch, EngineParts, KeepUpdate
     from pretrain.model.gpt import GPT
     from pretrain.report.timers import PhaseTimers
 
@@ -53,7 +53,7 @@ class DeepSpeedEngine:
 
     reads_data = True
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: EngineParts) -> None:
         """Build this rank's model, with ZeRO-3 in parts, and give it to DeepSpeed with the optimizer."""
         recipe = self.recipe = parts.recipe
         self.vocab_size = parts.vocab_size

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from pretrain.engine.protocol import Batch, KeepUpdate, Parts
+    from pretrain.engine.protocol import Batch, EngineParts, KeepUpdate
     from pretrain.recipe import Recipe
     from pretrain.report.timers import PhaseTimers
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 class MegatronEngine(ForwardPass):
     """See `pretrain.engine.protocol.Engine`."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: EngineParts) -> None:
         """Build and wrap the model chunks of this rank, with the negotiated kernels in megatron-core's optimizer."""
         recipe = parts.recipe
         self._norm = parts.kernels.optimizer.gradient_norm

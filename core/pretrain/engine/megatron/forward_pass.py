@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from pretrain.engine.protocol import Batch, Parts
+    from pretrain.engine.protocol import Batch, EngineParts
     from pretrain.recipe import Recipe
 
 
 class ForwardPass:
     """The members of `pretrain.engine.protocol.ForwardEngine`, without its state in a checkpoint."""
 
-    def __init__(self, parts: Parts, chunks: list[Any]) -> None:
+    def __init__(self, parts: EngineParts, chunks: list[Any]) -> None:
         """Take the wrapped model chunks of this rank."""
         self.recipe = parts.recipe
         self.vocab_size = parts.vocab_size
@@ -133,7 +133,7 @@ class ForwardOnlyEngine(ForwardPass):
     rank holds the weights of its tensor-parallel part whole.
     """
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: EngineParts) -> None:
         """Build the model chunks of this rank with the negotiated kernels."""
         # Weights keep requires_grad: megatron-core's linear layers would use another kernel for frozen ones.
         super().__init__(parts, [in_compute_dtype(parts.recipe, chunk) for chunk in parts.chunks()])

@@ -20,7 +20,7 @@ STATES = ("exp_avg", "exp_avg_sq")
 
 
 @dataclass(frozen=True, slots=True)
-class Adam:
+class AdamOptimizer:
     """See `pretrain.engine.optimizers.choice.Optimizer`.
 
     Attributes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol, assert_never
 
-from pretrain.engine.optimizers.adam import Adam
+from pretrain.engine.optimizers.adam import AdamOptimizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,9 +51,9 @@ def optimizer_of(section: OptimizerSection) -> Optimizer:
     """Return the optimizer that the section names."""
     match section.name:
         case "adamw":
-            return Adam(is_decoupled=True)
+            return AdamOptimizer(is_decoupled=True)
         case "adam":
-            return Adam(is_decoupled=False)
+            return AdamOptimizer(is_decoupled=False)
         case _:
             assert_never(section.name)
 
