@@ -28,7 +28,7 @@ ONE_IN = {
     "backends/ascend/tests/test_documented_a2.py": 4,
     "backends/ascend/tests/test_documented_first.py": 4,
     "tests/tools/corpus": 2,
-    "tests/engine/deepspeed/offload": 4,
+    "tests/engine/deepspeed/test_nvme.py": 4,
     "tests/engine/deepspeed/test_engine.py": 3,
     "tests/engine/megatron/test_engine.py": 3,
     "tests/launch/processes/test_signals.py": 2,

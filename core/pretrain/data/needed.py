@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 if TYPE_CHECKING:
     from pretrain.recipe import Recipe
-    from pretrain.recipe.sections.tokenizer import TokenizerSection
+    from pretrain.recipe.sections.data import TokenizerSection
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

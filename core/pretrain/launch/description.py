@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pretrain.errors import DataError
 from pretrain.launch.inputs import built_inputs
 from pretrain.recipe.layout import lay_out
-from pretrain.recipe.yaml_text import to_yaml
+from pretrain.recipe.load import to_yaml
 from pretrain.report.flops import flops_per_sequence, parameter_count
 
 if TYPE_CHECKING:

@@ -41,7 +41,7 @@ def native(small_recipe):
 @pytest.fixture(scope="module")
 def files(tmp_path_factory, bridged):
     """Token files by a letter, of which every document consists, and their sizes differ."""
-    from pretrain.recipe.sections.tokenizer import TokenizerSection
+    from pretrain.recipe.sections.data import TokenizerSection
 
     folder = tmp_path_factory.mktemp("letters")
     for number, letter in enumerate("ABC", 1):

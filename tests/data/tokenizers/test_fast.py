@@ -16,7 +16,7 @@ from pretrain.data.tokenizers import fast, load_encoder, load_tokenizer
 from pretrain.data.tokenizers.bpe import train_tokenizer
 from pretrain.data.tokenizers.fast import SPLITS
 from pretrain.errors import DataError
-from pretrain.recipe.sections.tokenizer import TokenizerSection
+from pretrain.recipe.sections.data import TokenizerSection
 from pretrain.tools.corpus.build import build_tokens
 from pretrain.tools.corpus.unfinished import folder_of
 from tools.corpus.reference_comparisons import samples_by

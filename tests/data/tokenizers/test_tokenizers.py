@@ -18,7 +18,7 @@ from pretrain.data.tokenizers import load_encoder, load_tokenizer
 from pretrain.data.tokenizers.bpe import train_tokenizer
 from pretrain.data.tokenizers.load import GPT2_VOCAB_SIZE, expected_vocab_size
 from pretrain.errors import DataError
-from pretrain.recipe.sections.tokenizer import TokenizerSection
+from pretrain.recipe.sections.data import TokenizerSection
 
 _TESTS = Path(__file__).parents[2]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pretrain.checkpoint.structure import is_padded
+from pretrain.checkpoint.identity import is_padded
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import safetensors.torch
 import torch
 from torch.distributed import checkpoint as dcp
 
-from pretrain.checkpoint.index import read_index
+from pretrain.checkpoint.sharded_format import read_index
 from pretrain.errors import CheckpointError
 from pretrain.tools.convert import lazy_tensor
 from pretrain.tools.convert.file_writers import SafetensorsFile, TorchFile

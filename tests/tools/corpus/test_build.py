@@ -16,7 +16,7 @@ from pretrain.data.token_files.reading import TokenFile, bin_path, idx_path
 from pretrain.data.token_files.tokenizer_stamp import check_stamp, stamp_path
 from pretrain.data.tokenizers import load_tokenizer
 from pretrain.errors import DataError
-from pretrain.recipe.sections.tokenizer import TokenizerSection
+from pretrain.recipe.sections.data import TokenizerSection
 from pretrain.tools.corpus import build, chunks
 from pretrain.tools.corpus.build import build_tokens
 
@@ -175,7 +175,7 @@ ENDLESS = """
 import itertools, sys
 from pathlib import Path
 from pretrain.tools.corpus import build
-from pretrain.recipe.sections.tokenizer import TokenizerSection
+from pretrain.recipe.sections.data import TokenizerSection
 
 def say_once(chunk, told=[]):
     if not told:

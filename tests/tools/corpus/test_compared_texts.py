@@ -12,7 +12,7 @@ from pretrain.data.tokenizers import fast
 from pretrain.data.tokenizers.bpe import train_tokenizer
 from pretrain.data.tokenizers.tokenizer import ByteTokenizer
 from pretrain.errors import DataError
-from pretrain.recipe.sections.tokenizer import TokenizerSection
+from pretrain.recipe.sections.data import TokenizerSection
 from pretrain.tools.corpus import reference_comparison
 from pretrain.tools.corpus.build import build_tokens
 from pretrain.tools.corpus.reference_comparison import parts_of

@@ -11,7 +11,7 @@ from data.example_corpus import DOCUMENTS, write_jsonl
 from pretrain.data.token_files import writing
 from pretrain.data.token_files.reading import bin_path, idx_path
 from pretrain.errors import DataError
-from pretrain.recipe.sections.tokenizer import TokenizerSection
+from pretrain.recipe.sections.data import TokenizerSection
 from pretrain.tools.corpus import build, chunks, unfinished
 from pretrain.tools.corpus.build import build_tokens
 from pretrain.tools.corpus.unfinished import STATE, folder_of

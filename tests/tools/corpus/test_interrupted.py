@@ -19,7 +19,7 @@ from data.example_corpus import DOCUMENTS, write_jsonl
 from pretrain.data.token_files.reading import bin_path, idx_path
 from pretrain.data.tokenizers.bpe import train_tokenizer
 from pretrain.errors import DataError
-from pretrain.recipe.sections.tokenizer import TokenizerSection
+from pretrain.recipe.sections.data import TokenizerSection
 from pretrain.tools.corpus import build, chunks, unfinished
 from pretrain.tools.corpus.build import build_tokens
 from pretrain.tools.corpus.cleaning import Cleaning
@@ -195,6 +195,8 @@ from pathlib import Path
 from pretrain.tools.corpus import build, unfinished
 from pretrain.tools.corpus import chunks
 from pretrain.recipe.sections.tokenizer import TokenizerSection
+from pretrain.tools.corpus.sources import reading
+from pretrain.recipe.sections.data import TokenizerSection
 
 def slowly(progress, told=[]):
     if not told:

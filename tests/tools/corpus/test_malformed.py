@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from pretrain.data.token_files.reading import TokenFile
 from pretrain.errors import DataError
-from pretrain.recipe.sections.tokenizer import TokenizerSection
+from pretrain.recipe.sections.data import TokenizerSection
 from pretrain.tools.corpus import chunks, documents
 from pretrain.tools.corpus.build import build_tokens
 from pretrain.tools.corpus.unfinished import folder_of

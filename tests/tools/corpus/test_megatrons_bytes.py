@@ -19,7 +19,7 @@ import tokenizers
 import zstandard
 
 from pretrain.data.token_files.reading import bin_path, idx_path
-from pretrain.recipe.sections.tokenizer import TokenizerSection
+from pretrain.recipe.sections.data import TokenizerSection
 from pretrain.tools.corpus.build import build_tokens
 from pretrain.tools.corpus.merging import merge_tokens
 from pretrain.tools.corpus.sharding import Shard
@@ -119,7 +119,7 @@ from pathlib import Path
 from pretrain.tools.corpus import build, unfinished
 from pretrain.tools.corpus import chunks
 from pretrain.tools.corpus.unfinished import STATE, folder_of
-from pretrain.recipe.sections.tokenizer import TokenizerSection
+from pretrain.recipe.sections.data import TokenizerSection
 
 def slowly(progress, told=[]):
     if len(told) == 1:

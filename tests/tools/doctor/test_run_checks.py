@@ -14,7 +14,7 @@ import yaml
 
 from pretrain.checkpoint.checksums import write as write_checksums
 from pretrain.checkpoint.folder import LATEST, tracked
-from pretrain.checkpoint.structure import structure
+from pretrain.checkpoint.identity import structure
 from pretrain.cli.main import main
 from pretrain.launch.run_directory.start_checks import CHECKS, Start
 from pretrain.recipe import load_recipe, make_recipe

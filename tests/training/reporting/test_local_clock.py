@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from pretrain.model.attention import CoreAttention
+from pretrain.model.layer import CoreAttention
 from pretrain.training.reporting.local_clock import CALLS, LocalClock, _timing_event
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from pretrain.model.attention import CoreAttention
+from pretrain.model.layer import CoreAttention
 from pretrain.plugins.backend import Unavailable
 from pretrain.training.reporting.local_clock import CALLS, LocalClock
 from pretrain.training.safeguards.host_copy import HostCopies

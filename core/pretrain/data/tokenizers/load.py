@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from pretrain.data.tokenizers.files import NamesTokenizer
     from pretrain.data.tokenizers.tokenizer import Tokenizer
-    from pretrain.recipe.sections.tokenizer import TokenizerSection
+    from pretrain.recipe.sections.data import TokenizerSection
 
 
 def load_tokenizer(section: NamesTokenizer) -> Tokenizer:

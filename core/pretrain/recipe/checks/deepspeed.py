@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
 
 from pretrain.recipe.checks.shape import indivisible_by_tensor_size
 from pretrain.recipe.problem import Problem
@@ -16,12 +16,13 @@ _MEBIBYTE = 1 << 20
 """Weights from this size in bytes are kept in files (`MIN_SWAPPABLE_BYTES` of runtime/swap_tensor/utils.py)."""
 
 
-def problems(recipe: Recipe) -> Iterator[Problem]:
+def deepspeed_problems(recipe: Recipe) -> Iterator[Problem]:
     """Yield what the DeepSpeed engine cannot do."""
     if recipe.engine.name != "deepspeed":
         return
     if recipe.parallel.pipeline_model_parallel_size > 1:
         yield _pipeline(recipe)
+    yield from _optimizer(recipe)
     yield from _gradients(recipe)
     yield from _offload(recipe)
     if recipe.engine.zero.stage == 3:
@@ -54,6 +55,15 @@ def _without_pipeline(recipe: Recipe) -> str:
         return f"{nearest}."
     key = indivisible_by_tensor_size(recipe, ranks)[0]
     return f"{nearest}; {ranks} does not divide model.{key} {getattr(recipe.model, key)}."
+
+
+def _optimizer(recipe: Recipe) -> Iterator[Problem]:
+    """Yield a problem for an optimizer that this engine does not have."""
+    match name := recipe.optimizer.name:
+        case "adam" | "adamw":
+            yield from ()
+        case _:
+            assert_never(name)
 
 
 def _gradients(recipe: Recipe) -> Iterator[Problem]:

@@ -10,10 +10,9 @@ from megatron.core.dist_checkpointing.mapping import ShardedObject, ShardedTenso
 
 from pretrain.checkpoint.checksums import Share
 from pretrain.checkpoint.contents import Loaded
-from pretrain.checkpoint.megatron_state import PREFIX
-from pretrain.checkpoint.same_weights import require_same_weights
 from pretrain.checkpoint.saved_schedule import continue_schedule
-from pretrain.checkpoint.sharded_names import weight_names
+from pretrain.checkpoint.sharded_format import PREFIX, weight_names
+from pretrain.checkpoint.storage import require_same_weights
 from pretrain.collective_errors import first_problem
 from pretrain.errors import CheckpointError
 from pretrain.tools.convert.lazy_tensor import with_rows
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from pretrain.bridge.deepspeed.zero_scale import LossScaler
+    from pretrain.bridge.deepspeed.zero_step import LossScaler
     from pretrain.checkpoint.contents import Counters, Saved
     from pretrain.recipe.sections.model import ModelSection
     from pretrain.tools.convert.model_weights import ModelWeights

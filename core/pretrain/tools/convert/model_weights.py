@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from pretrain.checkpoint.structure import is_padded
+from pretrain.checkpoint.identity import is_padded
 from pretrain.errors import CheckpointError
+from pretrain.recipe.section import shown
 from pretrain.recipe.sections.model import ModelSection
-from pretrain.recipe.shown import shown
 from pretrain.tools.convert.lazy_tensor import with_last_row_repeated, with_rows
 from pretrain.tools.convert.weight_names import some_of
 
@@ -205,7 +205,7 @@ def _linear(name: str, rows: int, columns: int, has_bias: bool) -> dict[str, tup
     return weight | {f"{name}.bias": (rows,)} if has_bias else weight
 
 
-MOMENTS, MAIN = ("exp_avg", "exp_avg_sq"), "fp32_param"
+MAIN = "fp32_param"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from pretrain.checkpoint import torch_file
 from pretrain.checkpoint.checksums import SMALL_FILES
-from pretrain.checkpoint.common_state import COMMON
 from pretrain.checkpoint.folder import LATEST, folder_name
-from pretrain.checkpoint.structure import structure
+from pretrain.checkpoint.identity import structure
+from pretrain.checkpoint.sharded_format import COMMON
 from pretrain.collective_errors import of_first_rank
 from pretrain.errors import CheckpointError
 from pretrain.tools.convert.registry import read_weights, recognized, summary_of

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pretrain.checkpoint import checksums, torch_file
-from pretrain.checkpoint.structure import structure
+from pretrain.checkpoint.identity import structure
 from pretrain.errors import CheckpointError
 from pretrain.tools.convert.lazy_tensor import with_rows
 from pretrain.tools.convert.model_weights import EMBEDDING, OUTPUT

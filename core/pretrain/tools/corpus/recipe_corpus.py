@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pretrain.recipe import Recipe
-    from pretrain.recipe.sections.tokenizer import TokenizerSection
+    from pretrain.recipe.sections.data import TokenizerSection
 
 
 def _print(line: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pretrain.recipe.keys import keys_of_recipe
+from pretrain.recipe.recipe import keys_of_recipe
 from pretrain.tools.migrate.meanings.meaning import Carried, Launched, NoEffect, NotSupported, Replaced, Unread
 from pretrain.tools.migrate.meanings.megatron.meanings import MEANINGS
 from pretrain.tools.migrate.meanings.megatron.options import BUILD_MEANINGS, LAUNCHERS

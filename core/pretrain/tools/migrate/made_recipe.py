@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pretrain.errors import MigrateError, RecipeError
-from pretrain.recipe.document import Document
+from pretrain.recipe.document import Document, apply_override
 from pretrain.recipe.load import make_effective, make_recipe
-from pretrain.recipe.overrides import apply_override
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -20,7 +20,7 @@ from pretrain.tools.migrate.values.neox.nested import flat
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pretrain.recipe.deepspeed.file import JsonFile
+    from pretrain.recipe.deepspeed.json_file import JsonFile
     from pretrain.tools.migrate.arguments.fitting import Choice
     from pretrain.tools.migrate.arguments.parsing import Parsed
     from pretrain.tools.migrate.outcome import Outcome

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pretrain.errors import MigrateError
-from pretrain.recipe.keys import keys_of_recipe
+from pretrain.recipe.recipe import keys_of_recipe
 from pretrain.tools.migrate.meanings.meaning import Carried, Launched, Meaning, NoEffect, NotSupported, Replaced, Unread
 from pretrain.tools.migrate.outcome import Outcome
 from pretrain.tools.migrate.setting import Settings

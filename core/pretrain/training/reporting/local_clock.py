@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pretrain.model.attention import CoreAttention
+from pretrain.model.layer import CoreAttention
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pretrain.atomic_files import replacing
 from pretrain.data.token_files.reading import unigram_entropy
 from pretrain.errors import RunError
-from pretrain.recipe.yaml_text import to_yaml
+from pretrain.recipe.load import to_yaml
 from pretrain.report.environment_file import FILE as ENVIRONMENT
 from pretrain.report.environment_file import describe_environment, write_environment
 from pretrain.report.flops import parameter_count

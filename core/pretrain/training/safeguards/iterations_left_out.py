@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pretrain.recipe.sections.iteration_ranges import ranges
+from pretrain.recipe.sections.train import ranges
 
 if TYPE_CHECKING:
     from pretrain.recipe import Recipe

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.distributed.checkpoint.filesystem import _StorageInfo
 
-from pretrain.checkpoint.index import read_index
+from pretrain.checkpoint.sharded_format import read_index
 from pretrain.errors import DamageError
 from pretrain.tools.convert.formats.sharded_tensors import ShardedTensor, TensorPiece, sharded_tensors
 from pretrain.tools.convert.formats.sharded_writer import Entry, ShardedFile, write_index

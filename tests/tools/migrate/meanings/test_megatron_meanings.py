@@ -9,8 +9,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from pretrain.cli.run import command as run_command
-from pretrain.recipe.keys import keys_of_recipe, walk
-from pretrain.recipe.recipe import Recipe
+from pretrain.recipe.recipe import Recipe, keys_of_recipe, walk
 from pretrain.tools.corpus.data_command import build as build_command
 from pretrain.tools.migrate.meanings.meaning import Carried, Launched, NoEffect, NotSupported, Replaced, Unread
 from pretrain.tools.migrate.meanings.megatron.meanings import MEANINGS, MEANINGS_OF, TABLES, meaning_of

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from pretrain.recipe.keys import keys_of_recipe
+from pretrain.recipe.recipe import keys_of_recipe
 from pretrain.tools.migrate.meanings.meaning import Carried, Launched, NoEffect, NotSupported, Replaced, Unread
 from pretrain.tools.migrate.meanings.neox.meanings import KEY_BY_KEY, MEANINGS, TABLES, meaning_of
 from pretrain.tools.migrate.values.neox.functions import FUNCTIONS

@@ -10,9 +10,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from pretrain.errors import RecipeError
 from pretrain.recipe.checks.effect import without_effect
-from pretrain.recipe.keys import inner_section, keys_of_recipe, walk
 from pretrain.recipe.load import make_recipe
-from pretrain.recipe.recipe import Recipe
+from pretrain.recipe.recipe import Recipe, inner_section, keys_of_recipe, walk
 from pretrain.tools.migrate.meanings.meaning import Carried
 from pretrain.tools.migrate.meanings.megatron.meanings import meaning_of
 from pretrain.tools.migrate.to_megatron.arguments import FUNCTIONS, arguments_of

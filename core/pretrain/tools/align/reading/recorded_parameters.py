@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from pretrain.checkpoint.sharded_names import weight_names
+from pretrain.checkpoint.sharded_format import weight_names
 from pretrain.tools.align.model_place import Place
 from pretrain.tools.align.reading.stored_tensors import StoredTensors
 from pretrain.tools.align.recording.weights_folder import weights_folder

@@ -31,6 +31,7 @@ from pretrain.tools.convert.formats.deepspeed_names import their_name
 from pretrain.tools.convert.formats.deepspeed_weights import CAT_DIM, FILE, PARAM, SUB_PARAMS, UNIVERSAL, VOCABULARY
 from pretrain.tools.convert.formats.megatron_settings import require_none
 from pretrain.tools.convert.lazy_tensor import cast
+from pretrain.tools.convert.model_keys import not_held
 from pretrain.tools.convert.model_weights import EMBEDDING, OUTPUT
 from pretrain.tools.convert.qkv import to_parts_first
 from pretrain.tools.convert.rank_parts import is_gated
@@ -89,17 +90,11 @@ def write(weights: ModelWeights, layout: TargetLayout) -> Target:
 
 
 def _require_theirs(model: ModelSection, layout: TargetLayout) -> None:
-    settings = {
-        "parallel_residual": model.parallel_residual,
-        "embedding_layernorm": model.embedding_layernorm,
-        "use_rope_scaling": model.use_rope_scaling,
-        "add_qkv_bias": model.add_qkv_bias and not model.add_bias_linear,
-    }
     sizes = (model.num_attention_heads, model.num_query_groups, model.ffn_hidden_size)
     uneven = any(size % layout.tensor for size in sizes)
     require_none(
         "Megatron-DeepSpeed",
-        settings,
+        not_held("deepspeed", model),
         {f"its weights among {layout.tensor} ranks": uneven, "layers among stages": layout.pipeline > 1},
     )
 

@@ -12,7 +12,7 @@ import torch
 
 from pretrain.checkpoint import torch_file
 from pretrain.errors import CheckpointError, DamageError
-from pretrain.recipe.shown import shown
+from pretrain.recipe.section import shown
 from pretrain.tools.convert.formats.hugging_face_config import require_known, settings_of_config
 from pretrain.tools.convert.formats.hugging_face_families import FAMILIES
 from pretrain.tools.convert.lazy_tensor import LazyTensor, constant, equal_to

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pretrain.errors import CheckpointError
-from pretrain.recipe.shown import shown
+from pretrain.recipe.section import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pretrain.tools.convert.lazy_tensor import joined, narrowed, transposed
+from pretrain.tools.convert.model_keys import not_held
 from pretrain.tools.convert.qkv import from_parts_first, fused, separate, to_parts_first
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ class Architecture:
     def misfits(self, model: ModelSection) -> list[str]:
         """Return the settings of a model that this architecture cannot have, as key=value."""
         wrong = [name for name, values in self.settings.items() if getattr(model, name) not in values]
+        wrong += [name for name, is_needed in not_held("huggingface", model).items() if is_needed]
         if self.architecture in {"GPT2LMHeadModel", "GPTNeoXForCausalLM"}:
             wrong += ["num_query_groups"] if model.num_query_groups != model.num_attention_heads else []
             wrong += ["kv_channels"] if model.kv_channels * model.num_attention_heads != model.hidden_size else []
@@ -152,7 +154,6 @@ _GPT2 = Architecture(
         "activation": ("gelu", "gelu_tanh"),
         "add_bias_linear": (True,),
         "parallel_residual": (False,),
-        "embedding_layernorm": (False,),
     },
 )
 _GPT_NEOX = Architecture(
@@ -176,7 +177,6 @@ _GPT_NEOX = Architecture(
         "normalization": ("LayerNorm",),
         "activation": ("gelu", "gelu_tanh"),
         "add_bias_linear": (True,),
-        "embedding_layernorm": (False,),
     },
 )
 _LLAMA_SETTINGS: dict[str, tuple[Any, ...]] = {
@@ -185,7 +185,6 @@ _LLAMA_SETTINGS: dict[str, tuple[Any, ...]] = {
     "normalization": ("RMSNorm",),
     "activation": ("swiglu",),
     "parallel_residual": (False,),
-    "embedding_layernorm": (False,),
 }
 
 

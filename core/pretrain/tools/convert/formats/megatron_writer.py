@@ -17,10 +17,11 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from pretrain.checkpoint.folder import LATEST, folder_name
-from pretrain.checkpoint.sharded_names import sharded_name
+from pretrain.checkpoint.sharded_format import sharded_name
 from pretrain.tools.convert.file_writers import TorchFile
 from pretrain.tools.convert.formats.megatron import FILE
 from pretrain.tools.convert.formats.megatron_settings import VOCAB_SIZE, require_none
+from pretrain.tools.convert.model_keys import not_held
 from pretrain.tools.convert.model_weights import EMBEDDING, OUTPUT
 from pretrain.tools.convert.rank_parts import part_of_rank
 from pretrain.tools.convert.summary import RELEASE
@@ -80,8 +81,7 @@ def require_possible(model: ModelSection, layout: TargetLayout) -> None:
     require_none(
         "Megatron-LM",
         {
-            "parallel_residual": model.parallel_residual,
-            "embedding_layernorm": model.embedding_layernorm,
+            **not_held("megatron", model),
             "activation gelu_tanh without add_bias_linear": model.activation == "gelu_tanh"
             and not model.add_bias_linear,
             f"use_rope_scaling with other than {', '.join(f'{k} {v:g}' for k, v in _ROPE_SCALING.items())}": (

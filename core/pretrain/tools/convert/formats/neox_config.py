@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from pretrain.errors import DamageError
-from pretrain.recipe.shown import shown
+from pretrain.recipe.section import shown
 from pretrain.tools.convert.formats.megatron_settings import not_ours
 
 if TYPE_CHECKING:

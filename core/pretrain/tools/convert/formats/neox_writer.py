@@ -17,6 +17,7 @@ from pretrain.tools.convert.formats.megatron_settings import require_none
 from pretrain.tools.convert.formats.neox_config import config_of
 from pretrain.tools.convert.formats.neox_names import ROW_BIASES
 from pretrain.tools.convert.lazy_tensor import constant
+from pretrain.tools.convert.model_keys import not_held
 from pretrain.tools.convert.qkv import to_rank
 from pretrain.tools.convert.rank_parts import gate_last, is_gated, part_of_rank
 from pretrain.tools.convert.summary import LATEST_OF_DEEPSPEED
@@ -89,9 +90,7 @@ def _require_possible(model: ModelSection, ranks: int) -> None:
     require_none(
         "GPT-NeoX",
         {
-            "embedding_layernorm": model.embedding_layernorm,
-            "add_qkv_bias": model.add_qkv_bias and not model.add_bias_linear,
-            "use_rope_scaling": model.use_rope_scaling,
+            **not_held("neox", model),
             "kv_channels other than hidden_size / num_attention_heads": (
                 model.kv_channels * model.num_attention_heads != model.hidden_size
             ),

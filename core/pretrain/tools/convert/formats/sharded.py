@@ -17,16 +17,25 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from pretrain.checkpoint.common_state import BACKEND, COMMON, OPTIMIZER, common_of, is_ours, is_weight, iteration_told
-from pretrain.checkpoint.index import INDEX, read_index
-from pretrain.checkpoint.sharded_names import weight_names
+from pretrain.checkpoint.sharded_format import (
+    BACKEND,
+    COMMON,
+    INDEX,
+    OPTIMIZER,
+    common_of,
+    is_ours,
+    is_weight,
+    iteration_told,
+    read_index,
+    weight_names,
+)
+from pretrain.engine.optimizers.adam import STATES
 from pretrain.errors import CheckpointError, DamageError
 from pretrain.tools.convert.formats.megatron_settings import schedule_of, settings_of, vocab_size_of, whole_number
 from pretrain.tools.convert.formats.sharded_tensors import require_tiled, sharded_tensors
 from pretrain.tools.convert.model_weights import (
     EMBEDDING,
     MAIN,
-    MOMENTS,
     ModelWeights,
     OptimizerState,
     model_section,
@@ -239,7 +248,7 @@ def _weights(stored: Mapping[str, ShardedTensor]) -> dict[str, LazyTensor]:
 
 
 _PREFIX = "optimizer.state."
-_STATES = {"exp_avg": "exp_avg", "exp_avg_sq": "exp_avg_sq", "fp32_param": MAIN, "param": MAIN}
+_STATES = {state: state for state in (*STATES, MAIN)} | {"param": MAIN}
 """State in a key -> ours; the distributed optimizer has a name of its own for main weights."""
 
 _SCALER = ("scale", "growth_tracker", "hysteresis_tracker")
@@ -263,7 +272,7 @@ def optimizer_of(
             for name, place in weight_names(rest, tensor.shape[0]):
                 tensors[f"{_STATES[state]}.{name}"] = tensor.whole() if place is None else tensor.of_first(place)
     steps = {int(step) for step in _steps(common.get("optimizer"), _DEEPEST)}
-    if len(steps) != 1 or any(f"{moment}.{name}" not in tensors for name in weights for moment in MOMENTS):
+    if len(steps) != 1 or any(f"{moment}.{name}" not in tensors for name in weights for moment in STATES):
         return None
     return OptimizerState(tensors=tensors, step=steps.pop(), loss_scaler=_loss_scaler(common.get("optimizer")))
 

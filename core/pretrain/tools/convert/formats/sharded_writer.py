@@ -12,13 +12,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pretrain.atomic_files import replacing
-from pretrain.checkpoint.common_state import BACKEND, COMMON
 from pretrain.checkpoint.digest import Recorder
-from pretrain.checkpoint.folder import LATEST, folder_name, tracked
-from pretrain.checkpoint.index import INDEX
-from pretrain.checkpoint.sharded_names import sharded_name
-from pretrain.checkpoint.structure import structure
-from pretrain.checkpoint.version import FORMAT
+from pretrain.checkpoint.folder import FORMAT, LATEST, folder_name, tracked
+from pretrain.checkpoint.identity import structure
+from pretrain.checkpoint.sharded_format import BACKEND, COMMON, INDEX, sharded_name
 from pretrain.tools.convert.formats.megatron_writer import args_for, place_of, require_possible
 from pretrain.tools.convert.model_weights import EMBEDDING
 from pretrain.tools.convert.summary import dtype_name

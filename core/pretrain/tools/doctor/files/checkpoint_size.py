@@ -5,20 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pretrain.data.tokenizers import load_tokenizer
+from pretrain.engine.optimizers.choice import state_bytes
 from pretrain.errors import DataError
 from pretrain.report.flops import parameter_count
 
 if TYPE_CHECKING:
     from pretrain.recipe import Recipe
 
-_OF_OPTIMIZER = 8
-"""Bytes a parameter of Adam's two moments, always fp32 (section `precision`)."""
 _OF_WEIGHTS = {"fp32": 4, "bf16": 2 + 4, "fp16": 2 + 4}
 """Bytes a parameter of the weights, with the fp32 main weights where they are other ones."""
 
 
 def checkpoint_bytes(recipe: Recipe) -> int | None:
-    """Return the bytes of a checkpoint: weights, main weights and both moments of every parameter.
+    """Return the bytes of a checkpoint: weights, main weights and optimizer state of every parameter.
 
     None where the tokenizer cannot be read, by whose size the embedding has its rows.
     """
@@ -28,4 +27,4 @@ def checkpoint_bytes(recipe: Recipe) -> int | None:
     except DataError:
         return None
     parameters = parameter_count(recipe.model, recipe.padded_vocab_size(tokens))
-    return parameters * (_OF_WEIGHTS[recipe.precision.dtype] + _OF_OPTIMIZER)
+    return parameters * (_OF_WEIGHTS[recipe.precision.dtype] + state_bytes(recipe.optimizer))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from pretrain.engine.negotiation import attention_of_layer, negotiate_collectives, negotiate_kernels
+from pretrain.engine.build import attention_of_layer, negotiate_collectives, negotiate_kernels
 from pretrain.model.requests import attention_requests, kernel_requests
 from pretrain.plugins.calls import by_position
 from pretrain.plugins.negotiation.building import negotiate

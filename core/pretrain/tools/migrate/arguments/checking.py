@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pretrain.errors import MigrateError
-from pretrain.recipe.shown import shown
+from pretrain.recipe.section import shown
 from pretrain.tools.migrate.arguments.converting import LARGEST
 from pretrain.tools.migrate.dialects import dialect_of
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pretrain.errors import MigrateError, RecipeError
-from pretrain.recipe.deepspeed.file import parse_json, read_json
+from pretrain.recipe.deepspeed.json_file import parse_json, read_json
 from pretrain.tools.migrate.sources.source import Source
 
 if TYPE_CHECKING:
-    from pretrain.recipe.deepspeed.file import JsonFile
+    from pretrain.recipe.deepspeed.json_file import JsonFile
     from pretrain.tools.migrate.setting import Place
 
 

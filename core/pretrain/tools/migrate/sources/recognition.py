@@ -9,9 +9,9 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from pretrain.errors import MigrateError
-from pretrain.recipe.deepspeed.settled import BLOCKS, REMOVED, SWITCHED
+from pretrain.recipe.deepspeed.key_tables import BLOCKS, REMOVED, SWITCHED
 from pretrain.recipe.deepspeed.translate import KEYS
-from pretrain.recipe.keys import keys_of_recipe
+from pretrain.recipe.recipe import keys_of_recipe
 from pretrain.tools.migrate.sources.argument_log import has_arguments, read_log
 from pretrain.tools.migrate.sources.deepspeed_files import read_deepspeed
 from pretrain.tools.migrate.sources.megatron_yaml import is_megatron_yaml, read_megatron_yaml

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pretrain.recipe.deepspeed.file import JsonFile
+    from pretrain.recipe.deepspeed.json_file import JsonFile
     from pretrain.tools.migrate.setting import Asked, Place, Setting, Word
 
 Kind = Literal["script", "arguments", "log", "neox", "deepspeed", "megatron_yaml"]

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pretrain.recipe.checks.effect import without_effect
-from pretrain.recipe.keys import walk
-from pretrain.recipe.recipe import Recipe
-from pretrain.recipe.section import Section
-from pretrain.recipe.shown import shown
+from pretrain.recipe.recipe import Recipe, walk
+from pretrain.recipe.section import Section, shown
 from pretrain.tools.migrate.to_megatron import flags_of_layout, flags_of_length, flags_of_model, flags_of_text
 from pretrain.tools.migrate.to_megatron.answer import NOTHING, Answer
 from pretrain.tools.migrate.to_megatron.single_flags import answer_of, single_flags, value_of

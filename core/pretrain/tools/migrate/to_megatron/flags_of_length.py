@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pretrain.recipe.sections.iteration_ranges import ranges
+from pretrain.recipe.sections.train import ranges
 from pretrain.tools.migrate.to_megatron.answer import NOTHING, Answer
 from pretrain.tools.migrate.to_megatron.flag_words import given
 

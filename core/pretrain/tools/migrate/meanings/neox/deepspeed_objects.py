@@ -8,8 +8,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from pretrain.recipe.deepspeed.same import SAME
-from pretrain.recipe.deepspeed.settled import BLOCKS, INSTEAD, SETTLED, SWITCHED
+from pretrain.recipe.deepspeed.key_tables import BLOCKS, INSTEAD, SAME, SETTLED, SWITCHED
 from pretrain.tools.migrate.meanings.meaning import Carried, NoEffect, NotSupported, Unread
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pretrain.recipe.deepspeed.same import SAME, WHOLE
+from pretrain.recipe.deepspeed.key_tables import SAME, WHOLE
 from pretrain.tools.migrate.values.neox.nested import inner, refused, stated, whole
 from pretrain.tools.migrate.values.worked import Worked
 

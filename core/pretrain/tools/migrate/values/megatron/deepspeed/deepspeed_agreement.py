@@ -12,7 +12,7 @@ from pretrain.tools.migrate.values.megatron.deepspeed.deepspeed_engine import pl
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pretrain.recipe.deepspeed.file import JsonFile
+    from pretrain.recipe.deepspeed.json_file import JsonFile
     from pretrain.recipe.deepspeed.translation import Given
     from pretrain.tools.migrate.setting import Settings
     from pretrain.tools.migrate.values.worked import Worked

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from pretrain.errors import MigrateError
 from pretrain.recipe.deepspeed.translate import translate
-from pretrain.recipe.shown import shown
+from pretrain.recipe.section import shown
 from pretrain.tools.migrate.setting import Place
 from pretrain.tools.migrate.values.megatron.layout_text import pipeline_stages
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from pretrain.recipe.deepspeed.file import JsonFile
+    from pretrain.recipe.deepspeed.json_file import JsonFile
     from pretrain.recipe.deepspeed.translation import Given
     from pretrain.tools.migrate.setting import Settings
 

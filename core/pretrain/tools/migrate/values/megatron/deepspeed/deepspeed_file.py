@@ -29,7 +29,7 @@ from pretrain.tools.migrate.values.worked import Worked
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pretrain.recipe.deepspeed.file import JsonFile
+    from pretrain.recipe.deepspeed.json_file import JsonFile
     from pretrain.recipe.deepspeed.translation import Given
     from pretrain.tools.migrate.setting import Settings
 

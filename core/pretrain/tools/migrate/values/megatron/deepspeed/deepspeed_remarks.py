@@ -11,7 +11,7 @@ from pretrain.tools.migrate.outcome import Outcome
 from pretrain.tools.migrate.values.megatron.deepspeed.deepspeed_engine import place_in
 
 if TYPE_CHECKING:
-    from pretrain.recipe.deepspeed.file import JsonFile
+    from pretrain.recipe.deepspeed.json_file import JsonFile
     from pretrain.recipe.deepspeed.translation import Remark, Translation
     from pretrain.tools.migrate.outcome import Fate
 
