@@ -7,13 +7,13 @@ import pickle
 import pytest
 import torch.distributed as dist
 
-from pretrain.collective_errors import of_first_rank
+from pretrain.collectives import on_rank0
 from pretrain.errors import CheckpointError
 
 
 @pytest.fixture
 def as_rank(monkeypatch):
-    """Call `of_first_rank` as one rank after the other; what rank 0 sends is kept."""
+    """Call `on_rank0` as one rank after the other; what rank 0 sends is kept."""
     sent = []
 
     def broadcast(outcome):
@@ -24,7 +24,7 @@ def as_rank(monkeypatch):
 
     def call(rank, ask):
         monkeypatch.setattr(dist, "get_rank", lambda: rank)
-        return of_first_rank(ask)
+        return on_rank0(ask)
 
     monkeypatch.setattr(dist, "broadcast_object_list", broadcast)
     return call

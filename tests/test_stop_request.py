@@ -7,7 +7,7 @@ from signal import SIGHUP, SIGINT, SIGTERM
 
 import pytest
 
-from pretrain.stop_request import StopRequest
+from pretrain.exit_codes import StopRequest
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from benchmarks.training.safeguards import spike_watch
 from pretrain.report.hang.position import Position
 from pretrain.report.hang.shared_place import shared_memory
 from pretrain.training.reporting.stragglers import OwnTimes, slow_ranks
-from pretrain.training.safeguards.exchange import Exchange
+from pretrain.training.stopping import Exchange
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,7 +64,7 @@ def measure(rounds: int) -> dict[str, object]:
 
 def steps_in_turn(engine, rounds: int) -> tuple[list[float], list[float]]:
     """Return the seconds of steps that nothing watches and of those beside them that are watched."""
-    from pretrain.training.reporting.local_clock import LocalClock
+    from pretrain.training.reporting.stragglers import LocalClock
 
     batches, clock, watch = micro_batches(engine.recipe), LocalClock(torch.device("cpu")), spike_watch()
     exchange = Exchange(watch, timeout_minutes=1)

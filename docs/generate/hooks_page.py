@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pretrain.plugins import backend, collective_record, hookspecs, offer, requests, signatures
 from pretrain.plugins.contract import removal_of
 from pretrain.plugins.device_module import MEMBERS
-from pretrain.plugins.host.registration import HOOKS
+from pretrain.plugins.host.manager import HOOKS
 from pretrain.plugins.negotiation.kernels import Kernels
 
 if TYPE_CHECKING:

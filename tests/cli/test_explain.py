@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from plugins.fake_site import reference, site
 from pretrain.cli.explain import command
 from pretrain.errors import BackendError, KernelError, RecipeError
-from pretrain.plugins.host.registration import HOOKS
+from pretrain.plugins.host.manager import HOOKS
 
 __all__ = ["reference", "site"]
 

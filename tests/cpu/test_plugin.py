@@ -13,9 +13,9 @@ import torch
 
 from forked_python import client
 from pretrain.conformance import examples
-from pretrain.cores import available_cores
 from pretrain.cpu import plugin
 from pretrain.cpu.dropout import DropoutMask
+from pretrain.machine import available_cores
 from pretrain.plugins.offer import Absent, Decline, Offer
 from pretrain.plugins.requests import Mask
 

@@ -12,7 +12,7 @@ from pretrain.conformance import suite
 from pretrain.plugins import requests
 from pretrain.plugins.host.discovery import REFERENCE
 from pretrain.plugins.host.importing import load_plugin
-from pretrain.plugins.host.registration import HOOKS, register
+from pretrain.plugins.host.manager import HOOKS, register
 from pretrain.plugins.negotiation.kernels import Kernels
 
 PAGE = Path(__file__).parents[2] / "docs" / "hooks.md"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pretrain.plugins.calls import by_position
+from pretrain.plugins.signatures import by_position
 
 
 def test_a_kernel_with_other_names_gets_its_arguments():

@@ -15,8 +15,8 @@ from pretrain.cli.main import main
 from pretrain.errors import BackendError
 from pretrain.plugins import CONTRACT, hookspec, hookspecs, requests
 from pretrain.plugins.contract import leaving, removal_of
-from pretrain.plugins.host import manager, registration
-from pretrain.plugins.negotiation.proposals import ask
+from pretrain.plugins.host import manager
+from pretrain.plugins.negotiation.choosing import ask
 from pretrain.plugins.offer import Offer
 from pretrain.plugins.requests import Request
 
@@ -62,7 +62,7 @@ def test_a_new_field_at_its_default_means_what_was_before(site):
 
 
 def test_a_kernel_that_knows_the_field_answers_for_itself(site, monkeypatch):
-    monkeypatch.setattr("pretrain.plugins.host.compatibility.CONTRACT", (1, 1))
+    monkeypatch.setattr("pretrain.plugins.host.importing.CONTRACT", (1, 1))
     assert isinstance(answer_of(site, norm("CONTRACT = (1, 1)"), later(zero_centered=True)), Offer)
 
 
@@ -127,7 +127,7 @@ def old_norm(monkeypatch):
         """Return an answer."""
 
     monkeypatch.setattr(hookspecs, "pretrain_old_norm", pretrain_old_norm, raising=False)
-    monkeypatch.setattr(registration, "HOOKS", (*registration.HOOKS, "pretrain_old_norm"))
+    monkeypatch.setattr(manager, "HOOKS", (*manager.HOOKS, "pretrain_old_norm"))
 
 
 OLD_NORM = "\n@hookimpl\ndef pretrain_old_norm(request):\n    return Offer(name='old', build=len)\n"
@@ -158,7 +158,7 @@ def test_a_removal_is_shown_before_the_kernels(site, old_norm, capsys):
 
 
 def test_a_removal_comes_with_a_major_version():
-    removals = [removal_of(getattr(hookspecs, hook)) for hook in registration.HOOKS]
+    removals = [removal_of(getattr(hookspecs, hook)) for hook in manager.HOOKS]
     assert all(removal.startswith(f"contract {CONTRACT[0] + 1}.0 ") for removal in removals if removal)
 
 

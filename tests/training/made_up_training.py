@@ -14,14 +14,11 @@ from pretrain.recipe.layout import lay_out
 from pretrain.report.records import EvalRecord
 from pretrain.report.throughput import Speedometer
 from pretrain.report.timers import PhaseTimers
-from pretrain.training.batch_sizes import BatchSizes, Length, total_iterations
 from pretrain.training.loop import Training
-from pretrain.training.progress import Progress
-from pretrain.training.reporting.interval import Interval
-from pretrain.training.reporting.meter import Meter
-from pretrain.training.safeguards.iterations_left_out import LeftOut
-from pretrain.training.safeguards.step_batches import StepBatches
+from pretrain.training.progress import BatchSizes, Length, Progress, total_iterations
+from pretrain.training.reporting.meter import Interval, Meter
 from pretrain.training.saving import Saving
+from pretrain.training.training_data import SkippedIterations, RewindableBatches
 
 
 class FakeEngine:
@@ -105,8 +102,8 @@ def training(make, tmp_path, files_of_fake_engines):
             ),
             progress=done,
             engine=engine or FakeEngine(),
-            batches=StepBatches(lambda progress: (batch for batch in ()), done),
-            left_out=LeftOut.of(recipe, done),
+            batches=RewindableBatches(lambda progress: (batch for batch in ()), done),
+            left_out=SkippedIterations.of(recipe, done),
             evaluation=SimpleNamespace(
                 splits=("valid", "test"), run=lambda split, iteration: EvalRecord.of(split, iteration, 3.0)
             ),

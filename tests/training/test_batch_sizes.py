@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from megatron.core.num_microbatches_calculator import RampupBatchsizeNumMicroBatchesCalculator
 
-from pretrain.training.batch_sizes import BatchSizes, total_iterations, total_samples
-from pretrain.training.progress import Progress
+from pretrain.training.progress import BatchSizes, Progress, total_iterations, total_samples
 
 
 @st.composite

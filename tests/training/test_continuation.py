@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import torch
 
-from pretrain.training.continuation import continue_prompt
+from pretrain.training.generation import continue_prompt
 
 LETTERS = "abcdefgh"
 EOD = len(LETTERS)

@@ -12,8 +12,8 @@ import torch
 from pretrain.errors import TrainingError
 from pretrain.report.hang.position import END
 from pretrain.report.records import EvalRecord
+from pretrain.training.evaluation import verdict
 from pretrain.training.progress import Progress
-from pretrain.training.reporting.target import verdict
 from training.made_up_training import FakeEngine
 
 pytestmark = pytest.mark.usefixtures("alone")
@@ -120,7 +120,7 @@ def test_a_run_that_was_killed_in_the_last_evaluation_evaluates_when_it_is_resum
 
 def test_a_run_that_was_killed_between_a_checkpoint_and_its_evaluation_begins_with_that(training):
     overrides = ("train.train_iters=4", "evaluation.interval=2", "logging.log_interval=9")
-    run = training(*overrides, progress=Progress(iteration=2, consumed_samples=16), owes_evaluation=True)
+    run = training(*overrides, progress=Progress(iteration=2, consumed_samples=16), evaluation_pending=True)
     run.run()
     assert run.meter.logger.events[:2] == ["valid 2", "train 4"]
 

@@ -29,7 +29,7 @@ from pretrain.checkpoint.sharded_names import weight_names
 from pretrain.checkpoint.starting_checkpoint import require_complete, require_format
 from pretrain.checkpoint.version import WITHOUT_CHECKSUMS
 from pretrain.checkpoint.writing.snapshot import Snapshot
-from pretrain.collective_errors import first_problem, of_first_rank
+from pretrain.collectives import first_problem, on_rank0
 from pretrain.errors import CheckpointError, DamageError
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def load(engine: Saved, directory: Path, *, weights_only: bool) -> Loaded:
     common = opened(directory)
     is_bare = "counters" not in common  # converted from another program's
     require_same(engine, directory, common, weights_only=weights_only or is_bare)
-    require_same_weights(engine, directory, of_first_rank(partial(_weights_in, directory)))
+    require_same_weights(engine, directory, on_rank0(partial(_weights_in, directory)))
     engine.state.load(partial(_read, directory), None if weights_only or is_bare else common["counters"])
     notices = [] if has_checksums(common) else [f"{directory} has no checksums yet: damage is not detected"]
     if weights_only:
@@ -94,11 +94,11 @@ def opened(directory: Path) -> dict[str, Any]:
         DamageError: the content of a file has changed, or the folder is of another iteration than its name says.
         CheckpointError: the folder is incomplete, or of a later format.
     """
-    if of_first_rank(partial(checksums.are_there, directory)):
+    if on_rank0(partial(checksums.are_there, directory)):
         share = checksums.Share(dist.get_rank(), dist.get_world_size())
         if problem := first_problem(checksums.damage_in_share(directory, share)):
             raise DamageError(problem)
-    return of_first_rank(partial(read_common, directory))  # a shared file system may show a file to one rank later
+    return on_rank0(partial(read_common, directory))  # a shared file system may show a file to one rank later
 
 
 def has_checksums(common: Mapping[str, Any]) -> bool:

@@ -56,7 +56,7 @@ def _show_device(plugins: Plugins, recipe: Recipe) -> bool:
     """Print availability of the device and support for precision and compiled layers; return its availability."""
     from pretrain.model.requests import compute_dtype  # noqa: PLC0415
     from pretrain.plugins.backend import Unavailable  # noqa: PLC0415
-    from pretrain.plugins.host.readiness import availability, require_compilation, require_dtype  # noqa: PLC0415
+    from pretrain.plugins.host.members import availability, require_compilation, require_dtype  # noqa: PLC0415
 
     answer = availability(plugins)
     if isinstance(answer, Unavailable):

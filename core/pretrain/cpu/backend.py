@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from pretrain.cores import available_cores
 from pretrain.cpu import host
 from pretrain.cpu.allocator import keep_freed_memory
+from pretrain.machine import available_cores
 from pretrain.plugins.backend import Available, Backend, PointToPoint
 
 if TYPE_CHECKING:

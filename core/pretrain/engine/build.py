@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pretrain.engine.protocol import Engine, ForwardEngine
     from pretrain.plugins.backend import Backend
     from pretrain.plugins.host.manager import Plugins
-    from pretrain.plugins.negotiation.building import Around
+    from pretrain.plugins.negotiation.building import WrapKernel
     from pretrain.plugins.negotiation.kernels import Kernels
     from pretrain.recipe import Recipe
 
@@ -34,7 +34,7 @@ def build_engine(
     notify: Callable[[str], None],
     *,
     planned: Backend | None = None,
-    around: Around | None = None,
+    wrap_kernel: WrapKernel | None = None,
 ) -> tuple[Engine, Kernels]:
     """Build this rank's part of the engine; all ranks of the world call it together, in the world of `groups.joined`.
 
@@ -46,12 +46,12 @@ def build_engine(
         notify: shows the user a line while the engine is built.
         planned: a device of fake tensors, of which `device` is one: then kernels are the stand-ins of those that the
             plugins offer for their device (`Offer.fake`), and weights have no values.
-        around: see `pretrain.plugins.negotiation.building.negotiate`.
+        wrap_kernel: see `pretrain.plugins.negotiation.building.negotiate`.
 
     Raises:
         KernelError: an operation has no allowed kernel, or ranks differ in their kernels.
     """
-    parts = _parts(recipe, plugins, vocab_size, device, notify, planned=planned, around=around)
+    parts = _parts(recipe, plugins, vocab_size, device, notify, planned=planned, wrap_kernel=wrap_kernel)
     return _engine(parts), parts.kernels
 
 
@@ -62,10 +62,10 @@ def build_forward_engine(
     device: torch.device,
     notify: Callable[[str], None],
     *,
-    around: Around | None = None,
+    wrap_kernel: WrapKernel | None = None,
 ) -> tuple[ForwardEngine, Kernels]:
     """Build this rank's part of the model without an optimizer; arguments, kernels and errors as `build_engine`."""
-    parts = _parts(recipe, plugins, vocab_size, device, notify, around=around)
+    parts = _parts(recipe, plugins, vocab_size, device, notify, wrap_kernel=wrap_kernel)
     return ForwardOnlyEngine(parts), parts.kernels
 
 
@@ -77,7 +77,7 @@ def _parts(
     notify: Callable[[str], None],
     *,
     planned: Backend | None = None,
-    around: Around | None = None,
+    wrap_kernel: WrapKernel | None = None,
 ) -> Parts:
     """Make the process groups, seed the generators and choose the kernels."""
     is_planned = planned is not None
@@ -87,7 +87,7 @@ def _parts(
     else:
         groups.make_parallel_groups(recipe, collectives.collectives)
     groups.seed(recipe.train.seed)
-    kernels = negotiate_kernels(recipe, plugins, vocab_size, collectives, planned=is_planned, around=around)
+    kernels = negotiate_kernels(recipe, plugins, vocab_size, collectives, planned=is_planned, wrap_kernel=wrap_kernel)
     bridge_checkpoint.install(pinned_memory=(planned or plugins.backend).pinned_memory())
     return Parts(
         recipe=recipe,
@@ -97,7 +97,7 @@ def _parts(
             build,
             recipe,
             kernels,
-            attention_of=partial(attention_of_layer, recipe, plugins, kernels, planned=is_planned, around=around),
+            attention_of=partial(attention_of_layer, recipe, plugins, kernels, planned=is_planned, wrap_kernel=wrap_kernel),
             point_to_point=plugins.backend.point_to_point(),
             device=device,
             vocab_size=vocab_size,

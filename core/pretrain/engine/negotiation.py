@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from pretrain.errors import KernelError
 from pretrain.model.requests import attention_requests, collectives_request, kernel_requests
 from pretrain.plugins.negotiation.building import negotiate
-from pretrain.plugins.negotiation.kernel_agreement import check_same_on_all_ranks
+from pretrain.plugins.negotiation.kernel_table import check_same_on_all_ranks
 
 if TYPE_CHECKING:
     from pretrain.plugins.host.manager import Plugins
-    from pretrain.plugins.negotiation.building import Around
+    from pretrain.plugins.negotiation.building import WrapKernel
     from pretrain.plugins.negotiation.kernels import Kernels
     from pretrain.plugins.signatures import AttentionFn
     from pretrain.recipe import Recipe
@@ -31,7 +31,7 @@ def negotiate_kernels(
     collectives: Kernels,
     *,
     planned: bool = False,
-    around: Around | None = None,
+    wrap_kernel: WrapKernel | None = None,
 ) -> Kernels:
     """Choose all other kernels, and compare them over all ranks, which call it together.
 
@@ -42,7 +42,7 @@ def negotiate_kernels(
     requests = kernel_requests(recipe, backend.device_type, vocab_size, backend.device_name())
     chosen = recipe.kernels.chosen()
     kernels = negotiate(
-        plugins, requests, chosen, recipe.kernels.fallback, earlier=collectives, planned=planned, around=around
+        plugins, requests, chosen, recipe.kernels.fallback, earlier=collectives, planned=planned, wrap_kernel=wrap_kernel
     )
     check_same_on_all_ranks(kernels.table)
     return kernels
@@ -55,7 +55,7 @@ def attention_of_layer(
     layer_number: int,
     *,
     planned: bool = False,
-    around: Around | None = None,
+    wrap_kernel: WrapKernel | None = None,
 ) -> AttentionFn:
     """Return a layer's attention kernel; layers differ only where their scores are scaled differently."""
     if not recipe.model.apply_query_key_layer_scaling:
@@ -64,7 +64,7 @@ def attention_of_layer(
         recipe, plugins.backend.device_type, plugins.backend.device_name(), layer_number=layer_number
     )
     chosen = {"attention": recipe.kernels.attention, "softmax": recipe.kernels.softmax}
-    layer = negotiate(plugins, requests, chosen, recipe.kernels.fallback, planned=planned, around=around)
+    layer = negotiate(plugins, requests, chosen, recipe.kernels.fallback, planned=planned, wrap_kernel=wrap_kernel)
     first = {row.operation: row.kernel for row in kernels.table.rows}
     for row in layer.table.rows:
         if row.kernel != first[row.operation]:

@@ -14,37 +14,34 @@ from pretrain.checkpoint import generators
 from pretrain.checkpoint.folder import CheckpointFolder
 from pretrain.checkpoint.owner import claim
 from pretrain.checkpoint.writing.background import BackgroundSaves
-from pretrain.collective_errors import of_first_rank
+from pretrain.collectives import on_rank0
 from pretrain.data.tokenizers.load import load_tokenizer
 from pretrain.engine import groups
 from pretrain.engine.build import build_engine
 from pretrain.model.marks import mark
 from pretrain.model.requests import compute_dtype
-from pretrain.plugins.negotiation.kernel_errors import naming_kernels
+from pretrain.plugins.negotiation.kernels import naming_kernels
 from pretrain.recipe.layout import lay_out
 from pretrain.report.environment_file import Begin
 from pretrain.report.flops import flops_per_sequence
 from pretrain.report.hang.position import LOAD
 from pretrain.report.throughput import Speedometer
 from pretrain.report.timers import PhaseTimers
-from pretrain.training.batch_sizes import BatchSizes, Length, total_iterations
-from pretrain.training.continuation import continue_prompt
-from pretrain.training.garbage import Garbage
+from pretrain.training.gc_control import GcControl
+from pretrain.training.generation import continue_prompt
 from pretrain.training.loop import Training
+from pretrain.training.progress import BatchSizes, Length, total_iterations
 from pretrain.training.rank_device import rank_device
 from pretrain.training.reporting import run_files
-from pretrain.training.reporting.interval import Interval
-from pretrain.training.reporting.meter import Meter
+from pretrain.training.reporting.meter import Interval, Meter
 from pretrain.training.reporting.run_logger import RunLogger
 from pretrain.training.reporting.stragglers import Stragglers
 from pretrain.training.safeguards import of_recipe
-from pretrain.training.safeguards.iterations_left_out import LeftOut
 from pretrain.training.safeguards.rank_watch import rank_watch
 from pretrain.training.safeguards.spike_response import SpikeResponse
-from pretrain.training.safeguards.step_batches import StepBatches
 from pretrain.training.saving import Saving, start_from
 from pretrain.training.stopping import Stopping
-from pretrain.training.training_data import TrainingData
+from pretrain.training.training_data import SkippedIterations, RewindableBatches, TrainingData
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
@@ -59,8 +56,8 @@ if TYPE_CHECKING:
     from pretrain.recipe.layout import Layout
     from pretrain.report.hang.position import Position
     from pretrain.training.progress import Progress
-    from pretrain.training.reporting.local_clock import LocalClock
-    from pretrain.training.safeguards.broken_since import BrokenSince
+    from pretrain.training.reporting.stragglers import LocalClock
+    from pretrain.training.safeguards.health import BrokenSince
     from pretrain.training.safeguards.spike_watch import SpikeWatch
 
 
@@ -93,7 +90,7 @@ def assemble(
         with (
             _logger(recipe, run_dir, world, length, progress, resumed=resume) as logger,
             Stopping(recipe, *filter(None, (spike_watch,))) as stopping,
-            Garbage(recipe.train.manual_gc_interval, is_manual=recipe.train.manual_gc) as garbage,
+            GcControl(recipe.train.manual_gc_interval, is_manual=recipe.train.manual_gc) as garbage,
             naming_kernels(kernels),
             _saving(recipe, run_dir, world.rank, progress, logger, seeded, resumed=resume) or nullcontext() as saving,
             position.until_end(),  # left first: a checkpoint that is being written may take long, while others hang
@@ -104,14 +101,14 @@ def assemble(
             clock = of_recipe.local_clock(recipe, engine, layout, device)
             meter = _meter(recipe, plugins, tokenizer, world, device, logger, clock, engine, position)
             broken = of_recipe.broken_since(recipe, device)
-            batches = StepBatches(partial(_opened, data, meter.timers), progress)
+            batches = RewindableBatches(partial(_opened, data, meter.timers), progress)
             yield Training(
                 recipe=recipe,
                 length=length,
                 progress=progress,
                 engine=engine,
                 batches=batches,
-                left_out=LeftOut.of(recipe, progress),
+                left_out=SkippedIterations.of(recipe, progress),
                 evaluation=data.evaluation_of_training(),
                 saving=saving,
                 stopping=stopping,
@@ -122,7 +119,7 @@ def assemble(
                 replicas=of_recipe.replica_check(recipe, engine, layout, logger, progress, saving),
                 broken=broken,
                 clock=clock,
-                owes_evaluation=resume and _owes_evaluation(recipe, logger, progress),
+                evaluation_pending=resume and _owes_evaluation(recipe, logger, progress),
             )
         engine.close()
 
@@ -179,7 +176,7 @@ def _owes_evaluation(recipe: Recipe, logger: RunLogger, progress: Progress) -> b
     """Say whether an evaluation was due after the loaded checkpoint and is not logged; all ranks call it together."""
     every, done = recipe.evaluation.interval, progress.iteration
     return bool(
-        every and done and done % every == 0 and not of_first_rank(partial(logger.has_evaluation, "valid", done))
+        every and done and done % every == 0 and not on_rank0(partial(logger.has_evaluation, "valid", done))
     )
 
 
@@ -190,7 +187,7 @@ def _spikes(
     progress: Progress,
     engine: Engine,
     saving: Saving | None,
-    batches: StepBatches,
+    batches: RewindableBatches,
     meter: Meter,
     broken: BrokenSince | None,
 ) -> SpikeResponse | None:
@@ -256,7 +253,7 @@ def _saving(
     if rank == 0:
         claim(recipe, run_dir, resume=resumed)
     if resumed and progress.iteration:
-        saving.mark_loaded(progress, is_own=progress.iteration in of_first_rank(folder.iterations))
+        saving.mark_loaded(progress, is_own=progress.iteration in on_rank0(folder.iterations))
     return saving
 
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from pretrain.engine.protocol import Batch, ForwardEngine
 
+
 Split = Literal["valid", "test"]
 
 
@@ -38,3 +39,10 @@ class Evaluation:
         batches = self.batches(split)
         loss = self.engine.evaluate(batches, self.num_microbatches, self.iters)
         return EvalRecord.of(split, iteration, loss.item())
+
+
+def verdict(target_loss: float, reached: EvalRecord) -> str:
+    """Return the line that says whether the validation loss at the end of a run is at most `target_loss`."""
+    met = reached.lm_loss <= target_loss  # False for nan
+    word = "reached" if met else "missed"
+    return f"target {word}: validation loss {reached.lm_loss:.4f}, evaluation.target_loss {target_loss:g}"

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pretrain.report.hang.position import BETWEEN, END, GENERATE, LOG
-from pretrain.training.health import check_loss_scale, is_broken, not_finite
-from pretrain.training.reporting.target import verdict
+from pretrain.training.evaluation import verdict
+from pretrain.training.safeguards.health import check_loss_scale, is_broken, not_finite
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,20 +17,17 @@ if TYPE_CHECKING:
     from pretrain.errors import NotFiniteError
     from pretrain.recipe import Recipe
     from pretrain.report.records import EvalRecord
-    from pretrain.training.batch_sizes import Length
     from pretrain.training.evaluation import Evaluation, Split
-    from pretrain.training.garbage import Garbage
-    from pretrain.training.progress import Progress
-    from pretrain.training.reporting.interval import TakenStep
-    from pretrain.training.reporting.local_clock import LocalClock
-    from pretrain.training.reporting.meter import Meter
-    from pretrain.training.safeguards.broken_since import BrokenSince
-    from pretrain.training.safeguards.iterations_left_out import LeftOut
+    from pretrain.training.gc_control import GcControl
+    from pretrain.training.progress import Length, Progress
+    from pretrain.training.reporting.meter import Meter, TakenStep
+    from pretrain.training.reporting.stragglers import LocalClock
+    from pretrain.training.safeguards.health import BrokenSince
     from pretrain.training.safeguards.replicas import ReplicaCheck
     from pretrain.training.safeguards.spike_response import SpikeResponse
-    from pretrain.training.safeguards.step_batches import StepBatches
     from pretrain.training.saving import Saving
     from pretrain.training.stopping import Stopping
+    from pretrain.training.training_data import SkippedIterations, RewindableBatches
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,33 +51,33 @@ class Training:
         replicas: compares the data-parallel replicas; None if they are not compared.
         broken: knows which ranks made values that are not finite; None in fp16, which recovers from them.
         clock: measures this rank's own work; None where nothing is made of it.
-        owes_evaluation: the run was ended between the checkpoint that it goes on from and the evaluation of it.
+        evaluation_pending: the run was ended between the checkpoint that it goes on from and the evaluation of it.
     """
 
     recipe: Recipe
     length: Length
     progress: Progress
     engine: Engine
-    batches: StepBatches
-    left_out: LeftOut
+    batches: RewindableBatches
+    left_out: SkippedIterations
     evaluation: Evaluation | None
     saving: Saving | None
     stopping: Stopping
-    garbage: Garbage
+    garbage: GcControl
     meter: Meter
     continuation: Callable[[], str] | None
     spikes: SpikeResponse | None = None
     replicas: ReplicaCheck | None = None
     broken: BrokenSince | None = None
     clock: LocalClock | None = None
-    owes_evaluation: bool = False
+    evaluation_pending: bool = False
 
     def run(self) -> str:
         """Train; return the reason if it stopped before the last iteration, else an empty string."""
         reason = ""
         self.meter.timers.position.enter(BETWEEN)
         self.meter.interval.start()
-        if self.owes_evaluation and self.progress.iteration < self.length.iterations:
+        if self.evaluation_pending and self.progress.iteration < self.length.iterations:
             self._evaluate("valid")
         while self.progress.iteration < self.length.iterations and not reason:
             reason = self._iterate()

@@ -14,7 +14,7 @@ from pretrain.checkpoint.folder import LATEST, CheckpointFolder
 from pretrain.checkpoint.foreign_checkpoints import foreign_checkpoints
 from pretrain.checkpoint.starting_checkpoint import is_own_empty_folder, nothing_to_load, own_latest
 from pretrain.checkpoint.writing.snapshot import Snapshot
-from pretrain.collective_errors import of_first_rank
+from pretrain.collectives import on_rank0
 from pretrain.errors import CheckpointError, DamageError, MisnamedError
 from pretrain.training.progress import Progress
 
@@ -207,7 +207,7 @@ def start_from(recipe: Recipe, engine: Saved, run_dir: Path, *, resume: bool) ->
     given = CheckpointFolder(type(run_dir)(recipe.checkpoint.load))
     finetune = recipe.checkpoint.finetune
     others = foreign_checkpoints()
-    if foreign := of_first_rank(partial(others.foreign_summary, given.path)):
+    if foreign := on_rank0(partial(others.foreign_summary, given.path)):
         taken = others.load(engine, given.path, finetune=finetune)
         return Progress.from_mapping(taken.progress), _remark("weights", foreign.path, taken)
     loaded = _load_latest(given, engine, weights_only=finetune)
@@ -230,7 +230,7 @@ def _load_latest(
     """Load the folder's latest checkpoint; return its path and the result, or None if there is none."""
     iteration = None
     try:
-        iteration = of_first_rank(partial(latest, folder))
+        iteration = on_rank0(partial(latest, folder))
         if iteration is None:
             return None
         directory = folder.directory(iteration)
@@ -248,7 +248,7 @@ def _newest_intact(folder: CheckpointFolder, damaged: int | None) -> str:
     Later ones than the damaged one come last: they belong to a part that was abandoned.
     """
     unverified = []
-    there = [each for each in of_first_rank(folder.iterations) if each != damaged]
+    there = [each for each in on_rank0(folder.iterations) if each != damaged]
     for iteration in sorted(there, key=lambda each: (damaged is None or each <= damaged, each), reverse=True):
         try:
             common = storage.opened(folder.directory(iteration))

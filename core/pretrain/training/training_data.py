@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from pretrain.bridge.megatron import prepare_to_read
@@ -12,11 +13,12 @@ from pretrain.data.samples.datasets import build_datasets
 from pretrain.data.samples.native.split import NativeSamples
 from pretrain.data.samples.order import order_of, require_same_order
 from pretrain.engine import groups
-from pretrain.training.batch_sizes import total_iterations, total_samples
+from pretrain.recipe.sections.iteration_ranges import ranges
 from pretrain.training.evaluation import Evaluation
+from pretrain.training.progress import total_iterations, total_samples
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Callable, Generator, Sequence
 
     from pretrain.data.samples.datasets import Datasets
     from pretrain.data.tokenizers.tokenizer import Tokenizer
@@ -169,3 +171,54 @@ def _timed(batches: MicroBatches, timers: PhaseTimers) -> Generator[Batch]:
             yield batch
     finally:
         batches.close()
+
+
+class RewindableBatches:
+    """The micro-batches that follow a progress.
+
+    Attributes:
+        following: the next ones; None where this rank's stages read no data.
+    """
+
+    def __init__(self, open_at: Callable[[Progress], Generator[Batch] | None], progress: Progress) -> None:
+        """Open the data at a progress; `open_at` may update its blend."""
+        self._open_at = open_at
+        self.following = open_at(progress)
+
+    def pass_over(self, num_microbatches: int) -> None:
+        """Read so many micro-batches, and drop them."""
+        for _ in islice(self.following or (), num_microbatches):
+            pass
+
+    def go_back(self, progress: Progress) -> None:
+        """End the workers that read ahead, and open the data at an earlier progress."""
+        if self.following is not None:
+            self.following.close()
+        self.following = self._open_at(progress)
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedIterations:
+    """Iterations that are passed over, numbered as in the log: the first of a training is 1.
+
+    Their batches are read and dropped: iteration and samples advance, weights, optimizer and schedule do not. These are
+    the semantics of Megatron-LM's --iterations-to-skip, which counts from 0 (training_loop in
+    megatron/training/training.py).
+
+    Attributes:
+        given: first and last ones of `train.iterations_to_skip`.
+        progress: with the stretches that rollbacks have left out.
+    """
+
+    given: tuple[tuple[int, int], ...]
+    progress: Progress
+
+    @classmethod
+    def of(cls, recipe: Recipe, progress: Progress) -> SkippedIterations:
+        """Return those of a recipe and of a training's rollbacks."""
+        return cls(tuple(ranges(recipe.train.iterations_to_skip)), progress)
+
+    def has_next(self) -> bool:
+        """Say whether the iteration that follows is passed over."""
+        number = self.progress.iteration + 1
+        return any(first <= number <= last for first, last in (*self.given, *self.progress.left_out))

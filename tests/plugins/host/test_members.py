@@ -7,8 +7,14 @@ import torch
 
 from pretrain.errors import BackendError
 from pretrain.plugins.host import manager
-from pretrain.plugins.host.members import device_count, environment, named, require_module, take_device
-from pretrain.plugins.host.readiness import require_compilation
+from pretrain.plugins.host.members import (
+    device_count,
+    environment,
+    named,
+    require_compilation,
+    require_module,
+    take_device,
+)
 from pretrain.recipe import make_recipe
 from recipe.smallest import SMALLEST
 

@@ -8,7 +8,7 @@ import torch
 from pretrain.errors import BackendError
 from pretrain.plugins.backend import Available, Unavailable
 from pretrain.plugins.host import manager
-from pretrain.plugins.host.readiness import (
+from pretrain.plugins.host.members import (
     availability,
     require_compilation,
     require_device,

@@ -6,7 +6,7 @@ import pytest
 
 from pretrain.errors import BackendError
 from pretrain.plugins.host import manager
-from pretrain.plugins.host.registration import HOOKS
+from pretrain.plugins.host.manager import HOOKS
 
 
 def failure(site, source: str) -> str:

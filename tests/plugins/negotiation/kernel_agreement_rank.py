@@ -8,8 +8,7 @@ import sys
 import torch.distributed as dist
 
 from pretrain.errors import KernelError
-from pretrain.plugins.negotiation.kernel_agreement import check_same_on_all_ranks
-from pretrain.plugins.negotiation.kernel_table import KernelTable, Row
+from pretrain.plugins.negotiation.kernel_table import KernelTable, Row, check_same_on_all_ranks
 
 
 def table(kernels: dict[str, str]) -> KernelTable:

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pretrain.plugins.negotiation.kernel_agreement import check_same_on_all_ranks
-from pretrain.plugins.negotiation.kernel_table import KernelTable
+from pretrain.plugins.negotiation.kernel_table import KernelTable, check_same_on_all_ranks
 
 SCRIPT = Path(__file__).with_name("kernel_agreement_rank.py")
 SAME = {"softmax": "fused", "norm": "fast"}

@@ -8,7 +8,7 @@ import torch
 from plugins.negotiation.test_negotiation import ATTENTION, NORM, OPTIMIZER, SOFTMAX
 from pretrain.plugins.host import manager
 from pretrain.plugins.negotiation.building import negotiate
-from pretrain.plugins.negotiation.kernel_errors import add_note
+from pretrain.plugins.negotiation.kernels import add_note
 
 pytestmark = pytest.mark.usefixtures("reference")
 

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from pretrain.plugins.host.registration import HOOKS
+from pretrain.plugins.host.manager import HOOKS
 from pretrain.plugins.negotiation.kernel_table import KernelTable
 from pretrain.plugins.negotiation.kernels import Kernels
 

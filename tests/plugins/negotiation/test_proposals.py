@@ -7,7 +7,7 @@ import torch
 
 from pretrain.errors import BackendError
 from pretrain.plugins.host import manager
-from pretrain.plugins.negotiation.proposals import ask
+from pretrain.plugins.negotiation.choosing import ask
 from pretrain.plugins.requests import NormRequest
 
 pytestmark = pytest.mark.usefixtures("reference")

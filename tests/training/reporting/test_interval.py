@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pretrain.engine.protocol import Step
-from pretrain.training.reporting.interval import Interval
+from pretrain.training.reporting.meter import Interval
 
 pytestmark = pytest.mark.usefixtures("alone")
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from pretrain.model.attention import CoreAttention
-from pretrain.training.reporting.local_clock import CALLS, LocalClock, _timing_event
+from pretrain.training.reporting.stragglers import CALLS, LocalClock, _timing_event
 
 
 class Attention(CoreAttention):

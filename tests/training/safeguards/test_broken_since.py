@@ -10,7 +10,7 @@ import torch
 from engine import tiny
 from engine.layouts import ZERO1
 from pretrain.engine.protocol import Step
-from pretrain.training.safeguards.broken_since import BrokenSince, first_in_words
+from pretrain.training.safeguards.health import BrokenSince, first_in_words
 
 
 def step(own, **options):

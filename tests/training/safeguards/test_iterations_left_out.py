@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from pretrain.training.progress import Progress
-from pretrain.training.safeguards.iterations_left_out import LeftOut
+from pretrain.training.training_data import SkippedIterations
 
 
 @pytest.mark.parametrize("given", ["[3, 5-7]", "3 5-7", "3,5-7", "3, 5-7", '["3", 5-7]'])
 def test_they_are_numbered_as_in_the_log(make, given):
     progress = Progress()
-    left_out = LeftOut.of(make(f"train.iterations_to_skip={given}"), progress)
+    left_out = SkippedIterations.of(make(f"train.iterations_to_skip={given}"), progress)
     passed = []
     for progress.iteration in range(10):
         passed += [progress.iteration + 1] if left_out.has_next() else []
@@ -20,7 +20,7 @@ def test_they_are_numbered_as_in_the_log(make, given):
 
 def test_stretches_of_rollbacks_are_left_out_too(make):
     progress = Progress(iteration=9, left_out=[[4, 6], [10, 12]])
-    assert LeftOut.of(make(), progress).has_next()
+    assert SkippedIterations.of(make(), progress).has_next()
 
 
 @pytest.mark.parametrize("given", ["0", "[7-3]", "[0-3]", "[true]", "[seven]", "[1.5]"])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pretrain.training.safeguards.loss_window import FEWEST, WINDOW, LossWindow
+from pretrain.training.safeguards.spike_watch import FEWEST, WINDOW, LossWindow
 
 LOSSES = st.lists(st.floats(min_value=0.01, max_value=20), min_size=FEWEST, max_size=3 * WINDOW)
 

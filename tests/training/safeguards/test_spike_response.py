@@ -16,10 +16,9 @@ from pretrain.engine.protocol import Step
 from pretrain.errors import TrainingError
 from pretrain.training.progress import Progress
 from pretrain.training.safeguards import of_recipe
-from pretrain.training.safeguards.iterations_left_out import LeftOut
 from pretrain.training.safeguards.spike_response import MOST_IN_A_ROW, MOST_ROLLBACKS, SpikeResponse
-from pretrain.training.safeguards.step_batches import StepBatches
 from pretrain.training.stopping import Stopping
+from pretrain.training.training_data import SkippedIterations, RewindableBatches
 from training.made_up_training import FakeEngine, Log
 
 pytestmark = pytest.mark.usefixtures("alone")
@@ -78,7 +77,7 @@ def watched(training):
         run = training("train.train_iters=30", *QUIET, *overrides, engine=Engine(losses), progress=progress)
         object.__setattr__(run.meter, "logger", Events())
         progress = run.progress
-        batches = StepBatches(lambda at: (number for number in count(at.consumed_samples // 2)), progress)
+        batches = RewindableBatches(lambda at: (number for number in count(at.consumed_samples // 2)), progress)
         watch = of_recipe.spike_watch(run.recipe, torch.device("cpu"), progress, pin_memory=False)
         stopping = Stopping(run.recipe, watch)
         reasons = iter(said)
@@ -94,7 +93,7 @@ def watched(training):
             meter=run.meter,
         )
         return replace(
-            run, batches=batches, spikes=spikes, stopping=stopping, left_out=LeftOut.of(run.recipe, progress)
+            run, batches=batches, spikes=spikes, stopping=stopping, left_out=SkippedIterations.of(run.recipe, progress)
         )
 
     return build

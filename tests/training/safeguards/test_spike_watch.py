@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from pretrain.engine.protocol import Step
-from pretrain.training.safeguards.exchange import Exchange
-from pretrain.training.safeguards.host_copy import HostCopies
-from pretrain.training.safeguards.spike_watch import SpikeWatch
+from pretrain.training.safeguards.spike_watch import HostCopies, SpikeWatch
+from pretrain.training.stopping import Exchange
 
 pytestmark = pytest.mark.usefixtures("alone")
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pretrain.training.safeguards import weight_hash
-from pretrain.training.safeguards.weight_hash import WeightHash, multipliers
+from pretrain.training.safeguards.replicas import WeightHash, multipliers
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 SIZES = st.integers(min_value=1, max_value=40)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pretrain.data.tokenizers.bytes import ByteTokenizer
-from pretrain.training.trained_model.generation import Sampling, generate_text, next_tokens
+from pretrain.training.generation import Sampling, generate_text, next_tokens
 
 LOGITS = torch.tensor([1.0, 3.0, 2.0, 0.0])
 

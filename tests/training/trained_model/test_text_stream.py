@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pretrain.data.tokenizers.bytes import ByteTokenizer
-from pretrain.training.trained_model.text_stream import TextStream
+from pretrain.training.generation import TextStream
 
 BYTES = ByteTokenizer().decode
 

@@ -13,8 +13,7 @@ def main() -> None:
     """Train without a launcher, data or a loop."""
     from pretrain.bridge import megatron
     from pretrain.plugins.host.manager import load
-    from pretrain.plugins.host.members import environment
-    from pretrain.plugins.host.readiness import require_device
+    from pretrain.plugins.host.members import environment, require_device
     from pretrain.recipe import load_recipe
 
     recipe, plugins = load_recipe(sys.argv[1]), load("ascend")

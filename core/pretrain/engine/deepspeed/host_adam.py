@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from pretrain.collective_errors import first_problem
+from pretrain.collectives import first_problem
 from pretrain.engine.deepspeed.counted_adam import counted
 from pretrain.engine.deepspeed.extension import CPU_ADAM, load_extension
 from pretrain.errors import KernelError

@@ -6,12 +6,12 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from pretrain.errors import BackendError
-from pretrain.plugins import observation
 from pretrain.plugins.host.importing import cause
 from pretrain.plugins.negotiation.choosing import choose
 from pretrain.plugins.negotiation.kernel_table import KernelTable
 from pretrain.plugins.negotiation.kernels import Kernels
 from pretrain.plugins.signatures import OptimizerKernels
+from pretrain.plugins.stand_in import within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pretrain.plugins.negotiation.kernel_table import Row
     from pretrain.plugins.requests import Request
 
-    Around = Callable[[Request, Any], Any]
+    WrapKernel = Callable[[Request, Any], Any]
 
 
 def negotiate(
@@ -32,7 +32,7 @@ def negotiate(
     *,
     earlier: Kernels | None = None,
     planned: bool = False,
-    around: Around | None = None,
+    wrap_kernel: WrapKernel | None = None,
 ) -> Kernels:
     """Choose a kernel for every request and build it.
 
@@ -55,7 +55,7 @@ def negotiate(
     built: dict[str, Any] = dict(earlier.built) if earlier else {}
     for choice in choices:
         kernel = _build(choice, MappingProxyType(dict(built)), planned=planned)
-        built[choice.request.operation] = kernel if around is None else around(choice.request, kernel)
+        built[choice.request.operation] = kernel if wrap_kernel is None else wrap_kernel(choice.request, kernel)
     rows = {row.operation: row for row in (earlier.table.rows if earlier else ())}
     rows |= {choice.request.operation: choice.row for choice in choices}
     return Kernels(table=table_of(plugins, rows.values()), built=MappingProxyType(built))
@@ -76,7 +76,7 @@ def _build(choice: Choice, built: Mapping[str, Any], *, planned: bool) -> Any:
         raise BackendError(msg) from exc
     expected = isinstance(kernel, OptimizerKernels) if operation == "optimizer" else callable(kernel)
     if expected and planned and operation != "optimizer":
-        return observation.within(operation, kernel)
+        return within(operation, kernel)
     if not expected:
         wanted = "OptimizerKernels" if operation == "optimizer" else "something callable"
         msg = f"{who}: its build returned {type(kernel).__name__}, not {wanted} (see docs/hooks.md)."

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pretrain.cores import available_cores
 from pretrain.errors import DataError
+from pretrain.machine import available_cores
 from pretrain.tools.corpus.build import build_tokens
 from pretrain.tools.corpus.cleaning import Cleaning
 from pretrain.tools.corpus.data_progress import shown_progress

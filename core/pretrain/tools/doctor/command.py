@@ -98,7 +98,7 @@ def _without_device(file: Path, overrides: tuple[str, ...], backend: str, nodes:
     from pretrain.plugins.backend import Available  # noqa: PLC0415
     from pretrain.plugins.host.discovery import find_backend  # noqa: PLC0415
     from pretrain.plugins.host.manager import load_alone  # noqa: PLC0415
-    from pretrain.plugins.host.readiness import availability  # noqa: PLC0415
+    from pretrain.plugins.host.members import availability  # noqa: PLC0415
     from pretrain.recipe import load_recipe  # noqa: PLC0415
 
     loaded = load_recipe(file, overrides)  # a mistake in the recipe is reported before the backend is imported

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from pretrain.errors import DataError
 from pretrain.model.requests import compute_dtype
 from pretrain.plugins.backend import Available
-from pretrain.plugins.host.members import environment, require_module, take_device
-from pretrain.plugins.host.readiness import availability
+from pretrain.plugins.host.members import availability, environment, require_module, take_device
 from pretrain.tools.doctor.effective_variables import examine_variables
 from pretrain.tools.doctor.finding import Finding, Verdict
 from pretrain.tools.doctor.fitting_versions import examine_versions

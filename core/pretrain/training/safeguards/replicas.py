@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 
-from pretrain.collective_errors import first_problem
+from pretrain.collectives import first_problem, rank_rows
 from pretrain.errors import TrainingError
-from pretrain.training.rank_rows import rank_rows
-from pretrain.training.safeguards.weight_hash import WeightHash
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from torch import Tensor
 
     from pretrain.engine.protocol import Engine
     from pretrain.training.progress import Progress
     from pretrain.training.saving import Saving
+
 
 _SHOWN = 5
 """Weights that an error names; the others are counted."""
@@ -126,3 +127,68 @@ def _listed(numbers: Sequence[int]) -> str:
     if len(shown) > 8:
         shown = [*shown[:6], "...", shown[-1]]
     return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
+
+
+BUCKET = 1 << 24
+"""Bytes of weights that are hashed at a time: 16 MiB, and five times as much beside them."""
+
+_STEP = 0x9E3779B97F4A7C15 - (1 << 64)  # as a signed number
+_MIX = (0xBF58476D1CE4E5B9 - (1 << 64), 0x94D049BB133111EB - (1 << 64))
+
+
+class WeightHash:
+    """Hashes of buckets of weights; keeps the numbers c_i for the longest bucket so far."""
+
+    def __init__(self) -> None:
+        self._multipliers = torch.empty(0, dtype=torch.int64)
+
+    def buckets(self, weights: Iterable[Tensor]) -> Tensor:
+        """Return the hashes of all buckets of weights, int64 [buckets], on their device; does not wait for it.
+
+        Weights that differ in size, order or dtype have other buckets. The gradient is not recorded.
+        """
+        return torch.stack([self._of(bucket) for bucket in _buckets(weights)])
+
+    def one(self, weight: Tensor) -> Tensor:
+        """Return the hash of one weight, int64 scalar, on its device."""
+        hashes = self.buckets([weight])
+        return (hashes * multipliers(len(hashes), hashes.device)).sum()  # odd too: buckets that change places differ
+
+    def _of(self, words: Tensor) -> Tensor:
+        if self._multipliers.device != words.device or len(self._multipliers) < len(words):
+            self._multipliers = multipliers(len(words), words.device)
+        return (words * self._multipliers[: len(words)]).sum()
+
+
+def multipliers(count: int, device: torch.device) -> Tensor:
+    """Return the numbers c_i of the first positions, odd int64 [count]."""
+    state = torch.arange(1, count + 1, device=device) * _STEP
+    for shift, factor in zip((30, 27), _MIX, strict=True):
+        # The shift of signed numbers brings in copies of the sign, which are masked away.
+        state = (state ^ ((state >> shift) & ((1 << (64 - shift)) - 1))) * factor
+    return (state ^ ((state >> 31) & ((1 << 33) - 1))) | 1
+
+
+def _buckets(weights: Iterable[Tensor]) -> Iterator[Tensor]:
+    """Yield the bits of the weights as int32 words, about `BUCKET` at a time."""
+    parts: list[Tensor] = []
+    size = 0
+    for weight in weights:
+        for part in torch.split(weight.detach().reshape(-1), max(1, BUCKET // weight.element_size())):
+            if parts and (size + part.nbytes > BUCKET or part.dtype != parts[0].dtype):
+                yield _words(parts)
+                parts, size = [], 0
+            parts.append(part)
+            size += part.nbytes
+    if parts:
+        yield _words(parts)
+
+
+def _words(parts: Sequence[Tensor]) -> Tensor:
+    flat = parts[0] if len(parts) == 1 else torch.cat(tuple(parts))
+    odd = -flat.numel() * flat.element_size() % 4
+    if odd:
+        flat = torch.cat((flat.view(torch.uint8), torch.zeros(odd, dtype=torch.uint8, device=flat.device)))
+    elif flat.storage_offset() * flat.element_size() % 4:
+        flat = flat.clone()  # a view as wider words has to begin at a whole one
+    return flat.view(torch.int32)

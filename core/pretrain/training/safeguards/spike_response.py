@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from pretrain.recipe import Recipe
     from pretrain.training.progress import Progress
     from pretrain.training.reporting.meter import Meter
-    from pretrain.training.safeguards.broken_since import BrokenSince
-    from pretrain.training.safeguards.exchange import Exchange
+    from pretrain.training.safeguards.health import BrokenSince
     from pretrain.training.safeguards.spike_watch import SpikeWatch
-    from pretrain.training.safeguards.step_batches import StepBatches
     from pretrain.training.saving import Saving
+    from pretrain.training.stopping import Exchange
+    from pretrain.training.training_data import RewindableBatches
 
 MOST_ROLLBACKS = 3
 """Rollbacks to the same weights; one more spike before a step is saved ends the training."""
 MOST_IN_A_ROW = 50
-"""Updates in a row that are left out; as many fp16 overflows in a row end a training (pretrain.training.health)."""
+"""Updates in a row that are left out; as many fp16 overflows in a row end a training (`health`)."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -56,7 +56,7 @@ class SpikeResponse:
     progress: Progress
     engine: Engine
     saving: Saving | None
-    batches: StepBatches
+    batches: RewindableBatches
     meter: Meter
     broken: BrokenSince | None = None
     _rollbacks: Counter[int | None] = field(default_factory=Counter, init=False)

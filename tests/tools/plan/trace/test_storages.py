@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from pretrain.plugins.observation import observing
-from pretrain.plugins.stand_in import stand_in
+from pretrain.plugins.stand_in import observing, stand_in
 from pretrain.tools.plan.trace.device_functions import DeviceFunctions
 from pretrain.tools.plan.trace.follower import Follower
 from pretrain.tools.plan.trace.place import Position

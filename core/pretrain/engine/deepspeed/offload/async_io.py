@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pretrain.collective_errors import first_problem
+from pretrain.collectives import first_problem
 from pretrain.engine.deepspeed.extension import Extension, load_extension
 from pretrain.errors import BackendError
 

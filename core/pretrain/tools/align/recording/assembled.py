@@ -12,16 +12,15 @@ import click
 from pretrain.data.tokenizers.load import load_tokenizer
 from pretrain.engine import groups
 from pretrain.engine.build import build_engine
-from pretrain.plugins.negotiation.kernel_errors import naming_kernels
+from pretrain.plugins.negotiation.kernels import naming_kernels
 from pretrain.recipe.layout import lay_out
 from pretrain.report.timers import PhaseTimers
 from pretrain.tools.align.recording.manifest import write_manifest
 from pretrain.tools.align.recording.recorder import Recorder
 from pretrain.tools.align.recording.taps import Taps
-from pretrain.training.batch_sizes import BatchSizes
-from pretrain.training.progress import Progress
+from pretrain.training.progress import BatchSizes, Progress
 from pretrain.training.rank_device import rank_device
-from pretrain.training.trained_model.loaded_weights import load_weights
+from pretrain.training.trained_model import load_weights
 from pretrain.training.training_data import TrainingData
 
 if TYPE_CHECKING:
@@ -72,7 +71,7 @@ def assembled(
             tokenizer.vocab_size,
             device,
             click.echo if world.rank == 0 else _ignore,
-            around=taps.around,
+            wrap_kernel=taps.around,
         )
         with naming_kernels(kernels):
             if checkpoint is not None:

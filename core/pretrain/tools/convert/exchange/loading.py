@@ -18,7 +18,7 @@ from pretrain.checkpoint.megatron_state import PREFIX
 from pretrain.checkpoint.same_weights import require_same_weights
 from pretrain.checkpoint.saved_schedule import continue_schedule
 from pretrain.checkpoint.sharded_names import weight_names
-from pretrain.collective_errors import first_problem, of_first_rank
+from pretrain.collectives import first_problem, on_rank0
 from pretrain.errors import CheckpointError
 from pretrain.tools.convert.dialects.registry import read_weights
 from pretrain.tools.convert.exchange.foreign import foreign_summary, require_fitting
@@ -53,7 +53,7 @@ def load(engine: Saved, path: Path, *, finetune: bool) -> Loaded:
         CheckpointError: the checkpoint is incomplete, or of another model; on all ranks.
         DamageError: a file is damaged.
     """
-    of_first_rank(partial(_require_fitting, path, engine))  # complains once
+    on_rank0(partial(_require_fitting, path, engine))  # complains once
     weights = _on_all_ranks(partial(_read, path, engine))
     require_same_weights(engine, weights.path, weights.tensors)
     counters = None if finetune else _counters(weights, engine)

@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from pretrain.engine import groups
 from pretrain.engine.build import build_engine
-from pretrain.plugins import observation
+from pretrain.plugins.stand_in import observing
 from pretrain.report.timers import PhaseTimers
 from pretrain.tools.plan.trace.device_functions import DeviceFunctions
 from pretrain.tools.plan.trace.follower import Follower
@@ -93,7 +93,7 @@ def trace_rank(
             _functions_of(plugins.backend, device),
             FakeTensorMode(allow_non_fake_inputs=True),
             follower,
-            observation.observing(follower),
+            observing(follower),
         ):
             engine, kernels = build_engine(recipe, plugins, vocab_size, device, notices.append, planned=planned)
             work.names.update(_group_names())

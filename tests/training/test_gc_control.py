@@ -7,7 +7,7 @@ import weakref
 
 import pytest
 
-from pretrain.training.garbage import Garbage
+from pretrain.training.gc_control import GcControl
 
 
 class Knot:
@@ -27,7 +27,7 @@ def collector(real_collector):
 
 
 def test_garbage_is_collected_at_the_interval():
-    with Garbage(3, is_manual=True) as garbage:
+    with GcControl(3, is_manual=True) as garbage:
         assert not gc.isenabled()
         gone = weakref.ref(Knot())
         for iteration in (1, 2):
@@ -38,14 +38,14 @@ def test_garbage_is_collected_at_the_interval():
 
 
 def test_the_collector_works_again_after_an_error():
-    with pytest.raises(RuntimeError, match="broken"), Garbage(1, is_manual=True):
+    with pytest.raises(RuntimeError, match="broken"), GcControl(1, is_manual=True):
         raise RuntimeError("broken")
 
 
 def test_earlier_objects_are_frozen_until_the_end():
     knot = Knot()
     there = weakref.ref(knot)
-    with Garbage(1, is_manual=True) as garbage:
+    with GcControl(1, is_manual=True) as garbage:
         del knot
         garbage.collect()
         assert there() is not None
@@ -54,7 +54,7 @@ def test_earlier_objects_are_frozen_until_the_end():
 
 
 def test_the_collector_may_stay_automatic(monkeypatch):
-    with Garbage(1, is_manual=False) as garbage:
+    with GcControl(1, is_manual=False) as garbage:
         assert gc.isenabled()
         monkeypatch.setattr(gc, "collect", pytest.fail)
         garbage.after(1)
@@ -63,7 +63,7 @@ def test_the_collector_may_stay_automatic(monkeypatch):
 def test_a_collector_that_was_off_stays_off():
     gc.disable()
     try:
-        with Garbage(1, is_manual=True):
+        with GcControl(1, is_manual=True):
             pass
         assert not gc.isenabled()
     finally:

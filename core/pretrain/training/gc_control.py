@@ -6,7 +6,7 @@ import gc
 from typing import Self
 
 
-class Garbage:
+class GcControl:
     """A context in which garbage is collected only when it is asked for, on all ranks after the same iterations.
 
     Like Megatron-LM's --manual-gc. Objects that exist at the beginning, mostly imported modules, are left out of

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pretrain.engine import groups
-from pretrain.training.reporting.local_clock import LocalClock
-from pretrain.training.safeguards.broken_since import BrokenSince
-from pretrain.training.safeguards.host_copy import HostCopies
+from pretrain.training.reporting.stragglers import LocalClock
+from pretrain.training.safeguards.health import BrokenSince
 from pretrain.training.safeguards.replicas import ReplicaCheck
-from pretrain.training.safeguards.spike_watch import SpikeWatch
+from pretrain.training.safeguards.spike_watch import HostCopies, SpikeWatch
 
 if TYPE_CHECKING:
     import torch

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 import torch
 
-from pretrain.training.trained_model.text_stream import TextStream
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from torch import Tensor
 
+    from pretrain.data.tokenizers.tokenizer import Tokenizer
     from pretrain.engine.protocol import ForwardEngine
-    from pretrain.training.trained_model.loaded_model import TrainedModel
+    from pretrain.training.trained_model import TrainedModel
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,3 +79,61 @@ def generate_text(model: TrainedModel, prompt: str, max_new_tokens: int, samplin
 def _show(rank: int, text: str) -> None:
     if rank == 0:
         click.echo(text, nl=False)  # it flushes
+
+
+_INCOMPLETE = "\ufffd"
+"""What tokenizers decode incomplete bytes of a character to, once or for each byte."""
+
+_LONGEST = 3
+"""Bytes of UTF-8 that can be there without their character's last one."""
+
+
+class TextStream:
+    """Text of growing tokens; the end of it that the next token may still change is held back."""
+
+    def __init__(self, decode: Callable[[Sequence[int]], str], tokens: Sequence[int]) -> None:
+        """Begin with the tokens of a prompt."""
+        self._decode = decode
+        self._tokens = list(tokens)
+        self._shown = 0
+
+    def append(self, token: int) -> None:
+        """Take one more token."""
+        self._tokens.append(token)
+
+    def certain(self) -> str:
+        """Return the text that no later token will change, without what was returned before."""
+        text = self._decode(self._tokens)
+        end = text[-_LONGEST:]
+        return self._new(text, len(text) - len(end) + len(end.rstrip(_INCOMPLETE)))
+
+    def rest(self) -> str:
+        """Return what was held back, at the end of the tokens."""
+        text = self._decode(self._tokens)
+        return self._new(text, len(text))
+
+    def _new(self, text: str, end: int) -> str:
+        begin, self._shown = self._shown, max(self._shown, end)
+        return text[begin:end]
+
+
+TEMPERATURE = 0.7
+TOP_TOKENS = 40
+
+
+def continue_prompt(engine: ForwardEngine, tokenizer: Tokenizer, prompt: str, num_tokens: int, seed: int) -> str:
+    """Return the prompt and `num_tokens` more tokens, fewer if the document ends; all ranks call it together.
+
+    Tokens are drawn from the 40 most probable at temperature 0.7, from a generator of its own: all ranks draw the
+    same, and training's generators stay as they are.
+    """
+    tokens = list(tokenizer.encode(prompt))
+    draw = partial(_draw, torch.Generator().manual_seed(seed))
+    for _ in next_tokens(engine, tokens, draw, tokenizer.eod, num_tokens):
+        pass
+    return tokenizer.decode(tokens)
+
+
+def _draw(generator: torch.Generator, logits: Tensor) -> int:
+    values, candidates = (logits / TEMPERATURE).topk(min(TOP_TOKENS, logits.numel()))
+    return int(candidates[torch.multinomial(values.softmax(-1), 1, generator=generator)])

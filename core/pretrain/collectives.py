@@ -14,6 +14,9 @@ from pretrain.errors import PretrainError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from torch import Tensor
+
+
 T = TypeVar("T")
 
 
@@ -24,7 +27,7 @@ def first_problem(problem: str | None) -> str | None:
     return next((each for each in problems if each is not None), None)
 
 
-def of_first_rank(ask: Callable[[], T]) -> T:
+def on_rank0(ask: Callable[[], T]) -> T:
     """Return the result of `ask` on rank 0, on every rank. Collective: every rank calls it.
 
     A shared file system may show a file to one rank and not yet to another.
@@ -49,3 +52,14 @@ def of_first_rank(ask: Callable[[], T]) -> T:
         raise problem if own is None else own
     found: T = answer
     return found
+
+
+def rank_rows(own: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
+    """Return the vectors [n] of all ranks of the group, [ranks, n], on their device; collective.
+
+    As a sum with zeros: not every library gathers int64.
+    """
+    rows = own.new_zeros(dist.get_world_size(group), len(own))
+    rows[dist.get_rank(group)] = own
+    dist.all_reduce(rows, group=group)
+    return rows

@@ -1,0 +1,110 @@
+"""Errors of a training that cannot recover: non-finite values, and overflow at the smallest loss scale."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+
+from pretrain.collectives import rank_rows
+from pretrain.errors import NotFiniteError, TrainingError
+from pretrain.report.rank_names import rank_names
+
+if TYPE_CHECKING:
+    from pretrain.engine.protocol import Engine, Step
+    from pretrain.recipe import Recipe
+    from pretrain.training.progress import Progress
+    from pretrain.training.reporting.meter import Interval, Totals
+    from pretrain.training.saving import Saving
+
+
+MAX_CONSECUTIVE_OVERFLOWS = 50
+"""Consecutive overflows at the smallest loss scale after which a training ends with an error."""
+
+
+def is_broken(recipe: Recipe, totals: Totals, interval: Interval) -> bool:
+    """Say whether the interval has a loss or gradients that are not finite, which only fp16 recovers from.
+
+    Without a loss scale DeepSpeed skips a step that megatron-core would take, with gradients that are not finite.
+    """
+    return recipe.precision.dtype != "fp16" and bool(totals.nan_iterations or interval.skipped_iterations)
+
+
+def not_finite(interval: Interval, progress: Progress, saving: Saving | None, since: str) -> NotFiniteError:
+    """Return the error of a loss, gradients or weights that are not finite; `since` says where they began, if known."""
+    latest = None if saving is None else saving.folder.latest()
+    start = "There is no checkpoint." if latest is None else f"The latest checkpoint is iteration {latest}."
+    # After a logged line the interval is empty: the weights alone, before they are saved, are not finite.
+    within = f"within the {interval.iterations} iterations up to" if interval.iterations else "after iteration"
+    return NotFiniteError(
+        f"loss, gradients or weights are not finite {since or f'{within} {progress.iteration}'}. {start}\n"
+        "Lower optimizer.lr or lengthen the warm-up, and start again from there; where some ranks were first, suspect "
+        "their devices."
+    )
+
+
+def check_loss_scale(recipe: Recipe, engine: Engine, interval: Interval, progress: Progress) -> None:
+    """Check that steps do not keep overflowing at the smallest loss scale.
+
+    Raises:
+        TrainingError: they do.
+    """
+    precision, skipped = recipe.precision, interval.skipped_in_a_row
+    smallest = precision.min_loss_scale if precision.loss_scale is None else precision.loss_scale
+    if skipped >= MAX_CONSECUTIVE_OVERFLOWS and engine.loss_scale <= smallest:
+        msg = (
+            f"the last {skipped} iterations up to {progress.iteration} overflowed and were skipped, at the "
+            f"smallest loss scale, {smallest:g}.\nLower optimizer.lr, or train with precision.dtype: bf16."
+        )
+        raise TrainingError(msg)
+
+
+_NAMED = 8
+"""Ranks whose host and device are named; the others by their numbers."""
+
+
+class BrokenSince:
+    """Keeps on the device in which iteration this rank's own gradients, not yet reduced, were first not finite.
+
+    In the next iteration those of all ranks are, since the reduction has spread them: whoever was first has made them.
+    No step waits for it, and ranks exchange it only when a training has broken. It looks at gradients while they are
+    there, since a fault that passes does not come again when its step is computed again.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        """Begin with gradients that are finite."""
+        self._device = device
+        self._iteration = torch.zeros((), dtype=torch.int64, device=device)
+
+    def see(self, iteration: int, step: Step) -> None:
+        """Look at the step of an iteration, from 1; one that was withheld has broken nothing."""
+        if step.own_gradients is not None and not step.withheld:
+            is_first = ~torch.isfinite(step.own_gradients) & (self._iteration == 0)
+            self._iteration.masked_fill_(is_first, iteration)
+
+    def forget(self) -> None:
+        """Begin again: the weights have gone back."""
+        self._iteration.zero_()
+
+    def in_words(self) -> str:
+        """Return "from iteration 16 on, first on rank 1 (node7, cuda:3)"; "" if no rank has seen any; collective."""
+        iterations: list[int] = rank_rows(self._iteration.view(1)).flatten().tolist()
+        names = [""] * len(iterations)
+        dist.all_gather_object(names, f"{socket.gethostname()}, {self._device}")
+        return first_in_words(iterations, names)
+
+
+def first_in_words(iterations: list[int], names: list[str]) -> str:
+    """Return the same words for each rank's first iteration, 0 for none, and its host and device."""
+    if not any(iterations):
+        return ""
+    first = min(filter(None, iterations))
+    ranks = [rank for rank, iteration in enumerate(iterations) if iteration == first]
+    since = f"from iteration {first} on, first on"
+    if len(ranks) == len(iterations):
+        return f"{since} {'all ranks' if len(ranks) > 1 else rank_names(ranks)}"
+    if len(ranks) > _NAMED:
+        return f"{since} {rank_names(ranks)}"
+    return f"{since} {', '.join(f'rank {rank} ({names[rank]})' for rank in ranks)}"
