@@ -10,7 +10,7 @@ from typing import ClassVar
 import pytest
 import torch
 
-from plugins.negotiation.test_negotiation import NORM
+from plugins.negotiation.test_choosing import NORM
 from pretrain.cli.main import main
 from pretrain.errors import BackendError
 from pretrain.plugins import CONTRACT, hookspec, hookspecs, requests
@@ -177,7 +177,7 @@ def test_a_name_that_a_recipe_could_not_use(site, answer, fault):
 
 
 def test_a_kind_that_no_recipe_has(site):
-    from plugins.negotiation.test_negotiation import ATTENTION
+    from plugins.negotiation.test_choosing import ATTENTION
 
     hook = "@hookimpl\ndef pretrain_attention():\n    return Offer(name='a', kind='flahs', build=len)\n"
     site.backend("fake", hook)

@@ -18,7 +18,7 @@ from pretrain.training.loop import Training
 from pretrain.training.progress import BatchSizes, Length, Progress, total_iterations
 from pretrain.training.reporting.meter import Interval, Meter
 from pretrain.training.saving import Saving
-from pretrain.training.training_data import SkippedIterations, RewindableBatches
+from pretrain.training.training_data import RewindableBatches, SkippedIterations
 
 
 class FakeEngine:

@@ -97,7 +97,9 @@ def _parts(
             build,
             recipe,
             kernels,
-            attention_of=partial(attention_of_layer, recipe, plugins, kernels, planned=is_planned, wrap_kernel=wrap_kernel),
+            attention_of=partial(
+                attention_of_layer, recipe, plugins, kernels, planned=is_planned, wrap_kernel=wrap_kernel
+            ),
             point_to_point=plugins.backend.point_to_point(),
             device=device,
             vocab_size=vocab_size,

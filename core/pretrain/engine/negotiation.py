@@ -42,7 +42,13 @@ def negotiate_kernels(
     requests = kernel_requests(recipe, backend.device_type, vocab_size, backend.device_name())
     chosen = recipe.kernels.chosen()
     kernels = negotiate(
-        plugins, requests, chosen, recipe.kernels.fallback, earlier=collectives, planned=planned, wrap_kernel=wrap_kernel
+        plugins,
+        requests,
+        chosen,
+        recipe.kernels.fallback,
+        earlier=collectives,
+        planned=planned,
+        wrap_kernel=wrap_kernel,
     )
     check_same_on_all_ranks(kernels.table)
     return kernels

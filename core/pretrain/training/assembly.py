@@ -36,12 +36,12 @@ from pretrain.training.reporting import run_files
 from pretrain.training.reporting.meter import Interval, Meter
 from pretrain.training.reporting.run_logger import RunLogger
 from pretrain.training.reporting.stragglers import Stragglers
-from pretrain.training.safeguards import of_recipe
+from pretrain.training.safeguards import build
 from pretrain.training.safeguards.rank_watch import rank_watch
 from pretrain.training.safeguards.spike_response import SpikeResponse
 from pretrain.training.saving import Saving, start_from
 from pretrain.training.stopping import Stopping
-from pretrain.training.training_data import SkippedIterations, RewindableBatches, TrainingData
+from pretrain.training.training_data import RewindableBatches, SkippedIterations, TrainingData
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
@@ -86,7 +86,7 @@ def assemble(
         with position.during(LOAD):
             data, progress, remark = _start(recipe, plugins, tokenizer, layout, engine, run_dir, resume=resume)
         length = Length(iterations=total_iterations(recipe, progress), sizes=BatchSizes.of(recipe), layout=layout)
-        spike_watch = of_recipe.spike_watch(recipe, device, progress, pin_memory=plugins.backend.pinned_memory())
+        spike_watch = build.spike_watch(recipe, device, progress, pin_memory=plugins.backend.pinned_memory())
         with (
             _logger(recipe, run_dir, world, length, progress, resumed=resume) as logger,
             Stopping(recipe, *filter(None, (spike_watch,))) as stopping,
@@ -98,9 +98,9 @@ def assemble(
         ):
             begin = Begin(started, progress.iteration)
             _describe(logger, recipe, plugins, kernels, layout, tokenizer, run_dir, remark, device, begin)
-            clock = of_recipe.local_clock(recipe, engine, layout, device)
+            clock = build.local_clock(recipe, engine, layout, device)
             meter = _meter(recipe, plugins, tokenizer, world, device, logger, clock, engine, position)
-            broken = of_recipe.broken_since(recipe, device)
+            broken = build.broken_since(recipe, device)
             batches = RewindableBatches(partial(_opened, data, meter.timers), progress)
             yield Training(
                 recipe=recipe,
@@ -116,7 +116,7 @@ def assemble(
                 meter=meter,
                 continuation=_continuation(recipe, engine, tokenizer),
                 spikes=_spikes(recipe, spike_watch, stopping, progress, engine, saving, batches, meter, broken),
-                replicas=of_recipe.replica_check(recipe, engine, layout, logger, progress, saving),
+                replicas=build.replica_check(recipe, engine, layout, logger, progress, saving),
                 broken=broken,
                 clock=clock,
                 evaluation_pending=resume and _owes_evaluation(recipe, logger, progress),
@@ -175,9 +175,7 @@ def _logger(
 def _owes_evaluation(recipe: Recipe, logger: RunLogger, progress: Progress) -> bool:
     """Say whether an evaluation was due after the loaded checkpoint and is not logged; all ranks call it together."""
     every, done = recipe.evaluation.interval, progress.iteration
-    return bool(
-        every and done and done % every == 0 and not on_rank0(partial(logger.has_evaluation, "valid", done))
-    )
+    return bool(every and done and done % every == 0 and not on_rank0(partial(logger.has_evaluation, "valid", done)))
 
 
 def _spikes(

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pretrain.training.safeguards.spike_response import SpikeResponse
     from pretrain.training.saving import Saving
     from pretrain.training.stopping import Stopping
-    from pretrain.training.training_data import SkippedIterations, RewindableBatches
+    from pretrain.training.training_data import RewindableBatches, SkippedIterations
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,10 +15,9 @@ from pretrain.checkpoint.contents import Loaded
 from pretrain.engine.protocol import Step
 from pretrain.errors import TrainingError
 from pretrain.training.progress import Progress
-from pretrain.training.safeguards import of_recipe
 from pretrain.training.safeguards.spike_response import MOST_IN_A_ROW, MOST_ROLLBACKS, SpikeResponse
 from pretrain.training.stopping import Stopping
-from pretrain.training.training_data import SkippedIterations, RewindableBatches
+from pretrain.training.training_data import RewindableBatches, SkippedIterations
 from training.made_up_training import FakeEngine, Log
 
 pytestmark = pytest.mark.usefixtures("alone")
@@ -78,7 +77,7 @@ def watched(training):
         object.__setattr__(run.meter, "logger", Events())
         progress = run.progress
         batches = RewindableBatches(lambda at: (number for number in count(at.consumed_samples // 2)), progress)
-        watch = of_recipe.spike_watch(run.recipe, torch.device("cpu"), progress, pin_memory=False)
+        watch = build.spike_watch(run.recipe, torch.device("cpu"), progress, pin_memory=False)
         stopping = Stopping(run.recipe, watch)
         reasons = iter(said)
         stopping.reason = lambda: (stopping.exchange.turn(), next(reasons, ""))[1]

@@ -45,7 +45,7 @@ def negotiate(
         earlier: kernels negotiated before (collectives are needed before there are process groups); they are passed
             to `Offer.build`, and are part of the result and of its table unless they are negotiated again.
         planned: make the stand-ins of the kernels, for torch's fake tensors (`Offer.fake`).
-        around: returns what is called in place of a built kernel, for one that watches the calls; None: the kernel.
+        wrap_kernel: returns what is called in place of a built kernel, to watch its calls; None: the kernel itself.
 
     Raises:
         KernelError: no allowed kernel is left for an operation.

@@ -60,7 +60,7 @@ class Kernels:
 
     if not TYPE_CHECKING:  # mypy knows the operations above, and no others
 
-        def __getattr__(self, operation):
+        def __getattr__(self, operation: str) -> Any:
             built = vars(self).get("built", {})
             if operation not in built:
                 msg = f"no kernel was asked for {operation}; there are: {', '.join(built)}"
