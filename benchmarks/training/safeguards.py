@@ -64,7 +64,7 @@ def steps_in_turn(engine, batches: list, rounds: int) -> tuple[list[float], list
     def guarded_step():
         clock.begin_step()
         taken = step()
-        clock.end_step()
+        clock.end_step(0, taken)
         watch.see(0, taken)
         exchange.turn()
 

@@ -81,7 +81,7 @@ def steps_in_turn(engine, rounds: int) -> tuple[list[float], list[float]]:
                 position.leave(position.enter(phase))
             clock.begin_step()
             taken = step()
-            clock.end_step()
+            clock.end_step(0, taken)
         watch.see(0, taken)
         exchange.turn()
         if iteration % engine.recipe.logging.log_interval == 0:

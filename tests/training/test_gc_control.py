@@ -7,6 +7,7 @@ import weakref
 
 import pytest
 
+from pretrain.training.event import Due
 from pretrain.training.gc_control import GcControl
 
 
@@ -31,9 +32,9 @@ def test_garbage_is_collected_at_the_interval():
         assert not gc.isenabled()
         gone = weakref.ref(Knot())
         for iteration in (1, 2):
-            garbage.after(iteration)
+            garbage.after_iteration(Due(iteration=iteration))
             assert gone() is not None
-        garbage.after(3)
+        garbage.after_iteration(Due(iteration=3))
         assert gone() is None
 
 
@@ -57,7 +58,7 @@ def test_the_collector_may_stay_automatic(monkeypatch):
     with GcControl(1, is_manual=False) as garbage:
         assert gc.isenabled()
         monkeypatch.setattr(gc, "collect", pytest.fail)
-        garbage.after(1)
+        garbage.after_iteration(Due(iteration=1))
 
 
 def test_a_collector_that_was_off_stays_off():

@@ -71,7 +71,8 @@ def test_tokens_end_with_the_document_or_the_limit():
 def test_the_first_rank_writes_prompt_and_text(rank, shown, capsys):
     text = [*"a\u20ac\u20ac".encode(), ByteTokenizer.eod]
     engine = SimpleNamespace(next_token_logits=lambda tokens: torch.eye(257)[text[len(tokens)]])
-    model = SimpleNamespace(tokenizer=ByteTokenizer(), engine=engine, rank=rank)
+    setup = SimpleNamespace(tokenizer=ByteTokenizer(), world=SimpleNamespace(rank=rank))
+    model = SimpleNamespace(setup=setup, engine=engine)
     generate_text(model, "a", 50, Sampling(temperature=0, top_p=1, seed=0))
     assert capsys.readouterr() == (shown, "")
 

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from pretrain.bridge.megatron import prepare_to_read
+from pretrain.engine import groups
 from pretrain.training import training_data
 from pretrain.training.progress import Progress
 from pretrain.training.training_data import SkippedIterations, TrainingData
@@ -21,12 +22,11 @@ def made(monkeypatch):
     return options
 
 
-def test_workers_leave_out_the_compiler(made):
+def test_workers_leave_out_the_compiler(made, monkeypatch):
+    monkeypatch.setattr(groups, "data_parallel_rank", lambda: 0)
     recipe = SimpleNamespace(train=SimpleNamespace(micro_batch_size=1), data=SimpleNamespace(num_workers=2))
-    data = SimpleNamespace(
-        recipe=recipe, layout=SimpleNamespace(data_parallel_size=1), engine=SimpleNamespace(reads_data=True),
-        data_parallel_rank=0, pin_memory=False,
-    )  # fmt: skip
+    setup = SimpleNamespace(recipe=recipe, layout=SimpleNamespace(data_parallel_size=1), pin_memory=False)
+    data = SimpleNamespace(setup=setup, engine=SimpleNamespace(reads_data=True))
     TrainingData._batches(data, object(), consumed_samples=0)
     (options,) = made
     assert options["prepare_worker"] is prepare_to_read
@@ -78,7 +78,7 @@ def test_a_rank_that_reads_no_data_moves_in_each_iteration_that_is_passed_over(t
     run = training("train.train_iters=9", "train.iterations_to_skip=[3-8]", "evaluation.interval=0")
     run.batches.following = None  # a stage in the middle of a pipeline
     position, seen = run.meter.timers.position, []
-    run.garbage.after = lambda iteration: seen.append((position.iteration, position.beats))
+    run.garbage.after_iteration = lambda due: seen.append((position.iteration, position.beats))
     run.run()
     iterations, beats = zip(*seen, strict=True)
     assert iterations == tuple(range(1, 10))

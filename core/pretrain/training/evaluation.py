@@ -1,16 +1,24 @@
-"""Loss and perplexity on held-out text."""
+"""Loss and perplexity on held-out text, at an interval and at the end of a training."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
+from pretrain.collectives import on_rank0
 from pretrain.report.records import EvalRecord
+from pretrain.training.event import Event
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pretrain.engine.protocol import Batch, ForwardEngine
+    from pretrain.recipe import Recipe
+    from pretrain.training.event import Due
+    from pretrain.training.progress import Progress
+    from pretrain.training.reporting.meter import Meter
+    from pretrain.training.reporting.run_logger import RunLogger
 
 
 Split = Literal["valid", "test"]
@@ -39,6 +47,56 @@ class Evaluation:
         batches = self.batches(split)
         loss = self.engine.evaluate(batches, self.num_microbatches, self.iters)
         return EvalRecord.of(split, iteration, loss.item())
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evaluations(Event):
+    """Evaluates the validation split at an interval, and all splits at the end.
+
+    Attributes:
+        evaluation: of the recipe's samples.
+        meter: logs; its clock stands still.
+        progress: of the training.
+        target_loss: held against the last validation loss; None without one.
+        is_pending: the run stopped after the loaded checkpoint but before its evaluation.
+    """
+
+    evaluation: Evaluation
+    meter: Meter
+    progress: Progress
+    target_loss: float | None = None
+    is_pending: bool = False
+
+    def begin(self) -> None:
+        """Evaluate what was loaded, if that is pending."""
+        if self.is_pending:
+            self._evaluate("valid")
+
+    def after_iteration(self, due: Due) -> bool:
+        """Evaluate if it is due."""
+        if due.evaluation:
+            self._evaluate("valid")
+        return False
+
+    def end(self, reason: str) -> None:
+        """Evaluate all splits, unless the training stopped early."""
+        for split in () if reason else self.evaluation.splits:
+            record = self._evaluate(split)
+            if split == "valid" and self.target_loss is not None:
+                self.meter.logger.note(verdict(self.target_loss, record))
+
+    def _evaluate(self, split: Split) -> EvalRecord:
+        with self.meter.pausing():
+            with self.meter.timers.phase("evaluation"):
+                record = self.evaluation.run(split, self.progress.iteration)
+            self.meter.logger.evaluation(record, self.progress.consumed_samples)
+        return record
+
+
+def evaluation_pending(recipe: Recipe, logger: RunLogger, progress: Progress) -> bool:
+    """Say whether an evaluation was due after the loaded checkpoint and is not logged; all ranks call it together."""
+    every, done = recipe.evaluation.interval, progress.iteration
+    return bool(every and done and done % every == 0 and not on_rank0(partial(logger.has_evaluation, "valid", done)))
 
 
 def verdict(target_loss: float, reached: EvalRecord) -> str:

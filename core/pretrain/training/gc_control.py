@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import gc
-from typing import Self
+from typing import TYPE_CHECKING, Self
+
+from pretrain.training.event import Event
+
+if TYPE_CHECKING:
+    from pretrain.training.event import Due
 
 
-class GcControl:
+class GcControl(Event):
     """A context in which garbage is collected only when it is asked for, on all ranks after the same iterations.
 
     Like Megatron-LM's --manual-gc. Objects that exist at the beginning, mostly imported modules, are left out of
@@ -37,12 +42,13 @@ class GcControl:
             if self._was_enabled:
                 gc.enable()
 
-    def after(self, iteration: int) -> None:
-        """Collect every `interval` iterations; called after each."""
-        if iteration % self._interval == 0:
+    def after_iteration(self, due: Due) -> bool:
+        """Collect every `interval` iterations."""
+        if due.iteration % self._interval == 0:
             self.collect()
+        return False
 
     def collect(self) -> None:
-        """Collect now; called also where no step waits, after evaluations and checkpoints."""
+        """Collect now; called where no step waits, after evaluations and checkpoints."""
         if self._is_manual:
             gc.collect()

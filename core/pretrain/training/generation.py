@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING
 import click
 import torch
 
+from pretrain.report.hang.position import GENERATE
+from pretrain.training.event import Event
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
@@ -16,6 +19,8 @@ if TYPE_CHECKING:
 
     from pretrain.data.tokenizers.tokenizer import Tokenizer
     from pretrain.engine.protocol import ForwardEngine
+    from pretrain.recipe import Recipe
+    from pretrain.training.reporting.meter import Meter
     from pretrain.training.trained_model import TrainedModel
 
 
@@ -67,13 +72,14 @@ def next_tokens(
 
 def generate_text(model: TrainedModel, prompt: str, max_new_tokens: int, sampling: Sampling) -> None:
     """Continue a prompt; rank 0 writes prompt and text as they come. All ranks call it together."""
-    tokens = model.tokenizer.encode(prompt)
-    stream = TextStream(model.tokenizer.decode, tokens)
-    _show(model.rank, stream.certain())
-    for token in next_tokens(model.engine, tokens, sampling.draw, model.tokenizer.eod, max_new_tokens):
+    tokenizer, rank = model.setup.tokenizer, model.setup.world.rank
+    tokens = tokenizer.encode(prompt)
+    stream = TextStream(tokenizer.decode, tokens)
+    _show(rank, stream.certain())
+    for token in next_tokens(model.engine, tokens, sampling.draw, tokenizer.eod, max_new_tokens):
         stream.append(token)
-        _show(model.rank, stream.certain())
-    _show(model.rank, f"{stream.rest()}\n")
+        _show(rank, stream.certain())
+    _show(rank, f"{stream.rest()}\n")
 
 
 def _show(rank: int, text: str) -> None:
@@ -119,6 +125,32 @@ class TextStream:
 
 TEMPERATURE = 0.7
 TOP_TOKENS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Continuation(Event):
+    """Logs at the end how the model continues the recipe's prompt.
+
+    Attributes:
+        recipe: with the prompt.
+        engine: the model.
+        tokenizer: the recipe's.
+        meter: logs.
+    """
+
+    recipe: Recipe
+    engine: ForwardEngine
+    tokenizer: Tokenizer
+    meter: Meter
+
+    def end(self, reason: str) -> None:
+        """Continue the prompt, unless the training stopped early."""
+        evaluation, seed = self.recipe.evaluation, self.recipe.train.seed
+        if reason or evaluation.prompt is None:
+            return
+        with self.meter.timers.position.during(GENERATE):
+            text = continue_prompt(self.engine, self.tokenizer, evaluation.prompt, evaluation.prompt_tokens, seed)
+            self.meter.logger.note(f"the model continues: {text}")
 
 
 def continue_prompt(engine: ForwardEngine, tokenizer: Tokenizer, prompt: str, num_tokens: int, seed: int) -> str:

@@ -126,6 +126,11 @@ class Length:
     sizes: BatchSizes
     layout: Layout
 
+    @classmethod
+    def of(cls, recipe: Recipe, progress: Progress, layout: Layout) -> Length:
+        """Return the length of a recipe's training that goes on from `progress`."""
+        return cls(iterations=total_iterations(recipe, progress), sizes=BatchSizes.of(recipe), layout=layout)
+
     def batch(self, progress: Progress) -> int:
         """Return the global batch of the next step, samples."""
         return self.sizes.at(progress.consumed_samples)

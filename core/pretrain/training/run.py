@@ -28,7 +28,7 @@ def train(recipe: Recipe, *, backend_name: str, run_dir: Path, resume: bool, wor
     started = time.time()
     plugins = ready(recipe, backend_name)
     from pretrain.training.assembly import assemble  # noqa: PLC0415  imports megatron.core: after the bridge
-    from pretrain.training.rank_device import deterministic  # noqa: PLC0415
+    from pretrain.training.rank_setup import deterministic  # noqa: PLC0415
     from pretrain.training.reporting.run_files import finish  # noqa: PLC0415
     from pretrain.training.safeguards.rank_watch import record_collectives  # noqa: PLC0415
     from pretrain.training.stopping import end_of  # noqa: PLC0415
@@ -41,7 +41,7 @@ def train(recipe: Recipe, *, backend_name: str, run_dir: Path, resume: bool, wor
         reason = training.run()
         if world.rank == 0:
             finish(training.meter.logger, run_dir, reason, training.progress.iteration)
-        return end_of(reason, saves=training.saving is not None)
+        return end_of(reason, saves=recipe.checkpoint.save is not False)
 
 
 def evaluate(
@@ -113,13 +113,12 @@ def generate(
 
 @contextmanager
 def _model(recipe: Recipe, plugins: Plugins, world: World, checkpoint: str) -> Iterator[TrainedModel]:
-    from pretrain.training.rank_device import deterministic  # noqa: PLC0415
+    from pretrain.training.rank_setup import deterministic  # noqa: PLC0415
     from pretrain.training.trained_model import trained_model  # noqa: PLC0415  after the bridge
 
-    ranks = {"rank": world.rank, "local_rank": world.local_rank, "world_size": world.world_size}
     with (
         deterministic(is_wanted=recipe.train.deterministic_mode),
-        trained_model(recipe, plugins, checkpoint, **ranks) as model,
+        trained_model(recipe, plugins, checkpoint, world) as model,
     ):
         yield model
 

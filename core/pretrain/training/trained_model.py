@@ -1,4 +1,4 @@
-"""A trained model without an optimizer, assembled on a rank."""
+"""A trained model without an optimizer: loaded on a rank, and evaluated."""
 
 from __future__ import annotations
 
@@ -14,25 +14,22 @@ import click
 from pretrain.checkpoint import storage
 from pretrain.checkpoint.foreign_checkpoints import foreign_checkpoints
 from pretrain.collectives import on_rank0
-from pretrain.data.tokenizers.load import load_tokenizer
 from pretrain.engine import groups
 from pretrain.engine.build import build_forward_engine
 from pretrain.errors import DamageError
 from pretrain.plugins.negotiation.kernels import naming_kernels
-from pretrain.recipe.layout import lay_out
 from pretrain.report.wording import number
-from pretrain.training.rank_device import rank_device
-from pretrain.training.saving import start_from
+from pretrain.training.rank_setup import RankSetup
+from pretrain.training.starting import start_from
 from pretrain.training.training_data import TrainingData
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from pretrain.data.tokenizers.tokenizer import Tokenizer
     from pretrain.engine.protocol import ForwardEngine
+    from pretrain.launch.world import World
     from pretrain.plugins.host.manager import Plugins
     from pretrain.recipe import Recipe
-    from pretrain.recipe.layout import Layout
     from pretrain.report.records import EvalRecord
     from pretrain.training.evaluation import Split
 
@@ -42,28 +39,18 @@ class TrainedModel:
     """A model with the weights of a checkpoint.
 
     Attributes:
-        recipe: of the training.
+        setup: of this rank.
         engine: the model, distributed over the ranks.
-        tokenizer: the recipe's.
-        layout: sizes of the parallel groups.
         origin: of the weights.
-        rank: of this process; rank 0 prints.
-        pin_memory: see `TrainingData`.
     """
 
-    recipe: Recipe
+    setup: RankSetup
     engine: ForwardEngine
-    tokenizer: Tokenizer
-    layout: Layout
     origin: Origin
-    rank: int
-    pin_memory: bool
 
 
 @contextmanager
-def trained_model(
-    recipe: Recipe, plugins: Plugins, checkpoint: str, *, rank: int, local_rank: int, world_size: int
-) -> Iterator[TrainedModel]:
+def trained_model(recipe: Recipe, plugins: Plugins, checkpoint: str, world: World) -> Iterator[TrainedModel]:
     """Build the model on this rank and load its weights; take everything down again afterwards.
 
     Rank 0 says on standard error what was loaded.
@@ -72,34 +59,23 @@ def trained_model(
         recipe: of the training.
         plugins: the loaded backend, whose device is available and for which the bridge is installed.
         checkpoint: a folder, as `load_weights` takes it.
-        rank: of all ranks.
-        local_rank: within its node; which of the node's devices it takes.
-        world_size: number of ranks.
+        world: this rank's place.
 
     Raises:
         PretrainError: the device, the layout, a kernel, or the checkpoint does not fit the recipe.
     """
-    layout = lay_out(recipe, world_size)
-    device = rank_device(recipe, plugins, local_rank)
-    tokenizer = load_tokenizer(recipe.tokenizer)
-    notify = partial(_notify, rank)
+    setup = RankSetup.of(recipe, plugins, world)
+    notify = partial(_notify, world.rank)
     for line in (*plugins.notices, *recipe.notices):
         notify(line)
-    with groups.joined(plugins.backend, rank, world_size, recipe.parallel.distributed_timeout_minutes):
-        engine, kernels = build_forward_engine(recipe, plugins, tokenizer.vocab_size, device, notify)
+    minutes = recipe.parallel.distributed_timeout_minutes
+    with groups.joined(plugins.backend, world.rank, world.world_size, minutes):
+        engine, kernels = build_forward_engine(recipe, plugins, setup.tokenizer.vocab_size, setup.device, notify)
         with naming_kernels(kernels):
             origin = load_weights(engine, Path(checkpoint))
             for line in (f"checkpoint: {origin.path} ({origin.format})", *origin.notices):
                 notify(line)
-            yield TrainedModel(
-                recipe=recipe,
-                engine=engine,
-                tokenizer=tokenizer,
-                layout=layout,
-                origin=origin,
-                rank=rank,
-                pin_memory=plugins.backend.pinned_memory(),
-            )
+            yield TrainedModel(setup=setup, engine=engine, origin=origin)
         engine.close()
 
 
@@ -169,13 +145,10 @@ def with_evaluation(recipe: Recipe, iters: int | None) -> Recipe:
 
 def evaluate_checkpoint(model: TrainedModel, splits: Sequence[Split], *, as_json: bool) -> None:
     """Evaluate the samples that the training evaluates; rank 0 prints the losses."""
-    recipe, origin = model.recipe, model.origin
-    data = TrainingData.held_out(
-        recipe, model.tokenizer, model.layout, model.engine, splits, pin_memory=model.pin_memory
-    )
-    evaluation = data.evaluation()
+    recipe, origin = model.setup.recipe, model.origin
+    evaluation = TrainingData.held_out(model.setup, model.engine, splits).evaluation()
     records = {split: evaluation.run(split, origin.iteration or 0) for split in splits}
-    if model.rank == 0:
+    if model.setup.world.rank == 0:
         click.echo(_json(recipe, records, origin) if as_json else _lines(recipe, records, origin))
 
 

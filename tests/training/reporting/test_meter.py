@@ -36,6 +36,7 @@ def logged(**step):
         speedometer=Speedometer(seq_length=32, flops_per_sequence=1e6, world_size=1, peak_flops=None),
         device=torch.device("cpu"),
         memory_peak=lambda: 123,
+        garbage=None,
     )
     taken = SimpleNamespace(step=SimpleNamespace(grad_norm=torch.tensor(1.5), **step), batch=8, learning_rate=0.1)
     progress = SimpleNamespace(iteration=2, consumed_samples=16)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -19,14 +20,8 @@ def logger(make, tmp_path):
     """Open the logger of the run in `tmp_path`."""
 
     def open_logger(rank=0, progress=None, *, resumed=False, overrides=()):
-        return RunLogger(
-            make(*overrides),
-            tmp_path,
-            rank=rank,
-            total_iterations=100,
-            progress=progress or Progress(),
-            resumed=resumed,
-        )
+        setup = SimpleNamespace(recipe=make(*overrides), world=SimpleNamespace(rank=rank))
+        return RunLogger(setup, tmp_path, 100, progress or Progress(), resumed=resumed)
 
     return open_logger
 

@@ -181,7 +181,7 @@ def test_the_mean_of_the_first_calls_is_taken_and_begins_again():
     model, clock = clocked(2, iter([0.0, 1.0, 10.0, 13.0]))
     clock.begin_step()
     forward(model)
-    clock.end_step()
+    clock.end_step(1, None)
     assert clock.take() == pytest.approx(2.0)
     assert clock.take() == 0.0
 
@@ -206,7 +206,7 @@ def test_evaluations_are_not_measured():
     model, clock = clocked(2, count())
     forward(model)
     clock.begin_step()
-    clock.end_step()
+    clock.end_step(1, None)
     forward(model)
     assert clock.take() == 0.0
 

@@ -10,7 +10,7 @@ import torch
 from engine import tiny
 from engine.layouts import ZERO1
 from pretrain.engine.protocol import Step
-from pretrain.training.safeguards.health import BrokenSince, first_in_words
+from pretrain.training.safeguards.health import BrokenSince, describe_first
 
 
 def step(own, **options):
@@ -21,7 +21,7 @@ def step(own, **options):
 def words_after(*own):
     broken = BrokenSince(torch.device("cpu"))
     for iteration, value in enumerate(own, start=1):
-        broken.see(iteration, step(value))
+        broken.end_step(iteration, step(value))
     return broken
 
 
@@ -38,22 +38,22 @@ def words_after(*own):
     ],
 )
 def test_those_that_were_first_are_named_with_their_host_and_device(iterations, words):
-    assert first_in_words(iterations, [f"{letter}, 0" for letter in "abcdefghijklmnop"]) == words
+    assert describe_first(iterations, [f"{letter}, 0" for letter in "abcdefghijklmnop"]) == words
 
 
 def test_a_rank_remembers_its_first_iteration_until_the_weights_go_back():
     with tiny.engine_world(tiny.load("cpu").backend):
         broken = words_after(1.0, None, math.nan, -math.inf, 1.0)
-        assert broken.in_words() == "from iteration 3 on, first on rank 0"
+        assert broken.describe() == "from iteration 3 on, first on rank 0"
         broken.forget()
-        assert broken.in_words() == ""
+        assert broken.describe() == ""
 
 
 def test_a_step_whose_update_was_withheld_has_broken_nothing():
     with tiny.engine_world(tiny.load("cpu").backend):
         broken = words_after(1.0)
-        broken.see(2, step(math.nan, withheld=True))
-        assert broken.in_words() == ""
+        broken.end_step(2, step(math.nan, withheld=True))
+        assert broken.describe() == ""
 
 
 OVERLAPPED = (*ZERO1, "parallel.overlap_grad_reduce=true", "parallel.ddp_bucket_size=4000")

@@ -82,9 +82,8 @@ def test_a_gather_right_before_the_comparison_is_told_at_the_start(make, monkeyp
     monkeypatch.setattr(build.groups, "data_parallel_group", lambda: None)
     zero = ("parallel={use_distributed_optimizer: true, overlap_grad_reduce: true, overlap_param_gather: true}",)
     recipe, notes = make("train.check_replicas_interval=5", *zero * overlaps), []
-    logger = SimpleNamespace(note=notes.append)
-    check = build.replica_check(recipe, None, lay_out(recipe, 2), logger, Progress(), None)
-    assert [at for at in range(1, 12) if check.is_due(at)] == [5, 10]
+    meter = SimpleNamespace(logger=SimpleNamespace(note=notes.append), interval=None)
+    assert build.replica_check(recipe, None, lay_out(recipe, 2), meter, Progress(), None) is not None
     assert [("gathered once more right before they are compared" in note) for note in notes] == [True] * overlaps
 
 
@@ -92,7 +91,7 @@ class Replicas(ReplicaCheck):
     """A check whose comparisons have these results."""
 
     def __init__(self, *found, progress=None, saving=None):
-        super().__init__(engine=None, group=None, every=10, progress=progress or Progress(), saving=saving)
+        super().__init__(None, None, every=10, progress=progress or Progress(), saving=saving, interval=None)
         self.found = iter(found)
 
     def _difference(self):

@@ -24,7 +24,7 @@ def main() -> None:
     from pretrain.engine import groups
     from pretrain.engine.build import build_engine
     from pretrain.tools.plan.trace.rank_trace import batches_of
-    from pretrain.training.rank_device import rank_device
+    from pretrain.training.rank_setup import rank_device
 
     device = rank_device(recipe, plugins, 0)
     groups.join_world(plugins.backend, 0, 1, timeout_minutes=10)

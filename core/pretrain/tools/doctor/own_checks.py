@@ -16,7 +16,7 @@ from pretrain.tools.doctor.finding import Finding, Verdict
 from pretrain.tools.doctor.fitting_versions import examine_versions
 from pretrain.tools.doctor.guard import found_by, guarded
 from pretrain.tools.doctor.limits import examine_limits
-from pretrain.training.rank_device import REQUIREMENTS
+from pretrain.training.rank_setup import REQUIREMENTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -1,4 +1,4 @@
-"""Sums between two logged lines, kept on the device without waiting for it."""
+"""Measurements between two log lines, kept on the device without waiting for it, and the record that is logged."""
 
 from __future__ import annotations
 
@@ -6,25 +6,31 @@ import dataclasses
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from pretrain.model.requests import compute_dtype
+from pretrain.report.flops import flops_per_sequence
 from pretrain.report.records import EventRecord, TrainRecord
-from pretrain.report.timers import across_ranks
+from pretrain.report.throughput import Speedometer
+from pretrain.report.timers import PhaseTimers, across_ranks
+from pretrain.training.reporting.stragglers import Stragglers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from pretrain.engine.protocol import Engine, Step
     from pretrain.recipe import Recipe
-    from pretrain.report.throughput import Speedometer
-    from pretrain.report.timers import PhaseTimers
+    from pretrain.report.hang.position import Position
+    from pretrain.training.gc_control import GcControl
     from pretrain.training.progress import Progress
+    from pretrain.training.rank_setup import RankSetup
     from pretrain.training.reporting.run_logger import RunLogger
-    from pretrain.training.reporting.stragglers import SlowRank, Stragglers
+    from pretrain.training.reporting.stragglers import LocalClock, SlowRank
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -126,6 +132,7 @@ class Meter:
         speedometer: turns an interval into throughput.
         device: where the engine's tensors are.
         memory_peak: bytes, or None where the device cannot tell.
+        garbage: collected where no step waits.
         stragglers: names the slowest rank; None if there is one rank alone, or if it is switched off.
     """
 
@@ -136,14 +143,56 @@ class Meter:
     speedometer: Speedometer
     device: torch.device
     memory_peak: Callable[[], int | None]
+    garbage: GcControl
     stragglers: Stragglers | None = None
 
+    @classmethod
+    def of(
+        cls,
+        setup: RankSetup,
+        logger: RunLogger,
+        position: Position,
+        garbage: GcControl,
+        clock: LocalClock | None,
+        *,
+        reads_data: bool,
+    ) -> Meter:
+        """Return the meter of a rank.
+
+        Args:
+            setup: of the rank.
+            logger: where records go.
+            position: what the rank is in; the timers move it.
+            garbage: collected where no step waits.
+            clock: of this rank's own work; None if no slowest rank is named.
+            reads_data: whether the rank's stages read data.
+        """
+        recipe, backend, device = setup.recipe, setup.plugins.backend, setup.device
+        synchronize = partial(_synchronize, device) if recipe.logging.log_timers else None
+        return cls(
+            recipe=recipe,
+            logger=logger,
+            timers=PhaseTimers(synchronize=synchronize, position=position),
+            interval=Interval(device),
+            speedometer=Speedometer(
+                seq_length=recipe.model.seq_length,
+                flops_per_sequence=flops_per_sequence(recipe.model, setup.padded_vocab_size),
+                world_size=setup.world.world_size,
+                peak_flops=backend.peak_flops(compute_dtype(recipe)),
+            ),
+            device=device,
+            memory_peak=lambda: backend.memory().peak,
+            garbage=garbage,
+            stragglers=None if clock is None else Stragglers(clock, device, reads_data=reads_data),
+        )
+
     @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """Measure a phase whose time is not the steps': an evaluation or a checkpoint."""
+    def pausing(self) -> Iterator[None]:
+        """Stop the clock of the steps for an evaluation or a checkpoint; garbage is collected at its end."""
         self.interval.pause()
-        with self.timers.phase(name):
-            yield
+        yield
+        self.garbage.collect()
+        self.interval.resume()
 
     def log(self, totals: Totals, taken: TakenStep, engine: Engine, progress: Progress) -> None:
         """Log the interval and begin a new one; all ranks call it together.
@@ -223,3 +272,7 @@ class Meter:
             "params_norm": engine.parameters_norm().item() if self.recipe.logging.log_params_norm else None,
             **{name: value.item() if isinstance(value, Tensor) else value for name, value in step.metrics.items()},
         }
+
+
+def _synchronize(device: torch.device) -> None:
+    getattr(torch.get_device_module(device), "synchronize", torch.accelerator.synchronize)()

@@ -15,12 +15,15 @@ import torch
 from pretrain.collectives import rank_rows
 from pretrain.model.attention import CoreAttention
 from pretrain.report.rank_names import rank_names
+from pretrain.training.event import Event
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from torch import nn
     from torch.utils.hooks import RemovableHandle
+
+    from pretrain.engine.protocol import Step
 
 
 TOLERATED = 0.10
@@ -188,7 +191,7 @@ _KEPT = 256
 """Latest calls of an interval that are measured on a device; each holds two events."""
 
 
-class LocalClock:
+class LocalClock(Event):
     """Measures the first calls of attention kernels in a step: on the CPU by the host's clock, else by device events.
 
     Events are read when the interval ends, where the host waits for the device anyway.
@@ -207,7 +210,7 @@ class LocalClock:
         """Measure the next calls."""
         self._left = CALLS
 
-    def end_step(self) -> None:
+    def end_step(self, iteration: int, step: Step) -> None:  # noqa: ARG002  an event's signature
         """Measure no more calls: evaluations have other kernels' times."""
         self._left = 0
 

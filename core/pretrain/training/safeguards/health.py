@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -10,13 +11,15 @@ import torch.distributed as dist
 
 from pretrain.collectives import rank_rows
 from pretrain.errors import NotFiniteError, TrainingError
+from pretrain.report.hang.position import END
 from pretrain.report.rank_names import rank_names
+from pretrain.training.event import Event
 
 if TYPE_CHECKING:
     from pretrain.engine.protocol import Engine, Step
     from pretrain.recipe import Recipe
     from pretrain.training.progress import Progress
-    from pretrain.training.reporting.meter import Interval, Totals
+    from pretrain.training.reporting.meter import Meter, Totals
     from pretrain.training.saving import Saving
 
 
@@ -24,48 +27,73 @@ MAX_CONSECUTIVE_OVERFLOWS = 50
 """Consecutive overflows at the smallest loss scale after which a training ends with an error."""
 
 
-def is_broken(recipe: Recipe, totals: Totals, interval: Interval) -> bool:
-    """Say whether the interval has a loss or gradients that are not finite, which only fp16 recovers from.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Health:
+    """Judges whether a training can go on.
 
-    Without a loss scale DeepSpeed skips a step that megatron-core would take, with gradients that are not finite.
+    Attributes:
+        recipe: what is trained.
+        engine: takes the steps.
+        progress: of the training.
+        meter: has the interval.
+        saving: has the checkpoints; None if none are saved.
+        broken: knows which ranks made values that are not finite; None in fp16, which recovers from them.
     """
-    return recipe.precision.dtype != "fp16" and bool(totals.nan_iterations or interval.skipped_iterations)
 
+    recipe: Recipe
+    engine: Engine
+    progress: Progress
+    meter: Meter
+    saving: Saving | None
+    broken: BrokenSince | None
 
-def not_finite(interval: Interval, progress: Progress, saving: Saving | None, since: str) -> NotFiniteError:
-    """Return the error of a loss, gradients or weights that are not finite; `since` says where they began, if known."""
-    latest = None if saving is None else saving.folder.latest()
-    start = "There is no checkpoint." if latest is None else f"The latest checkpoint is iteration {latest}."
-    # After a logged line the interval is empty: the weights alone, before they are saved, are not finite.
-    within = f"within the {interval.iterations} iterations up to" if interval.iterations else "after iteration"
-    return NotFiniteError(
-        f"loss, gradients or weights are not finite {since or f'{within} {progress.iteration}'}. {start}\n"
-        "Lower optimizer.lr or lengthen the warm-up, and start again from there; where some ranks were first, suspect "
-        "their devices."
-    )
+    def check(self, totals: Totals) -> None:
+        """Check the interval that ends here; all ranks call it together.
 
+        Raises:
+            NotFiniteError: a loss or gradients are not finite, which only fp16 recovers from. Without a loss scale
+                DeepSpeed skips a step that megatron-core would take, with gradients that are not finite.
+            TrainingError: steps keep overflowing at the smallest loss scale.
+        """
+        precision, interval = self.recipe.precision, self.meter.interval
+        if precision.dtype != "fp16" and (totals.nan_iterations or interval.skipped_iterations):
+            raise self.not_finite()
+        smallest = precision.min_loss_scale if precision.loss_scale is None else precision.loss_scale
+        if interval.skipped_in_a_row >= MAX_CONSECUTIVE_OVERFLOWS and self.engine.loss_scale <= smallest:
+            msg = (
+                f"the last {interval.skipped_in_a_row} iterations up to {self.progress.iteration} overflowed and were "
+                f"skipped, at the smallest loss scale, {smallest:g}.\n"
+                "Lower optimizer.lr, or train with precision.dtype: bf16."
+            )
+            raise TrainingError(msg)
 
-def check_loss_scale(recipe: Recipe, engine: Engine, interval: Interval, progress: Progress) -> None:
-    """Check that steps do not keep overflowing at the smallest loss scale.
+    def not_finite(self) -> NotFiniteError:
+        """Return the error of a loss, gradients or weights that are not finite; all ranks call it together.
 
-    Raises:
-        TrainingError: they do.
-    """
-    precision, skipped = recipe.precision, interval.skipped_in_a_row
-    smallest = precision.min_loss_scale if precision.loss_scale is None else precision.loss_scale
-    if skipped >= MAX_CONSECUTIVE_OVERFLOWS and engine.loss_scale <= smallest:
-        msg = (
-            f"the last {skipped} iterations up to {progress.iteration} overflowed and were skipped, at the "
-            f"smallest loss scale, {smallest:g}.\nLower optimizer.lr, or train with precision.dtype: bf16."
+        It names the latest checkpoint: the one that is being written, if it succeeds.
+        """
+        latest = None
+        if self.saving is not None:
+            self.meter.timers.position.enter(END)  # the checkpoint may take long
+            self.saving.finish()
+            latest = self.saving.folder.latest()
+        start = "There is no checkpoint." if latest is None else f"The latest checkpoint is iteration {latest}."
+        iterations = self.meter.interval.iterations
+        # After a log line the interval is empty: the weights alone, before they are saved, are not finite.
+        within = f"within the {iterations} iterations up to" if iterations else "after iteration"
+        since = "" if self.broken is None else self.broken.describe()
+        return NotFiniteError(
+            f"loss, gradients or weights are not finite {since or f'{within} {self.progress.iteration}'}. {start}\n"
+            "Lower optimizer.lr or lengthen the warm-up, and start again from there; where some ranks were first, "
+            "suspect their devices."
         )
-        raise TrainingError(msg)
 
 
 _NAMED = 8
 """Ranks whose host and device are named; the others by their numbers."""
 
 
-class BrokenSince:
+class BrokenSince(Event):
     """Keeps on the device in which iteration this rank's own gradients, not yet reduced, were first not finite.
 
     In the next iteration those of all ranks are, since the reduction has spread them: whoever was first has made them.
@@ -78,7 +106,7 @@ class BrokenSince:
         self._device = device
         self._iteration = torch.zeros((), dtype=torch.int64, device=device)
 
-    def see(self, iteration: int, step: Step) -> None:
+    def end_step(self, iteration: int, step: Step) -> None:
         """Look at the step of an iteration, from 1; one that was withheld has broken nothing."""
         if step.own_gradients is not None and not step.withheld:
             is_first = ~torch.isfinite(step.own_gradients) & (self._iteration == 0)
@@ -88,16 +116,16 @@ class BrokenSince:
         """Begin again: the weights have gone back."""
         self._iteration.zero_()
 
-    def in_words(self) -> str:
+    def describe(self) -> str:
         """Return "from iteration 16 on, first on rank 1 (node7, cuda:3)"; "" if no rank has seen any; collective."""
         iterations: list[int] = rank_rows(self._iteration.view(1)).flatten().tolist()
         names = [""] * len(iterations)
         dist.all_gather_object(names, f"{socket.gethostname()}, {self._device}")
-        return first_in_words(iterations, names)
+        return describe_first(iterations, names)
 
 
-def first_in_words(iterations: list[int], names: list[str]) -> str:
-    """Return the same words for each rank's first iteration, 0 for none, and its host and device."""
+def describe_first(iterations: list[int], names: list[str]) -> str:
+    """Return the same for each rank's first iteration, 0 for none, and its host and device."""
     if not any(iterations):
         return ""
     first = min(filter(None, iterations))

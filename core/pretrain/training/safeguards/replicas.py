@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from pretrain.collectives import first_problem, rank_rows
 from pretrain.errors import TrainingError
+from pretrain.training.event import Event
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from pretrain.engine.protocol import Engine
+    from pretrain.training.event import Due
     from pretrain.training.progress import Progress
+    from pretrain.training.reporting.meter import Interval
     from pretrain.training.saving import Saving
 
 
@@ -25,11 +28,17 @@ _SHOWN = 5
 """Weights that an error names; the others are counted."""
 
 
-class ReplicaCheck:
+class ReplicaCheck(Event):
     """Compares the weights of the data-parallel ranks by hashes, which alone leave a device."""
 
     def __init__(
-        self, engine: Engine, group: dist.ProcessGroup, every: int, progress: Progress, saving: Saving | None
+        self,
+        engine: Engine,
+        group: dist.ProcessGroup,
+        every: int,
+        progress: Progress,
+        saving: Saving | None,
+        interval: Interval,
     ) -> None:
         """Compare weights.
 
@@ -39,14 +48,20 @@ class ReplicaCheck:
             every: iterations between two comparisons.
             progress: of the training; keeps when they were equal, also over a resume and a rollback.
             saving: has the checkpoints; None if none are saved.
+            interval: of the steps, whose clock stands still meanwhile.
         """
         self._engine, self._group, self._every = engine, group, every
-        self._progress, self._saving = progress, saving
+        self._progress, self._saving, self._interval = progress, saving, interval
         self._hash = WeightHash()
 
-    def is_due(self, iteration: int) -> bool:
-        """Say whether a comparison is due after this iteration."""
-        return iteration % self._every == 0
+    def after_iteration(self, due: Due) -> bool:
+        """Compare if it is due."""
+        if due.iteration % self._every == 0:
+            self._interval.wait()
+            self._interval.pause()
+            self.compare(due.iteration)
+            self._interval.resume()
+        return False
 
     def compare(self, iteration: int) -> None:
         """Compare after this iteration, and wait for the device; all ranks call it together.

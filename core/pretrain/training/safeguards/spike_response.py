@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from pretrain.errors import TrainingError
 from pretrain.report.hang.position import LOAD
 from pretrain.report.records import EventRecord
+from pretrain.training.event import Event
 from pretrain.training.safeguards.spike_watch import Spike
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from pretrain.engine.protocol import Engine, KeepUpdate, Step
     from pretrain.recipe import Recipe
+    from pretrain.training.event import Due
     from pretrain.training.progress import Progress
     from pretrain.training.reporting.meter import Meter
     from pretrain.training.safeguards.health import BrokenSince
@@ -32,10 +34,10 @@ MOST_IN_A_ROW = 50
 
 
 @dataclass(slots=True, kw_only=True)
-class SpikeResponse:
+class SpikeResponse(Event):
     """Answers to the spikes that a watch finds, the same on all ranks.
 
-    A checkpoint is saved only when the losses up to its iteration are judged (`settle`), so that the latest one is
+    A checkpoint is saved only when the losses up to its iteration are judged, so that the latest one is
     always from before a spike that is found.
 
     Attributes:
@@ -74,30 +76,27 @@ class SpikeResponse:
         can_load = self.saving is not None and self.saving.latest is not None
         return can_load and self.recipe.train.loss_spike.action == "rollback"
 
-    def see(self, step: Step) -> None:
-        """Take the loss of the step that the progress has just counted."""
-        self.watch.see(self.progress.iteration, step)
+    def end_step(self, iteration: int, step: Step) -> None:
+        """Take the loss of the step."""
+        self.watch.see(iteration, step)
         self._withheld = self._withheld + 1 if step.withheld else 0
 
-    def settle(self) -> None:
-        """Judge the losses of all steps so far; all ranks call it together, before a line, a checkpoint and the end."""
-        self.watch.settle(self.exchange)
+    def after_iteration(self, due: Due) -> bool:
+        """Answer the spikes that were found; return whether the steps after the last checkpoint are taken back.
 
-    def answer(self, *, is_leaving: bool) -> bool:
-        """Answer the spikes that were found; return whether the steps after the last checkpoint are abandoned.
-
-        Args:
-            is_leaving: whether the training is asked to end here: then it does not go back. Its next part does, since
-                no checkpoint is written after the spike.
+        Before a line and a checkpoint all losses so far are judged. A training that is asked to end here does not go
+        back: its next part does, since no checkpoint is written after the spike.
 
         Raises:
-            TrainingError: it goes on and on.
+            TrainingError: spikes do not end.
             CheckpointError: the checkpoint cannot be read.
         """
+        if due.line or due.checkpoint:
+            self.watch.settle(self.exchange)
         while (spike := self.watch.take()) is not None:
             if not self.goes_back or self.saving is None or self.saving.latest is None:
                 self._say(spike, self.recipe.train.loss_spike.action)
-            elif is_leaving:
+            elif due.urgent:
                 self._leave(self.saving, spike)
                 return True
             else:
@@ -112,7 +111,7 @@ class SpikeResponse:
         rare.
 
         Raises:
-            TrainingError: it goes on and on.
+            TrainingError: spikes do not end.
             CheckpointError: the checkpoint cannot be read.
         """
         is_fp16 = self.recipe.precision.dtype == "fp16"  # whose losses may be so, and are not judged
@@ -174,8 +173,8 @@ class SpikeResponse:
             self.meter.logger.note(notice)
 
     def _made_by(self) -> str:
-        """Return in words which ranks have made gradients that are not finite, and forget it."""
-        since = "" if self.broken is None else self.broken.in_words()
+        """Return which ranks have made gradients that are not finite, and forget it."""
+        since = "" if self.broken is None else self.broken.describe()
         if self.broken is not None:
             self.broken.forget()
         return since and f", gradients not finite {since}"

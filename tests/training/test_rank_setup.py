@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 import torch
 
-from pretrain.training.rank_device import deterministic
+from pretrain.training.rank_setup import deterministic
 
 
 def switches():
