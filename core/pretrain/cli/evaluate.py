@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _SPLITS = ("train", "valid", "test")
 
 
-@click.command(cls=EvaluateCommand, short_help="Loss and perplexity of a checkpoint.")
+@click.command(cls=EvaluateCommand, short_help="Compute loss and perplexity of a checkpoint.")
 @click.argument("recipe", type=LocalPath(), metavar="RECIPE|RUN")
 @click.option(
     "--load",

@@ -9,7 +9,7 @@ import click
 from pretrain.cli.local_path import LocalPath
 
 
-@click.command(short_help="Compare runs on one HTML page.")
+@click.command(short_help="Show runs on one HTML page.")
 @click.argument("runs", nargs=-1, required=True, type=LocalPath(), metavar="RUN [RUN ...]")
 @click.option(
     "--output",
