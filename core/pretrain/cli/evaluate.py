@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pretrain.cli.foreign_flags import EvaluateCommand
-from pretrain.cli.local_path import LocalPath
+from pretrain.cli.options import EvaluateCommand, LocalPath
 from pretrain.cli.ranks import Counts, place_of_process, rank_options, start_ranks
 from pretrain.errors import CheckpointError, RecipeError
 
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 _SPLITS = ("train", "valid", "test")
 
 
-@click.command(cls=EvaluateCommand, short_help="Compute loss and perplexity of a checkpoint.")
+@click.command(cls=EvaluateCommand)
 @click.argument("recipe", type=LocalPath(), metavar="RECIPE|RUN")
 @click.option(
     "--load",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pretrain.cli.local_path import LocalPath
+from pretrain.cli.options import LocalPath
 from pretrain.cli.ranks import start_ranks
 from pretrain.errors import CheckpointError
 from pretrain.launch.nodes.nodes import Nodes
@@ -18,10 +18,7 @@ if TYPE_CHECKING:
 
     from pretrain.recipe import Recipe
 
-NOTE = (
-    "Each token takes a whole forward pass. For an inference server: "
-    "`pretrain checkpoint convert --to huggingface`."
-)
+NOTE = "Each token takes a whole forward pass. For an inference server: `pretrain checkpoint convert --to huggingface`."
 
 
 def _prompt(_: click.Context, __: click.Parameter, value: str) -> str:
@@ -45,7 +42,7 @@ def _top_p(_: click.Context, __: click.Parameter, value: float) -> float:
     return value
 
 
-@click.command(short_help="Generate text from a checkpoint.", epilog=NOTE)
+@click.command(epilog=NOTE)
 @click.argument("source", type=LocalPath(), metavar="RUN|CHECKPOINT")
 @click.option("--prompt", required=True, callback=_prompt, metavar="TEXT", help="Text that the model continues.")
 @click.option(

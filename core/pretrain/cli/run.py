@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from pretrain.cli.foreign_flags import RunCommand
-from pretrain.cli.local_path import LocalPath
+from pretrain.cli.options import LocalPath, RunCommand
 from pretrain.cli.ranks import (
     COUNTS,
     Counts,
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from pretrain.launch.world import World
 
 
-@click.command(cls=RunCommand, short_help="Train a recipe.")
+@click.command(cls=RunCommand)
 @click.argument("recipe", type=LocalPath(), metavar="RECIPE")
 @click.option("--backend", default="cpu", show_default=True, metavar="NAME", help="The device plugin.")
 @click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Change a key of the recipe.")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pretrain.cli.local_path import LocalPath
+from pretrain.cli.options import LocalPath
 from pretrain.cli.ranks import Counts, place_of_process, rank_options, show_failure
 from pretrain.errors import PretrainError
 

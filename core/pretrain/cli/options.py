@@ -1,11 +1,31 @@
-"""Commands whose errors translate the flags of other programs."""
+"""What commands share: paths, and errors that translate the flags of other programs."""
 
 from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
 
 import click
 
 from pretrain.errors import did_you_mean
-from pretrain.recipe.foreign_names import foreign_names
+
+
+class LocalPath(click.Path):
+    """A path of this machine; an address such as s3://bucket/x is refused, and not taken for a folder named s3:."""
+
+    def __init__(self, *, dir_okay: bool = True, is_prefix: bool = False) -> None:
+        super().__init__(path_type=Path, dir_okay=dir_okay)
+        self._is_prefix = is_prefix  # of token files, which a recipe must be able to name
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path."""
+        from pretrain.recipe.section import local_path, token_path  # noqa: PLC0415  slow, and not needed for --help
+
+        try:
+            (token_path if self._is_prefix else local_path)(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        return super().convert(value, param, ctx)
 
 
 class _TranslatingCommand(click.Command):
@@ -32,6 +52,12 @@ class _TranslatingCommand(click.Command):
             raise click.UsageError("\n".join(lines), ctx) from error
 
 
+def _flag_of_run(flag: str, values: list[str]) -> str:
+    from pretrain.recipe.foreign_names import foreign_names  # noqa: PLC0415  slow, and not needed for --help
+
+    return foreign_names().flag_of_run(flag, values)
+
+
 class RunCommand(_TranslatingCommand):
     """`pretrain run`, which knows the flags of Megatron-LM, Megatron-DeepSpeed and GPT-NeoX."""
 
@@ -43,7 +69,7 @@ class RunCommand(_TranslatingCommand):
         """Return the equivalent of a training flag, or of one that this command had."""
         if flag == "--auto-resume":
             return "it is --resume auto now."
-        return foreign_names().flag_of_run(flag, values)
+        return _flag_of_run(flag, values)
 
 
 class EvaluateCommand(_TranslatingCommand):
@@ -51,7 +77,7 @@ class EvaluateCommand(_TranslatingCommand):
 
     def answer(self, flag: str, values: list[str]) -> str:
         """Return the equivalent of a flag if it is an option of this command."""
-        said = foreign_names().flag_of_run(flag, values)
+        said = _flag_of_run(flag, values)
         own = {name for option in self.params for name in option.opts}
         return said if own & set(said.rstrip(".").split()) else ""
 
@@ -61,6 +87,8 @@ class BuildCommand(_TranslatingCommand):
 
     def answer(self, flag: str, values: list[str]) -> str:  # noqa: ARG002  none is needed
         """Return the equivalent of a flag of preprocess_data.py."""
+        from pretrain.recipe.foreign_names import foreign_names  # noqa: PLC0415  as above
+
         return foreign_names().flag_of_build(flag)
 
 

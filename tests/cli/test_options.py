@@ -6,7 +6,7 @@ import click
 import pytest
 
 from pretrain.cli.commands import COMMANDS, Commands
-from pretrain.cli.local_path import LocalPath
+from pretrain.cli.options import LocalPath
 
 
 def parameters(command, name=""):
