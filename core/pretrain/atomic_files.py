@@ -1,4 +1,4 @@
-"""Write files that appear complete or not at all: a temporary file, then a rename. Everything here uses this one."""
+"""Files that appear complete or not at all (a temporary file, then a rename), and folders that need not exist yet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Agree on an error across ranks.
+"""Agreement of all ranks on an error, an answer or a few numbers.
 
 A rank that fails, or that sees other files, would otherwise leave the others waiting in their next collective.
 """

@@ -1,4 +1,4 @@
-"""Exit codes, by which a scheduler or a script decides what follows; docs/reliability.md has the table."""
+"""Ends of a process: exit codes (docs/reliability.md has the table), and the signals that ask it to save and end."""
 
 from __future__ import annotations
 

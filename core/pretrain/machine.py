@@ -1,4 +1,4 @@
-"""Identity of this machine."""
+"""Identity of this machine, and the CPU cores that this process may use."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import pytest
 
-from pretrain.cli.commands import COMMANDS, Commands
+from pretrain.cli.commands import COMMANDS, LazyCommands
 from pretrain.cli.options import LocalPath
 
 
@@ -24,14 +24,14 @@ def test_an_address_is_refused_and_makes_no_folder(tmp_path, monkeypatch):
 
 
 def test_an_address_is_refused_where_a_path_or_a_name_is_given():
-    command = Commands().get_command(None, "align")
+    command = LazyCommands().get_command(None, "align")
     with pytest.raises(click.BadParameter, match="'s3://bucket/run' is an address") as error:
         command.main(["recipe.yml", "--against", "s3://bucket/run"], standalone_mode=False)
     assert error.value.param.opts == ["--against"]
 
 
 def test_every_path_of_every_command_is_of_this_type():
-    group = Commands()
+    group = LazyCommands()
     of_click = [
         name
         for command in COMMANDS

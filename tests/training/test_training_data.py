@@ -91,7 +91,7 @@ def test_where_a_line_is_due_and_all_batches_were_left_out_it_is_said(training):
     run.meter.logger.note = lambda text: (notes.append(text), note(text))
     run.run()
     assert [record.iteration for record in run.meter.logger.records] == [2, 6]
-    assert notes[0] == "iteration 4/6 | the batches since the last line were left out"
+    assert notes[0] == "iteration 4/6 | every batch since the last line was left out"
 
 
 def test_reading_what_is_passed_over_is_no_waiting_for_data(training):

@@ -44,7 +44,7 @@ _RUN_ELSEWHERE = {"train", "pretrain", "launch", "fit"}
 """What other programs call `run`."""
 
 
-class Commands(click.Group):
+class LazyCommands(click.Group):
     """A group that knows its commands by name and imports the one that is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  click's signature

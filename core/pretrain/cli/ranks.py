@@ -63,7 +63,7 @@ def rank_options(command: F) -> F:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Counts:
+class RankCounts:
     """Values of the options `COUNTS`."""
 
     nproc: int | None
@@ -77,7 +77,7 @@ class Counts:
         return any(value is not None for value in (self.nproc, self.nnodes, self.rdzv, self.node_rank))
 
 
-def place_of_process(counts: Counts, *, hosted: bool = False) -> tuple[World | None, Nodes, int | None]:
+def place_of_process(counts: RankCounts, *, hosted: bool = False) -> tuple[World | None, Nodes, int | None]:
     """Return where this process belongs, as options and the variables of other programs say it.
 
     Args:

@@ -9,7 +9,7 @@ import click
 from pretrain.cli.options import LocalPath, RunCommand
 from pretrain.cli.ranks import (
     COUNTS,
-    Counts,
+    RankCounts,
     place_of_process,
     rank_options,
     show_failure,
@@ -102,7 +102,7 @@ def command(
 
     ignore_report_signal()
     _prepare(run_dir, resume or "no", has_nodes=hostfile is not None or (nnodes or 1) > 1)
-    counts = Counts(nproc=nproc, nnodes=nnodes, rdzv=rdzv, node_rank=node_rank)
+    counts = RankCounts(nproc=nproc, nnodes=nnodes, rdzv=rdzv, node_rank=node_rank)
     policy = RestartPolicy(limit=max_restarts, fewest_nodes=allow_fewer_nodes)
     hosted = _hosted(hostfile, launcher, counted=counts.given)
     world, nodes, nproc = place_of_process(counts, hosted=hosted is not None)

@@ -16,7 +16,7 @@ class Due:
     Attributes:
         iteration: its number, from 1.
         urgent: reason from outside to end the training here, such as "SIGTERM"; nothing is evaluated before.
-        reason: the same, or that of `train.exit_interval`; "" if the training goes on.
+        reason: the same, or that of `train.exit_interval`; "" if the training continues.
         line: a log line.
         checkpoint: a checkpoint that is not the last one; `Event.end` writes that.
         evaluation: an evaluation that is not the last one.

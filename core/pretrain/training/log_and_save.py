@@ -48,7 +48,7 @@ class LogLines(Event):
         taken = self.meter.interval.last_step
         if taken is None:
             where = f"iteration {self.progress.iteration}/{self.length.iterations}"
-            self.meter.logger.note(f"{where} | the batches since the last line were left out")
+            self.meter.logger.note(f"{where} | every batch since the last line was left out")
             return
         totals = self.meter.interval.take()
         self.health.check(totals)

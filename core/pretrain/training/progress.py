@@ -1,4 +1,4 @@
-"""Progress of a training."""
+"""Progress of a training, its length, and the global batch of each step."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class Length:
 
     @classmethod
     def of(cls, recipe: Recipe, progress: Progress, layout: Layout) -> Length:
-        """Return the length of a recipe's training that goes on from `progress`."""
+        """Return the length of a recipe's training that continues from `progress`."""
         return cls(iterations=total_iterations(recipe, progress), sizes=BatchSizes.of(recipe), layout=layout)
 
     def batch(self, progress: Progress) -> int:

@@ -114,7 +114,7 @@ class Saving(Event):
             self.background.finish()
 
     def distrust_after(self, trusted: int | None) -> str:
-        """Let no run go on by itself from a checkpoint of after an iteration; on all ranks.
+        """Let no run resume by itself from a checkpoint after an iteration; on all ranks.
 
         One that is being written is named by no LATEST either, once this context is left.
 
@@ -127,14 +127,14 @@ class Saving(Event):
         if not self._is_after(self.latest, trusted):
             return ""
         self._distrusts, self._trusted = True, trusted
-        after = "" if trusted is None else f" of after iteration {trusted}"
+        after = "" if trusted is None else f" after iteration {trusted}"
         try:
             self._distrust()
         except CheckpointError as error:
-            return f"A checkpoint{after} may hold the fault: do not go on from it. {error}"
+            return f"A checkpoint{after} may contain the fault: do not resume from it. {error}"
         return (
-            f"A checkpoint{after} may hold the fault: --resume refuses to go on from it until you write the iteration "
-            f"of one that you trust into {self.folder.path / LATEST}."
+            f"A checkpoint{after} may contain the fault: --resume refuses it until you write the iteration of one "
+            f"that you trust into {self.folder.path / LATEST}."
         )
 
     def _distrust(self) -> None:

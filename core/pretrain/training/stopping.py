@@ -1,4 +1,4 @@
-"""One small all-reduce between the hosts in each iteration, for everything that the ranks agree on beside the steps."""
+"""Reasons to save and stop early, agreed on by all ranks in one small all-reduce between the hosts each iteration."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class SyncedValues(Protocol):
-    """Numbers that ride in the exchange.
+    """Numbers of each rank whose sums all ranks get, one iteration later.
 
     Attributes:
         size: how many, always the same.
@@ -40,23 +40,23 @@ class SyncedValues(Protocol):
 
 
 class Exchange:
-    """Sums of the riders' numbers over all ranks, started in one iteration and read in the next: no step waits for it.
+    """Sums of numbers over all ranks, started in one iteration and read in the next: no step waits for it.
 
     In float64: sums of the ranks' float32 numbers are exact while their sizes differ by less than 2^29 / ranks, so they
     do not depend on the order, and are equal on all ranks. A world of one rank has its sums at once.
     """
 
-    def __init__(self, *riders: SyncedValues, timeout_minutes: int) -> None:
+    def __init__(self, *values: SyncedValues, timeout_minutes: int) -> None:
         """Make the group between the hosts, whose collectives time out after so many minutes; collective."""
-        self._riders = riders
+        self._values = values
         self._group = between_hosts("agreement", timeout_minutes)
         self._sums: torch.Tensor | None = None
         self._pending: dist.Work | None = None
 
     def turn(self) -> None:
-        """Give the riders the sums of the turn before, and begin another; every rank calls it after every iteration."""
+        """Give the values the sums of the turn before, and begin another; every rank calls it after every iteration."""
         self.settle()
-        own = [number for rider in self._riders for number in rider.own()]
+        own = [number for value in self._values for number in value.own()]
         if self._group is None:
             self._hand_out(own)
             return
@@ -64,7 +64,7 @@ class Exchange:
         self._pending = dist.all_reduce(self._sums, group=self._group, async_op=True)
 
     def settle(self) -> None:
-        """Wait for the turn that has begun, and give the riders its sums."""
+        """Wait for the turn that has begun, and give the values its sums."""
         if self._pending is not None and self._sums is not None:
             self._pending.wait()
             self._pending = None
@@ -80,9 +80,9 @@ class Exchange:
 
     def _hand_out(self, sums: Sequence[float]) -> None:
         begin = 0
-        for rider in self._riders:
-            rider.agreed(sums[begin : begin + rider.size])
-            begin += rider.size
+        for value in self._values:
+            value.agreed(sums[begin : begin + value.size])
+            begin += value.size
 
 
 _TIME_LIMIT = "train.exit_duration_in_mins has passed"
@@ -111,7 +111,7 @@ class Stopping:
 
     size = len(REASONS) - 1
 
-    def __init__(self, recipe: Recipe, *riders: SyncedValues) -> None:
+    def __init__(self, recipe: Recipe, *values: SyncedValues) -> None:
         """Take the recipe's reasons, and what else rides in the exchange; collective. The clock starts now."""
         train = recipe.train
         minutes = train.exit_duration_in_mins
@@ -122,7 +122,7 @@ class Stopping:
         self._request = StopRequest()
         self._agreed = 0
         self._handlers: dict[int, Any] = {}
-        self.exchange = Exchange(self, *riders, timeout_minutes=recipe.parallel.distributed_timeout_minutes)
+        self.exchange = Exchange(self, *values, timeout_minutes=recipe.parallel.distributed_timeout_minutes)
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():

@@ -46,7 +46,7 @@ class TrainedModel:
 
     setup: RankSetup
     engine: ForwardEngine
-    origin: Origin
+    origin: WeightsOrigin
 
 
 @contextmanager
@@ -86,7 +86,7 @@ def _notify(rank: int, text: str) -> None:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Origin:
+class WeightsOrigin:
     """Origin of loaded weights.
 
     Attributes:
@@ -102,7 +102,7 @@ class Origin:
     notices: Sequence[str] = ()
 
 
-def load_weights(engine: ForwardEngine, path: Path) -> Origin:
+def load_weights(engine: ForwardEngine, path: Path) -> WeightsOrigin:
     """Load weights alone; all ranks together. Nothing is written.
 
     Args:
@@ -119,7 +119,7 @@ def load_weights(engine: ForwardEngine, path: Path) -> Origin:
         notices = _load_ours(engine, found.path)
     else:  # its remarks are about a training that would follow; `path` is not where a run of that directory saves
         start_from(_weights_alone(engine.recipe, path), engine, path, resume=False)
-    return Origin(path=found.path, format=found.format, iteration=found.iteration, notices=notices)
+    return WeightsOrigin(path=found.path, format=found.format, iteration=found.iteration, notices=notices)
 
 
 def _load_ours(engine: ForwardEngine, directory: Path) -> Sequence[str]:
@@ -152,7 +152,7 @@ def evaluate_checkpoint(model: TrainedModel, splits: Sequence[Split], *, as_json
         click.echo(_json(recipe, records, origin) if as_json else _lines(recipe, records, origin))
 
 
-def _lines(recipe: Recipe, records: Mapping[Split, EvalRecord], origin: Origin) -> str:
+def _lines(recipe: Recipe, records: Mapping[Split, EvalRecord], origin: WeightsOrigin) -> str:
     where = "" if origin.iteration is None else f" at iteration {origin.iteration}"
     names = {"valid": "validation", "test": "test"}
     samples = recipe.evaluation.iters * recipe.train.global_batch_size
@@ -163,7 +163,7 @@ def _lines(recipe: Recipe, records: Mapping[Split, EvalRecord], origin: Origin) 
     )
 
 
-def _json(recipe: Recipe, records: Mapping[Split, EvalRecord], origin: Origin) -> str:
+def _json(recipe: Recipe, records: Mapping[Split, EvalRecord], origin: WeightsOrigin) -> str:
     """Return one line; losses and perplexities that are not finite are null."""
     losses = {split: record.to_json() for split, record in records.items()}
     return json.dumps(

@@ -1,4 +1,4 @@
-"""Micro-batches of this rank: training ones from a position on, held-out ones from the start."""
+"""Micro-batches of this rank: training ones from a position on, which may go back; held-out ones from the start."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ class RewindableBatches:
 
 @dataclass(frozen=True, slots=True)
 class SkippedIterations:
-    """Iterations that are passed over, numbered as in the log: the first of a training is 1.
+    """Iterations whose batches are skipped, numbered as in the log: the first of a training is 1.
 
     Their batches are read and dropped: iteration and samples advance, weights, optimizer and schedule do not. These are
     the semantics of Megatron-LM's --iterations-to-skip, which counts from 0 (training_loop in
@@ -187,6 +187,6 @@ class SkippedIterations:
         return cls(tuple(ranges(recipe.train.iterations_to_skip)), progress)
 
     def has_next(self) -> bool:
-        """Say whether the iteration that follows is passed over."""
+        """Say whether the next iteration is skipped."""
         number = self.progress.iteration + 1
         return any(first <= number <= last for first, last in (*self.given, *self.progress.left_out))

@@ -131,7 +131,7 @@ def test_without_an_equal_comparison_it_is_said():
 def test_no_run_goes_on_by_itself_from_a_checkpoint_after_the_last_equal_comparison(tmp_path, equal_at, mark):
     saving = saved_at(tmp_path, 10, 15)
     progress = Progress(iteration=20, equal_at=equal_at)
-    with pytest.raises(TrainingError, match="may hold the fault: --resume refuses to go on from it until you"):
+    with pytest.raises(TrainingError, match="may contain the fault: --resume refuses it until you"):
         Replicas("rank 1 in a.", progress=progress, saving=saving).compare(20)
     with pytest.raises(CheckpointError, match=rf"holds '{mark}', not an iteration\.\nWrite the .* into it: 10, 15"):
         saving.folder.latest()
@@ -169,7 +169,7 @@ def test_nor_from_one_that_is_still_being_written_for_which_the_error_does_not_w
     saving = saved_at(tmp_path, 10)
     saving.background, saving.latest = Beside(saving.folder, 15), 15
     check, at_the_error = Replicas("rank 1 in a.", progress=Progress(equal_at=10), saving=saving), []
-    with pytest.raises(TrainingError, match="may hold the fault"), saving, noting(saving.folder, at_the_error):
+    with pytest.raises(TrainingError, match="may contain the fault"), saving, noting(saving.folder, at_the_error):
         check.compare(20)
     assert (at_the_error, saving.folder.iterations()) == ([10], [10, 15])
     with pytest.raises(CheckpointError, match="holds 'replicas differed after 10', not an iteration"):
@@ -194,7 +194,7 @@ def test_a_folder_that_cannot_be_written_does_not_hide_which_rank_differs(tmp_pa
 
     monkeypatch.setattr(CheckpointFolder, "name_none", fails)
     with pytest.raises(
-        TrainingError, match=r"rank 1 in a(?s:.)*of after iteration 10 may hold the fault: do not go on"
+        TrainingError, match=r"rank 1 in a(?s:.)*after iteration 10 may contain the fault: do not resume"
     ):
         Replicas("rank 1 in a.", progress=Progress(equal_at=10), saving=saving).compare(20)
 

@@ -269,7 +269,7 @@ def test_without_a_checkpoint_before_it_there_is_a_warning_alone(watched):
     run.run()
     assert run.engine.learned == list(range(1, 31))
     (event,) = told(run)
-    assert event.text.endswith("before: there is no checkpoint before it to go back to.")
+    assert event.text.endswith("before: there is no earlier checkpoint to go back to.")
 
 
 def test_without_a_checkpoint_spikes_in_a_row_are_warned_of_once(watched):
@@ -291,7 +291,7 @@ def test_a_warning_is_given_once_for_spikes_in_a_row(watched):
     run.run()
     assert [event.numbers["spike_iteration"] for event in told(run)] == [22, 27]
     assert told(run)[0].text == (
-        "warning: loss 5.0000 in iteration 22, 5.0 times the median 1.0000 before: the training goes on."
+        "warning: loss 5.0000 in iteration 22, 5.0 times the median 1.0000 before: the training continues."
     )
     assert run.engine.learned == list(range(1, 31))
 

@@ -57,7 +57,7 @@ class Plugins:
 def load(backend_name: str) -> Plugins:
     """Import the named backend, every kernel plugin and the reference kernels; no other backend is imported.
 
-    The device is checked separately: `readiness.require_device`.
+    The device is checked separately: `members.require_device`.
 
     Raises:
         BackendError: the backend is not installed, registered twice or fails to import; or a plugin that takes part

@@ -1,7 +1,7 @@
-"""Checks of what a backend's members return; a wrong value is an error that names the distribution.
+"""Checked calls of a backend's members, and what a run requires of its device.
 
-Hooks are checked where they are called (`manager`, `answers`), `availability` and `compilation` in `readiness`. Here
-are the others: `take_device` calls each as soon as the device is the current one, before anything is built on it.
+A wrong value is an error that names the distribution. `take_device` calls each member as soon as the device is the
+current one, before anything is built on it. There is no fallback to another device.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pretrain.plugins.host.manager import Plugins
-    from pretrain.plugins.negotiation.choosing import Choice
-    from pretrain.plugins.negotiation.kernel_table import Row
+    from pretrain.plugins.negotiation.choosing import KernelChoice
+    from pretrain.plugins.negotiation.kernel_table import KernelRow
     from pretrain.plugins.requests import Request
 
     WrapKernel = Callable[[Request, Any], Any]
@@ -61,12 +61,12 @@ def negotiate(
     return Kernels(table=table_of(plugins, rows.values()), built=MappingProxyType(built))
 
 
-def table_of(plugins: Plugins, rows: Iterable[Row]) -> KernelTable:
-    """Return the kernel table of rows, as `Choice.row` gives them."""
+def table_of(plugins: Plugins, rows: Iterable[KernelRow]) -> KernelTable:
+    """Return the kernel table of rows, as `KernelChoice.row` gives them."""
     return KernelTable(backend=plugins.backend.name, provider=plugins.provider, rows=tuple(rows))
 
 
-def _build(choice: Choice, built: Mapping[str, Any], *, planned: bool) -> Any:
+def _build(choice: KernelChoice, built: Mapping[str, Any], *, planned: bool) -> Any:
     operation = choice.request.operation
     who = f"kernel {choice.taken.label} for {operation}"
     try:

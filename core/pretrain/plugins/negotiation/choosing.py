@@ -1,4 +1,4 @@
-"""Proposals of all plugins for one kernel request."""
+"""Choice of one kernel per operation: what all plugins propose, and reasons for those that are rejected."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pretrain.errors import BackendError, KernelError, did_you_mean
 from pretrain.plugins.contract import keep
 from pretrain.plugins.host.discovery import Role
-from pretrain.plugins.negotiation.kernel_table import Rejected, Row
+from pretrain.plugins.negotiation.kernel_table import KernelRow, Rejected
 from pretrain.plugins.offer import Decline, Offer
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def _fault(answer: Any) -> str:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Choice:
+class KernelChoice:
     """Kernel chosen for one operation.
 
     Attributes:
@@ -133,9 +133,9 @@ class Choice:
     wanted: str
 
     @property
-    def row(self) -> Row:
+    def row(self) -> KernelRow:
         """The line of the kernel table."""
-        return Row(
+        return KernelRow(
             operation=self.request.operation,
             kernel=self.offer.name,
             kind=self.offer.kind,
@@ -161,7 +161,9 @@ class Choice:
         return Rejected(provider=other.provider, kernel=other.answer.name, kind=other.answer.kind, why=why)
 
 
-def choose(plugins: Plugins, requests: Sequence[Request], chosen: Mapping[str, str], fallback: str) -> list[Choice]:
+def choose(
+    plugins: Plugins, requests: Sequence[Request], chosen: Mapping[str, str], fallback: str
+) -> list[KernelChoice]:
     """Choose without building: what `negotiate` takes, in the order in which it is built.
 
     Raises:
@@ -174,7 +176,7 @@ def choose(plugins: Plugins, requests: Sequence[Request], chosen: Mapping[str, s
         raise ValueError(msg)
     # Attention comes first, because it decides whether a softmax kernel is needed; that is built before it.
     ordered = sorted(requests, key=lambda request: request.operation != "attention")
-    choices: list[Choice] = []
+    choices: list[KernelChoice] = []
     for request in ordered:
         wanted = chosen.get(request.operation, AUTO)
         if request.operation != "softmax" or _needs_softmax(choices, wanted):
@@ -185,7 +187,7 @@ def choose(plugins: Plugins, requests: Sequence[Request], chosen: Mapping[str, s
     return choices
 
 
-def _needs_softmax(choices: list[Choice], wanted: str) -> bool:
+def _needs_softmax(choices: list[KernelChoice], wanted: str) -> bool:
     """Say whether the chosen attention may use a softmax kernel.
 
     Raises:
@@ -203,11 +205,11 @@ def _needs_softmax(choices: list[Choice], wanted: str) -> bool:
     return False
 
 
-def _choose(request: Request, proposals: list[Proposal], wanted: str) -> Choice:
+def _choose(request: Request, proposals: list[Proposal], wanted: str) -> KernelChoice:
     fitting = [proposal for proposal in proposals if _fits(proposal, wanted)]
     for proposal in fitting:
         if isinstance(proposal.answer, Offer):
-            return Choice(
+            return KernelChoice(
                 request=request, taken=proposal, offer=proposal.answer, proposals=tuple(proposals), wanted=wanted
             )
     if wanted == AUTO:
@@ -244,7 +246,7 @@ def _declines(proposals: Iterable[Proposal]) -> str:
     return "".join(lines)
 
 
-def _refuse_reference(choices: list[Choice]) -> None:
+def _refuse_reference(choices: list[KernelChoice]) -> None:
     served = [choice for choice in choices if choice.taken.is_reference and not choice.names_the_kernel]
     if not served:
         return

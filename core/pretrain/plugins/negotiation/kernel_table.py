@@ -20,7 +20,7 @@ class Rejected:
     """A kernel that was declined, or offered and not taken.
 
     Attributes:
-        provider: as `Row.provider`.
+        provider: as `KernelRow.provider`.
         kernel: its name.
         kind: its family, or "".
         why: "declined: <reason>", "offered, comes later in the order", ...
@@ -33,7 +33,7 @@ class Rejected:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Row:
+class KernelRow:
     """One operation.
 
     Attributes:
@@ -80,7 +80,7 @@ class KernelTable:
 
     backend: str
     provider: str
-    rows: tuple[Row, ...]
+    rows: tuple[KernelRow, ...]
 
     def to_json(self) -> dict[str, object]:
         """Return the table as plain JSON values, for environment.json."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pretrain.cli.options import LocalPath
-from pretrain.cli.ranks import Counts, place_of_process, rank_options, show_failure
+from pretrain.cli.ranks import RankCounts, place_of_process, rank_options, show_failure
 from pretrain.errors import PretrainError
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def command(
     from pretrain.launch.rank_placement import make_placement  # noqa: PLC0415
     from pretrain.tools.doctor.example import EXAMPLE  # noqa: PLC0415  --help needs none of these
 
-    counts = Counts(nproc=nproc, nnodes=nnodes, rdzv=rdzv, node_rank=node_rank)
+    counts = RankCounts(nproc=nproc, nnodes=nnodes, rdzv=rdzv, node_rank=node_rank)
     world, nodes, nproc = place_of_process(counts)
     file = recipe or EXAMPLE
     if nproc is None and world is None:

@@ -78,7 +78,7 @@ class RunLogger:
             except RunError as error:
                 self.note(
                     f"warning: {str(error).splitlines()[0]} Its lines after iteration {progress.iteration} stay, and "
-                    "come once more. The training goes on."
+                    "come once more. The training continues."
                 )
         if self._tensorboard:
             self._tensorboard.go_back(progress.iteration, progress.consumed_samples)
@@ -100,7 +100,7 @@ class RunLogger:
                 self._metrics_fail = True
                 self.note(
                     f"warning: {FILE} cannot be written ({error.strerror}): its lines are missing until it can be. "
-                    "The training goes on."
+                    "The training continues."
                 )
 
     def note(self, text: str) -> None:

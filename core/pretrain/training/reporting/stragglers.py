@@ -1,4 +1,4 @@
-"""The slowest rank of each logged interval, by the time of its own work: waiting for others is not in it."""
+"""Names the slowest rank of each logged interval, by the time of its own work without waiting for others."""
 
 from __future__ import annotations
 
@@ -194,6 +194,8 @@ _KEPT = 256
 class LocalClock(Event):
     """Measures the first calls of attention kernels in a step: on the CPU by the host's clock, else by device events.
 
+    Attention without its projections has no collective inside it under tensor, sequence, pipeline and data parallelism,
+    and the same shape on all ranks. The host's clock around a whole step would measure the slowest rank on every rank.
     Events are read when the interval ends, where the host waits for the device anyway.
     """
 

@@ -1,4 +1,4 @@
-"""Errors of a training that cannot recover: non-finite values, and overflow at the smallest loss scale."""
+"""Ends a training that cannot recover: values that are not finite, or overflow at the smallest loss scale."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MAX_CONSECUTIVE_OVERFLOWS = 50
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Health:
-    """Judges whether a training can go on.
+    """Judges whether a training can continue.
 
     Attributes:
         recipe: what is trained.

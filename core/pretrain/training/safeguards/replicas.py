@@ -1,4 +1,4 @@
-"""Data-parallel replicas hold equal weights, or silent corruption has happened on a device or on its way there."""
+"""Compares the weights of data-parallel replicas; a difference is silent corruption on a device or a link."""
 
 from __future__ import annotations
 
@@ -152,7 +152,20 @@ _MIX = (0xBF58476D1CE4E5B9 - (1 << 64), 0x94D049BB133111EB - (1 << 64))
 
 
 class WeightHash:
-    """Hashes of buckets of weights; keeps the numbers c_i for the longest bucket so far."""
+    """Hash of weights on their device: equal bits have equal hashes on every device, other bits almost never.
+
+    The bits of a bucket of weights are read as 32-bit words w_i, and the hash is the sum of w_i c_i modulo 2^64, with
+    odd numbers c_i that depend on the position alone (SplitMix64's mixing function; Steele, Lea, Flood: Fast splittable
+    pseudorandom number generators, OOPSLA 2014). A multilinear hash of this kind is order-sensitive, and its sum may be
+    taken in any order (Lemire, Kaser: Strongly universal string hashing is fast, 2014):
+
+    - one word that differs is always found, whichever of its bits: |w - w'| < 2^32 times an odd number is not 0 modulo
+      2^64;
+    - several words that differ have equal hashes with a probability of at most 2^-32 over numbers c_i that are drawn,
+      and of 2^-63 where at least one of the differences is odd.
+
+    Integer arithmetic of tensors wraps around. It costs one copy of a bucket, one multiplication and one sum.
+    """
 
     def __init__(self) -> None:
         self._multipliers = torch.empty(0, dtype=torch.int64)

@@ -1,4 +1,4 @@
-"""Answers to a loss that has gone wrong: a warning, an update that is left out, or the way back."""
+"""Answers to a loss spike: warn, skip the update, or roll back."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MOST_IN_A_ROW = 50
 
 @dataclass(slots=True, kw_only=True)
 class SpikeResponse(Event):
-    """Answers to the spikes that a watch finds, the same on all ranks.
+    """Answers the spikes that a watch finds, equally on all ranks.
 
     A checkpoint is saved only when the losses up to its iteration are judged, so that the latest one is
     always from before a spike that is found.
@@ -129,9 +129,9 @@ class SpikeResponse(Event):
         if is_next and action != "skip":
             return
         then = {
-            "warn": "the training goes on.",
+            "warn": "the training continues.",
             "skip": "its update is left out.",
-            "rollback": "there is no checkpoint before it to go back to.",
+            "rollback": "there is no earlier checkpoint to go back to.",
         }[action]
         text = f"warning: {_told(spike)}: {then}"
         self.meter.logger.event(

@@ -1,4 +1,4 @@
-"""The loss of each step, agreed on by all ranks, and held against those of the steps before."""
+"""Finds loss spikes: all ranks agree on the loss of each step, and compare it with the steps before."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ class _Seen:
 
 
 class SpikeWatch:
-    """A rider of the exchange (pretrain.training.stopping) that finds spikes.
+    """Finds spikes in losses that all ranks exchange (`pretrain.training.stopping.Exchange`).
 
-    The loss of a step is on the host when the next step has been given to the device, rides in the exchange of that
-    iteration, and is judged in the one after: nothing waits for it. `settle` judges all losses so far at once. With
+    The loss of a step is on the host when the next step has been given to the device, is exchanged in that iteration,
+    and is judged in the one after: nothing waits for it. `settle` judges all losses so far at once. With
     `keeps` the loss is judged before the update, and the host waits for it in each step.
     """
 
@@ -180,7 +180,7 @@ class HostCopies:
         self._next = 0
 
     def start(self, value: Tensor) -> HostCopy:
-        """Begin to copy a scalar; the host goes on."""
+        """Begin to copy a scalar; the host does not wait."""
         if self._device.type == "cpu":
             return HostCopy(value.detach(), None)
         module = torch.get_device_module(self._device)
