@@ -109,21 +109,15 @@ class MadeUpTraining(Training):
 
 def events_of(run, evaluation, saving, spikes=None, *, is_pending=False):
     """Return the events that a run has beside those that are switched off, in the order of the assembly."""
-    recipe, engine, progress, meter = run.recipe, run.engine, run.progress, run.meter
-    health = Health(recipe=recipe, engine=engine, progress=progress, meter=meter, saving=saving, broken=None)
+    health = Health(run, saving, None)
     events = (
         saving,
         spikes,
-        LogLines(meter=meter, health=health, engine=engine, progress=progress, length=run.length),
-        saving and Checkpoints(
-            saving=saving, engine=engine, progress=progress, meter=meter, health=health, spikes=spikes
-        ),
-        Evaluations(
-            evaluation=evaluation, meter=meter, progress=progress,
-            target_loss=recipe.evaluation.target_loss, is_pending=is_pending,
-        ),
-        meter.garbage,
-    )  # fmt: skip
+        LogLines(run, health),
+        saving and Checkpoints(run, saving, health, spikes),
+        Evaluations(run, evaluation, is_pending),
+        run.meter.garbage,
+    )
     return tuple(event for event in events if event is not None)
 
 

@@ -230,9 +230,7 @@ class Replicas(ReplicaCheck):
     """A check that records its comparisons."""
 
     def __init__(self, run, order):
-        super().__init__(
-            engine=None, group=None, every=2, progress=run.progress, saving=None, interval=run.meter.interval
-        )
+        super().__init__(run, None, every=2, saving=None)
         self.order = order
 
     def compare(self, iteration):
@@ -254,7 +252,7 @@ def test_the_prompt_is_continued_at_the_end_alone(training, monkeypatch):
     monkeypatch.setattr(generation, "continue_prompt", lambda *_arguments: "def main")
     for said, told in (((), ["the model continues def main"]), (["SIGTERM"], [])):
         run = training("train.train_iters=2", "evaluation.prompt=def", said=said)
-        events = (*run.events, generation.Continuation(run.recipe, run.engine, None, run.meter))
+        events = (*run.events, generation.Continuation(run, None))
         replace(run, events=events).run()
         assert [event for event in run.meter.logger.events if event.startswith("the model")] == told
 

@@ -30,6 +30,7 @@ from pretrain.training.reporting.run_logger import RunLogger
 from pretrain.training.safeguards import build
 from pretrain.training.safeguards.health import Health
 from pretrain.training.safeguards.rank_watch import rank_watch
+from pretrain.training.safeguards.spike_response import SpikeResponse
 from pretrain.training.saving import open_saving
 from pretrain.training.starting import start_from
 from pretrain.training.stopping import Stopping
@@ -58,13 +59,8 @@ def assemble(
 ) -> Iterator[Training]:
     """Build a training on this rank, and take everything down again afterwards.
 
-    Args:
-        recipe: what is trained.
-        plugins: the loaded backend, whose device is available and for which the bridge is installed.
-        run_dir: where the run's files go.
-        world: this rank's place.
-        resume: whether the run in `run_dir` is continued.
-        started: seconds since the epoch at which the run was started.
+    The backend's device is available, and the bridge is installed for it. With `resume` the run in `run_dir` continues;
+    it was `started` at these seconds since the epoch.
     """
     setup = RankSetup.of(recipe, plugins, world)
     with (
@@ -118,32 +114,21 @@ def _events(
     Spikes come before all that logs or keeps an iteration, since they may take it back; a checkpoint before the
     evaluation, so that a run which is killed in that loses nothing.
     """
-    recipe, engine, progress, meter = training.recipe, training.engine, training.progress, training.meter
+    recipe, evaluation = training.recipe, training.recipe.evaluation
     broken = build.broken_since(recipe, setup.device)
-    health = Health(recipe=recipe, engine=engine, progress=progress, meter=meter, saving=saving, broken=broken)
-    spikes = build.spike_response(training, watch, saving, broken)
-    lines = LogLines(meter=meter, health=health, engine=engine, progress=progress, length=training.length)
-    checkpoints = saving and Checkpoints(
-        saving=saving, engine=engine, progress=progress, meter=meter, health=health, spikes=spikes
-    )
-    evaluations = Evaluations(
-        evaluation=data.evaluation(),
-        meter=meter,
-        progress=progress,
-        target_loss=recipe.evaluation.target_loss,
-        is_pending=is_pending,
-    )
+    health = Health(training, saving, broken)
+    spikes = None if watch is None else SpikeResponse(training, watch, saving, broken)
     order = (
         clock,
         saving,
         broken,
         spikes,
-        build.replica_check(recipe, engine, setup.layout, meter, progress, saving),
-        lines,
-        checkpoints,
-        evaluations if recipe.evaluation.interval else None,
-        Continuation(recipe, engine, setup.tokenizer, meter) if recipe.evaluation.prompt else None,
-        meter.garbage,
+        build.replica_check(training, saving),
+        LogLines(training, health),
+        saving and Checkpoints(training, saving, health, spikes),
+        Evaluations(training, data.evaluation(), is_pending) if evaluation.interval else None,
+        Continuation(training, setup.tokenizer) if evaluation.prompt else None,
+        training.meter.garbage,
     )
     return tuple(event for event in order if isinstance(event, Event))
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from pretrain.engine.protocol import Batch, ForwardEngine
     from pretrain.recipe import Recipe
     from pretrain.training.event import Due
+    from pretrain.training.loop import Training
     from pretrain.training.progress import Progress
-    from pretrain.training.reporting.meter import Meter
     from pretrain.training.reporting.run_logger import RunLogger
 
 
@@ -49,22 +49,18 @@ class Evaluation:
         return EvalRecord.of(split, iteration, loss.item())
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Evaluations(Event):
     """Evaluates the validation split at an interval, and all splits at the end.
 
     Attributes:
+        training: which is evaluated.
         evaluation: of the recipe's samples.
-        meter: logs; its clock stands still.
-        progress: of the training.
-        target_loss: held against the last validation loss; None without one.
         is_pending: the run stopped after the loaded checkpoint but before its evaluation.
     """
 
+    training: Training
     evaluation: Evaluation
-    meter: Meter
-    progress: Progress
-    target_loss: float | None = None
     is_pending: bool = False
 
     def begin(self) -> None:
@@ -80,16 +76,18 @@ class Evaluations(Event):
 
     def end(self, reason: str) -> None:
         """Evaluate all splits, unless the training stopped early."""
+        target = self.training.recipe.evaluation.target_loss
         for split in () if reason else self.evaluation.splits:
             record = self._evaluate(split)
-            if split == "valid" and self.target_loss is not None:
-                self.meter.logger.note(verdict(self.target_loss, record))
+            if split == "valid" and target is not None:
+                self.training.meter.logger.note(verdict(target, record))
 
     def _evaluate(self, split: Split) -> EvalRecord:
-        with self.meter.pausing():
-            with self.meter.timers.phase("evaluation"):
-                record = self.evaluation.run(split, self.progress.iteration)
-            self.meter.logger.evaluation(record, self.progress.consumed_samples)
+        meter, progress = self.training.meter, self.training.progress
+        with meter.pausing():
+            with meter.timers.phase("evaluation"):
+                record = self.evaluation.run(split, progress.iteration)
+            meter.logger.evaluation(record, progress.consumed_samples)
         return record
 
 

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
     from pretrain.data.tokenizers.tokenizer import Tokenizer
     from pretrain.engine.protocol import ForwardEngine
-    from pretrain.recipe import Recipe
-    from pretrain.training.reporting.meter import Meter
+    from pretrain.training.loop import Training
     from pretrain.training.trained_model import TrainedModel
 
 
@@ -129,28 +128,20 @@ TOP_TOKENS = 40
 
 @dataclass(frozen=True, slots=True)
 class Continuation(Event):
-    """Logs at the end how the model continues the recipe's prompt.
+    """Logs at the end how the model continues the recipe's prompt."""
 
-    Attributes:
-        recipe: with the prompt.
-        engine: the model.
-        tokenizer: the recipe's.
-        meter: logs.
-    """
-
-    recipe: Recipe
-    engine: ForwardEngine
+    training: Training
     tokenizer: Tokenizer
-    meter: Meter
 
     def end(self, reason: str) -> None:
         """Continue the prompt, unless the training stopped early."""
-        evaluation, seed = self.recipe.evaluation, self.recipe.train.seed
-        if reason or evaluation.prompt is None:
+        recipe, meter, engine = self.training.recipe, self.training.meter, self.training.engine
+        prompt, length = recipe.evaluation.prompt, recipe.evaluation.prompt_tokens
+        if reason or prompt is None:
             return
-        with self.meter.timers.position.during(GENERATE):
-            text = continue_prompt(self.engine, self.tokenizer, evaluation.prompt, evaluation.prompt_tokens, seed)
-            self.meter.logger.note(f"the model continues: {text}")
+        with meter.timers.position.during(GENERATE):
+            text = continue_prompt(engine, self.tokenizer, prompt, length, recipe.train.seed)
+            meter.logger.note(f"the model continues: {text}")
 
 
 def continue_prompt(engine: ForwardEngine, tokenizer: Tokenizer, prompt: str, num_tokens: int, seed: int) -> str:

@@ -10,68 +10,52 @@ from pretrain.report.hang.position import LOG
 from pretrain.training.event import Event
 
 if TYPE_CHECKING:
-    from pretrain.engine.protocol import Engine
     from pretrain.training.event import Due
-    from pretrain.training.progress import Length, Progress
-    from pretrain.training.reporting.meter import Meter
+    from pretrain.training.loop import Training
     from pretrain.training.safeguards.health import Health
     from pretrain.training.safeguards.spike_response import SpikeResponse
     from pretrain.training.saving import Saving
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class LogLines(Event):
-    """Logs each interval.
+    """Logs each interval."""
 
-    Attributes:
-        meter: measures and logs.
-        health: judges the interval.
-        engine: took the steps.
-        progress: of the training.
-        length: of the training.
-    """
-
-    meter: Meter
+    training: Training
     health: Health
-    engine: Engine
-    progress: Progress
-    length: Length
 
     def after_iteration(self, due: Due) -> bool:
         """Log a line if it is due."""
         if due.line:
-            with self.meter.timers.position.during(LOG):
-                self._log()
+            with self.training.meter.timers.position.during(LOG):
+                self._log(due.iteration)
         return False
 
-    def _log(self) -> None:
-        taken = self.meter.interval.last_step
+    def _log(self, iteration: int) -> None:
+        training, meter = self.training, self.training.meter
+        taken = meter.interval.last_step
         if taken is None:
-            where = f"iteration {self.progress.iteration}/{self.length.iterations}"
-            self.meter.logger.note(f"{where} | every batch since the last line was left out")
+            where = f"iteration {iteration}/{training.length.iterations}"
+            meter.logger.note(f"{where} | every batch since the last line was left out")
             return
-        totals = self.meter.interval.take()
+        totals = meter.interval.take()
         self.health.check(totals)
-        self.meter.log(totals, taken, self.engine, self.progress)
+        meter.log(totals, taken, training.engine, training.progress)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Checkpoints(Event):
     """Saves at an interval, before the training leaves, and at its end.
 
     Attributes:
+        training: what is saved.
         saving: writes the checkpoints.
-        engine: what is saved.
-        progress: of the training.
-        meter: whose clock stands still.
         health: has the error of weights that are not finite.
         spikes: may take them back; None where losses are not watched.
     """
 
+    training: Training
     saving: Saving
-    engine: Engine
-    progress: Progress
-    meter: Meter
     health: Health
     spikes: SpikeResponse | None
 
@@ -86,15 +70,16 @@ class Checkpoints(Event):
 
     def _save(self, *, trains_on: bool) -> bool:
         """Write a checkpoint, unless there is one of this iteration; return whether weights were taken back instead."""
-        if self.saving.is_done(self.progress):
+        engine, progress, meter = self.training.engine, self.training.progress, self.training.meter
+        if self.saving.is_done(progress):
             return False
-        with self.meter.pausing():
-            with self.meter.timers.phase("save"):
+        with meter.pausing():
+            with meter.timers.phase("save"):
                 # With fewer log lines than checkpoints, broken weights would be saved, and good ones removed.
-                is_finite = math.isfinite(self.engine.parameters_norm().item())
-                saved = self.saving.save(self.engine, self.progress, trains_on=trains_on) if is_finite else None
+                is_finite = math.isfinite(engine.parameters_norm().item())
+                saved = self.saving.save(engine, progress, trains_on=trains_on) if is_finite else None
             if not is_finite and not (trains_on and self.spikes is not None and self.spikes.takes_back_weights()):
                 raise self.health.not_finite()
             if saved is not None:
-                self.meter.logger.note(f"checkpoint: {saved}")
+                meter.logger.note(f"checkpoint: {saved}")
         return not is_finite

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -56,14 +56,7 @@ def evaluate(
 ) -> None:
     """Evaluate a checkpoint as one rank of `world`, and print the losses on rank 0; called once per process.
 
-    Args:
-        recipe: of the training.
-        backend_name: value of `--backend`.
-        world: this rank's place.
-        checkpoint: a folder, as `pretrain.training.trained_model` takes it.
-        splits: those to evaluate.
-        iters: global batches; None for the recipe's number.
-        as_json: print one JSON object instead of lines.
+    `checkpoint` is a folder, as `trained_model.load_weights` takes it; `iters` are global batches, None the recipe's.
 
     Raises:
         PretrainError: a user error.
@@ -83,22 +76,12 @@ def generate(
     checkpoint: str,
     prompt: str,
     max_new_tokens: int,
-    temperature: float,
-    top_p: float,
-    seed: int,
+    **sampling: Any,
 ) -> None:
     """Continue a prompt as one rank of `world`, and print the text on rank 0 as it comes; called once per process.
 
-    Args:
-        recipe: of the training.
-        backend_name: value of `--backend`.
-        world: this rank's place.
-        checkpoint: a folder, as `pretrain.training.trained_model` takes it.
-        prompt: not empty.
-        max_new_tokens: after which the text ends, if the document has not ended before.
-        temperature: 0 takes the most probable token; see `pretrain.training.generation.Sampling`.
-        top_p: see there.
-        seed: of the draws.
+    `checkpoint` is a folder, as `trained_model.load_weights` takes it; `sampling` has the fields of
+    `generation.Sampling`.
 
     Raises:
         PretrainError: a user error.
@@ -106,9 +89,8 @@ def generate(
     plugins = ready(recipe, backend_name)
     from pretrain.training.generation import Sampling, generate_text  # noqa: PLC0415  after the bridge
 
-    sampling = Sampling(temperature=temperature, top_p=top_p, seed=seed)
     with _model(recipe, plugins, world, checkpoint) as model:
-        generate_text(model, prompt, max_new_tokens, sampling)
+        generate_text(model, prompt, max_new_tokens, Sampling(**sampling))
 
 
 @contextmanager

@@ -201,16 +201,7 @@ def open_saving(
     *,
     resumed: bool,
 ) -> Saving | None:
-    """Return what saves a run, or None if it saves nothing; all ranks call it together.
-
-    Args:
-        setup: of this rank.
-        run_dir: of the run.
-        progress: that it starts from.
-        notify: shows a line.
-        seeded: see `Saving`.
-        resumed: whether the run of `run_dir` goes on.
-    """
+    """Return what saves a run that starts from `progress`, or None if it saves nothing; all ranks call it together."""
     recipe, rank = setup.recipe, setup.world.rank
     if recipe.checkpoint.save is False:
         return None

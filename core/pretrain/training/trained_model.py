@@ -53,13 +53,8 @@ class TrainedModel:
 def trained_model(recipe: Recipe, plugins: Plugins, checkpoint: str, world: World) -> Iterator[TrainedModel]:
     """Build the model on this rank and load its weights; take everything down again afterwards.
 
-    Rank 0 says on standard error what was loaded.
-
-    Args:
-        recipe: of the training.
-        plugins: the loaded backend, whose device is available and for which the bridge is installed.
-        checkpoint: a folder, as `load_weights` takes it.
-        world: this rank's place.
+    Rank 0 says on standard error what was loaded. The backend's device is available, and the bridge is installed for
+    it; `checkpoint` is a folder, as `load_weights` takes it.
 
     Raises:
         PretrainError: the device, the layout, a kernel, or the checkpoint does not fit the recipe.

@@ -83,7 +83,9 @@ def test_a_gather_right_before_the_comparison_is_told_at_the_start(make, monkeyp
     zero = ("parallel={use_distributed_optimizer: true, overlap_grad_reduce: true, overlap_param_gather: true}",)
     recipe, notes = make("train.check_replicas_interval=5", *zero * overlaps), []
     meter = SimpleNamespace(logger=SimpleNamespace(note=notes.append), interval=None)
-    assert build.replica_check(recipe, None, lay_out(recipe, 2), meter, Progress(), None) is not None
+    length = SimpleNamespace(layout=lay_out(recipe, 2))
+    training = SimpleNamespace(recipe=recipe, engine=None, progress=Progress(), meter=meter, length=length)
+    assert build.replica_check(training, None) is not None
     assert [("gathered once more right before they are compared" in note) for note in notes] == [True] * overlaps
 
 
@@ -91,7 +93,9 @@ class Replicas(ReplicaCheck):
     """A check whose comparisons have these results."""
 
     def __init__(self, *found, progress=None, saving=None):
-        super().__init__(None, None, every=10, progress=progress or Progress(), saving=saving, interval=None)
+        meter = SimpleNamespace(interval=None)
+        training = SimpleNamespace(engine=None, progress=progress or Progress(), meter=meter)
+        super().__init__(training, None, every=10, saving=saving)
         self.found = iter(found)
 
     def _difference(self):

@@ -16,7 +16,7 @@ from pretrain.engine.protocol import Step
 from pretrain.errors import TrainingError
 from pretrain.training.progress import Progress
 from pretrain.training.safeguards import build as safeguards
-from pretrain.training.safeguards.spike_response import MOST_IN_A_ROW, MOST_ROLLBACKS
+from pretrain.training.safeguards.spike_response import MOST_IN_A_ROW, MOST_ROLLBACKS, SpikeResponse
 from pretrain.training.stopping import Stopping
 from pretrain.training.training_data import RewindableBatches, SkippedIterations
 from training.made_up_training import FakeEngine, Log, events_of
@@ -87,7 +87,7 @@ def watched(training):
         reasons = iter(said)
         stopping.reason = lambda: (stopping.exchange.turn(), next(reasons, ""))[1]
         changed = replace(run, batches=batches, stopping=stopping)
-        spikes = safeguards.spike_response(changed, watch, run.saving, None)
+        spikes = SpikeResponse(changed, watch, run.saving, None)
         return replace(changed, events=events_of(changed, run.evaluation, run.saving, spikes))
 
     return build

@@ -157,16 +157,7 @@ class Meter:
         *,
         reads_data: bool,
     ) -> Meter:
-        """Return the meter of a rank.
-
-        Args:
-            setup: of the rank.
-            logger: where records go.
-            position: what the rank is in; the timers move it.
-            garbage: collected where no step waits.
-            clock: of this rank's own work; None if no slowest rank is named.
-            reads_data: whether the rank's stages read data.
-        """
+        """Return the meter of a rank, whose timers move its position; `reads_data` says whether its stages read any."""
         recipe, backend, device = setup.recipe, setup.plugins.backend, setup.device
         synchronize = partial(_synchronize, device) if recipe.logging.log_timers else None
         return cls(

@@ -35,13 +35,7 @@ REPORT = "report.html"
 def describe(logger: RunLogger, setup: RankSetup, table: KernelTable, run_dir: Path, remark: str, begin: Begin) -> None:
     """Write the files that describe a run, and log its head, on rank 0; all ranks call it together.
 
-    Args:
-        logger: where the head goes.
-        setup: of this rank.
-        table: the kernels.
-        run_dir: of the run.
-        remark: on the checkpoint that the run starts from; "" without one.
-        begin: of this part of the run.
+    The remark is on the checkpoint that the run starts from, "" without one.
     """
     devices: list[str] = [""] * setup.world.world_size
     dist.all_gather_object(devices, setup.plugins.backend.describe().get("device", str(setup.device)))

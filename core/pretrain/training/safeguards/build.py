@@ -8,7 +8,6 @@ from pretrain.engine import groups
 from pretrain.training.reporting.stragglers import LocalClock
 from pretrain.training.safeguards.health import BrokenSince
 from pretrain.training.safeguards.replicas import ReplicaCheck
-from pretrain.training.safeguards.spike_response import SpikeResponse
 from pretrain.training.safeguards.spike_watch import HostCopies, SpikeWatch
 
 if TYPE_CHECKING:
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from pretrain.recipe.layout import Layout
     from pretrain.training.loop import Training
     from pretrain.training.progress import Progress
-    from pretrain.training.reporting.meter import Meter
     from pretrain.training.saving import Saving
 
 
@@ -38,46 +36,25 @@ def spike_watch(recipe: Recipe, device: torch.device, progress: Progress, *, pin
     )
 
 
-def spike_response(
-    training: Training, watch: SpikeWatch | None, saving: Saving | None, broken: BrokenSince | None
-) -> SpikeResponse | None:
-    """Return the answers to what a watch finds; None without one."""
-    if watch is None:
-        return None
-    return SpikeResponse(
-        recipe=training.recipe,
-        watch=watch,
-        exchange=training.stopping.exchange,
-        progress=training.progress,
-        engine=training.engine,
-        saving=saving,
-        batches=training.batches,
-        meter=training.meter,
-        broken=broken,
-    )
-
-
 def broken_since(recipe: Recipe, device: torch.device) -> BrokenSince | None:
     """Return what knows the ranks that make values that are not finite; None in fp16, which recovers from them."""
     return None if recipe.precision.dtype == "fp16" else BrokenSince(device)
 
 
-def replica_check(
-    recipe: Recipe, engine: Engine, layout: Layout, meter: Meter, progress: Progress, saving: Saving | None
-) -> ReplicaCheck | None:
+def replica_check(training: Training, saving: Saving | None) -> ReplicaCheck | None:
     """Return the comparison of replicas; None if it is off, or if there is one replica alone."""
-    every = recipe.train.check_replicas_interval
+    recipe, logger, every = training.recipe, training.meter.logger, training.recipe.train.check_replicas_interval
     if every is None:
         return None
-    if layout.data_parallel_size == 1:
-        meter.logger.note("train.check_replicas_interval: there is one replica, and nothing to compare it with")
+    if training.length.layout.data_parallel_size == 1:
+        logger.note("train.check_replicas_interval: there is one replica, and nothing to compare it with")
         return None
     if recipe.engine.name == "megatron" and recipe.parallel.overlap_param_gather:
-        meter.logger.note(
+        logger.note(
             "train.check_replicas_interval: with parallel.overlap_param_gather the weights are gathered once more "
             "right before they are compared, so that faults of that gather alone are found"
         )
-    return ReplicaCheck(engine, groups.data_parallel_group(), every, progress, saving, meter.interval)
+    return ReplicaCheck(training, groups.data_parallel_group(), every, saving)
 
 
 def local_clock(recipe: Recipe, engine: Engine, layout: Layout, device: torch.device) -> LocalClock | None:

@@ -16,10 +16,9 @@ from pretrain.report.rank_names import rank_names
 from pretrain.training.event import Event
 
 if TYPE_CHECKING:
-    from pretrain.engine.protocol import Engine, Step
-    from pretrain.recipe import Recipe
-    from pretrain.training.progress import Progress
-    from pretrain.training.reporting.meter import Meter, Totals
+    from pretrain.engine.protocol import Step
+    from pretrain.training.loop import Training
+    from pretrain.training.reporting.meter import Totals
     from pretrain.training.saving import Saving
 
 
@@ -27,23 +26,17 @@ MAX_CONSECUTIVE_OVERFLOWS = 50
 """Consecutive overflows at the smallest loss scale after which a training ends with an error."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Health:
     """Judges whether a training can continue.
 
     Attributes:
-        recipe: what is trained.
-        engine: takes the steps.
-        progress: of the training.
-        meter: has the interval.
+        training: which is judged.
         saving: has the checkpoints; None if none are saved.
         broken: knows which ranks made values that are not finite; None in fp16, which recovers from them.
     """
 
-    recipe: Recipe
-    engine: Engine
-    progress: Progress
-    meter: Meter
+    training: Training
     saving: Saving | None
     broken: BrokenSince | None
 
@@ -55,14 +48,14 @@ class Health:
                 DeepSpeed skips a step that megatron-core would take, with gradients that are not finite.
             TrainingError: steps keep overflowing at the smallest loss scale.
         """
-        precision, interval = self.recipe.precision, self.meter.interval
+        precision, interval = self.training.recipe.precision, self.training.meter.interval
         if precision.dtype != "fp16" and (totals.nan_iterations or interval.skipped_iterations):
             raise self.not_finite()
         smallest = precision.min_loss_scale if precision.loss_scale is None else precision.loss_scale
-        if interval.skipped_in_a_row >= MAX_CONSECUTIVE_OVERFLOWS and self.engine.loss_scale <= smallest:
+        if interval.skipped_in_a_row >= MAX_CONSECUTIVE_OVERFLOWS and self.training.engine.loss_scale <= smallest:
             msg = (
-                f"the last {interval.skipped_in_a_row} iterations up to {self.progress.iteration} overflowed and were "
-                f"skipped, at the smallest loss scale, {smallest:g}.\n"
+                f"the last {interval.skipped_in_a_row} iterations up to {self.training.progress.iteration} overflowed "
+                f"and were skipped, at the smallest loss scale, {smallest:g}.\n"
                 "Lower optimizer.lr, or train with precision.dtype: bf16."
             )
             raise TrainingError(msg)
@@ -74,16 +67,17 @@ class Health:
         """
         latest = None
         if self.saving is not None:
-            self.meter.timers.position.enter(END)  # the checkpoint may take long
+            self.training.meter.timers.position.enter(END)  # the checkpoint may take long
             self.saving.finish()
             latest = self.saving.folder.latest()
         start = "There is no checkpoint." if latest is None else f"The latest checkpoint is iteration {latest}."
-        iterations = self.meter.interval.iterations
+        iterations = self.training.meter.interval.iterations
         # After a log line the interval is empty: the weights alone, before they are saved, are not finite.
         within = f"within the {iterations} iterations up to" if iterations else "after iteration"
+        where = f"{within} {self.training.progress.iteration}"
         since = "" if self.broken is None else self.broken.describe()
         return NotFiniteError(
-            f"loss, gradients or weights are not finite {since or f'{within} {self.progress.iteration}'}. {start}\n"
+            f"loss, gradients or weights are not finite {since or where}. {start}\n"
             "Lower optimizer.lr or lengthen the warm-up, and start again from there; where some ranks were first, "
             "suspect their devices."
         )

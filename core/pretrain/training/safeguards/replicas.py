@@ -17,10 +17,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from pretrain.engine.protocol import Engine
     from pretrain.training.event import Due
-    from pretrain.training.progress import Progress
-    from pretrain.training.reporting.meter import Interval
+    from pretrain.training.loop import Training
     from pretrain.training.saving import Saving
 
 
@@ -31,27 +29,17 @@ _SHOWN = 5
 class ReplicaCheck(Event):
     """Compares the weights of the data-parallel ranks by hashes, which alone leave a device."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        group: dist.ProcessGroup,
-        every: int,
-        progress: Progress,
-        saving: Saving | None,
-        interval: Interval,
-    ) -> None:
+    def __init__(self, training: Training, group: dist.ProcessGroup, every: int, saving: Saving | None) -> None:
         """Compare weights.
 
         Args:
-            engine: whose.
+            training: whose; its progress keeps when they were equal, also over a resume and a rollback.
             group: the data-parallel ranks.
             every: iterations between two comparisons.
-            progress: of the training; keeps when they were equal, also over a resume and a rollback.
             saving: has the checkpoints; None if none are saved.
-            interval: of the steps, whose clock stands still meanwhile.
         """
-        self._engine, self._group, self._every = engine, group, every
-        self._progress, self._saving, self._interval = progress, saving, interval
+        self._engine, self._progress, self._interval = training.engine, training.progress, training.meter.interval
+        self._group, self._every, self._saving = group, every, saving
         self._hash = WeightHash()
 
     def after_iteration(self, due: Due) -> bool:
