@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pretrain.cli.options import EvaluateCommand, LocalPath
-from pretrain.cli.ranks import RankCounts, place_of_process, rank_options, start_ranks
+from pretrain.cli.options import EvaluateCommand, LocalPath, RankCounts, rank_options
+from pretrain.cli.run import place_of_process, start_ranks
 from pretrain.errors import CheckpointError, RecipeError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pretrain.cli.options import LocalPath
-from pretrain.cli.ranks import start_ranks
+from pretrain.cli.run import start_ranks
 from pretrain.errors import CheckpointError
 from pretrain.launch.nodes.nodes import Nodes
 from pretrain.launch.schedulers.detection import current_world

@@ -1,13 +1,19 @@
-"""What commands share: paths, and errors that translate the flags of other programs."""
+"""What commands share: paths, options of ranks, and errors that translate the flags of other programs."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from pretrain.errors import did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+F = TypeVar("F", bound="Callable[..., Any]")
 
 
 class LocalPath(click.Path):
@@ -118,3 +124,55 @@ def _flags(arguments: list[str]) -> dict[str, list[str]]:
         elif not argument.endswith((".yml", ".yaml")):  # the recipe, which may follow the flags
             values.append(argument)
     return found
+
+
+def _count(_: click.Context, __: click.Parameter, value: str | None) -> int | None:
+    """Read a positive number; "auto" is None."""
+    if value is None or value == "auto":
+        return None
+    if not value.isdecimal() or int(value) < 1:
+        msg = f"'{value}' is neither a positive number nor 'auto'."
+        raise click.BadParameter(msg)
+    return int(value)
+
+
+_OPTIONS = (
+    click.option(
+        "--nproc",
+        callback=_count,
+        metavar="N|auto",
+        help="Ranks to start on this node. auto (the default): one for each device, as far as the batch can be divided;"
+        " on the cpu tensor x pipeline size.",
+    ),
+    click.option("--nnodes", type=click.IntRange(min=1), metavar="N", help="Nodes; the same command is given on each."),
+    click.option("--rdzv", metavar="HOST:PORT", help="Address of the rendezvous; HOST is one of the nodes."),
+    click.option(
+        "--node-rank",
+        type=click.IntRange(min=0),
+        metavar="K",
+        help="This node's rank, if it must be fixed; HOST has 0.",
+    ),
+)
+COUNTS = "--nproc, --nnodes, --rdzv and --node-rank"
+
+
+def rank_options(command: F) -> F:
+    """Give a command the options `COUNTS`."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankCounts:
+    """Values of the options `COUNTS`."""
+
+    nproc: int | None
+    nnodes: int | None
+    rdzv: str | None
+    node_rank: int | None
+
+    @property
+    def given(self) -> bool:
+        """Say whether any of them is."""
+        return any(value is not None for value in (self.nproc, self.nnodes, self.rdzv, self.node_rank))

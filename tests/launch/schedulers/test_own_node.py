@@ -2,7 +2,8 @@
 
 import pytest
 
-from pretrain.cli.ranks import RankCounts, place_of_process
+from pretrain.cli.options import RankCounts
+from pretrain.cli.run import place_of_process
 from pretrain.errors import LaunchError
 from pretrain.launch.schedulers.detection import current_world, own_node
 from pretrain.launch.schedulers.own_node import OwnNode

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pretrain.cli.options import LocalPath
-from pretrain.cli.ranks import RankCounts, place_of_process, rank_options, show_failure
+from pretrain.cli.options import LocalPath, RankCounts, rank_options
+from pretrain.cli.run import place_of_process, show_failure
 from pretrain.errors import PretrainError
 
 if TYPE_CHECKING:
