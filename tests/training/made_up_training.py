@@ -15,9 +15,8 @@ from pretrain.recipe.layout import lay_out
 from pretrain.report.records import EvalRecord
 from pretrain.report.throughput import Speedometer
 from pretrain.report.timers import PhaseTimers
-from pretrain.training.evaluation import Evaluations
+from pretrain.training.events import Checkpoints, Evaluations, LogLines
 from pretrain.training.gc_control import GcControl
-from pretrain.training.log_and_save import Checkpoints, LogLines
 from pretrain.training.loop import Training
 from pretrain.training.progress import Length, Progress
 from pretrain.training.reporting.meter import Interval, Meter

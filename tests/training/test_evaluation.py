@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from pretrain.training.evaluation import Evaluation
+from pretrain.training.training_data import Evaluation
 
 
 def test_the_loss_is_the_mean_over_batches_of_a_fresh_reading():

@@ -11,9 +11,8 @@ import torch
 from pretrain.errors import TrainingError
 from pretrain.report.hang.position import END
 from pretrain.report.records import EvalRecord
-from pretrain.training import generation
-from pretrain.training.evaluation import verdict
-from pretrain.training.log_and_save import Checkpoints
+from pretrain.training import events
+from pretrain.training.events import Checkpoints, verdict
 from pretrain.training.progress import Progress
 from pretrain.training.safeguards.replicas import ReplicaCheck
 from pretrain.training.saving import Saving
@@ -249,11 +248,10 @@ def test_the_clock_of_the_steps_stands_still_while_replicas_are_compared(trainin
 
 
 def test_the_prompt_is_continued_at_the_end_alone(training, monkeypatch):
-    monkeypatch.setattr(generation, "continue_prompt", lambda *_arguments: "def main")
+    monkeypatch.setattr(events, "continue_prompt", lambda *_arguments: "def main")
     for said, told in (((), ["the model continues def main"]), (["SIGTERM"], [])):
         run = training("train.train_iters=2", "evaluation.prompt=def", said=said)
-        events = (*run.events, generation.Continuation(run, None))
-        replace(run, events=events).run()
+        replace(run, events=(*run.events, events.Continuation(run, None))).run()
         assert [event for event in run.meter.logger.events if event.startswith("the model")] == told
 
 

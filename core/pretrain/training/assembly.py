@@ -16,11 +16,9 @@ from pretrain.model.marks import mark
 from pretrain.plugins.negotiation.kernels import naming_kernels
 from pretrain.report.environment_file import Begin
 from pretrain.report.hang.position import LOAD
-from pretrain.training.evaluation import Evaluations, evaluation_pending
 from pretrain.training.event import Event
+from pretrain.training.events import Checkpoints, Continuation, Evaluations, LogLines, evaluation_pending
 from pretrain.training.gc_control import GcControl
-from pretrain.training.generation import Continuation
-from pretrain.training.log_and_save import Checkpoints, LogLines
 from pretrain.training.loop import Training
 from pretrain.training.progress import Length
 from pretrain.training.rank_setup import RankSetup

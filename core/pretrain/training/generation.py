@@ -9,9 +9,6 @@ from typing import TYPE_CHECKING
 import click
 import torch
 
-from pretrain.report.hang.position import GENERATE
-from pretrain.training.event import Event
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
@@ -19,7 +16,6 @@ if TYPE_CHECKING:
 
     from pretrain.data.tokenizers.tokenizer import Tokenizer
     from pretrain.engine.protocol import ForwardEngine
-    from pretrain.training.loop import Training
     from pretrain.training.trained_model import TrainedModel
 
 
@@ -124,24 +120,6 @@ class TextStream:
 
 TEMPERATURE = 0.7
 TOP_TOKENS = 40
-
-
-@dataclass(frozen=True, slots=True)
-class Continuation(Event):
-    """Logs at the end how the model continues the recipe's prompt."""
-
-    training: Training
-    tokenizer: Tokenizer
-
-    def end(self, reason: str) -> None:
-        """Continue the prompt, unless the training stopped early."""
-        recipe, meter, engine = self.training.recipe, self.training.meter, self.training.engine
-        prompt, length = recipe.evaluation.prompt, recipe.evaluation.prompt_tokens
-        if reason or prompt is None:
-            return
-        with meter.timers.position.during(GENERATE):
-            text = continue_prompt(engine, self.tokenizer, prompt, length, recipe.train.seed)
-            meter.logger.note(f"the model continues: {text}")
 
 
 def continue_prompt(engine: ForwardEngine, tokenizer: Tokenizer, prompt: str, num_tokens: int, seed: int) -> str:

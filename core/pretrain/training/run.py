@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from pretrain.launch.world import World
     from pretrain.plugins.host.manager import Plugins
     from pretrain.recipe import Recipe
-    from pretrain.training.evaluation import Split
     from pretrain.training.trained_model import TrainedModel
+    from pretrain.training.training_data import Split
 
 
 def train(recipe: Recipe, *, backend_name: str, run_dir: Path, resume: bool, world: World) -> End:

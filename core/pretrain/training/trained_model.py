@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pretrain.plugins.host.manager import Plugins
     from pretrain.recipe import Recipe
     from pretrain.report.records import EvalRecord
-    from pretrain.training.evaluation import Split
+    from pretrain.training.training_data import Split
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pretrain.bridge.megatron import prepare_to_read
 from pretrain.data.samples.batches import MicroBatches
@@ -14,20 +14,47 @@ from pretrain.data.samples.native.split import NativeSamples
 from pretrain.data.samples.order import order_of, require_same_order
 from pretrain.engine import groups
 from pretrain.recipe.sections.iteration_ranges import ranges
-from pretrain.training.evaluation import Evaluation
+from pretrain.report.records import EvalRecord
 from pretrain.training.progress import total_iterations, total_samples
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Callable, Generator, Iterator, Sequence
 
     from pretrain.data.samples.counts import SampleCounts
     from pretrain.data.samples.datasets import Datasets
     from pretrain.engine.protocol import Batch, ForwardEngine
     from pretrain.recipe import Recipe
     from pretrain.report.timers import PhaseTimers
-    from pretrain.training.evaluation import Split
     from pretrain.training.progress import Progress
     from pretrain.training.rank_setup import RankSetup
+
+
+Split = Literal["valid", "test"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evaluation:
+    """Evaluates the same samples every time, so that the losses of one run can be compared.
+
+    Attributes:
+        engine: computes the loss.
+        batches: makes a fresh iterator over a split's micro-batches of this rank; None where the rank reads no data.
+        splits: those that hold samples.
+        num_microbatches: of this rank in a global batch.
+        iters: global batches.
+    """
+
+    engine: ForwardEngine
+    batches: Callable[[Split], Iterator[Batch] | None]
+    splits: tuple[Split, ...]
+    num_microbatches: int
+    iters: int
+
+    def run(self, split: Split, iteration: int) -> EvalRecord:
+        """Return loss and perplexity of a split; all ranks call it together."""
+        batches = self.batches(split)
+        loss = self.engine.evaluate(batches, self.num_microbatches, self.iters)
+        return EvalRecord.of(split, iteration, loss.item())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
