@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from pretrain.bridge.megatron import prepare_to_read
 from pretrain.engine import groups
 from pretrain.training import training_data
 from pretrain.training.progress import Progress
-from pretrain.training.training_data import SkippedIterations, TrainingData
+from pretrain.training.training_data import Evaluation, SkippedIterations, TrainingData
 
 
 @pytest.fixture
@@ -110,3 +112,22 @@ def test_reading_what_is_passed_over_is_no_waiting_for_data(training):
     timers.take = lambda: taken.append(take()) or taken[-1]
     run.run()
     assert [seconds["data"] for seconds in taken] == [0]  # a fake step reads none
+
+
+def test_the_loss_is_the_mean_over_batches_of_a_fresh_reading():
+    readings = []
+
+    def batches(split):
+        readings.append(split)
+        return iter([2.0, 4.0, 3.0, 100.0])
+
+    def evaluate(given, num_microbatches, iters):
+        return torch.tensor([next(given) for _ in range(iters)]).mean()
+
+    engine = SimpleNamespace(evaluate=evaluate)
+    evaluation = Evaluation(engine=engine, batches=batches, splits=("valid",), num_microbatches=4, iters=3)
+    for iteration in (10, 20):
+        record = evaluation.run("valid", iteration)
+        assert (record.split, record.iteration, record.lm_loss) == ("valid", iteration, 3.0)
+        assert record.ppl == pytest.approx(math.exp(3.0))
+    assert readings == ["valid", "valid"]
