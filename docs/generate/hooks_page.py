@@ -110,8 +110,7 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def _kernel_types(operation: str) -> list[Any]:
     """Return the type of an operation's kernel, and those that its source mentions."""
-    getter = getattr(Kernels, operation).fget
-    kind = getattr(signatures, inspect.signature(getter).return_annotation)
+    kind = getattr(signatures, Kernels.__annotations__[operation])
     mentioned = re.findall(r"`(\w+Fn)`", _source(kind))
     return [kind, *(getattr(signatures, name) for name in mentioned)]
 
