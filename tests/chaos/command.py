@@ -12,7 +12,7 @@ import click
 from chaos.all_faults import AllFaults, work_folder
 from chaos.fault_list import faults_of
 from chaos.tiny_training import RECIPE, TinyTraining, batch_for
-from pretrain.cli.local_path import LocalPath
+from pretrain.cli.options import LocalPath
 from pretrain.errors import LaunchError, PretrainError
 from pretrain.exit_codes import ExitCode
 from pretrain.launch.nodes.nodes import Nodes

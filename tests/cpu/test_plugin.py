@@ -13,9 +13,9 @@ import torch
 
 from forked_python import client
 from pretrain.conformance import examples
-from pretrain.cores import available_cores
 from pretrain.cpu import plugin
 from pretrain.cpu.dropout import DropoutMask
+from pretrain.machine import available_cores
 from pretrain.plugins.offer import Absent, Decline, Offer
 from pretrain.plugins.requests import Mask
 
@@ -39,7 +39,7 @@ def test_other_masks_get_torchs_flash_attention(mask):
 def test_torchs_flash_attention_declines_dropout_with_the_reason():
     answers = plugin.pretrain_attention(examples.attention(dropout=0.1))
     assert offered(answers) == ["tiled", "recomputed"]
-    assert answers[-1].reason == "dropout 0.1; torch's CPU flash attention has no dropout"
+    assert answers[-1].reason == "no dropout in CPU flash attention"
 
 
 def test_cross_entropy_in_fp16_is_left_to_the_reference():

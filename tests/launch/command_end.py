@@ -2,7 +2,7 @@
 
 import sys
 
-from pretrain.cli.ranks import show_failure
+from pretrain.cli.run import show_failure
 from pretrain.errors import PretrainError
 
 

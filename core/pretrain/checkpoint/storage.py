@@ -26,7 +26,7 @@ from pretrain.checkpoint.saved_schedule import continue_schedule, restore_schedu
 from pretrain.checkpoint.sharded_format import MAIN, PREFIX, common_of, is_weight, read_index, weight_names
 from pretrain.checkpoint.starting_checkpoint import require_complete, require_format
 from pretrain.checkpoint.writing.snapshot import Snapshot
-from pretrain.collective_errors import first_problem, of_first_rank
+from pretrain.collectives import first_problem, on_rank0
 from pretrain.errors import CheckpointError, DamageError
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def load(engine: Saved, directory: Path, *, weights_only: bool) -> Loaded:
     common = opened(directory)
     is_bare = "counters" not in common  # converted from another program's
     require_same(engine, directory, common, weights_only=weights_only or is_bare)
-    weights, states = of_first_rank(partial(_names_in, directory))
+    weights, states = on_rank0(partial(_names_in, directory))
     require_same_weights(engine, directory, weights)
     if not (weights_only or is_bare):
         _require_same_states(engine, directory, states)
@@ -95,11 +95,11 @@ def opened(directory: Path) -> dict[str, Any]:
         DamageError: the content of a file has changed, or the folder is of another iteration than its name says.
         CheckpointError: the folder is incomplete, or of a later format.
     """
-    if of_first_rank(partial(checksums.are_there, directory)):
+    if on_rank0(partial(checksums.are_there, directory)):
         share = checksums.Share(dist.get_rank(), dist.get_world_size())
         if problem := first_problem(checksums.damage_in_share(directory, share)):
             raise DamageError(problem)
-    return of_first_rank(partial(read_common, directory))  # a shared file system may show a file to one rank later
+    return on_rank0(partial(read_common, directory))  # a shared file system may show a file to one rank later
 
 
 def has_checksums(common: Mapping[str, Any]) -> bool:

@@ -28,7 +28,7 @@ from pretrain.conformance.kernels.softmax import TestSoftmax
 from pretrain.conformance.ranks.collectives import TestCollectives
 from pretrain.conformance.subject import load_subject
 from pretrain.plugins.backend import Unavailable
-from pretrain.plugins.host.readiness import availability
+from pretrain.plugins.host.members import availability
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

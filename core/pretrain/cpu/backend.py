@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from pretrain.cores import available_cores
+from pretrain.machine import available_cores
 from pretrain.plugins.backend import Available, Backend, Memory, PointToPoint
 
 if TYPE_CHECKING:

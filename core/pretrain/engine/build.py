@@ -14,7 +14,7 @@ from pretrain.errors import KernelError
 from pretrain.model.build import build
 from pretrain.model.requests import attention_requests, collectives_request, kernel_requests, norm_request
 from pretrain.plugins.negotiation.building import negotiate
-from pretrain.plugins.negotiation.kernel_agreement import check_same_on_all_ranks
+from pretrain.plugins.negotiation.kernel_table import check_same_on_all_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pretrain.engine.protocol import Engine, ForwardEngine
     from pretrain.plugins.backend import Backend
     from pretrain.plugins.host.manager import Plugins
-    from pretrain.plugins.negotiation.building import Around
+    from pretrain.plugins.negotiation.building import WrapKernel
     from pretrain.plugins.negotiation.kernels import Kernels
     from pretrain.plugins.requests import Request
     from pretrain.plugins.signatures import AttentionFn, NormFn
@@ -39,7 +39,7 @@ def build_engine(
     notify: Callable[[str], None],
     *,
     planned: Backend | None = None,
-    around: Around | None = None,
+    wrap_kernel: WrapKernel | None = None,
 ) -> tuple[Engine, Kernels]:
     """Build this rank's part of the engine; all ranks of the world call it together, in the world of `groups.joined`.
 
@@ -51,12 +51,12 @@ def build_engine(
         notify: shows the user a line while the engine is built.
         planned: a device of fake tensors, of which `device` is one: then kernels are the stand-ins of those that the
             plugins offer for their device (`Offer.fake`), and weights have no values.
-        around: see `pretrain.plugins.negotiation.building.negotiate`.
+        wrap_kernel: see `pretrain.plugins.negotiation.building.negotiate`.
 
     Raises:
         KernelError: an operation has no allowed kernel, or ranks differ in their kernels.
     """
-    parts = _parts(recipe, plugins, vocab_size, device, notify, planned=planned, around=around)
+    parts = _parts(recipe, plugins, vocab_size, device, notify, planned=planned, wrap_kernel=wrap_kernel)
     return _engine(parts), parts.kernels
 
 
@@ -67,10 +67,10 @@ def build_forward_engine(
     device: torch.device,
     notify: Callable[[str], None],
     *,
-    around: Around | None = None,
+    wrap_kernel: WrapKernel | None = None,
 ) -> tuple[ForwardEngine, Kernels]:
     """Build this rank's part of the model without an optimizer; arguments, kernels and errors as `build_engine`."""
-    parts = _parts(recipe, plugins, vocab_size, device, notify, around=around)
+    parts = _parts(recipe, plugins, vocab_size, device, notify, wrap_kernel=wrap_kernel)
     return ForwardOnlyEngine(parts), parts.kernels
 
 
@@ -82,7 +82,7 @@ def _parts(
     notify: Callable[[str], None],
     *,
     planned: Backend | None = None,
-    around: Around | None = None,
+    wrap_kernel: WrapKernel | None = None,
 ) -> EngineParts:
     """Make the process groups, seed the generators and choose the kernels."""
     is_planned = planned is not None
@@ -92,7 +92,7 @@ def _parts(
     else:
         groups.make_parallel_groups(recipe, collectives.collectives)
     groups.seed(recipe.train.seed)
-    kernels = negotiate_kernels(recipe, plugins, vocab_size, collectives, planned=is_planned, around=around)
+    kernels = negotiate_kernels(recipe, plugins, vocab_size, collectives, planned=is_planned, wrap_kernel=wrap_kernel)
     bridge_checkpoint.install(pinned_memory=(planned or plugins.backend).pinned_memory())
     return EngineParts(
         recipe=recipe,
@@ -102,8 +102,10 @@ def _parts(
             build,
             recipe,
             kernels,
-            attention_of=partial(attention_of_layer, recipe, plugins, kernels, planned=is_planned, around=around),
-            norm_of=partial(norm_of_width, recipe, plugins, kernels, planned=is_planned, around=around),
+            attention_of=partial(
+                attention_of_layer, recipe, plugins, kernels, planned=is_planned, wrap_kernel=wrap_kernel
+            ),
+            norm_of=partial(norm_of_width, recipe, plugins, kernels, planned=is_planned, wrap_kernel=wrap_kernel),
             point_to_point=plugins.backend.point_to_point(),
             device=device,
             vocab_size=vocab_size,
@@ -138,7 +140,7 @@ def negotiate_kernels(
     collectives: Kernels,
     *,
     planned: bool = False,
-    around: Around | None = None,
+    wrap_kernel: WrapKernel | None = None,
 ) -> Kernels:
     """Choose all other kernels, and compare them over all ranks, which call it together.
 
@@ -149,7 +151,13 @@ def negotiate_kernels(
     requests = kernel_requests(recipe, backend.device_type, vocab_size, backend.device_name())
     chosen = recipe.kernels.chosen()
     kernels = negotiate(
-        plugins, requests, chosen, recipe.kernels.fallback, earlier=collectives, planned=planned, around=around
+        plugins,
+        requests,
+        chosen,
+        recipe.kernels.fallback,
+        earlier=collectives,
+        planned=planned,
+        wrap_kernel=wrap_kernel,
     )
     check_same_on_all_ranks(kernels.table)
     return kernels
@@ -162,7 +170,7 @@ def attention_of_layer(
     layer_number: int,
     *,
     planned: bool = False,
-    around: Around | None = None,
+    wrap_kernel: WrapKernel | None = None,
 ) -> AttentionFn:
     """Return a layer's attention kernel; layers differ only where their scores are scaled differently."""
     if not recipe.model.apply_query_key_layer_scaling:
@@ -171,7 +179,7 @@ def attention_of_layer(
         recipe, plugins.backend.device_type, plugins.backend.device_name(), layer_number=layer_number
     )
     where = f"layer {layer_number}", "layers, or leave out model.apply_query_key_layer_scaling"
-    return _more(recipe, plugins, kernels, requests, *where, planned=planned, around=around).attention
+    return _more(recipe, plugins, kernels, requests, *where, planned=planned, wrap_kernel=wrap_kernel).attention
 
 
 def norm_of_width(
@@ -181,13 +189,15 @@ def norm_of_width(
     width: int,
     *,
     planned: bool = False,
-    around: Around | None = None,
+    wrap_kernel: WrapKernel | None = None,
 ) -> NormFn:
     """Return the norm kernel of a width, which is asked for by itself where it is not the hidden size."""
     if width == recipe.model.hidden_size:
         return kernels.norm
     requests = [norm_request(recipe, plugins.backend.device_type, plugins.backend.device_name(), width=width)]
-    more = _more(recipe, plugins, kernels, requests, f"width {width}", "widths", planned=planned, around=around)
+    more = _more(
+        recipe, plugins, kernels, requests, f"width {width}", "widths", planned=planned, wrap_kernel=wrap_kernel
+    )
     return more.norm
 
 
@@ -200,7 +210,7 @@ def _more(
     all_of: str,
     *,
     planned: bool,
-    around: Around | None,
+    wrap_kernel: WrapKernel | None,
 ) -> Kernels:
     """Negotiate requests that differ from those of the kernel table; the kernels must have the table's names.
 
@@ -208,7 +218,7 @@ def _more(
         KernelError: another kernel would be chosen, which the table does not show.
     """
     chosen = recipe.kernels.chosen()
-    more = negotiate(plugins, requests, chosen, recipe.kernels.fallback, planned=planned, around=around)
+    more = negotiate(plugins, requests, chosen, recipe.kernels.fallback, planned=planned, wrap_kernel=wrap_kernel)
     first = {row.operation: row.kernel for row in kernels.table.rows}
     for row in more.table.rows:
         if row.kernel != first[row.operation]:

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pretrain.folders import existing_folder
+from pretrain.atomic_files import existing_folder
 from pretrain.launch.nodes.exported_variables import exported_variables, warn_of_own_variables
 from pretrain.launch.nodes.nodes import HOSTFILE_NODE
 from pretrain.launch.nodes.variables_file import remove, variables_file

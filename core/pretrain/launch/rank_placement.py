@@ -159,7 +159,7 @@ def _device(backend: Installed, *, needs_device: bool) -> tuple[Plugins, str, st
         the backend's plugins; the reason if it has no device; and its words about the devices if it has some.
     """
     from pretrain.plugins.host.manager import load_alone  # noqa: PLC0415
-    from pretrain.plugins.host.readiness import require_device  # noqa: PLC0415
+    from pretrain.plugins.host.members import require_device  # noqa: PLC0415
 
     plugins = load_alone(backend)
     try:

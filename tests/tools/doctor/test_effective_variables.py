@@ -6,8 +6,8 @@ from types import MappingProxyType
 
 import pytest
 
-from pretrain.cores import available_cores
 from pretrain.cpu.backend import CpuBackend
+from pretrain.machine import available_cores
 from pretrain.tools.doctor.effective_variables import EFFECTS, examine_variables
 from pretrain.tools.doctor.finding import Verdict
 

@@ -12,8 +12,7 @@ import torch.distributed as dist
 from pretrain.conformance.ranks.own_rank import DeclinedError, Rank
 from pretrain.conformance.ranks.pair_checks import CHECKS, REQUESTS
 from pretrain.conformance.subject import load_subject
-from pretrain.plugins.host.members import take_device
-from pretrain.plugins.host.readiness import require_device
+from pretrain.plugins.host.members import require_device, take_device
 
 if TYPE_CHECKING:
     from pretrain.conformance.ranks.pair_checks import Part

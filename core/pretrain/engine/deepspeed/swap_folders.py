@@ -14,7 +14,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pretrain.collective_errors import first_problem
+from pretrain.collectives import first_problem
 from pretrain.errors import RecipeError
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from pretrain.bridge.deepspeed.zero_swapped_tensors import SubGroups, is_in_file
-from pretrain.collective_errors import first_problem
+from pretrain.collectives import first_problem
 from pretrain.engine.deepspeed import swap_folders
 from pretrain.engine.extension import Extension, load_extension
 from pretrain.errors import BackendError, PretrainError, RecipeError

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from pretrain.collectives import first_problem
 from pretrain.engine.extension import CPU_ADAM, load_extension
 from pretrain.errors import KernelError
 
@@ -32,7 +33,6 @@ def host_adam(recipe: Recipe, notify: Callable[[str], None], *, planned: bool = 
     Raises:
         KernelError: DeepSpeed's Adam is asked for and cannot be compiled on one of them.
     """
-    from pretrain.collective_errors import first_problem  # noqa: PLC0415  tools that ask for state names need no torch
     from pretrain.reference.adam import FusedAdam  # noqa: PLC0415
 
     wanted = recipe.engine.zero.offload_optimizer.cpu_adam

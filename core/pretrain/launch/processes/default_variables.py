@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from pretrain.cores import available_cores
+from pretrain.machine import available_cores
 
 _QUIET = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
 """After a rank has died, others warn about every lost connection, each time with a trace of C++."""

@@ -8,10 +8,9 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pretrain.exit_codes import of_signal
+from pretrain.exit_codes import STOP_SIGNALS, StopRequest, of_signal
 from pretrain.launch.processes.failure import root_cause
 from pretrain.launch.processes.report_signal import REPORT_SIGNAL
-from pretrain.stop_request import STOP_SIGNALS, StopRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

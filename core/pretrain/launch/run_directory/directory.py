@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 from typing import Literal
 
+from pretrain.atomic_files import existing_folder
 from pretrain.errors import RunError
-from pretrain.folders import existing_folder
 
 Resume = Literal["no", "run", "auto"]
 """Value of `--resume`: not given; given alone, so that the run must be there; or `auto`, to go on or to start."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pretrain.errors import RunError
 from pretrain.plugins.host.discovery import find_backend
 from pretrain.plugins.host.manager import load_alone
-from pretrain.plugins.host.readiness import require_device
+from pretrain.plugins.host.members import require_device
 from pretrain.recipe.layout import lay_out
 from pretrain.tools.align.comparing.compatible import different, differing_keys
 from pretrain.tools.convert.registry import summary_of

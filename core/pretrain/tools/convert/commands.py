@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pretrain.cli.local_path import LocalPath
+from pretrain.cli.options import LocalPath
 from pretrain.errors import RecipeError, did_you_mean
 from pretrain.exit_codes import ExitCode
 from pretrain.report.plain_text import size_text

@@ -13,7 +13,7 @@ from pretrain.checkpoint.contents import Loaded
 from pretrain.checkpoint.saved_schedule import continue_schedule
 from pretrain.checkpoint.sharded_format import PREFIX, weight_names
 from pretrain.checkpoint.storage import require_same_weights
-from pretrain.collective_errors import first_problem
+from pretrain.collectives import first_problem
 from pretrain.errors import CheckpointError
 from pretrain.tools.convert.lazy_tensor import with_rows
 from pretrain.tools.convert.model_weights import EMBEDDING, OUTPUT

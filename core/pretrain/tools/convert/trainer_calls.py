@@ -11,7 +11,7 @@ from pretrain.checkpoint.checksums import SMALL_FILES
 from pretrain.checkpoint.folder import LATEST, folder_name
 from pretrain.checkpoint.identity import structure
 from pretrain.checkpoint.sharded_format import COMMON
-from pretrain.collective_errors import of_first_rank
+from pretrain.collectives import on_rank0
 from pretrain.errors import CheckpointError
 from pretrain.tools.convert.registry import read_weights, recognized, summary_of
 from pretrain.tools.convert.summary import LATEST_OF_DEEPSPEED, RELEASE
@@ -114,7 +114,7 @@ def load(engine: Saved, path: Path, *, finetune: bool) -> Loaded:
     """
     from pretrain.tools.convert import loading  # noqa: PLC0415  megatron-core, which a launcher does without
 
-    of_first_rank(partial(_require_recipe, path, engine.recipe))  # complains once
+    on_rank0(partial(_require_recipe, path, engine.recipe))  # complains once
     return loading.load(engine, path, finetune=finetune)
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pretrain.cores import available_cores
 from pretrain.errors import DataError
+from pretrain.machine import available_cores
 from pretrain.report.plain_text import size_text
 from pretrain.report.progress_bar import ByteCount, ProgressBar
 from pretrain.tools.corpus.build import build_tokens

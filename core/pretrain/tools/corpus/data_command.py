@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pretrain.cli.foreign_flags import BuildCommand
-from pretrain.cli.local_path import LocalPath
+from pretrain.cli.options import BuildCommand, LocalPath
 from pretrain.data.tokenizers.files import TokenizerFiles
 from pretrain.errors import DataError
 from pretrain.tokenizer_types import tokenizer_type as type_named

@@ -28,12 +28,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pretrain.atomic_files import replacing
-from pretrain.cores import available_cores
+from pretrain.atomic_files import replacing, try_to_write
 from pretrain.data.token_files.reading import bin_path, idx_path
 from pretrain.data.tokenizers.bpe import train_tokenizer
 from pretrain.errors import DataError
-from pretrain.folders import try_to_write
+from pretrain.machine import available_cores
 from pretrain.tools.corpus.build import build_tokens
 from pretrain.tools.corpus.documents import read_texts
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pretrain.cli.local_path import LocalPath
-from pretrain.cli.ranks import Counts, place_of_process, rank_options, show_failure
+from pretrain.cli.options import LocalPath, RankCounts, rank_options
+from pretrain.cli.run import place_of_process, show_failure
 from pretrain.errors import PretrainError
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def command(
     from pretrain.launch.rank_placement import make_placement  # noqa: PLC0415
     from pretrain.tools.doctor.example import EXAMPLE  # noqa: PLC0415  --help needs none of these
 
-    counts = Counts(nproc=nproc, nnodes=nnodes, rdzv=rdzv, node_rank=node_rank)
+    counts = RankCounts(nproc=nproc, nnodes=nnodes, rdzv=rdzv, node_rank=node_rank)
     world, nodes, nproc = place_of_process(counts)
     file = recipe or EXAMPLE
     if nproc is None and world is None:
@@ -98,7 +98,7 @@ def _without_device(file: Path, overrides: tuple[str, ...], backend: str, nodes:
     from pretrain.plugins.backend import Available  # noqa: PLC0415
     from pretrain.plugins.host.discovery import find_backend  # noqa: PLC0415
     from pretrain.plugins.host.manager import load_alone  # noqa: PLC0415
-    from pretrain.plugins.host.readiness import availability  # noqa: PLC0415
+    from pretrain.plugins.host.members import availability  # noqa: PLC0415
     from pretrain.recipe import load_recipe  # noqa: PLC0415
 
     loaded = load_recipe(file, overrides)  # a mistake in the recipe is reported before the backend is imported

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pretrain.cores import available_cores
+from pretrain.machine import available_cores
 from pretrain.tools.doctor.finding import Finding, Verdict
 
 if TYPE_CHECKING:

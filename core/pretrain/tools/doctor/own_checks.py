@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING
 from pretrain.errors import DataError
 from pretrain.model.requests import compute_dtype
 from pretrain.plugins.backend import Available
-from pretrain.plugins.host.members import environment, require_module, take_device
-from pretrain.plugins.host.readiness import availability
+from pretrain.plugins.host.members import availability, environment, require_module, take_device
 from pretrain.tools.doctor.effective_variables import examine_variables
 from pretrain.tools.doctor.finding import Finding, Verdict
 from pretrain.tools.doctor.fitting_versions import examine_versions
 from pretrain.tools.doctor.guard import found_by, guarded
 from pretrain.tools.doctor.limits import examine_limits
-from pretrain.training.rank_device import REQUIREMENTS
+from pretrain.training.rank_setup import REQUIREMENTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

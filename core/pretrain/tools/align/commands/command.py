@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from pretrain.cli.local_path import LocalPath
+from pretrain.cli.options import LocalPath
 from pretrain.tools.align.commands.crashes import crashes_exit_with_3
 from pretrain.tools.align.commands.one_side import record_side
 from pretrain.tools.align.commands.two_sides import compare_sides

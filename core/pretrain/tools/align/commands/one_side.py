@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pretrain.cli.ranks import start_ranks
+from pretrain.cli.run import start_ranks
 from pretrain.tools.align.commands.crashes import NOT_COMPARED
 
 if TYPE_CHECKING:

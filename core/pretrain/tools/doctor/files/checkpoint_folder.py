@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pretrain.folders import existing_folder
+from pretrain.atomic_files import existing_folder
 from pretrain.launch.run_directory.directory import RUNS
 from pretrain.tools.doctor.finding import Finding, Verdict
 

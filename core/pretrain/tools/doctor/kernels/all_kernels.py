@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pretrain.engine.build import attention_of_layer, negotiate_collectives, negotiate_kernels
 from pretrain.model.requests import attention_requests, kernel_requests
-from pretrain.plugins.calls import by_position
 from pretrain.plugins.negotiation.building import negotiate
 from pretrain.plugins.requests import CrossEntropyRequest, OptimizerRequest
+from pretrain.plugins.signatures import by_position
 from pretrain.tools.doctor.finding import Finding, Verdict
 from pretrain.tools.doctor.guard import guarded
 from pretrain.tools.doctor.kernels import scores, tokens

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pretrain.cli.local_path import LocalPath
+from pretrain.cli.options import LocalPath
 from pretrain.tools.migrate.commands.given_sources import (
     defined_values,
     only_preprocesses,

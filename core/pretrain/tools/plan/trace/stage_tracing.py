@@ -10,8 +10,8 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pretrain.cores import available_cores
 from pretrain.errors import BackendError, PretrainError
+from pretrain.machine import available_cores
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
