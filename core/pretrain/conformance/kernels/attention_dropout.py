@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pretrain.conformance.subject import Kernel, Subject
     from pretrain.plugins.requests import AttentionRequest
 
-SHAPES = ANY[1:]
+LONG_ENOUGH = ANY[1:]
 """Long enough that no two rows drop the same by chance."""
 
 
@@ -35,7 +35,10 @@ class AttentionDropout:
     """The tests of dropout, part of `TestAttention`."""
 
     @run_with(
-        [*(case for mask in Mask for case in each(mask, SHAPES, dropout=0.25)), long(mask=Mask.CAUSAL, dropout=0.25)]
+        [
+            *(case for mask in Mask for case in each(mask, LONG_ENOUGH, dropout=0.25)),
+            long(mask=Mask.CAUSAL, dropout=0.25),
+        ]
     )
     def test_dropout(self, subject: Subject, kernel: Kernel, asked: AttentionRequest) -> None:
         """Weights are dropped independently at the requested rate; output and gradients use the kept ones."""

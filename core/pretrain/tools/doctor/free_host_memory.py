@@ -11,7 +11,6 @@ if TYPE_CHECKING:
 
 MEMORY = Path("/proc/meminfo")
 OWN_GROUP = Path("/proc/self/cgroup")
-CGROUP = Path("/sys/fs/cgroup")
 
 
 def free_host_memory() -> tuple[int, int]:

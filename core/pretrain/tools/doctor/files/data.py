@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pretrain.data.token_files.reading import bin_path
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from pretrain.recipe import Recipe
+    from pretrain.tools.doctor.ranks.board import Board
+    from pretrain.tools.doctor.ranks.step import Answers
 
 _MOST_SECONDS = 2.0
 _SLOW = 50e6
@@ -57,3 +60,25 @@ def judge_speed(speeds: Mapping[int, Mapping[str, Any]]) -> list[Finding]:
         return [Finding(check="data", verdict=Verdict.OK, text=text)]
     remedy = "copy them to a faster disk; or let more workers read (data.num_workers)"
     return [Finding(check="data", verdict=Verdict.LOOK, text=text, remedy=remedy)]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadStep:
+    """Read speed of the token files, once a node."""
+
+    recipe: Recipe
+    board: Board
+    name = "token files"
+    collective = False
+
+    def orders(self, known: Mapping[str, Answers]) -> Any:  # noqa: ARG002  it needs nothing
+        """Return nothing of interest."""
+        return {}
+
+    def measure(self, orders: Any) -> Any:  # noqa: ARG002
+        """Read, where the files are there."""
+        return None if self.board.world.local_rank else measured_speed(self.recipe, self.board.doing)
+
+    def judge(self, answers: Answers) -> list[Finding]:
+        """Compare the ranks."""
+        return judge_speed({rank: each for rank, each in answers.items() if each is not None})

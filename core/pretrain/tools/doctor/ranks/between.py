@@ -10,13 +10,16 @@ import torch
 
 from pretrain.model.requests import compute_dtype
 from pretrain.tools.doctor.files.checkpoint_folder import FolderProbe
+from pretrain.tools.doctor.files.data import ReadStep
 from pretrain.tools.doctor.ranks.board import Board
 from pretrain.tools.doctor.ranks.course import Course
-from pretrain.tools.doctor.ranks.steps.device_steps import ClockStep, LinkStep, SpeedStep
-from pretrain.tools.doctor.ranks.steps.file_steps import FolderStep, ReadStep, RemovalStep, SharedFolderStep
+from pretrain.tools.doctor.ranks.steps.clock import ClockStep
+from pretrain.tools.doctor.ranks.steps.device_steps import LinkStep
+from pretrain.tools.doctor.ranks.steps.file_steps import FolderStep, RemovalStep, SharedFolderStep
 from pretrain.tools.doctor.ranks.steps.host_steps import CoresStep, RecipeStep
 from pretrain.tools.doctor.ranks.steps.link_times import SIZES
 from pretrain.tools.doctor.ranks.steps.own_step import OwnStep
+from pretrain.tools.doctor.ranks.steps.rank_speed import SpeedStep
 from pretrain.tools.doctor.ranks.worker import Worker
 
 if TYPE_CHECKING:

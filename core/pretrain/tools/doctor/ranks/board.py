@@ -11,8 +11,8 @@ from dataclasses import astuple, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pretrain.tools.doctor.ranks import stores
 from pretrain.tools.doctor.ranks.line import Line, LineLostError
+from pretrain.tools.doctor.ranks.stores import open_first, open_second, serve_second
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -60,7 +60,7 @@ class Board:
         self.world, self.timeout = world, timeout
         self.spoken = time.monotonic()
         self._count, self._doing, self._beaten = 0, "", 0.0
-        first = Line(partial(stores.open_first, world, serves=world.rank == 0))
+        first = Line(partial(open_first, world, serves=world.rank == 0))
         self._lines = [first]
         if world.world_size > 1:
             second = partial(_serve_second, world, first) if world.rank == 1 else partial(_find_second, world)
@@ -131,14 +131,14 @@ class Board:
 
 
 def _serve_second(world: World, first: Line) -> Any:
-    store, address = stores.serve_second(world)
+    store, address = serve_second(world)
     first.send(_SECOND, address)
     return store
 
 
 def _find_second(world: World) -> Any:
     """Wait for the second store by a connection of this line's own."""
-    return stores.open_second(stores.open_first(world, serves=False).get(_SECOND).decode())
+    return open_second(open_first(world, serves=False).get(_SECOND).decode())
 
 
 def _present(store: Any, keys: list[str]) -> dict[str, bytes]:

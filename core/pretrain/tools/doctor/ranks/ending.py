@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pretrain.report.rank_names import rank_names
 from pretrain.tools.doctor.finding import Finding, Verdict
 from pretrain.tools.doctor.guard import guarded
-from pretrain.tools.doctor.ranks.own_part import ERROR, STUCK, VALUE
+from pretrain.tools.doctor.ranks.step import ERROR, STUCK, VALUE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -6,6 +6,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from pretrain.tools.doctor.ranks.step import ERROR, STUCK, VALUE
 from pretrain.tools.doctor.ranks.worker import Worker
 
 if TYPE_CHECKING:
@@ -16,9 +17,6 @@ if TYPE_CHECKING:
 
     from pretrain.tools.doctor.ranks.board import Board
     from pretrain.tools.doctor.ranks.step import Step
-
-VALUE, ERROR, STUCK = "value", "error", "stuck"
-"""Keys of an answer: what was measured; the error; what never ended."""
 
 
 class OwnPart:

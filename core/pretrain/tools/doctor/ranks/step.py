@@ -13,6 +13,10 @@ Answers = dict[int, Any]
 """Values that JSON knows, by the rank that measured them."""
 
 
+VALUE, ERROR, STUCK = "value", "error", "stuck"
+"""Keys of an answer: what was measured; the error; what never ended."""
+
+
 class Step(Protocol):
     """A step of the examination that all ranks take together."""
 

@@ -6,13 +6,19 @@ Source of the formula: RFC 5905, section 8 (offset and delay of four timestamps)
 from __future__ import annotations
 
 import json
+import socket
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pretrain.tools.doctor.finding import Finding, Verdict
+from pretrain.tools.doctor.ranks.stores import open_first, prefixed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    from pretrain.tools.doctor.ranks.board import Board
+    from pretrain.tools.doctor.ranks.step import Answers
 
 _QUESTIONS = 5
 _MOST = 1.0
@@ -89,3 +95,45 @@ def _others(count: int) -> str:
 
 def _key(kind: str, rank: int, number: int) -> str:
     return f"clock/{kind}/{rank}/{number}"
+
+
+@dataclass(frozen=True, slots=True)
+class ClockStep:
+    """Clocks of the nodes against rank 0's."""
+
+    board: Board
+    name = "clocks"
+    collective = False
+
+    def orders(self, known: Mapping[str, Answers]) -> Any:  # noqa: ARG002  it needs nothing
+        """Return the first ranks of the nodes other than rank 0's; without any there is nothing to compare."""
+        others = first_ranks(self.board)[1:]
+        return {"ranks": others} if others else None
+
+    def measure(self, orders: Any) -> Any:
+        """Ask rank 0 for its time; on rank 0 answer."""
+        rank = self.board.world.rank
+        if rank not in {0, *orders["ranks"]}:
+            return None
+        self.board.doing("compare clocks with rank 0")
+        store = prefixed(self.name, open_first(self.board.world, serves=False))
+        if rank:
+            return {"host": socket.gethostname(), "offset": ask_time(store, rank)}
+        answer_time(store, orders["ranks"], self.board.doing)
+        return None
+
+    def judge(self, answers: Answers) -> list[Finding]:
+        """Name the clocks that are far off."""
+        return judge_clocks({rank: each for rank, each in answers.items() if each is not None})
+
+
+def nodes_of(board: Board) -> list[int]:
+    """Return the node of every rank, all of which have come."""
+    marks = board.marks(range(board.world.world_size))
+    return [marks[rank].node for rank in sorted(marks)]
+
+
+def first_ranks(board: Board) -> list[int]:
+    """Return the first rank of every node."""
+    nodes = nodes_of(board)
+    return [nodes.index(node) for node in dict.fromkeys(nodes)]

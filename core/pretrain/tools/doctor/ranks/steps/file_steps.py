@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from pretrain.tools.doctor.files.checkpoint_folder import judge_seen, judge_written
 from pretrain.tools.doctor.files.checkpoint_size import checkpoint_bytes
-from pretrain.tools.doctor.files.data import judge_speed, measured_speed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,28 +20,6 @@ if TYPE_CHECKING:
 
 _PATIENCE = 5.0
 """Seconds that a network file system gets to show what another node has written."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReadStep:
-    """Read speed of the token files, once a node."""
-
-    recipe: Recipe
-    board: Board
-    name = "token files"
-    collective = False
-
-    def orders(self, known: Mapping[str, Answers]) -> Any:  # noqa: ARG002  it needs nothing
-        """Return nothing of interest."""
-        return {}
-
-    def measure(self, orders: Any) -> Any:  # noqa: ARG002
-        """Read, where the files are there."""
-        return None if self.board.world.local_rank else measured_speed(self.recipe, self.board.doing)
-
-    def judge(self, answers: Answers) -> list[Finding]:
-        """Compare the ranks."""
-        return judge_speed(parts(answers))
 
 
 @dataclass(frozen=True, slots=True)

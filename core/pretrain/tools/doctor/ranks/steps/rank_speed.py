@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -10,9 +11,13 @@ import torch
 
 from pretrain.report.rank_names import rank_names
 from pretrain.tools.doctor.finding import Finding, Verdict
+from pretrain.tools.doctor.ranks.steps.own_step import all_have_devices
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from pretrain.tools.doctor.ranks.board import Board
+    from pretrain.tools.doctor.ranks.step import Answers
 
 _SIZES = (256, 512, 1024, 2048, 4096, 8192)
 _LONG = 2e-3
@@ -84,3 +89,27 @@ def _percent(value: float, usual: float) -> str:
 def synchronize(device: torch.device) -> Any:
     """Wait until the device is idle."""
     return getattr(torch.get_device_module(device), "synchronize", torch.accelerator.synchronize)()
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedStep:
+    """A matrix product on every rank at once."""
+
+    board: Board
+    device: torch.device | None
+    dtype: torch.dtype
+    name = "rank speed"
+    collective = False
+
+    def orders(self, known: Mapping[str, Answers]) -> Any:
+        """Leave it out unless every rank has its device."""
+        return {} if all_have_devices(known) else None
+
+    def measure(self, orders: Any) -> Any:  # noqa: ARG002
+        """Measure this rank's device."""
+        assert self.device is not None  # noqa: S101  every rank has said that it has one
+        return measure_speed(self.device, self.dtype, self.board.doing)
+
+    def judge(self, answers: Answers) -> list[Finding]:
+        """Name the slow ranks."""
+        return judge_speed(answers)
