@@ -8,18 +8,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pretrain.conformance.cases import run_with
-from pretrain.conformance.comparing.comparison import random
-from pretrain.conformance.comparing.tolerance import assert_near
-from pretrain.conformance.fakes.example_calls import OPERATIONS, example_call
-from pretrain.conformance.fakes.fake_tensors import CASES
-from pretrain.conformance.fakes.footprint import differentiable
+from pretrain.conformance.comparison import assert_near, random
+from pretrain.conformance.example_calls import OPERATIONS, example_call
+from pretrain.conformance.fake_tensors import CASES
+from pretrain.conformance.footprint import differentiable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from torch import Tensor
 
-    from pretrain.conformance.fakes.example_calls import ExampleCall
+    from pretrain.conformance.example_calls import ExampleCall
     from pretrain.conformance.subject import Kernel, Subject
     from pretrain.plugins.requests import Request
 

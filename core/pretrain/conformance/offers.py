@@ -23,10 +23,9 @@ import pytest
 import torch
 import yaml
 
-from pretrain.conformance.answers import Answers
 from pretrain.conformance.cases import DTYPE_NAMES, UNLABELLED
 from pretrain.conformance.catalogue import CATALOGUE
-from pretrain.conformance.subject import Kernel, load_subject, placed
+from pretrain.conformance.subject import Answers, Kernel, load_subject, placed
 from pretrain.plugins.backend import Unavailable
 from pretrain.plugins.host.members import named
 from pretrain.plugins.host.readiness import availability

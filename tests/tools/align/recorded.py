@@ -14,8 +14,8 @@ from pretrain.engine.build import build_engine
 from pretrain.plugins.host.manager import load
 from pretrain.recipe import lay_out
 from pretrain.tools.align.comparing.compare import compare
-from pretrain.tools.align.reading.recording import Recording
-from pretrain.tools.align.recording.manifest import write_manifest
+from pretrain.tools.align.comparing.recording import Recording
+from pretrain.tools.align.recording.folder import write_manifest
 from pretrain.tools.align.recording.recorder import Recorder
 from pretrain.tools.align.recording.taps import Taps
 from tools.align.wrong_kernels import with_mistake
@@ -23,7 +23,7 @@ from tools.align.wrong_kernels import with_mistake
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pretrain.tools.align.comparing.compared_sides import Outcome
+    from pretrain.tools.align.comparing.outcome import Outcome
     from tools.align.wrong_kernels import Mistake
 
 SMALL = (

@@ -13,12 +13,10 @@ from pretrain.engine.build import build_forward_engine
 from pretrain.engine.forward import forward_loss
 from pretrain.plugins.host.manager import load
 from pretrain.recipe import lay_out
-from pretrain.tools.align.comparing.distance import Distance
-from pretrain.tools.align.comparing.explained import UNIT, Explained
-from pretrain.tools.align.reading.points import Points
-from pretrain.tools.align.reading.recording import Recording
-from pretrain.tools.align.recording.manifest import write_manifest
-from pretrain.tools.align.recording.rank_place import RankPlace
+from pretrain.tools.align.comparing.distance import UNIT, Distance, Explained
+from pretrain.tools.align.comparing.points import Points
+from pretrain.tools.align.comparing.recording import Recording
+from pretrain.tools.align.recording.folder import RankPlace, write_manifest
 from pretrain.tools.align.recording.sink import Sink, spread
 from pretrain.tools.align.recording.taps import Taps
 from pretrain.tools.align.recording.visits import Visits

@@ -12,12 +12,11 @@ from safetensors.torch import load_file, save_file
 
 from engine.layouts import ACCUMULATED
 from pretrain.errors import RunError
-from pretrain.tools.align.comparing.compared_sides import FORWARD
-from pretrain.tools.align.reading import stored_tensors
-from pretrain.tools.align.reading.recorded_parameters import Parameters
-from pretrain.tools.align.reading.recording import Recording
-from pretrain.tools.align.reading.stored_tensors import StoredTensors
-from pretrain.tools.align.showing.outcome_text import headline, outcome_text
+from pretrain.tools.align.comparing import parameters as parameters_module
+from pretrain.tools.align.comparing.outcome import FORWARD
+from pretrain.tools.align.comparing.parameters import Parameters, StoredTensors
+from pretrain.tools.align.comparing.recording import Recording
+from pretrain.tools.align.outcome_text import headline, outcome_text
 from tools.align.recorded import outcome_of, record
 
 
@@ -208,7 +207,7 @@ def of(parameters, name, which):
 def test_a_large_checkpoint_is_read_layer_by_layer_and_each_tensor_once(usual, monkeypatch):
     small = Parameters(Recording.open(usual))
     wanted = {(name, which): of(small, name, which) for name in small.names for which in (None, "exp_avg")}
-    monkeypatch.setattr(stored_tensors, "AT_ONCE", 0)
+    monkeypatch.setattr(parameters_module, "AT_ONCE", 0)
     read, reading = [], StoredTensors._read_one
     monkeypatch.setattr(StoredTensors, "_read_one", lambda *each: (read.append(each[1:]), reading(*each))[1])
     large = Parameters(Recording.open(usual))

@@ -5,9 +5,9 @@ from math import inf, nan
 
 import pytest
 
-from pretrain.tools.align.comparing.compared_sides import FORWARD, Compared, Outcome
-from pretrain.tools.align.model_place import Place
-from pretrain.tools.align.showing.outcome_page import _chart
+from pretrain.tools.align.comparing.outcome import FORWARD, Compared, Outcome
+from pretrain.tools.align.outcome_page import _chart
+from pretrain.tools.align.recording.folder import Place
 
 
 def compared(position, difference, explained):

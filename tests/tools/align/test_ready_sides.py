@@ -7,7 +7,7 @@ import pytest
 from pretrain.cpu.backend import CpuBackend
 from pretrain.errors import BackendError, CheckpointError, RecipeError, RunError
 from pretrain.plugins.backend import Unavailable
-from pretrain.tools.align.ready_sides import require_ready, require_writable
+from pretrain.tools.align.run import require_ready, require_writable
 from pretrain.tools.align.side import Side
 
 QUICKSTART = Path(__file__).parents[3] / "recipes" / "quickstart.yml"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pretrain.errors import RunError
-from pretrain.tools.align.side_process import is_this_installation, run_pretrain
+from pretrain.tools.align.side import is_this_installation, run_pretrain
 
 MAIN = """
 import os, sys

@@ -8,8 +8,8 @@ import pytest
 
 from pretrain.cores import available_cores
 from pretrain.cpu.backend import CpuBackend
-from pretrain.tools.doctor.effective_variables import EFFECTS, examine_variables
 from pretrain.tools.doctor.finding import Verdict
+from pretrain.tools.doctor.host_limits import EFFECTS, examine_variables
 
 
 class Device(CpuBackend):

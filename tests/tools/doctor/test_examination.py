@@ -14,10 +14,10 @@ import yaml
 from pretrain.cli.main import main
 from pretrain.recipe import load_recipe
 from pretrain.recipe.layout import lay_out
-from pretrain.tools.doctor import examination, kernel_choices, own_checks
+from pretrain.tools.doctor import examination, own_checks
+from pretrain.tools.doctor.examination import differing_choices, write_choices
 from pretrain.tools.doctor.example import EXAMPLE, NOTE
-from pretrain.tools.doctor.kernel_choices import differing_choices, write_choices
-from pretrain.tools.doctor.ranks.rank_outcome import Outcome
+from pretrain.tools.doctor.ranks.step_sequence import Outcome
 from recipe.smallest import SMALLEST
 from tools.doctor.conftest import world_of
 from tools.doctor.written_tokens import write_tokens
@@ -168,7 +168,7 @@ def test_ranks_that_would_take_different_kernels_are_named(monkeypatch):
         board.world = world_of(rank, 3)
         write_choices(board, {"norm": norm, "linear": "torch (b 2)"})
     (finding,) = differing_choices(board, 3)
-    assert (finding.check, finding.verdict) == ("kernel norm", kernel_choices.Verdict.WRONG)
+    assert (finding.check, finding.verdict) == ("kernel norm", examination.Verdict.WRONG)
     assert finding.text == "the ranks would take different kernels: ranks 0, 2: apex (a 1); rank 1: torch (b 2)"
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pretrain.tools.doctor import free_host_memory as memory
+from pretrain.tools.doctor import host_limits as memory
 from pretrain.tools.doctor.device_speed import GIB
-from pretrain.tools.doctor.free_host_memory import free_host_memory
+from pretrain.tools.doctor.host_limits import free_host_memory
 
 
 @pytest.fixture

@@ -18,9 +18,9 @@ from pretrain.checkpoint.structure import structure
 from pretrain.cli.main import main
 from pretrain.launch.run_directory.start_checks import CHECKS, Start
 from pretrain.recipe import load_recipe, make_recipe
-from pretrain.tools.doctor import run_checks
+from pretrain.tools.doctor import own_checks
 from pretrain.tools.doctor.finding import Verdict
-from pretrain.tools.doctor.run_checks import examine_start
+from pretrain.tools.doctor.own_checks import examine_start
 from recipe.smallest import SMALLEST
 from tools.doctor.conftest import world_of
 from tools.doctor.written_tokens import write_tokens
@@ -204,6 +204,6 @@ def test_the_ranks_read_the_files_of_the_checkpoint_together(workplace, monkeypa
     fine, wrong = sorted((each for each in found if each.check == "checkpoint"), key=lambda each: each.verdict)
     assert (fine.verdict, wrong.verdict) == (Verdict.OK, Verdict.WRONG)
     assert wrong.text.endswith("metadata.json is damaged: its checksum has changed since it was written.")
-    monkeypatch.setattr(run_checks, "_MOST", 10)
+    monkeypatch.setattr(own_checks, "_MOST", 10)
     (_, large) = examine_start(start, worlds[0], lambda _: None)
     assert large.verdict is Verdict.LOOK

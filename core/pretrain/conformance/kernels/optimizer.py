@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pretrain.conformance.cases import Case, run_with
-from pretrain.conformance.comparing.comparison import random
-from pretrain.conformance.comparing.synchronization import NoSynchronization
-from pretrain.conformance.comparing.tolerance import assert_near
+from pretrain.conformance.comparison import assert_near, random
 from pretrain.conformance.examples import DTYPES, optimizer
+from pretrain.conformance.synchronization import NoSynchronization
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from torch import Tensor
 
     from pretrain.conformance.subject import Kernel, Subject
@@ -41,7 +42,8 @@ class TestOptimizer:
         for step in range(1, 6):
             _step(stepping, parameters[:-1], step)
         for number, parameter in enumerate(parameters[:-1]):
-            expected = _expected(number, 5, is_decoupled=name == "adamw")
+            gradients = (_gradient(number, step) for step in range(1, 6))
+            expected = adam_in_float64(_start(number), gradients, **SETTINGS, adam_w_mode=name == "adamw")
             assert_near(parameter, expected, torch.float32, f"parameter {number}")
         assert torch.equal(parameters[-1], torch.ones_like(parameters[-1])), "a parameter without gradient changed"
 
@@ -123,15 +125,26 @@ def _step(stepping: Any, parameters: list[torch.nn.Parameter], step: int) -> Non
         stepping.step()
 
 
-def _expected(number: int, steps: int, *, is_decoupled: bool) -> Tensor:
-    """Kingma and Ba 2015 (arXiv 1412.6980), algorithm 1; decay as Loshchilov and Hutter 2019 (arXiv 1711.05101)."""
-    (beta1, beta2), lr, decay = SETTINGS["betas"], SETTINGS["lr"], SETTINGS["weight_decay"]
-    parameter = _start(number).double()
+def adam_in_float64(
+    start: Tensor,
+    gradients: Iterable[Tensor],
+    *,
+    lr: float,
+    betas: tuple[float, float],
+    eps: float,
+    weight_decay: float,
+    adam_w_mode: bool,
+) -> Tensor:
+    """Return a parameter after a step for each gradient, by the arguments that the kernel's class has.
+
+    Kingma and Ba 2015 (arXiv 1412.6980), algorithm 1; decay as Loshchilov and Hutter 2019 (arXiv 1711.05101).
+    """
+    parameter = start.double()
     mean, square = torch.zeros_like(parameter), torch.zeros_like(parameter)
-    for step in range(1, steps + 1):
-        gradient = _gradient(number, step).double() + (0 if is_decoupled else decay * parameter)
-        mean = beta1 * mean + (1 - beta1) * gradient
-        square = beta2 * square + (1 - beta2) * gradient**2
-        update = mean / (1 - beta1**step) / ((square / (1 - beta2**step)).sqrt() + SETTINGS["eps"])
-        parameter = parameter - lr * (update + (decay * parameter if is_decoupled else 0))
+    for step, given in enumerate(gradients, 1):
+        gradient = given.double() + (0 if adam_w_mode else weight_decay * parameter)
+        mean = betas[0] * mean + (1 - betas[0]) * gradient
+        square = betas[1] * square + (1 - betas[1]) * gradient**2
+        update = mean / (1 - betas[0] ** step) / ((square / (1 - betas[1] ** step)).sqrt() + eps)
+        parameter = parameter - lr * (update + (weight_decay * parameter if adam_w_mode else 0))
     return parameter

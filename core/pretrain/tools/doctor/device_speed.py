@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from pretrain.tools.doctor.finding import Finding, Verdict
-from pretrain.tools.doctor.free_host_memory import free_host_memory
+from pretrain.tools.doctor.host_limits import free_host_memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

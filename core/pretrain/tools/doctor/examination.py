@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import wait
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,26 +17,26 @@ from pretrain.launch.run_directory.start_checks import Start
 from pretrain.plugins.host import discovery
 from pretrain.plugins.host.importing import load_plugin
 from pretrain.plugins.host.manager import assemble, load
+from pretrain.report.rank_names import rank_names
 from pretrain.tools.doctor.example import NOTE
-from pretrain.tools.doctor.finding import Finding, Verdict
-from pretrain.tools.doctor.findings_text import as_json as json_of
-from pretrain.tools.doctor.findings_text import as_text, is_ok
-from pretrain.tools.doctor.guard import failed
-from pretrain.tools.doctor.kernel_choices import differing_choices, write_choices
-from pretrain.tools.doctor.own_checks import OwnChecks
+from pretrain.tools.doctor.finding import Finding, Verdict, as_text, failed, is_ok
+from pretrain.tools.doctor.finding import as_json as json_of
+from pretrain.tools.doctor.own_checks import OwnChecks, examine_start
 from pretrain.tools.doctor.ranks.between import examine_between
-from pretrain.tools.doctor.ranks.board import Board
-from pretrain.tools.doctor.run_checks import examine_start
-from pretrain.tools.doctor.watched_run import run_watched
+from pretrain.tools.doctor.ranks.status_board import Board
+from pretrain.tools.doctor.ranks.step_sequence import Worker
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
     import torch
 
     from pretrain.launch.run_directory.directory import Resume
     from pretrain.launch.world import World
     from pretrain.plugins.host.manager import Plugins
     from pretrain.recipe import Recipe
-    from pretrain.tools.doctor.ranks.rank_outcome import Outcome
+    from pretrain.tools.doctor.ranks.step_sequence import Outcome
+
 
 TIMEOUT = 30.0
 """Seconds after which a rank that says nothing is named."""
@@ -136,3 +138,72 @@ def _plugins(backend_name: str) -> tuple[Plugins, list[Finding]]:
     except BackendError as error:
         backend, reference = (load_plugin(each) for each in (discovery.find_backend(backend_name), discovery.REFERENCE))
         return assemble([], backend, reference), [failed("plugins", error)]
+
+
+_PERIOD = 0.1
+
+
+def run_watched(call: Callable[[], None], board: Board) -> list[Finding]:
+    """Call it in a thread; return when it has ended, or has said nothing for the board's `timeout`.
+
+    Args:
+        call: says what it does by `board.doing` before anything that may take seconds.
+        board: of this rank, which says all the time that the rank lives.
+
+    Returns:
+        nothing where it has ended; else one finding that is wrong and says what did not end.
+
+    Raises:
+        Exception: whatever `call` raises, but for the end of the process that a library asked for: a finding.
+    """
+    future = Worker(None).start(call)
+    while not wait([future], _PERIOD).done:
+        board.beat()
+        if time.monotonic() - board.spoken > board.timeout:
+            return [_without_end(board.words, board.timeout)]
+    error = future.exception()
+    if isinstance(error, SystemExit):
+        return [failed(board.words, error)]
+    if error is not None:
+        raise error
+    return []
+
+
+def _without_end(doing: str, timeout: float) -> Finding:
+    return Finding(
+        check=doing,
+        verdict=Verdict.WRONG,
+        text=f"no end within {timeout:g} s of: {doing}; the checks after it are left out",
+        remedy="Look at what it needs: a device, a driver or a file system that does not answer (`py-spy dump --pid`).",
+    )
+
+
+_KEY = "kernels of rank"
+
+
+def write_choices(board: Board, chosen: Mapping[str, str]) -> None:
+    """Tell the other ranks which kernels this one takes.
+
+    Args:
+        board: of this rank.
+        chosen: operation -> kernel and its provider; empty where none could be chosen.
+    """
+    board.write(f"{_KEY} {board.world.rank}", dict(chosen))
+
+
+def differing_choices(board: Board, world_size: int) -> Iterator[Finding]:
+    """Yield a finding for each operation that ranks would serve with different kernels."""
+    keys = {f"{_KEY} {rank}": rank for rank in range(world_size)}
+    found = {keys[key]: chosen for key, chosen in board.read(keys).items() if chosen}
+    for operation in dict.fromkeys(operation for chosen in found.values() for operation in chosen):
+        ranks: dict[str, list[int]] = {}
+        for rank, chosen in sorted(found.items()):
+            ranks.setdefault(chosen.get(operation, "none"), []).append(rank)
+        if len(ranks) > 1:
+            text = "; ".join(f"{rank_names(those)}: {kernel}" for kernel, those in ranks.items())
+            yield Finding(
+                check=f"kernel {operation}",
+                verdict=Verdict.WRONG,
+                text=f"the ranks would take different kernels: {text}",
+                remedy="Install the same versions on every node, or name the kernels (`kernels` of the recipe).",
+            )

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import torch
 
 from pretrain.tools.align.comparing.activations import _not_compared, _uneven, compare_activations
-from pretrain.tools.align.comparing.explained import Explained
-from pretrain.tools.align.model_place import Place
-from pretrain.tools.align.reading.points import PointName
+from pretrain.tools.align.comparing.distance import Explained
+from pretrain.tools.align.comparing.points import PointName
+from pretrain.tools.align.recording.folder import Place
 
 
 def point(name, call=0, operation="bias_dropout_add"):

@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from pretrain.tools.align.comparing.compared_sides import BACKWARD, FORWARD, Compared, Outcome, WrongCall
-from pretrain.tools.align.comparing.kernel_calls import without_alike
-from pretrain.tools.align.model_place import Place
+from pretrain.tools.align.comparing.compare import without_alike
+from pretrain.tools.align.comparing.outcome import BACKWARD, FORWARD, Compared, Outcome, WrongCall
+from pretrain.tools.align.recording.folder import Place
 
 ONE_RANK, TWO_RANKS, TWO_STAGES = (
     SimpleNamespace(

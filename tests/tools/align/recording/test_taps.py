@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import torch
 
-from pretrain.tools.align.model_place import Place
+from pretrain.tools.align.recording.folder import Place
 from pretrain.tools.align.recording.taps import Taps
-from pretrain.tools.align.recording.visit import Visit
+from pretrain.tools.align.recording.visits import Visit
 
 
 def tapped(kernel, operation):

@@ -20,11 +20,10 @@ from pretrain.cpu.backend import CpuBackend
 from pretrain.launch.run_directory.start_checks import Start
 from pretrain.launch.world import World
 from pretrain.recipe import make_recipe
-from pretrain.tools.doctor.files import checkpoint_folder
 from pretrain.tools.doctor.finding import Finding, Verdict
+from pretrain.tools.doctor.ranks import checkpoint_folder, link_times, rank_speed
 from pretrain.tools.doctor.ranks.between import examine_between
-from pretrain.tools.doctor.ranks.board import Board
-from pretrain.tools.doctor.ranks.steps import file_steps, link_times, rank_speed
+from pretrain.tools.doctor.ranks.status_board import Board
 
 
 def main() -> None:
@@ -64,7 +63,7 @@ def _hurry() -> None:
     rank_speed._TIME = 0.02
     link_times._SHARE_OF_TIME = 0.02
     checkpoint_folder.FolderProbe.write.__defaults__ = (1 << 20,)
-    file_steps._PATIENCE = 0.3
+    checkpoint_folder._PATIENCE = 0.3
 
 
 def _stops(board: Board, words: str) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from pretrain.recipe import make_recipe
 from pretrain.tools.doctor.finding import Verdict
-from pretrain.tools.doctor.ranks.steps.host_steps import CoresStep
+from pretrain.tools.doctor.ranks.own_steps import CoresStep
 from recipe.smallest import SMALLEST
 
 

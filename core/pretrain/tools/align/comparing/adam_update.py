@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from pretrain.tools.align.reading.recorded_parameters import Parameters
+    from pretrain.tools.align.comparing.parameters import Parameters
 
 TOLERANCE = 1e-4
 """Largest error of an update or of a second moment, as a part of its largest entry: fp32 moments and weights. A weight

@@ -10,7 +10,7 @@ from pretrain.recipe import Recipe
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from pretrain.tools.align.reading.recording import Recording
+    from pretrain.tools.align.comparing.recording import Recording
 
 _SECTIONS = ("model", "optimizer")
 _KEYS = (

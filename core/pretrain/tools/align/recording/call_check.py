@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from pretrain.conformance.comparing.tolerance import TOLERANCE
+from pretrain.conformance.comparison import TOLERANCE
 from pretrain.plugins.requests import AttentionRequest
 from pretrain.tools.align.recording.call_error import CallError
 from pretrain.tools.align.recording.checked_part import CheckedPart
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from pretrain.plugins.requests import Request
-    from pretrain.tools.align.recording.visit import Visit
+    from pretrain.tools.align.recording.visits import Visit
 
 _DIVIDED: Mapping[str, Mapping[str, int]] = {
     "linear": {"weight": 0, "bias": 0, "output": -1},

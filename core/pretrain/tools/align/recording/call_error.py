@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from pretrain.conformance.comparing.tolerance import TOLERANCE
+from pretrain.conformance.comparison import TOLERANCE
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -2,27 +2,42 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
 import torch.distributed as dist
 from megatron.core import parallel_state
 
 from pretrain.checkpoint import storage
-from pretrain.tools.align.recording.rank_place import RankPlace
-from pretrain.tools.align.recording.samples import Samples
-from pretrain.tools.align.recording.sink import Sink, spread
+from pretrain.data.tokenizers.load import load_tokenizer
+from pretrain.engine import groups
+from pretrain.engine.build import build_engine
+from pretrain.plugins.negotiation.kernel_errors import naming_kernels
+from pretrain.recipe.layout import lay_out
+from pretrain.report.timers import PhaseTimers
+from pretrain.tools.align.recording.folder import RankPlace, weights_folder, write_manifest
+from pretrain.tools.align.recording.sink import Samples, Sink, spread
+from pretrain.tools.align.recording.taps import Taps
 from pretrain.tools.align.recording.visits import Visits
-from pretrain.tools.align.recording.weights_folder import weights_folder
+from pretrain.training.batch_sizes import BatchSizes
 from pretrain.training.progress import Progress
+from pretrain.training.rank_device import rank_device
+from pretrain.training.trained_model.loaded_weights import load_weights
+from pretrain.training.training_data import TrainingData
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from torch import Tensor
 
     from pretrain.engine.protocol import Batch, Engine, Step
-    from pretrain.tools.align.recording.taps import Taps
+    from pretrain.launch.world import World
+    from pretrain.plugins.host.manager import Plugins
+    from pretrain.recipe import Recipe
+    from pretrain.recipe.layout import Layout
 
 
 class Recorder:
@@ -108,3 +123,66 @@ def _values(step: Step, learning_rate: float) -> dict[str, Any]:
 
 def _number(scalar: Tensor) -> float:
     return float(scalar.item())
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recording:
+    """A recording that can begin.
+
+    Attributes:
+        recipe: what is trained.
+        layout: sizes of the parallel groups.
+        recorder: of this rank.
+        batches: its micro-batches; None where its stages read none.
+    """
+
+    recipe: Recipe
+    layout: Layout
+    recorder: Recorder
+    batches: Iterator[Batch] | None
+
+    def run(self, steps: int) -> None:
+        """Take and record the steps."""
+        batch = BatchSizes.of(self.recipe).at(0)
+        self.recorder.record(self.batches, steps, batch, self.layout.num_microbatches(batch))
+
+
+@contextmanager
+def assembled(
+    recipe: Recipe, plugins: Plugins, world: World, folder: Path, *, positions: int, checkpoint: str | None
+) -> Iterator[Recording]:
+    """Build engine, data and recorder on this rank, and take everything down again afterwards; see `record`."""
+    layout = lay_out(recipe, world.world_size)
+    device = rank_device(recipe, plugins, world.local_rank)
+    tokenizer = load_tokenizer(recipe.tokenizer)
+    taps = Taps()
+    with groups.joined(plugins.backend, world.rank, world.world_size, recipe.parallel.distributed_timeout_minutes):
+        engine, kernels = build_engine(
+            recipe,
+            plugins,
+            tokenizer.vocab_size,
+            device,
+            click.echo if world.rank == 0 else _ignore,
+            around=taps.around,
+        )
+        with naming_kernels(kernels):
+            if checkpoint is not None:
+                load_weights(engine, Path(checkpoint))
+            progress = Progress()
+            data = TrainingData.of(
+                recipe, tokenizer, layout, engine, progress, pin_memory=plugins.backend.pinned_memory()
+            )
+            data, _ = data.resume(progress)
+            if world.rank == 0:
+                write_manifest(folder, recipe, kernels.table, layout, tokenizer.vocab_size, positions=positions)
+            yield Recording(
+                recipe=recipe,
+                layout=layout,
+                recorder=Recorder(engine, taps, folder, positions=positions),
+                batches=data.training(0, PhaseTimers()),
+            )
+        engine.close()
+
+
+def _ignore(_text: str) -> None:
+    """Show nothing: rank 0 does."""

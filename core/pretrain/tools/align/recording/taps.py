@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
     from pretrain.plugins.requests import Request
     from pretrain.tools.align.recording.sink import Sink
-    from pretrain.tools.align.recording.visit import Visit
-    from pretrain.tools.align.recording.visits import Visits
+    from pretrain.tools.align.recording.visits import Visit, Visits
 
 ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     operation: tuple(name for name, given in list(signature.parameters.items())[1:] if given.kind != given.KEYWORD_ONLY)

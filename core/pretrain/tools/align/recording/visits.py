@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from pretrain.model.layer import SerialLayer
-from pretrain.tools.align.model_place import Place
-from pretrain.tools.align.recording.visit import Visit
+from pretrain.tools.align.recording.folder import Place
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from pretrain.tools.align.recording.sink import Sink
+
 
 _BEFORE = "embedding"
 """Modules whose path begins with it come before the layers; all others outside of layers come after them."""
@@ -99,3 +100,22 @@ def _add_gradient(sink: Sink, visit: Visit, gradient: torch.Tensor | None) -> No
     if gradient is None:  # a later kernel has lost it
         return
     sink.add(visit, "", 0, "input", gradient, is_backward=True)
+
+
+@dataclass(slots=True)
+class Visit:
+    """One execution of a module.
+
+    Attributes:
+        place: of the module.
+        micro_batch: of this rank in the step, from 0.
+        batch_first: whether its tensors are [b, s, ...], not [s, b, ...].
+        again: whether its activations are computed a second time, for the backward pass.
+        calls: of each operation so far.
+    """
+
+    place: Place
+    micro_batch: int
+    batch_first: bool
+    again: bool
+    calls: Counter[str] = field(default_factory=Counter)

@@ -11,8 +11,7 @@ from pretrain.model.requests import attention_requests, kernel_requests
 from pretrain.plugins.calls import by_position
 from pretrain.plugins.negotiation.building import negotiate
 from pretrain.plugins.requests import CrossEntropyRequest, OptimizerRequest
-from pretrain.tools.doctor.finding import Finding, Verdict
-from pretrain.tools.doctor.guard import guarded
+from pretrain.tools.doctor.finding import Finding, Verdict, guarded
 from pretrain.tools.doctor.kernels import scores, tokens
 from pretrain.tools.doctor.kernels.adam_step import optimizer_deviations
 from pretrain.tools.doctor.kernels.dropout_call import dropout_fault

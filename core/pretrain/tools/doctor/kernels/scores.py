@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pretrain.conformance.kernels.masks import documents
+from pretrain.conformance.masks import documents
 from pretrain.plugins.requests import Mask, SoftmaxRequest
 from pretrain.tools.doctor.kernels.compared import Compared, octaves, outer
 from pretrain.tools.doctor.kernels.oracle import oracle

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pretrain.conformance.comparing.tolerance import TOLERANCE
+from pretrain.conformance.comparison import TOLERANCE
 from pretrain.tools.doctor.finding import Verdict
 
 if TYPE_CHECKING:

@@ -9,18 +9,15 @@ from typing import TYPE_CHECKING
 import torch
 
 from pretrain.model.requests import compute_dtype
-from pretrain.tools.doctor.files.checkpoint_folder import FolderProbe
-from pretrain.tools.doctor.files.data import ReadStep
-from pretrain.tools.doctor.ranks.board import Board
-from pretrain.tools.doctor.ranks.course import Course
-from pretrain.tools.doctor.ranks.steps.clock import ClockStep
-from pretrain.tools.doctor.ranks.steps.device_steps import LinkStep
-from pretrain.tools.doctor.ranks.steps.file_steps import FolderStep, RemovalStep, SharedFolderStep
-from pretrain.tools.doctor.ranks.steps.host_steps import CoresStep, RecipeStep
-from pretrain.tools.doctor.ranks.steps.link_times import SIZES
-from pretrain.tools.doctor.ranks.steps.own_step import OwnStep
-from pretrain.tools.doctor.ranks.steps.rank_speed import SpeedStep
-from pretrain.tools.doctor.ranks.worker import Worker
+from pretrain.tools.doctor.ranks.checkpoint_folder import FolderProbe, FolderStep, RemovalStep, SharedFolderStep
+from pretrain.tools.doctor.ranks.clocks import ClockStep
+from pretrain.tools.doctor.ranks.data_speed import ReadStep
+from pretrain.tools.doctor.ranks.link_times import SIZES
+from pretrain.tools.doctor.ranks.links import LinkStep
+from pretrain.tools.doctor.ranks.own_steps import CoresStep, OwnStep, RecipeStep
+from pretrain.tools.doctor.ranks.rank_speed import SpeedStep
+from pretrain.tools.doctor.ranks.status_board import Board
+from pretrain.tools.doctor.ranks.step_sequence import Course, Worker
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,8 +27,8 @@ if TYPE_CHECKING:
     from pretrain.plugins.host.manager import Plugins
     from pretrain.recipe import Recipe
     from pretrain.tools.doctor.finding import Finding
-    from pretrain.tools.doctor.ranks.rank_outcome import Outcome
     from pretrain.tools.doctor.ranks.step import Step
+    from pretrain.tools.doctor.ranks.step_sequence import Outcome
 
 
 _REMOVAL = 5.0

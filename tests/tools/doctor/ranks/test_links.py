@@ -1,0 +1,93 @@
+"""Judgement of links and of ranks' speeds."""
+
+import pytest
+
+from pretrain.plugins.backend import Figures
+from pretrain.tools.doctor.finding import Verdict
+from pretrain.tools.doctor.ranks.links import Place, bandwidth, judge_links
+from pretrain.tools.doctor.ranks.rank_speed import judge_speed
+
+MIB = 1 << 20
+ALL = {"all ranks": ((0, 1, 2, 3),)}
+PLACES = {rank: Place(rank // 2, "ab"[rank // 2]) for rank in range(4)}
+
+
+def times(reduce=1e-3, pairs=None, unequal=()):
+    """Times of a rank: an all-reduce of 16 MiB takes `reduce`; `pairs` are those of 8 MiB."""
+    of_sizes = {"4096": 1e-5, str(16 * MIB): reduce}
+    return {
+        "collectives": {"all ranks": {"all-reduce": of_sizes}},
+        "pairs": {str(other): {"4096": 1e-5, str(8 * MIB): each} for other, each in (pairs or {}).items()},
+        "unequal": list(unequal),
+    }
+
+
+def test_bandwidth_counts_what_each_rank_sends():
+    assert bandwidth("all-reduce", 4, 1000, 0.5) == 2 * 0.75 * 1000 / 0.5
+    assert bandwidth("all-gather", 4, 1000, 0.5) == 0.75 * 1000 / 0.5
+
+
+def test_a_collective_far_below_the_datasheet_is_looked_at():
+    rate = bandwidth("all-reduce", 4, 16 * MIB, 1e-3)
+    answers = {rank: times() for rank in range(4)}
+    for stated, verdict in ((None, Verdict.OK), (2 * rate, Verdict.OK), (3 * rate, Verdict.LOOK)):
+        (found,) = judge_links(answers, ALL, PLACES, Figures(node_bandwidth=stated, link_bandwidth=1e15))
+        assert found.verdict is verdict
+    assert found.text == "all ranks: 25.17 of 75 stated GB/s at 16 MiB, 10 us at 4 KiB"
+
+
+def test_of_several_groups_one_that_is_twice_as_slow_is_named():
+    groups = tuple((2 * first, 2 * first + 1) for first in range(3))
+    places = {rank: Place(0, "a") for rank in range(6)}
+    slow = {rank: times(5e-3 if rank >= 4 else 1e-3) for rank in range(6)}
+    (found,) = judge_links(slow, {"all ranks": groups}, places, Figures())
+    assert (found.verdict, found.ranks) == (Verdict.LOOK, (4, 5))
+    assert "slowest ranks 4-5" in found.text
+
+
+def test_the_slowest_pair_is_named_of_those_alike():
+    """Links between nodes are slower than those inside one, which is no fault."""
+    of_pairs = {0: {1: 1e-4, 2: 1e-3, 3: 1e-3}, 1: {2: 1e-3, 3: 9e-3}, 2: {3: 1e-4}, 3: {}}
+    answers = {rank: times(pairs=pairs) for rank, pairs in of_pairs.items()}
+    _, inside, across = judge_links(answers, ALL, PLACES, Figures())
+    assert (inside.verdict, across.verdict) == (Verdict.OK, Verdict.LOOK)
+    assert across.ranks == (1, 3)
+    assert "slowest ranks 1 (host a) and 3 (host b), 0.93 GB/s" in across.text
+
+
+def test_a_wrong_result_is_wrong():
+    answers = {rank: times(unequal=["all-reduce, all ranks"] if rank > 1 else []) for rank in range(4)}
+    found = judge_links(answers, ALL, PLACES, Figures())[0]
+    assert (found.verdict, found.ranks) == (Verdict.WRONG, (2, 3))
+    assert found.text == "all-reduce, all ranks: a wrong result on ranks 2-3"
+
+
+def test_a_rank_over_a_tenth_slower_than_the_median_is_named():
+    alike = {rank: {"256": 1e-4, "512": 1e-3} for rank in range(3)}
+    for slowness, verdict in ((1.05, Verdict.OK), (1.2, Verdict.LOOK)):
+        (found,) = judge_speed(alike | {3: {"256": 1e-4, "512": slowness * 1e-3}})
+        assert found.verdict is verdict
+    assert found.ranks == (3,)
+    assert "20 % over the median of 4 ranks" in found.text
+    assert judge_speed({0: {"256": 1e-4}}) == []
+
+
+def test_speeds_are_compared_at_the_largest_size_that_all_have():
+    (found,) = judge_speed({0: {"256": 1e-4, "512": 1e-3}, 1: {"256": 5e-3}, 2: {"256": 1e-4, "512": 1e-3}})
+    assert found.text.startswith("rank 1: a product of 256 x 256 takes 5.00 ms")
+
+
+@pytest.mark.parametrize("missing", [{0}, {1}, {2}, {3}, {0, 1}, {1, 2}, {0, 1, 2, 3}])
+def test_what_was_measured_is_judged_where_ranks_did_not_answer(missing):
+    """Groups without a measuring rank are left out; so are pairs with a rank of which nothing is known."""
+    of_pairs = {0: {1: 1e-4, 2: 1e-3, 3: 1e-3}, 1: {2: 1e-3, 3: 1e-3}, 2: {3: 1e-4}, 3: {}}
+    kinds = {**ALL, "tensor groups": ((0, 1), (2, 3))}
+    answers = {rank: times(pairs=pairs) for rank, pairs in of_pairs.items() if rank not in missing}
+    for each in answers.values():
+        each["collectives"]["tensor groups"] = each["collectives"]["all ranks"]
+    found = judge_links(answers, kinds, PLACES, Figures())
+    measured = [group for group in kinds["tensor groups"] if not missing.issuperset(group)]
+    assert len([each for each in found if each.check == "all-reduce"]) == (1 + bool(measured) if answers else 0)
+    known = {rank: place for rank, place in PLACES.items() if rank not in missing}
+    pairs = [each.text for each in judge_links(answers, kinds, known, Figures()) if each.check == "point-to-point"]
+    assert all(f" {rank} (host" not in text for rank in missing for text in pairs)
