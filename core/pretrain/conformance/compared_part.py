@@ -76,6 +76,7 @@ class AttentionPart:
         samples: numbers of those that are compared, int64 and ascending, like the other ones.
         groups: of heads that share a key; of heads where none do.
         queries: of the sequence.
+        batch: samples of the whole call.
         is_whole: whether nothing is left out.
     """
 
@@ -83,6 +84,7 @@ class AttentionPart:
     samples: Tensor
     groups: Tensor
     queries: Tensor
+    batch: int
     is_whole: bool
 
     @classmethod
@@ -103,14 +105,17 @@ class AttentionPart:
             groups, queries, keys = request.heads, request.queries, request.keys
         of_query = request.heads // groups * keys
         if batch * groups * queries * of_query <= most:
-            return cls(request, *(torch.arange(count) for count in (batch, groups, queries)), is_whole=True)
+            return cls(
+                request, *(torch.arange(count) for count in (batch, groups, queries)), batch=batch, is_whole=True
+            )
         if all_queries:
             fitting = max(1, most // (queries * of_query))
             kept = min(groups, fitting)
             samples = evenly(batch, max(1, min(batch, fitting // kept)))
-            return cls(request, samples, evenly(groups, kept), torch.arange(queries), is_whole=False)
+            return cls(request, samples, evenly(groups, kept), torch.arange(queries), batch=batch, is_whole=False)
         some, few = spread(batch), spread(groups)
-        return cls(request, some, few, runs(queries, most // (len(some) * len(few) * of_query)), is_whole=False)
+        few_queries = runs(queries, most // (len(some) * len(few) * of_query))
+        return cls(request, some, few, few_queries, batch=batch, is_whole=False)
 
     @property
     def heads(self) -> Tensor:
@@ -161,7 +166,9 @@ class AttentionPart:
         if self.is_whole:
             return ""
         heads = f"{len(self.heads)} of {self.request.heads} heads"
-        return f"{len(self.samples)} samples, {heads}, {len(self.queries)} of {self._lengths[0]} queries"
+        return (
+            f"{len(self.samples)} of {self.batch} sequences, {heads}, {len(self.queries)} of {self._lengths[0]} queries"
+        )
 
     @property
     def _shared(self) -> int:

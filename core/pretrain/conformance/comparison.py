@@ -185,6 +185,44 @@ def assert_near(actual: Tensor | None, expected: Tensor, dtype: torch.dtype, wha
     assert error <= allowed, f"{what}: error {error:.3g}, allowed {allowed:.3g} ({dtype}, largest entry {largest:.3g})"
 
 
+def both_results(
+    kernel: Function,
+    oracle: Function,
+    inputs: Mapping[str, Tensor],
+    place: Callable[[Tensor], Tensor],
+    *,
+    part: Part = EVERYTHING,
+    constants: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Return what a kernel gives, and of the part what its oracle gives in float64: output and gradients by name.
+
+    Args:
+        kernel: called with inputs and constants by name.
+        oracle: called with the part of them, in fp64 on the CPU.
+        inputs: on the CPU in the kernel's dtype, all with a gradient.
+        place: puts a tensor onto the kernel's device.
+        part: that the oracle computes too.
+        constants: other arguments, tensors among them on the CPU.
+        options: of `forward_backward` for the kernel.
+    """
+    given = dict(constants or {})
+    placed = {name: place(x) if isinstance(x, torch.Tensor) else x for name, x in given.items()}
+    actual = forward_backward(kernel, inputs, place, constants=placed, part=part, **options)
+    output = actual["output"]
+    grad_output = random(*part.narrow("output", output).shape, dtype=output.dtype, seed=7)
+    expected = forward_backward(
+        oracle,
+        {name: part.narrow(name, x) for name, x in inputs.items()},
+        torch.Tensor.double,
+        grad_output,
+        constants={name: part.narrow(name, x) for name, x in given.items()},
+        is_watched=False,
+        is_guarded=False,
+    )
+    return actual, expected
+
+
 def assert_agrees(
     kernel: Function,
     oracle: Function,
@@ -210,12 +248,14 @@ def assert_agrees(
         The kernel's output and gradients.
     """
     first = next(iter(inputs.values()))
-    actual = forward_backward(kernel, inputs, lambda x: (strided(x) if is_strided else x).to(device))
+
+    def place(x: Tensor) -> Tensor:
+        return (strided(x) if is_strided else x).to(device)
+
+    actual, expected = both_results(kernel, oracle, inputs, place)
     output = actual["output"]
     assert output.dtype == (output_dtype or first.dtype), f"output is {output.dtype}"
     assert output.device.type == device.type, f"output is on {output.device}"
-    grad_output = random(*output.shape, dtype=output.dtype, seed=7)
-    expected = forward_backward(oracle, inputs, torch.Tensor.double, grad_output)
     for name, value in expected.items():
         assert_near(actual.get(name), value, first.dtype, name, floor=floor)
     for name, x in inputs.items():

@@ -106,19 +106,19 @@ class OwnChecks:
             free_memory,
             usual_flops,
         )
-        from pretrain.tools.doctor.kernels.all_kernels import Bench, examine_kernels  # noqa: PLC0415
-        from pretrain.tools.doctor.kernels.room import Room  # noqa: PLC0415
+        from pretrain.tools.doctor.kernels import Bench, examine_kernels  # noqa: PLC0415
+        from pretrain.tools.doctor.trials import ShapeLimits  # noqa: PLC0415
 
         yield from examine_memory(device)
         self.doing("matmul")
         speed = MatmulSpeed(device, compute_dtype(self.recipe))
         yield from examine_speed(speed, self.plugins.backend)
-        room = Room.of(usual_flops(speed, device), free_memory(device)[0], self._sharers())
+        limits = ShapeLimits.of(usual_flops(speed, device), free_memory(device)[0], self._sharers())
         bench = Bench(
             recipe=self.recipe,
             plugins=self.plugins,
             device=device,
-            room=room,
+            limits=limits,
             vocab_size=self._vocab_size(),
             doing=self.doing,
             chosen=self.kernels,

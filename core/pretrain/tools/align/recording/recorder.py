@@ -12,6 +12,7 @@ import torch.distributed as dist
 from megatron.core import parallel_state
 
 from pretrain.checkpoint import storage
+from pretrain.conformance.compared_part import evenly
 from pretrain.data.tokenizers.load import load_tokenizer
 from pretrain.engine import groups
 from pretrain.engine.build import build_engine
@@ -19,7 +20,7 @@ from pretrain.plugins.negotiation.kernel_errors import naming_kernels
 from pretrain.recipe.layout import lay_out
 from pretrain.report.timers import PhaseTimers
 from pretrain.tools.align.recording.folder import RankPlace, weights_folder, write_manifest
-from pretrain.tools.align.recording.sink import Samples, Sink, spread
+from pretrain.tools.align.recording.sink import Samples, Sink
 from pretrain.tools.align.recording.taps import Taps
 from pretrain.tools.align.recording.visits import Visits
 from pretrain.training.batch_sizes import BatchSizes
@@ -64,7 +65,7 @@ class Recorder:
             seq_length=model.seq_length,
             is_gated=model.activation == "swiglu",
         )
-        self._sink = taps.sink = Sink(folder, self.place, spread(model.seq_length, positions))
+        self._sink = taps.sink = Sink(folder, self.place, evenly(model.seq_length, positions))
         self._visits = taps.visits = Visits(engine.models, model.num_layers, self._sink)
         self._steps: list[dict[str, Any]] = []
         self._consumed = 0

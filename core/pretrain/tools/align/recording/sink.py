@@ -7,7 +7,6 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import orjson
-import torch
 from safetensors.torch import save_file
 
 from pretrain.tools.align.recording.folder import RANK, WEIGHTS, file_sizes
@@ -118,13 +117,6 @@ class Sink:
             save_file(self._held, self._folder / f"tensors{self._files}.safetensors")
             self._files += 1
         self._held, self._bytes = {}, 0
-
-
-def spread(length: int, most: int) -> Tensor:
-    """Return `most` positions of a sequence at the most, evenly spread, with the first and the last."""
-    if length <= most:
-        return torch.arange(length)
-    return torch.arange(most) * (length - 1) // max(most - 1, 1)
 
 
 SAME, PARTIAL = "same", "partial"

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as some
 
+from pretrain.tools.doctor import trials
 from pretrain.tools.doctor.finding import Verdict
-from pretrain.tools.doctor.kernels import compared
-from pretrain.tools.doctor.kernels.compared import octaves, runs, spread
-from pretrain.tools.doctor.kernels.trial import deviations
-from tools.doctor.kernels.tried import CPU, reference, trial_of, wrong_in
+from tools.doctor.tried import CPU, reference, trial_of, wrong_in
 
 WIDE = ("model.num_attention_heads=8", "train.micro_batch_size=5", "train.global_batch_size=5")
 GROUPED = ("model.position_embedding_type=rope", "model.num_query_groups=4")
@@ -20,7 +16,7 @@ LENGTH, BATCH, HEADS = 32, 5, 8
 
 @pytest.fixture(params=[2**23, 3000], ids=["whole", "part"])
 def elements(request, monkeypatch):
-    monkeypatch.setattr(compared, "ORACLE_ELEMENTS", request.param)
+    monkeypatch.setattr(trials, "ORACLE_ELEMENTS", request.param)
     return request.param
 
 
@@ -57,7 +53,7 @@ def test_a_kernel_that_is_wrong_in_some_places_is_found(elements, operation, ove
 
 def test_the_line_says_what_is_compared(monkeypatch):
     assert trial_of("attention", *WIDE)[1].sizes == "s 32, b 5, 8 heads of 8"
-    monkeypatch.setattr(compared, "ORACLE_ELEMENTS", 3000)
+    monkeypatch.setattr(trials, "ORACLE_ELEMENTS", 3000)
     assert trial_of("attention", *WIDE, *GROUPED)[1].sizes == (
         "s 32, b 5, 8 heads of 8; compared: 3 of 5 sequences, 6 of 8 heads, 3 of 32 queries"
     )
@@ -70,30 +66,6 @@ def test_late_queries_are_not_lost_beside_the_first_ones_large_entries(operation
     built = reference(request)
     late = torch.arange(512) >= 256
     factor = torch.where(late[:, None, None] if operation == "attention" else late[:, None], 0.5, 1.0).bfloat16()
-    found = deviations(trial, lambda **given: built(**given) * factor, CPU)
+    found = trial.deviations(lambda **given: built(**given) * factor, CPU)
     assert found[0].verdict is Verdict.WRONG
-    assert {each.verdict for each in deviations(trial, built, CPU)} == {Verdict.OK}
-
-
-@given(some.integers(1, 200))
-def test_first_middle_and_last_are_even_and_odd(count):
-    found = spread(count).tolist()
-    assert {found[0], found[-1]} == {0, count - 1}
-    assert len(found) == min(count, 3)
-    assert {each % 2 for each in found} == {each % 2 for each in range(count)}
-
-
-@given(some.integers(1, 500), some.integers(0, 600))
-def test_queries_are_from_everywhere_and_about_as_many_as_there_is_room_for(count, room):
-    found = runs(count, room).tolist()
-    assert found == sorted(set(found))
-    assert len(found) <= max(room, 3)
-    if len(found) < count:
-        assert found[0] == 1
-        assert found[-1] == count - 1
-        assert any(count // 3 <= each <= 2 * count // 3 for each in found)
-
-
-def test_entries_of_like_size_are_those_of_like_many_keys():
-    positions = torch.tensor([1, 2, 15, 16, 31, 32, 40, 999])
-    assert [positions[places].tolist() for places in octaves(positions)] == [[1, 2, 15], [16, 31], [32, 40], [999]]
+    assert {each.verdict for each in trial.deviations(built, CPU)} == {Verdict.OK}

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from pretrain.tools.doctor.kernels.dropout_call import dropout_fault
-from tools.doctor.kernels.tried import CPU, reference, trial_of
+from pretrain.tools.doctor.dropout import dropout_fault
+from tools.doctor.tried import CPU, reference, trial_of
 
 HIDDEN, ATTENTION = "model.hidden_dropout=0.1", "model.attention_dropout=0.1"
 OPERATIONS = {"bias_dropout_add": HIDDEN, "attention": ATTENTION}

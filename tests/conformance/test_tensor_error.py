@@ -3,20 +3,20 @@
 import pytest
 import torch
 
-from pretrain.tools.align.recording.call_error import CallError
+from pretrain.conformance.comparison import TensorError
 
 EXACT = torch.randn(64, 32, generator=torch.Generator().manual_seed(1)).double()
 
 
 def is_explained(actual, dtype, made=None):
-    error, explained = CallError.of(actual, EXACT).judged(dtype, made)
+    error, explained = TensorError.of(actual, EXACT).judged(dtype, made)
     return error <= explained
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_rounding_is_explained(dtype):
     assert is_explained(EXACT.to(dtype), dtype)
-    assert CallError.of(EXACT.to(dtype), EXACT).is_small(dtype)
+    assert TensorError.of(EXACT.to(dtype), EXACT).is_small(dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
@@ -57,7 +57,7 @@ def test_rounding_of_a_few_massive_entries_is_explained():
 
 
 def judged(actual, exact, dtype):
-    error, explained = CallError.of(actual, exact).judged(dtype, None)
+    error, explained = TensorError.of(actual, exact).judged(dtype, None)
     return error <= explained
 
 
@@ -65,12 +65,12 @@ def test_one_wrong_entry_is_not_though_the_whole_tensor_is_near():
     one = EXACT.clone()
     one[3, 5] += 2e-4
 
-    assert CallError.of(one, EXACT).whole < 1e-5
+    assert TensorError.of(one, EXACT).whole < 1e-5
     assert not is_explained(one, torch.float32)
 
 
 def test_what_the_reference_kernel_makes_explains_four_times_as_much():
-    made = CallError.of(1.005 * EXACT, EXACT)
+    made = TensorError.of(1.005 * EXACT, EXACT)
 
     assert is_explained(1.019 * EXACT, torch.bfloat16, made)
     assert not is_explained(1.021 * EXACT, torch.bfloat16, made)

@@ -7,10 +7,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
 
     from pretrain.plugins.requests import Request
-    from pretrain.tools.doctor.kernels.trial import Function, Trial
+    from pretrain.tools.doctor.trials import Trial
+
+    Function = Callable[..., Tensor]
 
 DEVIATIONS = 6
 """Standard deviations by which a rate may be off: a right kernel is once in 500 million calls."""
@@ -43,9 +47,9 @@ def dropout_fault(trial: Trial, kernel: Function, device: torch.device, request:
     probability = getattr(request, "dropout", 0.0)
     if not probability:
         return ""
-    given: dict[str, Any] = {name: x.to(device).detach().requires_grad_() for name, x in trial.inputs.items()}
-    constants = {name: x.to(device) if isinstance(x, torch.Tensor) else x for name, x in trial.constants.items()}
-    constants["training"] = True
+    call = trial.call.placed(lambda x: x.to(device))
+    given: dict[str, Any] = {name: x.detach().requires_grad_() for name, x in call.inputs.items()}
+    constants = {**call.constants, "training": True}
     output = kernel(**given, **constants)
     grads = torch.autograd.grad(output, list(given.values()), torch.ones_like(output))
     if not all(bool(x.isfinite().all()) for x in (output, *grads)):

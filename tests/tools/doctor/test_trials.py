@@ -8,20 +8,23 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from pretrain.conformance.comparison import oracle, random
+from pretrain.conformance.example_calls import OPERATIONS
 from pretrain.recipe import make_recipe
+from pretrain.tools.doctor import kernels, trials
 from pretrain.tools.doctor.finding import Verdict
-from pretrain.tools.doctor.kernels import all_kernels, compared, scores, tokens
-from pretrain.tools.doctor.kernels import room as room_module
-from pretrain.tools.doctor.kernels.adam_step import optimizer_deviations
-from pretrain.tools.doctor.kernels.all_kernels import MAKERS
-from pretrain.tools.doctor.kernels.oracle import oracle
-from pretrain.tools.doctor.kernels.room import Room
-from pretrain.tools.doctor.kernels.trial import Deviation, random
+from pretrain.tools.doctor.trials import (
+    Deviation,
+    ShapeLimits,
+    TooLargeError,
+    linear_shapes,
+    make_trial,
+    optimizer_deviations,
+)
 from recipe.smallest import SMALLEST
-from tools.doctor.kernels.tried import AMPLE, CPU, reference, request_of, trial_of, wrong_in
+from tools.doctor.tried import AMPLE, CPU, reference, request_of, trial_of, wrong_in
 
 ROPE = ("model.position_embedding_type=rope", "model.num_query_groups=2", "data.reset_attention_mask=true")
-OPERATIONS = ["attention", *MAKERS]
 
 
 class Scaled(torch.autograd.Function):
@@ -39,8 +42,7 @@ class Scaled(torch.autograd.Function):
 @pytest.fixture(params=[2**23, 300], ids=["whole", "part"])
 def elements(request, monkeypatch):
     """Let the oracle compute everything, or a small part."""
-    for module in (tokens, compared):
-        monkeypatch.setattr(module, "ORACLE_ELEMENTS", request.param)
+    monkeypatch.setattr(trials, "ORACLE_ELEMENTS", request.param)
     return request.param
 
 
@@ -62,15 +64,15 @@ def test_a_wrong_output_is_found(elements, operation):
 def test_a_wrong_gradient_of_each_input_is_found(elements, operation):
     request, trial = trial_of(operation, *ROPE)
     built = reference(replace(request, main_grad_dtype=None) if operation == "linear" else request)
-    for name in trial.inputs:
+    for name in trial.call.inputs:
         found = wrong_in(trial, lambda name=name, **given: built(**given | {name: Scaled.apply(given[name])}))
         assert found == [f"gradient of {name}"]
 
 
 def test_what_is_not_finite_outside_of_the_part_is_found(monkeypatch):
-    monkeypatch.setattr(tokens, "ORACLE_ELEMENTS", 300)
+    monkeypatch.setattr(trials, "ORACLE_ELEMENTS", 300)
     request, trial = trial_of("norm")
-    built, every = reference(request), trial.parts["x"][0].step
+    built, every = reference(request), trial.part.step
 
     def spoilt(**given):
         outside = torch.arange(given["x"].shape[0])[:, None, None] % every != 0
@@ -96,15 +98,16 @@ def test_a_weight_gradient_that_is_added_to_main_grad_is_compared_there():
             weight.grad_added_to_main_grad = True
             return grad @ weight, torch.empty_like(weight)
 
-    assert trial.main_grads == {"weight": torch.float32}
+    assert trial.call.main_grad_dtype == torch.float32
     assert wrong_in(trial, lambda x, weight, bias: Twice.apply(x, weight) + bias) == ["gradient of weight"]
     assert wrong_in(trial, reference(request)) == []
 
 
 def test_a_kernel_may_overwrite_the_logits_alone():
     request, trial = trial_of("cross_entropy")
-    assert trial.overwritten == {"logits"}
-    assert trial.inputs["logits"].shape[-1] == request.padded_vocab_size
+    built = reference(request)
+    assert trial.call.inputs["logits"].shape[-1] == request.padded_vocab_size
+    assert wrong_in(trial, lambda logits, target: built(logits.mul_(1), target)) == []
 
 
 def test_a_little_over_the_tolerance_is_inexact_and_far_over_it_wrong():
@@ -114,7 +117,7 @@ def test_a_little_over_the_tolerance_is_inexact_and_far_over_it_wrong():
 
 
 def test_random_numbers_repeat_after_a_prime(monkeypatch):
-    monkeypatch.setattr("pretrain.tools.doctor.kernels.trial.BLOCK", 7)
+    monkeypatch.setattr("pretrain.conformance.comparison.BLOCK", 7)
     x = random(3, 5, dtype=torch.float32, seed=1)
     assert torch.equal(x.view(-1)[:7], x.view(-1)[7:14])
     assert not torch.equal(x[0], x[1])
@@ -140,57 +143,57 @@ def test_the_optimizers_form_of_weight_decay_and_its_norm(name):
 def test_all_shapes_of_the_models_linears_are_tried():
     overrides = ("model.num_query_groups=2", "model.ffn_hidden_size=256", "model.activation=swiglu")
     request, recipe = request_of("linear", *overrides, "model.add_bias_linear=false")
-    shapes = tokens.linear_shapes(recipe)
+    shapes = linear_shapes(recipe)
     assert shapes == [(64, 512), (256, 64), (64, 128), (64, 64)]
-    assert len(tokens.linear_shapes(make_recipe(SMALLEST, ("model.ffn_hidden_size=192",)))) == 3  # one is like QKV
+    assert len(linear_shapes(make_recipe(SMALLEST, ("model.ffn_hidden_size=192",)))) == 3  # one is like QKV
     for shape in shapes:
-        trial = tokens.linear(request, recipe, AMPLE, shape=shape)
-        assert trial.inputs["weight"].shape == shape[::-1]
+        trial = make_trial(request, recipe, AMPLE, linear=shape)
+        assert trial.call.inputs["weight"].shape == shape[::-1]
         assert wrong_in(trial, reference(request)) == []
 
 
 def test_linears_other_than_the_largest_are_tried_with_few_tokens():
     request, recipe = request_of("linear", "model.seq_length=1024")
-    assert tokens.linear(request, recipe, AMPLE).inputs["x"].shape == (1024, 2, 64)
-    assert tokens.linear(request, recipe, AMPLE, shape=(256, 64)).inputs["x"].shape == (64, 2, 256)
+    assert make_trial(request, recipe, AMPLE).call.inputs["x"].shape == (1024, 2, 64)
+    assert make_trial(request, recipe, AMPLE, linear=(256, 64)).call.inputs["x"].shape == (64, 2, 256)
 
 
 def test_sizes_are_cut_to_the_time_and_the_memory_that_there_is():
     request, recipe = request_of("linear")
-    cut = tokens.linear(request, recipe, Room(flops=6.0 * 64 * 256 * 20, memory=1e9))
-    assert cut.inputs["x"].shape == (10, 2, 64)
+    cut = make_trial(request, recipe, ShapeLimits(flops=6.0 * 64 * 256 * 20, memory=1e9))
+    assert cut.call.inputs["x"].shape == (10, 2, 64)
     assert cut.sizes.startswith("s 10 of 32, b 2")
-    with pytest.raises(room_module.NoRoomError, match=r"a token would take about 0\.0 GiB"):
-        tokens.linear(request, recipe, Room(flops=1e9, memory=100))
+    with pytest.raises(TooLargeError, match=r"a token would take about 0\.0 GiB"):
+        make_trial(request, recipe, ShapeLimits(flops=1e9, memory=100))
 
 
 def test_a_sequence_that_would_take_too_long_is_not_tried():
     request, recipe = request_of("attention")
     work = 14.0 * 4 * 16 * 32**2
-    assert scores.attention(request, recipe, Room(flops=work / 3, memory=1e9), kind="flash").sizes.startswith(
+    assert make_trial(request, recipe, ShapeLimits(flops=work / 3, memory=1e9), stores_scores=False).sizes.startswith(
         "s 32, b 1 of 2"
     )
-    with pytest.raises(room_module.NoRoomError, match="one sequence would take 25 s"):
-        scores.attention(request, recipe, Room(flops=work / 5, memory=1e9), kind="flash")
+    with pytest.raises(TooLargeError, match="one sequence would take 25 s"):
+        make_trial(request, recipe, ShapeLimits(flops=work / 5, memory=1e9), stores_scores=False)
 
 
 def test_flash_attention_needs_no_room_for_scores():
     request, recipe = request_of("attention", "model.seq_length=2048")
-    room = Room(flops=1e15, memory=2**26)
-    assert scores.attention(request, recipe, room, kind="flash").inputs["query"].shape == (2048, 2, 4, 16)
-    with pytest.raises(room_module.NoRoomError, match=r"one sequence would take about 0\.5 GiB"):
-        scores.attention(request, recipe, room, kind="softmax")
+    limits = ShapeLimits(flops=1e15, memory=2**26)
+    assert make_trial(request, recipe, limits, stores_scores=False).call.inputs["query"].shape == (2048, 2, 4, 16)
+    with pytest.raises(TooLargeError, match=r"one sequence would take about 0\.5 GiB"):
+        make_trial(request, recipe, limits)
 
 
 def test_ranks_of_like_speed_have_the_same_room():
-    assert Room.of(1.1e12, 10**9, 1) == Room.of(1.3e12, 10**9, 1)
-    assert Room.of(1e12, 10**9, 4).memory == Room.of(1e12, 10**9, 1).memory / 4
+    assert ShapeLimits.of(1.1e12, 10**9, 1) == ShapeLimits.of(1.3e12, 10**9, 1)
+    assert ShapeLimits.of(1e12, 10**9, 4).memory == ShapeLimits.of(1e12, 10**9, 1).memory / 4
 
 
 def test_tokens_are_split_where_sequence_parallelism_splits_them():
     overrides = ("parallel.tensor_model_parallel_size=2", "parallel.sequence_parallel=true")
-    assert trial_of("norm", *overrides)[1].inputs["x"].shape == (16, 2, 64)
-    assert trial_of("activation", *overrides)[1].inputs["x"].shape == (32, 2, 128)
+    assert trial_of("norm", *overrides)[1].call.inputs["x"].shape == (16, 2, 64)
+    assert trial_of("activation", *overrides)[1].call.inputs["x"].shape == (32, 2, 128)
 
 
 def test_the_oracle_is_the_reference_in_float64():
@@ -210,7 +213,7 @@ def test_a_kernel_is_called_by_position_as_the_model_calls_it(operation):
         by_name.update(named)
         return built(*given, **named)
 
-    bench = SimpleNamespace(recipe=request_of(operation, *ROPE)[1], room=AMPLE, device=CPU, doing=lambda _check: None)
-    (finding,) = all_kernels._tried(bench, operation, request, kernel, lambda *_: trial)
+    bench = SimpleNamespace(recipe=request_of(operation, *ROPE)[1], limits=AMPLE, device=CPU, doing=lambda _check: None)
+    (finding,) = kernels._tried(bench, operation, request, kernel)
     assert finding.verdict is Verdict.OK
-    assert not by_name & set(trial.inputs)
+    assert not by_name & set(trial.call.inputs)

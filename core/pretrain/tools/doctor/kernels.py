@@ -11,12 +11,9 @@ from pretrain.model.requests import attention_requests, kernel_requests
 from pretrain.plugins.calls import by_position
 from pretrain.plugins.negotiation.building import negotiate
 from pretrain.plugins.requests import CrossEntropyRequest, OptimizerRequest
+from pretrain.tools.doctor.dropout import dropout_fault
 from pretrain.tools.doctor.finding import Finding, Verdict, guarded
-from pretrain.tools.doctor.kernels import scores, tokens
-from pretrain.tools.doctor.kernels.adam_step import optimizer_deviations
-from pretrain.tools.doctor.kernels.dropout_call import dropout_fault
-from pretrain.tools.doctor.kernels.room import NoRoomError
-from pretrain.tools.doctor.kernels.trial import deviations
+from pretrain.tools.doctor.trials import TooLargeError, linear_shapes, make_trial, optimizer_deviations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -27,24 +24,10 @@ if TYPE_CHECKING:
     from pretrain.plugins.negotiation.kernels import Kernels
     from pretrain.plugins.requests import AttentionRequest, Request
     from pretrain.recipe import Recipe
-    from pretrain.tools.doctor.kernels.room import Room
-    from pretrain.tools.doctor.kernels.trial import Deviation, Trial
-
-    Maker = Callable[[Any, Recipe, Room], Trial]
+    from pretrain.tools.doctor.trials import Deviation, ShapeLimits
 
 CHECK = "kernels"
 """Name of the finding that lists them."""
-
-MAKERS: dict[str, Maker] = {
-    "softmax": scores.softmax,
-    "norm": tokens.norm,
-    "rotary": tokens.rotary,
-    "activation": tokens.activation,
-    "bias_dropout_add": tokens.bias_dropout_add,
-    "cross_entropy": tokens.cross_entropy,
-    "linear": tokens.linear,
-}
-"""Operation -> maker of its trial; attention and the optimizer have their own ways."""
 
 OTHER = "Name another kernel in the recipe (kernels.{operation}; `pretrain explain` lists them)"
 REMEDIES = {
@@ -63,7 +46,7 @@ class Bench:
         recipe: of the training.
         plugins: of this rank, whose device is the current one.
         device: of this rank.
-        room: for one trial.
+        limits: of one trial.
         vocab_size: entries of the tokenizer, before padding.
         doing: told what is tried next.
         chosen: gets the kernel of each operation, and its provider.
@@ -72,7 +55,7 @@ class Bench:
     recipe: Recipe
     plugins: Plugins
     device: torch.device
-    room: Room
+    limits: ShapeLimits
     vocab_size: int
     doing: Callable[[str], None]
     chosen: dict[str, str]
@@ -109,28 +92,27 @@ def _trials(bench: Bench, kernels: Kernels, request: Request, check: str) -> Ite
     else:
         if isinstance(request, CrossEntropyRequest) and request.tensor_parallel_size > 1:
             kernel, request = _of_one_rank(bench, kernels, request)
-        tried = _tried(bench, check, request, kernel, MAKERS[request.operation])
+        tried = _tried(bench, check, request, kernel)
         yield from _and_other_linears(bench, check, request, kernel, tried) if request.operation == "linear" else tried
 
 
 def _attention(bench: Bench, kernels: Kernels, request: AttentionRequest, kind: str, check: str) -> Iterator[Finding]:
-    make = partial(scores.attention, kind=kind)
-    yield from _tried(bench, check, request, kernels.attention, make)
+    yield from _tried(bench, check, request, kernels.attention, stores_scores=kind != "flash")
     model = bench.recipe.model
     if model.apply_query_key_layer_scaling and model.num_layers > 1:
         backend, number = bench.plugins.backend, model.num_layers
         last = attention_requests(bench.recipe, backend.device_type, backend.device_name(), layer_number=number)[1]
         kernel = attention_of_layer(bench.recipe, bench.plugins, kernels, number)
-        yield from _tried(bench, f"{check} of layer {number}", last, kernel, make)
+        yield from _tried(bench, f"{check} of layer {number}", last, kernel, stores_scores=kind != "flash")
 
 
 def _and_other_linears(
     bench: Bench, check: str, request: Request, kernel: Any, found: Iterable[Finding]
 ) -> Iterator[Finding]:
     """Try the other shapes too, and yield the findings that are not ok, or one for all of them."""
-    findings, shapes = list(found), tokens.linear_shapes(bench.recipe)[1:]
+    findings, shapes = list(found), linear_shapes(bench.recipe)[1:]
     for shape in shapes:
-        findings += _tried(bench, check, request, kernel, partial(tokens.linear, shape=shape))
+        findings += _tried(bench, check, request, kernel, linear=shape)
     others = ", ".join(f"{rows} to {columns}" for rows, columns in shapes)
     fine = replace(findings[0], text=f"{findings[0].text}; with fewer tokens {others}")
     yield from [finding for finding in findings if finding.verdict is not Verdict.OK] or [fine]
@@ -146,14 +128,15 @@ def _of_one_rank(bench: Bench, kernels: Kernels, request: CrossEntropyRequest) -
     return negotiate(bench.plugins, [alone], {request.operation: name}, "allow").cross_entropy, alone
 
 
-def _tried(bench: Bench, check: str, request: Request, kernel: Any, make: Maker) -> Iterator[Finding]:
+def _tried(bench: Bench, check: str, request: Request, kernel: Any, **options: Any) -> Iterator[Finding]:
+    """Yield the finding of a kernel's trial; `options` are those of `make_trial`."""
     try:
-        trial = make(request, bench.recipe, bench.room)
-    except NoRoomError as reason:
+        trial = make_trial(request, bench.recipe, bench.limits, **options)
+    except TooLargeError as reason:
         yield Finding(check=check, verdict=Verdict.LOOK, text=f"not tried: {reason}")
         return
     kernel = by_position(request.operation, kernel)
-    finding = _judged(bench, check, trial.sizes, deviations(trial, kernel, bench.device))
+    finding = _judged(bench, check, trial.sizes, trial.deviations(kernel, bench.device))
     if getattr(request, "dropout", 0.0):
         bench.doing(f"{check} with dropout")  # another sign of life: each of the two may take long
     fault = dropout_fault(trial, kernel, bench.device, request)
