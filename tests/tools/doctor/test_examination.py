@@ -15,8 +15,8 @@ from pretrain.cli.main import main
 from pretrain.recipe import load_recipe
 from pretrain.recipe.layout import lay_out
 from pretrain.tools.doctor import examination, own_checks
-from pretrain.tools.doctor.examination import differing_choices, write_choices
-from pretrain.tools.doctor.example import EXAMPLE, NOTE
+from pretrain.tools.doctor.command import EXAMPLE
+from pretrain.tools.doctor.examination import NOTE, differing_choices, write_choices
 from pretrain.tools.doctor.ranks.step_sequence import Outcome
 from recipe.smallest import SMALLEST
 from tools.doctor.conftest import world_of
@@ -149,7 +149,7 @@ def test_the_example_fits_usual_numbers_of_ranks():
     assert [ranks for ranks in (*range(1, 17), 24, 32, 48, 64, 128, 512, 1024) if not lay_out(recipe, ranks)] == []
 
 
-class Board:
+class StatusBoard:
     """What ranks have written."""
 
     def __init__(self, world=None):
@@ -163,7 +163,7 @@ class Board:
 
 
 def test_ranks_that_would_take_different_kernels_are_named(monkeypatch):
-    board = Board()
+    board = StatusBoard()
     for rank, norm in enumerate(["apex (a 1)", "torch (b 2)", "apex (a 1)"]):
         board.world = world_of(rank, 3)
         write_choices(board, {"norm": norm, "linear": "torch (b 2)"})
@@ -173,7 +173,7 @@ def test_ranks_that_would_take_different_kernels_are_named(monkeypatch):
 
 
 def test_a_rank_without_kernels_does_not_differ():
-    board = Board(world_of(0, 2))
+    board = StatusBoard(world_of(0, 2))
     write_choices(board, {"norm": "torch"})
     board.world = world_of(1, 2)
     write_choices(board, {})

@@ -18,13 +18,12 @@ from pretrain.plugins.host import discovery
 from pretrain.plugins.host.importing import load_plugin
 from pretrain.plugins.host.manager import assemble, load
 from pretrain.report.rank_names import rank_names
-from pretrain.tools.doctor.example import NOTE
 from pretrain.tools.doctor.finding import Finding, Verdict, as_text, failed, is_ok
 from pretrain.tools.doctor.finding import as_json as json_of
 from pretrain.tools.doctor.own_checks import OwnChecks, examine_start
 from pretrain.tools.doctor.ranks.between import examine_between
-from pretrain.tools.doctor.ranks.status_board import Board
-from pretrain.tools.doctor.ranks.step_sequence import Worker
+from pretrain.tools.doctor.ranks.status_board import StatusBoard
+from pretrain.tools.doctor.ranks.step_sequence import CallThread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -37,6 +36,12 @@ if TYPE_CHECKING:
     from pretrain.recipe import Recipe
     from pretrain.tools.doctor.ranks.step_sequence import Outcome
 
+
+NOTE = (
+    "none given: the kernels of GPT-2 345M in bf16 are tried; no token files, tokenizer or checkpoint folder are "
+    "looked at"
+)
+"""Text of the finding where the user gives no recipe."""
 
 TIMEOUT = 30.0
 """Seconds after which a rank that says nothing is named."""
@@ -69,7 +74,7 @@ def examine(
         SystemExit: 1, on the rank that reports, where a finding is wrong.
         BackendError: the backend cannot be imported.
     """
-    board = Board(world, timeout)
+    board = StatusBoard(world, timeout)
     start = Start(recipe=recipe, run_dir=None if run_dir is None else Path(run_dir), resume=resume)
     own = _OwnPart(start, backend_name, board, with_files=not is_example)
     if is_example:
@@ -98,7 +103,7 @@ def examine(
         raise SystemExit(code)
 
 
-def _report(outcome: Outcome, board: Board, *, as_json: bool) -> int:
+def _report(outcome: Outcome, board: StatusBoard, *, as_json: bool) -> int:
     """Print the findings; return the exit code."""
     shown = [*outcome.findings, *differing_choices(board, board.world.world_size)]
     click.echo(json_of(shown) if as_json else as_text(shown))
@@ -112,7 +117,7 @@ def _report(outcome: Outcome, board: Board, *, as_json: bool) -> int:
 class _OwnPart:
     """Checks of one rank by itself, and their results by now."""
 
-    def __init__(self, start: Start, backend_name: str, board: Board, *, with_files: bool) -> None:
+    def __init__(self, start: Start, backend_name: str, board: StatusBoard, *, with_files: bool) -> None:
         self.findings: list[Finding] = []
         self.kernels: dict[str, str] = {}
         self.plugins: Plugins | None = None
@@ -143,7 +148,7 @@ def _plugins(backend_name: str) -> tuple[Plugins, list[Finding]]:
 _PERIOD = 0.1
 
 
-def run_watched(call: Callable[[], None], board: Board) -> list[Finding]:
+def run_watched(call: Callable[[], None], board: StatusBoard) -> list[Finding]:
     """Call it in a thread; return when it has ended, or has said nothing for the board's `timeout`.
 
     Args:
@@ -156,7 +161,7 @@ def run_watched(call: Callable[[], None], board: Board) -> list[Finding]:
     Raises:
         Exception: whatever `call` raises, but for the end of the process that a library asked for: a finding.
     """
-    future = Worker(None).start(call)
+    future = CallThread(None).start(call)
     while not wait([future], _PERIOD).done:
         board.beat()
         if time.monotonic() - board.spoken > board.timeout:
@@ -181,7 +186,7 @@ def _without_end(doing: str, timeout: float) -> Finding:
 _KEY = "kernels of rank"
 
 
-def write_choices(board: Board, chosen: Mapping[str, str]) -> None:
+def write_choices(board: StatusBoard, chosen: Mapping[str, str]) -> None:
     """Tell the other ranks which kernels this one takes.
 
     Args:
@@ -191,7 +196,7 @@ def write_choices(board: Board, chosen: Mapping[str, str]) -> None:
     board.write(f"{_KEY} {board.world.rank}", dict(chosen))
 
 
-def differing_choices(board: Board, world_size: int) -> Iterator[Finding]:
+def differing_choices(board: StatusBoard, world_size: int) -> Iterator[Finding]:
     """Yield a finding for each operation that ranks would serve with different kernels."""
     keys = {f"{_KEY} {rank}": rank for rank in range(world_size)}
     found = {keys[key]: chosen for key, chosen in board.read(keys).items() if chosen}

@@ -23,14 +23,14 @@ from pretrain.recipe import make_recipe
 from pretrain.tools.doctor.finding import Finding, Verdict
 from pretrain.tools.doctor.ranks import checkpoint_folder, link_times, rank_speed
 from pretrain.tools.doctor.ranks.between import examine_between
-from pretrain.tools.doctor.ranks.status_board import Board
+from pretrain.tools.doctor.ranks.status_board import StatusBoard
 
 
 def main() -> None:
     """Examine as one rank."""
     case, rank = json.loads(sys.argv[1]), int(sys.argv[2])
     _hurry()
-    board = Board(World(rank=rank, **case["worlds"][rank]), case["timeout"])
+    board = StatusBoard(World(rank=rank, **case["worlds"][rank]), case["timeout"])
     if fault := case["faults"].get(str(rank)):
         globals()[f"_{fault[0]}"](board, *fault[1:])
     recipe = make_recipe(case["recipe"], case["overrides"][rank]) if case["recipe"] else None
@@ -66,27 +66,27 @@ def _hurry() -> None:
     checkpoint_folder._PATIENCE = 0.3
 
 
-def _stops(board: Board, words: str) -> None:
+def _stops(board: StatusBoard, words: str) -> None:
     _at(board, words, signal.SIGSTOP)
 
 
-def _dies(board: Board, words: str) -> None:
+def _dies(board: StatusBoard, words: str) -> None:
     _at(board, words, signal.SIGKILL)
 
 
-def _loses_the_board_for_a_moment(board: Board, words: str) -> None:
+def _loses_the_board_for_a_moment(board: StatusBoard, words: str) -> None:
     """One answer of each store comes late."""
     doing = board.doing
 
     def say(text: str) -> None:
         doing(text)
-        for line in board._lines if words in text else ():
-            line.lost = "no answer within 5 s"
+        for client in board._clients if words in text else ():
+            client.lost = "no answer within 5 s"
 
     board.doing = say
 
 
-def _at(board: Board, words: str, number: int) -> None:
+def _at(board: StatusBoard, words: str, number: int) -> None:
     """Send this process a signal when it says that it does something."""
     doing = board.doing
 
@@ -102,11 +102,11 @@ def _at(board: Board, words: str, number: int) -> None:
     board.doing = say
 
 
-def _lacks_its_device(board: Board) -> None:
+def _lacks_its_device(board: StatusBoard) -> None:
     """`main` leaves it out."""
 
 
-def _is_slow(board: Board) -> None:
+def _is_slow(board: StatusBoard) -> None:
     rank_speed.synchronize = lambda device: time.sleep(0.01)
 
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from pretrain.tools.doctor.finding import Finding, Verdict
-from pretrain.tools.doctor.ranks.step import Ending
+from pretrain.tools.doctor.ranks.step import StepResult
 
 SILENT = Finding(check="ranks", verdict=Verdict.WRONG, text="rank 2 did not answer", ranks=(2,))
 
@@ -15,7 +15,7 @@ def ending(given, *, silent=(), collective=True):
         return [Finding(check="links", verdict=Verdict.OK, text=f"{sorted(values)} measured")]
 
     step = SimpleNamespace(name="links", collective=collective, judge=judge)
-    return Ending(step, given, list(silent))
+    return StepResult(step, given, list(silent))
 
 
 def texts(end):
@@ -57,6 +57,6 @@ def test_an_error_ends_the_examination_where_ranks_wait_for_each_other(collectiv
 
 def test_a_judgement_that_fails_is_a_finding_and_the_cause_is_still_named():
     step = SimpleNamespace(name="links", collective=True, judge=lambda values: [values[2]])
-    failed, silent = Ending(step, {0: {"value": 1}}, [SILENT]).findings(30)
+    failed, silent = StepResult(step, {0: {"value": 1}}, [SILENT]).findings(30)
     assert (failed.check, failed.verdict, failed.text) == ("links", Verdict.WRONG, "KeyError: 2")
     assert silent == SILENT

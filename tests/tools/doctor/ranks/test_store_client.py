@@ -6,7 +6,7 @@ import time
 import pytest
 import torch.distributed as dist
 
-from pretrain.tools.doctor.ranks.store_client import Line, LineLostError
+from pretrain.tools.doctor.ranks.store_client import StoreClient, StoreLostError
 
 
 def connected(line):
@@ -16,15 +16,15 @@ def connected(line):
 
 
 def test_what_was_sent_is_there_for_the_next_question():
-    line = Line(dist.HashStore)
+    line = StoreClient(dist.HashStore)
     line.send("key", "text")
     assert connected(line).ask(lambda store: store.get("key"), 5) == b"text"
 
 
 def test_a_store_that_is_not_reached_yet_is_not_lost():
     come = threading.Event()
-    line = Line(lambda: come.wait() and dist.HashStore())
-    with pytest.raises(LineLostError):
+    line = StoreClient(lambda: come.wait() and dist.HashStore())
+    with pytest.raises(StoreLostError):
         line.ask(lambda store: store.num_keys(), 5)
     assert not line.lost
     come.set()
@@ -33,11 +33,11 @@ def test_a_store_that_is_not_reached_yet_is_not_lost():
 
 def test_a_store_that_stops_answering_is_lost():
     stopped = threading.Event()
-    line = connected(Line(dist.HashStore))
-    with pytest.raises(LineLostError, match=r"no answer within 0.05 s"):
+    line = connected(StoreClient(dist.HashStore))
+    with pytest.raises(StoreLostError, match=r"no answer within 0.05 s"):
         line.ask(lambda _: stopped.wait(), 0.05)
     begun = time.monotonic()
-    with pytest.raises(LineLostError):
+    with pytest.raises(StoreLostError):
         line.ask(lambda store: store.num_keys(), 60)
     assert time.monotonic() - begun < 60  # at once, on a busy machine too
     stopped.set()
@@ -45,8 +45,8 @@ def test_a_store_that_stops_answering_is_lost():
 
 def test_a_store_that_answers_late_is_found_again():
     stopped = threading.Event()
-    line = connected(Line(dist.HashStore))
-    with pytest.raises(LineLostError):
+    line = connected(StoreClient(dist.HashStore))
+    with pytest.raises(StoreLostError):
         line.ask(lambda _: stopped.wait(), 0.05)
     stopped.set()
     while line.lost:
@@ -58,8 +58,8 @@ def test_a_store_that_cannot_be_reached_or_fails_is_lost_with_the_reason():
     def refuse():
         raise OSError("unknown host\nand more")
 
-    refused, failing = Line(refuse), connected(Line(dist.HashStore))
-    with pytest.raises(LineLostError, match="connection closed"):
+    refused, failing = StoreClient(refuse), connected(StoreClient(dist.HashStore))
+    with pytest.raises(StoreLostError, match="connection closed"):
         failing.ask(lambda _: (_ for _ in ()).throw(OSError("connection closed")), 5)
     while not refused.lost:
         time.sleep(0.001)

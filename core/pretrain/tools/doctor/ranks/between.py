@@ -16,8 +16,8 @@ from pretrain.tools.doctor.ranks.link_times import SIZES
 from pretrain.tools.doctor.ranks.links import LinkStep
 from pretrain.tools.doctor.ranks.own_steps import CoresStep, OwnStep, RecipeStep
 from pretrain.tools.doctor.ranks.rank_speed import SpeedStep
-from pretrain.tools.doctor.ranks.status_board import Board
-from pretrain.tools.doctor.ranks.step_sequence import Course, Worker
+from pretrain.tools.doctor.ranks.status_board import StatusBoard
+from pretrain.tools.doctor.ranks.step_sequence import CallThread, StepSequence
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,7 +44,7 @@ def examine_between(
     *,
     start: Start | None = None,
     backend_name: str = "cpu",
-    board: Board | None = None,
+    board: StatusBoard | None = None,
     timeout: float = 30.0,
     sizes: Sequence[int] = SIZES,
 ) -> Outcome:
@@ -53,7 +53,7 @@ def examine_between(
     Recipes, versions, token files and the checkpoint folder are compared here, since all ranks must have the same.
     A rank that does nothing new for `timeout` seconds is named with what it did last, and the command ends.
 
-    The caller makes `board = Board(world, timeout)` before its own checks and calls `board.doing("kernel attention")`
+    The caller makes `board = StatusBoard(world, timeout)` before its own checks and calls `board.doing("kernel norm")`
     before each of them: a rank is silent if it neither says something nor finishes for `timeout` seconds.
 
     Args:
@@ -71,21 +71,23 @@ def examine_between(
     Returns:
         the merged findings on the rank that reports. Where `stuck` is set the process must end by `Outcome.leave`.
     """
-    board = board or Board(world, timeout)
+    board = board or StatusBoard(world, timeout)
     probe = None if start is None else FolderProbe(start, world.rank)
     try:
-        outcome = Course(board, _steps(recipe, plugins, board, device, own, probe, sizes, backend_name), device).run()
+        outcome = StepSequence(
+            board, _steps(recipe, plugins, board, device, own, probe, sizes, backend_name), device
+        ).run()
         return replace(outcome, stuck=outcome.stuck or world.world_size > 1)
     finally:
         if probe is not None and probe.run:
             with suppress(TimeoutError):  # the file system may have stopped to answer
-                Worker(None).start(probe.remove).result(_REMOVAL)
+                CallThread(None).start(probe.remove).result(_REMOVAL)
 
 
 def _steps(
     recipe: Recipe | None,
     plugins: Plugins | None,
-    board: Board,
+    board: StatusBoard,
     device: torch.device | None,
     own: Sequence[Finding],
     probe: FolderProbe | None,

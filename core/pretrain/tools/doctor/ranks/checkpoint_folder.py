@@ -18,13 +18,14 @@ from pretrain.folders import existing_folder
 from pretrain.launch.run_directory.directory import RUNS
 from pretrain.report.flops import parameter_count
 from pretrain.tools.doctor.finding import Finding, Verdict
+from pretrain.tools.doctor.ranks.step import Step, taking_part
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from pretrain.launch.run_directory.start_checks import Start
     from pretrain.recipe import Recipe
-    from pretrain.tools.doctor.ranks.status_board import Board
+    from pretrain.tools.doctor.ranks.status_board import StatusBoard
     from pretrain.tools.doctor.ranks.step import Answers
 
 
@@ -262,14 +263,13 @@ _PATIENCE = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class FolderStep:
+class FolderStep(Step):
     """The folder of the checkpoints, once a node: writable, with space, fast enough."""
 
     recipe: Recipe
-    board: Board
+    board: StatusBoard
     probe: FolderProbe
     name = "checkpoint folder"
-    collective = False
 
     def orders(self, known: Mapping[str, Answers]) -> Any:  # noqa: ARG002
         """Return a word that makes the names of this run's files its own."""
@@ -284,21 +284,22 @@ class FolderStep:
 
     def judge(self, answers: Answers) -> list[Finding]:
         """Compare with what checkpoints need."""
-        return judge_written(parts(answers), checkpoint_bytes(self.recipe))
+        return judge_written(taking_part(answers), checkpoint_bytes(self.recipe))
 
 
 @dataclass(frozen=True, slots=True)
-class SharedFolderStep:
+class SharedFolderStep(Step):
     """The same folder: every node must see what the others have written there."""
 
-    board: Board
+    board: StatusBoard
     probe: FolderProbe
     name = "shared checkpoint folder"
-    collective = False
 
     def orders(self, known: Mapping[str, Answers]) -> Any:
         """Return the ranks that have written; with fewer than two there is nothing to share."""
-        written = {rank: each for rank, each in parts(known.get(FolderStep.name, {})).items() if not each["error"]}
+        written = {
+            rank: each for rank, each in taking_part(known.get(FolderStep.name, {})).items() if not each["error"]
+        }
         if len(written) < 2:
             return None
         return {"run": next(iter(written.values()))["run"], "ranks": list(written)}
@@ -312,17 +313,16 @@ class SharedFolderStep:
 
     def judge(self, answers: Answers) -> list[Finding]:
         """Name the nodes that do not see the others' files."""
-        return judge_seen(parts(answers))
+        return judge_seen(taking_part(answers))
 
 
 @dataclass(frozen=True, slots=True)
-class RemovalStep:
+class RemovalStep(Step):
     """Removal of the files, at once: a rank that is stopped later leaves nothing behind."""
 
-    board: Board
+    board: StatusBoard
     probe: FolderProbe
     name = "removal of the doctor's files"
-    collective = False
 
     def orders(self, known: Mapping[str, Answers]) -> Any:
         """Leave it out where nothing was written."""
@@ -336,8 +336,3 @@ class RemovalStep:
     def judge(self, answers: Answers) -> list[Finding]:  # noqa: ARG002
         """Return nothing: what could not be removed could not be written either."""
         return []
-
-
-def parts(answers: Answers) -> Answers:
-    """Return the answers of the ranks that had a part in a step."""
-    return {rank: each for rank, each in answers.items() if each is not None}

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pretrain.tools.doctor.finding import Finding, Verdict
+from pretrain.tools.doctor.ranks.step import Step, taking_part
 from pretrain.tools.doctor.ranks.store_client import open_first, prefixed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from pretrain.tools.doctor.ranks.status_board import Board
+    from pretrain.tools.doctor.ranks.status_board import StatusBoard
     from pretrain.tools.doctor.ranks.step import Answers
 
 
@@ -99,12 +100,11 @@ def _key(kind: str, rank: int, number: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class ClockStep:
+class ClockStep(Step):
     """Clocks of the nodes against rank 0's."""
 
-    board: Board
+    board: StatusBoard
     name = "clocks"
-    collective = False
 
     def orders(self, known: Mapping[str, Answers]) -> Any:  # noqa: ARG002  it needs nothing
         """Return the first ranks of the nodes other than rank 0's; without any there is nothing to compare."""
@@ -125,16 +125,16 @@ class ClockStep:
 
     def judge(self, answers: Answers) -> list[Finding]:
         """Name the clocks that are far off."""
-        return judge_clocks({rank: each for rank, each in answers.items() if each is not None})
+        return judge_clocks(taking_part(answers))
 
 
-def nodes_of(board: Board) -> list[int]:
+def nodes_of(board: StatusBoard) -> list[int]:
     """Return the node of every rank, all of which have come."""
     marks = board.marks(range(board.world.world_size))
     return [marks[rank].node for rank in sorted(marks)]
 
 
-def first_ranks(board: Board) -> list[int]:
+def first_ranks(board: StatusBoard) -> list[int]:
     """Return the first rank of every node."""
     nodes = nodes_of(board)
     return [nodes.index(node) for node in dict.fromkeys(nodes)]

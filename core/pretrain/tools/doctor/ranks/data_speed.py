@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from pretrain.data.token_files.reading import bin_path
 from pretrain.tools.doctor.finding import Finding, Verdict
+from pretrain.tools.doctor.ranks.step import Step, taking_part
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from pretrain.recipe import Recipe
-    from pretrain.tools.doctor.ranks.status_board import Board
+    from pretrain.tools.doctor.ranks.status_board import StatusBoard
     from pretrain.tools.doctor.ranks.step import Answers
 
 
@@ -67,17 +68,12 @@ def judge_speed(speeds: Mapping[int, Mapping[str, Any]]) -> list[Finding]:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadStep:
+class ReadStep(Step):
     """Read speed of the token files, once a node."""
 
     recipe: Recipe
-    board: Board
+    board: StatusBoard
     name = "token files"
-    collective = False
-
-    def orders(self, known: Mapping[str, Answers]) -> Any:  # noqa: ARG002  it needs nothing
-        """Return nothing of interest."""
-        return {}
 
     def measure(self, orders: Any) -> Any:  # noqa: ARG002
         """Read, where the files are there."""
@@ -85,7 +81,7 @@ class ReadStep:
 
     def judge(self, answers: Answers) -> list[Finding]:
         """Compare the ranks."""
-        return judge_speed({rank: each for rank, each in answers.items() if each is not None})
+        return judge_speed(taking_part(answers))
 
 
 _CHUNK = 1 << 22

@@ -11,6 +11,7 @@ from pretrain.tools.doctor.finding import Finding, Verdict
 from pretrain.tools.doctor.ranks.clocks import nodes_of
 from pretrain.tools.doctor.ranks.link_times import ALL_REDUCE, Links
 from pretrain.tools.doctor.ranks.own_steps import all_have_devices
+from pretrain.tools.doctor.ranks.step import Step
 from pretrain.tools.doctor.ranks.store_client import open_first, prefixed
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from pretrain.plugins.backend import Figures
     from pretrain.plugins.host.manager import Plugins
     from pretrain.recipe import Recipe
-    from pretrain.tools.doctor.ranks.status_board import Board
+    from pretrain.tools.doctor.ranks.status_board import StatusBoard
     from pretrain.tools.doctor.ranks.step import Answers
 
 
@@ -157,12 +158,12 @@ def _bytes(size: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class LinkStep:
+class LinkStep(Step):
     """Collectives of the recipe's groups, and messages between pairs."""
 
     recipe: Recipe | None
     plugins: Plugins | None
-    board: Board
+    board: StatusBoard
     device: torch.device | None
     sizes: Sequence[int]
     name = "links"

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 from pretrain.launch.one_recipe import differing, stated
 from pretrain.report.rank_names import rank_names
 from pretrain.tools.doctor.finding import Finding, Verdict
+from pretrain.tools.doctor.ranks.step import Step
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pretrain.recipe import Recipe
-    from pretrain.tools.doctor.ranks.status_board import Board
+    from pretrain.tools.doctor.ranks.status_board import StatusBoard
     from pretrain.tools.doctor.ranks.step import Answers
 
 
@@ -95,7 +96,7 @@ def _unequal(fine: list[Finding]) -> Finding:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class OwnStep:
+class OwnStep(Step):
     """Findings of the ranks' own checks, brought together; answered without the leader's order.
 
     Attributes:
@@ -108,11 +109,6 @@ class OwnStep:
     has_device: bool
     world_size: int
     name = "checks of each rank"
-    collective = False
-
-    def orders(self, known: Mapping[str, Answers]) -> Any:  # noqa: ARG002  nothing is known yet
-        """Return nothing of interest."""
-        return {}
 
     def measure(self, orders: Any) -> Any:  # noqa: ARG002
         """Return this rank's findings, which it has made already."""
@@ -135,18 +131,13 @@ def all_have_devices(known: Mapping[str, Answers]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class RecipeStep:
+class RecipeStep(Step):
     """Comparison of recipe, versions and data on all ranks, as a run makes it."""
 
     recipe: Recipe
     backend_name: str
-    board: Board
+    board: StatusBoard
     name = "one recipe"
-    collective = False
-
-    def orders(self, known: Mapping[str, Answers]) -> Any:  # noqa: ARG002  it needs nothing
-        """Return nothing of interest."""
-        return {}
 
     def measure(self, orders: Any) -> Any:  # noqa: ARG002
         """State this rank's."""
@@ -163,16 +154,11 @@ class RecipeStep:
 
 
 @dataclass(frozen=True, slots=True)
-class CoresStep:
+class CoresStep(Step):
     """Cores of each host, against its ranks and their data workers."""
 
     recipe: Recipe
     name = "cores"
-    collective = False
-
-    def orders(self, known: Mapping[str, Answers]) -> Any:  # noqa: ARG002
-        """Return nothing of interest."""
-        return {}
 
     def measure(self, orders: Any) -> Any:  # noqa: ARG002
         """Return the cores that this rank is bound to, all of the host where it is not."""

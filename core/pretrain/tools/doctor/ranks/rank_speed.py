@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pretrain.report.rank_names import rank_names
+from pretrain.tools.doctor.device_speed import synchronize
 from pretrain.tools.doctor.finding import Finding, Verdict
 from pretrain.tools.doctor.ranks.own_steps import all_have_devices
+from pretrain.tools.doctor.ranks.step import Step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from pretrain.tools.doctor.ranks.status_board import Board
+    from pretrain.tools.doctor.ranks.status_board import StatusBoard
     from pretrain.tools.doctor.ranks.step import Answers
 
 
@@ -87,20 +89,14 @@ def _percent(value: float, usual: float) -> str:
     return f"{100 * (value / usual - 1):.0f} %"
 
 
-def synchronize(device: torch.device) -> Any:
-    """Wait until the device is idle."""
-    return getattr(torch.get_device_module(device), "synchronize", torch.accelerator.synchronize)()
-
-
 @dataclass(frozen=True, slots=True)
-class SpeedStep:
+class SpeedStep(Step):
     """A matrix product on every rank at once."""
 
-    board: Board
+    board: StatusBoard
     device: torch.device | None
     dtype: torch.dtype
     name = "rank speed"
-    collective = False
 
     def orders(self, known: Mapping[str, Answers]) -> Any:
         """Leave it out unless every rank has its device."""

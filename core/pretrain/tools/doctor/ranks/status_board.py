@@ -1,4 +1,4 @@
-"""The board: what every rank is doing and has found, written where the other ranks can read it."""
+"""Status of every rank, where the other ranks can read it, and the ranks that have become silent."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pretrain.tools.doctor.finding import Finding, Verdict
-from pretrain.tools.doctor.ranks.store_client import Line, LineLostError, open_first, open_second, serve_second
+from pretrain.tools.doctor.ranks.store_client import StoreClient, StoreLostError, open_first, open_second, serve_second
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -44,7 +44,7 @@ class Mark:
     pid: int
 
 
-class Board:
+class StatusBoard:
     """The board as one rank sees it; every write is for its own rank.
 
     It is kept in two stores: one at the ranks' rendezvous, usually served by rank 0, and one served by rank 1. So
@@ -61,11 +61,11 @@ class Board:
         self.world, self.timeout = world, timeout
         self.spoken = time.monotonic()
         self._count, self._doing, self._beaten = 0, "", 0.0
-        first = Line(partial(open_first, world, serves=world.rank == 0))
-        self._lines = [first]
+        first = StoreClient(partial(open_first, world, serves=world.rank == 0))
+        self._clients = [first]
         if world.world_size > 1:
             second = partial(_serve_second, world, first) if world.rank == 1 else partial(_find_second, world)
-            self._lines.append(Line(second))
+            self._clients.append(StoreClient(second))
         self.doing("starting")
 
     @property
@@ -76,17 +76,17 @@ class Board:
     @property
     def reached(self) -> bool:
         """True once a store has been reached."""
-        return any(line.connected for line in self._lines)
+        return any(client.connected for client in self._clients)
 
     @property
     def first_reached(self) -> bool:
         """True once the store of the rendezvous has been reached."""
-        return self._lines[0].connected
+        return self._clients[0].connected
 
     @property
     def lost(self) -> str:
         """The reason that no store can be read; empty while one can, or may yet be reached."""
-        return self._lines[0].lost if all(line.lost for line in self._lines) else ""
+        return self._clients[0].lost if all(client.lost for client in self._clients) else ""
 
     def doing(self, text: str) -> None:
         """Say what this rank does now; a rank that goes on doing it for `timeout` seconds is named with it."""
@@ -100,25 +100,25 @@ class Board:
 
     def write(self, key: str, value: Any) -> None:
         """Write a value that JSON knows, in both stores."""
-        for line in self._lines:
-            line.send(key, json.dumps(value))
+        for client in self._clients:
+            client.send(key, json.dumps(value))
 
     def read(self, keys: Iterable[str]) -> dict[str, Any]:
         """Return the values of those keys that have been written, from the first store that answers; {} if none."""
         wanted = list(keys)
-        for line in self._lines:
+        for client in self._clients:
             try:
-                found = line.ask(partial(_present, keys=wanted), min(5.0, self.timeout / 2))
-            except LineLostError:
+                found = client.ask(partial(_present, keys=wanted), min(5.0, self.timeout / 2))
+            except StoreLostError:
                 continue
             return {key: json.loads(text) for key, text in found.items()}
         return {}
 
     def flush(self) -> None:
         """Wait until what was written is in every store that answers; their clients end with this process."""
-        for line in self._lines:
-            with suppress(LineLostError):
-                line.ask(lambda _: None, min(5.0, self.timeout / 2))  # questions are asked in their order
+        for client in self._clients:
+            with suppress(StoreLostError):
+                client.ask(lambda _: None, min(5.0, self.timeout / 2))  # questions are asked in their order
 
     def marks(self, ranks: Iterable[int]) -> Mapping[int, Mark]:
         """Return the last mark of each of the ranks that has written one."""
@@ -131,7 +131,7 @@ class Board:
         self.write(f"mark/{self.world.rank}", astuple(mark))
 
 
-def _serve_second(world: World, first: Line) -> Any:
+def _serve_second(world: World, first: StoreClient) -> Any:
     store, address = serve_second(world)
     first.send(_SECOND, address)
     return store
@@ -155,10 +155,10 @@ class _Seen:
     when: float
 
 
-class Watch:
-    """Watch over the marks of ranks."""
+class SilenceWatch:
+    """Finds ranks whose marks no longer change."""
 
-    def __init__(self, board: Board) -> None:
+    def __init__(self, board: StatusBoard) -> None:
         """Begin now: a rank that never writes is silent `timeout` seconds from now."""
         self._board = board
         self._begun = time.monotonic()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pretrain.report.rank_names import rank_names
 from pretrain.tools.doctor.finding import Finding, Verdict, guarded
@@ -20,18 +20,18 @@ VALUE, ERROR, STUCK = "value", "error", "stuck"
 """Keys of an answer: what was measured; the error; what never ended."""
 
 
-class Step(Protocol):
-    """A step of the examination that all ranks take together."""
+class Step:
+    """A step of the examination that all ranks take together.
 
-    @property
-    def name(self) -> str:
-        """The subject of the step, in a few words."""
+    Attributes:
+        name: its subject, in a few words.
+        collective: whether the ranks wait for each other in it, so that an error of one ends the examination.
+    """
 
-    @property
-    def collective(self) -> bool:
-        """True if the ranks wait for each other in it, so that an error of one ends the examination."""
+    name: ClassVar[str]
+    collective: ClassVar[bool] = False
 
-    def orders(self, known: Mapping[str, Answers]) -> Any:
+    def orders(self, known: Mapping[str, Answers]) -> Any:  # noqa: ARG002  most steps need nothing
         """Return what every rank's `measure` is given, a value that JSON knows; None leaves the step out.
 
         Called on the leader.
@@ -39,24 +39,32 @@ class Step(Protocol):
         Args:
             known: the answers to the steps before, by their names.
         """
+        return {}
 
     def measure(self, orders: Any) -> Any:
         """Return what this rank measures, a value that JSON knows; None where it has no part in it.
 
-        Called on every rank, in a thread. It says what it does (`Board.doing`) before anything that may take seconds.
+        Called on every rank, in a thread. It says what it does (`StatusBoard.doing`) before what may take seconds.
         """
+        raise NotImplementedError
 
     def judge(self, answers: Answers) -> Sequence[Finding]:
         """Return the findings; called on the leader with what the ranks have measured."""
+        raise NotImplementedError
+
+
+def taking_part(answers: Answers) -> Answers:
+    """Return the answers of the ranks that had a part in a step."""
+    return {rank: each for rank, each in answers.items() if each is not None}
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
-    """The end of a step.
+class StepResult:
+    """What came of a step.
 
     Attributes:
         step: that has ended.
-        given: the answers of the ranks that have answered, as `own_part` writes them.
+        given: the answers of the ranks that have answered, as `StepWorker` writes them.
         silent: a finding about each rank that is silent.
     """
 

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
-from pretrain.tools.doctor.ranks.status_board import Watch
-from pretrain.tools.doctor.ranks.step import ERROR, STUCK, VALUE, Ending
+from pretrain.tools.doctor.ranks.status_board import SilenceWatch
+from pretrain.tools.doctor.ranks.step import ERROR, STUCK, VALUE, StepResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pretrain.tools.doctor.finding import Finding
-    from pretrain.tools.doctor.ranks.status_board import Board
+    from pretrain.tools.doctor.ranks.status_board import StatusBoard
     from pretrain.tools.doctor.ranks.step import Answers, Step
 
 
@@ -31,15 +31,15 @@ _GRACE = 2.0
 """Seconds that the other ranks have to show that they live, when rank 0 is silent: four signs of life."""
 
 
-class Course:
+class StepSequence:
     """The examination on one rank."""
 
-    def __init__(self, board: Board, steps: Sequence[Step], device: torch.device | None) -> None:
+    def __init__(self, board: StatusBoard, steps: Sequence[Step], device: torch.device | None) -> None:
         """Begin on this rank's device."""
         self._board, self._steps = board, steps
         self._rank, self._size = board.world.rank, board.world.world_size
-        self._part = OwnPart(board, device)
-        self._watch = Watch(board)
+        self._part = StepWorker(board, device)
+        self._watch = SilenceWatch(board)
         self._period = max(0.02, self._size / 5000)  # all ranks ask one store
 
     def run(self) -> Outcome:
@@ -65,7 +65,7 @@ class Course:
         self._dismiss(taken)
         return self._reporting(findings)
 
-    def _collect(self, number: int) -> Ending:
+    def _collect(self, number: int) -> StepResult:
         """Wait until every rank has answered or is silent."""
         given: dict[int, Any] = {}
         everyone = set(range(self._size))
@@ -74,10 +74,10 @@ class Course:
             given |= answers(self._board, number, everyone - given.keys())
             missing = sorted(everyone - given.keys())
             if not missing:
-                return Ending(self._steps[number], given)
+                return StepResult(self._steps[number], given)
             self._watch.look(missing)
             if self._watch.silent(missing) == missing:
-                return Ending(self._steps[number], given, [self._watch.describe(rank) for rank in missing])
+                return StepResult(self._steps[number], given, [self._watch.describe(rank) for rank in missing])
             time.sleep(self._period)
 
     def _dismiss(self, number: int) -> None:
@@ -147,7 +147,7 @@ class Course:
         found: list[Finding] = []
         for each, step in enumerate(self._steps[: number + 1]):
             given = answers(self._board, each, range(self._size))
-            ending = Ending(step, given, silent if each == number else [])
+            ending = StepResult(step, given, silent if each == number else [])
             found += ending.findings(self._board.timeout)
         return found
 
@@ -167,13 +167,13 @@ def left_key(rank: int) -> str:
     return f"left/{rank}"
 
 
-class OwnPart:
+class StepWorker:
     """This rank's part of the steps."""
 
-    def __init__(self, board: Board, device: torch.device | None) -> None:
+    def __init__(self, board: StatusBoard, device: torch.device | None) -> None:
         """Begin with no step."""
         self._board = board
-        self._worker = Worker(device)
+        self._worker = CallThread(device)
         self._future: Future[Any] | None = None
         self._number = -1
         self._stuck = False
@@ -206,7 +206,7 @@ def answer_key(number: int, rank: int) -> str:
     return f"answer/{number}/{rank}"
 
 
-def answers(board: Board, number: int, ranks: Iterable[int]) -> Mapping[int, Mapping[str, Any]]:
+def answers(board: StatusBoard, number: int, ranks: Iterable[int]) -> Mapping[int, Mapping[str, Any]]:
     """Return the answers of those of the ranks that have answered."""
     keys = {answer_key(number, rank): rank for rank in ranks}
     return {keys[key]: found for key, found in board.read(keys).items()}
@@ -220,7 +220,7 @@ def _answer(future: Future[Any]) -> dict[str, Any]:
     return {ERROR: f"{type(error).__name__}: {text}"}
 
 
-class Worker:
+class CallThread:
     """One thread for all of it, since the current device belongs to a thread."""
 
     def __init__(self, device: torch.device | None) -> None:

@@ -1,4 +1,4 @@
-"""A connection to a store that cannot make its user wait."""
+"""TCP store client whose calls time out, and the stores that ranks write to."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class LineLostError(Exception):
+class StoreLostError(Exception):
     """The store does not answer, or never did."""
 
 
-class Line:
+class StoreClient:
     """A store of torch.distributed behind a thread of its own.
 
     A client of TCPStore waits without end for a server whose process is stopped, whatever its timeout; here only the
-    thread does. A line that is lost because an answer was late is found again when it comes.
+    thread does. A store that is lost because an answer was late is found again when it comes.
     """
 
     def __init__(self, connect: Callable[[], Any]) -> None:
@@ -39,24 +39,24 @@ class Line:
         self._failed = False
         self._connect = connect
         self._questions: queue.SimpleQueue[tuple[Callable[[Any], Any], Future[Any]]] = queue.SimpleQueue()
-        threading.Thread(target=self._serve, daemon=True, name="doctor line").start()
+        threading.Thread(target=self._serve, daemon=True, name="doctor store").start()
 
     def send(self, key: str, text: str) -> None:
-        """Write a value some time from now; a lost line forgets it."""
+        """Write a value some time from now; a lost store forgets it."""
         self._questions.put((lambda store: store.set(key, text), Future()))
 
     def ask(self, question: Callable[[Any], T], patience: float) -> T:
         """Return the answer of the store.
 
         Args:
-            question: called with the store, in the line's thread.
+            question: called with the store, in the client's thread.
             patience: seconds, after which a store that was reached before counts as lost.
 
         Raises:
-            LineLostError: it is not reached yet (`lost` is empty), or does not answer.
+            StoreLostError: it is not reached yet (`lost` is empty), or does not answer.
         """
         if self.lost:
-            raise LineLostError(self.lost)
+            raise StoreLostError(self.lost)
         answer: Future[Any] = Future()
         self._questions.put((question, answer))
         try:
@@ -65,10 +65,10 @@ class Line:
             reason = f"no answer within {patience:g} s"
             if self.connected:
                 self.lost = reason
-            raise LineLostError(reason) from None
+            raise StoreLostError(reason) from None
         except Exception as exc:  # whatever the store raises: its server has ended
             self.lost = _first_line(exc)
-            raise LineLostError(self.lost) from exc
+            raise StoreLostError(self.lost) from exc
         return found
 
     def _serve(self) -> None:
