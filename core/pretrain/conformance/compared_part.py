@@ -23,7 +23,7 @@ EARLY = 16
 """Queries that are judged together: the first one sees a single key, and its gradient is zero."""
 
 
-class Part(Protocol):
+class ComparedPart(Protocol):
     """Part of a call."""
 
     def narrow(self, name: str, x: Any) -> Any:
@@ -47,12 +47,12 @@ class TokenPart:
     step: int = 1
 
     def narrow(self, name: str, x: Any) -> Any:
-        """See `Part`; weights and biases stay whole."""
+        """See `ComparedPart`; weights and biases stay whole."""
         is_whole = self.step == 1 or name in {"weight", "bias"} or not isinstance(x, torch.Tensor)
         return x if is_whole else x[:: self.step]
 
     def widen(self, output: Tensor, part: Tensor) -> Tensor:
-        """See `Part`."""
+        """See `ComparedPart`."""
         if self.step == 1:
             return part
         wide = torch.zeros(output.shape, dtype=part.dtype)
@@ -60,7 +60,7 @@ class TokenPart:
         return wide
 
     def scales(self, name: str) -> list[Index]:  # noqa: ARG002
-        """See `Part`."""
+        """See `ComparedPart`."""
         return [(...,)]
 
 
@@ -106,7 +106,7 @@ class AttentionPart:
         of_query = request.heads // groups * keys
         if batch * groups * queries * of_query <= most:
             return cls(
-                request, *(torch.arange(count) for count in (batch, groups, queries)), batch=batch, is_whole=True
+                request, torch.arange(batch), torch.arange(groups), torch.arange(queries), batch=batch, is_whole=True
             )
         if all_queries:
             fitting = max(1, most // (queries * of_query))
@@ -141,13 +141,13 @@ class AttentionPart:
         return given | {"mask": masked[None, None]}
 
     def narrow(self, name: str, x: Any) -> Any:
-        """See `Part`."""
+        """See `ComparedPart`."""
         if self.is_whole or not isinstance(x, torch.Tensor):
             return x
         return x[tuple(each.to(x.device) if isinstance(each, torch.Tensor) else each for each in self._index(name, x))]
 
     def widen(self, output: Tensor, part: Tensor) -> Tensor:
-        """See `Part`."""
+        """See `ComparedPart`."""
         if self.is_whole:
             return part
         wide = torch.zeros(output.shape, dtype=part.dtype)
@@ -155,7 +155,7 @@ class AttentionPart:
         return wide
 
     def scales(self, name: str) -> list[Index]:
-        """See `Part`: an early query's weights are large, and so is what they make."""
+        """See `ComparedPart`: an early query's weights are large, and so is what they make."""
         if isinstance(self.request, SoftmaxRequest):
             return [(slice(None), slice(None), places) for places in octaves(self.queries)]
         keys = torch.arange(self.request.seq_length)

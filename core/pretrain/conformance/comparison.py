@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from pretrain.conformance.compared_part import Part
+    from pretrain.conformance.compared_part import ComparedPart
     from pretrain.plugins.requests import Request
 
     Function = Callable[..., Tensor]
@@ -91,7 +91,7 @@ def forward_backward(
     *,
     constants: Mapping[str, Any] | None = None,
     main_grads: Mapping[str, torch.dtype] | None = None,
-    part: Part = EVERYTHING,
+    part: ComparedPart = EVERYTHING,
     is_watched: bool = True,
     is_guarded: bool = True,
 ) -> dict[str, Tensor]:
@@ -191,7 +191,7 @@ def both_results(
     inputs: Mapping[str, Tensor],
     place: Callable[[Tensor], Tensor],
     *,
-    part: Part = EVERYTHING,
+    part: ComparedPart = EVERYTHING,
     constants: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

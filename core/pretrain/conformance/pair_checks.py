@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
     from torch.distributed import ProcessGroup
 
-    from pretrain.conformance.pair_collectives import Rank
+    from pretrain.conformance.pair_collectives import PairRank
     from pretrain.conformance.subject import Kernel
     from pretrain.plugins.requests import Request
 
-    Part = Callable[[Rank, Kernel], None]
+    Part = Callable[[PairRank, Kernel], None]
     GroupOf = Callable[[], ProcessGroup]
 
 OUT, IN = 8, 6
 
 
-def check_linear(rank: Rank, kernel: Kernel, *, is_split: bool, dtype: torch.dtype, group_of: GroupOf) -> None:
+def check_linear(rank: PairRank, kernel: Kernel, *, is_split: bool, dtype: torch.dtype, group_of: GroupOf) -> None:
     """Each rank holds half of the output's rows; with `is_split` also half of the sequence of the input."""
     request = examples.linear(dtype, tensor_parallel_size=2, sequence_parallel=is_split)
     linear = partial(rank.build(kernel, request), group=group_of())
@@ -53,7 +53,9 @@ def check_linear(rank: Rank, kernel: Kernel, *, is_split: bool, dtype: torch.dty
         assert_near(results[name], value, dtype, name)
 
 
-def check_cross_entropy(rank: Rank, kernel: Kernel, *, dtype: torch.dtype, vocab_size: int, group_of: GroupOf) -> None:
+def check_cross_entropy(
+    rank: PairRank, kernel: Kernel, *, dtype: torch.dtype, vocab_size: int, group_of: GroupOf
+) -> None:
     """Each rank holds half of 64 columns; the second one's are padding in part, or all."""
     request = examples.cross_entropy(dtype, vocab_size=vocab_size, padded=64, tensor_parallel_size=2)
     cross_entropy = partial(rank.build(kernel, request), group=group_of())

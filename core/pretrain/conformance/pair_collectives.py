@@ -31,7 +31,9 @@ SIZES = (1000, 2**20 + 3)
 """Elements of each message: few, and an odd number that libraries cut into pieces."""
 
 
-def check_collective(rank: Rank, kernel: Kernel, *, name: str, is_async: bool, dtype: torch.dtype, size: int) -> None:
+def check_collective(
+    rank: PairRank, kernel: Kernel, *, name: str, is_async: bool, dtype: torch.dtype, size: int
+) -> None:
     """Run a collective on a new group with the kernel's options; the async result is read after its wait."""
     backend = rank.subject.plugins.backend
     if not backend.supports(dtype) or (name.startswith("batched") and not backend.point_to_point().batched):
@@ -53,7 +55,7 @@ def _wait(work: dist.Work | None) -> None:
         work.wait()
 
 
-def _all_reduce(rank: Rank, group: ProcessGroup, of: OfRank, is_async: bool) -> tuple[Tensor, Tensor]:
+def _all_reduce(rank: PairRank, group: ProcessGroup, of: OfRank, is_async: bool) -> tuple[Tensor, Tensor]:
     tensor = of(rank.number).to(rank.device)
     for _ in range(20):
         tensor = tensor.clone()  # an asynchronous device is still at it when the collective is called, which must wait
@@ -61,27 +63,27 @@ def _all_reduce(rank: Rank, group: ProcessGroup, of: OfRank, is_async: bool) -> 
     return tensor, of(0) + of(1)
 
 
-def _all_gather(rank: Rank, group: ProcessGroup, of: OfRank, is_async: bool) -> tuple[Tensor, Tensor]:
+def _all_gather(rank: PairRank, group: ProcessGroup, of: OfRank, is_async: bool) -> tuple[Tensor, Tensor]:
     own = of(rank.number).to(rank.device)
     gathered = torch.cat((own, own)).zero_()
     _wait(dist.all_gather_into_tensor(gathered, own, group=group, async_op=is_async))
     return gathered, torch.cat((of(0), of(1)))
 
 
-def _reduce_scatter(rank: Rank, group: ProcessGroup, of: OfRank, is_async: bool) -> tuple[Tensor, Tensor]:
+def _reduce_scatter(rank: PairRank, group: ProcessGroup, of: OfRank, is_async: bool) -> tuple[Tensor, Tensor]:
     own = torch.cat((of(rank.number), of(rank.number) + 1)).to(rank.device)
     part = torch.zeros_like(own.chunk(2)[0])
     _wait(dist.reduce_scatter_tensor(part, own, group=group, async_op=is_async))
     return part, of(0) + of(1) + 2 * rank.number
 
 
-def _broadcast(rank: Rank, group: ProcessGroup, of: OfRank, is_async: bool) -> tuple[Tensor, Tensor]:
+def _broadcast(rank: PairRank, group: ProcessGroup, of: OfRank, is_async: bool) -> tuple[Tensor, Tensor]:
     tensor = of(rank.number).to(rank.device)
     _wait(dist.broadcast(tensor, src=1, group=group, async_op=is_async))
     return tensor, of(1)
 
 
-def _send_recv(rank: Rank, group: ProcessGroup, of: OfRank, is_async: bool) -> tuple[Tensor, Tensor]:
+def _send_recv(rank: PairRank, group: ProcessGroup, of: OfRank, is_async: bool) -> tuple[Tensor, Tensor]:
     """Rank 0 sends and rank 1 receives, then the reverse."""
     peer = 1 - rank.number
     own = of(rank.number).to(rank.device)
@@ -99,7 +101,7 @@ def _send_recv(rank: Rank, group: ProcessGroup, of: OfRank, is_async: bool) -> t
     return received, of(peer)
 
 
-def _batched_send_recv(rank: Rank, group: ProcessGroup, of: OfRank, is_async: bool) -> tuple[Tensor, Tensor]:
+def _batched_send_recv(rank: PairRank, group: ProcessGroup, of: OfRank, is_async: bool) -> tuple[Tensor, Tensor]:
     """Two messages each way at once, as an interleaved pipeline sends them: they arrive in the order of the calls."""
     peer = 1 - rank.number
     sent = [(of(rank.number) + 50 * number).to(rank.device) for number in range(2)]
@@ -112,7 +114,7 @@ def _batched_send_recv(rank: Rank, group: ProcessGroup, of: OfRank, is_async: bo
     return torch.cat(received), torch.cat([of(peer) + 50 * number for number in range(2)])
 
 
-COLLECTIVES: dict[str, Callable[[Rank, ProcessGroup, OfRank, bool], tuple[Tensor, Tensor]]] = {
+COLLECTIVES: dict[str, Callable[[PairRank, ProcessGroup, OfRank, bool], tuple[Tensor, Tensor]]] = {
     "all_reduce": _all_reduce,
     "all_gather": _all_gather,
     "reduce_scatter": _reduce_scatter,
@@ -128,7 +130,7 @@ class DeclinedError(Exception):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Rank:
+class PairRank:
     """One of the ranks.
 
     Attributes:

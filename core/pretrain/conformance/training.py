@@ -70,7 +70,7 @@ class TestTraining:
         trainings = _trainings(subject)
         self._agrees(subject, trainings.run("zero", trainings.backend, *ZERO, ranks=2, last=3), range(1, 4))
 
-    def _agrees(self, subject: Subject, curve: Curve, iterations: range) -> None:
+    def _agrees(self, subject: Subject, curve: LossCurve, iterations: range) -> None:
         trainings = TrainingRuns.of(subject)
         expected = trainings.run("cpu", "cpu")
         of_dtype = 1e-4 if trainings.dtype == "fp32" else 2e-2
@@ -88,11 +88,11 @@ def _trainings(subject: Subject) -> TrainingRuns:
     return TrainingRuns.of(subject)
 
 
-def _alone(trainings: TrainingRuns) -> Curve:
+def _alone(trainings: TrainingRuns) -> LossCurve:
     return trainings.run("alone", trainings.backend, last=2)
 
 
-def _on_the_cpu(trainings: TrainingRuns) -> Curve:
+def _on_the_cpu(trainings: TrainingRuns) -> LossCurve:
     _alone(trainings)
     return trainings.run("on-the-cpu", "cpu", last=4, load="alone")
 
@@ -127,7 +127,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
+class LossCurve:
     """Results of a training.
 
     Attributes:
@@ -149,7 +149,7 @@ class TrainingRuns:
         self.dtype = next((name for name, dtype in DTYPES.items() if supports(dtype)), "fp32")
         self._kept = tempfile.TemporaryDirectory(prefix="pretrain-conformance-")
         self._folder = Path(self._kept.name)
-        self._outcomes: dict[str, Curve | str] = {}
+        self._outcomes: dict[str, LossCurve | str] = {}
         (self._folder / "recipe.yml").write_text(json.dumps(RECIPE))  # which is YAML too
         lines = (json.dumps({"text": f"line {number} counts to {number * number}"}) for number in range(200))
         (self._folder / "text.jsonl").write_text("\n".join(lines))
@@ -163,7 +163,7 @@ class TrainingRuns:
 
     def run(
         self, name: str, backend: str, *settings: str, ranks: int = 1, last: int = ITERATIONS, load: str = ""
-    ) -> Curve:
+    ) -> LossCurve:
         """Train until iteration `last`, from the start or from where the training called `load` ended.
 
         A failed training fails every test that needs it, with the end of its output.
@@ -182,10 +182,10 @@ class TrainingRuns:
             pytest.fail(outcome, pytrace=False)
         return outcome
 
-    def _curve(self, name: str) -> Curve:
+    def _curve(self, name: str) -> LossCurve:
         lines = [json.loads(line) for line in (self._folder / name / "metrics.jsonl").read_text().splitlines()]
         steps = [line for line in lines if line["kind"] == "train"]
-        return Curve(
+        return LossCurve(
             losses={step["iteration"]: step["lm_loss"] for step in steps},
             norms={step["iteration"]: step["grad_norm"] for step in steps},
         )

@@ -19,7 +19,7 @@ import torch.multiprocessing
 from pretrain.conformance import examples
 from pretrain.conformance.cases import Case, run_with
 from pretrain.conformance.pair_checks import CHECKS, REQUESTS
-from pretrain.conformance.pair_collectives import DeclinedError, Rank
+from pretrain.conformance.pair_collectives import DeclinedError, PairRank
 from pretrain.conformance.subject import load_subject
 from pretrain.plugins.host.members import take_device
 from pretrain.plugins.host.readiness import require_device
@@ -123,7 +123,7 @@ def main(name: str, number: int, count: int, folder: str) -> None:
     subject = load_subject(name)
     backend = subject.plugins.backend
     require_device(subject.plugins)  # a backend imports its library for torch when it is asked for availability
-    rank = Rank(subject=subject, number=number, device=take_device(subject.plugins, number))
+    rank = PairRank(subject=subject, number=number, device=take_device(subject.plugins, number))
     rendezvous = f"file://{Path(folder, 'store')}"
     dist.init_process_group(
         backend.process_group, init_method=rendezvous, rank=number, world_size=count, timeout=timedelta(minutes=5)
@@ -147,7 +147,7 @@ def _first_failure(outcomes: list[str]) -> str:
     return declined[0] if len(declined) == len(outcomes) else ""
 
 
-def _outcome(part: Part, rank: Rank, kernel: Kernel) -> str:
+def _outcome(part: Part, rank: PairRank, kernel: Kernel) -> str:
     try:
         part(rank, kernel)
     except DeclinedError as declined:

@@ -17,7 +17,7 @@ from pretrain.recipe.layout import lay_out
 from pretrain.tools.doctor import examination, own_checks
 from pretrain.tools.doctor.command import EXAMPLE
 from pretrain.tools.doctor.examination import NOTE, differing_choices, write_choices
-from pretrain.tools.doctor.ranks.step_sequence import Outcome
+from pretrain.tools.doctor.ranks.step_sequence import RankOutcome
 from recipe.smallest import SMALLEST
 from tools.doctor.conftest import world_of
 from tools.doctor.written_tokens import write_tokens
@@ -32,7 +32,7 @@ def between(monkeypatch):
 
     def examine_between(recipe, plugins, world, device, own, *, start, backend_name, board, timeout):
         given.update(recipe=recipe, world=world, device=device, start=start)
-        return Outcome(findings=tuple(own), reports=True)
+        return RankOutcome(findings=tuple(own), reports=True)
 
     monkeypatch.setattr(examination, "examine_between", examine_between)
     return given
@@ -122,7 +122,7 @@ def test_a_check_that_does_not_end_is_named_on_the_only_rank(doctor, between, mo
 
     monkeypatch.setattr(own_checks, "examine_limits", hang)
     monkeypatch.setattr(examination.examine, "__kwdefaults__", {"timeout": 0.5})
-    monkeypatch.setattr(Outcome, "leave", leave)
+    monkeypatch.setattr(RankOutcome, "leave", leave)
     code, out, _ = doctor()
     ended.set()
     assert (code, left) == (1, [1])

@@ -18,7 +18,7 @@ from pretrain.tools.align.outcome_text import SIDES, headline, operations
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from pretrain.tools.align.comparing.outcome import Outcome
+    from pretrain.tools.align.comparing.outcome import AlignResult
     from pretrain.tools.align.comparing.recording import Recording
 
 
@@ -34,7 +34,7 @@ _LEAST, _MOST = 1e-4, 1e6
 """Shares beyond these are drawn there, one that is no number at the top: the scale is logarithmic."""
 
 
-def write_page(outcome: Outcome, sides: Sequence[Recording], output: Path) -> None:
+def write_page(outcome: AlignResult, sides: Sequence[Recording], output: Path) -> None:
     """Write the page, atomically.
 
     Raises:
@@ -44,7 +44,7 @@ def write_page(outcome: Outcome, sides: Sequence[Recording], output: Path) -> No
         stream.write(page(outcome, sides).encode())
 
 
-def page(outcome: Outcome, sides: Sequence[Recording]) -> str:
+def page(outcome: AlignResult, sides: Sequence[Recording]) -> str:
     """Return the page: one file, without network access and scripts."""
     title = f"Alignment of {Path(sides[0].manifest['source']).name}"
     heads = (f"{name}: {side.title}; {side.versions}" for name, side in zip(SIDES, sides, strict=True))
@@ -74,12 +74,12 @@ def _paragraph(lines: Iterable[str]) -> str:
     return f"<p>{text}</p>" if text else ""
 
 
-def _charts(outcome: Outcome, step: int) -> str:
+def _charts(outcome: AlignResult, step: int) -> str:
     drawn = "".join(_chart(outcome, step, phase, title) for phase, title in _CHARTS)
     return f'<h2>Step {step}</h2><div class="charts">{drawn}</div>'
 
 
-def _chart(outcome: Outcome, step: int, phase: int, title: str) -> str:
+def _chart(outcome: AlignResult, step: int, phase: int, title: str) -> str:
     found: dict[int, float] = {}
     for each in outcome.compared:
         if each.order[:2] == (step, phase) and each.place is not None:
@@ -97,7 +97,7 @@ def _kernels(sides: Sequence[Recording]) -> str:
     return table(["operation", *SIDES], rows)
 
 
-def _differing(outcome: Outcome) -> str:
+def _differing(outcome: AlignResult) -> str:
     rows = [
         (
             str(each.step),

@@ -12,7 +12,7 @@ from pretrain.report.columns import columns
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pretrain.tools.align.comparing.outcome import Compared, Outcome, WrongCall
+    from pretrain.tools.align.comparing.outcome import AlignResult, Compared, WrongCall
     from pretrain.tools.align.comparing.recording import Recording
 
 
@@ -21,7 +21,7 @@ SIDES = ("first", "second")
 _BETWEEN = "look at what is between them, such as communication, the layout, or the engine"
 
 
-def outcome_text(outcome: Outcome, sides: Sequence[Recording]) -> str:
+def outcome_text(outcome: AlignResult, sides: Sequence[Recording]) -> str:
     """Return the result in a few lines, and the kernels of both sides."""
     lines = [f"{name:<8}{side.title}; {side.versions}" for name, side in zip(SIDES, sides, strict=True)]
     samples = f"{len(sides[0].samples)} samples in {sides[0].steps} step{'s' * (sides[0].steps > 1)}"
@@ -31,12 +31,12 @@ def outcome_text(outcome: Outcome, sides: Sequence[Recording]) -> str:
     return "\n".join([*lines, *kernel_lines(outcome, sides)]).rstrip()
 
 
-def headline(outcome: Outcome, sides: Sequence[Recording]) -> list[str]:
+def headline(outcome: AlignResult, sides: Sequence[Recording]) -> list[str]:
     """Return what was found, first where: the cause if a kernel is wrong by itself, else the first difference."""
     return [*_verdict(outcome, sides), *_alike(outcome, sides), *outcome.notes]
 
 
-def _verdict(outcome: Outcome, sides: Sequence[Recording]) -> list[str]:
+def _verdict(outcome: AlignResult, sides: Sequence[Recording]) -> list[str]:
     first, cause, layers = outcome.first, outcome.cause, sides[0].layers
     if cause is not None and outcome.is_explained_by_cause:
         return [*_wrong_call(cause, sides), *_consequence(outcome, layers)]
@@ -58,7 +58,7 @@ def _verdict(outcome: Outcome, sides: Sequence[Recording]) -> list[str]:
     return lines
 
 
-def _known(first: Compared, outcome: Outcome, sides: Sequence[Recording]) -> list[str]:
+def _known(first: Compared, outcome: AlignResult, sides: Sequence[Recording]) -> list[str]:
     """Return what the checks of single calls tell about a difference that none of them explains."""
     if outcome.unchecked:
         return [f"  this call was not checked by itself: {outcome.unchecked}"]
@@ -68,7 +68,7 @@ def _known(first: Compared, outcome: Outcome, sides: Sequence[Recording]) -> lis
     return [f"  up to here every kernel computes what float64 does with the same tensors{part}: {_BETWEEN}"]
 
 
-def _alike(outcome: Outcome, sides: Sequence[Recording]) -> list[str]:
+def _alike(outcome: AlignResult, sides: Sequence[Recording]) -> list[str]:
     """Return a warning of the first kernel that both sides have wrong."""
     if not outcome.alike:
         return []
@@ -91,7 +91,7 @@ def _off(cause: WrongCall) -> str:
     return f"is off by {cause.error:.2g}" if isfinite(cause.error) else "gives none, or one that is not finite"
 
 
-def kernel_lines(outcome: Outcome, sides: Sequence[Recording]) -> list[str]:
+def kernel_lines(outcome: AlignResult, sides: Sequence[Recording]) -> list[str]:
     """Return a line for each operation, with the kernel of both sides."""
     rows = [("operation", *SIDES)]
     blamed = outcome.cause.operation if outcome.cause else ""
@@ -125,7 +125,7 @@ def _call(cause: WrongCall, sides: Sequence[Recording]) -> str:
     return f"{what} of {cause.operation}{where}{call}{rank}"
 
 
-def _consequence(outcome: Outcome, layers: int) -> list[str]:
+def _consequence(outcome: AlignResult, layers: int) -> list[str]:
     differing = [each for each in outcome.compared if each.differs]
     if not differing:
         return ["  no tensor of the two sides differs by more than is explained yet"]
@@ -141,7 +141,7 @@ def _amount(found: Compared) -> str:
     return f"{found.difference:.2g}{part}, {found.explained:.2g} explained"
 
 
-def outcome_json(outcome: Outcome, sides: Sequence[Recording]) -> dict[str, Any]:
+def outcome_json(outcome: AlignResult, sides: Sequence[Recording]) -> dict[str, Any]:
     """Return the result; numbers that are not finite as null."""
     return {
         "aligned": outcome.is_aligned,

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from pretrain.recipe import Recipe
-    from pretrain.tools.align.comparing.outcome import Outcome
+    from pretrain.tools.align.comparing.outcome import AlignResult
 
 
 FOLDERS = ("first", "second")
@@ -116,7 +116,7 @@ def _not_recorded(name: str, code: int) -> int:
     return ExitCode.PARTIAL if code < 0 or code == CRASH else code
 
 
-def _show(outcome: Outcome, sides: list[Recording], html: Path | None, *, as_json: bool) -> None:
+def _show(outcome: AlignResult, sides: list[Recording], html: Path | None, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(outcome_json(outcome, sides), indent=2))
     else:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pretrain.launch.world import World
     from pretrain.plugins.host.manager import Plugins
     from pretrain.recipe import Recipe
-    from pretrain.tools.doctor.ranks.step_sequence import Outcome
+    from pretrain.tools.doctor.ranks.step_sequence import RankOutcome
 
 
 NOTE = (
@@ -103,7 +103,7 @@ def examine(
         raise SystemExit(code)
 
 
-def _report(outcome: Outcome, board: StatusBoard, *, as_json: bool) -> int:
+def _report(outcome: RankOutcome, board: StatusBoard, *, as_json: bool) -> int:
     """Print the findings; return the exit code."""
     shown = [*outcome.findings, *differing_choices(board, board.world.world_size)]
     click.echo(json_of(shown) if as_json else as_text(shown))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from pretrain.conformance.compared_part import Part
+    from pretrain.conformance.compared_part import ComparedPart
     from pretrain.conformance.example_calls import ExampleCall
     from pretrain.plugins.requests import OptimizerRequest, Request
     from pretrain.plugins.signatures import OptimizerKernels
@@ -149,7 +149,7 @@ class Trial:
     """
 
     call: ExampleCall
-    part: Part
+    part: ComparedPart
     oracle: Callable[..., Tensor]
     sizes: str
 

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from pretrain.tools.align.comparing.adam_update import Adam
+from pretrain.tools.align.comparing.adam_update import RecordedAdam
 from pretrain.tools.align.comparing.distance import Explained
 from pretrain.tools.align.comparing.updates import Gradients, Updates, compare_rates
-from pretrain.tools.align.recording.folder import Place
+from pretrain.tools.align.recording.folder import ModulePlace
 
 RATE = 1e-3
 STEPS = 4
@@ -36,7 +36,7 @@ class Kept:
 
 def adam_of(step, rate=RATE):
     optimizer = {"name": "adamw", "adam_beta1": 0.9, "adam_beta2": 0.95, "adam_eps": 1e-8, "weight_decay": 0.1}
-    return Adam(optimizer=optimizer, learning_rate=rate, step=step, taken=step)
+    return RecordedAdam(optimizer=optimizer, learning_rate=rate, step=step, taken=step)
 
 
 def compared(gradients, dtype, rates=(RATE, RATE), recorded=(RATE, RATE)):
@@ -46,7 +46,7 @@ def compared(gradients, dtype, rates=(RATE, RATE), recorded=(RATE, RATE)):
     for step in range(1, STEPS + 1):
         adams = [adam_of(step, rate) for rate in recorded]
         given = Gradients(both=[each[step - 1] for each in gradients], small=0.0, factor=1.0)
-        yield updates.compare("w", Place(1, "m"), 0, adams, given, explained)
+        yield updates.compare("w", ModulePlace(1, "m"), 0, adams, given, explained)
 
 
 def gradients_of(scale, dtype):
@@ -104,7 +104,7 @@ def test_a_gradient_that_is_all_rounding_error_has_an_update_that_is_not_compare
     given = Gradients(both=[torch.zeros(32, 16).double()] * 2, small=1e-3, factor=1.0)
 
     assert (
-        updates.compare("w", Place(1, "m"), 0, (adam_of(1), adam_of(1)), given, Explained(dtype="bf16", layers=4))
+        updates.compare("w", ModulePlace(1, "m"), 0, (adam_of(1), adam_of(1)), given, Explained(dtype="bf16", layers=4))
         is None
     )
     assert updates.not_compared == ["the update of w in step 1: all of the gradient is rounding error"]

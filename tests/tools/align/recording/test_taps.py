@@ -4,14 +4,13 @@ from types import SimpleNamespace
 
 import torch
 
-from pretrain.tools.align.recording.folder import Place
+from pretrain.tools.align.recording.folder import ModulePlace, Visit
 from pretrain.tools.align.recording.taps import Taps
-from pretrain.tools.align.recording.visits import Visit
 
 
 def tapped(kernel, operation):
     taps = Taps(checking=False)
-    taps.visits = SimpleNamespace(current=Visit(Place(1, "m"), micro_batch=0, batch_first=False, again=True))
+    taps.visits = SimpleNamespace(current=Visit(ModulePlace(1, "m"), micro_batch=0, batch_first=False, again=True))
     taps.sink = SimpleNamespace(tick=lambda: 0, add=lambda *_, **__: None)
     return taps.around(SimpleNamespace(operation=operation), kernel)
 

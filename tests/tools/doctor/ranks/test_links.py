@@ -4,12 +4,12 @@ import pytest
 
 from pretrain.plugins.backend import Figures
 from pretrain.tools.doctor.finding import Verdict
-from pretrain.tools.doctor.ranks.links import Place, bandwidth, judge_links
+from pretrain.tools.doctor.ranks.links import RankHost, bandwidth, judge_links
 from pretrain.tools.doctor.ranks.rank_speed import judge_speed
 
 MIB = 1 << 20
 ALL = {"all ranks": ((0, 1, 2, 3),)}
-PLACES = {rank: Place(rank // 2, "ab"[rank // 2]) for rank in range(4)}
+PLACES = {rank: RankHost(rank // 2, "ab"[rank // 2]) for rank in range(4)}
 
 
 def times(reduce=1e-3, pairs=None, unequal=()):
@@ -38,7 +38,7 @@ def test_a_collective_far_below_the_datasheet_is_looked_at():
 
 def test_of_several_groups_one_that_is_twice_as_slow_is_named():
     groups = tuple((2 * first, 2 * first + 1) for first in range(3))
-    places = {rank: Place(0, "a") for rank in range(6)}
+    places = {rank: RankHost(0, "a") for rank in range(6)}
     slow = {rank: times(5e-3 if rank >= 4 else 1e-3) for rank in range(6)}
     (found,) = judge_links(slow, {"all ranks": groups}, places, Figures())
     assert (found.verdict, found.ranks) == (Verdict.LOOK, (4, 5))

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from pretrain.recipe import make_recipe
-from pretrain.tools.doctor.ranks.links import groups_of, neighbour_rounds, rounds_of_pairs, schedule
+from pretrain.tools.doctor.ranks.link_times import groups_of, neighbour_rounds, rounds_of_pairs, schedule
 from recipe.smallest import SMALLEST
 
 

@@ -31,7 +31,7 @@ _ARITHMETIC = 8 * 2.0**-24
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Adam:
+class RecordedAdam:
     """Adam or AdamW with the settings of a recipe, and of one step.
 
     Attributes:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from pretrain.tools.align.comparing.activations import compare_activations, unchecked
 from pretrain.tools.align.comparing.compatible import allowed_at_start, require_compatible, require_same_start
 from pretrain.tools.align.comparing.distance import Explained, coarser
-from pretrain.tools.align.comparing.outcome import BACKWARD, FORWARD, LOSS, Compared, Outcome, WrongCall
+from pretrain.tools.align.comparing.outcome import BACKWARD, FORWARD, LOSS, AlignResult, Compared, WrongCall
 from pretrain.tools.align.comparing.parameter_steps import ParameterSteps
 from pretrain.tools.align.comparing.points import Points
-from pretrain.tools.align.recording.folder import Place
+from pretrain.tools.align.recording.folder import ModulePlace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pretrain.tools.align.comparing.recording import Recording
 
 
-def compare(first: Recording, second: Recording) -> Outcome:
+def compare(first: Recording, second: Recording) -> AlignResult:
     """Compare two recordings, in order of computation.
 
     Raises:
@@ -53,7 +53,7 @@ def compare(first: Recording, second: Recording) -> Outcome:
     compared.sort(key=lambda each: each.order)
     differing = next((each for each in compared if each.differs), None)
     apart, alike = without_alike(wrong, sides)
-    return Outcome(
+    return AlignResult(
         compared=compared,
         wrong=apart,
         alike=alike,
@@ -113,7 +113,7 @@ def _of_side(side: int, recording: Recording) -> Iterator[WrongCall]:
                     order=(check["step"], FORWARD if is_forward else BACKWARD, position, order),
                     side=side,
                     rank=check["rank"],
-                    place=Place(check["position"], check["module"]),
+                    place=ModulePlace(check["position"], check["module"]),
                     operation=check["operation"],
                     what=what,
                     error=float("inf") if error is None else error,

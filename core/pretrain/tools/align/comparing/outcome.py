@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pretrain.tools.align.recording.folder import Place
+    from pretrain.tools.align.recording.folder import ModulePlace
 
 
 Order = tuple[int, int, int, int]
@@ -55,7 +55,7 @@ class Compared(_Ordered):
         entries: compared ones of all, where they are not all.
     """
 
-    place: Place | None
+    place: ModulePlace | None
     operation: str
     what: str
     difference: float
@@ -91,7 +91,7 @@ class WrongCall(_Ordered):
 
     side: int
     rank: int
-    place: Place
+    place: ModulePlace
     operation: str
     what: str
     error: float
@@ -100,7 +100,7 @@ class WrongCall(_Ordered):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
+class AlignResult:
     """Result of a comparison.
 
     Attributes:

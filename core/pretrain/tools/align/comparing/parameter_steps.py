@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from pretrain.tools.align.comparing.adam_update import Adam
+from pretrain.tools.align.comparing.adam_update import RecordedAdam
 from pretrain.tools.align.comparing.distance import UNIT, vectors, worst_row
 from pretrain.tools.align.comparing.outcome import GRADIENTS, NORM, UPDATE, Compared, WrongCall
 from pretrain.tools.align.comparing.parameters import Parameters, place_of_parameter
@@ -172,9 +172,9 @@ class ParameterSteps:
         norm = self._norm_of(side, step)
         return (norm + 1e-6) / clip if clip and norm > clip else 1.0
 
-    def _adam(self, side: int, step: int) -> Adam:
+    def _adam(self, side: int, step: int) -> RecordedAdam:
         recording = self._sides[side]
-        return Adam(
+        return RecordedAdam(
             optimizer=recording.manifest["recipe"]["optimizer"],
             learning_rate=float(recording.step(step)["learning_rate"]),
             step=step,

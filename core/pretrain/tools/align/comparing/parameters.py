@@ -12,7 +12,7 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 
 from pretrain.checkpoint.sharded_names import weight_names
-from pretrain.tools.align.recording.folder import Place, weights_folder
+from pretrain.tools.align.recording.folder import ModulePlace, weights_folder
 from pretrain.tools.convert.formats.sharded import index_of
 from pretrain.tools.convert.weights.model_weights import EMBEDDING, OUTPUT
 from pretrain.tools.convert.weights.optimizer_state import MAIN
@@ -79,13 +79,13 @@ class Parameters:
         return whole[: self._recording.manifest["vocab_size"]] if name in {EMBEDDING, OUTPUT} else whole
 
 
-def place_of_parameter(name: str, layers: int) -> Place:
+def place_of_parameter(name: str, layers: int) -> ModulePlace:
     """Return the place of a parameter's module."""
     module = name.rpartition(".")[0]
     if name.startswith(_LAYER):
         number, _, rest = module.removeprefix(_LAYER).partition(".")
-        return Place(int(number) + 1, rest)
-    return Place(0 if name.startswith("embedding") else layers + 1, module.removeprefix("decoder."))
+        return ModulePlace(int(number) + 1, rest)
+    return ModulePlace(0 if name.startswith("embedding") else layers + 1, module.removeprefix("decoder."))
 
 
 AT_ONCE = 1 << 30

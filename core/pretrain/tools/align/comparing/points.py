@@ -11,7 +11,7 @@ import orjson
 import torch
 from safetensors import safe_open
 
-from pretrain.tools.align.recording.folder import Place
+from pretrain.tools.align.recording.folder import ModulePlace
 from pretrain.tools.align.recording.sink import PARTIAL, SAME, SPLIT_GATED, SPLIT_HEADS
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class PointName:
 
     step: int
     is_backward: bool
-    place: Place
+    place: ModulePlace
     operation: str
     call: int
     name: str
@@ -103,7 +103,7 @@ class Points:
 
 
 def _name_of(line: Mapping[str, Any]) -> PointName:
-    place = Place(line["position"], line["module"])
+    place = ModulePlace(line["position"], line["module"])
     return PointName(line["step"], line["backward"], place, line["operation"], line["call"], line["name"])
 
 

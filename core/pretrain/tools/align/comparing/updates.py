@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from pretrain.tools.align.comparing.adam_update import Adam
+    from pretrain.tools.align.comparing.adam_update import RecordedAdam
     from pretrain.tools.align.comparing.distance import Explained
     from pretrain.tools.align.comparing.parameters import Parameters
-    from pretrain.tools.align.recording.folder import Place
+    from pretrain.tools.align.recording.folder import ModulePlace
 
 
 _WELL_CONDITIONED = 0.5
@@ -68,7 +68,13 @@ class Updates:
         self._left_out: dict[int, list[str]] = defaultdict(list)
 
     def compare(
-        self, name: str, place: Place, number: int, adams: Sequence[Adam], gradients: Gradients, explained: Explained
+        self,
+        name: str,
+        place: ModulePlace,
+        number: int,
+        adams: Sequence[RecordedAdam],
+        gradients: Gradients,
+        explained: Explained,
     ) -> Compared | None:
         """Return the comparison of a parameter's update; None if all of its gradient is rounding error.
 
@@ -111,7 +117,7 @@ class Updates:
         ]
 
     def _explained(
-        self, name: str, adams: Sequence[Adam], made: Sequence[Tensor], errors: Tensor, of_norm: float
+        self, name: str, adams: Sequence[RecordedAdam], made: Sequence[Tensor], errors: Tensor, of_norm: float
     ) -> tuple[Tensor, Tensor]:
         """Return the explained difference of each entry's update: by its gradient, and by decay and rounding."""
         before = [state.weight(name, adams[0].step - 1) for state in self._states]
@@ -128,7 +134,7 @@ class Updates:
         return moved, rate * decayed + rounded
 
 
-def compare_rates(adams: Sequence[Adam]) -> Compared:
+def compare_rates(adams: Sequence[RecordedAdam]) -> Compared:
     """Return the comparison of the learning rates of a step, which precedes those of its updates."""
     first, second = (adam.learning_rate for adam in adams)
     return Compared(
@@ -141,6 +147,6 @@ def compare_rates(adams: Sequence[Adam]) -> Compared:
     )
 
 
-def _rate(adams: Sequence[Adam]) -> float:
+def _rate(adams: Sequence[RecordedAdam]) -> float:
     """Return the larger learning rate of both sides: one of 0 would leave no entry to compare."""
     return max(adam.learning_rate for adam in adams)

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from pretrain.conformance.compared_part import Part
+    from pretrain.conformance.compared_part import ComparedPart
     from pretrain.plugins.requests import Request
-    from pretrain.tools.align.recording.visits import Visit
+    from pretrain.tools.align.recording.folder import Visit
 
 MOST_SCORES = 1 << 26
 """Scores that are checked: half a GiB in float64, of which the host has several at a time."""
@@ -49,12 +49,13 @@ class CallCheck:
         """
         group = arguments.get("group")
         self._group: dist.ProcessGroup | None = group if group is not None and group.size() > 1 else None
-        self._request, self._part = request, EVERYTHING
+        self._request = request
+        self._part: ComparedPart = EVERYTHING
         if isinstance(request, AttentionRequest | SoftmaxRequest):
             first = next(x for x in arguments.values() if isinstance(x, torch.Tensor))
             batch = first.shape[0 if isinstance(request, SoftmaxRequest) else 1]
             part = AttentionPart.of(request, batch, MOST_SCORES, all_queries=True)
-            self._part: Part = part
+            self._part = part
             self._request = part.request_of_part
         self._divided = dict(_DIVIDED.get(request.operation, {})) if self._group else {}
         if self._group and getattr(request, "sequence_parallel", False):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections import Counter
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 import orjson
@@ -110,7 +111,7 @@ class RankPlace:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Place:
+class ModulePlace:
     """Place of a module in the model, whatever the layout.
 
     Attributes:
@@ -127,3 +128,22 @@ class Place:
         if 0 < self.position <= layers:
             return f"layer {self.position} of {layers}"
         return "before the layers" if self.position == 0 else "after the layers"
+
+
+@dataclass(slots=True)
+class Visit:
+    """One execution of a module.
+
+    Attributes:
+        place: of the module.
+        micro_batch: of this rank in the step, from 0.
+        batch_first: whether its tensors are [b, s, ...], not [s, b, ...].
+        again: whether its activations are computed a second time, for the backward pass.
+        calls: of each operation so far.
+    """
+
+    place: ModulePlace
+    micro_batch: int
+    batch_first: bool
+    again: bool
+    calls: Counter[str] = field(default_factory=Counter)

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from pretrain.recipe.layout import Layout
 
 
-class Recorder:
+class StepRecorder:
     """Recorder of one rank; all ranks call its methods together."""
 
     def __init__(self, engine: Engine, taps: Taps, folder: Path, *, positions: int) -> None:
@@ -127,7 +127,7 @@ def _number(scalar: Tensor) -> float:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Recording:
+class RecordingRun:
     """A recording that can begin.
 
     Attributes:
@@ -139,7 +139,7 @@ class Recording:
 
     recipe: Recipe
     layout: Layout
-    recorder: Recorder
+    recorder: StepRecorder
     batches: Iterator[Batch] | None
 
     def run(self, steps: int) -> None:
@@ -151,7 +151,7 @@ class Recording:
 @contextmanager
 def assembled(
     recipe: Recipe, plugins: Plugins, world: World, folder: Path, *, positions: int, checkpoint: str | None
-) -> Iterator[Recording]:
+) -> Iterator[RecordingRun]:
     """Build engine, data and recorder on this rank, and take everything down again afterwards; see `record`."""
     layout = lay_out(recipe, world.world_size)
     device = rank_device(recipe, plugins, world.local_rank)
@@ -176,10 +176,10 @@ def assembled(
             data, _ = data.resume(progress)
             if world.rank == 0:
                 write_manifest(folder, recipe, kernels.table, layout, tokenizer.vocab_size, positions=positions)
-            yield Recording(
+            yield RecordingRun(
                 recipe=recipe,
                 layout=layout,
-                recorder=Recorder(engine, taps, folder, positions=positions),
+                recorder=StepRecorder(engine, taps, folder, positions=positions),
                 batches=data.training(0, PhaseTimers()),
             )
         engine.close()

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from pretrain.engine.protocol import Batch
-    from pretrain.tools.align.recording.folder import Place, RankPlace
-    from pretrain.tools.align.recording.visits import Visit
+    from pretrain.tools.align.recording.folder import ModulePlace, RankPlace, Visit
 
 
 _MOST_BYTES = 1 << 28
@@ -128,7 +127,7 @@ SPLIT_HEADS, SPLIT_LAST, SPLIT_GATED = "heads", "last", "gated"
 _ROW_PARALLEL = ("linear_proj", "linear_fc2")
 
 
-def division(place: Place, operation: str, name: str, ranks: int, is_gated: bool) -> str:
+def division(place: ModulePlace, operation: str, name: str, ranks: int, is_gated: bool) -> str:
     """Return how a tensor is divided among the tensor-parallel ranks.
 
     Args:

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from pretrain.plugins.requests import Request
+    from pretrain.tools.align.recording.folder import Visit
     from pretrain.tools.align.recording.sink import Sink
-    from pretrain.tools.align.recording.visits import Visit, Visits
+    from pretrain.tools.align.recording.visits import Visits
 
 ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     operation: tuple(name for name, given in list(signature.parameters.items())[1:] if given.kind != given.KEYWORD_ONLY)

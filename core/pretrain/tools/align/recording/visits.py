@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from pretrain.model.layer import SerialLayer
-from pretrain.tools.align.recording.folder import Place
+from pretrain.tools.align.recording.folder import ModulePlace, Visit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,7 +51,7 @@ class Visits:
         self._seen.clear()
         self._open.clear()
 
-    def _watch(self, module: nn.Module, place: Place, *, batch_first: bool) -> None:
+    def _watch(self, module: nn.Module, place: ModulePlace, *, batch_first: bool) -> None:
         def enter(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             # megatron-core recomputes activations inside the backward pass.
             again = torch._C._current_graph_task_id() != -1  # noqa: SLF001  as torch.utils.checkpoint asks
@@ -80,14 +79,14 @@ def _is_batch_first(model: nn.Module, path: str) -> bool:
     return path == "embedding_layernorm" and not model.embedding.reduce_scatter_embeddings  # type: ignore[union-attr]
 
 
-def place_of(model: nn.Module, path: str, layers: int) -> Place:
+def place_of(model: nn.Module, path: str, layers: int) -> ModulePlace:
     """Return the place of the module at a path of a model chunk."""
     words = path.split(".")
     if words[:2] == ["decoder", "layers"] and len(words) > 2:
         number = model.get_submodule(".".join(words[:3])).layer_number
-        return Place(int(number), ".".join(words[3:]))  # type: ignore[arg-type]  # megatron-core's, an int
+        return ModulePlace(int(number), ".".join(words[3:]))  # type: ignore[arg-type]  # megatron-core's, an int
     name = path.removeprefix("decoder.")
-    return Place(0 if path.startswith(_BEFORE) else layers + 1, name)
+    return ModulePlace(0 if path.startswith(_BEFORE) else layers + 1, name)
 
 
 def _take_gradient(sink: Sink, visit: Visit, hidden: torch.Tensor) -> None:
@@ -100,22 +99,3 @@ def _add_gradient(sink: Sink, visit: Visit, gradient: torch.Tensor | None) -> No
     if gradient is None:  # a later kernel has lost it
         return
     sink.add(visit, "", 0, "input", gradient, is_backward=True)
-
-
-@dataclass(slots=True)
-class Visit:
-    """One execution of a module.
-
-    Attributes:
-        place: of the module.
-        micro_batch: of this rank in the step, from 0.
-        batch_first: whether its tensors are [b, s, ...], not [s, b, ...].
-        again: whether its activations are computed a second time, for the backward pass.
-        calls: of each operation so far.
-    """
-
-    place: Place
-    micro_batch: int
-    batch_first: bool
-    again: bool
-    calls: Counter[str] = field(default_factory=Counter)

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from pretrain.plugins.host.manager import Plugins
     from pretrain.recipe import Recipe
     from pretrain.tools.doctor.finding import Finding
-    from pretrain.tools.doctor.ranks.step import Step
-    from pretrain.tools.doctor.ranks.step_sequence import Outcome
+    from pretrain.tools.doctor.ranks.step import ExaminationStep
+    from pretrain.tools.doctor.ranks.step_sequence import RankOutcome
 
 
 _REMOVAL = 5.0
@@ -47,7 +47,7 @@ def examine_between(
     board: StatusBoard | None = None,
     timeout: float = 30.0,
     sizes: Sequence[int] = SIZES,
-) -> Outcome:
+) -> RankOutcome:
     """Compare the ranks, and measure the links between them; every rank calls it after its own checks.
 
     Recipes, versions, token files and the checkpoint folder are compared here, since all ranks must have the same.
@@ -69,7 +69,7 @@ def examine_between(
         sizes: bytes of the collectives, growing; slow links leave the last ones out.
 
     Returns:
-        the merged findings on the rank that reports. Where `stuck` is set the process must end by `Outcome.leave`.
+        the merged findings on the rank that reports. Where `stuck` is set the process must end by `RankOutcome.leave`.
     """
     board = board or StatusBoard(world, timeout)
     probe = None if start is None else FolderProbe(start, world.rank)
@@ -93,8 +93,8 @@ def _steps(
     probe: FolderProbe | None,
     sizes: Sequence[int],
     backend_name: str,
-) -> list[Step]:
-    steps: list[Step] = [OwnStep(own=own, has_device=device is not None, world_size=board.world.world_size)]
+) -> list[ExaminationStep]:
+    steps: list[ExaminationStep] = [OwnStep(own=own, has_device=device is not None, world_size=board.world.world_size)]
     if recipe is not None:
         steps.append(CoresStep(recipe))
     if recipe is not None and probe is not None:

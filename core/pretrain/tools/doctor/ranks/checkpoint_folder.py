@@ -18,7 +18,7 @@ from pretrain.folders import existing_folder
 from pretrain.launch.run_directory.directory import RUNS
 from pretrain.report.flops import parameter_count
 from pretrain.tools.doctor.finding import Finding, Verdict
-from pretrain.tools.doctor.ranks.step import Step, taking_part
+from pretrain.tools.doctor.ranks.step import ExaminationStep, taking_part
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -263,7 +263,7 @@ _PATIENCE = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class FolderStep(Step):
+class FolderStep(ExaminationStep):
     """The folder of the checkpoints, once a node: writable, with space, fast enough."""
 
     recipe: Recipe
@@ -288,7 +288,7 @@ class FolderStep(Step):
 
 
 @dataclass(frozen=True, slots=True)
-class SharedFolderStep(Step):
+class SharedFolderStep(ExaminationStep):
     """The same folder: every node must see what the others have written there."""
 
     board: StatusBoard
@@ -317,7 +317,7 @@ class SharedFolderStep(Step):
 
 
 @dataclass(frozen=True, slots=True)
-class RemovalStep(Step):
+class RemovalStep(ExaminationStep):
     """Removal of the files, at once: a rank that is stopped later leaves nothing behind."""
 
     board: StatusBoard

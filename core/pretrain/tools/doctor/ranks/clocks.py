@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pretrain.tools.doctor.finding import Finding, Verdict
-from pretrain.tools.doctor.ranks.step import Step, taking_part
+from pretrain.tools.doctor.ranks.step import ExaminationStep, taking_part
 from pretrain.tools.doctor.ranks.store_client import open_first, prefixed
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def _key(kind: str, rank: int, number: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class ClockStep(Step):
+class ClockStep(ExaminationStep):
     """Clocks of the nodes against rank 0's."""
 
     board: StatusBoard

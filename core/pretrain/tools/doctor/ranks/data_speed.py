@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pretrain.data.token_files.reading import bin_path
 from pretrain.tools.doctor.finding import Finding, Verdict
-from pretrain.tools.doctor.ranks.step import Step, taking_part
+from pretrain.tools.doctor.ranks.step import ExaminationStep, taking_part
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -68,7 +68,7 @@ def judge_speed(speeds: Mapping[int, Mapping[str, Any]]) -> list[Finding]:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadStep(Step):
+class ReadStep(ExaminationStep):
     """Read speed of the token files, once a node."""
 
     recipe: Recipe

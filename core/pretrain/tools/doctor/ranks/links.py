@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from pretrain.report.rank_names import rank_names
 from pretrain.tools.doctor.finding import Finding, Verdict
 from pretrain.tools.doctor.ranks.clocks import nodes_of
-from pretrain.tools.doctor.ranks.link_times import ALL_REDUCE, Links
+from pretrain.tools.doctor.ranks.link_times import ALL_REDUCE, LinkTimer, groups_of, schedule
 from pretrain.tools.doctor.ranks.own_steps import all_have_devices
-from pretrain.tools.doctor.ranks.step import Step
+from pretrain.tools.doctor.ranks.step import ExaminationStep
 from pretrain.tools.doctor.ranks.store_client import open_first, prefixed
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pretrain.plugins.backend import Figures
     from pretrain.plugins.host.manager import Plugins
     from pretrain.recipe import Recipe
+    from pretrain.tools.doctor.ranks.link_times import Groups
     from pretrain.tools.doctor.ranks.status_board import StatusBoard
     from pretrain.tools.doctor.ranks.step import Answers
 
@@ -37,7 +38,7 @@ _REMEDY = (
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RankHost:
     """Place of a rank.
 
     Attributes:
@@ -50,12 +51,15 @@ class Place:
 
 
 def judge_links(
-    times: Mapping[int, Mapping[str, Any]], kinds: Mapping[str, Groups], places: Mapping[int, Place], figures: Figures
+    times: Mapping[int, Mapping[str, Any]],
+    kinds: Mapping[str, Groups],
+    places: Mapping[int, RankHost],
+    figures: Figures,
 ) -> list[Finding]:
     """Return the findings about collectives and pairs.
 
     Args:
-        times: what `Links.measure` returned, by rank.
+        times: what `LinkTimer.measure` returned, by rank.
         kinds: groups of ranks by their kind.
         places: of all ranks that are known; what concerns others is left out.
         figures: of the device's datasheet.
@@ -98,7 +102,7 @@ def _judge_collective(
     collective: str,
     kind: str,
     seconds: Mapping[tuple[int, ...], Mapping[str, float]],
-    places: Mapping[int, Place],
+    places: Mapping[int, RankHost],
     figures: Figures,
 ) -> Finding:
     size = min(max(int(each) for each in of) for of in seconds.values())
@@ -120,7 +124,7 @@ def _judge_collective(
 
 
 def _judge_pairs(
-    where: str, pairs: Mapping[tuple[int, int], Mapping[str, float]], places: Mapping[int, Place]
+    where: str, pairs: Mapping[tuple[int, int], Mapping[str, float]], places: Mapping[int, RankHost]
 ) -> list[Finding]:
     if not pairs:
         return []
@@ -158,7 +162,7 @@ def _bytes(size: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class LinkStep(Step):
+class LinkStep(ExaminationStep):
     """Collectives of the recipe's groups, and messages between pairs."""
 
     recipe: Recipe | None
@@ -179,7 +183,7 @@ class LinkStep(Step):
         """Measure this rank's links."""
         assert self.device is not None and self.plugins is not None  # noqa: PT018, S101  every rank has said so
         world = self.board.world
-        links = Links(
+        links = LinkTimer(
             rank=world.rank,
             world_size=world.world_size,
             device=self.device,
@@ -195,85 +199,6 @@ class LinkStep(Step):
         assert self.plugins is not None  # noqa: S101  every rank has a device
         world_size = self.board.world.world_size
         marks = self.board.marks(range(world_size))  # of the ranks without an answer too: others measured with them
-        places = {rank: Place(mark.node, mark.host) for rank, mark in marks.items()}
+        places = {rank: RankHost(mark.node, mark.host) for rank, mark in marks.items()}
         kinds = groups_of(self.recipe, world_size)
         return judge_links(answers, kinds, places, self.plugins.backend.figures())
-
-
-Groups = tuple[tuple[int, ...], ...]
-
-
-def groups_of(recipe: Recipe | None, world_size: int) -> Mapping[str, Groups]:
-    """Return the groups by their kind: of all ranks, tensor-parallel, data-parallel; those of one rank are left out.
-
-    Ranks are numbered as megatron-core does (parallel_state.initialize_model_parallel, order tp-cp-ep-dp-pp): tensor
-    ranks are neighbours, then data-parallel ones, then stages. A kind that is all ranks again is left out too.
-
-    Args:
-        recipe: None: only the group of all ranks.
-        world_size: number of ranks.
-    """
-    kinds: dict[str, Groups] = {"all ranks": (tuple(range(world_size)),)}
-    if recipe is not None:
-        tensor, stages = recipe.parallel.tensor_model_parallel_size, recipe.parallel.pipeline_model_parallel_size
-        of_stage = world_size // stages
-        kinds["tensor groups"] = tuple(tuple(range(first, first + tensor)) for first in range(0, world_size, tensor))
-        kinds["data groups"] = tuple(
-            tuple(range(stage * of_stage + place, (stage + 1) * of_stage, tensor))
-            for stage in range(stages)
-            for place in range(tensor)
-        )
-    return {
-        kind: groups
-        for kind, groups in kinds.items()
-        if len(groups[0]) > 1 and (kind == "all ranks" or len(groups) > 1)
-    }
-
-
-def rounds_of_pairs(members: Sequence[int]) -> list[list[tuple[int, int]]]:
-    """Return rounds in which every member meets at most one other; over all rounds every pair meets once.
-
-    The circle method of round-robin tournaments: one member stays, the others move on by a place a round.
-    """
-    circle: list[int | None] = [*members, *([None] if len(members) % 2 else [])]
-    half = len(circle) // 2
-    rounds = []
-    for _ in range(len(circle) - 1):
-        met = zip(circle[:half], reversed(circle[half:]), strict=True)
-        rounds.append([(min(a, b), max(a, b)) for a, b in met if a is not None and b is not None])
-        circle = [circle[0], circle[-1], *circle[1:-1]]
-    return [pairs for pairs in rounds if pairs]
-
-
-def neighbour_rounds(members: Sequence[int], distance: int = 1) -> list[list[tuple[int, int]]]:
-    """Return rounds in which every member meets the one `distance` places on, in a ring."""
-    count = len(members)
-    waiting = [(members[place], members[(place + distance) % count]) for place in range(count)]
-    rounds: list[list[tuple[int, int]]] = []
-    for pair in dict.fromkeys((min(pair), max(pair)) for pair in waiting):
-        free = next((pairs for pairs in rounds if not {rank for met in pairs for rank in met} & set(pair)), None)
-        if free is None:
-            rounds.append([pair])
-        else:
-            free.append(pair)
-    return rounds
-
-
-def schedule(nodes: Sequence[int], most: int = 16) -> list[list[tuple[int, int]]]:
-    """Return the rounds of pairs whose link is measured.
-
-    With up to `most` ranks every pair; with more, neighbours in the ring of all ranks, and of the first ranks of the
-    nodes every pair, or with more than `most` nodes those 1, 2, 4, ... nodes apart.
-
-    Args:
-        nodes: the node of each rank.
-        most: see above.
-    """
-    ranks = range(len(nodes))
-    if len(nodes) <= most:
-        return rounds_of_pairs(ranks)
-    first = [next(rank for rank in ranks if nodes[rank] == node) for node in dict.fromkeys(nodes)]
-    if len(first) <= most:
-        return neighbour_rounds(ranks) + rounds_of_pairs(first)
-    distances = [1 << power for power in range((len(first) // 2).bit_length())]
-    return neighbour_rounds(ranks) + [pairs for each in distances for pairs in neighbour_rounds(first, each)]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pretrain.launch.one_recipe import differing, stated
 from pretrain.report.rank_names import rank_names
 from pretrain.tools.doctor.finding import Finding, Verdict
-from pretrain.tools.doctor.ranks.step import Step
+from pretrain.tools.doctor.ranks.step import ExaminationStep
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -96,7 +96,7 @@ def _unequal(fine: list[Finding]) -> Finding:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class OwnStep(Step):
+class OwnStep(ExaminationStep):
     """Findings of the ranks' own checks, brought together; answered without the leader's order.
 
     Attributes:
@@ -131,7 +131,7 @@ def all_have_devices(known: Mapping[str, Answers]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class RecipeStep(Step):
+class RecipeStep(ExaminationStep):
     """Comparison of recipe, versions and data on all ranks, as a run makes it."""
 
     recipe: Recipe
@@ -154,7 +154,7 @@ class RecipeStep(Step):
 
 
 @dataclass(frozen=True, slots=True)
-class CoresStep(Step):
+class CoresStep(ExaminationStep):
     """Cores of each host, against its ranks and their data workers."""
 
     recipe: Recipe

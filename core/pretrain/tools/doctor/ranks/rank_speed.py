@@ -13,7 +13,7 @@ from pretrain.report.rank_names import rank_names
 from pretrain.tools.doctor.device_speed import synchronize
 from pretrain.tools.doctor.finding import Finding, Verdict
 from pretrain.tools.doctor.ranks.own_steps import all_have_devices
-from pretrain.tools.doctor.ranks.step import Step
+from pretrain.tools.doctor.ranks.step import ExaminationStep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -90,7 +90,7 @@ def _percent(value: float, usual: float) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class SpeedStep(Step):
+class SpeedStep(ExaminationStep):
     """A matrix product on every rank at once."""
 
     board: StatusBoard

@@ -20,7 +20,7 @@ VALUE, ERROR, STUCK = "value", "error", "stuck"
 """Keys of an answer: what was measured; the error; what never ended."""
 
 
-class Step:
+class ExaminationStep:
     """A step of the examination that all ranks take together.
 
     Attributes:
@@ -68,7 +68,7 @@ class StepResult:
         silent: a finding about each rank that is silent.
     """
 
-    step: Step
+    step: ExaminationStep
     given: Mapping[int, Mapping[str, Any]]
     silent: list[Finding] = field(default_factory=list)
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pretrain.tools.doctor.finding import Finding
     from pretrain.tools.doctor.ranks.status_board import StatusBoard
-    from pretrain.tools.doctor.ranks.step import Answers, Step
+    from pretrain.tools.doctor.ranks.step import Answers, ExaminationStep
 
 
 _ORDER, _END = "order", -1
@@ -34,7 +34,7 @@ _GRACE = 2.0
 class StepSequence:
     """The examination on one rank."""
 
-    def __init__(self, board: StatusBoard, steps: Sequence[Step], device: torch.device | None) -> None:
+    def __init__(self, board: StatusBoard, steps: Sequence[ExaminationStep], device: torch.device | None) -> None:
         """Begin on this rank's device."""
         self._board, self._steps = board, steps
         self._rank, self._size = board.world.rank, board.world.world_size
@@ -42,11 +42,11 @@ class StepSequence:
         self._watch = SilenceWatch(board)
         self._period = max(0.02, self._size / 5000)  # all ranks ask one store
 
-    def run(self) -> Outcome:
+    def run(self) -> RankOutcome:
         """Take the steps; every rank calls it."""
         return self._lead() if self._rank == 0 else self._follow()
 
-    def _lead(self) -> Outcome:
+    def _lead(self) -> RankOutcome:
         findings: list[Finding] = []
         known: dict[str, Answers] = {}
         taken = 0
@@ -97,7 +97,7 @@ class StepSequence:
             time.sleep(self._period)
         self._board.flush()
 
-    def _follow(self) -> Outcome:
+    def _follow(self) -> RankOutcome:
         leader = current = 0
         self._part.begin(0, self._steps[0], None)
         while True:
@@ -120,12 +120,12 @@ class StepSequence:
                 return self._take_over(current)
             time.sleep(self._period)
 
-    def _left(self) -> Outcome:
+    def _left(self) -> RankOutcome:
         self._board.write(left_key(self._rank), 1)
         self._board.flush()
-        return Outcome(stuck=self._part.busy())
+        return RankOutcome(stuck=self._part.busy())
 
-    def _take_over(self, number: int) -> Outcome:
+    def _take_over(self, number: int) -> RankOutcome:
         """End the examination in place of rank 0: report what is on the board, and who is silent."""
         self._board.write(_ORDER, [_END, None])
         others = [rank for rank in range(self._size) if rank != self._rank]
@@ -151,15 +151,15 @@ class StepSequence:
             found += ending.findings(self._board.timeout)
         return found
 
-    def _alone(self, leader: int) -> Outcome:
+    def _alone(self, leader: int) -> RankOutcome:
         """Report without a board: the lowest rank of the node at once, the others if it has not ended them by then."""
         time.sleep(2 * _GRACE * self._board.world.local_rank)
         first = self._steps[0]
         own = list(first.judge({self._rank: first.measure(None)}))
         return self._reporting([*own, self._watch.describe(leader)])
 
-    def _reporting(self, findings: list[Finding]) -> Outcome:
-        return Outcome(findings=tuple(findings), reports=True, stuck=self._part.busy())
+    def _reporting(self, findings: list[Finding]) -> RankOutcome:
+        return RankOutcome(findings=tuple(findings), reports=True, stuck=self._part.busy())
 
 
 def left_key(rank: int) -> str:
@@ -178,7 +178,7 @@ class StepWorker:
         self._number = -1
         self._stuck = False
 
-    def begin(self, number: int, step: Step, orders: Any) -> None:
+    def begin(self, number: int, step: ExaminationStep, orders: Any) -> None:
         """Begin to measure."""
         self._number = number
         self._board.doing(step.name)
@@ -246,7 +246,7 @@ class CallThread:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
+class RankOutcome:
     """Outcome of the checks between ranks, on one rank.
 
     Attributes:
