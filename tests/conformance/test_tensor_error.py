@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pretrain.conformance.comparison import TensorError
+from pretrain.conformance.tensor_error import TensorError
 
 EXACT = torch.randn(64, 32, generator=torch.Generator().manual_seed(1)).double()
 

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pretrain.conformance.cases import run_with
-from pretrain.conformance.comparison import assert_near, random
+from pretrain.conformance.comparison import random
 from pretrain.conformance.example_calls import OPERATIONS, example_call
 from pretrain.conformance.fake_tensors import CASES
 from pretrain.conformance.footprint import differentiable
+from pretrain.conformance.tensor_error import assert_near
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from pretrain.conformance import examples
-from pretrain.conformance.comparison import assert_near, forward_backward, oracle, random
+from pretrain.conformance.comparison import forward_backward, oracle, random
 from pretrain.conformance.examples import DTYPES
 from pretrain.conformance.pair_collectives import COLLECTIVES, SIZES, DeferredGroup, check_collective, world_group
+from pretrain.conformance.tensor_error import assert_near
 
 if TYPE_CHECKING:
     from collections.abc import Callable

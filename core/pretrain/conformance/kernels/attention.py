@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pretrain.conformance.cases import cases, run_with
-from pretrain.conformance.comparison import assert_agrees, assert_near, assert_repeats, forward_backward, oracle, random
+from pretrain.conformance.comparison import assert_agrees, assert_repeats, forward_backward, oracle, random
 from pretrain.conformance.examples import DTYPES, attention
 from pretrain.conformance.kernels.attention_inputs import (
     ANY,
@@ -24,6 +24,7 @@ from pretrain.conformance.kernels.attention_inputs import (
 )
 from pretrain.conformance.kernels.dropout import assert_dropout_rate, assert_independent, generator_of
 from pretrain.conformance.masks import documents, example_mask, mask_with_empty_rows
+from pretrain.conformance.tensor_error import assert_near
 from pretrain.plugins.requests import Mask
 
 if TYPE_CHECKING:

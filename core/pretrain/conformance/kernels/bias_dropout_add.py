@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pretrain.conformance.cases import Case, cases, run_with
-from pretrain.conformance.comparison import assert_agrees, assert_near, assert_repeats, forward_backward, oracle, random
+from pretrain.conformance.comparison import assert_agrees, assert_repeats, forward_backward, oracle, random
 from pretrain.conformance.example_calls import Sizes, example_call
 from pretrain.conformance.examples import DTYPES, bias_dropout_add
 from pretrain.conformance.kernels.dropout import assert_dropout_rate
+from pretrain.conformance.tensor_error import assert_near
 
 if TYPE_CHECKING:
     from torch import Tensor

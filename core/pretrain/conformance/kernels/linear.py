@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pretrain.conformance.cases import Case, cases, run_with
-from pretrain.conformance.comparison import assert_agrees, assert_near, assert_repeats, oracle, random
+from pretrain.conformance.comparison import assert_agrees, assert_repeats, oracle, random
 from pretrain.conformance.example_calls import Sizes, example_call
 from pretrain.conformance.examples import DTYPES, linear
+from pretrain.conformance.tensor_error import assert_near
 from pretrain.conformance.two_ranks import RankPair
 
 if TYPE_CHECKING:

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pretrain.conformance.cases import Case, run_with
-from pretrain.conformance.comparison import assert_near, random
+from pretrain.conformance.comparison import adam_in_float64, random
 from pretrain.conformance.examples import DTYPES, optimizer
 from pretrain.conformance.synchronization import NoSynchronization
+from pretrain.conformance.tensor_error import assert_near
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from torch import Tensor
 
     from pretrain.conformance.subject import Kernel, Subject
@@ -123,28 +122,3 @@ def _step(stepping: Any, parameters: list[torch.nn.Parameter], step: int) -> Non
         parameter.grad = _gradient(number, step).to(parameter.device)
     with NoSynchronization():
         stepping.step()
-
-
-def adam_in_float64(
-    start: Tensor,
-    gradients: Iterable[Tensor],
-    *,
-    lr: float,
-    betas: tuple[float, float],
-    eps: float,
-    weight_decay: float,
-    adam_w_mode: bool,
-) -> Tensor:
-    """Return a parameter after a step for each gradient, by the arguments that the kernel's class has.
-
-    Kingma and Ba 2015 (arXiv 1412.6980), algorithm 1; decay as Loshchilov and Hutter 2019 (arXiv 1711.05101).
-    """
-    parameter = start.double()
-    mean, square = torch.zeros_like(parameter), torch.zeros_like(parameter)
-    for step, given in enumerate(gradients, 1):
-        gradient = given.double() + (0 if adam_w_mode else weight_decay * parameter)
-        mean = betas[0] * mean + (1 - betas[0]) * gradient
-        square = betas[1] * square + (1 - betas[1]) * gradient**2
-        update = mean / (1 - betas[0] ** step) / ((square / (1 - betas[1] ** step)).sqrt() + eps)
-        parameter = parameter - lr * (update + (weight_decay * parameter if adam_w_mode else 0))
-    return parameter

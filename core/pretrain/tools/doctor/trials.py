@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from pretrain.conformance.compared_part import AttentionPart, TokenPart
-from pretrain.conformance.comparison import INEXACT, TOLERANCE, both_results, oracle, random, relative_error
+from pretrain.conformance.comparison import adam_in_float64, both_results, oracle, random
 from pretrain.conformance.example_calls import Sizes, example_call, longer
-from pretrain.conformance.kernels.optimizer import adam_in_float64
+from pretrain.conformance.tensor_error import INEXACT, TOLERANCE, relative_error
 from pretrain.plugins.requests import AttentionRequest, CrossEntropyRequest, SoftmaxRequest
 from pretrain.tools.doctor.finding import Verdict
 

@@ -10,7 +10,8 @@ import torch
 import torch.distributed as dist
 
 from pretrain.conformance.compared_part import EVERYTHING, AttentionPart
-from pretrain.conformance.comparison import TOLERANCE, TensorError, forward_backward, oracle
+from pretrain.conformance.comparison import forward_backward, oracle
+from pretrain.conformance.tensor_error import TOLERANCE, TensorError
 from pretrain.plugins.requests import AttentionRequest, SoftmaxRequest
 
 if TYPE_CHECKING:
