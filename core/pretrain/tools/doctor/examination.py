@@ -17,16 +17,16 @@ from pretrain.launch.run_directory.start_checks import Start
 from pretrain.plugins.host import discovery
 from pretrain.plugins.host.importing import load_plugin
 from pretrain.plugins.host.manager import assemble, load
-from pretrain.report.rank_names import rank_names
 from pretrain.tools.doctor.finding import Finding, Verdict, as_text, failed, is_ok
 from pretrain.tools.doctor.finding import as_json as json_of
 from pretrain.tools.doctor.own_checks import OwnChecks, examine_start
 from pretrain.tools.doctor.ranks.between import examine_between
+from pretrain.tools.doctor.ranks.own_steps import OwnStep
 from pretrain.tools.doctor.ranks.status_board import StatusBoard
 from pretrain.tools.doctor.ranks.step_sequence import CallThread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable
 
     import torch
 
@@ -80,19 +80,16 @@ def examine(
     if is_example:
         own.findings.append(Finding(check="recipe", verdict=Verdict.OK, text=NOTE))
     unended = run_watched(own.run, board)
-    found = [*own.findings, *unended]
-    write_choices(board, dict(own.kernels))
     device = None if unended else own.device  # with a check that hangs no further call of the device is tried
+    found = OwnStep(
+        own=[*own.findings, *unended],
+        has_device=device is not None,
+        world_size=world.world_size,
+        kernels=dict(own.kernels),
+    )
+    start_of_files = None if is_example else start
     outcome = examine_between(
-        recipe,
-        own.plugins,
-        world,
-        device,
-        found,
-        start=None if is_example else start,
-        backend_name=backend_name,
-        board=board,
-        timeout=timeout,
+        found, board, own.plugins, device, recipe, start=start_of_files, backend_name=backend_name
     )
     code = _report(outcome, board, as_json=as_json) if outcome.reports and claim_report() else ExitCode.COMPLETE
     if unended or outcome.stuck:
@@ -105,9 +102,8 @@ def examine(
 
 def _report(outcome: RankOutcome, board: StatusBoard, *, as_json: bool) -> int:
     """Print the findings; return the exit code."""
-    shown = [*outcome.findings, *differing_choices(board, board.world.world_size)]
-    click.echo(json_of(shown) if as_json else as_text(shown))
-    if is_ok(shown):
+    click.echo(json_of(outcome.findings) if as_json else as_text(outcome.findings))
+    if is_ok(outcome.findings):
         return ExitCode.COMPLETE
     with suppress(OSError):  # then the launcher shows this rank's exit code too
         note_report(board.world.rank)
@@ -181,34 +177,3 @@ def _without_end(doing: str, timeout: float) -> Finding:
         text=f"no end within {timeout:g} s of: {doing}; the checks after it are left out",
         remedy="Look at what it needs: a device, a driver or a file system that does not answer (`py-spy dump --pid`).",
     )
-
-
-_KEY = "kernels of rank"
-
-
-def write_choices(board: StatusBoard, chosen: Mapping[str, str]) -> None:
-    """Tell the other ranks which kernels this one takes.
-
-    Args:
-        board: of this rank.
-        chosen: operation -> kernel and its provider; empty where none could be chosen.
-    """
-    board.write(f"{_KEY} {board.world.rank}", dict(chosen))
-
-
-def differing_choices(board: StatusBoard, world_size: int) -> Iterator[Finding]:
-    """Yield a finding for each operation that ranks would serve with different kernels."""
-    keys = {f"{_KEY} {rank}": rank for rank in range(world_size)}
-    found = {keys[key]: chosen for key, chosen in board.read(keys).items() if chosen}
-    for operation in dict.fromkeys(operation for chosen in found.values() for operation in chosen):
-        ranks: dict[str, list[int]] = {}
-        for rank, chosen in sorted(found.items()):
-            ranks.setdefault(chosen.get(operation, "none"), []).append(rank)
-        if len(ranks) > 1:
-            text = "; ".join(f"{rank_names(those)}: {kernel}" for kernel, those in ranks.items())
-            yield Finding(
-                check=f"kernel {operation}",
-                verdict=Verdict.WRONG,
-                text=f"the ranks would take different kernels: {text}",
-                remedy="Install the same versions on every node, or name the kernels (`kernels` of the recipe).",
-            )

@@ -23,6 +23,7 @@ from pretrain.recipe import make_recipe
 from pretrain.tools.doctor.finding import Finding, Verdict
 from pretrain.tools.doctor.ranks import checkpoint_folder, link_times, rank_speed
 from pretrain.tools.doctor.ranks.between import examine_between
+from pretrain.tools.doctor.ranks.own_steps import OwnStep
 from pretrain.tools.doctor.ranks.status_board import StatusBoard
 
 
@@ -42,14 +43,12 @@ def main() -> None:
     plugins = SimpleNamespace(backend=CpuBackend())
     device = None if fault == ["lacks_its_device"] else torch.device("cpu")
     outcome = examine_between(
-        recipe,
+        OwnStep(own=own, has_device=device is not None, world_size=board.world.world_size),
+        board,
         plugins,
-        board.world,
         device,
-        own,
+        recipe,
         start=None if recipe is None else Start(recipe=recipe, run_dir=None, resume="no"),
-        board=board,
-        timeout=case["timeout"],
         sizes=(4096, 65536),
     )
     if outcome.reports:

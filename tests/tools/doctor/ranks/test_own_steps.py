@@ -4,7 +4,7 @@ import pytest
 
 from pretrain.report.rank_names import rank_names
 from pretrain.tools.doctor.finding import Finding, Verdict
-from pretrain.tools.doctor.ranks.own_steps import as_value, merged
+from pretrain.tools.doctor.ranks.own_steps import OwnStep, as_value, merged
 
 
 def finding(text, verdict=Verdict.LOOK, check="device memory"):
@@ -71,3 +71,20 @@ def test_several_ok_findings_of_one_rank_stay():
 def test_ranks_in_words():
     assert rank_names([3]) == "rank 3"
     assert rank_names([5, 0, 3, 4, 9]) == "ranks 0, 3-5, 9"
+
+
+def judged(*of_ranks):
+    """Judge ranks by the kernels that each would take."""
+    steps = [OwnStep(own=[], has_device=True, world_size=len(of_ranks), kernels=kernels) for kernels in of_ranks]
+    return steps[0].judge({rank: step.measure(None) for rank, step in enumerate(steps)})
+
+
+def test_ranks_that_would_take_different_kernels_are_named():
+    norms = ["apex (a 1)", "torch (b 2)", "apex (a 1)"]
+    (found,) = judged(*({"norm": norm, "linear": "torch (b 2)"} for norm in norms))
+    assert (found.check, found.verdict) == ("kernel norm", Verdict.WRONG)
+    assert found.text == "the ranks would take different kernels: ranks 0, 2: apex (a 1); rank 1: torch (b 2)"
+
+
+def test_a_rank_without_kernels_does_not_differ():
+    assert judged({"norm": "torch"}, {}) == []

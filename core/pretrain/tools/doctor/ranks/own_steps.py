@@ -15,7 +15,7 @@ from pretrain.tools.doctor.finding import Finding, Verdict
 from pretrain.tools.doctor.ranks.step import ExaminationStep
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pretrain.recipe import Recipe
     from pretrain.tools.doctor.ranks.status_board import StatusBoard
@@ -103,16 +103,19 @@ class OwnStep(ExaminationStep):
         own: of this rank.
         has_device: whether this rank has its device, without which neither speed nor links are measured.
         world_size: number of ranks.
+        kernels: operation -> kernel that this rank would take, and its provider; empty where none could be chosen.
     """
 
     own: Sequence[Finding]
     has_device: bool
     world_size: int
+    kernels: Mapping[str, str] = dataclasses.field(default_factory=dict)
     name = "checks of each rank"
 
     def measure(self, orders: Any) -> Any:  # noqa: ARG002
         """Return this rank's findings, which it has made already."""
-        return {"findings": [as_value(finding) for finding in self.own], "device": self.has_device}
+        findings = [as_value(finding) for finding in self.own]
+        return {"findings": findings, "device": self.has_device, "kernels": dict(self.kernels)}
 
     def judge(self, answers: Answers) -> list[Finding]:
         """Return the findings of all ranks, equal ones once."""
@@ -122,7 +125,24 @@ class OwnStep(ExaminationStep):
             text = f"speed and links are not measured: {rank_names(without)} without a device"
             remedy = "see what is said of the device"
             found.append(Finding(check="links", verdict=Verdict.LOOK, text=text, remedy=remedy, ranks=tuple(without)))
-        return found
+        return [*found, *_differing_kernels({rank: each["kernels"] for rank, each in answers.items()})]
+
+
+def _differing_kernels(chosen: Mapping[int, Mapping[str, str]]) -> Iterator[Finding]:
+    """Yield a finding for each operation that ranks would serve with different kernels: their losses would diverge."""
+    found = {rank: kernels for rank, kernels in sorted(chosen.items()) if kernels}
+    for operation in dict.fromkeys(operation for kernels in found.values() for operation in kernels):
+        ranks: dict[str, list[int]] = {}
+        for rank, kernels in found.items():
+            ranks.setdefault(kernels.get(operation, "none"), []).append(rank)
+        if len(ranks) > 1:
+            text = "; ".join(f"{rank_names(those)}: {kernel}" for kernel, those in ranks.items())
+            yield Finding(
+                check=f"kernel {operation}",
+                verdict=Verdict.WRONG,
+                text=f"the ranks would take different kernels: {text}",
+                remedy="Install the same versions on every node, or name the kernels (`kernels` of the recipe).",
+            )
 
 
 def all_have_devices(known: Mapping[str, Answers]) -> bool:
