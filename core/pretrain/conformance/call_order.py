@@ -1,4 +1,4 @@
-"""Order of calls: several forward passes before a backward pass, as every model of two layers has them."""
+"""Calls a kernel twice before its backward pass, as every model of two layers does."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TOKENS = 7
 
 
 class TestCallOrder:
-    """A kernel whose calls disturb each other, by a workspace of the module or of the object that `build` returned."""
+    """Calls of a kernel that disturb each other, through a workspace of the module or of what `build` returned."""
 
     operations = OPERATIONS
 

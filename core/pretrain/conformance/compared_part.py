@@ -1,4 +1,4 @@
-"""Part of a call that is compared with float64: all of it, or tokens, samples, heads and queries from all over it."""
+"""Part of a call that is compared with float64: everything, or some tokens, samples, heads and queries."""
 
 from __future__ import annotations
 

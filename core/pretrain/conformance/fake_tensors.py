@@ -1,4 +1,4 @@
-"""Kernels on torch's fake tensors, on which `pretrain plan` runs a step: each by its stand-in, or by itself."""
+"""Kernels, or their stand-ins, on torch's fake tensors, as `pretrain plan` runs a step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory of one call of a kernel, forward and backward: what it returns, and what it keeps in between."""
+"""Memory of one call of a kernel: output, gradients, and what it keeps for the backward pass."""
 
 from __future__ import annotations
 

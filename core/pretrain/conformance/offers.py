@@ -1,4 +1,4 @@
-"""Table of a backend's offers: how many of the kit's requests each kernel takes, kept in a file and compared.
+"""Compares how many of the kit's requests each kernel takes with a table in a file.
 
 A kernel that begins to decline a dtype loses the tests of that dtype, and none of them fails. Against this one line in
 a test file that has a BACKEND:

@@ -1,4 +1,4 @@
-"""Checks of the collectives that a training uses; only a correct one gives the expected result."""
+"""Collectives of a training on two ranks, and a process group that communicates as late as allowed."""
 
 from __future__ import annotations
 

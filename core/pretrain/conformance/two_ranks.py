@@ -1,4 +1,4 @@
-"""Start of two rank processes, once for each backend, and their findings."""
+"""Runs the checks that need two ranks, once for each backend."""
 
 from __future__ import annotations
 

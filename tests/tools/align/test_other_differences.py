@@ -134,12 +134,12 @@ def test_other_weights_are_an_error_that_names_them(usual, tmp_path):
     other = record(tmp_path / "other", "model.init_method_std=0.03")
     edit(other / "recording.json", lambda manifest: manifest["recipe"]["model"].update(init_method_std=0.02))
 
-    with pytest.raises(RunError, match=r"begin with different weights: .* and \d+ more"):
+    with pytest.raises(RunError, match=r"start from different weights: .* and \d+ more"):
         outcome_of(usual, other)
 
 
 def test_a_folder_without_a_recording_is_an_error(tmp_path):
-    with pytest.raises(RunError, match="holds no recording"):
+    with pytest.raises(RunError, match="is not a recording"):
         Recording.open(tmp_path)
 
 
@@ -247,7 +247,7 @@ def test_a_recording_of_another_format_is_an_error(copy):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [("{}", "holds no recording"), ('{"format": 1}', "lacks pretrain, torch")]
+    ("text", "message"), [("{}", "is not a recording"), ('{"format": 1}', "lacks pretrain, torch")]
 )
 def test_a_description_that_is_damaged_is_an_error(tmp_path, text, message):
     (tmp_path / "recording.json").write_text(text)

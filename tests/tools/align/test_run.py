@@ -151,7 +151,7 @@ def test_a_mistake_has_no_traceback(recipe, monkeypatch, capfd):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--against", "no/such"), "no/such holds no recording"),
+        (("--against", "no/such"), "no/such is not a recording"),
         (("--against", "elsewhere"), "elsewhere"),
         (("--set-against", "checkpoint={load: x}"), "--set-against checkpoint.load would have no effect"),
         (("--record", "x", "--json"), "--record makes one side: --json would have no effect"),

@@ -1,4 +1,4 @@
-"""Attention without projections, and dropout of its weights: results are compared under the recovered mask."""
+"""Attention without projections; with dropout, results are compared under the recovered mask."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shapes of attention that kernels take different paths for, and queries, keys and values to test with."""
+"""Shapes at which attention kernels take different paths, and queries, keys and values for them."""
 
 from __future__ import annotations
 

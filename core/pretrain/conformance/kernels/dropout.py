@@ -1,4 +1,4 @@
-"""Dropout: its rate, and the device's default generator, from which all of it is drawn."""
+"""Dropout: its rate, and the device's default generator."""
 
 from __future__ import annotations
 

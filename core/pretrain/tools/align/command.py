@@ -1,4 +1,4 @@
-"""`pretrain align RECIPE`: the first layer and kernel in which two ways to train a recipe differ."""
+"""The command `pretrain align`."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _name_or_local_path(context: click.Context, parameter: click.Parameter, give
     "--checkpoint",
     type=LocalPath(),
     metavar="PATH",
-    help="Begin with its weights.  [default: checkpoint.load, or those of train.seed]",
+    help="Start from its weights.  [default: checkpoint.load, or those of train.seed]",
 )
 @click.option(
     "--against",

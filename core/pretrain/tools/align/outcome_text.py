@@ -1,4 +1,4 @@
-"""Result of a comparison as lines."""
+"""Result of a comparison as text and as JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 SIDES = ("first", "second")
 
-_BETWEEN = "look at what is between them, such as communication, the layout, or the engine"
+_BETWEEN = "look between the kernels: communication, the layout, the engine"
 
 
 def outcome_text(outcome: AlignResult, sides: Sequence[Recording]) -> str:
@@ -63,9 +63,9 @@ def _known(first: Compared, outcome: AlignResult, sides: Sequence[Recording]) ->
     if outcome.unchecked:
         return [f"  this call was not checked by itself: {outcome.unchecked}"]
     if any(each.order <= first.order for each in outcome.alike):
-        return [f"  up to here no kernel of one side alone is off from float64: {_BETWEEN}"]
+        return [f"  up to here no kernel differs from float64 on one side alone: {_BETWEEN}"]
     part = " in the first micro-batch" if any(side.has_micro_batches for side in sides) else ""
-    return [f"  up to here every kernel computes what float64 does with the same tensors{part}: {_BETWEEN}"]
+    return [f"  up to here every kernel agrees with float64 on the same tensors{part}: {_BETWEEN}"]
 
 
 def _alike(outcome: AlignResult, sides: Sequence[Recording]) -> list[str]:
@@ -88,7 +88,7 @@ def _wrong_call(cause: WrongCall, sides: Sequence[Recording]) -> list[str]:
 
 def _off(cause: WrongCall) -> str:
     """Return the amount of an error; an infinite one is that of a gradient that is missing or no number."""
-    return f"is off by {cause.error:.2g}" if isfinite(cause.error) else "gives none, or one that is not finite"
+    return f"is off by {cause.error:.2g}" if isfinite(cause.error) else "is missing or not finite"
 
 
 def kernel_lines(outcome: AlignResult, sides: Sequence[Recording]) -> list[str]:

@@ -1,4 +1,4 @@
-"""`pretrain doctor`: checks of the machines before a training."""
+"""The command `pretrain doctor`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ EXAMPLE = Path(__file__).with_name("example.yml")
     is_flag=False,
     flag_value="run",
     metavar="[auto]",
-    help="Look at what `pretrain run --resume` goes on from, in --run-dir.",
+    help="Check what `pretrain run --resume` would resume, in --run-dir.",
 )
 @rank_options
 def command(

@@ -1,4 +1,4 @@
-"""Calls of a kernel with the training's dropout, which no oracle can repeat: finite, and dropped at the right rate."""
+"""Checks a kernel's dropout at the run's shapes: finite, at the requested rate, another one in each call."""
 
 from __future__ import annotations
 

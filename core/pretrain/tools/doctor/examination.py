@@ -1,4 +1,4 @@
-"""The composition root of the doctor on one rank: its own checks, those between ranks, and their output."""
+"""Entry point of the doctor on a rank: its own checks, those between ranks, the output."""
 
 from __future__ import annotations
 
@@ -174,6 +174,6 @@ def _without_end(doing: str, timeout: float) -> Finding:
     return Finding(
         check=doing,
         verdict=Verdict.WRONG,
-        text=f"no end within {timeout:g} s of: {doing}; the checks after it are left out",
-        remedy="Look at what it needs: a device, a driver or a file system that does not answer (`py-spy dump --pid`).",
+        text=f"{doing} did not finish within {timeout:g} s; the checks after it were skipped",
+        remedy="A device, a driver or a file system does not answer; `py-spy dump --pid` shows which.",
     )

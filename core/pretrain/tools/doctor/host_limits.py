@@ -1,4 +1,4 @@
-"""Limits of the operating system: open files, processes, shared and locked memory."""
+"""Checks the host: open files, processes, shared and locked memory, free memory, environment variables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trials of all kernels that a training would take on this rank."""
+"""Tries every kernel that a training would take on this rank."""
 
 from __future__ import annotations
 

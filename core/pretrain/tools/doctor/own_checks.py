@@ -1,4 +1,4 @@
-"""Checks of one rank, in their order."""
+"""Runs the checks of one rank by itself."""
 
 from __future__ import annotations
 

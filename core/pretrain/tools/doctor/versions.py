@@ -1,4 +1,4 @@
-"""Versions of Python's distributions, and the vendor's software as its backend judges it."""
+"""Checks the versions of distributions, and the vendor's software by its backend."""
 
 from __future__ import annotations
 

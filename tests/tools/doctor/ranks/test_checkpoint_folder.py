@@ -75,7 +75,7 @@ def test_a_folder_in_memory_is_looked_at(tmp_path, monkeypatch):
     checkpoint_folder._MOUNTS.write_text(f"/dev/sda1 / ext4 rw 0 0\ntmpfs {place} tmpfs rw 0 0\n")
     found = judge_written(written(tmp_path / "a b" / "new"), needed=1000)[1]
     assert (found.verdict, found.ranks) == (Verdict.LOOK, (0,))
-    assert "is in memory: a reboot" in found.text
+    assert "is in memory: checkpoints are lost" in found.text
 
 
 def test_a_folder_that_cannot_be_looked_at_is_a_finding(tmp_path):

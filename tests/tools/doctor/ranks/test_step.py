@@ -38,7 +38,7 @@ def test_ranks_that_wait_for_a_silent_one_or_lose_it_are_not_named():
 def test_ranks_that_wait_for_each_other_are_named_with_what_has_no_end():
     end = ending({rank: {"stuck": "all-reduce, 4 KiB"} for rank in range(4)})
     assert end.is_last
-    assert texts(end) == ["ranks 0-3: no end within 30 s of: all-reduce, 4 KiB"]
+    assert texts(end) == ["ranks 0-3: all-reduce, 4 KiB did not finish within 30 s"]
     assert "all ranks live" in end.findings(30)[0].remedy
 
 

@@ -1,4 +1,4 @@
-"""Adam in float64: what an update should have been, by the moments and weights that were recorded around it."""
+"""Recomputes Adam's update in float64 from the recorded weights and moments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Distance of two tensors that should be equal."""
+"""Distance of two tensors, and how much of it the dtype explains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Findings of a comparison."""
+"""Result of a comparison: what differs, and which kernel calls are wrong."""
 
 from __future__ import annotations
 

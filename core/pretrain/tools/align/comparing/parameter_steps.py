@@ -1,4 +1,4 @@
-"""Comparison of the parameters' gradients and updates, and the check of the optimizer by its own moments."""
+"""Compares the parameters' gradients and updates, and checks the optimizer by its moments."""
 
 from __future__ import annotations
 

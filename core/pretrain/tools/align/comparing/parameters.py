@@ -1,4 +1,4 @@
-"""Weights, gradients and updates of a recording by name, whatever engine and layout trained them."""
+"""Reads weights and moments of a recording by name, for any engine and layout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recorded tensors of activations and their gradients, put together from the parts of all ranks."""
+"""Reads recorded activations and their gradients, joined from the parts of all ranks."""
 
 from __future__ import annotations
 

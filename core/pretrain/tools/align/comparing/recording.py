@@ -1,4 +1,4 @@
-"""A recorded folder: its description, steps, samples and checks."""
+"""Reads a recording: its manifest, steps, samples and checks."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Recording:
             manifest = orjson.loads((folder / FILE).read_bytes())
             made_as = manifest["format"]
         except (OSError, ValueError, KeyError, TypeError) as error:
-            msg = f"{folder} holds no recording.\nMake one: pretrain align RECIPE --record {folder}"
+            msg = f"{folder} is not a recording.\nMake one: pretrain align RECIPE --record {folder}"
             raise RunError(msg) from error
         if made_as != FORMAT:
             msg = (

@@ -1,9 +1,9 @@
-"""Comparison of the parameters' updates, with what the explained differences of their gradients make of them.
+"""Compares the parameters' updates.
 
 Adam divides the mean m of the gradients by the root r of their mean square. The explained difference e of an entry's
-gradient moves both by e at the most, since means and norms do not grow faster than what they are of, whichever steps
-they are over. So an update of the learning rate l, u = l m / (r + eps), moves by (l + |u|) e / (r + eps). What a wrong
-side makes may not explain itself: |u| counts as l at the most.
+gradient moves both by e at the most: a mean or a norm changes by at most e when its inputs do. So an update of the
+learning rate l, u = l m / (r + eps), moves by (l + |u|) e / (r + eps). What a wrong side makes may not explain itself:
+|u| counts as l at the most.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 
 _WELL_CONDITIONED = 0.5
-"""Part of the learning rate that a compared entry's gradient explains less than: Adam makes the same step of any
-gradient, so that an entry that is all rounding error has any sign."""
+"""Entries are compared when gradient noise moves them by less than this share of the learning rate: Adam makes the same
+step of any gradient, and an entry that is all noise has any sign."""
 
 _RATES = 1e-6
 """Difference of the learning rates that is explained: that of a number in fp32."""

@@ -1,4 +1,4 @@
-"""Description of a recording, which its first rank writes."""
+"""Files of a recording: manifest, weights, sizes; and places of ranks and modules."""
 
 from __future__ import annotations
 

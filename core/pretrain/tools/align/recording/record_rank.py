@@ -1,4 +1,4 @@
-"""The composition root of a recording, on one rank."""
+"""Entry point of a rank that records."""
 
 from __future__ import annotations
 

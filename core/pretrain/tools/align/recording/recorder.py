@@ -1,4 +1,4 @@
-"""Recording of an engine's steps into a folder, on one rank."""
+"""Records an engine's steps on one rank."""
 
 from __future__ import annotations
 

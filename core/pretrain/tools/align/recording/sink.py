@@ -1,4 +1,4 @@
-"""Tensors of a rank on their way into the recorded folder."""
+"""Writes a rank's tensors, and hashes of the samples that it reads."""
 
 from __future__ import annotations
 

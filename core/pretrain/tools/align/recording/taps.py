@@ -1,4 +1,4 @@
-"""Taps around kernels: what a call is given and returns, forward and backward, without changing either.
+"""Wraps kernels to record what they are given and return, forward and backward.
 
 A tap is no kernel: the inputs go through an identity whose backward pass sees exactly the gradients that the kernel
 returned for them, before anything else is added; a hook on the output sees the gradient that the kernel is given.

@@ -1,4 +1,4 @@
-"""Visits of a model's modules: the place, and the micro-batch, of whatever is called meanwhile."""
+"""Tracks which module, and which micro-batch, is being executed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks between ranks, in their order."""
+"""Runs the checks between ranks."""
 
 from __future__ import annotations
 

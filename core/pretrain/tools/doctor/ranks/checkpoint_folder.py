@@ -1,4 +1,4 @@
-"""The folder of a recipe's checkpoints: writable and shared by all nodes, with space, and fast enough."""
+"""Checks the checkpoint folder: writable, shared by all nodes, with space, fast enough."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def _judge_space(answers: Mapping[int, Mapping[str, Any]], needed: int | None) -
     rank = min(answers, key=lambda each: answers[each]["free"])
     free, folder = answers[rank]["free"], answers[rank]["folder"]
     if needed is None:
-        text = f"{_gb(free)} free in {folder}; the size of a checkpoint is not known, since the tokenizer is not there"
+        text = f"{_gb(free)} free in {folder}; the size of a checkpoint is unknown without the tokenizer"
         return [Finding(check=_CHECK, verdict=Verdict.LOOK, text=text, remedy="provide the tokenizer of the recipe")]
     text = f"{_gb(free)} free in {folder}; two checkpoints of this recipe need {_gb(2 * needed)}"
     if free >= 2 * needed:
@@ -187,7 +187,7 @@ def _judge_memory(answers: Mapping[int, Mapping[str, Any]]) -> list[Finding]:
     ranks = [rank for rank, each in answers.items() if each["in_memory"]]
     if not ranks:
         return []
-    text = f"{answers[ranks[0]]['folder']} is in memory: a reboot, or the end of a container, loses the checkpoints"
+    text = f"{answers[ranks[0]]['folder']} is in memory: checkpoints are lost when the machine or container restarts"
     remedy = "name a folder on a disk: checkpoint.save (or --run-dir)"
     return [Finding(check=_CHECK, verdict=Verdict.LOOK, text=text, remedy=remedy, ranks=tuple(ranks))]
 

@@ -1,4 +1,4 @@
-"""Clocks of the nodes against rank 0's, by the question and answer of NTP over a store.
+"""Compares the nodes' clocks with rank 0's, as NTP does, over a store.
 
 Source of the formula: RFC 5905, section 8 (offset and delay of four timestamps).
 """

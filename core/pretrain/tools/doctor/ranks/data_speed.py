@@ -1,4 +1,4 @@
-"""Speed of the token files of a recipe on each node."""
+"""Measures how fast each node reads the token files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Time of collectives and of messages between two ranks, by size."""
+"""Times collectives and messages between ranks, by size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Judgement of the links between ranks: bandwidth, latency, the slowest pair."""
+"""Judges the links between ranks: bandwidth, latency, the slowest pair."""
 
 from __future__ import annotations
 

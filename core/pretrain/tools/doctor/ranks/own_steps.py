@@ -1,4 +1,4 @@
-"""Findings of all ranks as one list: equal ones once."""
+"""Merges the findings of all ranks, and compares recipes, kernels and cores."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class OwnStep(ExaminationStep):
         without = [rank for rank, each in answers.items() if not each["device"]]
         if without and self.world_size > 1:
             text = f"speed and links are not measured: {rank_names(without)} without a device"
-            remedy = "see what is said of the device"
+            remedy = "see the finding about the device"
             found.append(Finding(check="links", verdict=Verdict.LOOK, text=text, remedy=remedy, ranks=tuple(without)))
         return [*found, *_differing_kernels({rank: each["kernels"] for rank, each in answers.items()})]
 

@@ -1,4 +1,4 @@
-"""The speed of every rank at a matrix product, by which a slow one is found."""
+"""Times a matmul on every rank, to find slow ones."""
 
 from __future__ import annotations
 

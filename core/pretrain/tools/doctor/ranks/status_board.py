@@ -198,10 +198,9 @@ class SilenceWatch:
             return Finding(
                 check="ranks",
                 verdict=Verdict.WRONG,
-                text=f"rank {rank} of {world.world_size} did not come to {world.master_addr}:{world.master_port} "
+                text=f"rank {rank} of {world.world_size} did not connect to {world.master_addr}:{world.master_port} "
                 f"within {timeout:g} s",
-                remedy="look at its node: was the command given there, did it end with an error, does that address "
-                "lead from it to rank 0?",
+                remedy="look at its node: was the command started there, did it fail, can it reach that address?",
                 ranks=(rank,),
             )
         return Finding(

@@ -104,16 +104,16 @@ class StepResult:
         return found
 
     def _error(self, text: str, ranks: list[int]) -> Finding:
-        remedy = "the training would do the same and fail"
+        remedy = "a training would fail in the same way"
         return Finding(check=self.step.name, verdict=Verdict.WRONG, text=text, remedy=remedy, ranks=tuple(ranks))
 
     def _stuck(self, doing: str, ranks: list[int], timeout: float) -> Finding:
         return Finding(
             check=self.step.name,
             verdict=Verdict.WRONG,
-            text=f"{rank_names(ranks)}: no end within {timeout:g} s of: {doing}",
-            remedy="all ranks live: look at the network between them, and at the log of the library that connects them"
+            text=f"{rank_names(ranks)}: {doing} did not finish within {timeout:g} s",
+            remedy="all ranks are alive: look at the network between them, and at the log of the communication library"
             if self.step.collective
-            else "look at what it needs: a device, a network or a file system that does not answer",
+            else "a device, a network or a file system does not answer",
             ranks=tuple(ranks),
         )

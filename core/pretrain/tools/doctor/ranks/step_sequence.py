@@ -1,4 +1,4 @@
-"""The steps in their order: one rank leads, the others follow, and nobody waits for a rank that is silent."""
+"""Takes the steps in order: one rank leads, the others follow, nobody waits for a silent rank."""
 
 from __future__ import annotations
 
