@@ -65,7 +65,7 @@ def test_a_difference_between_kernels_is_not_blamed_on_one(usual, copy):
     assert lines[0].startswith(
         "differs at step 1, layer 2 of 4, forward: output of linear in self_attention.linear_qkv"
     )
-    assert "every kernel computes what float64 does" in lines[1]
+    assert "every kernel agrees with float64" in lines[1]
 
 
 def test_one_wrong_token_is_seen(usual, copy):

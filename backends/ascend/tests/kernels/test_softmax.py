@@ -10,7 +10,7 @@ import torch
 from ascend_kit import operators
 from pretrain.conformance import examples
 from pretrain.conformance.comparison import assert_agrees, forward_backward, oracle, random
-from pretrain.conformance.masks import example_mask, mask_with_empty_rows
+from pretrain.conformance.example_calls import example_mask, mask_with_empty_rows
 from pretrain.plugins.offer import Decline
 from pretrain.plugins.requests import Mask
 from pretrain_ascend import softmax

@@ -14,7 +14,7 @@ import torch
 
 from pretrain.conformance import examples
 from pretrain.conformance.comparison import assert_agrees, forward_backward, oracle, random
-from pretrain.conformance.masks import example_mask, mask_with_empty_rows
+from pretrain.conformance.example_calls import example_mask, mask_with_empty_rows
 from pretrain.plugins.offer import Decline, Offer
 from pretrain.plugins.requests import Mask
 from pretrain_cuda import softmax

@@ -10,6 +10,7 @@ import torch
 
 from pretrain.conformance.cases import cases, run_with
 from pretrain.conformance.comparison import assert_agrees, assert_repeats, forward_backward, oracle, random
+from pretrain.conformance.example_calls import documents, example_mask, mask_with_empty_rows
 from pretrain.conformance.examples import DTYPES, attention
 from pretrain.conformance.kernels.attention_inputs import (
     ANY,
@@ -23,7 +24,6 @@ from pretrain.conformance.kernels.attention_inputs import (
     parts,
 )
 from pretrain.conformance.kernels.dropout import assert_dropout_rate, assert_independent, generator_of
-from pretrain.conformance.masks import documents, example_mask, mask_with_empty_rows
 from pretrain.conformance.tensor_error import assert_near
 from pretrain.plugins.requests import Mask
 

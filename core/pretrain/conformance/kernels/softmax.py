@@ -9,8 +9,8 @@ import torch
 
 from pretrain.conformance.cases import Case, cases, run_with
 from pretrain.conformance.comparison import assert_agrees, assert_repeats, forward_backward, oracle, random
+from pretrain.conformance.example_calls import documents, example_mask, mask_with_empty_rows
 from pretrain.conformance.examples import DTYPES, softmax
-from pretrain.conformance.masks import documents, example_mask, mask_with_empty_rows
 from pretrain.conformance.tensor_error import assert_near
 from pretrain.plugins.requests import Mask
 

@@ -39,7 +39,7 @@ def test_ranks_that_wait_for_each_other_are_named_with_what_has_no_end():
     end = ending({rank: {"stuck": "all-reduce, 4 KiB"} for rank in range(4)})
     assert end.is_last
     assert texts(end) == ["ranks 0-3: all-reduce, 4 KiB did not finish within 30 s"]
-    assert "all ranks live" in end.findings(30)[0].remedy
+    assert "all ranks are alive" in end.findings(30)[0].remedy
 
 
 def test_of_an_error_and_those_that_wait_for_it_the_error_is_named():
