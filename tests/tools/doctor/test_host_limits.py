@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import resource
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 
 import pytest
 
+from pretrain.cores import available_cores
+from pretrain.cpu.backend import CpuBackend
 from pretrain.recipe import make_recipe
 from pretrain.tools.doctor import host_limits
+from pretrain.tools.doctor import host_limits as memory
 from pretrain.tools.doctor.finding import Verdict
-from pretrain.tools.doctor.host_limits import GIB, examine_limits
+from pretrain.tools.doctor.host_limits import EFFECTS, GIB, examine_limits, examine_variables, free_host_memory
 from recipe.smallest import SMALLEST
 from tools.doctor.conftest import world_of
 from tools.doctor.found import only
@@ -92,3 +95,97 @@ def test_locked_memory_counts_where_states_are_offloaded_or_nodes_talk(found, ov
     assert finding.text.startswith("8 MiB may be locked")
     unlimited = found(*overrides, soft=resource.RLIM_INFINITY, world=world)
     assert only(unlimited, "locked memory").verdict is Verdict.OK
+
+
+@pytest.fixture
+def machine(monkeypatch, tmp_path):
+    """Return the free and total GiB of a machine with 64 GiB, of which 40 are free, and with these control groups."""
+
+    def measure(groups, own="/job/step"):
+        (tmp_path / "meminfo").write_text(f"MemTotal: 1 kB\nMemAvailable:   {40 * GIB // 1024} kB\n")
+        (tmp_path / "own").write_text(f"12:cpu:/old\n0::{own}\n")
+        for name, files in groups.items():
+            folder = tmp_path / "groups" / name
+            folder.mkdir(parents=True, exist_ok=True)
+            for file, value in files.items():
+                (folder / f"memory.{file}").write_text(f"{value}\n")
+        monkeypatch.setattr(memory, "MEMORY", tmp_path / "meminfo")
+        monkeypatch.setattr(memory, "OWN_GROUP", tmp_path / "own")
+        monkeypatch.setattr(memory, "CGROUP", tmp_path / "groups")
+        monkeypatch.setattr(memory.os, "sysconf", {"SC_PAGE_SIZE": GIB, "SC_PHYS_PAGES": 64}.__getitem__)
+        return tuple(number / GIB for number in free_host_memory())
+
+    return measure
+
+
+def limit(most, now, **stat):
+    lines = "\n".join(f"{name} {value}" for name, value in stat.items())
+    return {"max": most, "current": now, "stat": lines}
+
+
+def test_the_machines_where_no_group_has_a_limit(machine):
+    assert machine({}) == (40, 64)
+    assert machine({"job/step": limit("max", 3 * GIB)}) == (40, 64)
+
+
+@pytest.mark.parametrize("group", ["job/step", "job", "."])
+def test_the_limit_of_the_own_group_or_of_one_around_it(machine, group):
+    assert machine({group: limit(8 * GIB, 3 * GIB)}) == (5, 8)
+
+
+def test_a_group_outside_of_the_containers_root_has_the_roots_limit(machine):
+    assert machine({".": limit(8 * GIB, 3 * GIB)}, own="/../other") == (5, 8)
+
+
+def test_a_group_of_others_does_not_matter(machine):
+    assert machine({"job/other": limit(GIB, 0)}) == (40, 64)
+
+
+def test_a_limit_above_what_the_machine_has_free_does_not_matter(machine):
+    assert machine({"job": limit(60 * GIB, 0)}) == (40, 60)
+
+
+def test_files_that_were_read_are_dropped_when_memory_is_needed(machine):
+    assert machine({"job": limit(8 * GIB, 8 * GIB, anon=2 * GIB, inactive_file=5 * GIB)}) == (5, 8)
+
+
+def test_a_group_that_is_over_its_limit_has_nothing_free(machine):
+    assert machine({"job": limit(8 * GIB, 9 * GIB)}) == (0, 8)
+
+
+class Device(CpuBackend):
+    effective_variables = MappingProxyType({"NCCL_P2P_DISABLE": "1 copies through host memory"})
+
+
+def texts(given, ranks=1):
+    return [(f.verdict, f.text) for f in examine_variables(Device(), given, ranks)]
+
+
+def test_none_is_set():
+    number = len(EFFECTS) + 2
+    assert texts({"HOME": "x", "LD_PRELOAD": ""}) == [
+        (Verdict.OK, f"none of {number} variables that change a training or its speed is set")
+    ]
+
+
+def test_one_of_torchs_and_one_of_the_devices_libraries():
+    assert texts({"TORCH_DISTRIBUTED_DEBUG": "DETAIL", "NCCL_P2P_DISABLE": "1"}) == [
+        (Verdict.LOOK, "NCCL_P2P_DISABLE=1: 1 copies through host memory"),
+        (Verdict.LOOK, "TORCH_DISTRIBUTED_DEBUG=DETAIL: DETAIL checks every collective on all ranks; slower"),
+    ]
+
+
+@pytest.mark.parametrize("ranks", [1, available_cores() + 1])
+def test_threads_other_than_the_ranks_share_of_the_cores(ranks):
+    share = max(1, available_cores() // ranks)
+    ((verdict, text),) = texts({"OMP_NUM_THREADS": str(share + 6)}, ranks)
+    assert verdict is Verdict.LOOK
+    assert text.endswith(f"this rank's share of the cores is {share}")
+    assert texts({"OMP_NUM_THREADS": str(share)}, ranks)[0][0] is Verdict.OK  # the launcher's own
+
+
+def test_the_advice_about_threads_holds_whatever_started_the_ranks():
+    share = available_cores()
+    (finding,) = examine_variables(Device(), {"OMP_NUM_THREADS": str(share + 1)}, 1)
+    command = f"export OMP_NUM_THREADS={share}"
+    assert finding.remedy == f"{command}, before the command that starts the ranks, on every node."
