@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pretrain.conformance.call_order import TestCallOrder
 from pretrain.conformance.cases import label
 from pretrain.conformance.catalogue import CATALOGUE, TestCoverage
 from pretrain.conformance.device import TestDeviceModule, TestMemory
@@ -15,7 +16,6 @@ from pretrain.conformance.fake_tensors import TestFake
 from pretrain.conformance.kernels.activation import TestActivation
 from pretrain.conformance.kernels.attention import TestAttention
 from pretrain.conformance.kernels.bias_dropout_add import TestBiasDropoutAdd
-from pretrain.conformance.kernels.call_order import TestCallOrder
 from pretrain.conformance.kernels.cross_entropy import TestCrossEntropy
 from pretrain.conformance.kernels.dropout import TestRandom
 from pretrain.conformance.kernels.linear import TestLinear
