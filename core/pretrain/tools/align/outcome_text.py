@@ -7,7 +7,7 @@ from dataclasses import asdict
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from pretrain.report.columns import columns
+from pretrain.report.plain_text import columns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

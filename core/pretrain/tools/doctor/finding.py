@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from pretrain.errors import PretrainError, shows_traceback
-from pretrain.report.rank_names import rank_names
+from pretrain.report.plain_text import rank_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

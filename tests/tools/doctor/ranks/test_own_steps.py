@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pretrain.recipe import make_recipe
-from pretrain.report.rank_names import rank_names
+from pretrain.report.plain_text import rank_names
 from pretrain.tools.doctor.finding import Finding, Verdict
 from pretrain.tools.doctor.ranks.own_steps import CoresStep, OwnStep, as_value, merged
 from recipe.smallest import SMALLEST
