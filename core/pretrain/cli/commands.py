@@ -34,7 +34,7 @@ _OF_TOOLS = {
     "tokenizer": "corpus.tokenizer_command",
     "plan": "plan.command",
     "doctor": "doctor.command",
-    "align": "align.commands.command",
+    "align": "align.command",
     "migrate": "migrate.commands.command",
     "checkpoint": "convert.commands",
 }

@@ -13,7 +13,7 @@ from pretrain.checkpoint.sharded_format import MAIN, read_index
 from pretrain.engine.optimizers.choice import optimizer_of, state_bytes
 from pretrain.errors import CheckpointError, RecipeError
 from pretrain.recipe.sections.optimizer import OptimizerName, OptimizerSection
-from pretrain.tools.align.comparing.adam_update import Adam
+from pretrain.reference.adam import Adam
 
 NAMES = get_args(OptimizerName)
 ENGINES = {"megatron": ("precision.dtype=fp32",), "deepspeed": ("engine={name: deepspeed, zero: {stage: 1}}",)}

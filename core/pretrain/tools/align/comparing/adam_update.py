@@ -1,4 +1,4 @@
-"""Adam in float64: what an update should have been, by the moments and weights that were recorded around it."""
+"""Recomputes Adam's update in float64 from the recorded weights and moments."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from pretrain.recipe.sections.optimizer import OptimizerName
-    from pretrain.tools.align.reading.recorded_parameters import Parameters
+    from pretrain.tools.align.comparing.parameters import Parameters
 
 TOLERANCE = 1e-4
 """Largest error of an update or of a second moment, as a part of its largest entry: fp32 moments and weights. A weight
@@ -32,7 +32,7 @@ _ARITHMETIC = 8 * 2.0**-24
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Adam:
+class RecordedAdam:
     """Adam or AdamW with the settings of a recipe, and of one step.
 
     Attributes:
