@@ -72,17 +72,17 @@ def _is_of_program(flag: Flag, setting: Setting) -> bool:
 
 def _fitting(flag: Flag, value: Any) -> Any:
     if flag.nargs in (None, "?"):
-        return _one(flag, value)
+        return _one_typed(flag, value)
     if isinstance(value, str) and flag.name == _SPLIT:
         value = value.split()
     count = flag.nargs if isinstance(flag.nargs, int) else None
     if not isinstance(value, list) or (count is not None and len(value) != count):
         wanted = f"a list{'' if count is None else f' of {count}'}: [..., ...]"
         raise _WrongValueError(wanted)
-    return [_one(flag, item) for item in value]
+    return [_one_typed(flag, item) for item in value]
 
 
-def _one(flag: Flag, value: Any) -> Any:
+def _one_typed(flag: Flag, value: Any) -> Any:
     """Return one value, with the type that the flag's parser gives it."""
     _check_size(value)
     is_number = isinstance(value, int | float) and not isinstance(value, bool)

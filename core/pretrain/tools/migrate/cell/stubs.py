@@ -18,7 +18,6 @@ _OF_THE_MACHINE = (
 )
 """Programs that are no part of a training; those that this machine does not have are not there in the cell either."""
 
-_HERE = Path(__file__).parent
 
 
 def write_stubs(state: Path, bash: str, *, captures: bool = False) -> Path:

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 FUNCTIONS: Mapping[str, Function] = {
     **flags_of_model.FUNCTIONS,
-    **flags_of_text.FUNCTIONS,
-    **flags_of_length.FUNCTIONS,
+    **flags_of_text.TEXT_FUNCTIONS,
+    **flags_of_length.LENGTH_FUNCTIONS,
     **flags_of_layout.FUNCTIONS,
 }
 """Functions by the key whose flags they return, for keys that one flag alone does not give."""

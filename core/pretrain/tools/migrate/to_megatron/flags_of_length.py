@@ -98,7 +98,7 @@ def log_timers(recipe: Recipe) -> Answer:
     return Answer((given("timing_log_level", 1),)) if recipe.logging.log_timers else NOTHING
 
 
-FUNCTIONS: Mapping[str, Function] = {
+LENGTH_FUNCTIONS: Mapping[str, Function] = {
     "train.rampup_batch_size": rampup_batch_size,
     "train.iterations_to_skip": iterations_to_skip,
     "train.train_iters": train_iters,

@@ -95,7 +95,7 @@ def _not_a_flag(path: str) -> str:
     return f"./{path}" if path.startswith("-") else path
 
 
-FUNCTIONS: Mapping[str, Function] = {
+TEXT_FUNCTIONS: Mapping[str, Function] = {
     "tokenizer.type": tokenizer_type,
     "tokenizer.vocab_file": vocab_file,
     "tokenizer.merge_file": merge_file,

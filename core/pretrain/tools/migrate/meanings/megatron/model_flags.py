@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _ACTIVATION = (
     "swiglu and the other gated ones first, then openai_gelu, then the fused bias and gelu, which is gelu_tanh"
 )
-_POSITIONS = "position_embedding_type, or rope with use_rotary_position_embeddings"
+_POSITION_FLAGS = "position_embedding_type, or rope with use_rotary_position_embeddings"
 _GROUPS = "num_query_groups counts with group_query_attention alone; num_key_value_heads by itself"
 _VOCABULARY = "the padded size / tensor-parallel ranks, or make_vocab_size_divisible_by"
 _SOFTMAX = "on as well where apply_query_key_layer_scaling or the fused softmax is"
@@ -70,10 +70,10 @@ PARTS: dict[str, Meaning] = {
             "rope": "rope",
             "rotary": "rope",
         },
-        _POSITIONS,
+        _POSITION_FLAGS,
     ),
-    "use_rotary_position_embeddings": Carried("model.position_embedding_type", {True: "rope"}, _POSITIONS),
-    "add_position_embedding": Carried("model.position_embedding_type", how=_POSITIONS),
+    "use_rotary_position_embeddings": Carried("model.position_embedding_type", {True: "rope"}, _POSITION_FLAGS),
+    "add_position_embedding": Carried("model.position_embedding_type", how=_POSITION_FLAGS),
     "rotary_percent": Carried("model.rotary_percent"),
     "rotary_base": Carried("model.rotary_base"),
     "rope_theta": Carried("model.rotary_base"),

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 _BLEND = "train_data_paths and train_data_weights make the list"
 _HELD_OUT = "text for evaluation is a share of the training files (data.split), so that nothing is evaluated here"
-_WEIGHTS = "it belongs to paths that have no equivalent"
+_OF_PATHS = "it belongs to paths that have no equivalent"
 _LABELS = "labels are the next tokens of the text itself"
 _PAIRS = "there is no training on preferred and rejected text"
 
@@ -31,8 +31,8 @@ CORPORA: dict[str, Meaning] = {
     "eod_mask_loss": Carried("data.eod_mask_loss"),
     "valid_data_paths": NotSupported(_HELD_OUT, unless=(None,)),
     "test_data_paths": NotSupported(_HELD_OUT, unless=(None,)),
-    "valid_data_weights": Unread(_WEIGHTS),
-    "test_data_weights": Unread(_WEIGHTS),
+    "valid_data_weights": Unread(_OF_PATHS),
+    "test_data_weights": Unread(_OF_PATHS),
     "weight_by_num_documents": NotSupported(
         "data.blend's weights are taken, where GPT-NeoX takes the numbers of documents", unless=(False,)
     ),

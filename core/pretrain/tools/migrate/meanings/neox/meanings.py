@@ -34,9 +34,6 @@ KEY_BY_KEY = {
 }
 """Objects of which every key has a meaning of its own, so that another key is a mistake."""
 
-EXTRA = "deepspeed_extra_args"
-"""Object whose keys GPT-NeoX puts beside the others (`get_extra_deepspeed_args`), so that their paths lack it."""
-
 
 def meaning_of(name: str) -> Meaning | None:
     """Return the meaning of a setting, or of the object that holds it.

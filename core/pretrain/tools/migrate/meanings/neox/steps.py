@@ -9,14 +9,14 @@ from pretrain.tools.migrate.meanings.meaning import Carried, NotSupported, Unrea
 if TYPE_CHECKING:
     from pretrain.tools.migrate.meanings.meaning import Meaning
 
-_BATCH = "micro batch x gradient_accumulation_steps x data-parallel size"
+_PRODUCT = "micro batch x gradient_accumulation_steps x data-parallel size"
 _ITS_OWN = "GPT-NeoX replaces it"
 _LOSS_SCALE = "DeepSpeed reads the keys of the object fp16 instead"
 
 STEPS: dict[str, Meaning] = {
-    "train_batch_size": Carried("train.global_batch_size", how=_BATCH),
-    "train_micro_batch_size_per_gpu": Carried("train.micro_batch_size", how=f"global batch = {_BATCH}"),
-    "gradient_accumulation_steps": Carried("train.global_batch_size", how=_BATCH),
+    "train_batch_size": Carried("train.global_batch_size", how=_PRODUCT),
+    "train_micro_batch_size_per_gpu": Carried("train.micro_batch_size", how=f"global batch = {_PRODUCT}"),
+    "gradient_accumulation_steps": Carried("train.global_batch_size", how=_PRODUCT),
     "train_iters": Carried("train.train_iters"),
     "seed": Carried("train.seed"),
     "exit_interval": Carried("train.exit_interval"),

@@ -8,11 +8,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pretrain.errors import MigrateError
-from pretrain.tools.migrate.meanings.neox.meanings import EXTRA
 from pretrain.tools.migrate.setting import Setting
 
 if TYPE_CHECKING:
     from pretrain.tools.migrate.setting import Settings
+
+EXTRA = "deepspeed_extra_args"
+"""Object whose keys GPT-NeoX puts beside the others (`get_extra_deepspeed_args`), so that their paths lack it."""
 
 _LARGEST = 10**15
 """Whole numbers that are exact as floating-point numbers too, with which parts of them are worked out."""
