@@ -8,16 +8,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pretrain.tools.migrate.meanings.meaning import Carried, Launched, NoEffect, NotSupported, Replaced, Unread
-from pretrain.tools.migrate.meanings.megatron.meanings import MEANINGS, MEANINGS_OF
-from pretrain.tools.migrate.meanings.megatron.options import BUILD_MEANINGS, LAUNCHERS
-from pretrain.tools.migrate.meanings.neox.meanings import MEANINGS as NEOX
-from pretrain.tools.migrate.programs.known import programs
+from pretrain.tools.migrate.meaning import Carried, Launched, NoEffect, NotSupported, Replaced, Unread
+from pretrain.tools.migrate.megatron.meanings import BUILD_MEANINGS, LAUNCHERS, MEANINGS, MEANINGS_OF
+from pretrain.tools.migrate.neox.meanings import MEANINGS as NEOX
+from pretrain.tools.migrate.programs import programs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from pretrain.tools.migrate.meanings.meaning import Meaning
+    from pretrain.tools.migrate.meaning import Meaning
 
 PAGE = "migrate.md"
 DOCS = Path(__file__).parents[1]

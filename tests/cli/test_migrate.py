@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from pretrain.errors import MigrateError, RecipeError
 from pretrain.recipe import load_recipe
-from pretrain.tools.migrate.commands.command import command
+from pretrain.tools.migrate.command import command
 from tools.migrate.cell.namespaces import skip_scripts
 
 ARGUMENTS = (

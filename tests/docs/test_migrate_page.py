@@ -7,8 +7,8 @@ from pathlib import Path
 
 from migrate_page import PAGE, page
 from pretrain.tools.migrate.migration import migrate
+from pretrain.tools.migrate.setting import Wishes
 from pretrain.tools.migrate.sources.recognition import read_sources
-from pretrain.tools.migrate.wishes import Wishes
 
 ROOT = Path(__file__).parents[2]
 

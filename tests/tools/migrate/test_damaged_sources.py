@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from pretrain.errors import PretrainError
 from pretrain.recipe import make_recipe
 from pretrain.tools.migrate.migration import migrate
+from pretrain.tools.migrate.setting import Wishes
 from pretrain.tools.migrate.sources.recognition import read_sources
-from pretrain.tools.migrate.wishes import Wishes
 
 SEEDS = Path(__file__).parent / "seeds"
 DEFINED = {"CORPORA": "data", "CACHES": "data", "1": "checkpoints", "2": "board", "3": "vocab.json", "4": "merges.txt"}

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pretrain.tools.migrate.meanings.meaning import Carried
-from pretrain.tools.migrate.meanings.megatron.meanings import MEANINGS, MEANINGS_OF, meaning_of
-from pretrain.tools.migrate.meanings.megatron.spellings import spelled
-from pretrain.tools.migrate.programs.known import programs
-from pretrain.tools.migrate.values.megatron.deepspeed.deepspeed_file import OF_FILE
-from pretrain.tools.migrate.values.megatron.functions import FUNCTIONS
+from pretrain.tools.migrate.meaning import Carried
+from pretrain.tools.migrate.megatron.deepspeed_file import OF_FILE
+from pretrain.tools.migrate.megatron.meanings import FUNCTIONS, MEANINGS, MEANINGS_OF, meaning_of, spelled
+from pretrain.tools.migrate.programs import programs
 
 
 def of_megatron():

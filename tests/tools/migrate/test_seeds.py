@@ -10,8 +10,8 @@ import pytest
 from pretrain.recipe import load_recipe
 from pretrain.tools.migrate.migration import migrate
 from pretrain.tools.migrate.next_commands import build_command
+from pretrain.tools.migrate.setting import Wishes
 from pretrain.tools.migrate.sources.recognition import read_sources
-from pretrain.tools.migrate.wishes import Wishes
 
 SEEDS = Path(__file__).parent / "seeds"
 RECIPES = Path(__file__).parents[3] / "recipes"

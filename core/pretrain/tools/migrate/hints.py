@@ -6,16 +6,14 @@ import shlex
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pretrain.recipe.keys import keys_of_recipe
-from pretrain.tools.migrate.meanings.meaning import Carried, Launched, NoEffect, NotSupported, Replaced, Unread
-from pretrain.tools.migrate.meanings.megatron.meanings import MEANINGS
-from pretrain.tools.migrate.meanings.megatron.options import BUILD_MEANINGS, LAUNCHERS
-from pretrain.tools.migrate.meanings.megatron.spellings import spelled
-from pretrain.tools.migrate.meanings.neox import meanings as neox
+from pretrain.tools.migrate.meaning import Carried, Launched, NoEffect, NotSupported, Replaced, Unread
+from pretrain.tools.migrate.megatron.meanings import BUILD_MEANINGS, LAUNCHERS, MEANINGS, spelled
+from pretrain.tools.migrate.neox import meanings as neox
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from pretrain.tools.migrate.meanings.meaning import Meaning
+    from pretrain.tools.migrate.meaning import Meaning
 
 _SAMPLES = "SAMPLES"
 _WORKED_OUT = {

@@ -5,24 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from pretrain.tools.migrate.dialects import dialect_of
-from pretrain.tools.migrate.made_recipe import made_recipe
 from pretrain.tools.migrate.next_commands import build_command, notices_of, run_command
+from pretrain.tools.migrate.recipe import made_recipe, written_recipe
 from pretrain.tools.migrate.stated import stated_settings
-from pretrain.tools.migrate.translation import translate
-from pretrain.tools.migrate.written_recipe import written_recipe
+from pretrain.tools.migrate.translation import dialect_of, translate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from pretrain.recipe import Recipe
-    from pretrain.tools.migrate.made_recipe import MadeRecipe
-    from pretrain.tools.migrate.outcome import Outcome
-    from pretrain.tools.migrate.setting import Setting, Settings
-    from pretrain.tools.migrate.sources.source import Launch, Source
+    from pretrain.tools.migrate.recipe import MadeRecipe
+    from pretrain.tools.migrate.report import Outcome
+    from pretrain.tools.migrate.setting import Setting, Settings, Wishes, Worked
+    from pretrain.tools.migrate.sources.files import Launch, Source
     from pretrain.tools.migrate.translation import Translation
-    from pretrain.tools.migrate.values.worked import Worked
-    from pretrain.tools.migrate.wishes import Wishes
 
 
 @dataclass(frozen=True, slots=True)

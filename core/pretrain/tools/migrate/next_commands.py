@@ -7,16 +7,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pretrain.errors import MigrateError, did_you_mean
-from pretrain.tools.migrate.meanings.meaning import Launched, NoEffect, NotSupported, Replaced, Unread
-from pretrain.tools.migrate.meanings.megatron.options import BUILD_MEANINGS
-from pretrain.tools.migrate.outcome import Outcome
+from pretrain.tools.migrate.meaning import Launched, NoEffect, NotSupported, Replaced, Unread
+from pretrain.tools.migrate.megatron.meanings import BUILD_MEANINGS
+from pretrain.tools.migrate.report import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from pretrain.tools.migrate.meanings.meaning import Meaning
+    from pretrain.tools.migrate.meaning import Meaning
     from pretrain.tools.migrate.setting import Word
-    from pretrain.tools.migrate.sources.source import Launch
+    from pretrain.tools.migrate.sources.files import Launch
 
 _ONE_KEY = {"json_keys", "jsonl_keys"}
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import posixpath
+import shlex
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from pretrain.errors import MigrateError
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from pretrain.recipe.deepspeed.file import JsonFile
-    from pretrain.tools.migrate.programs.program import Program
+    from pretrain.tools.migrate.programs import Program
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,3 +110,89 @@ class Settings:
         """Return the value of a setting, or `otherwise` where it is null or the program has no such flag."""
         found = self.setting(name)
         return otherwise if found is None or found.value is None else found.value
+
+
+UNKNOWN = "(a value of the environment)"
+"""Value of a setting that is not known, and of which a recipe takes nothing."""
+
+
+def require_known(values: Iterable[Asked], flags: Iterable[Asked]) -> None:
+    """Ask for all values at once.
+
+    Args:
+        values: of settings that a recipe needs.
+        flags: what may be flags themselves.
+
+    Raises:
+        MigrateError: there are any.
+    """
+    asked = _first_of_each(values)
+    of_flags = {name: one for name, one in _first_of_each(flags).items() if name not in asked}
+    if not asked and not of_flags:
+        return
+    lines = [f"{one.place}: {name} is not known: {one.why}" for name, one in asked.items()]
+    lines += [f"{one.place}: {name} may be flags, and is not known: {one.why}" for name, one in of_flags.items()]
+    options = [f"--define {shlex.quote(f'{name}=VALUE')}" for name in asked]
+    options += [f"--define {shlex.quote(f'{name}=')}" for name in of_flags]
+    raise MigrateError("\n".join([*lines, f"Nothing here tells it. Give {' '.join(options)}"]))
+
+
+def _first_of_each(asked: Iterable[Asked]) -> dict[str, Asked]:
+    found: dict[str, Asked] = {}
+    for one in asked:
+        found.setdefault(one.name, one)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """Choices that the sources leave to the user.
+
+    Attributes:
+        program: --from: a version or a family; empty for the newest version that has all flags.
+        devices: of the whole training; None to take the launcher's.
+        as_meant: whether a DeepSpeed file counts that the program itself would not read.
+        overrides: "section.key=value" of the recipe.
+    """
+
+    program: str = ""
+    devices: int | None = None
+    as_meant: bool = False
+    overrides: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Worked:
+    """A key's value, worked out of settings.
+
+    Attributes:
+        value: plain data of a recipe; None leaves the key out.
+        names: the settings that it was worked out of.
+        note: for the comment beside the value.
+        lost: name of a setting and the sentence that says what the value does not keep of it.
+        place: where a file states it that has no settings of its own, for errors: a DeepSpeed file.
+        idle: name of a setting and the sentence that says why the program itself takes nothing from it.
+    """
+
+    value: Any
+    names: tuple[str, ...]
+    note: str = ""
+    lost: tuple[tuple[str, str], ...] = ()
+    idle: tuple[tuple[str, str], ...] = ()
+    place: Place | None = None
+
+
+Function = Callable[[Settings], Worked | None]
+
+
+def save(settings: Settings) -> Worked:
+    """Return the folder of checkpoints; without one the source saves none."""
+    given = settings.value("save")
+    return Worked(False if given is None else given, ("save",), "" if given else "the source saves nothing")
+
+
+def note_on_start(settings: Settings, given: Any) -> str:
+    """Return a note on a folder to start from; the one that the run itself fills may be empty."""
+    own = settings.value("save")
+    is_own = own is not None and posixpath.normpath(str(given)) == posixpath.normpath(str(own))
+    return "" if is_own else "an error if there is none; there, a fresh start"

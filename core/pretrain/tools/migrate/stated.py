@@ -6,28 +6,27 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pretrain.errors import MigrateError, did_you_mean
-from pretrain.tools.migrate.arguments.checking import checked
-from pretrain.tools.migrate.arguments.parsing import parse
-from pretrain.tools.migrate.asking import UNKNOWN, require_known
-from pretrain.tools.migrate.dialects import dialect_of
-from pretrain.tools.migrate.logged_names import without_worked_out
-from pretrain.tools.migrate.meanings.neox.meanings import MEANINGS as NAMES
-from pretrain.tools.migrate.program_choice import chosen_program, doubts, is_neox
-from pretrain.tools.migrate.setting import Setting, Settings
-from pretrain.tools.migrate.sources.deepspeed_files import deepspeed_file
-from pretrain.tools.migrate.values.neox.nested import flat
+from pretrain.tools.migrate.neox.meanings import MEANINGS as NAMES
+from pretrain.tools.migrate.neox.objects import flat
+from pretrain.tools.migrate.parsing import parse
+from pretrain.tools.migrate.report import Outcome
+from pretrain.tools.migrate.setting import UNKNOWN, Setting, Settings, require_known
+from pretrain.tools.migrate.sources.files import deepspeed_file
+from pretrain.tools.migrate.translation import dialect_of
+from pretrain.tools.migrate.typed_values import checked
+from pretrain.tools.migrate.version_choice import chosen_program, doubts, is_neox
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pretrain.recipe.deepspeed.file import JsonFile
-    from pretrain.tools.migrate.arguments.fitting import Choice
-    from pretrain.tools.migrate.arguments.parsing import Parsed
-    from pretrain.tools.migrate.outcome import Outcome
-    from pretrain.tools.migrate.programs.program import Program
-    from pretrain.tools.migrate.setting import Asked
-    from pretrain.tools.migrate.sources.source import Launch, Source
-    from pretrain.tools.migrate.wishes import Wishes
+    from pretrain.tools.migrate.meaning import Meaning
+    from pretrain.tools.migrate.parsing import Parsed
+    from pretrain.tools.migrate.programs import Program
+    from pretrain.tools.migrate.setting import Asked, Wishes
+    from pretrain.tools.migrate.sources.files import Launch, Source
+    from pretrain.tools.migrate.version_choice import Choice
+
 
 _SHOWN = 8
 
@@ -215,3 +214,43 @@ def _devices(launch: Launch | None, sources: Sequence[Source]) -> int | None:
     if logged is not None or launch is None or launch.nproc is None or launch.nnodes is None:
         return logged
     return launch.nproc * launch.nnodes
+
+
+_WORKED_OUT = {
+    "consumed_train_samples",
+    "consumed_train_tokens",
+    "consumed_valid_samples",
+    "curr_iteration",
+    "data_parallel_size",
+    "ds_pipeline_enabled",
+    "iteration",
+    "padded_vocab_size",
+    "params_dtype",
+    "rank",
+    "transformer_pipeline_model_parallel_size",
+    "use_dist_ckpt",
+    "variable_seq_lengths",
+    "virtual_pipeline_model_parallel_size",
+    "world_size",
+}
+"""Names that validate_args and initialize_megatron add to the flags; a log of Megatron-LM lists them too."""
+
+
+def without_worked_out(
+    stated: Mapping[str, Setting], program: Program, meaning: Callable[[str], Meaning | None]
+) -> tuple[dict[str, Setting], list[str], list[Outcome]]:
+    """Return the settings that have a meaning, a notice on those that the program worked out, and unknown ones.
+
+    A YAML file may have settings of megatron-core that are no flags.
+    """
+    others = [setting for name, setting in stated.items() if name not in program.flags and setting.value is not None]
+    worked_out = [setting.name for setting in others if setting.name in _WORKED_OUT]
+    left = [setting for setting in others if setting.name not in _WORKED_OUT]
+    known = {setting.name: setting for setting in left if meaning(setting.name) is not None}
+    text = f"{program.title} has no such flag: nothing is taken over"
+    unknown = [
+        Outcome("not supported", setting.written, text, setting.place) for setting in left if setting.name not in known
+    ]
+    kept = {name: setting for name, setting in stated.items() if name in program.flags}
+    notice = f"no flags, but worked out by the program itself: {', '.join(worked_out)}"
+    return kept | known, [notice] * bool(worked_out), unknown

@@ -1,4 +1,4 @@
-"""Translation of settings into keys of a recipe, with an outcome for every setting."""
+"""The dialects: what their settings mean, and the functions that work out keys of several."""
 
 from __future__ import annotations
 
@@ -8,16 +8,52 @@ from typing import TYPE_CHECKING, Any
 
 from pretrain.errors import MigrateError
 from pretrain.recipe.keys import keys_of_recipe
-from pretrain.tools.migrate.meanings.meaning import Carried, Launched, Meaning, NoEffect, NotSupported, Replaced, Unread
-from pretrain.tools.migrate.outcome import Outcome
-from pretrain.tools.migrate.setting import Settings
-from pretrain.tools.migrate.values.worked import Worked
+from pretrain.tools.migrate.meaning import Carried, Launched, Meaning, NoEffect, NotSupported, Replaced, Unread
+from pretrain.tools.migrate.megatron import deepspeed_file
+from pretrain.tools.migrate.megatron.meanings import FUNCTIONS as OF_MEGATRON
+from pretrain.tools.migrate.megatron.meanings import READ_BY_FUNCTIONS
+from pretrain.tools.migrate.megatron.meanings import meaning_of as of_megatron
+from pretrain.tools.migrate.neox.meanings import FUNCTIONS as OF_NEOX
+from pretrain.tools.migrate.neox.meanings import meaning_of as of_neox
+from pretrain.tools.migrate.report import Outcome
+from pretrain.tools.migrate.setting import Settings, Worked
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from pretrain.tools.migrate.setting import Setting
-    from pretrain.tools.migrate.values.worked import Function
+    from pretrain.tools.migrate.programs import Program
+    from pretrain.tools.migrate.setting import Function, Setting
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """A dialect.
+
+    Attributes:
+        meaning: of a setting by its name; None for an unknown one.
+        functions: by key of the recipe.
+        overlay: what a DeepSpeed file states, over those.
+        read: names of settings that the functions look at.
+    """
+
+    meaning: Callable[[str], Meaning | None]
+    functions: Mapping[str, Function]
+    overlay: Overlay
+    read: frozenset[str] = frozenset()
+
+    def needs(self, name: str) -> bool:
+        """Say whether a recipe cannot be written without a setting's value."""
+        return name in self.read or isinstance(self.meaning(name), Carried)
+
+
+def dialect_of(program: Program) -> Dialect:
+    """Return the dialect of a program."""
+    if program.dialect == "neox":
+        return Dialect(of_neox, OF_NEOX, lambda _settings, _keys: ({}, []))
+    return Dialect(
+        lambda name: of_megatron(name, program.name), OF_MEGATRON, deepspeed_file.values_of_file, READ_BY_FUNCTIONS
+    )
+
 
 MeaningOf = Callable[[str], Meaning | None]
 Overlay = Callable[[Settings, Mapping[str, Worked]], tuple[dict[str, Worked], list[Outcome]]]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from pretrain.errors import MigrateError
-from pretrain.tools.migrate.arguments.checking import checked
-from pretrain.tools.migrate.programs.known import program
+from pretrain.tools.migrate.programs import program
 from pretrain.tools.migrate.setting import Place, Setting
+from pretrain.tools.migrate.typed_values import checked
 
 NEWEST = program("megatron-lm")
 

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pretrain.tools.migrate.arguments.parsing import parse
-from pretrain.tools.migrate.programs.known import program
-from pretrain.tools.migrate.programs.program import Flag, Program
+from pretrain.tools.migrate.parsing import parse
+from pretrain.tools.migrate.programs import Flag, Program, program
 from pretrain.tools.migrate.setting import Place, Word
 from tools.migrate.arguments.command_words import words_of
 

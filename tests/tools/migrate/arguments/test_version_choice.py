@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pretrain.errors import MigrateError
-from pretrain.tools.migrate.arguments.version_choice import (
+from pretrain.tools.migrate.programs import program
+from pretrain.tools.migrate.version_choice import (
     choose,
     choose_for_keys,
     choose_for_log,
@@ -13,7 +14,6 @@ from pretrain.tools.migrate.arguments.version_choice import (
     others,
     recognize,
 )
-from pretrain.tools.migrate.programs.known import program
 from tools.migrate.arguments.command_words import words_of
 
 

@@ -8,9 +8,9 @@ import subprocess
 import pytest
 
 from pretrain.tools.migrate.migration import migrate
+from pretrain.tools.migrate.setting import Wishes
 from pretrain.tools.migrate.sources.recognition import read_source
-from pretrain.tools.migrate.sources.script_source import read_arguments
-from pretrain.tools.migrate.wishes import Wishes
+from pretrain.tools.migrate.sources.script import read_arguments
 from tools.migrate.cell.namespaces import needs_cell
 
 pytestmark = needs_cell

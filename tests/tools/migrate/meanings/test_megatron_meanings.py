@@ -12,10 +12,17 @@ from pretrain.cli.run import command as run_command
 from pretrain.recipe.keys import keys_of_recipe, walk
 from pretrain.recipe.recipe import Recipe
 from pretrain.tools.corpus.data_command import build as build_command
-from pretrain.tools.migrate.meanings.meaning import Carried, Launched, NoEffect, NotSupported, Replaced, Unread
-from pretrain.tools.migrate.meanings.megatron.meanings import MEANINGS, MEANINGS_OF, TABLES, meaning_of
-from pretrain.tools.migrate.meanings.megatron.options import BUILD_MEANINGS, LAUNCHERS
-from pretrain.tools.migrate.meanings.megatron.spellings import SPELLINGS, spelled
+from pretrain.tools.migrate.meaning import Carried, Launched, NoEffect, NotSupported, Replaced, Unread
+from pretrain.tools.migrate.megatron.meanings import (
+    BUILD_MEANINGS,
+    LAUNCHERS,
+    MEANINGS,
+    MEANINGS_OF,
+    SPELLINGS,
+    TABLES,
+    meaning_of,
+    spelled,
+)
 
 EVERY = [
     *((name, meaning) for table in (MEANINGS, LAUNCHERS, BUILD_MEANINGS) for name, meaning in table.items()),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pretrain.tools.migrate.migration import migrate
-from pretrain.tools.migrate.sources.script_source import read_arguments
-from pretrain.tools.migrate.wishes import Wishes
+from pretrain.tools.migrate.setting import Wishes
+from pretrain.tools.migrate.sources.script import read_arguments
 
 if TYPE_CHECKING:
     from pretrain.tools.migrate.migration import Migration

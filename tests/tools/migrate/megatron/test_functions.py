@@ -10,12 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pretrain.errors import MigrateError
-from pretrain.tools.migrate.dialects import dialect_of
-from pretrain.tools.migrate.programs.known import programs
+from pretrain.tools.migrate import megatron
+from pretrain.tools.migrate.megatron.meanings import READ_BY_FUNCTIONS
+from pretrain.tools.migrate.programs import programs
 from pretrain.tools.migrate.setting import Place, Setting, Settings
-from pretrain.tools.migrate.translation import translate
-from pretrain.tools.migrate.values import megatron
-from pretrain.tools.migrate.values.megatron.functions import READ_BY_FUNCTIONS
+from pretrain.tools.migrate.translation import dialect_of, translate
 
 OF_MEGATRON = [program for program in programs().values() if program.dialect == "megatron"]
 FLAGS = {name for program in OF_MEGATRON for name in program.flags}

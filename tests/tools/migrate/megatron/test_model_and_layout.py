@@ -6,8 +6,8 @@ import pytest
 
 from pretrain.errors import MigrateError
 from pretrain.tools.migrate.migration import migrate
+from pretrain.tools.migrate.setting import Wishes
 from pretrain.tools.migrate.sources.recognition import read_sources
-from pretrain.tools.migrate.wishes import Wishes
 from tools.migrate.megatron.small_training import FILES, SIZES, line_of, migrated
 
 ITERATIONS = "--train-iters 9"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from pretrain.tools.migrate.neox.meanings import FUNCTIONS
+from pretrain.tools.migrate.neox.objects import flat
 from pretrain.tools.migrate.setting import Place, Setting, Settings
-from pretrain.tools.migrate.values.neox.functions import FUNCTIONS
-from pretrain.tools.migrate.values.neox.nested import flat
 from tools.migrate.neox.small import small_neox
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from pretrain.errors import MigrateError
 from pretrain.tools.migrate.setting import Asked, Place, Word
-from pretrain.tools.migrate.sources.neox_command import neox_command, neox_options
+from pretrain.tools.migrate.sources.neox import neox_command, neox_options
 
 PLACE = Place("run.sh", 7)
 

@@ -7,9 +7,8 @@ from collections import Counter
 import pytest
 
 from pretrain.recipe.keys import keys_of_recipe
-from pretrain.tools.migrate.meanings.meaning import Carried, Launched, NoEffect, NotSupported, Replaced, Unread
-from pretrain.tools.migrate.meanings.neox.meanings import KEY_BY_KEY, MEANINGS, TABLES, meaning_of
-from pretrain.tools.migrate.values.neox.functions import FUNCTIONS
+from pretrain.tools.migrate.meaning import Carried, Launched, NoEffect, NotSupported, Replaced, Unread
+from pretrain.tools.migrate.neox.meanings import FUNCTIONS, KEY_BY_KEY, MEANINGS, TABLES, meaning_of
 
 CARRIED = {name: meaning for name, meaning in MEANINGS.items() if isinstance(meaning, Carried)}
 

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pretrain.errors import MigrateError
+from pretrain.tools.migrate.neox.objects import flat
 from pretrain.tools.migrate.setting import Place
-from pretrain.tools.migrate.sources.neox_files import read_neox, recognize
-from pretrain.tools.migrate.sources.neox_yaml import read_block
-from pretrain.tools.migrate.values.neox.nested import flat
+from pretrain.tools.migrate.sources.neox import read_neox, recognize
+from pretrain.tools.migrate.sources.yaml_files import read_block
 
 
 @pytest.fixture

@@ -8,13 +8,13 @@ import pytest
 import yaml
 
 from pretrain.recipe.section import as_number
-from pretrain.tools.migrate.meanings.neox.meanings import MEANINGS
 from pretrain.tools.migrate.migration import migrate
-from pretrain.tools.migrate.programs.known import programs
-from pretrain.tools.migrate.sources.neox_files import read_neox
+from pretrain.tools.migrate.neox.meanings import MEANINGS
+from pretrain.tools.migrate.neox.objects import flat
+from pretrain.tools.migrate.programs import programs
+from pretrain.tools.migrate.setting import Wishes
+from pretrain.tools.migrate.sources.neox import read_neox
 from pretrain.tools.migrate.sources.recognition import read_sources
-from pretrain.tools.migrate.values.neox.nested import flat
-from pretrain.tools.migrate.wishes import Wishes
 
 SEED = Path(__file__).parent.parent / "seeds" / "seed3.yml"
 RECIPE = Path(__file__).parents[4] / "recipes" / "neox20b.yml"

@@ -7,8 +7,8 @@ import yaml
 
 from pretrain.errors import MigrateError
 from pretrain.tools.migrate.migration import migrate
+from pretrain.tools.migrate.setting import Wishes
 from pretrain.tools.migrate.sources.recognition import read_sources
-from pretrain.tools.migrate.wishes import Wishes
 
 SMALL = {
     "num_layers": 8,

@@ -19,9 +19,7 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-from pretrain.tools.migrate.programs.flag_table import COLUMNS, Row, file_of, written_row
-from pretrain.tools.migrate.programs.program import Flag
-from pretrain.tools.migrate.programs.versions import FAMILIES, VERSIONS
+from pretrain.tools.migrate.programs import COLUMNS, FAMILIES, VERSIONS, Flag, Row, file_of, written_row
 
 PROBE = Path(__file__).with_name("parser_probe.py")
 

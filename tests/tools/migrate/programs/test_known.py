@@ -8,10 +8,19 @@ import sys
 import pytest
 
 from pretrain.errors import MigrateError
-from pretrain.tools.migrate.programs.flag_table import COLUMNS, file_of, read_row, read_rows, written_row
-from pretrain.tools.migrate.programs.known import family_of, program, programs
-from pretrain.tools.migrate.programs.program import Flag
-from pretrain.tools.migrate.programs.versions import FAMILIES, VERSIONS
+from pretrain.tools.migrate.programs import (
+    COLUMNS,
+    FAMILIES,
+    VERSIONS,
+    Flag,
+    family_of,
+    file_of,
+    program,
+    programs,
+    read_row,
+    read_rows,
+    written_row,
+)
 
 IMPLEMENTATIONS = ("local", "transformer_engine")
 FLAGS = {

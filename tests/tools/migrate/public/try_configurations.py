@@ -20,9 +20,9 @@ from pathlib import Path
 
 from pretrain.errors import PretrainError
 from pretrain.tools.migrate.migration import migrate
-from pretrain.tools.migrate.outcome import FATES
+from pretrain.tools.migrate.report import FATES
+from pretrain.tools.migrate.setting import Wishes
 from pretrain.tools.migrate.sources.recognition import read_sources
-from pretrain.tools.migrate.wishes import Wishes
 
 TABLE = Path(__file__).with_name("configurations.tsv")
 COLUMNS = ("configuration", "taken for", *FATES, "not migrated because")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pretrain.errors import MigrateError
-from pretrain.tools.migrate.sources.argument_log import has_arguments, read_log
+from pretrain.tools.migrate.sources.log import has_arguments, read_log
 
 VALUES = {"bf16": True, "lr": 0.00015, "data_path": ["a", "b"], "split": "949,50,1", "load": None, "comment": ""}
 

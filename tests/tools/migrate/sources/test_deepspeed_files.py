@@ -6,8 +6,7 @@ import pytest
 
 from pretrain.errors import MigrateError
 from pretrain.tools.migrate.setting import Asked, Place
-from pretrain.tools.migrate.sources.deepspeed_files import deepspeed_file
-from pretrain.tools.migrate.sources.source import Source
+from pretrain.tools.migrate.sources.files import Source, deepspeed_file
 
 NAMED = Place("train.sh", 9)
 STAGE = '{\n  "zero_optimization": {"stage": %d}\n}'

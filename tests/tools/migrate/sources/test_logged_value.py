@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pretrain.tools.migrate.sources.logged_value import value_of
+from pretrain.tools.migrate.sources.log import value_of
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pretrain.tools.migrate.sources.read_names import names_read
 from pretrain.tools.migrate.sources.recognition import read_source
+from pretrain.tools.migrate.sources.script import names_read
 
 TRAINING = "torchrun pretrain_gpt.py --lr 1\n"
 

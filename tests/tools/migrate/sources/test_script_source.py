@@ -6,7 +6,7 @@ import pytest
 
 from pretrain.errors import MigrateError
 from pretrain.tools.migrate.sources.recognition import read_source
-from pretrain.tools.migrate.sources.script_source import read_arguments
+from pretrain.tools.migrate.sources.script import read_arguments
 
 
 @pytest.fixture(autouse=True)

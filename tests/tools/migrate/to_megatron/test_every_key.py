@@ -13,12 +13,10 @@ from pretrain.recipe.checks.effect import without_effect
 from pretrain.recipe.keys import inner_section, keys_of_recipe, walk
 from pretrain.recipe.load import make_recipe
 from pretrain.recipe.recipe import Recipe
-from pretrain.tools.migrate.meanings.meaning import Carried
-from pretrain.tools.migrate.meanings.megatron.meanings import meaning_of
-from pretrain.tools.migrate.to_megatron.arguments import FUNCTIONS, arguments_of
-from pretrain.tools.migrate.to_megatron.flag_words import TARGET
-from pretrain.tools.migrate.to_megatron.single_flags import single_flags
-from pretrain.tools.migrate.to_megatron.without_flag import WITHOUT_FLAG
+from pretrain.tools.migrate.meaning import Carried
+from pretrain.tools.migrate.megatron.meanings import meaning_of
+from pretrain.tools.migrate.to_megatron.arguments import FUNCTIONS, WITHOUT_FLAG, arguments_of
+from pretrain.tools.migrate.to_megatron.flags import TARGET, single_flags
 from tools.migrate.to_megatron.written import SMALL
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from hypothesis import HealthCheck, given, settings
 
 from pretrain.tools.migrate.migration import migrate
-from pretrain.tools.migrate.sources.script_source import read_arguments
+from pretrain.tools.migrate.setting import Wishes
+from pretrain.tools.migrate.sources.script import read_arguments
 from pretrain.tools.migrate.to_megatron.arguments import arguments_of
-from pretrain.tools.migrate.to_megatron.flag_words import TARGET
-from pretrain.tools.migrate.wishes import Wishes
+from pretrain.tools.migrate.to_megatron.flags import TARGET
 from tools.migrate.to_megatron.expressible import recipes
 
 if TYPE_CHECKING:

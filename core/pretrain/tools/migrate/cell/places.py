@@ -11,7 +11,7 @@ from pretrain.tools.migrate.setting import Place
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from pretrain.tools.migrate.cell.script_records import Record
+    from pretrain.tools.migrate.cell.namespaces import Record
 
 
 class Places:

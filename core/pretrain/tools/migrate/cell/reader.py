@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import os
 import re
-from dataclasses import dataclass, field
+import shlex
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pretrain.errors import MigrateError
-from pretrain.tools.migrate.asking import require_known
+from pretrain.tools.migrate.cell.namespaces import parse_record, whole_commands, write_stubs
 from pretrain.tools.migrate.cell.places import Places, reasons_of
-from pretrain.tools.migrate.cell.script_records import whole_commands
-from pretrain.tools.migrate.cell.trials import Trials, trainings_of
-from pretrain.tools.migrate.cell.values import MARKER, asked_in, word_of
-from pretrain.tools.migrate.setting import Asked, Word
+from pretrain.tools.migrate.cell.trials import MARKER, Trials, asked_in, trainings_of, word_of
+from pretrain.tools.migrate.setting import Asked, Word, require_known
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from pretrain.tools.migrate.cell.namespaces import Told
-    from pretrain.tools.migrate.cell.script_records import Record
+    from pretrain.tools.migrate.cell.namespaces import Record, Told
     from pretrain.tools.migrate.setting import Place
+
 
 _IS_EMPTY = re.compile(r"(?:\[\[?|test) +(?:! +)?-[nz] ")
 _BRANCH = re.compile(r"\s*(?:if|elif|while|until)\b")
@@ -186,3 +189,37 @@ def _taken_without(name: str, text: str) -> list[str]:
     if not _TAKES_ARGUMENTS.search(re.sub(r"^\s*#.*$", "", text, flags=re.MULTILINE)):
         return []
     return [f"{name}: it is run without arguments of its own; --define @=\"8 'a b'\" gives some"]
+
+
+def capture(command: Sequence[str]) -> Script:
+    """Run a command whose training programs are stubs, and return what it would start.
+
+    Args:
+        command: such as ("bash", "train.sh").
+
+    Raises:
+        MigrateError: there is no such program, or no bash for the stubs.
+    """
+    bash = shutil.which("bash")
+    if bash is None:
+        msg = "--capture: there is no bash here, which its stubs need.\nGive the training's log, or its arguments."
+        raise MigrateError(msg)
+    with tempfile.TemporaryDirectory(prefix="pretrain-capture-") as folder:
+        state = Path(folder)
+        (state / "records").mkdir()
+        stubs = write_stubs(state, bash, captures=True)
+        environment = {
+            **os.environ,
+            "PATH": f"{stubs}:{os.environ.get('PATH', '')}",
+            "CELL_REAL": "1",
+            "CELL_SEEN": "0",
+        }
+        try:
+            done = subprocess.run(command, env=environment, check=False)
+        except OSError as error:
+            msg = f"--capture: {command[0]} cannot be started: {error.strerror}.\nGive a command: -- bash train.sh"
+            raise MigrateError(msg) from error
+        records = {path.name: parse_record(path.read_bytes()) for path in (state / "records").iterdir()}
+    script = script_of(records, Places(shlex.join(command), "", "", ()))
+    ended = [f"{shlex.join(command)}: it ended with exit code {done.returncode}"] if done.returncode else []
+    return replace(script, notices=(*script.notices, *ended))

@@ -12,19 +12,16 @@ from pretrain.errors import MigrateError
 from pretrain.recipe.deepspeed.settled import BLOCKS, REMOVED, SWITCHED
 from pretrain.recipe.deepspeed.translate import KEYS
 from pretrain.recipe.keys import keys_of_recipe
-from pretrain.tools.migrate.sources.argument_log import has_arguments, read_log
-from pretrain.tools.migrate.sources.deepspeed_files import read_deepspeed
-from pretrain.tools.migrate.sources.megatron_yaml import is_megatron_yaml, read_megatron_yaml
-from pretrain.tools.migrate.sources.neox_files import read_neox, recognize
-from pretrain.tools.migrate.sources.neox_yaml import read_block
-from pretrain.tools.migrate.sources.read_names import names_read
-from pretrain.tools.migrate.sources.script_source import read_list, read_shell
-from pretrain.tools.migrate.sources.source_text import read_text
+from pretrain.tools.migrate.sources.files import read_deepspeed, read_text
+from pretrain.tools.migrate.sources.log import has_arguments, read_log
+from pretrain.tools.migrate.sources.neox import read_neox, recognize
+from pretrain.tools.migrate.sources.script import names_read, read_list, read_shell
+from pretrain.tools.migrate.sources.yaml_files import is_megatron_yaml, read_block, read_megatron_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pretrain.tools.migrate.sources.source import Source
+    from pretrain.tools.migrate.sources.files import Source
 
 _RECOGNIZED = (
     "Recognized are a shell script that starts a training, a list of its arguments, its log from the start,\n"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pretrain.tools.migrate.sources.commands.batch_job import batch_options, batch_variables
+from pretrain.tools.migrate.sources.training import batch_options, batch_variables
 
 SCRIPT = """\
 #!/bin/bash

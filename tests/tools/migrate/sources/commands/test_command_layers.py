@@ -6,7 +6,7 @@ import pytest
 
 from pretrain.tools.migrate.setting import Place, Word
 from pretrain.tools.migrate.sources.argument_words import split_words
-from pretrain.tools.migrate.sources.commands.command_layers import peel
+from pretrain.tools.migrate.sources.command_layers import peel
 
 GPT = "pretrain_gpt.py --num-layers 2"
 

@@ -6,7 +6,7 @@ import pytest
 
 from pretrain.errors import MigrateError
 from pretrain.tools.migrate.sources.argument_words import split_words
-from pretrain.tools.migrate.sources.commands.training_command import sort_commands, training_of
+from pretrain.tools.migrate.sources.training import sort_commands, training_of
 
 
 def commands(text):

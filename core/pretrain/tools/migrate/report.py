@@ -1,0 +1,70 @@
+"""Outcomes: what became of each setting of a source."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pretrain.tools.migrate.setting import Place
+
+
+Fate = Literal["carried over", "replaced", "no effect", "not supported"]
+FATES: tuple[Fate, ...] = ("carried over", "replaced", "no effect", "not supported")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One line of the report.
+
+    Attributes:
+        fate: the list in which it stands.
+        written: the setting as the source writes it: "--num-layers".
+        text: the key it became, what replaces it, why it has no effect, or what changes.
+        place: where the source states it; None for a default.
+        keys: of the recipe that it became.
+        note: what is different, of a setting that is carried over.
+    """
+
+    fate: Fate
+    written: str
+    text: str
+    place: Place | None = None
+    keys: tuple[str, ...] = ()
+    note: str = ""
+
+    def __str__(self) -> str:
+        """Return "--tensorboard-dir (train.sh:24): TensorBoard's files are in the run directory: --run-dir"."""
+        place = "" if self.place is None else f" ({self.place})"
+        return f"{self.written}{place}: {self.text}"
+
+
+_WIDTH = 110
+_TITLES = {
+    "replaced": "Replaced",
+    "no effect": "No effect here",
+    "not supported": "Not supported: this changes",
+}
+
+
+def report(outcomes: Sequence[Outcome]) -> str:
+    """Return the four lists; the first has names, and lines for what differs, since the recipe comments each value."""
+    carried = list(dict.fromkeys(outcome.written for outcome in outcomes if outcome.fate == "carried over"))
+    lines = list(_wrapped(f"Carried over ({len(carried)}): {', '.join(carried) or 'nothing'}"))
+    notes = [f"{outcome}: {outcome.note}" for outcome in outcomes if outcome.fate == "carried over" and outcome.note]
+    lines += [line for text in dict.fromkeys(notes) for line in _wrapped(f"- {text}.", "  ")]
+    for fate, title in _TITLES.items():
+        found = list(dict.fromkeys(str(outcome) for outcome in outcomes if outcome.fate == fate))
+        lines.append(f"{title} ({len(found)})" + ":" * bool(found))
+        lines += [line for text in found for line in _wrapped(f"- {text}.", "  ")]
+    return "\n".join(lines)
+
+
+def _wrapped(text: str, indent: str = "") -> Iterator[str]:
+    further = "  " if not indent else f"{indent}  "
+    yield from textwrap.wrap(
+        text, _WIDTH, initial_indent=indent, subsequent_indent=further, break_on_hyphens=False, break_long_words=False
+    )
