@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 @click.option(
     "--set", "overrides", metavar="SECTION.KEY=VALUE", multiple=True, help="A key that the source leaves out."
 )
+@click.option("--accept", metavar="NAME,...", multiple=True, help="Settings that make another model, to do without.")
 @click.option("--as-meant", is_flag=True, help="Take a DeepSpeed file also where the program itself would not read it.")
 @click.option("--strict", is_flag=True, help="Write nothing if something is not supported.")
 @click.option("--force", is_flag=True, help="Replace an existing output.")
@@ -47,6 +48,7 @@ def command(
     program: str,
     devices: int | None,
     overrides: tuple[str, ...],
+    accept: tuple[str, ...],
     as_meant: bool,
     strict: bool,
     force: bool,
@@ -60,7 +62,8 @@ def command(
     log with its list of arguments, a DeepSpeed JSON, a YAML of Megatron-LM, or GPT-NeoX's YAML files. Later sources
     win. A script is run, in a cell: it can write nothing, has no network, and starts no training.
 
-    Exit code: 0 if all was carried over, 3 if something is not supported, 2 if nothing could be read.
+    Exit code: 0 if all was carried over, 3 if something is not supported or not known, 2 if nothing could be read or
+    the model would compute something else (--accept).
     """
     if program == "?":
         _list_programs()
@@ -82,7 +85,8 @@ def command(
         read = read_given(sources, arguments, defined_values(define))
     if only_preprocesses(read):
         context.exit(show_builds(read, output))
-    migration = migrate(read, Wishes(program, devices, as_meant, overrides))
+    accepted = frozenset(name.strip().lstrip("-").replace("-", "_") for text in accept for name in text.split(","))
+    migration = migrate(read, Wishes(program, devices, as_meant, overrides, accepted))
     written = migration.is_complete or not strict
     if written:
         write(output, migration.text)
@@ -181,7 +185,7 @@ def _agrees() -> bool:
         return False
 
 
-NOTHING = "Nothing is written: --strict, and something is not supported."
+NOTHING = "Nothing is written: --strict, and something is not supported or not known."
 
 DIFFERS = ExitCode.PARTIAL
 """Exit code of a migration after which something is not supported."""
@@ -237,10 +241,10 @@ def show_builds(sources: list[Source], output: Path | None) -> int:
     click.echo(report(outcomes), err=True)
     for build, _ in builds:
         click.echo(build)
-    return DIFFERS if any(outcome.fate == "not supported" for outcome in outcomes) else 0
+    return DIFFERS if any(outcome.fate in {"not supported", "not known"} for outcome in outcomes) else 0
 
 
-_NOT_WITH_TO = {"arguments", "define", "program", "devices", "as_meant", "capture", "yes"}
+_NOT_WITH_TO = {"arguments", "define", "program", "devices", "accept", "as_meant", "capture", "yes"}
 
 
 def require_alone(context: click.Context) -> None:

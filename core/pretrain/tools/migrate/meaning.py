@@ -56,10 +56,12 @@ class NotSupported:
     Attributes:
         change: a sentence without its period that says what changes for the user.
         unless: values, beside the program's own default, with which nothing changes.
+        other_model: whether the model computes something else then, so that the user has to accept it.
     """
 
     change: str
     unless: tuple[Any, ...] = ()
+    other_model: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,11 @@ class Launched:
 
 
 Meaning = Carried | Replaced | NoEffect | NotSupported | Unread | Launched
+
+
+def other_model(change: str, unless: tuple[Any, ...] = ()) -> NotSupported:
+    """Return the meaning of a setting without which the model computes something else."""
+    return NotSupported(change, unless, other_model=True)
 
 
 def alike(meaning: Meaning, names: str) -> dict[str, Meaning]:

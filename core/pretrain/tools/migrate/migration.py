@@ -5,20 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from pretrain.errors import MigrateError
 from pretrain.tools.migrate.next_commands import build_command, notices_of, run_command
+from pretrain.tools.migrate.parameters import parameters_line
 from pretrain.tools.migrate.recipe import made_recipe, written_recipe
+from pretrain.tools.migrate.report import remarks
 from pretrain.tools.migrate.stated import stated_settings
 from pretrain.tools.migrate.translation import dialect_of, translate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from pretrain.recipe import Recipe
     from pretrain.tools.migrate.recipe import MadeRecipe
     from pretrain.tools.migrate.report import Outcome
     from pretrain.tools.migrate.setting import Setting, Settings, Wishes, Worked
     from pretrain.tools.migrate.sources.files import Launch, Source
-    from pretrain.tools.migrate.translation import Translation
+    from pretrain.tools.migrate.translation import Dialect, Translation
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,40 +53,62 @@ class Migration:
     @property
     def is_complete(self) -> bool:
         """Say whether nothing changes for the user."""
-        return all(outcome.fate != "not supported" for outcome in self.outcomes)
+        return not any(outcome.fate in {"not supported", "not known"} for outcome in self.outcomes)
 
 
 def migrate(sources: Sequence[Source], wishes: Wishes) -> Migration:
     """Migrate sources, each laid over those before it.
 
     Raises:
-        MigrateError: they contradict each other, have unknown flags, or leave out what a recipe needs.
+        MigrateError: they contradict each other, leave out what a recipe needs, or train a model that is not here.
     """
     stated = stated_settings(sources, wishes)
     settings = stated.settings
     dialect = dialect_of(settings.program)
     given = {wish.partition("=")[0].strip() for wish in wishes.overrides}
     translation = translate(settings, dialect.meaning, dialect.functions, dialect.overlay, given)
+    _require_accepted(translation.outcomes, wishes.accepted, dialect)
     name = ", ".join(source.name for source in sources)
     made = made_recipe(_values(translation), _places(translation, settings), name, wishes.overrides)
     builds = [build_command(arguments) for source in sources for arguments in source.preprocessing]
     outcomes = [*_in_recipe(translation, made), *stated.unknown]
     outcomes += [outcome for _, found in builds for outcome in found]
+    count = parameters_line(settings, made.recipe)
     head = [
         f"Written by pretrain migrate from {name},",
         f"taken for {stated.choice.why}.",
         "A comment names the setting that a value comes from; what equals a default of pretrain is left out.",
+        *remarks(outcomes),
+        *[count] * bool(count),
     ]
     comments = _comments(translation.keys, settings) | dict.fromkeys(made.overridden, "--set")
     return Migration(
         written_recipe(made.data, comments, head),
         made.recipe,
         tuple(outcomes),
-        (*stated.notices, *notices_of(stated.launch)),
+        (*stated.notices, *notices_of(stated.launch), *[count] * bool(count)),
         stated.launch,
         stated.choice.why,
         tuple(command for command, _ in builds),
     )
+
+
+def _require_accepted(outcomes: Sequence[Outcome], accepted: Collection[str], dialect: Dialect) -> None:
+    """Refuse settings without which the model would compute something else, but for those that the user accepts.
+
+    Raises:
+        MigrateError: there is one, or no setting has a name that is accepted.
+    """
+    unknown = next((name for name in accepted if dialect.meaning(name) is None), None)
+    if unknown is not None:
+        msg = f"--accept {unknown}: no setting has this name.\nGive names as the error has them: --accept num_experts"
+        raise MigrateError(msg)
+    refused = {outcome.accept: outcome for outcome in outcomes if outcome.accept and outcome.accept not in accepted}
+    if refused:
+        lines = [f"{outcome}." for outcome in refused.values()]
+        names = ",".join(refused)
+        todo = f"The recipe would be of another model. Give --accept {names} to write it all the same."
+        raise MigrateError("\n".join([*lines, todo]))
 
 
 def _values(translation: Translation) -> dict[str, object]:

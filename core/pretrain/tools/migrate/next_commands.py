@@ -6,10 +6,9 @@ import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pretrain.errors import MigrateError, did_you_mean
 from pretrain.tools.migrate.meaning import Launched, NoEffect, NotSupported, Replaced, Unread
 from pretrain.tools.migrate.megatron.meanings import BUILD_MEANINGS
-from pretrain.tools.migrate.report import Outcome
+from pretrain.tools.migrate.report import NOT_TAKEN, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -41,18 +40,17 @@ def notices_of(launch: Launch | None) -> list[str]:
 
 
 def build_command(arguments: Sequence[Word]) -> tuple[str, list[Outcome]]:
-    """Return the `pretrain data build` command for arguments of preprocess_data.py, and what became of each.
-
-    Raises:
-        MigrateError: preprocess_data.py has no such flag.
-    """
+    """Return the `pretrain data build` command for arguments of preprocess_data.py, and what became of each."""
     flags = list(_flags(arguments))
     tokenizer = next((values for name, _, values in flags if name == "tokenizer_type"), [])
     is_file = any(value.startswith(("HF", "HuggingFace", "Pretrained")) for value in tokenizer)
     words, outcomes = ["pretrain", "data", "build"], []
     for name, written, values in flags:
-        meaning = BUILD_MEANINGS[name]
-        if name in _ONE_KEY and len(values) > 1:
+        meaning = BUILD_MEANINGS.get(name)
+        if meaning is None:
+            shown = " ".join((written.text, *values))
+            outcomes.append(Outcome("not known", shown, NOT_TAKEN, written.place))
+        elif name in _ONE_KEY and len(values) > 1:
             change = f"a build takes one key; the first, {values[0]}, is here: build the others one after the other"
             words += ["--json-key", values[0]]
             outcomes.append(Outcome("not supported", written.text, change, written.place))
@@ -75,17 +73,15 @@ def _flags(arguments: Sequence[Word]) -> Iterator[tuple[str, Word, list[str]]]:
         while position < len(arguments) and not arguments[position].text.startswith("--"):
             values.append(_shown(arguments[position]))
             position += 1
-        yield _name(written, arguments[start]), replace(arguments[start], text=written), values
+        yield _name(written), replace(arguments[start], text=written), values
 
 
-def _name(written: str, word: Word) -> str:
+def _name(written: str) -> str:
+    """Return the flag that a text is, or that alone begins so."""
     name = written.lstrip("-").replace("-", "_")
     near = [known for known in BUILD_MEANINGS if known.startswith(name)]
-    if name in BUILD_MEANINGS or len({BUILD_MEANINGS[known] for known in near}) == 1:
-        return name if name in BUILD_MEANINGS else near[0]
-    near_name = did_you_mean(name, BUILD_MEANINGS)
-    msg = f"{word.place}: {written}: preprocess_data.py has no such flag.{near_name}\nCorrect it."
-    raise MigrateError(msg)
+    is_short = name not in BUILD_MEANINGS and len({BUILD_MEANINGS[known] for known in near}) == 1
+    return near[0] if is_short else name
 
 
 def _shown(word: Word) -> str:

@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from pretrain.tools.migrate.setting import Place
 
 
-Fate = Literal["carried over", "replaced", "no effect", "not supported"]
-FATES: tuple[Fate, ...] = ("carried over", "replaced", "no effect", "not supported")
+Fate = Literal["carried over", "replaced", "no effect", "not supported", "not known"]
+FATES: tuple[Fate, ...] = ("carried over", "replaced", "no effect", "not supported", "not known")
+NOT_TAKEN = "nothing is taken from it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,7 @@ class Outcome:
         place: where the source states it; None for a default.
         keys: of the recipe that it became.
         note: what is different, of a setting that is carried over.
+        accept: name for --accept, of a setting without which the model computes something else.
     """
 
     fate: Fate
@@ -35,6 +37,13 @@ class Outcome:
     place: Place | None = None
     keys: tuple[str, ...] = ()
     note: str = ""
+    accept: str = ""
+
+    @property
+    def line(self) -> str:
+        """Return the text with its place, as a sentence."""
+        text = str(self)
+        return text if text.endswith("?") else f"{text}."
 
     def __str__(self) -> str:
         """Return "--tensorboard-dir (train.sh:24): TensorBoard's files are in the run directory: --run-dir"."""
@@ -47,20 +56,29 @@ _TITLES = {
     "replaced": "Replaced",
     "no effect": "No effect here",
     "not supported": "Not supported: this changes",
+    "not known": "Not known",
 }
 
 
 def report(outcomes: Sequence[Outcome]) -> str:
-    """Return the four lists; the first has names, and lines for what differs, since the recipe comments each value."""
+    """Return the lists; the first has names, and lines for what differs, since the recipe comments each value."""
     carried = list(dict.fromkeys(outcome.written for outcome in outcomes if outcome.fate == "carried over"))
     lines = list(_wrapped(f"Carried over ({len(carried)}): {', '.join(carried) or 'nothing'}"))
     notes = [f"{outcome}: {outcome.note}" for outcome in outcomes if outcome.fate == "carried over" and outcome.note]
     lines += [line for text in dict.fromkeys(notes) for line in _wrapped(f"- {text}.", "  ")]
     for fate, title in _TITLES.items():
-        found = list(dict.fromkeys(str(outcome) for outcome in outcomes if outcome.fate == fate))
-        lines.append(f"{title} ({len(found)})" + ":" * bool(found))
-        lines += [line for text in found for line in _wrapped(f"- {text}.", "  ")]
+        found = list(dict.fromkeys(outcome.line for outcome in outcomes if outcome.fate == fate))
+        if found or fate != "not known":
+            lines.append(f"{title} ({len(found)})" + ":" * bool(found))
+        lines += [line for text in found for line in _wrapped(f"- {text}", "  ")]
     return "\n".join(lines)
+
+
+def remarks(outcomes: Sequence[Outcome]) -> list[str]:
+    """Return what is not in a recipe though it changes something, as lines for the recipe's own head."""
+    titles = {"not supported": "Not supported", "not known": "Not known"}
+    found = dict.fromkeys(f"{titles[each.fate]}: {each.line}" for each in outcomes if each.fate in titles)
+    return [line for text in found for line in _wrapped(text)]
 
 
 def _wrapped(text: str, indent: str = "") -> Iterator[str]:

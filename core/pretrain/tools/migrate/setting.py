@@ -91,6 +91,7 @@ class Settings:
         devices: number of devices of the whole training; None if nothing tells it.
         deepspeed: the DeepSpeed file that is stated; None for none.
         as_meant: whether a DeepSpeed file counts that the program itself would not read.
+        vocabulary: rows of the embedding, which a log tells; None if nothing does.
     """
 
     program: Program
@@ -98,6 +99,7 @@ class Settings:
     devices: int | None = None
     deepspeed: JsonFile | None = None
     as_meant: bool = False
+    vocabulary: int | None = None
 
     def setting(self, name: str) -> Setting | None:
         """Return the setting that is stated, else the program's default; None if the program has no such flag."""
@@ -153,12 +155,14 @@ class Wishes:
         devices: of the whole training; None to take the launcher's.
         as_meant: whether a DeepSpeed file counts that the program itself would not read.
         overrides: "section.key=value" of the recipe.
+        accepted: names of settings without which the model may compute something else.
     """
 
     program: str = ""
     devices: int | None = None
     as_meant: bool = False
     overrides: tuple[str, ...] = ()
+    accepted: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

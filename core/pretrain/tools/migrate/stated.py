@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from pretrain.errors import MigrateError, did_you_mean
+from pretrain.errors import MigrateError
+from pretrain.tools.migrate.meaning import Carried
+from pretrain.tools.migrate.megatron.meanings import is_listed
 from pretrain.tools.migrate.neox.meanings import MEANINGS as NAMES
 from pretrain.tools.migrate.neox.objects import flat
-from pretrain.tools.migrate.parsing import parse
-from pretrain.tools.migrate.report import Outcome
+from pretrain.tools.migrate.parsing import parse, slip
+from pretrain.tools.migrate.report import NOT_TAKEN, Outcome
 from pretrain.tools.migrate.setting import UNKNOWN, Setting, Settings, require_known
 from pretrain.tools.migrate.sources.files import deepspeed_file
 from pretrain.tools.migrate.translation import dialect_of
@@ -17,10 +19,9 @@ from pretrain.tools.migrate.typed_values import checked
 from pretrain.tools.migrate.version_choice import chosen_program, doubts, is_neox
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from pretrain.recipe.deepspeed.file import JsonFile
-    from pretrain.tools.migrate.meaning import Meaning
     from pretrain.tools.migrate.parsing import Parsed
     from pretrain.tools.migrate.programs import Program
     from pretrain.tools.migrate.setting import Asked, Wishes
@@ -29,6 +30,25 @@ if TYPE_CHECKING:
 
 
 _SHOWN = 8
+
+_DERIVED = {
+    "consumed_train_samples",
+    "consumed_train_tokens",
+    "consumed_valid_samples",
+    "curr_iteration",
+    "data_parallel_size",
+    "ds_pipeline_enabled",
+    "iteration",
+    "padded_vocab_size",
+    "params_dtype",
+    "rank",
+    "transformer_pipeline_model_parallel_size",
+    "use_dist_ckpt",
+    "variable_seq_lengths",
+    "virtual_pipeline_model_parallel_size",
+    "world_size",
+}
+"""Names that validate_args and initialize_megatron add to the flags; a log of Megatron-LM lists them too."""
 
 
 @dataclass(slots=True)
@@ -40,7 +60,7 @@ class Stated:
         choice: of the program, with the reason.
         launch: the launcher; None if no source has one.
         notices: lines for the user.
-        unknown: outcomes of settings that the program does not have.
+        unknown: outcomes of settings that no program has.
     """
 
     settings: Settings
@@ -54,7 +74,7 @@ def stated_settings(sources: Sequence[Source], wishes: Wishes) -> Stated:
     """Lay sources over one another, and choose the program that they are for.
 
     Raises:
-        MigrateError: they are of two programs, state no training, have unknown flags, or need values that only running
+        MigrateError: they are of two programs, state no training, or need values that only running
             them would tell.
     """
     _require_training(sources)
@@ -62,7 +82,7 @@ def stated_settings(sources: Sequence[Source], wishes: Wishes) -> Stated:
     laid = _Laid(choice.program, [notice for source in sources for notice in source.notices])
     for source in sources:
         laid.add(source)
-    stated, unknown = laid.finished()
+    stated = laid.finished()
     launch = next((source.launch for source in reversed(sources) if source.launch is not None), None)
     devices = _devices(launch, sources)
     if launch is not None and devices is not None and wishes.devices not in {None, devices}:
@@ -74,8 +94,9 @@ def stated_settings(sources: Sequence[Source], wishes: Wishes) -> Stated:
         wishes.devices or devices,
         _deepspeed(sources, stated, as_meant=wishes.as_meant),
         as_meant=wishes.as_meant,
+        vocabulary=_vocabulary(laid.settings),
     )
-    return Stated(settings, choice, launch, laid.notices + doubts(choice, stated), unknown)
+    return Stated(settings, choice, launch, laid.notices + doubts(choice, stated), laid.outcomes)
 
 
 def _require_training(sources: Sequence[Source]) -> None:
@@ -108,6 +129,8 @@ class _Laid:
     asked: dict[str, tuple[Asked, ...]] = field(default_factory=dict)
     asked_flags: list[Asked] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    unknown: list[Setting] = field(default_factory=list)
+    outcomes: list[Outcome] = field(default_factory=list)
 
     def add(self, source: Source) -> None:
         """Lay one more source over the others."""
@@ -122,6 +145,8 @@ class _Laid:
         if setting.value is None or setting.name in self.settings:
             return setting.value is not None
         flag = self.program.flags.get(setting.name)
+        if flag is None and self.program.dialect == "megatron" and not is_listed(setting.name):
+            return setting.value not in (False, "", []) and dialect_of(self.program).meaning(setting.name) is None
         default = None if flag is None else flag.default
         return bool(setting.value != default) or isinstance(setting.value, bool) != isinstance(default, bool)
 
@@ -129,11 +154,13 @@ class _Laid:
         self.problems += parsed.problems
         self.notices += parsed.notices
         self.asked_flags += parsed.asked_flags
+        self.unknown += parsed.unknown
         for setting in parsed.settings.values():
             self._put(setting)
         for name, asked in parsed.asked.items():
-            flag = self.program.flags[name]
-            self.settings[name] = Setting(name, UNKNOWN, flag.spellings[0], asked[0].place)
+            flag = self.program.flags.get(name)
+            written = f"--{name.replace('_', '-')}" if flag is None else flag.spellings[0]
+            self.settings[name] = Setting(name, UNKNOWN, written, asked[0].place)
             self.asked[name] = asked
 
     def _put(self, setting: Setting) -> None:
@@ -144,11 +171,11 @@ class _Laid:
         self.settings[setting.name] = setting
         self.asked.pop(setting.name, None)
 
-    def finished(self) -> tuple[dict[str, Setting], list[Outcome]]:
-        """Return all settings, and outcomes of those that the program does not have.
+    def finished(self) -> dict[str, Setting]:
+        """Return all settings that have a meaning; the others become lines of the report.
 
         Raises:
-            MigrateError: a flag is unknown, or a value is that a recipe needs.
+            MigrateError: the program would not start, or a value is not known that a recipe needs.
         """
         if self.problems:
             lines = [f"{line.rstrip('.')}." for line in self.problems[:_SHOWN]]
@@ -158,30 +185,36 @@ class _Laid:
         require_known(
             (one for name, asked in self.asked.items() if dialect.needs(name) for one in asked), self.asked_flags
         )
-        if self.program.dialect == "neox":
-            stated = flat(self.settings)
-            _require_known(stated, self.program)
-            return stated, []
-        stated, more_notices, unknown = without_worked_out(self.settings, self.program, dialect.meaning)
-        self.notices += more_notices
-        return stated, unknown
+        stated = flat(self.settings) if self.program.dialect == "neox" else self._without_derived()
+        known = {name: setting for name, setting in stated.items() if dialect.meaning(name) is not None}
+        self.outcomes += [self._not_known(each) for name, each in stated.items() if name not in known]
+        for setting in self.unknown:
+            switched = setting.name.removeprefix("no_").removeprefix("disable_")
+            name = next((name for name in (setting.name, switched) if dialect.meaning(name) is not None), "")
+            if name and not isinstance(dialect.meaning(name), Carried):
+                known.setdefault(name, replace(setting, name=name))
+            else:
+                self.outcomes.append(self._not_known(setting))
+        return known
 
-
-def _require_known(stated: Mapping[str, Setting], program: Program) -> None:
-    """Check that GPT-NeoX has all names.
-
-    Raises:
-        MigrateError: it does not have one.
-    """
-    meaning = dialect_of(program).meaning
-    unknown = [setting for setting in stated.values() if meaning(setting.name) is None]
-    if unknown:
-        lines = [
-            f"{setting.place}: {setting.written}: {program.title} has no such setting."
-            f"{did_you_mean(setting.name, NAMES)}"
-            for setting in unknown[:_SHOWN]
+    def _without_derived(self) -> dict[str, Setting]:
+        """Return settings without those that the program derived and wrote into its log, and a notice on them."""
+        flags = self.program.flags
+        derived = [
+            name for name, each in self.settings.items() if name in _DERIVED and name not in flags and each.value
         ]
-        raise MigrateError("\n".join([*lines, "Correct it, or remove it."]))
+        if derived:
+            self.notices.append(f"no flags, but worked out by the program itself: {', '.join(derived)}")
+        stated = self.settings.items()
+        return {
+            name: each for name, each in stated if name in flags or (name not in _DERIVED and each.value is not None)
+        }
+
+    def _not_known(self, setting: Setting) -> Outcome:
+        names = NAMES if self.program.dialect == "neox" else {**self.program.elsewhere, **self.program.spelled}
+        words = f"{setting.written} {setting.value}" if isinstance(setting.value, str) else setting.written
+        hint = slip(setting.written.partition("=")[0], names)
+        return Outcome("not known", words.strip(), f"{NOT_TAKEN}.{hint}" if hint else NOT_TAKEN, setting.place)
 
 
 def _deepspeed(sources: Sequence[Source], stated: Mapping[str, Setting], *, as_meant: bool) -> JsonFile | None:
@@ -207,6 +240,12 @@ def _deepspeed(sources: Sequence[Source], stated: Mapping[str, Setting], *, as_m
     return deepspeed_file(source, named.value, named.place)
 
 
+def _vocabulary(settings: Mapping[str, Setting]) -> int | None:
+    """Return the padded size of the vocabulary, which a log tells."""
+    found = settings.get("padded_vocab_size")
+    return found.value if found is not None and isinstance(found.value, int) else None
+
+
 def _devices(launch: Launch | None, sources: Sequence[Source]) -> int | None:
     """Return the number of devices of a log, which has the world's size, or of a launcher."""
     sizes = (source.settings.get("world_size") for source in reversed(sources) if source.kind == "log")
@@ -214,43 +253,3 @@ def _devices(launch: Launch | None, sources: Sequence[Source]) -> int | None:
     if logged is not None or launch is None or launch.nproc is None or launch.nnodes is None:
         return logged
     return launch.nproc * launch.nnodes
-
-
-_WORKED_OUT = {
-    "consumed_train_samples",
-    "consumed_train_tokens",
-    "consumed_valid_samples",
-    "curr_iteration",
-    "data_parallel_size",
-    "ds_pipeline_enabled",
-    "iteration",
-    "padded_vocab_size",
-    "params_dtype",
-    "rank",
-    "transformer_pipeline_model_parallel_size",
-    "use_dist_ckpt",
-    "variable_seq_lengths",
-    "virtual_pipeline_model_parallel_size",
-    "world_size",
-}
-"""Names that validate_args and initialize_megatron add to the flags; a log of Megatron-LM lists them too."""
-
-
-def without_worked_out(
-    stated: Mapping[str, Setting], program: Program, meaning: Callable[[str], Meaning | None]
-) -> tuple[dict[str, Setting], list[str], list[Outcome]]:
-    """Return the settings that have a meaning, a notice on those that the program worked out, and unknown ones.
-
-    A YAML file may have settings of megatron-core that are no flags.
-    """
-    others = [setting for name, setting in stated.items() if name not in program.flags and setting.value is not None]
-    worked_out = [setting.name for setting in others if setting.name in _WORKED_OUT]
-    left = [setting for setting in others if setting.name not in _WORKED_OUT]
-    known = {setting.name: setting for setting in left if meaning(setting.name) is not None}
-    text = f"{program.title} has no such flag: nothing is taken over"
-    unknown = [
-        Outcome("not supported", setting.written, text, setting.place) for setting in left if setting.name not in known
-    ]
-    kept = {name: setting for name, setting in stated.items() if name in program.flags}
-    notice = f"no flags, but worked out by the program itself: {', '.join(worked_out)}"
-    return kept | known, [notice] * bool(worked_out), unknown

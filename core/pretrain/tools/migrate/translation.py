@@ -185,10 +185,19 @@ def _outcomes(
 
 def _special(setting: Setting, keys: Mapping[str, Worked]) -> list[Outcome]:
     """Return what the functions say of a setting: what is lost of it, or why the program itself does not read it."""
-    lost = [text for worked in keys.values() for name, text in worked.lost if name == setting.name]
+    lost = [
+        Outcome("not supported", setting.written, text, setting.place, accept=name if _is_of_model(key) else "")
+        for key, worked in keys.items()
+        for name, text in worked.lost
+        if name == setting.name
+    ]
     idle = [text for worked in keys.values() for name, text in worked.idle if name == setting.name]
-    found = [Outcome("not supported", setting.written, text, setting.place) for text in lost]
-    return found + [Outcome("no effect", setting.written, text, setting.place) for text in idle]
+    return lost + [Outcome("no effect", setting.written, text, setting.place) for text in idle]
+
+
+def _is_of_model(key: str) -> bool:
+    """Say whether a key decides what the model computes; its first weights do not."""
+    return key == "kernels.attention" or (key.startswith("model.") and not key.endswith("init_method"))
 
 
 def _not_carried(setting: Setting, meaning: Meaning, settings: Settings, overridden: Collection[str]) -> Outcome:
@@ -214,7 +223,8 @@ def _not_supported(setting: Setting, meaning: NotSupported, settings: Settings) 
     as_without = (*meaning.unless, *(() if flag is None else (flag.default,)))
     if any(_equal(setting.value, value) for value in as_without):
         return Outcome("no effect", setting.written, f"{_shown(setting.value)} is as without it", setting.place)
-    return Outcome("not supported", setting.written, meaning.change, setting.place)
+    accept = setting.name if meaning.other_model else ""
+    return Outcome("not supported", setting.written, meaning.change, setting.place, accept=accept)
 
 
 def _shown(value: Any) -> str:

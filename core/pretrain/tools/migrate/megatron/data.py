@@ -51,14 +51,11 @@ TOKENIZER: dict[str, Meaning] = {
     **alike(NoEffect("tokenizer.type and its files say it"), "metadata_path tokenizer_metadata legacy_tokenizer"),
     **alike(
         NoEffect(_TOKENS),
-        """chat_template use_gigatoken tokenizer_hf_use_fast tokenizer_hf_no_use_fast
-        tokenizer_hf_include_special_tokens tokenizer_hf_no_include_special_tokens
-        tokenizer_sentencepiece_ignore_extra_whitespaces""",
+        """chat_template use_gigatoken tokenizer_hf_* tokenizer_sentencepiece_ignore_extra_whitespaces""",
     ),
     **alike(
         Unread(_ABSENT_TYPE),
-        """tokenizer_sentencepiece_legacy tiktoken_pattern tiktoken_num_special_tokens tiktoken_special_tokens
-        null_tokenizer_eod_id null_tokenizer_pad_id""",
+        "tokenizer_sentencepiece_legacy tiktoken_* null_tokenizer_*",
     ),
     **alike(
         NotSupported("a tokenizer has the tokens of its files, and gets no others"),
@@ -109,7 +106,7 @@ FILES: dict[str, Meaning] = {
     "disable_msc_deprecated": NoEffect("token files are read from a file system"),
     **alike(
         NotSupported("the order of the samples follows from data.index and train.seed, not from given index files"),
-        "train_idx_path train_desc_path train_doc_idx_path train_sample_idx_path train_shuffle_idx_path",
+        """train_idx_path train_desc_path train_doc_idx_path train_sample_idx_path train_shuffle_idx_path""",
     ),
 }
 """Flags of the token files."""
@@ -141,8 +138,7 @@ SAMPLES: dict[str, Meaning] = {
     "fim_data": NotSupported("no sample is rearranged for filling in the middle"),
     **alike(
         Unread("it belongs to fim_data"),
-        """fim_rate fim_spm_rate fim_split_sample fim_fragment_rate fim_no_prefix fim_prefix_token fim_middle_token
-        fim_suffix_token fim_pad_token fim_eod_token""",
+        "fim_*",
     ),
 }
 """Flags of the samples that are cut out of the token files."""

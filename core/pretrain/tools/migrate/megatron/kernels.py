@@ -65,11 +65,11 @@ KERNELS: dict[str, Meaning] = {
     ),
     **alike(
         Unread("it belongs to cuda_graph_impl"),
-        "cuda_graph_modules cuda_graph_scope cuda_graph_scope_deprecated cuda_graph_warmup_steps",
+        "cuda_graph_*",
     ),
     **alike(
         NoEffect(_FUSION),
-        "bias_activation_fusion persist_layer_norm memory_efficient_layer_norm tp_comm_atomic_ag tp_comm_atomic_rs",
+        """bias_activation_fusion persist_layer_norm memory_efficient_layer_norm tp_comm_atomic_ag tp_comm_atomic_rs""",
     ),
     **alike(
         NoEffect("messages between stages are sent in one batch where the backend can"), "batch_p2p_comm batch_p2p_sync"
@@ -170,17 +170,14 @@ PRECISION: dict[str, Meaning] = {
     ),
     **alike(
         NotSupported("gradients are summed in one dtype for all weights: precision.grad_reduce_in_fp32"),
-        """ddp_reduce_scatter_with_fp32_accumulation
-        ddp_param_name_patterns_for_fp32_local_accumulation""",
+        """ddp_reduce_scatter_with_fp32_accumulation ddp_param_name_patterns_for_fp32_local_accumulation""",
     ),
-    **alike(NotSupported(_EIGHT_BITS), "fp8 fp8_e4m3 fp8_hybrid fp4 te_precision_config_file"),
-    **alike(NotSupported(_EIGHT_BITS), "kitchen_config_file kitchen_recipe_number use_kitchen_attention"),
+    **alike(NotSupported(_EIGHT_BITS), "fp8 fp8_* fp4 te_precision_config_file"),
+    **alike(NotSupported(_EIGHT_BITS), "kitchen_* use_kitchen_attention"),
     **alike(
         Unread(_OF_EIGHT_BITS),
-        """fp4_param fp4_param_gather fp4_quantizer_factory fp4_recipe fp8_amax_compute_algo fp8_amax_history_len
-        fp8_interval fp8_margin fp8_output_proj fp8_param_gather fp8_quantizer_factory fp8_recipe fp8_wgrad
-        first_last_layers_bf16 num_layers_at_start_in_bf16 num_layers_at_end_in_bf16 keep_fp8_transpose_cache
-        keep_fp8_transpose_cache_when_using_custom_fsdp reuse_grad_buf_for_mxfp8_param_ag
+        """fp4_* fp8_* first_last_layers_bf16 num_layers_at_start_in_bf16 num_layers_at_end_in_bf16
+        keep_fp8_transpose_cache keep_fp8_transpose_cache_when_using_custom_fsdp reuse_grad_buf_for_mxfp8_param_ag
         kitchen_attention_backend""",
     ),
     "check_for_nan_in_loss_and_grad": NoEffect(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,7 +12,7 @@ from pretrain.tools.migrate.megatron.data import DATA
 from pretrain.tools.migrate.megatron.engine import ENGINE
 from pretrain.tools.migrate.megatron.kernels import COMPUTATION, PRECISION
 from pretrain.tools.migrate.megatron.model import MODEL
-from pretrain.tools.migrate.megatron.other_uses import FAMILIES, USES
+from pretrain.tools.migrate.megatron.other_uses import LAYERS, MINDSPEED, PROGRAMS, USES
 from pretrain.tools.migrate.megatron.parallel import PARALLEL
 from pretrain.tools.migrate.megatron.running import CHECKPOINTS, LOGGING
 from pretrain.tools.migrate.megatron.training import TRAINING
@@ -24,12 +25,28 @@ if TYPE_CHECKING:
 
 
 TABLES: tuple[dict[str, Meaning], ...] = (
-    *(MODEL, DATA, TRAINING, PRECISION, PARALLEL, COMPUTATION, ENGINE, CHECKPOINTS, LOGGING, FAMILIES, USES),
+    *(
+        MODEL,
+        DATA,
+        TRAINING,
+        PRECISION,
+        PARALLEL,
+        COMPUTATION,
+        ENGINE,
+        CHECKPOINTS,
+        LOGGING,
+        LAYERS,
+        PROGRAMS,
+        USES,
+        MINDSPEED,
+    ),
 )
 """Tables by subject, which have no flag in common."""
 
 MEANINGS: Mapping[str, Meaning] = MappingProxyType({name: found for table in TABLES for name, found in table.items()})
-"""By dest, as argparse has it: "num_layers", "DDP_impl"."""
+"""By dest, as argparse has it: "num_layers", "DDP_impl"; "moe_*" are all that begin so and are not listed."""
+
+_GROUPS = {name: found for name, found in MEANINGS.items() if "*" in name}
 
 _PARTS = (model, data, training, learning_rate, kernels, parallel, engine, running)
 
@@ -84,7 +101,14 @@ def meaning_of(name: str, program: str = "") -> Meaning | None:
     for beginning, own in MEANINGS_OF.items():
         if program.startswith(beginning) and name in own:
             return own[name]
-    return MEANINGS.get(name)
+    if name in MEANINGS:
+        return MEANINGS[name]
+    return next((found for group, found in _GROUPS.items() if fnmatchcase(name, group)), None)
+
+
+def is_listed(name: str) -> bool:
+    """Say whether a flag has a meaning of its own, and not only one with all that begin like it."""
+    return name in MEANINGS or any(name in own for own in MEANINGS_OF.values())
 
 
 _RANKS = "pretrain starts and joins its ranks by itself; under torchrun it is torchrun's"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pretrain.tools.migrate.meaning import Carried, NoEffect, NotSupported, Unread, alike
+from pretrain.tools.migrate.meaning import Carried, NoEffect, NotSupported, Unread, alike, other_model
 from pretrain.tools.migrate.setting import Worked
 
 if TYPE_CHECKING:
@@ -122,37 +122,36 @@ ABSENT: dict[str, Meaning] = {
     "layernorm_zero_centered_gamma": NotSupported(
         "norms keep their weights as they are, not less 1: they start alike, but weights of a checkpoint differ by 1"
     ),
-    "apply_residual_connection_post_layernorm": NotSupported("the residual is taken before the norm, not after it"),
-    "squared_relu": NotSupported("model.activation is gelu, gelu_tanh or swiglu; there is no squared ReLU"),
-    "quick_geglu": NotSupported("model.activation is gelu, gelu_tanh or swiglu; there is no quick GEGLU"),
-    "rotary_interleaved": NotSupported("rope rotates the halves of a head, not neighbouring dimensions"),
-    "rotary_seq_len_interpolation_factor": NotSupported("rope's positions are not divided by a factor", (1, 1.0)),
-    "rope_type": NotSupported("rope is the plain one; there is no yarn", ("rope",)),
-    "no_rope_freq": NotSupported("all layers have the same positions"),
-    "window_size": NotSupported("a token sees all before it, not only a window of them"),
+    "apply_residual_connection_post_layernorm": other_model("the residual is taken before the norm, not after it"),
+    "squared_relu": other_model("model.activation is gelu, gelu_tanh or swiglu; there is no squared ReLU"),
+    "quick_geglu": other_model("model.activation is gelu, gelu_tanh or swiglu; there is no quick GEGLU"),
+    "rotary_interleaved": other_model("rope rotates the halves of a head, not neighbouring dimensions"),
+    "rotary_seq_len_interpolation_factor": other_model("rope's positions are not divided by a factor", (1, 1.0)),
+    "rope_type": other_model("rope is the plain one; there is no yarn", ("rope",)),
+    "no_rope_freq": other_model("all layers have the same positions"),
+    "window_size": other_model("a token sees all before it, not only a window of them"),
     "window_attn_skip_freq": Unread("it belongs to window_size"),
-    "softmax_type": NotSupported("attention's softmax is the plain one", ("vanilla",)),
-    "spec": NotSupported("the model is always megatron-core's GPT, and no module of your own replaces a part of it"),
-    "num_unique_layers": NotSupported("every layer has weights of its own"),
-    "param_sharing_style": NotSupported("every layer has weights of its own"),
+    "softmax_type": other_model("attention's softmax is the plain one", ("vanilla",)),
+    "spec": other_model("the model is always megatron-core's GPT, and no module of your own replaces a part of it"),
+    "num_unique_layers": other_model("every layer has weights of its own"),
+    "param_sharing_style": other_model("every layer has weights of its own"),
     "freeze_all_layers": NotSupported("all weights are trained"),
-    **alike(NotSupported("learning rate and first weights do not follow from the width"), "use_mup"),
+    **alike(other_model("learning rate and first weights do not follow from the width"), "use_mup"),
     **alike(
         Unread("it belongs to use_mup"),
-        "mup_attn_scale_power mup_base_head_dim mup_base_hidden_size mup_embedding_mult mup_output_mult mup_width_mult",
+        "mup_*",
     ),
     **alike(
-        NotSupported(_OTHER_MODEL),
+        other_model(_OTHER_MODEL),
         """activation_func_clamp_value glu_linear_offset qk_layernorm qk_l2_norm qk_clip attention_output_gate
         softmax_scale enable_gpt_oss""",
     ),
-    **alike(Unread("it belongs to qk_clip"), "qk_clip_alpha qk_clip_threshold"),
-    **alike(NotSupported("all layers are alike"), "heterogeneous_layers_config_path"),
-    **alike(NotSupported("all layers are alike"), "heterogeneous_layers_config_encoded_json"),
+    **alike(Unread("it belongs to qk_clip"), "qk_clip_*"),
+    **alike(other_model("all layers are alike"), "heterogeneous_layers_config_path"),
+    **alike(other_model("all layers are alike"), "heterogeneous_layers_config_encoded_json"),
     **alike(
         Unread(_OF_POSITIONS),
-        """yarn_beta_fast yarn_beta_slow yarn_correction_range_round_to_int yarn_original_max_position_embeddings
-        mrope_section relative_attention_num_buckets relative_attention_max_distance""",
+        "yarn_* mrope_section relative_attention_*",
     ),
     "rotary_scaling_factor": Unread("it belongs to multi_latent_attention"),
     **alike(

@@ -83,8 +83,7 @@ LAYOUT: dict[str, Meaning] = {
     ),
     **alike(
         Unread("it belongs to tensor_parallel_num_weight_shards"),
-        """gtp_remat_opt_in_modules gtp_remat_nccl_ub gtp_expert_remat_nccl_ub
-        gtp_remat_reduce_scatter_with_fp32_accumulation""",
+        "gtp_*",
     ),
 }
 """Flags of the layout."""
@@ -110,12 +109,9 @@ DATA_PARALLEL: dict[str, Meaning] = {
     **alike(NotSupported(_FSDP), "use_megatron_fsdp use_custom_fsdp use_torch_fsdp2"),
     **alike(
         Unread("it belongs to fully sharded data parallelism: use_megatron_fsdp or use_torch_fsdp2"),
-        """data_parallel_sharding_strategy outer_dp_sharding_strategy torch_fsdp2_reshard_after_forward
-        fsdp_double_buffer fsdp_manual_registration fsdp_db_use_persist_buf_on_alloc_fail
-        suggested_communication_unit_size enable_full_sharding_in_hsdp
-        megatron_fsdp_enable_fine_grained_param_gather megatron_fsdp_grad_comm_dtype
-        megatron_fsdp_main_grads_dtype megatron_fsdp_main_params_dtype megatron_fsdp_max_pool_double_buffer
-        megatron_fsdp_version create_all_gather_group strict_fsdp_dtensor_load""",
+        """data_parallel_sharding_strategy outer_dp_sharding_strategy torch_fsdp2_reshard_after_forward fsdp_*
+        suggested_communication_unit_size enable_full_sharding_in_hsdp megatron_fsdp_* create_all_gather_group
+        strict_fsdp_dtensor_load""",
     ),
     "check_weight_hash_across_dp_replicas_interval": Carried("train.check_replicas_interval"),
 }
@@ -153,8 +149,7 @@ COMMUNICATION: dict[str, Meaning] = {
     "tp_comm_overlap": NotSupported(_TP_OVERLAP),
     **alike(
         Unread("it belongs to tp_comm_overlap"),
-        """tp_comm_overlap_ag tp_comm_overlap_cfg tp_comm_overlap_rs tp_comm_overlap_rs_dgrad tp_comm_split_ag
-        tp_comm_split_rs tp_comm_bulk_dgrad tp_comm_bulk_wgrad tp_comm_bootstrap_backend""",
+        "tp_comm_*",
     ),
 }
 """Flags of the communication."""

@@ -61,28 +61,22 @@ CHECKPOINTS: dict[str, Meaning] = {
     "load_model_opt_format": NotSupported("checkpoints of quantized models are not read"),
     **alike(
         NotSupported(_SHORT_LIVED),
-        "non_persistent_save_interval non_persistent_ckpt_type",
+        "non_persistent_*",
     ),
     **alike(
         Unread("it belongs to non_persistent_save_interval"),
-        """non_persistent_global_ckpt_dir non_persistent_local_ckpt_dir non_persistent_local_ckpt_algo replication
-        replication_jump replication_factor""",
+        "non_persistent_* replication replication_jump replication_factor",
     ),
     **alike(
         NotSupported(_DUMPS),
         """save_params_interval save_activations_interval save_tokens_per_expert_interval save_wgrads_interval
         save_dgrads_interval""",
     ),
-    **alike(Replaced("pretrain checkpoint convert writes another format"), "ckpt_convert_format ckpt_convert_save"),
+    **alike(Replaced("pretrain checkpoint convert writes another format"), "ckpt_*"),
     **alike(
         NoEffect(_SHARDED),
-        """ckpt_format dist_ckpt_format dist_ckpt_format_deprecated use_dist_ckpt use_dist_ckpt_deprecated
-        auto_detect_ckpt_format ckpt_convert_update_legacy_dist_opt_format ckpt_fully_parallel_save
-        ckpt_fully_parallel_save_deprecated ckpt_fully_parallel_save_process_group ckpt_fully_parallel_load
-        ckpt_fully_parallel_load_exchange_algo ckpt_fully_parallel_load_per_rank_objects
-        ckpt_fully_parallel_load_process_group ckpt_assume_constant_structure ckpt_drop_redundant_extra_state
-        ckpt_pg_tensors_cache_create ckpt_pg_tensors_cache_path dist_ckpt_workers dist_ckpt_save_pre_mcore_014
-        dist_ckpt_optim_fully_reshardable distrib_optim_fully_reshardable_mem_efficient stream_ckpt_dequant""",
+        """ckpt_* dist_ckpt_* use_dist_ckpt use_dist_ckpt_deprecated auto_detect_ckpt_format
+        distrib_optim_fully_reshardable_mem_efficient stream_ckpt_dequant""",
     ),
     **alike(
         NoEffect("a checkpoint whose parts are missing or damaged is always an error"),
@@ -90,8 +84,7 @@ CHECKPOINTS: dict[str, Meaning] = {
     ),
     **alike(
         NoEffect("it says how a checkpoint is written in the background, not what is in it"),
-        """async_strategy async_ckpt_cpu_priority async_ckpt_io_priority async_ckpt_use_cpu_shm
-        use_persistent_ckpt_worker""",
+        "async_strategy async_ckpt_* use_persistent_ckpt_worker",
     ),
 }
 """By dest."""
@@ -145,8 +138,7 @@ METRICS: dict[str, Meaning] = {
     "log_world_size_to_tensorboard": Replaced("environment.json of the run directory has it"),
     **alike(
         NoEffect(_ALWAYS),
-        """log_batch_size_to_tensorboard log_learning_rate_to_tensorboard log_loss_scale_to_tensorboard
-        log_memory_to_tensorboard log_validation_ppl_to_tensorboard log_memory_interval""",
+        "log_*_to_tensorboard log_memory_interval",
     ),
     **alike(
         NotSupported(_MEASURED),
@@ -155,9 +147,7 @@ METRICS: dict[str, Meaning] = {
     ),
     **alike(
         Replaced(_SERVICE),
-        """wandb_project wandb_exp_name wandb_save_dir wandb_entity enable_one_logger one_logger_async
-        one_logger_entity one_logger_project one_logger_run_name app_tag_run_name app_tag_run_version otel_enabled
-        otel_service_name otel_span_groups""",
+        "wandb_* enable_one_logger one_logger_* app_tag_* otel_*",
     ),
     **alike(NoEffect("the log of a run is always complete"), "logging_level log_level log_level_replica"),
 }
@@ -167,8 +157,7 @@ PROFILING: dict[str, Meaning] = {
     **alike(NotSupported(_PROFILER), "profile record_memory_history nvtx_ranges run_workload_inspector_server"),
     **alike(
         Unread("it belongs to profile"),
-        """profile_steps profile_step_start profile_step_end profile_ranks use_pytorch_profiler record_shapes
-        pytorch_profiler_collect_shapes pytorch_profiler_collect_callstack pytorch_profiler_collect_chakra""",
+        "profile_* use_pytorch_profiler record_shapes pytorch_profiler_*",
     ),
     "memory_snapshot_path": Unread("it belongs to record_memory_history"),
 }
@@ -182,18 +171,11 @@ WATCHING: dict[str, Meaning] = {
     "result_rejected_tracker_filename": Unread("it belongs to rerun_mode"),
     **alike(
         NoEffect("no faults are put into a run on purpose"),
-        """error_injection_rate error_injection_type fault_injector_delay_start_iteration fault_injector_fault_delay
-        fault_injector_fault_probabilities fault_injector_fault_types fault_injector_mtti_seconds
-        fault_injector_num_ranks fault_injector_offset_seconds fault_injector_ranks fault_injector_seed""",
+        "error_injection_* fault_injector_*",
     ),
     **alike(
         Replaced(_RESTART),
-        """inprocess_restart inprocess_active_world_size inprocess_barrier_timeout inprocess_completion_timeout
-        inprocess_empty_cuda_cache inprocess_granularity inprocess_hard_timeout inprocess_heartbeat_interval
-        inprocess_heartbeat_timeout inprocess_last_call_wait inprocess_max_iterations
-        inprocess_monitor_process_interval inprocess_monitor_thread_interval inprocess_progress_watchdog_interval
-        inprocess_soft_timeout inprocess_termination_grace_time enable_ft_package calc_ft_timeouts
-        ft_num_warmup_iters""",
+        "inprocess_* enable_ft_package calc_ft_timeouts ft_num_warmup_iters",
     ),
     "log_straggler": Carried("logging.log_straggler"),
     **alike(
@@ -202,8 +184,7 @@ WATCHING: dict[str, Meaning] = {
     ),
     **alike(
         NoEffect("a run that hangs writes its latest collectives below hang/ of its folder"),
-        """flight_recorder_dump_path flight_recorder_dump_on_timeout flight_recorder_extra_dump_on_exec
-        flight_recorder_include_only_active flight_recorder_include_stack_trace flight_recorder_trace_buffer_size""",
+        "flight_recorder_*",
     ),
 }
 """Flags of what watches over devices and ranks."""

@@ -99,11 +99,9 @@ OPTIMIZER: dict[str, Meaning] = {
     "ds_fused_adam": NoEffect("it computes the same Adam; the kernel is chosen by kernels.optimizer"),
     **alike(
         Unread(_MUON),
-        """muon_coefficient_type muon_extra_scale_factor muon_fp32_matmul_prec muon_momentum muon_nesterov
-        muon_num_ns_steps muon_scalar_optimizer muon_scale_mode muon_split_qkv muon_tp_mode muon_use_nesterov
-        muon_use_syrk use_layer_wise_param_layout""",
+        "muon_* use_layer_wise_param_layout",
     ),
-    **alike(Unread(_LION), "lion_beta1 lion_beta2"),
+    **alike(Unread(_LION), "lion_*"),
 }
 """Flags of the optimizer."""
 

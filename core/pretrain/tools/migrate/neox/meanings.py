@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pretrain.tools.migrate.meaning import NotSupported, Unread
+from pretrain.tools.migrate.meaning import NotSupported, Unread, other_model
 from pretrain.tools.migrate.neox import data, model, parallel, precision, running, training
 from pretrain.tools.migrate.neox.data import CORPORA
 from pretrain.tools.migrate.neox.model import ARCHITECTURE
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 ELSEWHERE: dict[str, Meaning] = {
     **dict.fromkeys(
-        ("moe_num_experts", "num_experts"), NotSupported("every layer has one MLP, and no experts", unless=(1,))
+        ("moe_num_experts", "num_experts"), other_model("every layer has one MLP, and no experts", unless=(1,))
     ),
     **dict.fromkeys(
         (

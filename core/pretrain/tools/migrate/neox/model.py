@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pretrain.tools.migrate.meaning import Carried, NoEffect, NotSupported, Unread
+from pretrain.tools.migrate.meaning import Carried, NoEffect, NotSupported, Unread, other_model
 from pretrain.tools.migrate.neox.objects import number, refused, stated, whole
 from pretrain.tools.migrate.neox.precision import has_llama_mlp, has_old_mlp
 from pretrain.tools.migrate.setting import Worked
@@ -64,21 +64,21 @@ ARCHITECTURE: dict[str, Meaning] = {
     "fp16_lm_cross_entropy": Carried("precision.fp16_lm_cross_entropy"),
     "attention_config": Carried("kernels.attention", how="the kinds of attention of all layers decide together"),
     "use_triangle_attn": Carried("kernels.attention", values={True: "triangle"}, how="with attention_config"),
-    "gpt_j_tied": NotSupported(
+    "gpt_j_tied": other_model(
         "attention and MLP of a parallel residual have a norm each, instead of one together", unless=(False,)
     ),
     "use_bias_in_norms": Unread("GPT-NeoX builds its norms without looking at it"),
-    "use_qk_layernorm": NotSupported("queries and keys are not normalized", unless=(False,)),
-    "sliding_window_width": NotSupported("every token sees all before it, instead of a window of them", unless=(None,)),
-    "sparsity_config": NotSupported("attention is not sparse", unless=(None, {})),
-    "num_unique_layers": NotSupported("every layer has weights of its own", unless=(None,)),
+    "use_qk_layernorm": other_model("queries and keys are not normalized", unless=(False,)),
+    "sliding_window_width": other_model("every token sees all before it, instead of a window of them", unless=(None,)),
+    "sparsity_config": other_model("attention is not sparse", unless=(None, {})),
+    "num_unique_layers": other_model("every layer has weights of its own", unless=(None,)),
     "param_sharing_style": Unread("it belongs to num_unique_layers"),
-    "opt_pos_emb_offset": NotSupported("positions are counted from 0", unless=(0,)),
+    "opt_pos_emb_offset": other_model("positions are counted from 0", unless=(0,)),
     "scalenorm_epsilon": Unread("it belongs to norm scalenorm, which is not offered"),
     "rpe_num_buckets": Unread("it belongs to pos_emb rpe, which is not offered"),
     "rpe_max_distance": Unread("it belongs to pos_emb rpe, which is not offered"),
-    "soft_prompt_tuning": NotSupported("all weights are trained, and there is no soft prompt", unless=(None, {})),
-    "soft_prompt_tuning.enabled": NotSupported("all weights are trained, and there is no soft prompt", unless=(False,)),
+    "soft_prompt_tuning": other_model("all weights are trained, and there is no soft prompt", unless=(None, {})),
+    "soft_prompt_tuning.enabled": other_model("all weights are trained, and there is no soft prompt", unless=(False,)),
     "output_layer_parallelism": NoEffect("the output layer is always split by columns, over the vocabulary"),
     "use_cpu_initialization": NoEffect("weights start with the same values however they are laid out"),
     "rotary_save_freqs_buffer": NoEffect("rope's wavelengths are computed, and no checkpoint needs them"),
@@ -117,7 +117,6 @@ _WIDTH = ("intermediate_size", "expansion_factor", "mlp_multiple_of")
 _SILU = {"silu", "swish"}
 _LARGEST_FACTOR = 1000
 _BIASES = ("use_bias_in_attn_linear", "use_bias_in_mlp")
-_NO_GPT = {"mamba", "rwkv", "gmlp", "amlp"}
 _FUSED = ("scaled_upper_triang_masked_softmax_fusion", "scaled_masked_softmax_fusion")
 
 
@@ -290,11 +289,7 @@ def attention_softmax_in_fp32(settings: Settings) -> Worked | None:
 
 
 def attention(settings: Settings) -> Worked:
-    """Return the kernel of attention; several kinds in one model are not offered.
-
-    Raises:
-        MigrateError: layers have no attention at all.
-    """
+    """Return the kernel of attention; other kinds of layers than attention to all tokens are not offered."""
     if settings.value("use_triangle_attn"):
         return Worked("triangle", ("use_triangle_attn",))
     kinds = sorted(set(_kinds(settings)))
@@ -302,9 +297,6 @@ def attention(settings: Settings) -> Worked:
         return Worked("flash" if kinds == ["flash"] else "auto", ("attention_config",))
     if kinds == ["flash", "global"]:
         return Worked("auto", ("attention_config",), "flash and global are both attention to all tokens before")
-    other = next((kind for kind in kinds if kind in _NO_GPT), None)
-    if other is not None:
-        raise refused(settings, "attention_config", f"layers of {other} are no GPT's", "There is no recipe for them")
     others = ", ".join(kind for kind in kinds if kind not in {"flash", "global"})
     change = f"{others} is not offered; attention to all tokens before stands in its place"
     return Worked("auto", (), lost=(("attention_config", change),))

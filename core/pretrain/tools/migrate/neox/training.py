@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from pretrain.errors import MigrateError
-from pretrain.tools.migrate.meaning import Carried, NotSupported, Unread
+from pretrain.tools.migrate.meaning import Carried, NotSupported, Unread, other_model
 from pretrain.tools.migrate.neox.objects import inner, number, refused, stated, whole
 from pretrain.tools.migrate.neox.precision import decays_too_long
 from pretrain.tools.migrate.setting import Worked
@@ -64,7 +64,7 @@ STEPS: dict[str, Meaning] = {
             "coord_check",
             "save_base_shapes",
         ),
-        NotSupported("weights and learning rates are not scaled by width (mup)", unless=(False,)),
+        other_model("weights and learning rates are not scaled by width (mup)", unless=(False,)),
     ),
     **dict.fromkeys(
         (
