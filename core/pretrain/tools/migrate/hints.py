@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pretrain.recipe.keys import keys_of_recipe
 from pretrain.tools.migrate.meaning import Carried, Launched, NoEffect, NotSupported, Replaced, Unread
-from pretrain.tools.migrate.megatron.meanings import BUILD_MEANINGS, LAUNCHERS, MEANINGS, spelled
+from pretrain.tools.migrate.megatron.meanings import BUILD_MEANINGS, LAUNCHERS, MEANINGS, meaning_of, spelled
 from pretrain.tools.migrate.neox import meanings as neox
 
 if TYPE_CHECKING:
@@ -179,6 +179,7 @@ def _find(name: str) -> _Found | None:
     """Return the flag of a name with underscores in small letters: Megatron's, a launcher's or GPT-NeoX's."""
     dest = spelled(name, _BY_NAME)
     meaning = MEANINGS.get(_BY_NAME.get(dest.name, dest.name)) or LAUNCHERS.get(name) or _IN_SHORT.get(name)
+    meaning = meaning or _of_group(name)
     if meaning is not None:
         return _Found(dest.name, meaning, True if dest.given is None else dest.given)
     if "_" not in name and name not in _OF_ONE_WORD:
@@ -188,6 +189,12 @@ def _find(name: str) -> _Found | None:
         return _same_name(name)
     is_part = isinstance(meaning, Carried) and meaning.how and not meaning.values and name not in _SAME_NUMBER
     return _Found(name, meaning, given=None if is_part else True)
+
+
+def _of_group(name: str) -> Meaning | None:
+    """Return the meaning of all flags that begin like one, but that are not listed: --moe-..., --no-inprocess-..."""
+    is_of_neox = name in neox.MEANINGS
+    return None if is_of_neox else meaning_of(name.removeprefix("no_").removeprefix("disable_"))
 
 
 def _same_name(name: str) -> _Found | None:

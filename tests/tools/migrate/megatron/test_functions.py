@@ -21,17 +21,23 @@ FLAGS = {name for program in OF_MEGATRON for name in program.flags}
 
 NAMED = {
     *("zero_contigious_gradients", "zero_reduce_bucket_size", "zero_allgather_bucket_size", "zero_reduce_scatter"),
-    *("start_weight_decay", "squared_relu", "deprecated_use_mcore_models"),
+    *("start_weight_decay", "squared_relu", "deprecated_use_mcore_models", "gelu_tanh"),
 }
-"""Flags of which a function only says that they have no effect, or looks whether the version has them."""
+"""Flags of which a function only says that they have no effect, or looks whether the version has them; gelu_tanh is a value, too."""
 
 
 def _texts() -> set[str]:
     """Return all texts of the modules that work values out."""
     files = Path(megatron.__file__).parent.glob("*.py")
-    trees = [ast.parse(file.read_text()) for file in files if file.name != "functions.py"]
-    nodes = (node for tree in trees for node in ast.walk(tree))
+    trees = [ast.parse(file.read_text()) for file in files if file.name not in {"meanings.py", "other_uses.py"}]
+    read = (node for tree in trees for node in tree.body if isinstance(node, ast.FunctionDef) or _is_of_names(node))
+    nodes = (node for part in read for node in ast.walk(part))
     return {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+
+
+def _is_of_names(node: ast.stmt) -> bool:
+    """Say whether a statement keeps names for functions, and is no table of meanings."""
+    return isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple | ast.Constant)
 
 
 def test_every_setting_that_a_function_reads_is_asked_for_where_it_is_not_known():

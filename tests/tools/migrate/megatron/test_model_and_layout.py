@@ -91,12 +91,11 @@ def test_groups_of_queries_count_in_a_file_without_their_switch(of_yaml):
     assert of_yaml().recipe.model.num_query_groups == 2
 
 
-@pytest.mark.parametrize(("activation", "ours"), [("gelu", "gelu"), ("swiglu", "swiglu"), ("squaredrelu", "gelu")])
+@pytest.mark.parametrize(("activation", "ours"), [("gelu", "gelu"), ("swiglu", "swiglu")])
 def test_the_activation_of_a_file_is_its_activation_func(of_yaml, activation, ours):
     found = of_yaml(activation)
     assert found.recipe.model.activation == ours
-    fate = "not supported" if activation == "squaredrelu" else "carried over"
-    assert line_of(found, "activation_func")[0] == fate
+    assert line_of(found, "activation_func")[0] == "carried over"
     assert line_of(found, "swiglu") == ("no effect", "activation_func of the file says the activation")
     assert line_of(found, "bias_gelu_fusion")[0] == "no effect"
 

@@ -91,7 +91,7 @@ def test_defaults_are_those_of_the_version(recipe_of, version, dropout, decay):
 def test_an_older_name_chooses_an_older_version(recipe_of):
     llama = {"mlp_type": "llama", "activation": "silu", "use_bias_in_attn_linear": False, "intermediate_size": 96}
     found = recipe_of(llama)
-    assert found.taken_for.startswith("GPT-NeoX of August 2024, the newest version that takes mlp_type")
+    assert found.taken_for.startswith("GPT-NeoX of February to August 2024, the newest version that takes mlp_type")
     model = found.recipe.model
     assert (model.activation, model.ffn_hidden_size, model.add_bias_linear) == ("swiglu", 96, False)
     assert lines(found, "intermediate_size") == ["carried over: model.ffn_hidden_size"]
@@ -107,7 +107,9 @@ def test_a_type_of_fp16_is_in_the_report(recipe_of):
     fp16 = {"fp16": {"enabled": True, "type": "bfloat16"}}
     newest, first = recipe_of(fp16), recipe_of(fp16, of="gpt-neox-2.0")
     assert (newest.recipe.precision.dtype, first.recipe.precision.dtype) == ("fp16", "bf16")
-    assert lines(newest, "fp16.type")[0].startswith("not supported: GPT-NeoX of May 2026 does not read it")
+    assert lines(newest, "fp16.type")[0].startswith(
+        "not supported: GPT-NeoX of September 2024 to May 2026 does not read it"
+    )
 
 
 def test_a_run_starts_from_its_own_folder(recipe_of):

@@ -172,8 +172,8 @@ PRECISION: dict[str, Meaning] = {
         NotSupported("gradients are summed in one dtype for all weights: precision.grad_reduce_in_fp32"),
         """ddp_reduce_scatter_with_fp32_accumulation ddp_param_name_patterns_for_fp32_local_accumulation""",
     ),
-    **alike(NotSupported(_EIGHT_BITS), "fp8 fp8_* fp4 te_precision_config_file"),
-    **alike(NotSupported(_EIGHT_BITS), "kitchen_* use_kitchen_attention"),
+    **alike(NotSupported(_EIGHT_BITS), "fp8 fp8_e4m3 fp8_hybrid fp4 te_precision_config_file"),
+    **alike(NotSupported(_EIGHT_BITS), "kitchen_config_file kitchen_recipe_number use_kitchen_attention"),
     **alike(
         Unread(_OF_EIGHT_BITS),
         """fp4_* fp8_* first_last_layers_bf16 num_layers_at_start_in_bf16 num_layers_at_end_in_bf16

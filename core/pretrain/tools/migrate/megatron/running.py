@@ -61,7 +61,7 @@ CHECKPOINTS: dict[str, Meaning] = {
     "load_model_opt_format": NotSupported("checkpoints of quantized models are not read"),
     **alike(
         NotSupported(_SHORT_LIVED),
-        "non_persistent_*",
+        "non_persistent_save_interval non_persistent_ckpt_type",
     ),
     **alike(
         Unread("it belongs to non_persistent_save_interval"),
@@ -72,7 +72,7 @@ CHECKPOINTS: dict[str, Meaning] = {
         """save_params_interval save_activations_interval save_tokens_per_expert_interval save_wgrads_interval
         save_dgrads_interval""",
     ),
-    **alike(Replaced("pretrain checkpoint convert writes another format"), "ckpt_*"),
+    **alike(Replaced("pretrain checkpoint convert writes another format"), "ckpt_convert_format ckpt_convert_save"),
     **alike(
         NoEffect(_SHARDED),
         """ckpt_* dist_ckpt_* use_dist_ckpt use_dist_ckpt_deprecated auto_detect_ckpt_format

@@ -11,16 +11,15 @@ from pretrain.tools.migrate.version_choice import (
     choose_for_keys,
     choose_for_log,
     differing_defaults,
-    others,
-    recognize,
 )
-from tools.migrate.arguments.command_words import words_of
+from tools.migrate.command_words import words_of
 
 
 @pytest.mark.parametrize(
     ("text", "name"),
     [
         ("--num-layers 2 --micro-batch-size 1", "megatron-lm-2026.08"),
+        ("--num-layers 2 --use-fused-rmsnorm --swap-attention", "mindspeed-llm-2026.08"),
         ("--num-layers 2 --data-impl mmap", "megatron-lm-23.08"),
         ("--micro-batch-size 1 --checkpoint-activations", "megatron-lm-2022.03"),
         ("--batch-size 8 --model-parallel-size 2 --warmup .01", "megatron-lm-2020.08"),
@@ -40,7 +39,8 @@ def test_the_reason_names_the_flag_that_newer_versions_lack():
         "Megatron-LM 23.08 of October 2023, the newest version that takes --data-impl"
     )
     assert (
-        choose(words_of("--seed 1")).why == "Megatron-LM of August 2026, the newest version, which takes all the flags"
+        choose(words_of("--seed 1")).why
+        == "Megatron-LM core_v0.16 and later, of August 2026, the newest version, which takes all the flags"
     )
 
 
@@ -68,10 +68,10 @@ class TestHint:
 
     def test_version(self):
         choice = choose(words_of("--data-impl mmap"), hint="megatron-lm-core-0.12")
-        assert choice.program.name == "megatron-lm-core-0.12"
+        assert choice.program.name == "megatron-lm-core-0.15"
         assert choice.unknown == ("--data-impl",)
         assert choice.why == (
-            "Megatron-LM core_v0.12.0 of May 2025, as --from megatron-lm-core-0.12 says, "
+            "Megatron-LM core_v0.11 to v0.15 of February 2026, as --from megatron-lm-core-0.12 says, "
             "though it does not take --data-impl"
         )
 
@@ -93,14 +93,8 @@ def test_values_that_are_not_known_do_not_count():
 
 
 def test_others_are_the_versions_of_the_family_that_would_do_too():
-    words = words_of("--data-impl mmap --swiglu")
-    assert [each.name for each in others(words, program("megatron-lm-23.08"))] == [
-        "megatron-lm-2023.07",
-        "megatron-lm-23.06",
-        "megatron-lm-23.04",
-    ]
-    assert choose(words).others == others(words, program("megatron-lm-23.08"))
-    assert {each.name for each in recognize(words)} > {"megatron-lm-23.04", "megatron-deepspeed-2025.07"}
+    choice = choose(words_of("--data-impl mmap --swiglu"))
+    assert [each.name for each in choice.others] == ["megatron-lm-2023.07", "megatron-lm-23.06"]
 
 
 def test_either_megatron_deepspeed_may_be_meant_where_both_take_all_flags():
@@ -119,9 +113,9 @@ def test_defaults_that_differ_are_told_unless_they_are_stated():
 
 
 def test_a_log_of_all_arguments_is_of_the_version_with_the_nearest_flags():
-    names = {*program("megatron-lm-core-0.8").flags, "world_size", "padded_vocab_size"}
+    names = {*program("megatron-lm-core-0.10").flags, "world_size", "padded_vocab_size"}
     choice = choose_for_log(names)
-    assert choice.program.name == "megatron-lm-core-0.8"
+    assert choice.program.name == "megatron-lm-core-0.10"
     assert choice.unknown == ("padded_vocab_size", "world_size")
 
 

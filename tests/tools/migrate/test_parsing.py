@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pretrain.tools.migrate.parsing import parse
+from pretrain.tools.migrate.parsing import parse, slip
 from pretrain.tools.migrate.programs import Flag, Program, program
 from pretrain.tools.migrate.setting import Place, Word
-from tools.migrate.arguments.command_words import words_of
+from tools.migrate.command_words import words_of
 
 FLAGS = (
     Flag("layers", ("--layers",), "int"),
@@ -70,7 +70,6 @@ def test_values_are_what_argparse_makes_of_them(text, expected):
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("--layer 3", "train.sh:1: --layer: The program has no such flag. Did you mean '--layers'?"),
         ("\n--layers 1e3", "train.sh:2: --layers: '1e3' is not a whole number"),
         ("--rate fast", "train.sh:1: --rate: 'fast' is not a number"),
         ("--rate -1e-5", "train.sh:1: --rate: it needs a value, and has none"),
@@ -82,7 +81,6 @@ def test_values_are_what_argparse_makes_of_them(text, expected):
         ("--style cosin", "train.sh:1: --style: 'cosin' is none of linear, cosine. Did you mean 'cosine'?"),
         ("--fused true", "train.sh:1: 'true' belongs to no flag"),
         ("-- --fused", "train.sh:1: '--fused' belongs to no flag"),
-        ("--old 1", "train.sh:1: --old: The program ends with an error for it"),
     ],
 )
 def test_what_the_program_would_refuse_is_a_problem_with_its_line(text, problem):
@@ -91,19 +89,49 @@ def test_what_the_program_would_refuse_is_a_problem_with_its_line(text, problem)
 
 
 def test_all_problems_are_found_at_once():
-    assert len(parse(words_of("--layers x\n--nothing 1\n--style z"), SMALL).problems) == 3
+    assert len(parse(words_of("--layers x\n--fused=1\n--style z"), SMALL).problems) == 3
 
 
-def test_values_of_an_unknown_flag_are_no_problems_of_their_own():
-    assert len(parse(words_of("--unknown 1 2 --layers 3"), SMALL).problems) == 1
+@pytest.mark.parametrize(
+    ("text", "value"), [("--unknown 1 -x 2 --layers 3", "1 -x 2"), ("--unknown --layers 3", ""), ("--unknown $N", "$N")]
+)
+def test_an_unknown_flag_has_the_words_up_to_the_next_one(text, value):
+    parsed = parse(words_of(text), SMALL)
+    assert [(each.name, each.value, each.written) for each in parsed.unknown] == [("unknown", value, "--unknown")]
+    assert parsed.problems == []
+    assert values(parsed) == ({"layers": 3} if "--layers" in text else {})
 
 
-def test_a_flag_of_another_version_is_named_with_that_version():
+def test_a_flag_of_another_version_is_read_and_named_with_that_version():
     parsed = parse(words_of("--data-impl mmap"), program("megatron-lm-core-0.12"))
-    assert " ".join(parsed.problems) == (
-        "train.sh:1: --data-impl: Megatron-LM core_v0.12.0 of May 2025 has no such flag; "
-        "Megatron-LM 23.08 of October 2023 has it (--from megatron-lm-23.08)"
+    assert values(parsed) == {"data_impl": "mmap"}
+    assert " ".join(parsed.notices) == (
+        "train.sh:1: --data-impl: Megatron-LM core_v0.11 to v0.15 of February 2026 has no such flag; "
+        "it is read as in Megatron-LM 23.08 of October 2023 (--from megatron-lm-23.08)"
     )
+
+
+def test_a_flag_that_the_version_only_refuses_is_read_as_where_it_counts():
+    parsed = parse(words_of("--batch-size 4"), program("megatron-lm-2.0"))
+    assert values(parsed) == {"batch_size": 4}
+    assert "ends with an error for it; it is read as in Megatron-LM of August 2020" in parsed.notices[0]
+
+
+@pytest.mark.parametrize(
+    ("written", "near"),
+    [
+        ("--num-layer", "--num-layers"),
+        ("--hiden-size", "--hidden-size"),
+        ("--seq-lenght", "--seq-length"),
+        ("--use-fused-rmsnorm", ""),
+        ("--use-fused-rotary-pos-emb", ""),
+        ("--mup", ""),
+        ("--lx", "--lr"),
+    ],
+)
+def test_only_a_slip_gets_a_suggestion(written, near):
+    found = slip(written, program("megatron-lm").spelled)
+    assert found == (f" Did you mean '{near}'?" if near else "")
 
 
 def test_a_later_value_wins_and_says_so():
@@ -216,7 +244,8 @@ def test_argparse_says_the_same(texts):
     try:
         expected = vars(parser().parse_args(texts))
     except RefusedError:
-        assert parsed.problems
+        assert parsed.problems or parsed.unknown
     else:
         assert values(parsed) == expected
         assert not parsed.problems
+        assert not parsed.unknown

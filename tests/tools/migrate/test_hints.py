@@ -57,7 +57,7 @@ def test_the_answers_to_a_published_command_make_its_recipe():
     settings = [shlex.split(answer.removesuffix("."))[-1] for answer in answers if " --set " in answer]
     assert len(settings) == len(answers) - 1  # --data-impl
     recipe = make_recipe({"tokenizer": {"type": "gpt2"}}, settings)
-    published = load_recipe(Path(__file__).parents[4] / "recipes" / "gpt2-345m.yml")
+    published = load_recipe(Path(__file__).parents[3] / "recipes" / "gpt2-345m.yml")
     assert recipe.train.model_copy(update={"seed": published.train.seed}) == published.train
     told, known = recipe.evaluation, published.evaluation
     assert (told.interval, told.iters) == (known.interval, known.iters)
