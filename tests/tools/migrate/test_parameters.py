@@ -27,7 +27,7 @@ def counted(**flags):
     ],
 )
 def test_a_dense_gpt_has_the_parameters_of_its_recipe(arguments):
-    """The model itself is compared with `parameter_count` in tests/report/test_flops.py."""
+    """The model itself is compared with `parameter_count` in tests/model/test_gpt.py."""
     found = migrated(f"{arguments} --train-iters 5")
     (line,) = [notice for notice in found.notices if notice.startswith("The source trains")]
     assert line == (

@@ -166,13 +166,7 @@ MODEL = SIZES | PARTS | WEIGHTS | ABSENT
 """All of them, by dest."""
 
 
-FLASH = (
-    "use_flash_attn",
-    "use_flash_attn_v1",
-    "use_flash_attn_v2",
-    "use_flash_attn_triton",
-    "use_flash_attn_builder",
-)
+FLASH = ("use_flash_attn", "use_flash_attn_v1", "use_flash_attn_v2", "use_flash_attn_triton", "use_flash_attn_builder")
 """Flags of which one switches flash attention on."""
 
 _APPROXIMATE = ("use_te_activation_func", "openai_gelu")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from pretrain.tools.migrate.meaning import Carried, NoEffect, NotSupported, Unread
+from pretrain.tools.migrate.meaning import Carried, NoEffect, NotSupported, Unread, alike
 from pretrain.tools.migrate.neox.objects import refused
 from pretrain.tools.migrate.setting import Worked
 
@@ -51,14 +51,9 @@ CORPORA: dict[str, Meaning] = {
     "mmap_warmup": NoEffect("the operating system reads ahead"),
     "use_shared_fs": NotSupported("index files are written once, so that all nodes need to see them", unless=(True,)),
     "short_seq_prob": Unread("it is BERT's"),
-    **dict.fromkeys(
-        (
-            "label_data_paths",
-            "train_label_data_paths",
-            "valid_label_data_paths",
-            "test_label_data_paths",
-        ),
+    **alike(
         NotSupported(_LABELS, unless=(None,)),
+        """label_data_paths train_label_data_paths valid_label_data_paths test_label_data_paths""",
     ),
     **dict.fromkeys(
         (

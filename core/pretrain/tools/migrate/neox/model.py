@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pretrain.tools.migrate.meaning import Carried, NoEffect, NotSupported, Unread, other_model
+from pretrain.tools.migrate.meaning import Carried, NoEffect, NotSupported, Unread, alike, other_model
 from pretrain.tools.migrate.neox.objects import number, refused, stated, whole
 from pretrain.tools.migrate.neox.precision import has_llama_mlp, has_old_mlp
 from pretrain.tools.migrate.setting import Worked
@@ -85,17 +85,10 @@ ARCHITECTURE: dict[str, Meaning] = {
     "fused_kernels_build_path": NoEffect("kernels are built by the device's plugin"),
     "onnx_safe": NoEffect("it is for an export after the training; its gelu is the exact one"),
     "padded_vocab_size": Unread("GPT-NeoX works it out itself"),
-    **dict.fromkeys(
-        (
-            "layernorm_fusion",
-            "rmsnorm_fusion",
-            "use_flashattn_swiglu",
-            "bias_dropout_fusion",
-            "rope_fusion",
-            "te_columnparallel",
-            "te_rowparallel",
-        ),
+    **alike(
         NoEffect(_FUSION),
+        """layernorm_fusion rmsnorm_fusion use_flashattn_swiglu bias_dropout_fusion rope_fusion te_columnparallel
+        te_rowparallel""",
     ),
     "te_layernorm_mlp": NoEffect(_FUSION),
     "te_mha": NoEffect(_FUSION),

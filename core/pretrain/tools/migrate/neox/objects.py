@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pretrain.errors import MigrateError
 from pretrain.recipe.deepspeed.same import SAME
 from pretrain.recipe.deepspeed.settled import BLOCKS, INSTEAD, SETTLED, SWITCHED
-from pretrain.tools.migrate.meaning import Carried, NoEffect, NotSupported, Unread
+from pretrain.tools.migrate.meaning import Carried, NoEffect, NotSupported, Unread, alike
 from pretrain.tools.migrate.setting import Setting
 
 if TYPE_CHECKING:
@@ -90,16 +90,10 @@ OBJECTS: dict[str, Meaning] = {
     "fp16.hysteresis": Carried("precision.hysteresis", how=_FP16),
     "fp16.min_loss_scale": Carried("precision.min_loss_scale", how=_FP16),
     "bf16": Carried("precision.dtype", how="its keys have meanings of their own"),
-    **dict.fromkeys(
-        (
-            "bf16.bf16",
-            "bf16.loss_scale",
-            "bf16.loss_scale_window",
-            "bf16.initial_scale_power",
-            "bf16.hysteresis",
-            "bf16.min_loss_scale",
-        ),
+    **alike(
         Unread("DeepSpeed scales the loss of fp16 alone"),
+        """bf16.bf16 bf16.loss_scale bf16.loss_scale_window bf16.initial_scale_power bf16.hysteresis
+        bf16.min_loss_scale""",
     ),
     "bf16.enabled": Carried("precision.dtype", values={True: "bf16"}, how="with precision and fp16.enabled"),
     "data_types": Carried("precision.grad_reduce_in_fp32", how="its keys have meanings of their own"),

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pretrain.recipe.deepspeed.same import SAME, WHOLE
-from pretrain.tools.migrate.meaning import Carried, Launched, NoEffect, NotSupported, Unread
+from pretrain.tools.migrate.meaning import Carried, Launched, NoEffect, NotSupported, Unread, alike
 from pretrain.tools.migrate.neox.objects import inner, refused, stated, whole
 from pretrain.tools.migrate.setting import Worked
 
@@ -54,19 +54,10 @@ PLACEMENT: dict[str, Meaning] = {
     "master_port": Launched("--rdzv HOST:PORT"),
     "include": NotSupported("devices are those of the hostfile and --nproc", unless=(None, "")),
     "exclude": NotSupported("devices are those of the hostfile and --nproc", unless=(None, "")),
-    **dict.fromkeys(
-        (
-            "launcher",
-            "force_multi",
-            "detect_nvlink_pairs",
-            "no_ssh_check",
-            "comment",
-            "account",
-            "deepspeed_mpi",
-            "deepspeed_slurm",
-            "slurm_comment",
-        ),
+    **alike(
         _LAUNCHER,
+        """launcher force_multi detect_nvlink_pairs no_ssh_check comment account deepspeed_mpi deepspeed_slurm
+        slurm_comment""",
     ),
     **dict.fromkeys(("world_size", "rank", "local_rank", "is_pipe_parallel", "user_script"), _ITS_OWN),
     "distributed_backend": NoEffect("the device's plugin says which collectives it has: --backend"),

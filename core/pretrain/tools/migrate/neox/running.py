@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pretrain.tools.migrate.meaning import Carried, NoEffect, NotSupported, Replaced, Unread
+from pretrain.tools.migrate.meaning import Carried, NoEffect, NotSupported, Replaced, Unread, alike
 from pretrain.tools.migrate.neox.data import has_own_evaluation_text
 from pretrain.tools.migrate.neox.objects import stated, whole
 from pretrain.tools.migrate.setting import Worked, note_on_start, save
@@ -62,27 +62,13 @@ OUTPUTS: dict[str, Meaning] = {
     "git_hash": Replaced("environment.json of the run directory has the commit"),
     "use_wandb": NotSupported(_ONLINE, unless=(False, None)),
     "use_comet": NotSupported(_ONLINE, unless=(False, None)),
-    **dict.fromkeys(
-        (
-            "wandb_group",
-            "wandb_run_name",
-            "wandb_team",
-            "wandb_project",
-            "wandb_host",
-            "wandb_init_all_ranks",
-        ),
+    **alike(
         Unread("it belongs to use_wandb"),
+        """wandb_group wandb_run_name wandb_team wandb_project wandb_host wandb_init_all_ranks""",
     ),
-    **dict.fromkeys(
-        (
-            "comet_workspace",
-            "comet_project",
-            "comet_experiment_name",
-            "comet_tags",
-            "comet_others",
-            "comet_experiment",
-        ),
+    **alike(
         Unread("it belongs to use_comet"),
+        """comet_workspace comet_project comet_experiment_name comet_tags comet_others comet_experiment""",
     ),
     **dict.fromkeys(("profile", "memory_profiling"), NotSupported("no profile is taken", unless=(False,))),
     **dict.fromkeys(("profile_step_start", "profile_step_stop"), Unread("it belongs to profile")),

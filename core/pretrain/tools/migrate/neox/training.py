@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from pretrain.errors import MigrateError
-from pretrain.tools.migrate.meaning import Carried, NotSupported, Unread, other_model
+from pretrain.tools.migrate.meaning import Carried, NotSupported, Unread, alike, other_model
 from pretrain.tools.migrate.neox.objects import inner, number, refused, stated, whole
 from pretrain.tools.migrate.neox.precision import decays_too_long
 from pretrain.tools.migrate.setting import Worked
@@ -58,25 +58,14 @@ STEPS: dict[str, Meaning] = {
     "curriculum_seqlen": Unread("GPT-NeoX counts with it"),
     "iteration": Unread("GPT-NeoX counts with it"),
     **dict.fromkeys(("do_train", "do_valid", "do_test"), Unread("GPT-NeoX sets it itself")),
-    **dict.fromkeys(
-        (
-            "use_mup",
-            "coord_check",
-            "save_base_shapes",
-        ),
+    **alike(
         other_model("weights and learning rates are not scaled by width (mup)", unless=(False,)),
+        "use_mup coord_check save_base_shapes",
     ),
-    **dict.fromkeys(
-        (
-            "base_shapes_file",
-            "mup_init_scale",
-            "mup_attn_temp",
-            "mup_output_temp",
-            "mup_embedding_mult",
-            "mup_rp_embedding_mult",
-            "mup_width_scale",
-        ),
+    **alike(
         Unread("it belongs to use_mup"),
+        """base_shapes_file mup_init_scale mup_attn_temp mup_output_temp mup_embedding_mult mup_rp_embedding_mult
+        mup_width_scale""",
     ),
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pretrain.recipe.checks.effect import without_effect
 from pretrain.recipe.keys import walk
@@ -69,10 +69,15 @@ def _answer(recipe: Recipe, key: str, field: FieldInfo, idle: frozenset[str]) ->
         return FUNCTIONS[key](recipe)
     if any(around in idle for around in _with_sections(key)):
         return NOTHING
-    if key in WITHOUT_FLAG:
-        return NOTHING if _is_default(value_of(recipe, key), field) else Answer(change=WITHOUT_FLAG[key])
     name = single_flags().get(key)
-    return NOTHING if name is None else answer_of(recipe, key, name)
+    if name is not None:
+        return answer_of(recipe, key, name)
+    change = WITHOUT_FLAG.get(key) or next((_SECTIONS[each] for each in _with_sections(key) if each in _SECTIONS), "")
+    if not change:
+        return NOTHING
+    value = value_of(recipe, key)
+    is_said = key in WITHOUT_FLAG or not isinstance(value, Section)  # of a section its keys are told
+    return NOTHING if value == field.get_default() or not is_said else Answer(change=change)
 
 
 def _value(recipe: Recipe, key: str) -> str:
@@ -81,10 +86,6 @@ def _value(recipe: Recipe, key: str) -> str:
     if isinstance(value, Section):
         return ""
     return f"={str(value).lower() if isinstance(value, bool) else value if isinstance(value, str) else shown(value)}"
-
-
-def _is_default(value: Any, field: FieldInfo) -> bool:
-    return bool(value == field.get_default())
 
 
 def _with_sections(key: str) -> Iterator[str]:
@@ -127,49 +128,8 @@ WITHOUT_FLAG: Mapping[str, str] = {
     "engine.deepspeed_config": _DEEPSPEED,
     "engine.zero.offload_optimizer.device": _DEVICE,
     "engine.zero.offload_param.device": _DEVICE,
-    **dict.fromkeys(
-        (
-            "engine.zero.contiguous_gradients",
-            "engine.zero.reduce_scatter",
-            "engine.zero.allgather_bucket_size",
-            "engine.zero.round_robin_gradients",
-            "engine.zero.sub_group_size",
-            "engine.zero.stage3_prefetch_bucket_size",
-            "engine.zero.stage3_param_persistence_threshold",
-            "engine.zero.stage3_model_persistence_threshold",
-            "engine.zero.stage3_max_live_parameters",
-            "engine.zero.stage3_max_reuse_distance",
-            "engine.zero.offload_optimizer.nvme_path",
-            "engine.zero.offload_optimizer.pin_memory",
-            "engine.zero.offload_optimizer.buffer_count",
-            "engine.zero.offload_optimizer.fast_init",
-            "engine.zero.offload_optimizer.pipeline_read",
-            "engine.zero.offload_optimizer.pipeline_write",
-            "engine.zero.offload_optimizer.cpu_adam",
-            "engine.zero.offload_param.nvme_path",
-            "engine.zero.offload_param.pin_memory",
-            "engine.zero.offload_param.buffer_count",
-            "engine.zero.offload_param.buffer_size",
-            "engine.zero.offload_param.max_in_cpu",
-        ),
-        _DEEPSPEED,
-    ),
-    **dict.fromkeys(
-        (
-            "kernels.triangle_block_size",
-            "kernels.softmax",
-            "kernels.norm",
-            "kernels.rotary",
-            "kernels.activation",
-            "kernels.bias_dropout_add",
-            "kernels.cross_entropy",
-            "kernels.linear",
-            "kernels.optimizer",
-            "kernels.collectives",
-            "kernels.fallback",
-            "kernels.compile",
-        ),
-        _KERNEL,
-    ),
 }
-"""What changes, a sentence without its period, by "section.key"; of a section for all its keys."""
+"""What changes, a sentence without its period, by "section.key"."""
+
+_SECTIONS = {"engine.zero": _DEEPSPEED, "kernels": _KERNEL}
+"""The same for all other keys of a section."""
