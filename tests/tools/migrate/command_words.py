@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pretrain.tools.migrate.setting import Asked, Place, Word
+from pretrain.tools.migrate.setting import RuntimeValue, SourceLine, Word
 
 
 def words_of(text):
     """Return the words of a text's lines; `$NAME` in a word is a value that is not known."""
     return [
-        word(part, Place("train.sh", number))
+        word(part, SourceLine("train.sh", number))
         for number, line in enumerate(text.splitlines(), start=1)
         for part in line.split()
     ]
@@ -18,4 +18,4 @@ def word(text, place):
     if "$" not in text:
         return Word(text, place)
     known, name = text.split("$")
-    return Word(known, place, (Asked(name, place, f"${name}"),))
+    return Word(known, place, (RuntimeValue(name, place, f"${name}"),))

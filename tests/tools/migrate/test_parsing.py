@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pretrain.tools.migrate.parsing import parse, slip
 from pretrain.tools.migrate.programs import Flag, Program, program
-from pretrain.tools.migrate.setting import Place, Word
+from pretrain.tools.migrate.setting import SourceLine, Word
 from tools.migrate.command_words import words_of
 
 FLAGS = (
@@ -240,7 +240,7 @@ PARTS += [
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.sampled_from(PARTS), max_size=8))
 def test_argparse_says_the_same(texts):
-    parsed = parse([Word(text, Place("--args")) for text in texts], SMALL)
+    parsed = parse([Word(text, SourceLine("--args")) for text in texts], SMALL)
     try:
         expected = vars(parser().parse_args(texts))
     except RefusedError:

@@ -10,7 +10,7 @@ import pytest
 from pretrain.recipe import load_recipe
 from pretrain.tools.migrate.migration import migrate
 from pretrain.tools.migrate.next_commands import build_command
-from pretrain.tools.migrate.setting import Wishes
+from pretrain.tools.migrate.setting import MigrateOptions
 from pretrain.tools.migrate.sources.recognition import read_sources
 
 SEEDS = Path(__file__).parent / "seeds"
@@ -24,7 +24,7 @@ DEFINED = {"CORPORA": "data", "CACHES": "data", "1": "checkpoints", "2": "board"
 
 def migrated(*names: str, defined: dict[str, str] | None = None, **wishes: Any):
     sources = read_sources([str(SEEDS / name) for name in names], defined or {})
-    return migrate(sources, Wishes(**wishes))
+    return migrate(sources, MigrateOptions(**wishes))
 
 
 def differences(recipe, name: str) -> dict[str, tuple[Any, Any]]:

@@ -6,14 +6,14 @@ import pytest
 
 from pretrain.errors import MigrateError
 from pretrain.tools.migrate.programs import program
-from pretrain.tools.migrate.setting import Place, Setting
+from pretrain.tools.migrate.setting import Setting, SourceLine
 from pretrain.tools.migrate.typed_values import checked
 
 NEWEST = program("megatron-lm")
 
 
 def value_of(name, value, flags=NEWEST):
-    return checked(Setting(name, value, name, Place("gpt.yaml", 7)), flags).value
+    return checked(Setting(name, value, name, SourceLine("gpt.yaml", 7)), flags).value
 
 
 @pytest.mark.parametrize(

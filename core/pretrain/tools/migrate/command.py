@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pretrain.tools.migrate.migration import Migration
-    from pretrain.tools.migrate.sources.files import Source
+    from pretrain.tools.migrate.sources.files import MigrateSource
 
 
 @click.command("migrate")
@@ -76,7 +76,7 @@ def command(
         require_alone(context)
         context.exit(to_megatron(sources, output, overrides, strict=strict))
     from pretrain.tools.migrate.migration import migrate  # noqa: PLC0415  kept out of --help
-    from pretrain.tools.migrate.setting import Wishes  # noqa: PLC0415
+    from pretrain.tools.migrate.setting import MigrateOptions  # noqa: PLC0415
 
     require_command(context)
     if capture:
@@ -86,7 +86,7 @@ def command(
     if only_preprocesses(read):
         context.exit(show_builds(read, output))
     accepted = frozenset(name.strip().lstrip("-").replace("-", "_") for text in accept for name in text.split(","))
-    migration = migrate(read, Wishes(program, devices, as_meant, overrides, accepted))
+    migration = migrate(read, MigrateOptions(program, devices, as_meant, overrides, accepted))
     written = migration.is_complete or not strict
     if written:
         write(output, migration.text)
@@ -108,11 +108,7 @@ _RUNS = (
 
 
 def defined_values(definitions: tuple[str, ...]) -> dict[str, str]:
-    """Return the values of --define by name.
-
-    Raises:
-        MigrateError: one is not NAME=VALUE.
-    """
+    """Return the values of --define by name."""
     pairs = [definition.partition("=") for definition in definitions]
     for name, equals, _ in pairs:
         if not name or not equals:
@@ -121,12 +117,8 @@ def defined_values(definitions: tuple[str, ...]) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-def read_given(sources: tuple[str, ...], arguments: Iterable[str], defined: Mapping[str, str]) -> list[Source]:
-    """Return all sources; those of --args come last.
-
-    Raises:
-        MigrateError: one cannot be read, or none has a variable that is defined.
-    """
+def read_given(sources: tuple[str, ...], arguments: Iterable[str], defined: Mapping[str, str]) -> list[MigrateSource]:
+    """Return all sources; those of --args come last."""
     from pretrain.tools.migrate.sources.recognition import read_sources  # noqa: PLC0415  kept out of --help
     from pretrain.tools.migrate.sources.script import read_arguments  # noqa: PLC0415
 
@@ -140,17 +132,13 @@ def read_given(sources: tuple[str, ...], arguments: Iterable[str], defined: Mapp
     return read
 
 
-def only_preprocesses(sources: list[Source]) -> bool:
+def only_preprocesses(sources: list[MigrateSource]) -> bool:
     """Return whether sources build token files and train nothing."""
     return all(source.preprocessing and not source.words and not source.settings for source in sources)
 
 
 def require_command(context: click.Context) -> None:
-    """Check that --capture has a command, and that nothing is given which has no meaning with it, or without it.
-
-    Raises:
-        MigrateError: it is otherwise.
-    """
+    """Check that --capture has a command, and that nothing is given which has no meaning with it, or without it."""
     given = context.params
     if given["yes"] and not given["capture"]:
         msg = "--yes belongs to --capture.\nLeave it out, or give --capture -- bash train.sh."
@@ -163,12 +151,8 @@ def require_command(context: click.Context) -> None:
         raise MigrateError(msg)
 
 
-def read_captured(command: tuple[str, ...], arguments: tuple[str, ...], *, agreed: bool) -> list[Source]:
-    """Return what a command starts that is run for real, after asking; texts of --args come last.
-
-    Raises:
-        MigrateError: it is not to be run, or starts no training.
-    """
+def read_captured(command: tuple[str, ...], arguments: tuple[str, ...], *, agreed: bool) -> list[MigrateSource]:
+    """Return what a command starts that is run for real, after asking; texts of --args come last."""
     from pretrain.tools.migrate.sources.script import read_arguments, read_capture  # noqa: PLC0415
 
     click.echo(f"{shlex.join(command)}\n{_RUNS}", err=True)
@@ -192,11 +176,7 @@ DIFFERS = ExitCode.PARTIAL
 
 
 def require_free(output: Path | None, *, replaced: bool) -> None:
-    """Check that a file is not replaced by mistake.
-
-    Raises:
-        MigrateError: it exists.
-    """
+    """Check that a file is not replaced by mistake."""
     if output is not None and output.exists() and not replaced:
         msg = f"{output} exists.\nName another --output, or give --force to replace it."
         raise MigrateError(msg)
@@ -228,7 +208,7 @@ def show(migration: Migration, output: Path | None, *, written: bool) -> None:
         click.echo(line, err=True)
 
 
-def show_builds(sources: list[Source], output: Path | None) -> int:
+def show_builds(sources: list[MigrateSource], output: Path | None) -> int:
     """Print the commands that build token files as preprocessing scripts do, and return the exit code."""
     from pretrain.tools.migrate.next_commands import build_command  # noqa: PLC0415  kept out of --help
     from pretrain.tools.migrate.report import report  # noqa: PLC0415

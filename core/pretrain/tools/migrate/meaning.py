@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Carried:
+class Mapped:
     """A setting that becomes a key of the recipe.
 
     Attributes:
@@ -65,7 +65,7 @@ class NotSupported:
 
 
 @dataclass(frozen=True, slots=True)
-class Unread:
+class Ignored:
     """A setting that the program's own GPT training does not read, such as one of BERT's.
 
     Attributes:
@@ -86,7 +86,7 @@ class Launched:
     option: str
 
 
-Meaning = Carried | Replaced | NoEffect | NotSupported | Unread | Launched
+Meaning = Mapped | Replaced | NoEffect | NotSupported | Ignored | Launched
 
 
 def other_model(change: str, unless: tuple[Any, ...] = ()) -> NotSupported:

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
     from pretrain.recipe import Recipe
     from pretrain.tools.migrate.recipe import MadeRecipe
-    from pretrain.tools.migrate.report import Outcome
-    from pretrain.tools.migrate.setting import Setting, Settings, Wishes, Worked
-    from pretrain.tools.migrate.sources.files import Launch, Source
-    from pretrain.tools.migrate.translation import Dialect, Translation
+    from pretrain.tools.migrate.report import ReportLine
+    from pretrain.tools.migrate.setting import Derived, MigrateOptions, Setting, Settings
+    from pretrain.tools.migrate.sources.files import Launch, MigrateSource
+    from pretrain.tools.migrate.translation import Dialect, Translated
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Migration:
 
     text: str
     recipe: Recipe
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[ReportLine, ...]
     notices: tuple[str, ...]
     launch: Launch | None
     taken_for: str
@@ -56,20 +56,16 @@ class Migration:
         return not any(outcome.fate in {"not supported", "not known"} for outcome in self.outcomes)
 
 
-def migrate(sources: Sequence[Source], wishes: Wishes) -> Migration:
-    """Migrate sources, each laid over those before it.
-
-    Raises:
-        MigrateError: they contradict each other, leave out what a recipe needs, or train a model that is not here.
-    """
-    stated = stated_settings(sources, wishes)
+def migrate(sources: Sequence[MigrateSource], options: MigrateOptions) -> Migration:
+    """Migrate sources, each laid over those before it."""
+    stated = stated_settings(sources, options)
     settings = stated.settings
     dialect = dialect_of(settings.program)
-    given = {wish.partition("=")[0].strip() for wish in wishes.overrides}
+    given = {wish.partition("=")[0].strip() for wish in options.overrides}
     translation = translate(settings, dialect.meaning, dialect.functions, dialect.overlay, given)
-    _require_accepted(translation.outcomes, wishes.accepted, dialect)
+    _require_accepted(translation.outcomes, options.accepted, dialect)
     name = ", ".join(source.name for source in sources)
-    made = made_recipe(_values(translation), _places(translation, settings), name, wishes.overrides)
+    made = made_recipe(_values(translation), _places(translation, settings), name, options.overrides)
     builds = [build_command(arguments) for source in sources for arguments in source.preprocessing]
     outcomes = [*_in_recipe(translation, made), *stated.unknown]
     outcomes += [outcome for _, found in builds for outcome in found]
@@ -93,12 +89,8 @@ def migrate(sources: Sequence[Source], wishes: Wishes) -> Migration:
     )
 
 
-def _require_accepted(outcomes: Sequence[Outcome], accepted: Collection[str], dialect: Dialect) -> None:
-    """Refuse settings without which the model would compute something else, but for those that the user accepts.
-
-    Raises:
-        MigrateError: there is one, or no setting has a name that is accepted.
-    """
+def _require_accepted(outcomes: Sequence[ReportLine], accepted: Collection[str], dialect: Dialect) -> None:
+    """Refuse settings without which the model would compute something else, but for those that the user accepts."""
     unknown = next((name for name in accepted if dialect.meaning(name) is None), None)
     if unknown is not None:
         msg = f"--accept {unknown}: no setting has this name.\nGive names as the error has them: --accept num_experts"
@@ -111,11 +103,11 @@ def _require_accepted(outcomes: Sequence[Outcome], accepted: Collection[str], di
         raise MigrateError("\n".join([*lines, todo]))
 
 
-def _values(translation: Translation) -> dict[str, object]:
+def _values(translation: Translated) -> dict[str, object]:
     return {key: worked.value for key, worked in translation.keys.items()}
 
 
-def _places(translation: Translation, settings: Settings) -> dict[str, str]:
+def _places(translation: Translated, settings: Settings) -> dict[str, str]:
     """Return where each key was stated, for the errors of a recipe."""
     found = {}
     for key, worked in translation.keys.items():
@@ -127,17 +119,17 @@ def _places(translation: Translation, settings: Settings) -> dict[str, str]:
     return found
 
 
-def _stated(worked: Worked, settings: Settings) -> list[Setting]:
+def _stated(worked: Derived, settings: Settings) -> list[Setting]:
     """Return the settings that sources state for a key."""
     return [settings.stated[name] for name in worked.names if name in settings.stated]
 
 
-def _comments(keys: Mapping[str, Worked], settings: Settings) -> dict[str, str]:
+def _comments(keys: Mapping[str, Derived], settings: Settings) -> dict[str, str]:
     sources = {setting.place.source for setting in settings.stated.values() if setting.place is not None}
     return {key: _comment(worked, settings, named=len(sources) > 1) for key, worked in keys.items()}
 
 
-def _comment(worked: Worked, settings: Settings, *, named: bool) -> str:
+def _comment(worked: Derived, settings: Settings, *, named: bool) -> str:
     """Return the settings that a value comes from, with their lines, and with their file if there are several."""
     stated = _stated(worked, settings)
     parts = [", ".join(_at(setting, named=named) for setting in stated)] if stated else []
@@ -153,7 +145,7 @@ def _at(setting: Setting, *, named: bool) -> str:
     return f"{setting.written} ({place if named else f'line {place.line}'})"
 
 
-def _in_recipe(translation: Translation, made: MadeRecipe) -> Iterator[Outcome]:
+def _in_recipe(translation: Translated, made: MadeRecipe) -> Iterator[ReportLine]:
     """Yield outcomes with what the recipe that was made says of their keys: no effect there, or a note that is lost.
 
     The comment of a key stands in the recipe; one that equals a default of pretrain is left out there.

@@ -6,9 +6,9 @@ import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pretrain.tools.migrate.meaning import Launched, NoEffect, NotSupported, Replaced, Unread
+from pretrain.tools.migrate.meaning import Ignored, Launched, NoEffect, NotSupported, Replaced
 from pretrain.tools.migrate.megatron.meanings import BUILD_MEANINGS
-from pretrain.tools.migrate.report import NOT_TAKEN, Outcome
+from pretrain.tools.migrate.report import NOT_TAKEN, ReportLine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -39,7 +39,7 @@ def notices_of(launch: Launch | None) -> list[str]:
     return [f"{launch.place}: {launch.nnodes} nodes of {launch.hostfile} are meant; pretrain takes all that it lists"]
 
 
-def build_command(arguments: Sequence[Word]) -> tuple[str, list[Outcome]]:
+def build_command(arguments: Sequence[Word]) -> tuple[str, list[ReportLine]]:
     """Return the `pretrain data build` command for arguments of preprocess_data.py, and what became of each."""
     flags = list(_flags(arguments))
     tokenizer = next((values for name, _, values in flags if name == "tokenizer_type"), [])
@@ -49,15 +49,17 @@ def build_command(arguments: Sequence[Word]) -> tuple[str, list[Outcome]]:
         meaning = BUILD_MEANINGS.get(name)
         if meaning is None:
             shown = " ".join((written.text, *values))
-            outcomes.append(Outcome("not known", shown, NOT_TAKEN, written.place))
+            outcomes.append(ReportLine("not known", shown, NOT_TAKEN, written.place))
         elif name in _ONE_KEY and len(values) > 1:
             change = f"a build takes one key; the first, {values[0]}, is here: build the others one after the other"
             words += ["--json-key", values[0]]
-            outcomes.append(Outcome("not supported", written.text, change, written.place))
+            outcomes.append(ReportLine("not supported", written.text, change, written.place))
         elif isinstance(meaning, Launched) and " " not in meaning.option:
             option = "--tokenizer-file" if is_file and meaning.option == "--vocab-file" else meaning.option
             words += [option, *values]
-            outcomes.append(Outcome("carried over", written.text, f"of pretrain data build: {option}", written.place))
+            outcomes.append(
+                ReportLine("carried over", written.text, f"of pretrain data build: {option}", written.place)
+            )
         else:
             outcomes.append(_outcome(meaning, written))
     return shlex.join(words), outcomes
@@ -89,12 +91,12 @@ def _shown(word: Word) -> str:
     return word.asked[0].why if word.asked else word.text
 
 
-def _outcome(meaning: Meaning, written: Word) -> Outcome:
+def _outcome(meaning: Meaning, written: Word) -> ReportLine:
     if isinstance(meaning, NotSupported):
-        return Outcome("not supported", written.text, meaning.change, written.place)
+        return ReportLine("not supported", written.text, meaning.change, written.place)
     if isinstance(meaning, Replaced):
-        return Outcome("replaced", written.text, meaning.by, written.place)
+        return ReportLine("replaced", written.text, meaning.by, written.place)
     if isinstance(meaning, Launched):
-        return Outcome("replaced", written.text, f"of pretrain data build: {meaning.option}", written.place)
-    why = meaning.why if isinstance(meaning, NoEffect | Unread) else "of the model"
-    return Outcome("no effect", written.text, why, written.place)
+        return ReportLine("replaced", written.text, f"of pretrain data build: {meaning.option}", written.place)
+    why = meaning.why if isinstance(meaning, NoEffect | Ignored) else "of the model"
+    return ReportLine("no effect", written.text, why, written.place)

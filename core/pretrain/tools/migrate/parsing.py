@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from pretrain.tools.migrate.programs import Flag, Program
-    from pretrain.tools.migrate.setting import Asked
+    from pretrain.tools.migrate.setting import RuntimeValue
 
 _NEGATIVE_NUMBER = re.compile(r"-\d+|-\d*\.\d+")
 _LONG = 8
@@ -35,8 +35,8 @@ class Parsed:
     """
 
     settings: dict[str, Setting] = field(default_factory=dict)
-    asked: dict[str, tuple[Asked, ...]] = field(default_factory=dict)
-    asked_flags: list[Asked] = field(default_factory=list)
+    asked: dict[str, tuple[RuntimeValue, ...]] = field(default_factory=dict)
+    asked_flags: list[RuntimeValue] = field(default_factory=list)
     unknown: list[Setting] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
@@ -67,7 +67,7 @@ def parse(words: Sequence[Word], program: Program) -> Parsed:
     A word that is not known counts as a value of the flag before it as long as that can take one. An unknown flag has
     the words up to the next one.
 
-    Source: `_parse_known_args` and `_parse_optional` of argparse in Python 3.8 to 3.13.
+    MigrateSource: `_parse_known_args` and `_parse_optional` of argparse in Python 3.8 to 3.13.
 
     Args:
         words: arguments, without the program's own name.
@@ -197,7 +197,7 @@ def _of_another(option: Option, program: Program) -> list[str]:
     if own_flags(written, program) and flag.name not in program.refused:
         return []
     family = family_of(program.name)[::-1]
-    others = (each for each in reversed(programs().values()) if each.dialect == program.dialect)
+    others = (each for each in tuple(programs().values())[::-1] if each.dialect == program.dialect)
     having = (each for each in (*family, *others) if written in each.spelled and flag.name not in each.refused)
     found = next(having, None)
     read = "" if found is None else f"; it is read as in {found.title} (--from {found.name})"

@@ -206,7 +206,7 @@ COLUMNS = ("name", "spellings", "kind", "nargs", "given", "choices", "default", 
 """Of the tables: a flag is as its newest version defines it; a default that was another one is a row of its own."""
 
 
-class Row(NamedTuple):
+class FlagRow(NamedTuple):
     """A flag, and the versions in which it is so.
 
     Attributes:
@@ -229,9 +229,6 @@ def program(name: str) -> Program:
 
     Args:
         name: of a version, or of a family for its newest version.
-
-    Raises:
-        MigrateError: nothing has that name.
     """
     if name in FAMILIES:
         return family_of(name)[-1]
@@ -310,21 +307,21 @@ def file_of(dialect: Dialect) -> str:
     return f"{dialect}_flags.tsv"
 
 
-def read_rows(dialect: Dialect) -> Iterator[Row]:
+def read_rows(dialect: Dialect) -> Iterator[FlagRow]:
     """Yield the rows of a dialect's file; flags of one name follow each other as their parser defines them."""
     text = resources.files("pretrain.tools.migrate").joinpath(file_of(dialect)).read_text(encoding="utf-8")
     return map(read_row, text.splitlines()[1:])
 
 
-def read_row(line: str) -> Row:
+def read_row(line: str) -> FlagRow:
     """Read a line."""
     name, spellings, kind, *values, versions = line.split("\t")
     nargs, given, choices, default = (json.loads(value) if value else None for value in values)
     flag = Flag(name, tuple(spellings.split(" ")), cast("Kind", kind), default, given, nargs, tuple(choices or ()))
-    return Row(flag, tuple(_names(versions)))
+    return FlagRow(flag, tuple(_names(versions)))
 
 
-def written_row(row: Row) -> str:
+def written_row(row: FlagRow) -> str:
     """Write a line, without its end."""
     flag = row.flag
     values = (flag.nargs, flag.given, list(flag.choices) or None, flag.default)

@@ -52,9 +52,6 @@ def made_recipe(
         places: where the sources give them, by "section.key".
         source: name of the sources, for errors.
         overrides: "section.key=value".
-
-    Raises:
-        MigrateError: the keys are no valid recipe; one line for each mistake.
     """
     document = Document(source, {})
     for path, value in values.items():

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from pretrain.tools.migrate.setting import Place
+    from pretrain.tools.migrate.setting import SourceLine
 
 
 Fate = Literal["carried over", "replaced", "no effect", "not supported", "not known"]
@@ -18,7 +18,7 @@ NOT_TAKEN = "nothing is taken from it"
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ReportLine:
     """One line of the report.
 
     Attributes:
@@ -34,7 +34,7 @@ class Outcome:
     fate: Fate
     written: str
     text: str
-    place: Place | None = None
+    place: SourceLine | None = None
     keys: tuple[str, ...] = ()
     note: str = ""
     accept: str = ""
@@ -60,7 +60,7 @@ _TITLES = {
 }
 
 
-def report(outcomes: Sequence[Outcome]) -> str:
+def report(outcomes: Sequence[ReportLine]) -> str:
     """Return the lists; the first has names, and lines for what differs, since the recipe comments each value."""
     carried = list(dict.fromkeys(outcome.written for outcome in outcomes if outcome.fate == "carried over"))
     lines = list(_wrapped(f"Carried over ({len(carried)}): {', '.join(carried) or 'nothing'}"))
@@ -74,7 +74,7 @@ def report(outcomes: Sequence[Outcome]) -> str:
     return "\n".join(lines)
 
 
-def remarks(outcomes: Sequence[Outcome]) -> list[str]:
+def remarks(outcomes: Sequence[ReportLine]) -> list[str]:
     """Return what is not in a recipe though it changes something, as lines for the recipe's own head."""
     titles = {"not supported": "Not supported", "not known": "Not known"}
     found = dict.fromkeys(f"{titles[each.fate]}: {each.line}" for each in outcomes if each.fate in titles)

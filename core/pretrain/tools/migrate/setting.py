@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SourceLine:
     """A line of a source; shown as "train.sh:24", or as the source alone where it has no lines.
 
     Attributes:
@@ -35,7 +35,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RuntimeValue:
     """A value that only running the source would tell, or that it leaves to its reader.
 
     Attributes:
@@ -45,7 +45,7 @@ class Asked:
     """
 
     name: str
-    place: Place
+    place: SourceLine
     why: str
 
 
@@ -60,8 +60,8 @@ class Word:
     """
 
     text: str
-    place: Place
-    asked: tuple[Asked, ...] = ()
+    place: SourceLine
+    asked: tuple[RuntimeValue, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class Setting:
     name: str
     value: Any
     written: str
-    place: Place | None = None
+    place: SourceLine | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,15 +118,12 @@ UNKNOWN = "(a value of the environment)"
 """Value of a setting that is not known, and of which a recipe takes nothing."""
 
 
-def require_known(values: Iterable[Asked], flags: Iterable[Asked]) -> None:
+def require_known(values: Iterable[RuntimeValue], flags: Iterable[RuntimeValue]) -> None:
     """Ask for all values at once.
 
     Args:
         values: of settings that a recipe needs.
         flags: what may be flags themselves.
-
-    Raises:
-        MigrateError: there are any.
     """
     asked = _first_of_each(values)
     of_flags = {name: one for name, one in _first_of_each(flags).items() if name not in asked}
@@ -139,15 +136,15 @@ def require_known(values: Iterable[Asked], flags: Iterable[Asked]) -> None:
     raise MigrateError("\n".join([*lines, f"Nothing here tells it. Give {' '.join(options)}"]))
 
 
-def _first_of_each(asked: Iterable[Asked]) -> dict[str, Asked]:
-    found: dict[str, Asked] = {}
+def _first_of_each(asked: Iterable[RuntimeValue]) -> dict[str, RuntimeValue]:
+    found: dict[str, RuntimeValue] = {}
     for one in asked:
         found.setdefault(one.name, one)
     return found
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class MigrateOptions:
     """Choices that the sources leave to the user.
 
     Attributes:
@@ -166,7 +163,7 @@ class Wishes:
 
 
 @dataclass(frozen=True, slots=True)
-class Worked:
+class Derived:
     """A key's value, worked out of settings.
 
     Attributes:
@@ -183,16 +180,32 @@ class Worked:
     note: str = ""
     lost: tuple[tuple[str, str], ...] = ()
     idle: tuple[tuple[str, str], ...] = ()
-    place: Place | None = None
+    place: SourceLine | None = None
 
 
-Function = Callable[[Settings], Worked | None]
+def unused(name: str, why: str) -> Derived:
+    """Return no value, and say why the program itself takes nothing from a setting."""
+    return Derived(None, (), idle=((name, why),))
 
 
-def save(settings: Settings) -> Worked:
+def in_place(value: Any, name: str, change: str) -> Derived:
+    """Return a value that stands in the place of a setting's, and say what changes by it."""
+    return Derived(value, (), lost=((name, change),))
+
+
+def taken(settings: Settings, name: str) -> Derived | None:
+    """Return a setting's value as it is; None without one."""
+    given = settings.value(name)
+    return None if given is None else Derived(given, (name,))
+
+
+Function = Callable[[Settings], Derived | None]
+
+
+def save(settings: Settings) -> Derived:
     """Return the folder of checkpoints; without one the source saves none."""
     given = settings.value("save")
-    return Worked(False if given is None else given, ("save",), "" if given else "the source saves nothing")
+    return Derived(False if given is None else given, ("save",), "" if given else "the source saves nothing")
 
 
 def note_on_start(settings: Settings, given: Any) -> str:

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from pretrain.errors import MigrateError
-from pretrain.tools.migrate.meaning import Carried
+from pretrain.tools.migrate.meaning import Mapped
 from pretrain.tools.migrate.megatron.meanings import is_listed
 from pretrain.tools.migrate.neox.meanings import MEANINGS as NAMES
 from pretrain.tools.migrate.neox.objects import flat
 from pretrain.tools.migrate.parsing import parse, slip
-from pretrain.tools.migrate.report import NOT_TAKEN, Outcome
+from pretrain.tools.migrate.report import NOT_TAKEN, ReportLine
 from pretrain.tools.migrate.setting import UNKNOWN, Setting, Settings, require_known
 from pretrain.tools.migrate.sources.files import deepspeed_file
 from pretrain.tools.migrate.translation import dialect_of
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from pretrain.recipe.deepspeed.file import JsonFile
     from pretrain.tools.migrate.parsing import Parsed
     from pretrain.tools.migrate.programs import Program
-    from pretrain.tools.migrate.setting import Asked, Wishes
-    from pretrain.tools.migrate.sources.files import Launch, Source
-    from pretrain.tools.migrate.version_choice import Choice
+    from pretrain.tools.migrate.setting import MigrateOptions, RuntimeValue
+    from pretrain.tools.migrate.sources.files import Launch, MigrateSource
+    from pretrain.tools.migrate.version_choice import ProgramChoice
 
 
 _SHOWN = 8
@@ -64,42 +64,37 @@ class Stated:
     """
 
     settings: Settings
-    choice: Choice
+    choice: ProgramChoice
     launch: Launch | None
     notices: list[str] = field(default_factory=list)
-    unknown: list[Outcome] = field(default_factory=list)
+    unknown: list[ReportLine] = field(default_factory=list)
 
 
-def stated_settings(sources: Sequence[Source], wishes: Wishes) -> Stated:
-    """Lay sources over one another, and choose the program that they are for.
-
-    Raises:
-        MigrateError: they are of two programs, state no training, or need values that only running
-            them would tell.
-    """
+def stated_settings(sources: Sequence[MigrateSource], options: MigrateOptions) -> Stated:
+    """Lay sources over one another, and choose the program that they are for."""
     _require_training(sources)
-    choice = chosen_program(sources, wishes.program)
+    choice = chosen_program(sources, options.program)
     laid = _Laid(choice.program, [notice for source in sources for notice in source.notices])
     for source in sources:
         laid.add(source)
     stated = laid.finished()
     launch = next((source.launch for source in reversed(sources) if source.launch is not None), None)
     devices = _devices(launch, sources)
-    if launch is not None and devices is not None and wishes.devices not in {None, devices}:
-        laid.notices.append(f"--devices {wishes.devices} counts, not the {devices} processes of {launch.place}")
+    if launch is not None and devices is not None and options.devices not in {None, devices}:
+        laid.notices.append(f"--devices {options.devices} counts, not the {devices} processes of {launch.place}")
         launch = None
     settings = Settings(
         choice.program,
         stated,
-        wishes.devices or devices,
-        _deepspeed(sources, stated, as_meant=wishes.as_meant),
-        as_meant=wishes.as_meant,
+        options.devices or devices,
+        _deepspeed(sources, stated, as_meant=options.as_meant),
+        as_meant=options.as_meant,
         vocabulary=_vocabulary(laid.settings),
     )
     return Stated(settings, choice, launch, laid.notices + doubts(choice, stated), laid.outcomes)
 
 
-def _require_training(sources: Sequence[Source]) -> None:
+def _require_training(sources: Sequence[MigrateSource]) -> None:
     """Check that sources are of one dialect, and that one of them has settings of a training."""
     neox = [source for source in sources if is_neox(source)]
     others = [source for source in sources if not is_neox(source) and (source.words or source.settings)]
@@ -126,13 +121,13 @@ class _Laid:
     program: Program
     notices: list[str]
     settings: dict[str, Setting] = field(default_factory=dict)
-    asked: dict[str, tuple[Asked, ...]] = field(default_factory=dict)
-    asked_flags: list[Asked] = field(default_factory=list)
+    asked: dict[str, tuple[RuntimeValue, ...]] = field(default_factory=dict)
+    asked_flags: list[RuntimeValue] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     unknown: list[Setting] = field(default_factory=list)
-    outcomes: list[Outcome] = field(default_factory=list)
+    outcomes: list[ReportLine] = field(default_factory=list)
 
-    def add(self, source: Source) -> None:
+    def add(self, source: MigrateSource) -> None:
         """Lay one more source over the others."""
         for setting in source.settings.values():
             if source.kind != "log" or self._says_something(setting):
@@ -172,11 +167,7 @@ class _Laid:
         self.asked.pop(setting.name, None)
 
     def finished(self) -> dict[str, Setting]:
-        """Return all settings that have a meaning; the others become lines of the report.
-
-        Raises:
-            MigrateError: the program would not start, or a value is not known that a recipe needs.
-        """
+        """Return all settings that have a meaning; the others become lines of the report."""
         if self.problems:
             lines = [f"{line.rstrip('.')}." for line in self.problems[:_SHOWN]]
             more = len(self.problems) - _SHOWN
@@ -191,7 +182,7 @@ class _Laid:
         for setting in self.unknown:
             switched = setting.name.removeprefix("no_").removeprefix("disable_")
             name = next((name for name in (setting.name, switched) if dialect.meaning(name) is not None), "")
-            if name and not isinstance(dialect.meaning(name), Carried):
+            if name and not isinstance(dialect.meaning(name), Mapped):
                 known.setdefault(name, replace(setting, name=name))
             else:
                 self.outcomes.append(self._not_known(setting))
@@ -210,19 +201,15 @@ class _Laid:
             name: each for name, each in stated if name in flags or (name not in _DERIVED and each.value is not None)
         }
 
-    def _not_known(self, setting: Setting) -> Outcome:
+    def _not_known(self, setting: Setting) -> ReportLine:
         names = NAMES if self.program.dialect == "neox" else {**self.program.elsewhere, **self.program.spelled}
         words = f"{setting.written} {setting.value}" if isinstance(setting.value, str) else setting.written
         hint = slip(setting.written.partition("=")[0], names)
-        return Outcome("not known", words.strip(), f"{NOT_TAKEN}.{hint}" if hint else NOT_TAKEN, setting.place)
+        return ReportLine("not known", words.strip(), f"{NOT_TAKEN}.{hint}" if hint else NOT_TAKEN, setting.place)
 
 
-def _deepspeed(sources: Sequence[Source], stated: Mapping[str, Setting], *, as_meant: bool) -> JsonFile | None:
-    """Return the DeepSpeed file: a source itself, or the one that the arguments name.
-
-    Raises:
-        MigrateError: the source is one that the program would not read.
-    """
+def _deepspeed(sources: Sequence[MigrateSource], stated: Mapping[str, Setting], *, as_meant: bool) -> JsonFile | None:
+    """Return the DeepSpeed file: a source itself, or the one that the arguments name."""
     own = [source for source in sources if source.deepspeed is not None]
     is_on = as_meant or any(name in stated and stated[name].value for name in ("deepspeed", "deepscale"))
     if own and not is_on:
@@ -246,7 +233,7 @@ def _vocabulary(settings: Mapping[str, Setting]) -> int | None:
     return found.value if found is not None and isinstance(found.value, int) else None
 
 
-def _devices(launch: Launch | None, sources: Sequence[Source]) -> int | None:
+def _devices(launch: Launch | None, sources: Sequence[MigrateSource]) -> int | None:
     """Return the number of devices of a log, which has the world's size, or of a launcher."""
     sizes = (source.settings.get("world_size") for source in reversed(sources) if source.kind == "log")
     logged = next((size.value for size in sizes if size is not None and isinstance(size.value, int)), None)

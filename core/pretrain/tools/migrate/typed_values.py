@@ -125,9 +125,6 @@ def checked(setting: Setting, program: Program) -> Setting:
     Args:
         setting: of a YAML file or a log.
         program: whose flag it is.
-
-    Raises:
-        MigrateError: its value has another type.
     """
     flag = program.flags.get(setting.name)
     try:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pretrain.errors import MigrateError
-from pretrain.tools.migrate.meaning import Carried
+from pretrain.tools.migrate.meaning import Mapped
 from pretrain.tools.migrate.parsing import own_flags
 from pretrain.tools.migrate.programs import FAMILIES, family_of, program, version_of
 from pretrain.tools.migrate.translation import dialect_of
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
     from pretrain.tools.migrate.programs import Dialect, Program
     from pretrain.tools.migrate.setting import Setting, Word
-    from pretrain.tools.migrate.sources.files import Source
+    from pretrain.tools.migrate.sources.files import MigrateSource
 
 _NAMED = 3  # flags that a reason names
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ProgramChoice:
     """A program that was chosen.
 
     Attributes:
@@ -59,20 +59,17 @@ class Named:
         return tuple(name for name in self.names if not self.takes(program, name))
 
 
-def is_neox(source: Source) -> bool:
+def is_neox(source: MigrateSource) -> bool:
     """Say whether a source is GPT-NeoX's."""
     return source.kind == "neox" or (source.kind == "log" and source.program == "train.py")
 
 
-def chosen_program(sources: Sequence[Source], hint: str) -> Choice:
+def chosen_program(sources: Sequence[MigrateSource], hint: str) -> ProgramChoice:
     """Choose the program of all sources: by the names in a log or a file where there is one, else by the flags.
 
     Args:
         sources: of one training.
         hint: --from.
-
-    Raises:
-        MigrateError: no program has the name in the hint.
     """
     listed = [name for source in sources for name in source.settings]
     if any(is_neox(source) for source in sources):
@@ -83,16 +80,13 @@ def chosen_program(sources: Sequence[Source], hint: str) -> Choice:
     return choose([word for source in sources for word in source.words], hint, script)
 
 
-def choose(words: Sequence[Word], hint: str = "", script: str = "") -> Choice:
+def choose(words: Sequence[Word], hint: str = "", script: str = "") -> ProgramChoice:
     """Choose the program that a command is for: the newest version that takes all its flags, or else most.
 
     Args:
         words: arguments of the program.
         hint: a program's name or a family, as --from has it; empty for none.
         script: file name of the program that is started, "pretrain_gpt2.py"; empty if it is not known.
-
-    Raises:
-        MigrateError: the hint names nothing, or a program with other settings.
     """
     texts = (word.text.partition("=")[0] for word in words if not word.asked or "=" in word.text)
     flags = (text for text in texts if text.startswith("--") and len(text) > len("--") and " " not in text)
@@ -108,22 +102,19 @@ def _takes(program: Program, flag: str) -> bool:
     return len(matching) == 1 and matching[0].name not in program.refused
 
 
-def choose_for_keys(keys: Iterable[str], hint: str = "") -> Choice:
+def choose_for_keys(keys: Iterable[str], hint: str = "") -> ProgramChoice:
     """Choose the version of GPT-NeoX that files with some keys are for.
 
     Args:
         keys: of the files, with dashes or underscores.
         hint: a program's name or a family, as --from has it; empty for none.
-
-    Raises:
-        MigrateError: the hint names nothing, or a program with other settings.
     """
     names = tuple(dict.fromkeys(key.replace("-", "_") for key in keys))
     named = Named(names, "keys", lambda each, name: name in each.flags)
     return _newest_fitting(_hinted("neox", hint) or _of_dialect("neox"), named, hint)
 
 
-def choose_for_log(names: Iterable[str], hint: str = "") -> Choice:
+def choose_for_log(names: Iterable[str], hint: str = "") -> ProgramChoice:
     """Choose the program that a log of all arguments is of: one that has all flags in it, and fewest others.
 
     Such a log also has names that are flags of no version, "world_size".
@@ -131,9 +122,6 @@ def choose_for_log(names: Iterable[str], hint: str = "") -> Choice:
     Args:
         names: of the arguments, with underscores.
         hint: a program's name or a family, as --from has it; empty for none.
-
-    Raises:
-        MigrateError: the hint names nothing, or a program with other settings.
     """
     stated = frozenset(names)
     programs = _of_dialect("megatron")
@@ -144,10 +132,10 @@ def choose_for_log(names: Iterable[str], hint: str = "") -> Choice:
 
     chosen = min(_hinted("megatron", hint) or programs, key=distance)
     why = f"{chosen.title}, {_asked_for(hint)}whose flags are nearest to the names in the log"
-    return Choice(chosen, why, tuple(sorted(stated - chosen.flags.keys())))
+    return ProgramChoice(chosen, why, tuple(sorted(stated - chosen.flags.keys())))
 
 
-def _newest_fitting(among: Sequence[Program], named: Named, hint: str) -> Choice:
+def _newest_fitting(among: Sequence[Program], named: Named, hint: str) -> ProgramChoice:
     """Choose the first of some programs that takes most; of equal ones the first that the script starts."""
     missing = {each.name: named.missing(each) for each in among}
     fewest = min(map(len, missing.values()))
@@ -157,7 +145,9 @@ def _newest_fitting(among: Sequence[Program], named: Named, hint: str) -> Choice
     newer = [each for each in among[: among.index(chosen)] if _are_related(each, chosen)]
     reason = _reason(named, missing[chosen.name], [missing[each.name] for each in newer], is_hinted=len(among) == 1)
     why = f"{chosen.title}, {_asked_for(hint)}{reason}"
-    return Choice(chosen, why, missing[chosen.name], tuple(each for each in others if _are_related(each, chosen)))
+    return ProgramChoice(
+        chosen, why, missing[chosen.name], tuple(each for each in others if _are_related(each, chosen))
+    )
 
 
 def _asked_for(hint: str) -> str:
@@ -228,14 +218,14 @@ def differing_defaults(
     return found
 
 
-def doubts(choice: Choice, stated: Mapping[str, Setting]) -> list[str]:
+def doubts(choice: ProgramChoice, stated: Mapping[str, Setting]) -> list[str]:
     """Return a notice on settings that nobody stated and of which other versions have another default."""
     meaning = dialect_of(choice.program).meaning
     others = choice.others if choice.program.dialect == "megatron" else family_of(choice.program.name)
     lines = []
     for name, found in differing_defaults(choice.program, others, stated).items():
         default, (other, value) = choice.program.flags[name].default, found[0]
-        if isinstance(meaning(name), Carried) and (default or value):
+        if isinstance(meaning(name), Mapped) and (default or value):
             more = f" and {len(found) - 1} others" if found[1:] else ""
             lines.append(f"{name} is {_shown(default)} by default, but {_shown(value)} in {other.title}{more}")
     return [f"other versions differ in defaults (--from chooses one): {'; '.join(lines)}"] if lines else []

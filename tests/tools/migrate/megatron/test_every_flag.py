@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pretrain.tools.migrate.meaning import Carried
+from pretrain.tools.migrate.meaning import Mapped
 from pretrain.tools.migrate.megatron.deepspeed_file import OF_FILE
 from pretrain.tools.migrate.megatron.meanings import FUNCTIONS, MEANINGS, MEANINGS_OF, meaning_of, spelled
 from pretrain.tools.migrate.programs import programs
@@ -41,12 +41,12 @@ def test_every_spelling_has_the_meaning_of_its_flag():
 def test_a_switch_that_is_off_makes_no_key_by_itself():
     """Without `how`, True and False are written as they are: that is right only for a key that is a switch."""
     switches = {flag.name for program in of_megatron() for flag in program.flags.values() if flag.kind == "switch"}
-    values = {name: dict(MEANINGS[name].values) for name in switches if isinstance(MEANINGS[name], Carried)}
+    values = {name: dict(MEANINGS[name].values) for name in switches if isinstance(MEANINGS[name], Mapped)}
     assert [name for name, of_flag in values.items() if of_flag and not MEANINGS[name].how] == []
 
 
 def test_every_key_that_is_worked_out_has_a_function():
     """DeepSpeed's file gives some of the others."""
     tables = (MEANINGS, *MEANINGS_OF.values())
-    keys = {found.key for table in tables for found in table.values() if isinstance(found, Carried) and found.how}
+    keys = {found.key for table in tables for found in table.values() if isinstance(found, Mapped) and found.how}
     assert keys - set(FUNCTIONS) - set(OF_FILE) == set()

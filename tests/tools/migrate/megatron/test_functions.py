@@ -13,7 +13,7 @@ from pretrain.errors import MigrateError
 from pretrain.tools.migrate import megatron
 from pretrain.tools.migrate.megatron.meanings import READ_BY_FUNCTIONS
 from pretrain.tools.migrate.programs import programs
-from pretrain.tools.migrate.setting import Place, Setting, Settings
+from pretrain.tools.migrate.setting import Setting, Settings, SourceLine
 from pretrain.tools.migrate.translation import dialect_of, translate
 
 OF_MEGATRON = [program for program in programs().values() if program.dialect == "megatron"]
@@ -23,7 +23,7 @@ NAMED = {
     *("zero_contigious_gradients", "zero_reduce_bucket_size", "zero_allgather_bucket_size", "zero_reduce_scatter"),
     *("start_weight_decay", "squared_relu", "deprecated_use_mcore_models", "gelu_tanh"),
 }
-"""Flags of which a function only says that they have no effect, or looks whether the version has them; gelu_tanh is a value, too."""
+"""Flags of which a function only says that they have no effect, or looks whether the version has them; and a value."""
 
 
 def _texts() -> set[str]:
@@ -72,7 +72,7 @@ def odd_settings(draw) -> Settings:
         flag = program.flags[name]
         one = st.sampled_from(ODD.get(flag.kind, TEXTS))
         value = draw(one if flag.nargs in {None, "?"} else st.lists(one, max_size=4))
-        stated[name] = Setting(name, value, flag.spellings[0], Place("train.sh", 3))
+        stated[name] = Setting(name, value, flag.spellings[0], SourceLine("train.sh", 3))
     return Settings(program, stated, draw(st.sampled_from([None, 0, 4])))
 
 

@@ -12,7 +12,7 @@ from pretrain.cli.run import command as run_command
 from pretrain.recipe.keys import keys_of_recipe, walk
 from pretrain.recipe.recipe import Recipe
 from pretrain.tools.corpus.data_command import build as build_command
-from pretrain.tools.migrate.meaning import Carried, Launched, NoEffect, NotSupported, Replaced, Unread
+from pretrain.tools.migrate.meaning import Ignored, Launched, Mapped, NoEffect, NotSupported, Replaced
 from pretrain.tools.migrate.megatron.meanings import (
     BUILD_MEANINGS,
     LAUNCHERS,
@@ -28,16 +28,16 @@ EVERY = [
     *((name, meaning) for table in (MEANINGS, LAUNCHERS, BUILD_MEANINGS) for name, meaning in table.items()),
     *((name, meaning) for table in MEANINGS_OF.values() for name, meaning in table.items()),
 ]
-CARRIED = [(name, meaning) for name, meaning in EVERY if isinstance(meaning, Carried)]
+CARRIED = [(name, meaning) for name, meaning in EVERY if isinstance(meaning, Mapped)]
 FIELDS = dict(walk(Recipe))
 
 
 def texts(meaning):
     """Return what a meaning says to people."""
     match meaning:
-        case Carried():
+        case Mapped():
             return [meaning.how, meaning.note]
-        case Replaced(by=text) | NoEffect(why=text) | NotSupported(change=text) | Unread(why=text):
+        case Replaced(by=text) | NoEffect(why=text) | NotSupported(change=text) | Ignored(why=text):
             return [text]
         case _:
             return []
@@ -84,7 +84,7 @@ def test_every_sentence_begins_in_lower_case_and_has_no_period():
 
 def test_a_meaning_that_is_no_key_says_why():
     assert [
-        name for name, meaning in EVERY if not isinstance(meaning, Carried | Launched) and not all(texts(meaning))
+        name for name, meaning in EVERY if not isinstance(meaning, Mapped | Launched) and not all(texts(meaning))
     ] == []
 
 
@@ -125,8 +125,8 @@ def test_a_flag_is_carried_over(name, key, values):
         ("valid_data_path", NotSupported),
         ("lr_warmup_init", NotSupported),
         ("num_experts", NotSupported),
-        ("moe_router_topk", Unread),  # scripts of dense models state it too
-        ("mask_prob", Unread),
+        ("moe_router_topk", Ignored),  # scripts of dense models state it too
+        ("mask_prob", Ignored),
         ("transformer_impl", NoEffect),
         ("tensorboard_dir", Replaced),
     ],

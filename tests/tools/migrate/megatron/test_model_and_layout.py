@@ -6,7 +6,7 @@ import pytest
 
 from pretrain.errors import MigrateError
 from pretrain.tools.migrate.migration import migrate
-from pretrain.tools.migrate.setting import Wishes
+from pretrain.tools.migrate.setting import MigrateOptions
 from pretrain.tools.migrate.sources.recognition import read_sources
 from tools.migrate.megatron.small_training import FILES, SIZES, line_of, migrated
 
@@ -82,7 +82,7 @@ def of_yaml(tmp_path, monkeypatch):
 
     def one(activation="gelu", micro="2"):
         (tmp_path / "gpt.yaml").write_text(YAML.format(activation=activation, micro=micro))
-        return migrate(read_sources(["gpt.yaml"], {}), Wishes())
+        return migrate(read_sources(["gpt.yaml"], {}), MigrateOptions())
 
     return one
 

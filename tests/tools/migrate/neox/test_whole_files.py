@@ -7,7 +7,7 @@ import yaml
 
 from pretrain.errors import MigrateError
 from pretrain.tools.migrate.migration import migrate
-from pretrain.tools.migrate.setting import Wishes
+from pretrain.tools.migrate.setting import MigrateOptions
 from pretrain.tools.migrate.sources.recognition import read_sources
 
 SMALL = {
@@ -33,7 +33,7 @@ def recipe_of(tmp_path, monkeypatch):
     def one(settings, *, of="", devices=8):
         text = yaml.safe_dump({name: value for name, value in (SMALL | settings).items() if value is not None})
         (tmp_path / "x.yml").write_text(text)
-        return migrate(read_sources(["x.yml"], {}), Wishes(program=of, devices=devices))
+        return migrate(read_sources(["x.yml"], {}), MigrateOptions(program=of, devices=devices))
 
     return one
 

@@ -27,7 +27,7 @@ from pretrain.tools.migrate.programs import (
     FAMILIES,
     VERSIONS,
     Flag,
-    Row,
+    FlagRow,
     file_of,
     program,
     read_rows,
@@ -98,7 +98,7 @@ def table(flags_by_version):
             flag = replace(flag, default=own.default) if needs(flag.name) else flag
             flags[repr(flag)] = flag  # a flag with a list as its default has no hash
             versions.setdefault(repr(flag), []).append(version)
-    rows = [Row(flag, tuple(versions[identity])) for identity, flag in flags.items()]
+    rows = [FlagRow(flag, tuple(versions[identity])) for identity, flag in flags.items()]
     rows.sort(key=lambda row: row.flag.name)  # stable: versions, then each parser's order
     return ["\t".join(COLUMNS), *map(written_row, rows)]
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from pretrain.errors import PretrainError
 from pretrain.tools.migrate.migration import migrate
 from pretrain.tools.migrate.report import FATES
-from pretrain.tools.migrate.setting import Wishes
+from pretrain.tools.migrate.setting import MigrateOptions
 from pretrain.tools.migrate.sources.recognition import read_sources
 
 TABLE = Path(__file__).with_name("configurations.tsv")
@@ -59,7 +59,7 @@ def row(name: str, path: Path) -> tuple[str, ...]:
         try:
             sources = read_sources([str(path), *files], defined)
             found = migrate(
-                sources, Wishes(devices=_DEVICES, overrides=tuple(f"{k}={v}" for k, v in overrides.items()))
+                sources, MigrateOptions(devices=_DEVICES, overrides=tuple(f"{k}={v}" for k, v in overrides.items()))
             )
         except PretrainError as error:
             if stage := _wanted_stage(str(error), files):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pretrain.tools.migrate.setting import Place, Word
+from pretrain.tools.migrate.setting import SourceLine, Word
 from pretrain.tools.migrate.sources.argument_words import split_words
 from pretrain.tools.migrate.sources.command_layers import peel
 
@@ -93,7 +93,7 @@ def test_python_alone_says_nothing_about_processes():
 
 
 def test_the_job_has_defaults_for_srun():
-    batch = {"nodes": Word("4", Place("a.sh", 2)), "ntasks_per_node": Word("8", Place("a.sh", 3))}
+    batch = {"nodes": Word("4", SourceLine("a.sh", 2)), "ntasks_per_node": Word("8", SourceLine("a.sh", 3))}
     launch = peeled(f"srun -N 2 python {GPT}", batch).launch
     assert (launch.nproc, launch.nnodes) == (8, 2)
 

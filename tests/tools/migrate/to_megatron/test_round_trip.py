@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from hypothesis import HealthCheck, given, settings
 
 from pretrain.tools.migrate.migration import migrate
-from pretrain.tools.migrate.setting import Wishes
+from pretrain.tools.migrate.setting import MigrateOptions
 from pretrain.tools.migrate.sources.script import read_arguments
 from pretrain.tools.migrate.to_megatron.arguments import arguments_of
 from pretrain.tools.migrate.to_megatron.flags import TARGET
@@ -22,6 +22,6 @@ if TYPE_CHECKING:
 def test_arguments_give_the_recipe_back(recipe: Recipe):
     """No value is lost or mistaken on the way."""
     sources = [read_arguments(arguments_of(recipe).text)]
-    migration = migrate(sources, Wishes(TARGET, recipe.model_parallel_size))
+    migration = migrate(sources, MigrateOptions(TARGET, recipe.model_parallel_size))
     assert migration.recipe == recipe
     assert migration.is_complete

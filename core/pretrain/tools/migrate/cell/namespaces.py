@@ -28,7 +28,7 @@ _HERE = Path(__file__).parent
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class CellScript:
     """A script for a cell, with its values.
 
     Attributes:
@@ -66,15 +66,11 @@ class Told:
 
     status: int
     said: str
-    records: Mapping[str, Record]
+    records: Mapping[str, CellRecord]
 
 
-def run_in_cell(given: Given) -> Told:
-    """Run a script in a cell; nothing that it writes stays.
-
-    Raises:
-        MigrateError: there can be no cell on this machine, or the script does not end.
-    """
+def run_in_cell(given: CellScript) -> Told:
+    """Run a script in a cell; nothing that it writes stays."""
     path = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
     missing = [name for name in _NEEDED if shutil.which(name, path=path) is None]
     if missing:
@@ -101,7 +97,7 @@ def _folder(script: Path) -> Path:
     return here if script.is_relative_to(here) else script.parent
 
 
-def _prepare(state: Path, bash: str, given: Given) -> None:
+def _prepare(state: Path, bash: str, given: CellScript) -> None:
     (state / "root").mkdir()
     inside = state / "given"
     write_stubs(inside, bash)
@@ -122,7 +118,7 @@ def _array(name: str, values: Mapping[str, str]) -> str:
     return f"declare {name}=({' '.join(f'[{key}]={shlex.quote(value)}' for key, value in values.items())})"
 
 
-def _settings(given: Given) -> str:
+def _settings(given: CellScript) -> str:
     folder = str(_folder(given.script))
     environment = {
         "PATH": f"/.cell/stubs:{os.environ.get('PATH', '/usr/bin:/bin')}",
@@ -218,7 +214,7 @@ Kind = Literal["run", "sourced", "missing", "unknown", "used", "condition", "fil
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class CellRecord:
     """One thing that happened.
 
     Attributes:
@@ -244,11 +240,11 @@ class Record:
     files: Mapping[str, str] = field(default_factory=dict)
 
 
-def parse_record(data: bytes) -> Record:
+def parse_record(data: bytes) -> CellRecord:
     """Return a record that stub.sh or before.sh wrote."""
     kind, line, source, folder, around, at, unknown, count, *rest = data.decode(errors="replace").split("\0")[:-1]
     words, files = rest[: int(count)], rest[int(count) :]
-    return Record(
+    return CellRecord(
         cast("Kind", kind),
         int(line),
         source,
@@ -261,7 +257,7 @@ def parse_record(data: bytes) -> Record:
     )
 
 
-def whole_commands(records: Mapping[str, Record]) -> list[tuple[Record, tuple[str, ...]]]:
+def whole_commands(records: Mapping[str, CellRecord]) -> list[tuple[CellRecord, tuple[str, ...]]]:
     """Return every program that was started, with the words of the launchers around it first.
 
     Args:
@@ -271,7 +267,7 @@ def whole_commands(records: Mapping[str, Record]) -> list[tuple[Record, tuple[st
     return [(record, (*_around(record, records), *record.words)) for record in started]
 
 
-def _around(record: Record, records: Mapping[str, Record]) -> tuple[str, ...]:
+def _around(record: CellRecord, records: Mapping[str, CellRecord]) -> tuple[str, ...]:
     launcher = records.get(record.around)
     if launcher is None:
         return ()

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from pretrain.errors import MigrateError
-from pretrain.tools.migrate.cell.namespaces import Given, run_in_cell, whole_commands
-from pretrain.tools.migrate.setting import Asked, Word
+from pretrain.tools.migrate.cell.namespaces import CellScript, run_in_cell, whole_commands
+from pretrain.tools.migrate.setting import RuntimeValue, Word
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
     from pretrain.tools.migrate.cell.namespaces import Told
-    from pretrain.tools.migrate.setting import Place
+    from pretrain.tools.migrate.setting import SourceLine
 
 
 _MOST = 100
@@ -50,11 +50,7 @@ class Trials:
     arguments: list[str] = field(default_factory=list)
 
     def run(self) -> Told:
-        """Run the script until nothing is missing, and return what the last run told.
-
-        Raises:
-            MigrateError: there is no cell, or the script needs more values than any script has.
-        """
+        """Run the script until nothing is missing, and return what the last run told."""
         self.arguments = _arguments(self.defined)
         for _ in range(_MOST):
             told = run_in_cell(self._given(_ONE))
@@ -101,12 +97,12 @@ class Trials:
                 line if "awk" in line else _OF_FUNCTIONS.sub(r"${\1-}", line) for line in self.text.split("\n")
             )
 
-    def _given(self, number: str, *, other: str = "") -> Given:
+    def _given(self, number: str, *, other: str = "") -> CellScript:
         numbers = {name: _OTHER if name == other else number for name in self.numbers}
         values = {name: numbers.get(name, marker(name)) for name in self.unset}
         names = {name: value for name, value in self.defined.items() if name.isidentifier()}
         arguments = (numbers.get(str(at), value) for at, value in enumerate(self.arguments, 1))
-        return Given(
+        return CellScript(
             self.path,
             without_placeholders(self.text, self.defined),
             _options(self.text),
@@ -173,7 +169,7 @@ def without_placeholders(text: str, defined: Mapping[str, str]) -> str:
     return _PLACEHOLDER.sub(filled, text)
 
 
-def word_of(text: str, place: Place, reasons: Mapping[str, tuple[Place, str]]) -> Word:
+def word_of(text: str, place: SourceLine, reasons: Mapping[str, tuple[SourceLine, str]]) -> Word:
     """Return a word in which what is not known is asked for.
 
     Args:
@@ -184,10 +180,10 @@ def word_of(text: str, place: Place, reasons: Mapping[str, tuple[Place, str]]) -
     return Word(MARKER.sub("", text), place, asked_in(text, place, reasons))
 
 
-def asked_in(text: str, place: Place, reasons: Mapping[str, tuple[Place, str]]) -> tuple[Asked, ...]:
+def asked_in(text: str, place: SourceLine, reasons: Mapping[str, tuple[SourceLine, str]]) -> tuple[RuntimeValue, ...]:
     """Return what is asked for of a text with markers."""
     names = dict.fromkeys(name.translate(_SHOWN) for name in MARKER.findall(text))
-    return tuple(Asked(name, *reasons.get(name, (place, _written(name)))) for name in names)
+    return tuple(RuntimeValue(name, *reasons.get(name, (place, _written(name)))) for name in names)
 
 
 def _written(name: str) -> str:

@@ -10,9 +10,9 @@ import re
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from pretrain.tools.migrate.meaning import Carried, NoEffect, NotSupported, Unread, alike
+from pretrain.tools.migrate.meaning import Ignored, Mapped, NoEffect, NotSupported, alike
 from pretrain.tools.migrate.megatron.model import position_embedding_type
-from pretrain.tools.migrate.setting import Worked
+from pretrain.tools.migrate.setting import Derived, unused
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,7 +31,7 @@ _ABSENT_TYPE = "it belongs to a tokenizer that is not here"
 _SHARES = "each token file is cut by the shares of data.split, and its parts cannot be named one by one"
 
 TOKENIZER: dict[str, Meaning] = {
-    "tokenizer_type": Carried(
+    "tokenizer_type": Mapped(
         "tokenizer.type",
         {
             "GPT2BPETokenizer": "gpt2",
@@ -41,10 +41,10 @@ TOKENIZER: dict[str, Meaning] = {
         },
         _TYPES,
     ),
-    "vocab_file": Carried("tokenizer.vocab_file", how="of type gpt2"),
-    "merge_file": Carried("tokenizer.merge_file", how="of type gpt2"),
-    "tokenizer_model": Carried("tokenizer.file", how=_FILE, note="a tokenizer.json"),
-    "tokenizer_name_or_path": Carried("tokenizer.file", how=_FILE, note="a tokenizer.json"),
+    "vocab_file": Mapped("tokenizer.vocab_file", how="of type gpt2"),
+    "merge_file": Mapped("tokenizer.merge_file", how="of type gpt2"),
+    "tokenizer_model": Mapped("tokenizer.file", how=_FILE, note="a tokenizer.json"),
+    "tokenizer_name_or_path": Mapped("tokenizer.file", how=_FILE, note="a tokenizer.json"),
     "vocab_size": NoEffect("the tokenizer's files say it"),
     "vocab_extra_ids": NoEffect("a GPT needs none"),
     "trust_remote_code": NoEffect("a tokenizer.json runs no code"),
@@ -54,7 +54,7 @@ TOKENIZER: dict[str, Meaning] = {
         """chat_template use_gigatoken tokenizer_hf_* tokenizer_sentencepiece_ignore_extra_whitespaces""",
     ),
     **alike(
-        Unread(_ABSENT_TYPE),
+        Ignored(_ABSENT_TYPE),
         "tokenizer_sentencepiece_legacy tiktoken_* null_tokenizer_*",
     ),
     **alike(
@@ -65,12 +65,12 @@ TOKENIZER: dict[str, Meaning] = {
 """Flags of the tokenizer."""
 
 FILES: dict[str, Meaning] = {
-    "data_path": Carried("data.path", how=_PATHS),
-    "train_data_path": Carried("data.path", how=_PATHS),
-    "aml_data_download_path": Carried("data.path", how="the folder that stands before each path of --data-path"),
-    "split": Carried("data.split", how="0 for the shares that it leaves out; 969,30,1 by default"),
-    "data_cache_path": Carried("data.cache_path"),
-    "num_workers": Carried("data.num_workers"),
+    "data_path": Mapped("data.path", how=_PATHS),
+    "train_data_path": Mapped("data.path", how=_PATHS),
+    "aml_data_download_path": Mapped("data.path", how="the folder that stands before each path of --data-path"),
+    "split": Mapped("data.split", how="0 for the shares that it leaves out; 969,30,1 by default"),
+    "data_cache_path": Mapped("data.cache_path"),
+    "num_workers": Mapped("data.num_workers"),
     "valid_num_workers": NoEffect("data.num_workers counts for validation too"),
     "valid_data_path": NotSupported("validation text is a share of the training's token files: data.split"),
     "test_data_path": NotSupported("test text is a share of the training's token files: data.split"),
@@ -112,15 +112,15 @@ FILES: dict[str, Meaning] = {
 """Flags of the token files."""
 
 SAMPLES: dict[str, Meaning] = {
-    "eod_mask_loss": Carried("data.eod_mask_loss"),
-    "reset_position_ids": Carried("data.reset_position_ids"),
-    "reset_attention_mask": Carried(
+    "eod_mask_loss": Mapped("data.eod_mask_loss"),
+    "reset_position_ids": Mapped("data.reset_position_ids"),
+    "reset_attention_mask": Mapped(
         "data.reset_attention_mask",
         {True: True},
         "reset_attention_mask or dataloader_inter_document_masking",
         "here it always holds; fused attention of Megatron-LM does not look at the mask",
     ),
-    "dataloader_inter_document_masking": Carried(
+    "dataloader_inter_document_masking": Mapped(
         "data.reset_attention_mask", {True: True}, "reset_attention_mask or dataloader_inter_document_masking"
     ),
     "create_attention_mask_in_dataloader": NoEffect("masks are made where they are used"),
@@ -129,7 +129,7 @@ SAMPLES: dict[str, Meaning] = {
     ),
     "repeated_dataloader": NotSupported("token files are repeated epoch by epoch, each in another order"),
     "return_data_index": NoEffect("nothing reads the numbers of samples"),
-    "data_sharding": Unread("only the data loader of images reads it"),
+    "data_sharding": Ignored("only the data loader of images reads it"),
     "allow_ambiguous_pad_tokens": NoEffect("token files have no padding"),
     "loss_on_targets_only": NotSupported("all tokens count in the loss, not those of targets alone"),
     "reweight_loss_based_on_position_frequency": NotSupported("all positions count alike in the loss"),
@@ -137,7 +137,7 @@ SAMPLES: dict[str, Meaning] = {
     "random_ltd": NotSupported("every layer computes all tokens: none are dropped"),
     "fim_data": NotSupported("no sample is rearranged for filling in the middle"),
     **alike(
-        Unread("it belongs to fim_data"),
+        Ignored("it belongs to fim_data"),
         "fim_*",
     ),
 }
@@ -151,48 +151,48 @@ _FROM_HUB = {"HuggingFaceTokenizer", "PretrainedFromHF", "HFTokenizer"}
 _NAMED = ("tokenizer_model", "tokenizer_name_or_path", "vocab_file")
 
 
-def tokenizer_type(settings: Settings) -> Worked:
+def tokenizer_type(settings: Settings) -> Derived:
     """Return the kind of tokenizer."""
     given = settings.value("tokenizer_type", "GPT2BPETokenizer")
     if given == "GPT2BPETokenizer":
-        return Worked("gpt2", ("tokenizer_type",))
+        return Derived("gpt2", ("tokenizer_type",))
     if given in _FROM_HUB:
-        return Worked("huggingface", ("tokenizer_type",))
+        return Derived("huggingface", ("tokenizer_type",))
     change = f"{given} is not offered; a tokenizer.json of the same vocabulary has to stand in its place"
-    return Worked("huggingface", ("tokenizer_type",), lost=(("tokenizer_type", change),))
+    return Derived("huggingface", ("tokenizer_type",), lost=(("tokenizer_type", change),))
 
 
-def vocab_file(settings: Settings) -> Worked | None:
+def vocab_file(settings: Settings) -> Derived | None:
     """Return GPT-2's vocabulary."""
     return _of_gpt2(settings, "vocab_file")
 
 
-def merge_file(settings: Settings) -> Worked | None:
+def merge_file(settings: Settings) -> Derived | None:
     """Return GPT-2's merges."""
     return _of_gpt2(settings, "merge_file")
 
 
-def tokenizer_file(settings: Settings) -> Worked | None:
+def tokenizer_file(settings: Settings) -> Derived | None:
     """Return the tokenizer.json, which a model's name or folder stands for."""
     if tokenizer_type(settings).value == "gpt2":
         return None
     name = _file_name(settings)
     if not name:
-        return Worked("data/tokenizer.json", ("tokenizer_type",), "to be put there: the source names no file")
+        return Derived("data/tokenizer.json", ("tokenizer_type",), "to be put there: the source names no file")
     given = str(settings.value(name))
     if given.endswith(".json"):
-        return Worked(given, (name,))
+        return Derived(given, (name,))
     folder = PurePosixPath(given).parent if PurePosixPath(given).suffix == ".model" else PurePosixPath(given)
-    return Worked(str(folder / "tokenizer.json"), (name,), f"{given} has to be there as a tokenizer.json")
+    return Derived(str(folder / "tokenizer.json"), (name,), f"{given} has to be there as a tokenizer.json")
 
 
-def data_path(settings: Settings) -> Worked | None:
+def data_path(settings: Settings) -> Derived | None:
     """Return the token file if there is one."""
     name, given = _paths(settings)
-    return Worked(given[0], (name,)) if len(given) == 1 else None
+    return Derived(given[0], (name,)) if len(given) == 1 else None
 
 
-def blend(settings: Settings) -> Worked | None:
+def blend(settings: Settings) -> Derived | None:
     """Return several token files with their weights."""
     name, given = _paths(settings)
     if len(given) < 2:
@@ -201,19 +201,19 @@ def blend(settings: Settings) -> Worked | None:
         given = [part for path in given for part in ("1", path)]
     change = "token files without weights are mixed by their sizes there; here each has weight 1: write others"
     parts = [{"weight": float(weight), "path": path} for weight, path in zip(given[::2], given[1::2], strict=True)]
-    return Worked(parts, (name,), lost=() if is_weighted else ((name, change),))
+    return Derived(parts, (name,), lost=() if is_weighted else ((name, change),))
 
 
-def split(settings: Settings) -> Worked | None:
+def split(settings: Settings) -> Derived | None:
     """Return the shares of training, validation and test; the source may leave out the last ones, and write 9/1/0."""
     if trains_on_all(settings):
         idle = (("split", "it cuts the files of --data-path alone"),)
-        return Worked("100,0,0", ("train_data_path",), "its files are for training alone", idle=idle)
+        return Derived("100,0,0", ("train_data_path",), "its files are for training alone", idle=idle)
     given = settings.value("split")
     if given is None:
         return None
     parts = re.findall(r"[.0-9]+", str(given))  # also in quotes, as parse_and_normalize_split reads it
-    return Worked(",".join(parts + ["0"] * (3 - len(parts))), ("split",))
+    return Derived(",".join(parts + ["0"] * (3 - len(parts))), ("split",))
 
 
 def trains_on_all(settings: Settings) -> bool:
@@ -221,20 +221,20 @@ def trains_on_all(settings: Settings) -> bool:
     return not settings.value("data_path") and bool(settings.value("train_data_path"))
 
 
-def reset_position_ids(settings: Settings) -> Worked | None:
+def reset_position_ids(settings: Settings) -> Derived | None:
     """Return whether positions start again after a document, of which rope takes no notice there."""
     name = "reset_position_ids"
     if settings.value(name) and position_embedding_type(settings).value == "rope":
-        return Worked(None, (), idle=((name, "rope counts from the beginning of the sequence"),))
-    return Worked(bool(settings.value(name)), (name,))
+        return unused(name, "rope counts from the beginning of the sequence")
+    return Derived(bool(settings.value(name)), (name,))
 
 
-def _of_gpt2(settings: Settings, name: str) -> Worked | None:
+def _of_gpt2(settings: Settings, name: str) -> Derived | None:
     if tokenizer_type(settings).value == "gpt2":
         given = settings.value(name)
-        return None if given is None else Worked(given, (name,))
+        return None if given is None else Derived(given, (name,))
     why = f"the tokenizer {settings.value('tokenizer_type')} does not read it"
-    return Worked(None, (), idle=((name, why),)) if _file_name(settings) != name else None
+    return unused(name, why) if _file_name(settings) != name else None
 
 
 def _file_name(settings: Settings) -> str:

@@ -24,8 +24,8 @@ from pretrain.tools.migrate.megatron.engine import (
 from pretrain.tools.migrate.megatron.stages import place_of
 from pretrain.tools.migrate.megatron.training import data_parallel_size
 from pretrain.tools.migrate.neox.objects import OBJECTS
-from pretrain.tools.migrate.report import Outcome
-from pretrain.tools.migrate.setting import Worked
+from pretrain.tools.migrate.report import ReportLine
+from pretrain.tools.migrate.setting import Derived
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -63,15 +63,12 @@ _OF_PROGRAM = {
 """Objects of the file of which nothing is read, by the reason."""
 
 
-def values_of_file(settings: Settings, worked: Mapping[str, Worked]) -> tuple[dict[str, Worked], list[Outcome]]:
+def values_of_file(settings: Settings, worked: Mapping[str, Derived]) -> tuple[dict[str, Derived], list[ReportLine]]:
     """Return the keys that the file states, and the outcome of each of its keys.
 
     Args:
         settings: of the training.
         worked: the keys that the flags give.
-
-    Raises:
-        MigrateError: there is no file, it contradicts the flags, has an unknown key, or a value out of range.
     """
     file = settings.deepspeed
     if not is_on(settings):
@@ -85,16 +82,18 @@ def values_of_file(settings: Settings, worked: Mapping[str, Worked]) -> tuple[di
     read = replace(file, values={path: value for path, value in file.values.items() if path not in passed})
     values, outcomes = _read(settings, read, worked)
     if file.has(_SCHEDULE):
-        outcomes.append(Outcome("not supported", _SCHEDULE, _TWO_SCHEDULES, place_in(file, _SCHEDULE)))
+        outcomes.append(ReportLine("not supported", _SCHEDULE, _TWO_SCHEDULES, place_in(file, _SCHEDULE)))
         del passed[_SCHEDULE]
     return values, outcomes + [_no_effect(file, path, why) for path, why in passed.items()]
 
 
-def _no_effect(file: JsonFile, path: str, why: str) -> Outcome:
-    return Outcome("no effect", path, why, place_in(file, path))
+def _no_effect(file: JsonFile, path: str, why: str) -> ReportLine:
+    return ReportLine("no effect", path, why, place_in(file, path))
 
 
-def _read(settings: Settings, file: JsonFile, flags: Mapping[str, Worked]) -> tuple[dict[str, Worked], list[Outcome]]:
+def _read(
+    settings: Settings, file: JsonFile, flags: Mapping[str, Derived]
+) -> tuple[dict[str, Derived], list[ReportLine]]:
     translation = translate(file)
     remarks = outcomes_of_remarks(translation)
     taken = _Taken(settings, file, flags)
@@ -119,8 +118,8 @@ class _Taken:
 
     settings: Settings
     file: JsonFile
-    flags: Mapping[str, Worked]
-    values: dict[str, Worked] = field(default_factory=dict)
+    flags: Mapping[str, Derived]
+    values: dict[str, Derived] = field(default_factory=dict)
     became: dict[str, list[str]] = field(default_factory=dict)
     idle: dict[str, str] = field(default_factory=dict)
 
@@ -153,12 +152,14 @@ class _Taken:
             why = "DeepSpeed sums in the dtype of the weights without data_types.grad_accum_dtype in its file"
             self._put(_SUM, False, why, why)
 
-    def outcomes(self, remarks: Mapping[str, Outcome]) -> list[Outcome]:
+    def outcomes(self, remarks: Mapping[str, ReportLine]) -> list[ReportLine]:
         """Return one outcome for each key of the file: what it became, with a remark on it as its note."""
         found = dict(remarks)
         for path, keys in self.became.items():
             note = remarks[path].text if path in remarks else ""
-            found[path] = Outcome("carried over", path, ", ".join(keys), place_in(self.file, path), tuple(keys), note)
+            found[path] = ReportLine(
+                "carried over", path, ", ".join(keys), place_in(self.file, path), tuple(keys), note
+            )
         for path, why in self.idle.items():
             if path not in self.became:
                 found[path] = _no_effect(self.file, path, why)
@@ -207,7 +208,7 @@ class _Taken:
         """Set a key, and say of the flags that would give it that they have no effect."""
         flag = self.flags.get(key)
         names = () if flag is None else (*flag.names, *(name for name, _ in flag.idle))
-        self.values[key] = Worked(value, (), note, idle=tuple((name, why) for name in dict.fromkeys(names)))
+        self.values[key] = Derived(value, (), note, idle=tuple((name, why) for name in dict.fromkeys(names)))
 
 
 _GLOBAL, _MICRO = "train.global_batch_size", "train.micro_batch_size"
@@ -215,11 +216,7 @@ _ACCUMULATION = "gradient_accumulation_steps"
 
 
 def check_stage(settings: Settings, file: JsonFile) -> None:
-    """Check --zero-stage, by which Megatron-DeepSpeed builds the model, against the stage of the file.
-
-    Raises:
-        MigrateError: they differ.
-    """
+    """Check --zero-stage, by which Megatron-DeepSpeed builds the model, against the stage of the file."""
     flag = settings.stated.get("zero_stage")
     if flag is None or flag.value is None or flag.value == stage(settings):
         return
@@ -231,12 +228,8 @@ def check_stage(settings: Settings, file: JsonFile) -> None:
     raise MigrateError(msg)
 
 
-def check_value(settings: Settings, file: JsonFile, given: Given, flag: Worked | None) -> None:
-    """Check a key that the flags give too.
-
-    Raises:
-        MigrateError: they contradict each other.
-    """
+def check_value(settings: Settings, file: JsonFile, given: Given, flag: Derived | None) -> None:
+    """Check a key that the flags give too."""
     if flag is None or flag.value is None or (flag.value == given.value) == (given.kind == "is"):
         return
     stated: Any = given.value if given.kind == "is" else f"not {given.value}"
@@ -247,17 +240,13 @@ def check_value(settings: Settings, file: JsonFile, given: Given, flag: Worked |
     raise MigrateError(msg)
 
 
-def accumulation(settings: Settings, file: JsonFile, steps: int, flags: Mapping[str, Worked]) -> Outcome:
-    """Return the outcome of gradient_accumulation_steps, which follows from the batches and the devices.
-
-    Raises:
-        MigrateError: it is another number than that.
-    """
+def accumulation(settings: Settings, file: JsonFile, steps: int, flags: Mapping[str, Derived]) -> ReportLine:
+    """Return the outcome of gradient_accumulation_steps, which follows from the batches and the devices."""
     place = place_in(file, _ACCUMULATION)
     replicas, whole, micro = data_parallel_size(settings), flags.get(_GLOBAL), flags.get(_MICRO)
     if replicas is None or whole is None or micro is None or not whole.value or not micro.value:
         why = "it follows from the two batch sizes and the number of devices"
-        return Outcome("no effect", _ACCUMULATION, why, place)
+        return ReportLine("no effect", _ACCUMULATION, why, place)
     if steps * micro.value * replicas != whole.value:
         msg = (
             f"{file.place(_ACCUMULATION)}: {steps} micro batches of {micro.value} on {replicas} replicas are no global "
@@ -265,31 +254,27 @@ def accumulation(settings: Settings, file: JsonFile, steps: int, flags: Mapping[
         )
         raise MigrateError(msg)
     text = f"{_GLOBAL} ({steps} x {micro.value} x {replicas} replicas)"
-    return Outcome("carried over", _ACCUMULATION, text, place, (_GLOBAL,))
+    return ReportLine("carried over", _ACCUMULATION, text, place, (_GLOBAL,))
 
 
-def _written(settings: Settings, flag: Worked) -> str:
+def _written(settings: Settings, flag: Derived) -> str:
     """Return the settings that a value comes from, with their lines."""
     found = [setting for setting in map(settings.setting, flag.names) if setting is not None]
     stated = [f"{setting.written} ({setting.place})" for setting in found if setting.place is not None]
     return ", ".join(stated) or ", ".join(f"the default of {setting.written}" for setting in found) or "the program"
 
 
-def outcomes_of_remarks(translation: Translation) -> dict[str, Outcome]:
-    """Return an outcome for each key that a translation remarks on, by its path.
-
-    Raises:
-        MigrateError: a key is unknown, or its value is out of range.
-    """
+def outcomes_of_remarks(translation: Translation) -> dict[str, ReportLine]:
+    """Return an outcome for each key that a translation remarks on, by its path."""
     if translation.of("wrong"):
         lines = [f"{translation.file.place(remark.json_path)}: {remark.text}" for remark in translation.of("wrong")]
         raise MigrateError("\n".join(lines))
     return {remark.json_path: _outcome(translation.file, remark) for remark in translation.remarks}
 
 
-def _outcome(file: JsonFile, remark: Remark) -> Outcome:
+def _outcome(file: JsonFile, remark: Remark) -> ReportLine:
     fate, text = _fate(file, remark)
-    return Outcome(fate, remark.json_path, text, place_in(file, remark.json_path))
+    return ReportLine(fate, remark.json_path, text, place_in(file, remark.json_path))
 
 
 def _fate(file: JsonFile, remark: Remark) -> tuple[Fate, str]:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from pretrain.errors import MigrateError
 from pretrain.recipe.deepspeed.translate import translate
 from pretrain.recipe.shown import shown
-from pretrain.tools.migrate.meaning import Carried, NoEffect, NotSupported, Replaced, Unread, alike
+from pretrain.tools.migrate.meaning import Ignored, Mapped, NoEffect, NotSupported, Replaced, alike
 from pretrain.tools.migrate.megatron.model import FLASH
 from pretrain.tools.migrate.megatron.stages import pipeline_stages
-from pretrain.tools.migrate.setting import Place, Worked
+from pretrain.tools.migrate.setting import Derived, SourceLine, in_place, unused
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -31,31 +31,31 @@ _OF_FILE = "DeepSpeed takes it from its file, and nothing reads the flag"
 _ULYSSES = "one sequence is not split over ranks by its heads: the memory of its activations grows"
 
 ENGINE: dict[str, Meaning] = {
-    "deepspeed": Carried("engine.name", {True: "deepspeed"}, _ENGINE),
-    "deepscale": Carried("engine.name", {True: "deepspeed"}, _ENGINE),
-    "deepspeed_config": Carried("engine.deepspeed_config", how=_FILE),
-    "deepscale_config": Carried("engine.deepspeed_config", how=_FILE),
+    "deepspeed": Mapped("engine.name", {True: "deepspeed"}, _ENGINE),
+    "deepscale": Mapped("engine.name", {True: "deepspeed"}, _ENGINE),
+    "deepspeed_config": Mapped("engine.deepspeed_config", how=_FILE),
+    "deepscale_config": Mapped("engine.deepspeed_config", how=_FILE),
     "deepspeed_mpi": Replaced("under mpirun each rank calls pretrain run, which finds out its rank by itself"),
-    "zero_stage": Carried(
+    "zero_stage": Mapped(
         "engine.zero.stage",
         how="the stage of DeepSpeed's file, which has to be the same",
         note="with engine.name=deepspeed",
     ),
-    "remote_device": Carried("engine.zero.offload_param.device", how="the device of offload_param in DeepSpeed's file"),
-    "cpu_optimizer": Carried(
+    "remote_device": Mapped("engine.zero.offload_param.device", how="the device of offload_param in DeepSpeed's file"),
+    "cpu_optimizer": Mapped(
         "engine.zero.offload_optimizer.device", {True: "cpu"}, "the device of offload_optimizer in DeepSpeed's file"
     ),
-    "cpu_torch_adam": Carried("engine.zero.offload_optimizer.cpu_adam", {True: "torch"}, "with cpu_optimizer alone"),
+    "cpu_torch_adam": Mapped("engine.zero.offload_optimizer.cpu_adam", {True: "torch"}, "with cpu_optimizer alone"),
     "no_pipeline_parallel": NoEffect("without pipeline stages there is nothing to switch off"),
     **alike(
-        Unread(_OF_FILE),
+        Ignored(_OF_FILE),
         """zero_reduce_scatter zero_contigious_gradients zero_reduce_bucket_size zero_allgather_bucket_size
         use_pin_memory""",
     ),
     "ds_sequence_parallel_size": NotSupported(_ULYSSES, (1,)),
     "force_ds_sequence_parallel": NotSupported(_ULYSSES),
     **alike(
-        Unread("it belongs to ds_sequence_parallel_size"),
+        Ignored("it belongs to ds_sequence_parallel_size"),
         "ds_sequence_parallel_fpdt ds_sequence_parallel_fpdt_chunk_size ds_sequence_parallel_fpdt_offloading",
     ),
     "use_dataset_only": NotSupported("the whole training is run, not only its token files given to another program"),
@@ -75,68 +75,68 @@ _SWITCHES = (
 )
 
 
-def engine_name(settings: Settings) -> Worked:
+def engine_name(settings: Settings) -> Derived:
     """Return the engine; a DeepSpeed file without --deepspeed is not read by the program itself."""
     if is_on(settings):
         return _of_deepspeed(settings)
-    return Worked("megatron", (), idle=tuple((name, WITHOUT) for name in (*_FILES, *_SWITCHES)))
+    return Derived("megatron", (), idle=tuple((name, WITHOUT) for name in (*_FILES, *_SWITCHES)))
 
 
-def _of_deepspeed(settings: Settings) -> Worked:
+def _of_deepspeed(settings: Settings) -> Derived:
     why = "DeepSpeed takes it from its file"
     idle = tuple((name, why) for name in _SWITCHES)
     if uses_deepspeed(settings):
-        return Worked("deepspeed", _NAMES, idle=idle)
+        return Derived("deepspeed", _NAMES, idle=idle)
     kind = "ZeRO-1 is its distributed optimizer" if stage(settings) == 1 else "ZeRO-0 splits nothing"
-    return Worked("megatron", _NAMES, kind, idle=idle)
+    return Derived("megatron", _NAMES, kind, idle=idle)
 
 
-def offload_device(settings: Settings) -> Worked | None:
+def offload_device(settings: Settings) -> Derived | None:
     """Return nothing of --cpu-optimizer itself: the file decides where the state is."""
     why = "DeepSpeed's file says where the optimizer is"
     change = "the optimizer's state stays on the devices: there is no offload without DeepSpeed"
     if is_on(settings):
-        return Worked(None, (), idle=(("cpu_optimizer", why),))
-    return Worked(None, (), lost=(("cpu_optimizer", change),)) if settings.value("cpu_optimizer") else None
+        return unused("cpu_optimizer", why)
+    return in_place(None, "cpu_optimizer", change) if settings.value("cpu_optimizer") else None
 
 
-def use_distributed_optimizer(settings: Settings) -> Worked | None:
+def use_distributed_optimizer(settings: Settings) -> Derived | None:
     """Return whether the optimizer's state is split over the replicas, which under DeepSpeed its file says."""
     name = "use_distributed_optimizer"
     given = settings.value(name)
     if given and is_on(settings):
-        return Worked(None, (), idle=((name, "the stage of ZeRO in DeepSpeed's file decides"),))
-    return None if given is None else Worked(given, (name,))
+        return unused(name, "the stage of ZeRO in DeepSpeed's file decides")
+    return None if given is None else Derived(given, (name,))
 
 
-def not_by_flag(settings: Settings) -> Worked | None:  # noqa: ARG001  a function's signature
+def not_by_flag(settings: Settings) -> Derived | None:  # noqa: ARG001  a function's signature
     """Return nothing: the file of DeepSpeed says it, and engine_name says so of the flag."""
     return None
 
 
-def offload_param_device(settings: Settings) -> Worked | None:
+def offload_param_device(settings: Settings) -> Derived | None:
     """Return nothing of --remote-device: DeepSpeed's file decides where the weights are."""
-    return Worked(None, (), idle=(("remote_device", _BY_FILE),)) if settings.value("remote_device") else None
+    return unused("remote_device", _BY_FILE) if settings.value("remote_device") else None
 
 
-def cpu_adam(settings: Settings) -> Worked | None:
+def cpu_adam(settings: Settings) -> Derived | None:
     """Return the Adam of the host, where the optimizer's state is there."""
     if settings.value("cpu_torch_adam") and uses_deepspeed(settings):
-        return Worked("torch", ("cpu_torch_adam",))
+        return Derived("torch", ("cpu_torch_adam",))
     why = "only a state in host memory has such an Adam"
-    return Worked(None, (), idle=(("cpu_torch_adam", why),))
+    return unused("cpu_torch_adam", why)
 
 
-def attention(settings: Settings) -> Worked | None:
+def attention(settings: Settings) -> Derived | None:
     """Return the kind of attention: auto takes flash attention, where the backend has it."""
     flash = tuple(name for name in FLASH if settings.value(name))
     backend = str(settings.value("attention_backend", "auto")).rpartition(".")[2]  # a log has AttnBackend.auto
     if settings.value("use_triangle_attn"):
-        return Worked("triangle", ("use_triangle_attn",))
+        return Derived("triangle", ("use_triangle_attn",))
     if flash:
-        return Worked("auto", flash)
+        return Derived("auto", flash)
     kinds = {"flash": "flash", "unfused": "softmax", "local": "softmax"}
-    return Worked(kinds.get(backend, "auto"), ("attention_backend",))
+    return Derived(kinds.get(backend, "auto"), ("attention_backend",))
 
 
 WITHOUT = "without --deepspeed the program does not read it (--as-meant takes it as if --deepspeed were given)"
@@ -155,29 +155,17 @@ def is_on(settings: Settings) -> bool:
 
 
 def stage(settings: Settings) -> int:
-    """Return the stage of ZeRO in the file; 0 without one.
-
-    Raises:
-        MigrateError: there is no such stage.
-    """
+    """Return the stage of ZeRO in the file; 0 without one."""
     return next((int(value) for value in _stated(settings, (_STAGE,), _STAGES)), 0)
 
 
 def is_offloaded(settings: Settings) -> bool:
-    """Say whether the file puts state elsewhere than on the device.
-
-    Raises:
-        MigrateError: there is no such place.
-    """
+    """Say whether the file puts state elsewhere than on the device."""
     return any(value != "none" for value in _stated(settings, _OFFLOADED, _DEVICES))
 
 
 def uses_deepspeed(settings: Settings) -> bool:
-    """Say whether the recipe's engine is DeepSpeed: ZeRO without pipeline stages, which belong to megatron's.
-
-    Raises:
-        MigrateError: the file asks for what DeepSpeed refuses beside pipeline stages.
-    """
+    """Say whether the recipe's engine is DeepSpeed: ZeRO without pipeline stages, which belong to megatron's."""
     if not is_on(settings):
         return False
     stages = pipeline_stages(settings)
@@ -192,18 +180,14 @@ def uses_deepspeed(settings: Settings) -> bool:
     return stages == 1 and (stage(settings) > 0 or is_offloaded(settings))
 
 
-def place_in(file: JsonFile, json_path: str) -> Place:
+def place_in(file: JsonFile, json_path: str) -> SourceLine:
     """Return the line of a key of a DeepSpeed file."""
     source, _, line = file.places.get(json_path, file.name).rpartition(":")
-    return Place(source, int(line)) if line.isdigit() else Place(file.name)
+    return SourceLine(source, int(line)) if line.isdigit() else SourceLine(file.name)
 
 
 def _stated(settings: Settings, keys: Collection[str], allowed: Collection[Any]) -> Iterator[Any]:
-    """Yield the values that the file gives some keys of the recipe.
-
-    Raises:
-        MigrateError: one of them is not allowed.
-    """
+    """Yield the values that the file gives some keys of the recipe."""
     file = settings.deepspeed
     for given in [] if file is None else translate(file).given:
         if given.path in keys:

@@ -6,7 +6,7 @@ from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pretrain.tools.migrate.meaning import Carried, Launched, NoEffect, NotSupported, Replaced, alike
+from pretrain.tools.migrate.meaning import Launched, Mapped, NoEffect, NotSupported, Replaced, alike
 from pretrain.tools.migrate.megatron import data, engine, kernels, learning_rate, model, parallel, running, training
 from pretrain.tools.migrate.megatron.data import DATA
 from pretrain.tools.migrate.megatron.engine import ENGINE
@@ -69,11 +69,11 @@ READ_BY_FUNCTIONS = frozenset(
 
 _SCALE_OF_FILE = "fp16 of DeepSpeed's file with --deepspeed, else the flag"
 _DEEPSPEED: Mapping[str, Meaning] = {
-    "clip_grad": Carried(
+    "clip_grad": Mapped(
         "optimizer.clip_grad", how="gradient_clipping of DeepSpeed's file with --deepspeed, else the flag"
     ),
     **{
-        name: Carried(f"precision.{name}", how=_SCALE_OF_FILE)
+        name: Mapped(f"precision.{name}", how=_SCALE_OF_FILE)
         for name in ("loss_scale", "initial_loss_scale", "loss_scale_window", "hysteresis", "min_loss_scale")
     },
 }

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pretrain.errors import MigrateError
-from pretrain.tools.migrate.meaning import Carried, NoEffect, NotSupported, Replaced, Unread, alike
+from pretrain.tools.migrate.meaning import Ignored, Mapped, NoEffect, NotSupported, Replaced, alike
 from pretrain.tools.migrate.megatron.stages import (
     STAGE_LAYOUT,
     chunks_of_layout,
@@ -17,7 +17,7 @@ from pretrain.tools.migrate.megatron.stages import (
     pipeline_stages,
     place_of,
 )
-from pretrain.tools.migrate.setting import Worked
+from pretrain.tools.migrate.setting import Derived, unused
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,27 +40,27 @@ _TP_OVERLAP = "collectives of tensor parallelism do not overlap with matrix prod
 _GTP = "weights are not split further beside tensor parallelism: they take more memory"
 
 LAYOUT: dict[str, Meaning] = {
-    "tensor_model_parallel_size": Carried("parallel.tensor_model_parallel_size", how=_TENSOR),
-    "model_parallel_size": Carried("parallel.tensor_model_parallel_size", how=_TENSOR),
-    "pipeline_model_parallel_size": Carried("parallel.pipeline_model_parallel_size"),
-    "num_layers_per_virtual_pipeline_stage": Carried("parallel.virtual_pipeline_model_parallel_size", how=_CHUNKS),
-    "num_virtual_stages_per_pipeline_rank": Carried(
+    "tensor_model_parallel_size": Mapped("parallel.tensor_model_parallel_size", how=_TENSOR),
+    "model_parallel_size": Mapped("parallel.tensor_model_parallel_size", how=_TENSOR),
+    "pipeline_model_parallel_size": Mapped("parallel.pipeline_model_parallel_size"),
+    "num_layers_per_virtual_pipeline_stage": Mapped("parallel.virtual_pipeline_model_parallel_size", how=_CHUNKS),
+    "num_virtual_stages_per_pipeline_rank": Mapped(
         "parallel.virtual_pipeline_model_parallel_size", how="chunks of a stage; 1 is none"
     ),
-    "decoder_first_pipeline_num_layers": Carried("parallel.num_layers_in_first_pipeline_stage"),
-    "decoder_last_pipeline_num_layers": Carried("parallel.num_layers_in_last_pipeline_stage"),
-    "pipeline_model_parallel_layout": Carried("parallel.pipeline_layers", how="of every stage, such as [5, 6, 6, 5]"),
-    "account_for_embedding_in_pipeline_split": Carried("parallel.pipeline_layers", how=_COUNTED),
-    "account_for_loss_in_pipeline_split": Carried("parallel.pipeline_layers", how=_COUNTED),
-    "sequence_parallel": Carried("parallel.sequence_parallel", {True: True}, "off with one tensor-parallel rank"),
+    "decoder_first_pipeline_num_layers": Mapped("parallel.num_layers_in_first_pipeline_stage"),
+    "decoder_last_pipeline_num_layers": Mapped("parallel.num_layers_in_last_pipeline_stage"),
+    "pipeline_model_parallel_layout": Mapped("parallel.pipeline_layers", how="of every stage, such as [5, 6, 6, 5]"),
+    "account_for_embedding_in_pipeline_split": Mapped("parallel.pipeline_layers", how=_COUNTED),
+    "account_for_loss_in_pipeline_split": Mapped("parallel.pipeline_layers", how=_COUNTED),
+    "sequence_parallel": Mapped("parallel.sequence_parallel", {True: True}, "off with one tensor-parallel rank"),
     "context_parallel_size": NotSupported(_SEQUENCE, (1,)),
     **alike(
-        Unread("it belongs to context_parallel_size"),
+        Ignored("it belongs to context_parallel_size"),
         """cp_comm_type hierarchical_context_parallel_sizes hybrid_context_parallel max_seqlen_per_dp_cp_rank""",
     ),
     "standalone_embedding_stage": NotSupported("the embedding is on the first stage, beside its layers"),
     **alike(
-        Unread("only models with a decoder of their own read it"),
+        Ignored("only models with a decoder of their own read it"),
         """pipeline_model_parallel_split_rank encoder_pipeline_model_parallel_size
         encoder_tensor_model_parallel_size""",
     ),
@@ -82,19 +82,19 @@ LAYOUT: dict[str, Meaning] = {
         "tensor_parallel_num_weight_shards expert_tensor_parallel_num_weight_shards",
     ),
     **alike(
-        Unread("it belongs to tensor_parallel_num_weight_shards"),
+        Ignored("it belongs to tensor_parallel_num_weight_shards"),
         "gtp_*",
     ),
 }
 """Flags of the layout."""
 
 DATA_PARALLEL: dict[str, Meaning] = {
-    "use_distributed_optimizer": Carried(
+    "use_distributed_optimizer": Mapped(
         "parallel.use_distributed_optimizer", {True: True}, "or ZeRO-1 of DeepSpeed's file"
     ),
-    "overlap_grad_reduce": Carried("parallel.overlap_grad_reduce"),
-    "overlap_param_gather": Carried("parallel.overlap_param_gather"),
-    "ddp_bucket_size": Carried("parallel.ddp_bucket_size"),
+    "overlap_grad_reduce": Mapped("parallel.overlap_grad_reduce"),
+    "overlap_param_gather": Mapped("parallel.overlap_param_gather"),
+    "ddp_bucket_size": Mapped("parallel.ddp_bucket_size"),
     "ddp_num_buckets": NotSupported("buckets have a size, not a number: parallel.ddp_bucket_size"),
     "DDP_impl": NoEffect(_ONE_DDP),
     **alike(NoEffect(_BUFFERS), "use_contiguous_buffers_in_ddp use_contiguous_buffers_in_local_ddp"),
@@ -108,18 +108,18 @@ DATA_PARALLEL: dict[str, Meaning] = {
     ),
     **alike(NotSupported(_FSDP), "use_megatron_fsdp use_custom_fsdp use_torch_fsdp2"),
     **alike(
-        Unread("it belongs to fully sharded data parallelism: use_megatron_fsdp or use_torch_fsdp2"),
+        Ignored("it belongs to fully sharded data parallelism: use_megatron_fsdp or use_torch_fsdp2"),
         """data_parallel_sharding_strategy outer_dp_sharding_strategy torch_fsdp2_reshard_after_forward fsdp_*
         suggested_communication_unit_size enable_full_sharding_in_hsdp megatron_fsdp_* create_all_gather_group
         strict_fsdp_dtensor_load""",
     ),
-    "check_weight_hash_across_dp_replicas_interval": Carried("train.check_replicas_interval"),
+    "check_weight_hash_across_dp_replicas_interval": Mapped("train.check_replicas_interval"),
 }
 """Flags of data parallelism."""
 
 COMMUNICATION: dict[str, Meaning] = {
-    "overlap_p2p_comm": Carried("parallel.overlap_p2p_comm", how="of the interleaved schedule alone"),
-    "distributed_timeout_minutes": Carried("parallel.distributed_timeout_minutes"),
+    "overlap_p2p_comm": Mapped("parallel.overlap_p2p_comm", how="of the interleaved schedule alone"),
+    "distributed_timeout_minutes": Mapped("parallel.distributed_timeout_minutes"),
     "distributed_timeout_seconds_after_init": NotSupported(
         "collectives have one timeout from the first step to the last"
     ),
@@ -148,7 +148,7 @@ COMMUNICATION: dict[str, Meaning] = {
     ),
     "tp_comm_overlap": NotSupported(_TP_OVERLAP),
     **alike(
-        Unread("it belongs to tp_comm_overlap"),
+        Ignored("it belongs to tp_comm_overlap"),
         "tp_comm_*",
     ),
 }
@@ -166,22 +166,18 @@ _LAYERS = ("recompute_num_layers", "activations_checkpoint_num_layers", "checkpo
 _SPLIT = ("distribute_saved_activations", "distribute_checkpointed_activations", "partition_activations")
 
 
-def tensor_model_parallel_size(settings: Settings) -> Worked | None:
+def tensor_model_parallel_size(settings: Settings) -> Derived | None:
     """Return the ranks of a layer, which the versions of 2019 call --model-parallel-size."""
     return _first(settings, ("tensor_model_parallel_size", "model_parallel_size"))
 
 
-def virtual_pipeline_model_parallel_size(settings: Settings) -> Worked | None:
-    """Return the chunks of a stage, which the source gives as such or by the layers of one.
-
-    Raises:
-        MigrateError: the layers of a stage are no multiple of those of a chunk.
-    """
+def virtual_pipeline_model_parallel_size(settings: Settings) -> Derived | None:
+    """Return the chunks of a stage, which the source gives as such or by the layers of one."""
     if (counted := chunks_of_layout(settings)) is not None:
-        return Worked(counted if counted > 1 else None, (STAGE_LAYOUT,))
+        return Derived(counted if counted > 1 else None, (STAGE_LAYOUT,))
     chunks = settings.value("num_virtual_stages_per_pipeline_rank")
     if chunks is not None:
-        return Worked(chunks if chunks > 1 else None, ("num_virtual_stages_per_pipeline_rank",))
+        return Derived(chunks if chunks > 1 else None, ("num_virtual_stages_per_pipeline_rank",))
     name = "num_layers_per_virtual_pipeline_stage"
     layers, stages = settings.value("num_layers"), pipeline_stages(settings)
     chunk = settings.value(name)
@@ -195,88 +191,84 @@ def virtual_pipeline_model_parallel_size(settings: Settings) -> Worked | None:
         raise MigrateError(msg)
     per_stage = (layers + ends) // stages
     note = f"{per_stage} layers of a stage / {chunk}"
-    return Worked(per_stage // chunk if per_stage > chunk else None, (name,), note)
+    return Derived(per_stage // chunk if per_stage > chunk else None, (name,), note)
 
 
-def sequence_parallel(settings: Settings) -> Worked | None:
+def sequence_parallel(settings: Settings) -> Derived | None:
     """Return whether norms and dropout are split; without tensor parallelism the source switches it off itself."""
     given = settings.value("sequence_parallel")
     ranks = tensor_model_parallel_size(settings)
     if given and (ranks is None or ranks.value == 1):
         why = "the program switches it off itself without tensor parallelism"
-        return Worked(None, (), idle=(("sequence_parallel", why),))
-    return None if given is None else Worked(given, ("sequence_parallel",))
+        return unused("sequence_parallel", why)
+    return None if given is None else Derived(given, ("sequence_parallel",))
 
 
-def overlap_p2p_comm(settings: Settings) -> Worked | None:
+def overlap_p2p_comm(settings: Settings) -> Derived | None:
     """Return whether the interleaved schedule overlaps its messages; others have none to overlap."""
     given = settings.value("overlap_p2p_comm")
     chunks = virtual_pipeline_model_parallel_size(settings)
     if given is None or chunks is None or chunks.value is None:
         return None
-    return Worked(given, ("overlap_p2p_comm",))
+    return Derived(given, ("overlap_p2p_comm",))
 
 
-def granularity(settings: Settings) -> Worked:
+def granularity(settings: Settings) -> Derived:
     """Return what is computed again."""
     names = ("checkpoint_activations", "activations_checkpoint_method", "recompute_granularity")
     if settings.value("checkpoint_activations") or settings.value("activations_checkpoint_method"):
-        return Worked("full", names[:2])
+        return Derived("full", names[:2])
     if settings.value("recompute_activations"):
-        return Worked("selective", ("recompute_activations",))
+        return Derived("selective", ("recompute_activations",))
     given = settings.value("recompute_granularity", "none")
-    return Worked(given if given in {"full", "selective"} else "none", names)
+    return Derived(given if given in {"full", "selective"} else "none", names)
 
 
-def method(settings: Settings) -> Worked | None:
+def method(settings: Settings) -> Derived | None:
     """Return which layers keep their input; before it could be chosen it was every chunk of layers."""
     if granularity(settings).value != "full":
         return None
-    return _first(settings, _METHODS) or Worked("uniform", ("checkpoint_activations",))
+    return _first(settings, _METHODS) or Derived("uniform", ("checkpoint_activations",))
 
 
-def num_layers(settings: Settings) -> Worked | None:
+def num_layers(settings: Settings) -> Derived | None:
     """Return the layers of a group, or the layers that are computed again."""
-    return None if granularity(settings).value != "full" else _first(settings, _LAYERS) or Worked(1, ())
+    return None if granularity(settings).value != "full" else _first(settings, _LAYERS) or Derived(1, ())
 
 
-def distribute_saved_activations(settings: Settings) -> Worked | None:
+def distribute_saved_activations(settings: Settings) -> Derived | None:
     """Return whether kept activations are split over the tensor-parallel ranks."""
     ranks = tensor_model_parallel_size(settings)
     name = next((name for name in _SPLIT if settings.value(name)), None)
     if name is None:
         return None
     if granularity(settings).value != "full":
-        return Worked(None, (), idle=((name, "only whole recomputed layers have such activations"),))
+        return unused(name, "only whole recomputed layers have such activations")
     if ranks is None or ranks.value == 1:
-        return Worked(None, (), idle=((name, "one rank has nothing to split"),))
-    return Worked(True, (name,))
+        return unused(name, "one rank has nothing to split")
+    return Derived(True, (name,))
 
 
-def _first(settings: Settings, names: tuple[str, ...]) -> Worked | None:
+def _first(settings: Settings, names: tuple[str, ...]) -> Derived | None:
     """Return the setting that is stated, else the first with a default."""
     stated: Any = next((name for name in names if name in settings.stated), None)
     name = stated or next((name for name in names if settings.value(name) is not None), None)
     value = None if name is None else settings.value(name)
-    return None if name is None or value is None else Worked(value, (name,))
+    return None if name is None or value is None else Derived(value, (name,))
 
 
-def pipeline_layers(settings: Settings) -> Worked | None:
-    """Return the layers of every stage or chunk; None if all have as many.
-
-    Raises:
-        MigrateError: the layout is not one of Megatron-LM, or the layers cannot be divided.
-    """
+def pipeline_layers(settings: Settings) -> Derived | None:
+    """Return the layers of every stage or chunk; None if all have as many."""
     parts = parts_of_layout(settings)
     if parts is not None:
         has_prediction = any("m" in part for part in parts)
         lost = ((STAGE_LAYOUT, "layers of multi-token prediction are left out"),) if has_prediction else ()
-        return Worked([part.count("t") for part in parts], (STAGE_LAYOUT,), lost=lost)
+        return Derived([part.count("t") for part in parts], (STAGE_LAYOUT,), lost=lost)
     counted = [bool(settings.value(name)) for name in COUNTED]
     return _with_ends(settings, counted) if any(counted) else None
 
 
-def _with_ends(settings: Settings, counted: list[bool]) -> Worked:
+def _with_ends(settings: Settings, counted: list[bool]) -> Derived:
     """Return layers of which the embedding, or the loss, counts as one more."""
     chunks = virtual_pipeline_model_parallel_size(settings)
     parts = pipeline_stages(settings) * (1 if chunks is None else chunks.value or 1)
@@ -290,7 +282,7 @@ def _with_ends(settings: Settings, counted: list[bool]) -> Worked:
     layers = [total // parts] * parts
     layers[0] -= counted[0]
     layers[-1] -= counted[1]
-    return Worked(layers, tuple(name for name, is_on in zip(COUNTED, counted, strict=True) if is_on))
+    return Derived(layers, tuple(name for name, is_on in zip(COUNTED, counted, strict=True) if is_on))
 
 
 FUNCTIONS: Mapping[str, Function] = {

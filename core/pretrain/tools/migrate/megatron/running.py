@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pretrain.tools.migrate.meaning import Carried, NoEffect, NotSupported, Replaced, Unread, alike
+from pretrain.tools.migrate.meaning import Ignored, Mapped, NoEffect, NotSupported, Replaced, alike
 from pretrain.tools.migrate.megatron.data import trains_on_all
-from pretrain.tools.migrate.setting import Worked, note_on_start, save
+from pretrain.tools.migrate.setting import Derived, note_on_start, save, unused
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,20 +27,20 @@ _SHORT_LIVED = "there is one kind of checkpoint: those of checkpoint.save_interv
 _DUMPS = "no tensors of a step are written; checkpoints have the weights"
 
 CHECKPOINTS: dict[str, Meaning] = {
-    "save": Carried("checkpoint.save", how="false without it"),
-    "save_interval": Carried("checkpoint.save_interval", how="with save alone"),
-    "load": Carried("checkpoint.load"),
-    "pretrained_checkpoint": Carried(
+    "save": Mapped("checkpoint.save", how="false without it"),
+    "save_interval": Mapped("checkpoint.save_interval", how="with save alone"),
+    "load": Mapped("checkpoint.load"),
+    "pretrained_checkpoint": Mapped(
         "checkpoint.load", how="with checkpoint.finetune, where load has no checkpoint yet"
     ),
-    "finetune": Carried("checkpoint.finetune", {True: True}, "finetune, or no_load_optim"),
-    "no_load_optim": Carried(
+    "finetune": Mapped("checkpoint.finetune", {True: True}, "finetune, or no_load_optim"),
+    "no_load_optim": Mapped(
         "checkpoint.finetune",
         {True: True},
         "finetune, or no_load_optim",
         "the weights alone; iterations are counted from 0 again",
     ),
-    "async_save": Carried("checkpoint.async_save"),
+    "async_save": Mapped("checkpoint.async_save"),
     "no_load_rng": NoEffect("generators are restored if the layout is the checkpoint's, else seeded again"),
     "no_load_lr_state": NotSupported("the schedule goes on where the checkpoint's was, or starts again with all else"),
     "reset_iteration": NotSupported(
@@ -64,7 +64,7 @@ CHECKPOINTS: dict[str, Meaning] = {
         "non_persistent_save_interval non_persistent_ckpt_type",
     ),
     **alike(
-        Unread("it belongs to non_persistent_save_interval"),
+        Ignored("it belongs to non_persistent_save_interval"),
         "non_persistent_* replication replication_jump replication_factor",
     ),
     **alike(
@@ -104,8 +104,8 @@ _RESTART = "ranks that fail end all ranks; --max-restarts starts them again from
 _STRAGGLER = "the slowest rank is named in every logged line, without a port or a switch at run time"
 
 EVALUATION: dict[str, Meaning] = {
-    "eval_interval": Carried("evaluation.interval", how=_EVERY),
-    "eval_iters": Carried("evaluation.iters", how="if it is not 0"),
+    "eval_interval": Mapped("evaluation.interval", how=_EVERY),
+    "eval_iters": Mapped("evaluation.iters", how="if it is not 0"),
     "start_eval_at_iter": NotSupported("evaluations begin with the first multiple of evaluation.interval"),
     "eval_global_batch_size": NotSupported("an evaluation has the batches of the training: train.global_batch_size"),
     "eval_micro_batch_size": NotSupported("an evaluation has the batches of the training: train.micro_batch_size"),
@@ -119,12 +119,12 @@ EVALUATION: dict[str, Meaning] = {
 """Flags of evaluation."""
 
 METRICS: dict[str, Meaning] = {
-    "log_interval": Carried("logging.log_interval"),
-    "log_params_norm": Carried("logging.log_params_norm"),
-    "log_num_zeros_in_grad": Carried("logging.log_num_zeros_in_grad"),
-    "tensorboard_queue_size": Carried("logging.tensorboard_queue_size"),
-    "log_timers_to_tensorboard": Carried("logging.log_timers", {True: True}, _TIMERS),
-    "timing_log_level": Carried(
+    "log_interval": Mapped("logging.log_interval"),
+    "log_params_norm": Mapped("logging.log_params_norm"),
+    "log_num_zeros_in_grad": Mapped("logging.log_num_zeros_in_grad"),
+    "tensorboard_queue_size": Mapped("logging.tensorboard_queue_size"),
+    "log_timers_to_tensorboard": Mapped("logging.log_timers", {True: True}, _TIMERS),
+    "timing_log_level": Mapped(
         "logging.log_timers", {0: False, 1: True, 2: True, "0": False, "1": True, "2": True}, _TIMERS
     ),
     "timing_log_option": NotSupported("times of phases are the least and the most of all ranks", ("minmax",)),
@@ -156,10 +156,10 @@ METRICS: dict[str, Meaning] = {
 PROFILING: dict[str, Meaning] = {
     **alike(NotSupported(_PROFILER), "profile record_memory_history nvtx_ranges run_workload_inspector_server"),
     **alike(
-        Unread("it belongs to profile"),
+        Ignored("it belongs to profile"),
         "profile_* use_pytorch_profiler record_shapes pytorch_profiler_*",
     ),
-    "memory_snapshot_path": Unread("it belongs to record_memory_history"),
+    "memory_snapshot_path": Ignored("it belongs to record_memory_history"),
 }
 """Flags of profilers."""
 
@@ -168,7 +168,7 @@ WATCHING: dict[str, Meaning] = {
         NotSupported(_RERUN, ("disabled",)),
         "rerun_mode check_for_spiky_loss check_for_large_grads gpu_sniff_test_interval",
     ),
-    "result_rejected_tracker_filename": Unread("it belongs to rerun_mode"),
+    "result_rejected_tracker_filename": Ignored("it belongs to rerun_mode"),
     **alike(
         NoEffect("no faults are put into a run on purpose"),
         "error_injection_* fault_injector_*",
@@ -177,7 +177,7 @@ WATCHING: dict[str, Meaning] = {
         Replaced(_RESTART),
         "inprocess_* enable_ft_package calc_ft_timeouts ft_num_warmup_iters",
     ),
-    "log_straggler": Carried("logging.log_straggler"),
+    "log_straggler": Mapped("logging.log_straggler"),
     **alike(
         NoEffect(_STRAGGLER),
         "disable_straggler_on_startup straggler_ctrlr_port straggler_minmax_count",
@@ -196,54 +196,54 @@ LOGGING = EVALUATION | METRICS | PROFILING | WATCHING
 _WEIGHTS_ALONE = ("finetune", "no_load_optim")
 
 
-def save_interval(settings: Settings) -> Worked | None:
+def save_interval(settings: Settings) -> Derived | None:
     """Return the iterations between two checkpoints."""
     given = settings.value("save_interval")
     if given is None:
         return None
     if settings.value("save") is None:
-        return Worked(None, (), idle=(("save_interval", "without --save nothing is saved"),))
-    return Worked(given, ("save_interval",))
+        return unused("save_interval", "without --save nothing is saved")
+    return Derived(given, ("save_interval",))
 
 
-def finetune(settings: Settings) -> Worked | None:
+def finetune(settings: Settings) -> Derived | None:
     """Return whether only the weights are loaded."""
     name = next((name for name in _WEIGHTS_ALONE if settings.value(name)), None)
     if name is None:
         return None
     if settings.value("load") is None:
-        return Worked(None, (), idle=((name, "nothing is loaded"),))
+        return unused(name, "nothing is loaded")
     change = "the run starts at iteration 0, while there the iterations of the checkpoint go on"
-    return Worked(True, (name,), lost=((name, change),) if name == "no_load_optim" else ())
+    return Derived(True, (name,), lost=((name, change),) if name == "no_load_optim" else ())
 
 
-def evaluation_interval(settings: Settings) -> Worked | None:
+def evaluation_interval(settings: Settings) -> Derived | None:
     """Return the iterations between two evaluations; none without iterations of one."""
     if settings.value("eval_iters") == 0:
-        return Worked(0, ("eval_iters",))
+        return Derived(0, ("eval_iters",))
     if trains_on_all(settings):
         why = "no validation text is left: all of --train-data-path is for training"
-        return Worked(0, ("train_data_path",), why, idle=(("eval_interval", why),))
+        return Derived(0, ("train_data_path",), why, idle=(("eval_interval", why),))
     given = settings.value("eval_interval")
     if given is None:
-        return Worked(0, ("eval_interval",), "without --eval-interval the program never evaluates in training")
-    return Worked(given, ("eval_interval",))
+        return Derived(0, ("eval_interval",), "without --eval-interval the program never evaluates in training")
+    return Derived(given, ("eval_interval",))
 
 
-def evaluation_iters(settings: Settings) -> Worked | None:
+def evaluation_iters(settings: Settings) -> Derived | None:
     """Return the global batches of an evaluation."""
     given = settings.value("eval_iters")
-    return Worked(given, ("eval_iters",)) if given else None
+    return Derived(given, ("eval_iters",)) if given else None
 
 
-def log_timers(settings: Settings) -> Worked | None:
+def log_timers(settings: Settings) -> Derived | None:
     """Return whether the phases of an iteration are timed."""
     if settings.value("log_timers_to_tensorboard"):
-        return Worked(True, ("log_timers_to_tensorboard",))
-    return Worked(True, ("timing_log_level",)) if settings.value("timing_log_level") else None
+        return Derived(True, ("log_timers_to_tensorboard",))
+    return Derived(True, ("timing_log_level",)) if settings.value("timing_log_level") else None
 
 
-def load(settings: Settings) -> Worked | None:
+def load(settings: Settings) -> Derived | None:
     """Return the folder to start from; --pretrained-checkpoint counts where --load has nothing yet."""
     name = next((name for name in ("load", "pretrained_checkpoint") if settings.value(name) is not None), None)
     if name is None:
@@ -251,22 +251,22 @@ def load(settings: Settings) -> Worked | None:
     change = "it would be taken where --load is empty; here checkpoint.load is what the run starts from"
     both = name == "load" and settings.value("pretrained_checkpoint") is not None
     given = settings.value(name)
-    return Worked(
+    return Derived(
         given, (name,), note_on_start(settings, given), lost=(("pretrained_checkpoint", change),) if both else ()
     )
 
 
-def manual_gc_interval(settings: Settings) -> Worked | None:
+def manual_gc_interval(settings: Settings) -> Derived | None:
     """Return the iterations between two collections; 0 leaves the interval as it is here."""
     given = settings.value("manual_gc_interval")
-    return Worked(given, ("manual_gc_interval",)) if given and "manual_gc_interval" in settings.stated else None
+    return Derived(given, ("manual_gc_interval",)) if given and "manual_gc_interval" in settings.stated else None
 
 
-def reset_attention_mask(settings: Settings) -> Worked | None:
+def reset_attention_mask(settings: Settings) -> Derived | None:
     """Return whether a token sees only its own document."""
     names = ("reset_attention_mask", "dataloader_inter_document_masking")
     stated = tuple(name for name in names if settings.value(name))
-    return Worked(True, stated) if stated else Worked(False, names)
+    return Derived(True, stated) if stated else Derived(False, names)
 
 
 FUNCTIONS: Mapping[str, Function] = {

@@ -23,11 +23,7 @@ _MOST = 10_000
 
 
 def parts_of_layout(settings: Settings) -> list[str] | None:
-    """Return the letters of every stage, or of every chunk in the order of the layers; None without a layout.
-
-    Raises:
-        MigrateError: it is not one of Megatron-LM.
-    """
+    """Return the letters of every stage, or of every chunk in the order of the layers; None without a layout."""
     given = settings.value(STAGE_LAYOUT)
     if given is None:
         return None
@@ -38,11 +34,7 @@ def parts_of_layout(settings: Settings) -> list[str] | None:
 
 
 def chunks_of_layout(settings: Settings) -> int | None:
-    """Return the chunks of a stage that a layout makes; None without one.
-
-    Raises:
-        MigrateError: its parts are no multiple of the stages.
-    """
+    """Return the chunks of a stage that a layout makes; None without one."""
     parts, stages = parts_of_layout(settings), pipeline_stages(settings)
     if parts is None:
         return None
@@ -52,11 +44,7 @@ def chunks_of_layout(settings: Settings) -> int | None:
 
 
 def pipeline_stages(settings: Settings) -> int:
-    """Return the number of pipeline stages.
-
-    Raises:
-        MigrateError: it is less than 1.
-    """
+    """Return the number of pipeline stages."""
     name = "pipeline_model_parallel_size"
     stages = int(settings.value(name, 1))
     if stages < 1:

@@ -10,9 +10,9 @@ import math
 from typing import TYPE_CHECKING
 
 from pretrain.errors import MigrateError
-from pretrain.tools.migrate.meaning import Carried, NoEffect, NotSupported, Replaced, Unread, alike
+from pretrain.tools.migrate.meaning import Ignored, Mapped, NoEffect, NotSupported, Replaced, alike
 from pretrain.tools.migrate.megatron.stages import place_of
-from pretrain.tools.migrate.setting import Worked
+from pretrain.tools.migrate.setting import Derived
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,26 +33,26 @@ _FROM_ZERO = "each number one higher: here iterations are numbered from 1, as in
 _SKIPPED = "its ranges are not taken over: write them into train.iterations_to_skip, such as 100-300"
 
 LENGTH: dict[str, Meaning] = {
-    "micro_batch_size": Carried("train.micro_batch_size", how=_MICRO),
-    "batch_size": Carried("train.micro_batch_size", how=_MICRO),
-    "global_batch_size": Carried(
+    "micro_batch_size": Mapped("train.micro_batch_size", how=_MICRO),
+    "batch_size": Mapped("train.micro_batch_size", how=_MICRO),
+    "global_batch_size": Mapped(
         "train.global_batch_size", how="by default micro_batch_size x the number of data-parallel replicas"
     ),
-    "rampup_batch_size": Carried("train.rampup_batch_size", how="its three numbers as a list"),
-    "train_iters": Carried("train.train_iters", how=_LENGTH),
-    "train_samples": Carried("train.train_samples", how=_LENGTH),
-    "train_tokens": Carried("train.train_samples", how=_SAMPLES),
-    "skip_train": Carried("train.train_iters", {True: 0}, _NO_TRAINING),
-    "eval_only": Carried("train.train_iters", {True: 0}, _NO_TRAINING),
-    "exit_interval": Carried("train.exit_interval"),
-    "exit_duration_in_mins": Carried("train.exit_duration_in_mins"),
-    "kill_switch_path": Carried("train.kill_switch_path"),
-    "kill_switch_file": Carried("train.kill_switch_path"),
-    "seed": Carried("train.seed"),
-    "deterministic_mode": Carried("train.deterministic_mode"),
-    "calculate_per_token_loss": Carried("train.calculate_per_token_loss"),
-    "manual_gc": Carried("train.manual_gc"),
-    "manual_gc_interval": Carried("train.manual_gc_interval", how="0, never between evaluations, keeps the default"),
+    "rampup_batch_size": Mapped("train.rampup_batch_size", how="its three numbers as a list"),
+    "train_iters": Mapped("train.train_iters", how=_LENGTH),
+    "train_samples": Mapped("train.train_samples", how=_LENGTH),
+    "train_tokens": Mapped("train.train_samples", how=_SAMPLES),
+    "skip_train": Mapped("train.train_iters", {True: 0}, _NO_TRAINING),
+    "eval_only": Mapped("train.train_iters", {True: 0}, _NO_TRAINING),
+    "exit_interval": Mapped("train.exit_interval"),
+    "exit_duration_in_mins": Mapped("train.exit_duration_in_mins"),
+    "kill_switch_path": Mapped("train.kill_switch_path"),
+    "kill_switch_file": Mapped("train.kill_switch_path"),
+    "seed": Mapped("train.seed"),
+    "deterministic_mode": Mapped("train.deterministic_mode"),
+    "calculate_per_token_loss": Mapped("train.calculate_per_token_loss"),
+    "manual_gc": Mapped("train.manual_gc"),
+    "manual_gc_interval": Mapped("train.manual_gc_interval", how="0, never between evaluations, keeps the default"),
     "manual_gc_eval": NoEffect("the collector runs at multiples of train.manual_gc_interval, around evaluations too"),
     "exit_signal_handler": NoEffect("SIGTERM and Ctrl-C always save a checkpoint and exit"),
     "exit_signal": NotSupported(
@@ -66,7 +66,7 @@ LENGTH: dict[str, Meaning] = {
     "adlr_autoresume_interval": Replaced("--resume auto continues a run that its cluster has ended"),
     "step_batch_size_schedule": NotSupported("the global batch is constant, or grows as train.rampup_batch_size says"),
     "decrease_batch_size_if_needed": NotSupported("a global batch that the replicas do not divide is refused"),
-    "iterations_to_skip": Carried("train.iterations_to_skip", how=_FROM_ZERO),
+    "iterations_to_skip": Mapped("train.iterations_to_skip", how=_FROM_ZERO),
     "skip_train_iteration_range": NotSupported(_SKIPPED),
     "train_sync_interval": NoEffect("it keeps the host from running ahead of the device, and changes no number"),
     "empty_unused_memory_level": NoEffect("the device's plugin has its allocator"),
@@ -74,22 +74,22 @@ LENGTH: dict[str, Meaning] = {
 """Flags of batches, of the training's length and its end."""
 
 OPTIMIZER: dict[str, Meaning] = {
-    "optimizer": Carried(
+    "optimizer": Mapped(
         "optimizer.name",
         {"adam": "adamw"},
         "adam has decoupled weight decay there; there is no sgd, muon or lion",
         "which Megatron calls adam; there is no sgd",
     ),
-    "lr": Carried("optimizer.lr"),
-    "adam_beta1": Carried("optimizer.adam_beta1"),
-    "adam_beta2": Carried("optimizer.adam_beta2"),
-    "adam_eps": Carried("optimizer.adam_eps"),
-    "weight_decay": Carried("optimizer.weight_decay", how="constant over the training"),
-    "clip_grad": Carried("optimizer.clip_grad"),
+    "lr": Mapped("optimizer.lr"),
+    "adam_beta1": Mapped("optimizer.adam_beta1"),
+    "adam_beta2": Mapped("optimizer.adam_beta2"),
+    "adam_eps": Mapped("optimizer.adam_eps"),
+    "weight_decay": Mapped("optimizer.weight_decay", how="constant over the training"),
+    "clip_grad": Mapped("optimizer.clip_grad"),
     "start_weight_decay": NotSupported("weight decay is constant: optimizer.weight_decay"),
-    "end_weight_decay": Carried("optimizer.weight_decay", how="the last value, from the start"),
+    "end_weight_decay": Mapped("optimizer.weight_decay", how="the last value, from the start"),
     "weight_decay_incr_style": NotSupported("weight decay is constant: optimizer.weight_decay", ("constant",)),
-    "sgd_momentum": Unread("it belongs to optimizer sgd, and adam does not read it"),
+    "sgd_momentum": Ignored("it belongs to optimizer sgd, and adam does not read it"),
     "decoupled_lr": NotSupported("embedding and output layer have the learning rate of all other weights"),
     "decoupled_min_lr": NotSupported("embedding and output layer have the learning rate of all other weights"),
     "apply_wd_to_qk_layernorm": NotSupported("norms and biases have no weight decay"),
@@ -98,31 +98,31 @@ OPTIMIZER: dict[str, Meaning] = {
     "use_bnb_optimizer": NotSupported("the moments of Adam are kept in fp32, not in 8 bits: they take more memory"),
     "ds_fused_adam": NoEffect("it computes the same Adam; the kernel is chosen by kernels.optimizer"),
     **alike(
-        Unread(_MUON),
+        Ignored(_MUON),
         "muon_* use_layer_wise_param_layout",
     ),
-    **alike(Unread(_LION), "lion_*"),
+    **alike(Ignored(_LION), "lion_*"),
 }
 """Flags of the optimizer."""
 
 SCHEDULE: dict[str, Meaning] = {
-    "lr_decay_style": Carried("schedule.lr_decay_style"),
-    "min_lr": Carried("schedule.min_lr"),
-    "lr_warmup_iters": Carried("schedule.lr_warmup_iters", how=_WARMUP),
-    "lr_warmup_samples": Carried("schedule.lr_warmup_samples", how=_WARMUP),
-    "lr_warmup_fraction": Carried("schedule.lr_warmup_fraction", how=_WARMUP),
-    "warmup": Carried("schedule.lr_warmup_fraction", how=_WARMUP),
-    "lr_warmup_tokens": Carried("schedule.lr_warmup_samples", how=_SAMPLES),
-    "lr_decay_iters": Carried("schedule.lr_decay_iters", how=_DECAY),
-    "lr_decay_samples": Carried("schedule.lr_decay_samples", how=_DECAY),
-    "lr_decay_tokens": Carried("schedule.lr_decay_samples", how=_SAMPLES),
-    "lr_wsd_decay_style": Carried("schedule.lr_wsd_decay_style"),
-    "lr_wsd_decay_iters": Carried("schedule.lr_wsd_decay_iters"),
-    "lr_wsd_decay_samples": Carried("schedule.lr_wsd_decay_samples"),
-    "override_opt_param_scheduler": Carried("schedule.override_opt_param_scheduler"),
-    "override_lr_scheduler": Carried("schedule.override_opt_param_scheduler"),
-    "use_checkpoint_opt_param_scheduler": Carried("schedule.use_checkpoint_opt_param_scheduler"),
-    "use_checkpoint_lr_scheduler": Carried("schedule.use_checkpoint_opt_param_scheduler"),
+    "lr_decay_style": Mapped("schedule.lr_decay_style"),
+    "min_lr": Mapped("schedule.min_lr"),
+    "lr_warmup_iters": Mapped("schedule.lr_warmup_iters", how=_WARMUP),
+    "lr_warmup_samples": Mapped("schedule.lr_warmup_samples", how=_WARMUP),
+    "lr_warmup_fraction": Mapped("schedule.lr_warmup_fraction", how=_WARMUP),
+    "warmup": Mapped("schedule.lr_warmup_fraction", how=_WARMUP),
+    "lr_warmup_tokens": Mapped("schedule.lr_warmup_samples", how=_SAMPLES),
+    "lr_decay_iters": Mapped("schedule.lr_decay_iters", how=_DECAY),
+    "lr_decay_samples": Mapped("schedule.lr_decay_samples", how=_DECAY),
+    "lr_decay_tokens": Mapped("schedule.lr_decay_samples", how=_SAMPLES),
+    "lr_wsd_decay_style": Mapped("schedule.lr_wsd_decay_style"),
+    "lr_wsd_decay_iters": Mapped("schedule.lr_wsd_decay_iters"),
+    "lr_wsd_decay_samples": Mapped("schedule.lr_wsd_decay_samples"),
+    "override_opt_param_scheduler": Mapped("schedule.override_opt_param_scheduler"),
+    "override_lr_scheduler": Mapped("schedule.override_opt_param_scheduler"),
+    "use_checkpoint_opt_param_scheduler": Mapped("schedule.use_checkpoint_opt_param_scheduler"),
+    "use_checkpoint_lr_scheduler": Mapped("schedule.use_checkpoint_opt_param_scheduler"),
     "lr_warmup_init": NotSupported("the warm-up starts at 0"),
     "head_lr_mult": NotSupported("all weights have one learning rate", (1, 1.0)),
 }
@@ -144,21 +144,17 @@ _SHARED = (
 _ONLY_EVALUATE = ("skip_train", "eval_only")
 
 
-def micro_batch_size(settings: Settings) -> Worked | None:
+def micro_batch_size(settings: Settings) -> Derived | None:
     """Return the samples of a rank, which the versions of 2019 call --batch-size."""
     name = next((name for name in ("micro_batch_size", "batch_size") if settings.value(name) is not None), None)
-    return None if name is None else Worked(settings.value(name), (name,))
+    return None if name is None else Derived(settings.value(name), (name,))
 
 
-def global_batch_size(settings: Settings) -> Worked | None:
-    """Return the samples of a step: by default one micro batch a replica, and so before --global-batch-size was.
-
-    Raises:
-        MigrateError: it follows from the number of devices, which nothing tells.
-    """
+def global_batch_size(settings: Settings) -> Derived | None:
+    """Return the samples of a step: by default one micro batch a replica, and so before --global-batch-size was."""
     stated, micro = settings.value("global_batch_size"), micro_batch_size(settings)
     if stated is not None:
-        return Worked(stated, ("global_batch_size",))
+        return Derived(stated, ("global_batch_size",))
     if micro is None:
         return None
     replicas = data_parallel_size(settings)
@@ -169,15 +165,11 @@ def global_batch_size(settings: Settings) -> Worked | None:
         )
         raise MigrateError(msg)
     note = f"one micro batch on each of {replicas} replica{'s' * (replicas > 1)}"
-    return Worked(micro.value * replicas, micro.names, note)
+    return Derived(micro.value * replicas, micro.names, note)
 
 
 def data_parallel_size(settings: Settings) -> int | None:
-    """Return the number of replicas; None if the number of devices is not known.
-
-    Raises:
-        MigrateError: the devices are no multiple of those that hold one replica.
-    """
+    """Return the number of replicas; None if the number of devices is not known."""
     if settings.devices is None:
         return None
     sizes = {name: settings.value(name) for name in _SHARED if settings.value(name) is not None}
@@ -189,32 +181,32 @@ def data_parallel_size(settings: Settings) -> int | None:
     return settings.devices // shared
 
 
-def train_iters(settings: Settings) -> Worked | None:
+def train_iters(settings: Settings) -> Derived | None:
     """Return the length in iterations, unless samples or tokens end the training; 0 only evaluates."""
     if skipped := next((name for name in _ONLY_EVALUATE if settings.value(name)), None):
-        return Worked(0, (skipped,), "nothing is trained, only evaluated")
+        return Derived(0, (skipped,), "nothing is trained, only evaluated")
     stated = settings.value("train_iters")
     if stated is None or train_samples(settings) is not None:
         return None
     tokens = settings.value("train_tokens")
     idle = () if tokens is None else (("train_tokens", "the iterations end before the tokens do"),)
-    return Worked(stated, ("train_iters",), idle=idle)
+    return Derived(stated, ("train_iters",), idle=idle)
 
 
-def train_samples(settings: Settings) -> Worked | None:
+def train_samples(settings: Settings) -> Derived | None:
     """Return the length in samples: those of --train-tokens, if they come first."""
     if any(settings.value(name) for name in _ONLY_EVALUATE):
         return None
     samples, tokens, length = (settings.value(name) for name in ("train_samples", "train_tokens", "seq_length"))
     if tokens is None or not length:
-        return None if samples is None else Worked(samples, ("train_samples",))
+        return None if samples is None else Derived(samples, ("train_samples",))
     of_tokens = _in_whole_steps(settings, -(-tokens // length))
     limit = samples_without_tokens(settings)
     if limit is not None and limit <= of_tokens:
         if samples is None:
             return None
-        return Worked(samples, ("train_samples",), idle=(("train_tokens", "the samples end before the tokens do"),))
-    return Worked(of_tokens, ("train_tokens", "seq_length"), f"{tokens} tokens / {length}")
+        return Derived(samples, ("train_samples",), idle=(("train_tokens", "the samples end before the tokens do"),))
+    return Derived(of_tokens, ("train_tokens", "seq_length"), f"{tokens} tokens / {length}")
 
 
 def _in_whole_steps(settings: Settings, samples: int) -> int:
@@ -240,12 +232,8 @@ def is_ended_by_tokens(settings: Settings) -> bool:
     return found is not None and "train_tokens" in found.names
 
 
-def rampup_batch_size(settings: Settings) -> Worked | None:
-    """Return [start, increment, samples].
-
-    Raises:
-        MigrateError: they are not three whole numbers.
-    """
+def rampup_batch_size(settings: Settings) -> Derived | None:
+    """Return [start, increment, samples]."""
     name = "rampup_batch_size"
     given = settings.value(name)
     if given is None:
@@ -259,14 +247,14 @@ def rampup_batch_size(settings: Settings) -> Worked | None:
             "They are the first batch, its increment and the samples over which it grows: give all three."
         )
         raise MigrateError(msg) from error
-    return Worked([start, increment, samples], (name,))
+    return Derived([start, increment, samples], (name,))
 
 
-def iterations_to_skip(settings: Settings) -> Worked | None:
+def iterations_to_skip(settings: Settings) -> Derived | None:
     """Return the iterations that are left out, which the program counts from 0."""
     name = "iterations_to_skip"
     given = settings.value(name)
-    return Worked([int(number) + 1 for number in given], (name,)) if given else None
+    return Derived([int(number) + 1 for number in given], (name,)) if given else None
 
 
 FUNCTIONS: Mapping[str, Function] = {

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pretrain.errors import MigrateError
 from pretrain.recipe.deepspeed.same import SAME
 from pretrain.recipe.deepspeed.settled import BLOCKS, INSTEAD, SETTLED, SWITCHED
-from pretrain.tools.migrate.meaning import Carried, NoEffect, NotSupported, Unread, alike
+from pretrain.tools.migrate.meaning import Ignored, Mapped, NoEffect, NotSupported, alike
 from pretrain.tools.migrate.setting import Setting
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _ZERO = "zero_optimization"
 _STAGES = "at stages 2 and 3, or with offload; at stages 0 and 1 megatron-core's engine has its own"
-_ONEBIT = Unread("only one-bit Adam reads it")
+_ONEBIT = Ignored("only one-bit Adam reads it")
 _OFFLOAD = "the device of a section, in an older spelling"
 _SUMS = "data_types.grad_accum_dtype, communication_data_type and fp32_allreduce decide together"
 _FP16 = "with fp16 and a dynamic loss scale"
@@ -60,7 +60,7 @@ OBJECTS: dict[str, Meaning] = {
         for path, value in SETTLED.items()
         if path != "wall_clock_breakdown" and not path.startswith("activation_checkpointing.")
     },
-    **{path: Carried(key, how=_STAGES) for path, key in SAME.items() if path.startswith(f"{_ZERO}.")},
+    **{path: Mapped(key, how=_STAGES) for path, key in SAME.items() if path.startswith(f"{_ZERO}.")},
     **{f"{name}.enabled": NotSupported(change, unless=(False,)) for name, change in _BY_OBJECT.items()},
     **{name: NotSupported(change, unless=(None, {})) for name, change in _BY_OBJECT.items() if name not in SWITCHED},
     **{name: NoEffect(f"it belongs to {name}.enabled") for name in SWITCHED},
@@ -68,49 +68,49 @@ OBJECTS: dict[str, Meaning] = {
     f"{_ZERO}.allgather_partitions": NoEffect(
         "updated weights are always gathered; DeepSpeed no longer reads it either"
     ),
-    f"{_ZERO}.cpu_offload": Carried("engine.zero.offload_optimizer.device", how=_OFFLOAD),
-    f"{_ZERO}.cpu_offload_param": Carried("engine.zero.offload_param.device", how=_OFFLOAD),
-    f"{_ZERO}.cpu_offload_params": Carried("engine.zero.offload_param.device", how=_OFFLOAD),
-    f"{_ZERO}.cpu_offload_use_pin_memory": Carried("engine.zero.offload_optimizer.pin_memory", how=_OFFLOAD),
-    f"{_ZERO}.overlap_comm": Carried(
+    f"{_ZERO}.cpu_offload": Mapped("engine.zero.offload_optimizer.device", how=_OFFLOAD),
+    f"{_ZERO}.cpu_offload_param": Mapped("engine.zero.offload_param.device", how=_OFFLOAD),
+    f"{_ZERO}.cpu_offload_params": Mapped("engine.zero.offload_param.device", how=_OFFLOAD),
+    f"{_ZERO}.cpu_offload_use_pin_memory": Mapped("engine.zero.offload_optimizer.pin_memory", how=_OFFLOAD),
+    f"{_ZERO}.overlap_comm": Mapped(
         "engine.zero.overlap_comm", how="parallel.overlap_grad_reduce at stage 1 without offload"
     ),
-    f"{_ZERO}.reduce_bucket_size": Carried(
+    f"{_ZERO}.reduce_bucket_size": Mapped(
         "engine.zero.reduce_bucket_size", how="parallel.ddp_bucket_size at stage 1 without offload"
     ),
-    f"{_ZERO}.stage": Carried("engine.zero.stage", how="stage 1 without offload is parallel.use_distributed_optimizer"),
+    f"{_ZERO}.stage": Mapped("engine.zero.stage", how="stage 1 without offload is parallel.use_distributed_optimizer"),
     "zero_allow_untested_optimizer": NoEffect("Adam is one that DeepSpeed tests"),
-    "fp16": Carried("precision.dtype", how="its keys have meanings of their own"),
-    "fp16.enabled": Carried("precision.dtype", values={True: "fp16"}, how="with precision and bf16.enabled"),
-    "fp16.type": Carried("precision.dtype", values={"bfloat16": "bf16"}, how="of GPT-NeoX until May 2023"),
-    "fp16.fp16": Unread("fp16.enabled is what DeepSpeed reads"),
-    "fp16.loss_scale": Carried("precision.loss_scale", how="0 is a dynamic one"),
-    "fp16.initial_scale_power": Carried("precision.initial_loss_scale", how="2 to its power"),
-    "fp16.loss_scale_window": Carried("precision.loss_scale_window", how=_FP16),
-    "fp16.hysteresis": Carried("precision.hysteresis", how=_FP16),
-    "fp16.min_loss_scale": Carried("precision.min_loss_scale", how=_FP16),
-    "bf16": Carried("precision.dtype", how="its keys have meanings of their own"),
+    "fp16": Mapped("precision.dtype", how="its keys have meanings of their own"),
+    "fp16.enabled": Mapped("precision.dtype", values={True: "fp16"}, how="with precision and bf16.enabled"),
+    "fp16.type": Mapped("precision.dtype", values={"bfloat16": "bf16"}, how="of GPT-NeoX until May 2023"),
+    "fp16.fp16": Ignored("fp16.enabled is what DeepSpeed reads"),
+    "fp16.loss_scale": Mapped("precision.loss_scale", how="0 is a dynamic one"),
+    "fp16.initial_scale_power": Mapped("precision.initial_loss_scale", how="2 to its power"),
+    "fp16.loss_scale_window": Mapped("precision.loss_scale_window", how=_FP16),
+    "fp16.hysteresis": Mapped("precision.hysteresis", how=_FP16),
+    "fp16.min_loss_scale": Mapped("precision.min_loss_scale", how=_FP16),
+    "bf16": Mapped("precision.dtype", how="its keys have meanings of their own"),
     **alike(
-        Unread("DeepSpeed scales the loss of fp16 alone"),
+        Ignored("DeepSpeed scales the loss of fp16 alone"),
         """bf16.bf16 bf16.loss_scale bf16.loss_scale_window bf16.initial_scale_power bf16.hysteresis
         bf16.min_loss_scale""",
     ),
-    "bf16.enabled": Carried("precision.dtype", values={True: "bf16"}, how="with precision and fp16.enabled"),
-    "data_types": Carried("precision.grad_reduce_in_fp32", how="its keys have meanings of their own"),
-    "data_types.grad_accum_dtype": Carried("precision.grad_reduce_in_fp32", how=_SUMS),
-    "optimizer.type": Carried("optimizer.name", how="Adam is AdamW unless adam_w_mode is false"),
-    "optimizer.params": Carried("optimizer.lr", how="its keys have meanings of their own"),
-    "optimizer.params.lr": Carried("optimizer.lr"),
-    "optimizer.params.betas": Carried("optimizer.adam_beta1", how="the second is optimizer.adam_beta2"),
-    "optimizer.params.eps": Carried("optimizer.adam_eps"),
-    "optimizer.params.adam_w_mode": Carried("optimizer.name", values={True: "adamw", False: "adam"}, how="of Adam"),
-    "optimizer.params.weight_decay": Carried(
+    "bf16.enabled": Mapped("precision.dtype", values={True: "bf16"}, how="with precision and fp16.enabled"),
+    "data_types": Mapped("precision.grad_reduce_in_fp32", how="its keys have meanings of their own"),
+    "data_types.grad_accum_dtype": Mapped("precision.grad_reduce_in_fp32", how=_SUMS),
+    "optimizer.type": Mapped("optimizer.name", how="Adam is AdamW unless adam_w_mode is false"),
+    "optimizer.params": Mapped("optimizer.lr", how="its keys have meanings of their own"),
+    "optimizer.params.lr": Mapped("optimizer.lr"),
+    "optimizer.params.betas": Mapped("optimizer.adam_beta1", how="the second is optimizer.adam_beta2"),
+    "optimizer.params.eps": Mapped("optimizer.adam_eps"),
+    "optimizer.params.adam_w_mode": Mapped("optimizer.name", values={True: "adamw", False: "adam"}, how="of Adam"),
+    "optimizer.params.weight_decay": Mapped(
         "optimizer.weight_decay", how="GPT-NeoX stops where an Adam has both it and weight_decay"
     ),
     "optimizer.params.freeze_step": _ONEBIT,
     "optimizer.params.momentum": _ONEBIT,
     "optimizer.params.cuda_aware": _ONEBIT,
-    "activation_checkpointing": Unread("GPT-NeoX takes partition_activations and the like instead"),
+    "activation_checkpointing": Ignored("GPT-NeoX takes partition_activations and the like instead"),
     "sparse_gradients": NotSupported("gradients of the embedding are dense", unless=(False,)),
     "autotuning_run": NotSupported("pretrain plan compares layouts; nothing is tuned", unless=(None,)),
     "deepspeed_extra_args": NoEffect("its keys count as if they stood at the top"),
@@ -131,9 +131,6 @@ def flat(stated: Mapping[str, Setting]) -> dict[str, Setting]:
 
     Args:
         stated: by name, as `read_neox` gives them.
-
-    Raises:
-        MigrateError: a key stands in deepspeed_extra_args and beside the others.
     """
     found: dict[str, Setting] = {}
     for name, setting in _beside(stated).items():
@@ -185,11 +182,7 @@ def stated(settings: Settings, *paths: str) -> tuple[str, ...]:
 
 
 def whole(settings: Settings, path: str, otherwise: int) -> int:
-    """Return a setting that has to be a whole number.
-
-    Raises:
-        MigrateError: it is something else, such as "auto", or out of range.
-    """
+    """Return a setting that has to be a whole number."""
     value = inner(settings, path, otherwise)
     if isinstance(value, float) and value.is_integer():
         value = int(value)
@@ -202,11 +195,7 @@ def whole(settings: Settings, path: str, otherwise: int) -> int:
 
 
 def number(settings: Settings, path: str, otherwise: float) -> float:
-    """Return a setting that has to be a number.
-
-    Raises:
-        MigrateError: it is something else.
-    """
+    """Return a setting that has to be a number."""
     value = inner(settings, path, otherwise)
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
         raise refused(settings, path, f"{value!r} is not a number", "Give the number that the training has")

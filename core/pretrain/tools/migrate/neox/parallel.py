@@ -7,9 +7,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pretrain.recipe.deepspeed.same import SAME, WHOLE
-from pretrain.tools.migrate.meaning import Carried, Launched, NoEffect, NotSupported, Unread, alike
+from pretrain.tools.migrate.meaning import Ignored, Launched, Mapped, NoEffect, NotSupported, alike
 from pretrain.tools.migrate.neox.objects import inner, refused, stated, whole
-from pretrain.tools.migrate.setting import Worked
+from pretrain.tools.migrate.setting import Derived, in_place, unused
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,27 +19,27 @@ if TYPE_CHECKING:
 
 
 _LAUNCHER = NoEffect("pretrain starts and joins its ranks by itself; under torchrun it is torchrun's")
-_ITS_OWN = Unread("GPT-NeoX sets it itself")
-_OF_ZERO = Unread("GPT-NeoX replaces it by the key of zero_optimization")
+_ITS_OWN = Ignored("GPT-NeoX sets it itself")
+_OF_ZERO = Ignored("GPT-NeoX replaces it by the key of zero_optimization")
 _FULL = "with checkpoint_activations"
 
 PLACEMENT: dict[str, Meaning] = {
-    "model_parallel_size": Carried("parallel.tensor_model_parallel_size", how="0 means 1"),
-    "pipe_parallel_size": Carried("parallel.pipeline_model_parallel_size", how="0 means 1"),
-    "sequence_parallel": Carried("parallel.sequence_parallel", how="with model_parallel_size over 1"),
+    "model_parallel_size": Mapped("parallel.tensor_model_parallel_size", how="0 means 1"),
+    "pipe_parallel_size": Mapped("parallel.pipeline_model_parallel_size", how="0 means 1"),
+    "sequence_parallel": Mapped("parallel.sequence_parallel", how="with model_parallel_size over 1"),
     "pipe_partition_method": NotSupported(
         "layers are spread evenly over the stages, or as parallel.pipeline_layers says",
         unless=("type:transformer|mlp", "type:transformer"),
     ),
-    "checkpoint_activations": Carried("recompute.granularity", values={True: "full", False: "none"}),
-    "checkpoint_num_layers": Carried("recompute.num_layers", how=_FULL),
-    "partition_activations": Carried("recompute.distribute_saved_activations", how=_FULL),
+    "checkpoint_activations": Mapped("recompute.granularity", values={True: "full", False: "none"}),
+    "checkpoint_num_layers": Mapped("recompute.num_layers", how=_FULL),
+    "partition_activations": Mapped("recompute.distribute_saved_activations", how=_FULL),
     "contiguous_checkpointing": NotSupported("kept activations have no buffer of their own", unless=(False,)),
     "checkpoint_in_cpu": NotSupported("kept activations stay on the device, where they need memory", unless=(False,)),
     "deepspeed_activation_checkpointing": NoEffect("section recompute is the same for both engines"),
     "synchronize_each_layer": NoEffect("recomputation needs no barriers"),
     "profile_backward": NotSupported("the backward pass of recomputed layers is not profiled", unless=(False,)),
-    "zero_optimization": Carried("engine.zero.stage", how="its keys have meanings of their own"),
+    "zero_optimization": Mapped("engine.zero.stage", how="its keys have meanings of their own"),
     "zero_stage": _OF_ZERO,
     "zero_reduce_scatter": _OF_ZERO,
     "zero_contiguous_gradients": _OF_ZERO,
@@ -62,10 +62,10 @@ PLACEMENT: dict[str, Meaning] = {
     **dict.fromkeys(("world_size", "rank", "local_rank", "is_pipe_parallel", "user_script"), _ITS_OWN),
     "distributed_backend": NoEffect("the device's plugin says which collectives it has: --backend"),
     "lazy_mpu_init": NoEffect("groups are made once, when the run starts"),
-    "deepscale": Unread("it is the old name of deepspeed, and does nothing"),
-    "deepscale_config": Unread("it is the old name of a DeepSpeed file, and does nothing"),
+    "deepscale": Ignored("it is the old name of deepspeed, and does nothing"),
+    "deepscale_config": Ignored("it is the old name of a DeepSpeed file, and does nothing"),
     "adlr_autoresume": NotSupported("the cluster's scheduler is not asked; SIGTERM saves and exits", unless=(False,)),
-    "adlr_autoresume_interval": Unread("it belongs to adlr_autoresume"),
+    "adlr_autoresume_interval": Ignored("it belongs to adlr_autoresume"),
     "adlr_autoresume_object": _ITS_OWN,
 }
 
@@ -75,17 +75,17 @@ _REDUCED, _GATHERED = "zero_optimization.reduce_bucket_size", "zero_optimization
 _OVERLAP, _SPLIT = "zero_optimization.overlap_comm", "partition_activations"
 
 
-def tensor_model_parallel_size(settings: Settings) -> Worked:
+def tensor_model_parallel_size(settings: Settings) -> Derived:
     """Return the ranks of a layer."""
-    return Worked(max(1, whole(settings, _TENSOR, 1)), (_TENSOR,))
+    return Derived(max(1, whole(settings, _TENSOR, 1)), (_TENSOR,))
 
 
-def pipeline_model_parallel_size(settings: Settings) -> Worked:
+def pipeline_model_parallel_size(settings: Settings) -> Derived:
     """Return the stages; 0 is a model without a pipeline."""
-    return Worked(max(1, whole(settings, _PIPE, 0)), (_PIPE,))
+    return Derived(max(1, whole(settings, _PIPE, 0)), (_PIPE,))
 
 
-def pipeline_layers(settings: Settings) -> Worked | None:
+def pipeline_layers(settings: Settings) -> Derived | None:
     """Return the layers of every stage where they cannot be as many: stages in the middle have one more."""
     stages, layers = pipeline_model_parallel_size(settings).value, whole(settings, _LAYERS, 0)
     if layers < stages or layers % stages == 0:
@@ -93,33 +93,33 @@ def pipeline_layers(settings: Settings) -> Worked | None:
     few, more = divmod(layers, stages)
     first = (stages - more) // 2
     numbers = [few + (first <= stage < first + more) for stage in range(stages)]
-    return Worked(numbers, (_LAYERS, _PIPE), f"{layers} layers on {stages} stages; DeepSpeed may cut them elsewhere")
+    return Derived(numbers, (_LAYERS, _PIPE), f"{layers} layers on {stages} stages; DeepSpeed may cut them elsewhere")
 
 
-def sequence_parallel(settings: Settings) -> Worked | None:
+def sequence_parallel(settings: Settings) -> Derived | None:
     """Return whether norms and dropout are split over the tensor-parallel ranks."""
     given = settings.value("sequence_parallel")
     if given and tensor_model_parallel_size(settings).value == 1:
-        return Worked(None, (), idle=(("sequence_parallel", "model_parallel_size is 1"),))
-    return None if given is None else Worked(given, ("sequence_parallel",))
+        return unused("sequence_parallel", "model_parallel_size is 1")
+    return None if given is None else Derived(given, ("sequence_parallel",))
 
 
-def use_distributed_optimizer(settings: Settings) -> Worked | None:
+def use_distributed_optimizer(settings: Settings) -> Derived | None:
     """Return whether the optimizer's state is split: ZeRO 1, which needs no DeepSpeed here."""
-    return None if by_deepspeed(settings) else Worked(stage(settings) == 1, ("zero_optimization.stage",))
+    return None if by_deepspeed(settings) else Derived(stage(settings) == 1, ("zero_optimization.stage",))
 
 
-def overlap_grad_reduce(settings: Settings) -> Worked | None:
+def overlap_grad_reduce(settings: Settings) -> Derived | None:
     """Return whether gradients are reduced during the backward pass."""
     if by_deepspeed(settings):
         return None
     given = inner(settings, _OVERLAP)
     if stage(settings) == 0:
-        return Worked(None, (), idle=((_OVERLAP, "DeepSpeed reads it with ZeRO alone, and the stage is 0"),))
-    return Worked(bool(given), stated(settings, _OVERLAP))
+        return unused(_OVERLAP, "DeepSpeed reads it with ZeRO alone, and the stage is 0")
+    return Derived(bool(given), stated(settings, _OVERLAP))
 
 
-def ddp_bucket_size(settings: Settings) -> Worked | None:
+def ddp_bucket_size(settings: Settings) -> Derived | None:
     """Return the gradients that are reduced together."""
     names = stated(settings, _REDUCED, _GATHERED)
     if by_deepspeed(settings) or not names:
@@ -127,49 +127,49 @@ def ddp_bucket_size(settings: Settings) -> Worked | None:
     overlap = overlap_grad_reduce(settings)
     if overlap is None or not overlap.value:
         why = "without overlap gradients are reduced at once, and weights gathered at once"
-        return Worked(None, (), idle=tuple((name, why) for name in names))
+        return Derived(None, (), idle=tuple((name, why) for name in names))
     reduced = inner(settings, _REDUCED)
     used = tuple(name for name in names if inner(settings, name) == reduced)
     idle = ((_GATHERED, "weights are gathered in the buckets of parallel.ddp_bucket_size"),)
     value = None if reduced is None else whole(settings, _REDUCED, 1)
-    return Worked(value, used if value else (), idle=idle if _GATHERED in names and _GATHERED not in used else ())
+    return Derived(value, used if value else (), idle=idle if _GATHERED in names and _GATHERED not in used else ())
 
 
-def granularity(settings: Settings) -> Worked:
+def granularity(settings: Settings) -> Derived:
     """Return what is computed again: whole layers, or nothing."""
-    return Worked("full" if settings.value("checkpoint_activations") else "none", ("checkpoint_activations",))
+    return Derived("full" if settings.value("checkpoint_activations") else "none", ("checkpoint_activations",))
 
 
-def method(settings: Settings) -> Worked | None:
+def method(settings: Settings) -> Derived | None:
     """Return which layers keep their input: the first of every group."""
-    return Worked("uniform", ("checkpoint_activations",)) if granularity(settings).value == "full" else None
+    return Derived("uniform", ("checkpoint_activations",)) if granularity(settings).value == "full" else None
 
 
-def num_layers(settings: Settings) -> Worked | None:
+def num_layers(settings: Settings) -> Derived | None:
     """Return the layers of a group, which have to divide those of a stage here."""
     name = "checkpoint_num_layers"
     if granularity(settings).value != "full":
-        return Worked(None, (), idle=((name, "checkpoint_activations is false"),))
+        return unused(name, "checkpoint_activations is false")
     given, stages = whole(settings, name, 1), pipeline_layers(settings)
     per_stage = whole(settings, _LAYERS, 0) // pipeline_model_parallel_size(settings).value
     fits = math.gcd(given, *(stages.value if stages is not None else [per_stage]))
     if fits == given:
-        return Worked(fits, (name,))
+        return Derived(fits, (name,))
     change = f"{given} does not divide the layers of every stage; groups have {fits}, with which results are the same"
-    return Worked(fits, (), lost=((name, f"{change}, but not memory"),))
+    return in_place(fits, name, f"{change}, but not memory")
 
 
-def distribute_saved_activations(settings: Settings) -> Worked | None:
+def distribute_saved_activations(settings: Settings) -> Derived | None:
     """Return whether kept activations are split over the tensor-parallel ranks."""
     if not settings.value(_SPLIT):
         return None
     if granularity(settings).value != "full":
-        return Worked(None, (), idle=((_SPLIT, "checkpoint_activations is false"),))
+        return unused(_SPLIT, "checkpoint_activations is false")
     if tensor_model_parallel_size(settings).value == 1:
-        return Worked(None, (), idle=((_SPLIT, "one rank has nothing to split"),))
+        return unused(_SPLIT, "one rank has nothing to split")
     if settings.value("sequence_parallel"):
-        return Worked(None, (), idle=((_SPLIT, "sequence_parallel has split them already"),))
-    return Worked(True, (_SPLIT,))
+        return unused(_SPLIT, "sequence_parallel has split them already")
+    return Derived(True, (_SPLIT,))
 
 
 _ZERO = "zero_optimization"
@@ -188,11 +188,7 @@ for _path, _key in SAME.items():
 
 
 def stage(settings: Settings) -> int:
-    """Return ZeRO's stage; 0 without zero_optimization.
-
-    Raises:
-        MigrateError: it is none of 0 to 3.
-    """
+    """Return ZeRO's stage; 0 without zero_optimization."""
     path = f"{_ZERO}.stage"
     found = whole(settings, path, 0)
     if not 0 <= found <= 3:
@@ -205,10 +201,10 @@ def by_deepspeed(settings: Settings) -> bool:
     return stage(settings) > 1 or (stage(settings) == 1 and _device(settings, _OPTIMIZER) is not None)
 
 
-def engine_name(settings: Settings) -> Worked:
+def engine_name(settings: Settings) -> Derived:
     """Return the engine."""
     names = (f"{_ZERO}.stage", *stated(settings, _OPTIMIZER, *_OLD[_OPTIMIZER]))
-    return Worked("deepspeed" if by_deepspeed(settings) else "megatron", names)
+    return Derived("deepspeed" if by_deepspeed(settings) else "megatron", names)
 
 
 def _device(settings: Settings, path: str) -> str | None:
@@ -219,34 +215,34 @@ def _device(settings: Settings, path: str) -> str | None:
     return None if given == "none" else str(given)
 
 
-def _device_of(settings: Settings, path: str) -> Worked | None:
+def _device_of(settings: Settings, path: str) -> Derived | None:
     """Return the device of offload, by its present or its older key."""
     names = stated(settings, path, *_OLD[path])
     device = _device(settings, path)
     if not by_deepspeed(settings):
         why = "without ZeRO nothing is offloaded" if stage(settings) == 0 else "weights are offloaded at stage 3 alone"
-        return Worked(None, (), idle=tuple((name, why) for name in names)) if device else None
-    return Worked(device, names) if device is not None else None
+        return Derived(None, (), idle=tuple((name, why) for name in names)) if device else None
+    return Derived(device, names) if device is not None else None
 
 
-def _pin_memory(settings: Settings, path: str) -> Worked | None:
+def _pin_memory(settings: Settings, path: str) -> Derived | None:
     """Return whether host memory is page-locked."""
     section = path.rpartition(".")[0]
     found = _plain(settings, (path,))
     if found is not None or _device(settings, f"{section}.device") is None or inner(settings, _PIN) is None:
         return found
-    return Worked(inner(settings, _PIN), (_PIN,)) if by_deepspeed(settings) else None
+    return Derived(inner(settings, _PIN), (_PIN,)) if by_deepspeed(settings) else None
 
 
-def _cpu_adam(settings: Settings) -> Worked | None:
+def _cpu_adam(settings: Settings) -> Derived | None:
     """Return the Adam of the host that cpu_adam names; GPT-NeoX takes the same for cpu_torch_adam."""
     given = str(inner(settings, "optimizer.type", "")).lower()
     if given not in {"cpu_adam", "cpu_torch_adam"} or _device(settings, _OPTIMIZER) is None:
         return None
-    return Worked("deepspeed", ("optimizer.type",)) if by_deepspeed(settings) else None
+    return Derived("deepspeed", ("optimizer.type",)) if by_deepspeed(settings) else None
 
 
-def _plain(settings: Settings, paths: tuple[str, ...]) -> Worked | None:
+def _plain(settings: Settings, paths: tuple[str, ...]) -> Derived | None:
     """Return a value that DeepSpeed reads under the same name."""
     path = next((path for path in paths if inner(settings, path) is not None), None)
     if path is None:
@@ -254,9 +250,9 @@ def _plain(settings: Settings, paths: tuple[str, ...]) -> Worked | None:
     if not by_deepspeed(settings):
         if path in _SEEN_TO:
             return None
-        return Worked(None, (), idle=((path, "megatron-core's optimizer has buffers of its own"),))
+        return unused(path, "megatron-core's optimizer has buffers of its own")
     value: Any = inner(settings, path)
-    return Worked(whole(settings, path, 0) if path in WHOLE else value, (path,))
+    return Derived(whole(settings, path, 0) if path in WHOLE else value, (path,))
 
 
 FUNCTIONS: Mapping[str, Function] = {

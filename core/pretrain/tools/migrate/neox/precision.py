@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pretrain.tools.migrate.neox.objects import inner, refused, stated, whole
-from pretrain.tools.migrate.setting import Worked
+from pretrain.tools.migrate.setting import Derived, unused
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,12 +24,8 @@ _MOST = 1000
 """2 ** 1000 is near the largest number."""
 
 
-def dtype(settings: Settings) -> Worked:
-    """Return the dtype of weights and activations.
-
-    Raises:
-        MigrateError: two settings contradict each other.
-    """
+def dtype(settings: Settings) -> Derived:
+    """Return the dtype of weights and activations."""
     if takes_type_of_fp16(settings):
         return _by_type(settings)
     said = _said(settings)
@@ -38,11 +34,11 @@ def dtype(settings: Settings) -> Worked:
         raise refused(settings, next(iter(said)), given, "Remove one of them")
     lost = _unread_type(settings) if inner(settings, "fp16.type") == "bfloat16" else ()
     if not said:
-        return Worked("fp32", ("precision", "fp16", "bf16"), "nothing says another dtype", lost=lost)
-    return Worked(next(iter(said.values())), tuple(said), lost=lost)
+        return Derived("fp32", ("precision", "fp16", "bf16"), "nothing says another dtype", lost=lost)
+    return Derived(next(iter(said.values())), tuple(said), lost=lost)
 
 
-def _by_type(settings: Settings) -> Worked:
+def _by_type(settings: Settings) -> Derived:
     """Return the dtype of a version that asks fp16.type before precision, and takes no fp16 from precision."""
     name = "precision" if inner(settings, "fp16.type") is None else "fp16.type"
     if inner(settings, name) == "bfloat16":
@@ -51,9 +47,9 @@ def _by_type(settings: Settings) -> Worked:
         kind, names = ("fp16" if inner(settings, "fp16.enabled") else "fp32"), ("fp16.enabled", *stated(settings, name))
     said = inner(settings, "precision")
     if said is None or _NAMES.get(str(said).lower()) == kind:
-        return Worked(kind, tuple(dict.fromkeys((*names, *stated(settings, "precision")))))
+        return Derived(kind, tuple(dict.fromkeys((*names, *stated(settings, "precision")))))
     why = f"{settings.program.title} trains in {kind}, because the object fp16 decides there"
-    return Worked(kind, tuple(each for each in names if each != "precision"), idle=(("precision", why),))
+    return Derived(kind, tuple(each for each in names if each != "precision"), idle=(("precision", why),))
 
 
 def _unread_type(settings: Settings) -> tuple[tuple[str, str], ...]:
@@ -72,24 +68,20 @@ def _said(settings: Settings) -> dict[str, str]:
     return found | {path: kind for path, kind in enabled.items() if inner(settings, path)}
 
 
-def loss_scale(settings: Settings) -> Worked | None:
+def loss_scale(settings: Settings) -> Derived | None:
     """Return the fixed scale of fp16; 0 is a dynamic one."""
     given = inner(settings, "fp16.loss_scale")
     if given is None:
         return None
     if dtype(settings).value != "fp16":
-        return Worked(None, (), idle=(("fp16.loss_scale", "the dtype is not fp16"),))
+        return unused("fp16.loss_scale", "the dtype is not fp16")
     if not given:
-        return Worked(None, (), idle=(("fp16.loss_scale", "0 is a dynamic one, as without it"),))
-    return Worked(given, ("fp16.loss_scale",))
+        return unused("fp16.loss_scale", "0 is a dynamic one, as without it")
+    return Derived(given, ("fp16.loss_scale",))
 
 
-def initial_loss_scale(settings: Settings) -> Worked | None:
-    """Return where the dynamic scale starts, by default at DeepSpeed's 2 ** 16.
-
-    Raises:
-        MigrateError: the power of 2 is no whole number in range.
-    """
+def initial_loss_scale(settings: Settings) -> Derived | None:
+    """Return where the dynamic scale starts, by default at DeepSpeed's 2 ** 16."""
     path = "fp16.initial_scale_power"
     found = _of_dynamic_scale(settings, path, _POWER)
     if found is None or found.value is None:
@@ -98,45 +90,45 @@ def initial_loss_scale(settings: Settings) -> Worked | None:
     if abs(power) > _MOST:
         raise refused(settings, path, f"2 to the power of {power} is out of range", "Give such as 16")
     note = f"2 to the power of {power}" + ("" if found.names else ", DeepSpeed's default")
-    return Worked(2.0**power, found.names, note)
+    return Derived(2.0**power, found.names, note)
 
 
-def loss_scale_window(settings: Settings) -> Worked | None:
+def loss_scale_window(settings: Settings) -> Derived | None:
     """Return the steps after which the dynamic scale grows."""
     return _of_dynamic_scale(settings, "fp16.loss_scale_window")
 
 
-def hysteresis(settings: Settings) -> Worked | None:
+def hysteresis(settings: Settings) -> Derived | None:
     """Return the overflows after which the dynamic scale is halved."""
     return _of_dynamic_scale(settings, "fp16.hysteresis")
 
 
-def min_loss_scale(settings: Settings) -> Worked | None:
+def min_loss_scale(settings: Settings) -> Derived | None:
     """Return the least dynamic scale."""
     return _of_dynamic_scale(settings, "fp16.min_loss_scale")
 
 
-def _of_dynamic_scale(settings: Settings, path: str, otherwise: int | None = None) -> Worked | None:
+def _of_dynamic_scale(settings: Settings, path: str, otherwise: int | None = None) -> Derived | None:
     given = inner(settings, path)
     is_fp16 = dtype(settings).value == "fp16"
     if is_fp16 and not inner(settings, "fp16.loss_scale"):
         value = otherwise if given is None else given
-        return None if value is None else Worked(value, () if given is None else (path,))
+        return None if value is None else Derived(value, () if given is None else (path,))
     if given is None:
         return None
     why = "the loss scale is fixed" if is_fp16 else "the dtype is not fp16"
-    return Worked(None, (), idle=((path, why),))
+    return unused(path, why)
 
 
-def grad_reduce_in_fp32(settings: Settings) -> Worked | None:
+def grad_reduce_in_fp32(settings: Settings) -> Derived | None:
     """Return whether gradients are summed in fp32, which DeepSpeed does where it is told to."""
     names = stated(settings, *_SUMS, *(("fp32_allreduce",) if settings.value("fp32_allreduce") else ()))
     if (kind := dtype(settings).value) == "fp32":
-        return Worked(None, (), idle=tuple((name, "gradients are fp32 anyway") for name in names))
+        return Derived(None, (), idle=tuple((name, "gradients are fp32 anyway") for name in names))
     if settings.value("fp32_allreduce") or any(str(inner(settings, path)).lower() in _FP32 for path in _SUMS):
-        return Worked(True, names, lost=_lost(settings))
+        return Derived(True, names, lost=_lost(settings))
     note = f"DeepSpeed sums them in {kind} unless data_types.grad_accum_dtype says fp32"
-    return Worked(False, names, note if kind == "bf16" else "")
+    return Derived(False, names, note if kind == "bf16" else "")
 
 
 def _lost(settings: Settings) -> tuple[tuple[str, str], ...]:

@@ -6,10 +6,10 @@ import math
 from typing import TYPE_CHECKING
 
 from pretrain.errors import MigrateError
-from pretrain.tools.migrate.meaning import Carried, NotSupported, Unread, alike, other_model
+from pretrain.tools.migrate.meaning import Ignored, Mapped, NotSupported, alike, other_model
 from pretrain.tools.migrate.neox.objects import inner, number, refused, stated, whole
 from pretrain.tools.migrate.neox.precision import decays_too_long
-from pretrain.tools.migrate.setting import Worked
+from pretrain.tools.migrate.setting import Derived, in_place
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,47 +23,47 @@ _ITS_OWN = "GPT-NeoX replaces it"
 _LOSS_SCALE = "DeepSpeed reads the keys of the object fp16 instead"
 
 STEPS: dict[str, Meaning] = {
-    "train_batch_size": Carried("train.global_batch_size", how=_PRODUCT),
-    "train_micro_batch_size_per_gpu": Carried("train.micro_batch_size", how=f"global batch = {_PRODUCT}"),
-    "gradient_accumulation_steps": Carried("train.global_batch_size", how=_PRODUCT),
-    "train_iters": Carried("train.train_iters"),
-    "seed": Carried("train.seed"),
-    "exit_interval": Carried("train.exit_interval"),
-    "optimizer": Carried("optimizer.name", how="optimizer.type says which"),
-    "gradient_clipping": Carried("optimizer.clip_grad"),
-    "weight_decay": Carried("optimizer.weight_decay"),
-    "lr_decay_style": Carried("schedule.lr_decay_style", how="constant, linear and cosine are offered"),
-    "lr_decay_iters": Carried("schedule.lr_decay_iters"),
-    "lr_decay_fraction": Carried("schedule.lr_decay_iters", how="without lr_decay_iters: a part of train_iters"),
-    "min_lr": Carried("schedule.min_lr"),
-    "warmup": Carried("schedule.lr_warmup_fraction"),
-    "override_lr_scheduler": Carried("schedule.override_opt_param_scheduler"),
-    "use_checkpoint_lr_scheduler": Carried("schedule.use_checkpoint_opt_param_scheduler"),
-    "precision": Carried("precision.dtype", how="precision, fp16.enabled and bf16.enabled decide together"),
-    "fp32_allreduce": Carried("precision.grad_reduce_in_fp32", how="with data_types.grad_accum_dtype"),
-    "communication_data_type": Carried("precision.grad_reduce_in_fp32", how="with data_types.grad_accum_dtype"),
+    "train_batch_size": Mapped("train.global_batch_size", how=_PRODUCT),
+    "train_micro_batch_size_per_gpu": Mapped("train.micro_batch_size", how=f"global batch = {_PRODUCT}"),
+    "gradient_accumulation_steps": Mapped("train.global_batch_size", how=_PRODUCT),
+    "train_iters": Mapped("train.train_iters"),
+    "seed": Mapped("train.seed"),
+    "exit_interval": Mapped("train.exit_interval"),
+    "optimizer": Mapped("optimizer.name", how="optimizer.type says which"),
+    "gradient_clipping": Mapped("optimizer.clip_grad"),
+    "weight_decay": Mapped("optimizer.weight_decay"),
+    "lr_decay_style": Mapped("schedule.lr_decay_style", how="constant, linear and cosine are offered"),
+    "lr_decay_iters": Mapped("schedule.lr_decay_iters"),
+    "lr_decay_fraction": Mapped("schedule.lr_decay_iters", how="without lr_decay_iters: a part of train_iters"),
+    "min_lr": Mapped("schedule.min_lr"),
+    "warmup": Mapped("schedule.lr_warmup_fraction"),
+    "override_lr_scheduler": Mapped("schedule.override_opt_param_scheduler"),
+    "use_checkpoint_lr_scheduler": Mapped("schedule.use_checkpoint_opt_param_scheduler"),
+    "precision": Mapped("precision.dtype", how="precision, fp16.enabled and bf16.enabled decide together"),
+    "fp32_allreduce": Mapped("precision.grad_reduce_in_fp32", how="with data_types.grad_accum_dtype"),
+    "communication_data_type": Mapped("precision.grad_reduce_in_fp32", how="with data_types.grad_accum_dtype"),
     "train_epochs": NotSupported("the length of the training is a number of iterations", unless=(None,)),
     "use_bnb_optimizer": NotSupported("Adam's moments are fp32, not 8 bits", unless=(False,)),
     "scheduler": NotSupported("section schedule sets the learning rate, not a scheduler of DeepSpeed", unless=(None,)),
-    "batch_size": Unread(f"{_ITS_OWN} by train_micro_batch_size_per_gpu"),
-    "gas": Unread(f"{_ITS_OWN} by gradient_accumulation_steps"),
-    "lr": Unread(f"{_ITS_OWN} by optimizer.params.lr"),
-    "optimizer_type": Unread(f"{_ITS_OWN} by optimizer.type"),
-    "clip_grad": Unread(f"{_ITS_OWN} by gradient_clipping"),
-    "dynamic_loss_scale": Unread(f"{_ITS_OWN} by what fp16.loss_scale says"),
-    "loss_scale": Unread(_LOSS_SCALE),
-    "loss_scale_window": Unread(_LOSS_SCALE),
-    "hysteresis": Unread(_LOSS_SCALE),
-    "min_scale": Unread(_LOSS_SCALE),
-    "curriculum_seqlen": Unread("GPT-NeoX counts with it"),
-    "iteration": Unread("GPT-NeoX counts with it"),
-    **dict.fromkeys(("do_train", "do_valid", "do_test"), Unread("GPT-NeoX sets it itself")),
+    "batch_size": Ignored(f"{_ITS_OWN} by train_micro_batch_size_per_gpu"),
+    "gas": Ignored(f"{_ITS_OWN} by gradient_accumulation_steps"),
+    "lr": Ignored(f"{_ITS_OWN} by optimizer.params.lr"),
+    "optimizer_type": Ignored(f"{_ITS_OWN} by optimizer.type"),
+    "clip_grad": Ignored(f"{_ITS_OWN} by gradient_clipping"),
+    "dynamic_loss_scale": Ignored(f"{_ITS_OWN} by what fp16.loss_scale says"),
+    "loss_scale": Ignored(_LOSS_SCALE),
+    "loss_scale_window": Ignored(_LOSS_SCALE),
+    "hysteresis": Ignored(_LOSS_SCALE),
+    "min_scale": Ignored(_LOSS_SCALE),
+    "curriculum_seqlen": Ignored("GPT-NeoX counts with it"),
+    "iteration": Ignored("GPT-NeoX counts with it"),
+    **dict.fromkeys(("do_train", "do_valid", "do_test"), Ignored("GPT-NeoX sets it itself")),
     **alike(
         other_model("weights and learning rates are not scaled by width (mup)", unless=(False,)),
         "use_mup coord_check save_base_shapes",
     ),
     **alike(
-        Unread("it belongs to use_mup"),
+        Ignored("it belongs to use_mup"),
         """base_shapes_file mup_init_scale mup_attn_temp mup_output_temp mup_embedding_mult mup_rp_embedding_mult
         mup_width_scale""",
     ),
@@ -74,37 +74,29 @@ _BATCH, _MICRO, _STEPS = "train_batch_size", "train_micro_batch_size_per_gpu", "
 _LAYOUT = ("model_parallel_size", "pipe_parallel_size")
 
 
-def micro_batch_size(settings: Settings) -> Worked | None:
-    """Return the samples of a rank: stated, or what the global batch leaves for it.
-
-    Raises:
-        MigrateError: the number of devices is needed and unknown, or does not divide the batch.
-    """
+def micro_batch_size(settings: Settings) -> Derived | None:
+    """Return the samples of a rank: stated, or what the global batch leaves for it."""
     if inner(settings, _MICRO) is not None:
-        return Worked(whole(settings, _MICRO, 1), (_MICRO,))
+        return Derived(whole(settings, _MICRO, 1), (_MICRO,))
     if inner(settings, _BATCH) is None:
         return None
     batch, steps, replicas = whole(settings, _BATCH, 1), whole(settings, _STEPS, 1), _replicas(settings)
     if batch % (steps * replicas):
         why = f"{batch} samples are no multiple of {_of(steps, replicas)}"
         raise refused(settings, _BATCH, why, "Change one of the numbers, or give --devices N")
-    return Worked(batch // (steps * replicas), (_BATCH, _STEPS), f"{batch} / {_of(steps, replicas)}")
+    return Derived(batch // (steps * replicas), (_BATCH, _STEPS), f"{batch} / {_of(steps, replicas)}")
 
 
-def global_batch_size(settings: Settings) -> Worked | None:
-    """Return the samples of a step: stated, or the micro batches of all replicas.
-
-    Raises:
-        MigrateError: the number of devices is needed and unknown, or the three sizes contradict each other.
-    """
+def global_batch_size(settings: Settings) -> Derived | None:
+    """Return the samples of a step: stated, or the micro batches of all replicas."""
     if inner(settings, _BATCH) is not None:
         batch = whole(settings, _BATCH, 1)
         _check(settings, batch)
-        return Worked(batch, (_BATCH, *stated(settings, _STEPS)))
+        return Derived(batch, (_BATCH, *stated(settings, _STEPS)))
     if inner(settings, _MICRO) is None:
         return None
     micro, steps, replicas = whole(settings, _MICRO, 1), whole(settings, _STEPS, 1), _replicas(settings)
-    return Worked(micro * steps * replicas, (_MICRO, _STEPS), f"{micro} x {_of(steps, replicas)}")
+    return Derived(micro * steps * replicas, (_MICRO, _STEPS), f"{micro} x {_of(steps, replicas)}")
 
 
 def _check(settings: Settings, batch: int) -> None:
@@ -134,11 +126,7 @@ def devices(settings: Settings) -> int | None:
 
 
 def _replicas(settings: Settings) -> int:
-    """Return the data-parallel size.
-
-    Raises:
-        MigrateError: the number of devices is unknown, or no multiple of those that hold one replica.
-    """
+    """Return the data-parallel size."""
     number = devices(settings)
     if number is None:
         given = stated(settings, _MICRO, _BATCH)
@@ -166,86 +154,82 @@ _LONGEST = 1000
 """Trainings that a decay may last: GPT-NeoX allows any, the arithmetic does not."""
 
 
-def optimizer_name(settings: Settings) -> Worked | None:
+def optimizer_name(settings: Settings) -> Derived | None:
     """Return which Adam it is; DeepSpeed's and apex's Adam have decoupled weight decay."""
     given = inner(settings, _TYPE)
     if given is None:
         of_params = stated(settings, f"{_PARAMS}.adam_w_mode")
         coupled = inner(settings, f"{_PARAMS}.adam_w_mode") is False
-        return Worked("adam" if coupled else "adamw", of_params) if of_params else None
+        return Derived("adam" if coupled else "adamw", of_params) if of_params else None
     if str(given).lower() not in _ADAMS:
-        return Worked("adamw", (), lost=((_TYPE, f"{given} is not offered; adamw stands in its place"),))
+        return in_place("adamw", _TYPE, f"{given} is not offered; adamw stands in its place")
     coupled = inner(settings, f"{_PARAMS}.adam_w_mode") is False
-    return Worked("adam" if coupled else "adamw", (_TYPE, *stated(settings, f"{_PARAMS}.adam_w_mode")))
+    return Derived("adam" if coupled else "adamw", (_TYPE, *stated(settings, f"{_PARAMS}.adam_w_mode")))
 
 
-def lr(settings: Settings) -> Worked | None:
+def lr(settings: Settings) -> Derived | None:
     """Return the highest learning rate: 0.001 for an optimizer that states none."""
     given = inner(settings, f"{_PARAMS}.lr")
     if given is None:
         if not any(name.startswith("optimizer.") for name in settings.stated):
             return None
-        return Worked(0.001, (), "GPT-NeoX's where optimizer.params has none")
-    return Worked(given, (f"{_PARAMS}.lr",))
+        return Derived(0.001, (), "GPT-NeoX's where optimizer.params has none")
+    return Derived(given, (f"{_PARAMS}.lr",))
 
 
-def adam_beta1(settings: Settings) -> Worked | None:
+def adam_beta1(settings: Settings) -> Derived | None:
     """Return the decay of the mean of the gradient."""
     return _beta(settings, 0)
 
 
-def adam_beta2(settings: Settings) -> Worked | None:
+def adam_beta2(settings: Settings) -> Derived | None:
     """Return the decay of the mean of its square."""
     return _beta(settings, 1)
 
 
-def _beta(settings: Settings, number: int) -> Worked | None:
+def _beta(settings: Settings, number: int) -> Derived | None:
     path = f"{_PARAMS}.betas"
     given = inner(settings, path)
     if given is None:
         return None
     if not isinstance(given, list) or len(given) != 2:
         raise refused(settings, path, f"{given!r} is not a list of two numbers", "Give such as [0.9, 0.95]")
-    return Worked(given[number], (path,))
+    return Derived(given[number], (path,))
 
 
-def adam_eps(settings: Settings) -> Worked | None:
+def adam_eps(settings: Settings) -> Derived | None:
     """Return what is added to the denominator of the update."""
     given = inner(settings, f"{_PARAMS}.eps")
-    return None if given is None else Worked(given, (f"{_PARAMS}.eps",))
+    return None if given is None else Derived(given, (f"{_PARAMS}.eps",))
 
 
-def weight_decay(settings: Settings) -> Worked:
-    """Return the weight decay, which stands beside the optimizer.
-
-    Raises:
-        MigrateError: it stands in optimizer.params, where GPT-NeoX gives Adam both and stops.
-    """
+def weight_decay(settings: Settings) -> Derived:
+    """Return the weight decay, which stands beside the optimizer."""
     path = f"{_PARAMS}.weight_decay"
     if inner(settings, path) is not None:
         why = f"GPT-NeoX gives Adam weight_decay {settings.value('weight_decay')} beside it, and stops"
         raise refused(settings, path, why, "Remove it, and set weight_decay outside of optimizer")
-    return Worked(settings.value("weight_decay"), ("weight_decay",))
+    return Derived(settings.value("weight_decay"), ("weight_decay",))
 
 
-def clip_grad(settings: Settings) -> Worked | None:
+def clip_grad(settings: Settings) -> Derived | None:
     """Return the norm to which gradients are clipped."""
     flag, given = settings.program.flags.get("gradient_clipping"), settings.value("gradient_clipping")
     if given is None:
         return None
     untold = bool(given) and flag is not None and flag.default == given
     note = f"{given} is GPT-NeoX's default, of which it does not tell DeepSpeed; one whose own is 0 clips nothing then"
-    return Worked(given, ("gradient_clipping",), note if untold else "")
+    return Derived(given, ("gradient_clipping",), note if untold else "")
 
 
-def lr_decay_style(settings: Settings) -> Worked:
+def lr_decay_style(settings: Settings) -> Derived:
     """Return how the learning rate falls, and what is different about it here."""
     given = str(settings.value(_DECAY, "linear")).lower()
     if given not in _STYLES:
         change = f"{given}, a halving until lr_decay_iters, is not offered; linear stands in its place"
-        return Worked("linear", (), lost=((_DECAY, change if given == "exponential" else f"{given} is not offered"),))
+        return Derived("linear", (), lost=((_DECAY, change if given == "exponential" else f"{given} is not offered"),))
     change = _difference(settings, given)
-    return Worked(given, (_DECAY,), lost=((_DECAY, change),) if change else ())
+    return Derived(given, (_DECAY,), lost=((_DECAY, change),) if change else ())
 
 
 def _difference(settings: Settings, style: str) -> str:
@@ -263,23 +247,19 @@ def _difference(settings: Settings, style: str) -> str:
     return ""
 
 
-def lr_decay_iters(settings: Settings) -> Worked | None:
-    """Return the end of the decay: stated, or a part of the training.
-
-    Raises:
-        MigrateError: the part is out of range.
-    """
+def lr_decay_iters(settings: Settings) -> Derived | None:
+    """Return the end of the decay: stated, or a part of the training."""
     fraction, length = settings.value("lr_decay_fraction"), whole(settings, "train_iters", 0)
     if settings.value("lr_decay_iters") is not None:
         idle = (("lr_decay_fraction", "lr_decay_iters wins"),) if fraction is not None else ()
-        return Worked(whole(settings, "lr_decay_iters", 1), ("lr_decay_iters",), idle=idle)
+        return Derived(whole(settings, "lr_decay_iters", 1), ("lr_decay_iters",), idle=idle)
     if fraction is None or not length:
         return None
     part = number(settings, "lr_decay_fraction", 1)
     if not 0 <= part <= _LONGEST:
         why = f"{fraction} of the training is no length of the decay"
         raise refused(settings, "lr_decay_fraction", why, "Give a part such as 0.9")
-    return Worked(max(1, math.floor(length * part)), ("lr_decay_fraction",), f"{fraction} x {length}")
+    return Derived(max(1, math.floor(length * part)), ("lr_decay_fraction",), f"{fraction} x {length}")
 
 
 FUNCTIONS: Mapping[str, Function] = {

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from pretrain.errors import MigrateError
-from pretrain.tools.migrate.setting import Asked, Place, Word
+from pretrain.tools.migrate.setting import RuntimeValue, SourceLine, Word
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -33,14 +33,11 @@ def split_words(name: str, text: str, defined: Mapping[str, str], *, lines: bool
         text: the arguments; comments and escaped line ends are skipped.
         defined: values of variables.
         lines: whether places have a line.
-
-    Raises:
-        MigrateError: a quote without its end, or an operator of a shell.
     """
     words: list[Word] = []
     texts: list[str] = []
-    asked: list[Asked] = []
-    start = Place(name)
+    asked: list[RuntimeValue] = []
+    start = SourceLine(name)
     for kind, content, place in _pieces(name, text, lines=lines):
         if kind == "blank":
             words += _word(texts, start, asked)
@@ -52,15 +49,15 @@ def split_words(name: str, text: str, defined: Mapping[str, str], *, lines: bool
     return (*words, *_word(texts, start, asked))
 
 
-def _word(texts: list[str], place: Place, asked: list[Asked]) -> list[Word]:
+def _word(texts: list[str], place: SourceLine, asked: list[RuntimeValue]) -> list[Word]:
     return [Word("".join(texts), place, tuple(asked))] if texts else []
 
 
-def _pieces(name: str, text: str, *, lines: bool) -> Iterator[tuple[str, str, Place]]:
+def _pieces(name: str, text: str, *, lines: bool) -> Iterator[tuple[str, str, SourceLine]]:
     """Yield kind, content and place of each piece; comments and escaped line ends are left out."""
     position, line, inside = 0, 1, False
     while position < len(text):
-        place = Place(name, line if lines else 0)
+        place = SourceLine(name, line if lines else 0)
         piece = (_INSIDE if inside else _PIECE).match(text, position)
         if piece is None or piece.lastgroup == "late":
             raise MigrateError(_incomplete(place, late=piece is not None))
@@ -71,13 +68,13 @@ def _pieces(name: str, text: str, *, lines: bool) -> Iterator[tuple[str, str, Pl
             yield kind, content, place
 
 
-def _incomplete(place: Place, *, late: bool) -> str:
+def _incomplete(place: SourceLine, *, late: bool) -> str:
     if late:
         return f"{place}: blanks follow the backslash at the end of this line.\nRemove them: a shell would stop here."
     return f"{place}: a quote or a backslash has no end.\nComplete it."
 
 
-def _value(kind: str, content: str, place: Place, defined: Mapping[str, str], asked: list[Asked]) -> str:
+def _value(kind: str, content: str, place: SourceLine, defined: Mapping[str, str], asked: list[RuntimeValue]) -> str:
     if kind == "single":
         return content[1:-1]
     if kind == "escape":
@@ -100,7 +97,7 @@ def _value(kind: str, content: str, place: Place, defined: Mapping[str, str], as
     )
 
 
-def _filled(text: str, place: Place, defined: Mapping[str, str], asked: list[Asked]) -> str:
+def _filled(text: str, place: SourceLine, defined: Mapping[str, str], asked: list[RuntimeValue]) -> str:
     """Return the text with its variables' values; one that is not known becomes empty, and is asked for."""
     if re.search(r"\$[({]|`", _VARIABLE.sub("", text)):
         msg = f"{place}: '{text}' is worked out by a shell.\nWrite its value, or give the whole script."
@@ -109,7 +106,7 @@ def _filled(text: str, place: Place, defined: Mapping[str, str], asked: list[Ask
     def value(found: re.Match[str]) -> str:
         name = found[1] or found[2]
         if name not in defined:
-            asked.append(Asked(name, place, found[0]))
+            asked.append(RuntimeValue(name, place, found[0]))
         return defined.get(name, "")
 
     return _VARIABLE.sub(value, text)

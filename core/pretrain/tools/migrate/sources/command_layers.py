@@ -51,7 +51,7 @@ _PYTHON_VALUED = ("-W", "-X", "--check-hash-based-pycs")
 
 
 @dataclass(frozen=True, slots=True)
-class Peeled:
+class UnwrappedCommand:
     """A command without its layers.
 
     Attributes:
@@ -78,7 +78,7 @@ class _Rest:
     module: bool = False
 
 
-def peel(words: Sequence[Word], batch: Mapping[str, Word]) -> Peeled | None:
+def peel(words: Sequence[Word], batch: Mapping[str, Word]) -> UnwrappedCommand | None:
     """Take all layers off a command line.
 
     Args:
@@ -98,7 +98,7 @@ def peel(words: Sequence[Word], batch: Mapping[str, Word]) -> Peeled | None:
         return None
     program = rest.words[0].text
     program = program.replace(".", "/") + ".py" if rest.module else program
-    return Peeled(program, rest.words, _innermost(rest.launches), tuple(rest.notices))
+    return UnwrappedCommand(program, rest.words, _innermost(rest.launches), tuple(rest.notices))
 
 
 def _take(rest: _Rest) -> bool:

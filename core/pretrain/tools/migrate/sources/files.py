@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pretrain.recipe.deepspeed.file import JsonFile
-    from pretrain.tools.migrate.setting import Asked, Place, Setting, Word
+    from pretrain.tools.migrate.setting import RuntimeValue, Setting, SourceLine, Word
 
 
 Kind = Literal["script", "arguments", "log", "neox", "deepspeed", "megatron_yaml"]
@@ -33,14 +33,14 @@ class Launch:
         hostfile: a file of hosts; empty for none.
     """
 
-    place: Place
+    place: SourceLine
     nproc: int | None = None
     nnodes: int | None = None
     hostfile: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class MigrateSource:
     """One source, read but not yet understood.
 
     Attributes:
@@ -68,7 +68,7 @@ class Source:
     preprocessing: tuple[tuple[Word, ...], ...] = ()
     launch: Launch | None = None
     notices: tuple[str, ...] = ()
-    unknown_files: Mapping[str, tuple[Asked, ...]] = field(default_factory=dict)
+    unknown_files: Mapping[str, tuple[RuntimeValue, ...]] = field(default_factory=dict)
     read_names: frozenset[str] = frozenset()
 
 
@@ -102,9 +102,6 @@ def read_text(name: str) -> Text:
 
     Args:
         name: its path.
-
-    Raises:
-        MigrateError: it is an address, missing, a folder, or not text.
     """
     try:
         local_path(name)
@@ -145,19 +142,15 @@ def _decoded(name: str, data: bytes) -> Text:
         raise MigrateError(msg) from error
 
 
-def read_deepspeed(name: str, text: str) -> Source:
-    """Read a DeepSpeed file that is a source itself.
-
-    Raises:
-        MigrateError: it is not JSON with unique keys.
-    """
+def read_deepspeed(name: str, text: str) -> MigrateSource:
+    """Read a DeepSpeed file that is a source itself."""
     try:
-        return Source(name, "deepspeed", deepspeed=parse_json(text, name, ""))
+        return MigrateSource(name, "deepspeed", deepspeed=parse_json(text, name, ""))
     except RecipeError as error:
         raise MigrateError(str(error)) from error
 
 
-def deepspeed_file(source: Source, path: str, place: Place | None = None) -> JsonFile | None:
+def deepspeed_file(source: MigrateSource, path: str, place: SourceLine | None = None) -> JsonFile | None:
     """Read the DeepSpeed file that a source's arguments name.
 
     Args:
@@ -167,10 +160,6 @@ def deepspeed_file(source: Source, path: str, place: Place | None = None) -> Jso
 
     Returns:
         the file; None if the path is empty.
-
-    Raises:
-        MigrateError: it is missing, is not JSON, stands in both folders with different content, or the script writes it
-            with values that are not known.
     """
     if not path:
         return None
@@ -207,9 +196,6 @@ def find_file(source: str, path: str, named_by: str) -> Path:
 
     Returns:
         the path in the working directory, or else in the script's folder; the former if there is none.
-
-    Raises:
-        MigrateError: both are there, and differ.
     """
     here, beside = Path(path), Path(source).parent / path
     if not here.is_file() and beside.is_file():

@@ -11,9 +11,9 @@ from pretrain.tools.migrate.sources.files import Launch
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from pretrain.tools.migrate.setting import Place, Word
+    from pretrain.tools.migrate.setting import SourceLine, Word
 
-    Count = Callable[[Mapping[str, Word], Place], Launch]
+    Count = Callable[[Mapping[str, Word], SourceLine], Launch]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +56,14 @@ def _text(options: Mapping[str, Word], name: str) -> str:
     return options[name].text if name in options and not options[name].asked else ""
 
 
-def _torchrun(options: Mapping[str, Word], place: Place) -> Launch:
+def _torchrun(options: Mapping[str, Word], place: SourceLine) -> Launch:
     """Without options, torchrun starts one process on one node."""
     nproc = _number(options, "nproc_per_node") if "nproc_per_node" in options else 1
     nnodes = 1 if "standalone" in options or "nnodes" not in options else _range(options, "nnodes")
     return Launch(place, nproc, nnodes)
 
 
-def _deepspeed(options: Mapping[str, Word], place: Place) -> Launch:
+def _deepspeed(options: Mapping[str, Word], place: SourceLine) -> Launch:
     """Without a count, DeepSpeed takes all devices of a node; without a list of hosts, this node."""
     hostfile = _text(options, "hostfile")
     if "include" in options:
@@ -84,7 +84,7 @@ def _included(text: str) -> tuple[int | None, int | None]:
     return (slots.pop() if len(slots) == 1 else None), len(hosts)
 
 
-def _srun(options: Mapping[str, Word], place: Place) -> Launch:
+def _srun(options: Mapping[str, Word], place: SourceLine) -> Launch:
     """Without -n and --ntasks-per-node, Slurm starts one task on each node; sbatch's own options may say the nodes."""
     nnodes, tasks, nproc = _range(options, "nodes"), _number(options, "ntasks"), _number(options, "ntasks_per_node")
     if tasks and nnodes:
@@ -96,7 +96,7 @@ def _srun(options: Mapping[str, Word], place: Place) -> Launch:
     return Launch(place, nproc, nnodes)
 
 
-def _mpirun(options: Mapping[str, Word], place: Place) -> Launch:
+def _mpirun(options: Mapping[str, Word], place: SourceLine) -> Launch:
     """Without hosts, mpirun starts all processes on this node."""
     tasks = _number(options, "np")
     nproc = _number(options, "npernode") or _mapped(_text(options, "map_by"))

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pretrain.errors import MigrateError
-from pretrain.tools.migrate.setting import Place, Setting
-from pretrain.tools.migrate.sources.files import Source
+from pretrain.tools.migrate.setting import Setting, SourceLine
+from pretrain.tools.migrate.sources.files import MigrateSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -57,7 +57,7 @@ def _title(line: str) -> re.Match[str] | None:
     return _FIRST.fullmatch(line) if len(line) < _LONGEST and " arguments ---" in line else None
 
 
-def read_log(name: str, text: str) -> Source:
+def read_log(name: str, text: str) -> MigrateSource:
     """Read the first dump of a log.
 
     Args:
@@ -66,9 +66,6 @@ def read_log(name: str, text: str) -> Source:
 
     Returns:
         all arguments, those that the program worked out too. Its program is "train.py" for GPT-NeoX.
-
-    Raises:
-        MigrateError: the dump has no end, or no arguments.
     """
     lines = [line.rstrip("\r") for line in text.split("\n")]
     dumps = list(_dumps(lines))
@@ -81,7 +78,7 @@ def read_log(name: str, text: str) -> Source:
         msg = f"{name}:{dump.start}: the list of arguments that begins here is empty.\nGive the log of the first rank."
         raise MigrateError(msg)
     notices = (*unread, *_others(name, dump, settings, dumps[1:]))
-    return Source(name, "log", "train.py" if dump.neox else "", settings=settings, notices=notices)
+    return MigrateSource(name, "log", "train.py" if dump.neox else "", settings=settings, notices=notices)
 
 
 def _dumps(lines: Sequence[str]) -> Iterator[_Dump]:
@@ -125,7 +122,7 @@ def _settings(name: str, dump: _Dump) -> tuple[dict[str, Setting], list[str]]:
                 line.strip()
             )
             continue
-        place = Place(name, number)
+        place = SourceLine(name, number)
         if entry["name"] in settings:
             msg = f"{place}: {entry['name']} is in this list twice: two logs are mixed.\nGive one log."
             raise MigrateError(msg)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from pretrain.errors import MigrateError
 from pretrain.tools.migrate.setting import Setting
-from pretrain.tools.migrate.sources.files import Launch, Source, read_text
+from pretrain.tools.migrate.sources.files import Launch, MigrateSource, read_text
 from pretrain.tools.migrate.sources.yaml_files import read_block
 
 if TYPE_CHECKING:
@@ -59,14 +59,11 @@ def recognize(data: Mapping[Any, Any]) -> bool:
     return bool(names & _OWN) or len(names & _DATA) > 1 or any("-" in str(key) for key in data if names & _DATA)
 
 
-def read_neox(paths: Sequence[Path]) -> Source:
+def read_neox(paths: Sequence[Path]) -> MigrateSource:
     """Read the files of one training.
 
     Returns:
         A source whose settings have GPT-NeoX's names, with underscores; an object such as "optimizer" is a `Block`.
-
-    Raises:
-        MigrateError: a file cannot be read, is not YAML, or gives a name that it or another file gives too.
     """
     settings: dict[str, Setting] = {}
     for path in paths:
@@ -77,7 +74,7 @@ def read_neox(paths: Sequence[Path]) -> Source:
                 raise MigrateError(_twice(Setting(name, value, key, place), settings[name]))
             settings[name] = Setting(name, value, key, place)
     name = " ".join(str(path) for path in paths)
-    return Source(name, "neox", program="train.py", settings=settings, launch=launch_of(settings))
+    return MigrateSource(name, "neox", program="train.py", settings=settings, launch=launch_of(settings))
 
 
 def _twice(later: Setting, earlier: Setting) -> str:
@@ -147,20 +144,13 @@ def neox_command(words: Sequence[Word]) -> list[str]:
 
     Args:
         words: the command from deepy.py on, or from train.py on.
-
-    Raises:
-        MigrateError: a word is not known, or the command names no file.
     """
     given = _parse(words)
     return [posixpath.join(given.conf_dir or "", _with_ending(name)) for name in given.conf_file]
 
 
 def neox_options(words: Sequence[Word]) -> dict[str, Setting]:
-    """Return the settings that the command itself gives, which win over those of the files: "hostfile".
-
-    Raises:
-        MigrateError: as `neox_command`.
-    """
+    """Return the settings that the command itself gives, which win over those of the files: "hostfile"."""
     given = {name: value for name, value in vars(_parse(words)).items() if value is not None}
     renamed = {"autotuning_run" if name == "autotuning" else name: value for name, value in given.items()}
     place = words[0].place if words else None

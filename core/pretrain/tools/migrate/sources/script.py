@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pretrain.errors import MigrateError
 from pretrain.tools.migrate.cell.reader import capture, read_script
 from pretrain.tools.migrate.sources.argument_words import split_words
-from pretrain.tools.migrate.sources.files import Source, find_file, read_text
+from pretrain.tools.migrate.sources.files import MigrateSource, find_file, read_text
 from pretrain.tools.migrate.sources.neox import launch_of, neox_command, neox_options, read_neox
 from pretrain.tools.migrate.sources.training import batch_options, batch_variables, role_of, sort_commands, training_of
 from pretrain.tools.migrate.sources.yaml_files import read_megatron_yaml
@@ -21,43 +21,38 @@ if TYPE_CHECKING:
 
     from pretrain.tools.migrate.cell.reader import Script
     from pretrain.tools.migrate.setting import Word
-    from pretrain.tools.migrate.sources.command_layers import Peeled
-    from pretrain.tools.migrate.sources.training import Commands
+    from pretrain.tools.migrate.sources.command_layers import UnwrappedCommand
+    from pretrain.tools.migrate.sources.training import ScriptCommands
 
 
 _YAML_FLAG = "--yaml-cfg"
 
 
-def read_shell(name: str, text: str, defined: Mapping[str, str]) -> Source:
+def read_shell(name: str, text: str, defined: Mapping[str, str]) -> MigrateSource:
     """Read a shell script that starts a training, or builds token files.
 
     Args:
         name: the script, as the user named it.
         text: its content.
         defined: values of variables, and of its arguments "1", "2", ...
-
-    Raises:
-        MigrateError: it cannot be read, or starts no training, or several.
     """
     batch = batch_options(name, text)
     variables, notices = batch_variables({**batch}, text)
     unset = {key: value for key, value in variables.items() if key not in defined}
     script = read_script(name, text, defined, unset)
     read_names = names_read(name, text, defined)
-    source = Source(name, "script", files=script.files, unknown_files=script.unknown_files, read_names=read_names)
+    source = MigrateSource(
+        name, "script", files=script.files, unknown_files=script.unknown_files, read_names=read_names
+    )
     commands = sort_commands(script.commands, batch)
     notices = [*script.notices, *_cut_off(script), *(line for line in notices if line.split()[1] in unset)]
     return _with_commands(source, commands, notices, defined)
 
 
-def read_capture(command: Sequence[str]) -> Source:
-    """Read what a command starts when it is run for real, with stubs for the programs of a training.
-
-    Raises:
-        MigrateError: it cannot be started, or starts no training, or several.
-    """
+def read_capture(command: Sequence[str]) -> MigrateSource:
+    """Read what a command starts when it is run for real, with stubs for the programs of a training."""
     script = capture(command)
-    source = Source(shlex.join(command), "script", files=script.files, unknown_files=script.unknown_files)
+    source = MigrateSource(shlex.join(command), "script", files=script.files, unknown_files=script.unknown_files)
     return _with_commands(source, sort_commands(script.commands, {}), list(script.notices), {})
 
 
@@ -71,43 +66,39 @@ def _cut_off(script: Script) -> list[str]:
     ]
 
 
-def read_list(name: str, text: str, defined: Mapping[str, str]) -> Source:
+def read_list(name: str, text: str, defined: Mapping[str, str]) -> MigrateSource:
     """Read a file of arguments without a program.
 
     Args:
         name: the file, as the user named it.
         text: its content.
         defined: values of variables.
-
-    Raises:
-        MigrateError: it has signs of a shell's language.
     """
     words = split_words(name, text, defined)
-    return Source(name, "arguments", words=words, read_names=names_read(name, text, defined))
+    return MigrateSource(name, "arguments", words=words, read_names=names_read(name, text, defined))
 
 
-def read_arguments(text: str, defined: Mapping[str, str] | None = None) -> Source:
+def read_arguments(text: str, defined: Mapping[str, str] | None = None) -> MigrateSource:
     """Read the text of `--args`: arguments, or a whole command.
 
     Args:
         text: as a person would write it on a command line.
         defined: values of variables.
-
-    Raises:
-        MigrateError: it is empty, or a command that is not a training.
     """
     defined = defined or {}
     words = split_words("--args", text, defined, lines="\n" in text.strip())
     if not words:
         msg = "--args: there are no arguments.\nGive those of the training: --args '--num-layers 24 ...'"
         raise MigrateError(msg)
-    source = Source("--args", "arguments", read_names=names_read("--args", text, defined))
+    source = MigrateSource("--args", "arguments", read_names=names_read("--args", text, defined))
     if words[0].text.startswith("-"):
         return replace(source, words=words)
     return _with_commands(source, sort_commands([words], {}), [], defined)
 
 
-def _with_commands(source: Source, commands: Commands, notices: list[str], defined: Mapping[str, str]) -> Source:
+def _with_commands(
+    source: MigrateSource, commands: ScriptCommands, notices: list[str], defined: Mapping[str, str]
+) -> MigrateSource:
     training = training_of(source.name, commands)
     source = replace(source, preprocessing=tuple(commands.preprocessing))
     notices = [*notices, *commands.notices]
@@ -122,7 +113,7 @@ def _with_commands(source: Source, commands: Commands, notices: list[str], defin
     return _with_yaml(replace(source, program=program, words=training.words[1:]), defined)
 
 
-def _neox(source: Source, training: Peeled) -> Source:
+def _neox(source: MigrateSource, training: UnwrappedCommand) -> MigrateSource:
     place = training.words[0].place
     paths = [find_file(source.name, name, str(place)) for name in neox_command(training.words)]
     missing = next((path for path in paths if not path.is_file()), None)
@@ -144,7 +135,7 @@ def _neox(source: Source, training: Peeled) -> Source:
     )
 
 
-def _with_yaml(source: Source, defined: Mapping[str, str]) -> Source:
+def _with_yaml(source: MigrateSource, defined: Mapping[str, str]) -> MigrateSource:
     """Return the source with the settings of the file that --yaml-cfg names; the program then reads nothing else."""
     named = _value_of(source.words, _YAML_FLAG)
     if named is None:

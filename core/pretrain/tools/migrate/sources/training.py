@@ -9,14 +9,14 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Literal
 
 from pretrain.errors import MigrateError
-from pretrain.tools.migrate.setting import Place, Word
+from pretrain.tools.migrate.setting import SourceLine, Word
 from pretrain.tools.migrate.sources.command_layers import peel
 from pretrain.tools.migrate.sources.files import Launch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from pretrain.tools.migrate.sources.command_layers import Peeled
+    from pretrain.tools.migrate.sources.command_layers import UnwrappedCommand
 
 
 _SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch")
@@ -24,7 +24,7 @@ _READ = "Read are trainings of GPT: pretrain_gpt.py and pretrain_gpt2.py, and GP
 
 
 @dataclass(slots=True)
-class Commands:
+class ScriptCommands:
     """Commands of a script that matter here.
 
     Attributes:
@@ -36,7 +36,7 @@ class Commands:
         notices: lines for the user.
     """
 
-    trainings: list[Peeled] = field(default_factory=list)
+    trainings: list[UnwrappedCommand] = field(default_factory=list)
     preprocessing: list[tuple[Word, ...]] = field(default_factory=list)
     others: list[str] = field(default_factory=list)
     unknown: list[Word] = field(default_factory=list)
@@ -44,14 +44,14 @@ class Commands:
     notices: list[str] = field(default_factory=list)
 
 
-def sort_commands(commands: Iterable[Sequence[Word]], batch: Mapping[str, Word]) -> Commands:
+def sort_commands(commands: Iterable[Sequence[Word]], batch: Mapping[str, Word]) -> ScriptCommands:
     """Sort commands by the programs that they start.
 
     Args:
         commands: words of each command.
         batch: options that the script's job has, which are defaults of srun's.
     """
-    found = Commands()
+    found = ScriptCommands()
     for words in commands:
         peeled = peel(words, batch)
         if peeled is not None:
@@ -59,7 +59,7 @@ def sort_commands(commands: Iterable[Sequence[Word]], batch: Mapping[str, Word])
     return found
 
 
-def _sort(found: Commands, peeled: Peeled) -> None:
+def _sort(found: ScriptCommands, peeled: UnwrappedCommand) -> None:
     program, place = peeled.words[0], peeled.words[0].place
     if not peeled.program.endswith(".py"):
         if program.asked:
@@ -76,14 +76,14 @@ def _sort(found: Commands, peeled: Peeled) -> None:
         found.trainings.append(peeled)
 
 
-def _script(peeled: Peeled) -> str:
+def _script(peeled: UnwrappedCommand) -> str:
     """Return the script that a shell, or Slurm, is given."""
     if peeled.program.rpartition("/")[2] not in {"bash", "sh", "sbatch"}:
         return ""
     return next((word.text for word in peeled.words[1:] if word.text.endswith(_SCRIPTS)), "")
 
 
-def training_of(name: str, found: Commands) -> Peeled | None:
+def training_of(name: str, found: ScriptCommands) -> UnwrappedCommand | None:
     """Return the one training of a script.
 
     Args:
@@ -92,9 +92,6 @@ def training_of(name: str, found: Commands) -> Peeled | None:
 
     Returns:
         the training; None if the script only builds token files.
-
-    Raises:
-        MigrateError: there is no training, or another one, or several.
     """
     if not found.trainings:
         if not found.preprocessing:
@@ -112,7 +109,7 @@ def training_of(name: str, found: Commands) -> Peeled | None:
     return replace(first, launch=_common_launch([training.launch for training in found.trainings]))
 
 
-def _arguments(peeled: Peeled) -> list[tuple[str, list[str]]]:
+def _arguments(peeled: UnwrappedCommand) -> list[tuple[str, list[str]]]:
     words = (replace(peeled.words[0], text=peeled.program), *peeled.words[1:])
     return [(word.text, [asked.name for asked in word.asked]) for word in words]
 
@@ -134,7 +131,7 @@ def _common(counts: set[int | None]) -> int | None:
     return counts.pop() if len(counts) == 1 else None
 
 
-def _no_training(name: str, found: Commands) -> str:
+def _no_training(name: str, found: ScriptCommands) -> str:
     if found.unknown:
         return "\n".join((*found.others[:2], _unknown_program(found.unknown[0])))
     if found.others:
@@ -249,7 +246,7 @@ def batch_options(name: str, text: str) -> dict[str, Word]:
     for number, line in enumerate(text.split("\n"), 1):
         found = _LINE.match(line.strip())
         if found:
-            place = Place(name, number)
+            place = SourceLine(name, number)
             options |= {key: Word(value, place) for key, value in _options(found[1]) if key in _VARIABLES}
     return options
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from pretrain.errors import MigrateError
-from pretrain.tools.migrate.setting import Place, Setting
-from pretrain.tools.migrate.sources.files import Source
+from pretrain.tools.migrate.setting import Setting, SourceLine
+from pretrain.tools.migrate.sources.files import MigrateSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -24,7 +24,7 @@ _MOST = 20_000
 """Nodes of a file: nested aliases of a few lines would become gigabytes."""
 
 
-class Block(dict[str, Any]):
+class YamlBlock(dict[str, Any]):
     """Mapping of a YAML file that knows where its keys are.
 
     Attributes:
@@ -33,7 +33,7 @@ class Block(dict[str, Any]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.places: dict[str, Place] = {}
+        self.places: dict[str, SourceLine] = {}
 
 
 class _Loader(yaml.SafeLoader):
@@ -43,15 +43,12 @@ class _Loader(yaml.SafeLoader):
 _Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?\d+[eE][-+]?\d+$"), list("-+0123456789"))
 
 
-def read_block(text: str, source: str) -> Block:
+def read_block(text: str, source: str) -> YamlBlock:
     """Read a file's text.
 
     Args:
         text: YAML, or JSON with comments and trailing commas, which is YAML too.
         source: the file, for errors.
-
-    Raises:
-        MigrateError: it is not a mapping in YAML, or gives a key twice.
     """
     try:
         loader = _Loader(text)
@@ -69,7 +66,7 @@ def read_block(text: str, source: str) -> Block:
 
 
 def _refused(source: str, line: int, why: str) -> str:
-    return f"{Place(source, line)}: this is not YAML of GPT-NeoX: {why}.\nGive a file such as its configs/20B.yml."
+    return f"{SourceLine(source, line)}: this is not YAML of GPT-NeoX: {why}.\nGive a file such as its configs/20B.yml."
 
 
 class _Reader:
@@ -78,14 +75,14 @@ class _Reader:
     def __init__(self, loader: _Loader, source: str) -> None:
         self.loader, self.source, self.left = loader, source, _MOST
 
-    def block(self, node: yaml.MappingNode, depth: int) -> Block:
+    def block(self, node: yaml.MappingNode, depth: int) -> YamlBlock:
         """Return a mapping; a key with two values is an error, of which PyYAML would take the last."""
-        found, merged = Block(), list[Block]()
+        found, merged = YamlBlock(), list[YamlBlock]()
         for key_node, value_node in node.value:
             if key_node.tag == _MERGE:
                 merged += self._merged(value_node, depth + 1)
                 continue
-            key, place = self._value(key_node, depth), Place(self.source, key_node.start_mark.line + 1)
+            key, place = self._value(key_node, depth), SourceLine(self.source, key_node.start_mark.line + 1)
             if not isinstance(key, str):
                 raise MigrateError(_refused(self.source, place.line, f"the key {key!r} is not a word"))
             value = self._value(value_node, depth + 1)
@@ -98,12 +95,12 @@ class _Reader:
                 found[key], found.places[key] = other[key], other.places[key]
         return found
 
-    def _merged(self, node: yaml.Node, depth: int) -> list[Block]:
+    def _merged(self, node: yaml.Node, depth: int) -> list[YamlBlock]:
         """Return the mappings of a "<<", whose keys yield to those around it."""
         nodes = node.value if isinstance(node, yaml.SequenceNode) else [node]
         if not all(isinstance(each, yaml.MappingNode) for each in nodes):
             raise MigrateError(_refused(self.source, node.start_mark.line + 1, "<< takes mappings"))
-        return [block for block in (self._value(each, depth) for each in nodes) if isinstance(block, Block)]
+        return [block for block in (self._value(each, depth) for each in nodes) if isinstance(block, YamlBlock)]
 
     def _value(self, node: yaml.Node, depth: int) -> Any:
         self.left -= 1
@@ -137,7 +134,7 @@ def is_megatron_yaml(data: Mapping[Any, Any]) -> bool:
     return any(isinstance(data.get(section), dict) for section in _SECTIONS)
 
 
-def read_megatron_yaml(name: str, text: str, defined: Mapping[str, str]) -> Source:
+def read_megatron_yaml(name: str, text: str, defined: Mapping[str, str]) -> MigrateSource:
     """Read a file.
 
     Args:
@@ -147,9 +144,6 @@ def read_megatron_yaml(name: str, text: str, defined: Mapping[str, str]) -> Sour
 
     Returns:
         its settings, with the names that flags have.
-
-    Raises:
-        MigrateError: it is not YAML, gives a name twice, or needs a value that is not defined.
     """
     data = read_block(text, name)
     settings: dict[str, Setting] = {}
@@ -160,19 +154,19 @@ def read_megatron_yaml(name: str, text: str, defined: Mapping[str, str]) -> Sour
             raise MigrateError(msg)
         settings[setting.name] = setting
     _check_activation(name, settings)
-    return Source(name, "megatron_yaml", settings=settings)
+    return MigrateSource(name, "megatron_yaml", settings=settings)
 
 
-def _settings(data: Block, defined: Mapping[str, str]) -> Iterator[Setting]:
+def _settings(data: YamlBlock, defined: Mapping[str, str]) -> Iterator[Setting]:
     for key, value in data.items():
-        if key in _SECTIONS and isinstance(value, Block):
+        if key in _SECTIONS and isinstance(value, YamlBlock):
             yield from _settings(value, defined)
         elif value is not None or key not in _OBJECTS:
             place = data.places[key]
             yield Setting(_FLAGS.get(key, key), _filled(value, place, defined), key, place)
 
 
-def _filled(value: Any, place: Place, defined: Mapping[str, str]) -> Any:
+def _filled(value: Any, place: SourceLine, defined: Mapping[str, str]) -> Any:
     if isinstance(value, list):
         return [_filled(item, place, defined) for item in value]
     if not isinstance(value, str):
@@ -185,11 +179,7 @@ def _filled(value: Any, place: Place, defined: Mapping[str, str]) -> Any:
 
 
 def _check_activation(name: str, settings: Mapping[str, Setting]) -> None:
-    """Check the activation, of which the program has three names.
-
-    Raises:
-        MigrateError: there is none, or another.
-    """
+    """Check the activation, of which the program has three names."""
     chosen = settings.get("activation_func")
     if chosen is None or chosen.value not in _ACTIVATIONS:
         given = f"{chosen.place}: activation_func: {chosen.value}" if chosen else f"{name}: there is no activation_func"

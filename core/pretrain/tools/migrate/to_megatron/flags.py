@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pretrain.recipe import Recipe
-from pretrain.tools.migrate.meaning import Carried
+from pretrain.tools.migrate.meaning import Mapped
 from pretrain.tools.migrate.megatron.meanings import meaning_of
 from pretrain.tools.migrate.programs import program
 
@@ -126,7 +126,7 @@ def single_flags() -> Mapping[str, str]:
     found: dict[str, str] = {}
     for name in flags_by_name():
         meaning = meaning_of(name, TARGET)
-        if isinstance(meaning, Carried) and not meaning.how and not _is_of_older_name(meaning.key, name, found):
+        if isinstance(meaning, Mapped) and not meaning.how and not _is_of_older_name(meaning.key, name, found):
             found[meaning.key] = name
     return {**found, **PLAIN}
 
@@ -156,7 +156,7 @@ def answer_of(recipe: Recipe, key: str, name: str) -> Answer:
 
 def _values(name: str) -> Mapping[Any, Any]:
     meaning = meaning_of(name, TARGET)
-    return meaning.values if isinstance(meaning, Carried) else {}
+    return meaning.values if isinstance(meaning, Mapped) else {}
 
 
 def _there(values: Mapping[Any, Any], value: Any) -> Any:
