@@ -119,6 +119,7 @@ MINDSPEED: dict[str, Meaning] = {
     ),
     "npu_deterministic": Mapped("train.deterministic_mode"),
     "use_deter_comp": Mapped("train.deterministic_mode"),
+    "ai_framework": NoEffect("a training runs on PyTorch, whatever the device"),
     "disable_gloo_group": NoEffect("groups of gloo are only for the host, and change no number"),
     "no_shared_storage": NotSupported("index files are written once, so that all nodes need to see them"),
     **alike(
