@@ -7,6 +7,7 @@ import subprocess
 
 import pytest
 
+from pretrain.errors import MigrateError
 from pretrain.tools.migrate.migration import migrate
 from pretrain.tools.migrate.setting import MigrateOptions
 from pretrain.tools.migrate.sources.recognition import read_source
@@ -118,6 +119,15 @@ def test_getopts_reads_the_arguments_that_are_given(folder, arguments, expected)
     (folder / "train.sh").write_text(f"{options}shift $((OPTIND - 1))\n{TRAIN} {words}\n")
     source = read_source("train.sh", {"@": arguments} if arguments else {})
     assert tuple(word.text for word in source.words[-5::2]) == expected
+
+
+def test_a_placeholder_is_asked_for(folder):
+    """MindSpeed-LLM's scripts have such texts where their user has to write a path."""
+    (folder / "train.sh").write_text(f'CKPT="your model ckpt path"\n{TRAIN} --save $CKPT\n')
+    with pytest.raises(MigrateError, match=r"train.sh:2: CKPT is not known: \$CKPT\n.*Give --define CKPT=VALUE"):
+        migrate([read_source("train.sh", {})], MigrateOptions(devices=8))
+    given = read_source("train.sh", {"CKPT": "out"})
+    assert given.words[-1].text == "out"
 
 
 def test_a_deepspeed_file_of_a_strict_script_is_read_as_it_was_for_the_training(folder):

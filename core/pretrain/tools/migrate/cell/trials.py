@@ -147,7 +147,7 @@ _SHOWN = str.maketrans("\u2039\u203a\u2423", "<> ")
 
 _HOLE = r"<[A-Za-z\u0080-\U0010ffff][^<>\n|&;\"'`$]*[\w./-]>"
 _PLACEHOLDER = re.compile(
-    rf"^(?P<before>[ \t]*(?:export[ \t]+)?(?P<name>[A-Za-z_]\w*)=[\"']?)(?P<value>{_HOLE})"
+    rf"^(?P<before>[ \t]*(?:export[ \t]+)?(?P<name>[A-Za-z_]\w*)=[\"']?)(?P<value>{_HOLE}|(?<=[\"'])[Yy]our [\w ./-]+)"
     r"(?P<note>[ \t]*\(e\.g\.[^\n()]*\))?"
     rf"|(?<=[\s=\"'])(?P<other>{_HOLE})",
     re.MULTILINE,
@@ -160,7 +160,7 @@ def marker(name: str) -> str:
 
 
 def without_placeholders(text: str, defined: Mapping[str, str]) -> str:
-    """Return a script whose placeholders, NAME=<Specify path>, are markers: bash would take them for redirections."""
+    """Return a script whose placeholders, NAME=<Specify path> or NAME="your path", are markers."""
 
     def filled(found: re.Match[str]) -> str:
         name = found["name"] or found["other"]

@@ -154,33 +154,29 @@ Role = Literal["gpt", "neox", "preprocessing", "other"]
 
 _GPT = frozenset(("pretrain_gpt.py", "pretrain_gpt2.py", "pretrain_gpt_core.py"))
 _OTHER = {
-    "pretrain_bert.py": "trains BERT",
-    "pretrain_bert_core.py": "trains BERT",
-    "pretrain_t5.py": "trains T5",
-    "pretrain_t5_core.py": "trains T5",
-    "pretrain_albert.py": "trains ALBERT",
-    "pretrain_ict.py": "trains a retriever",
-    "pretrain_realm.py": "trains a retriever",
-    "pretrain_retro.py": "trains Retro",
-    "pretrain_retro_core.py": "trains Retro",
-    "pretrain_mamba.py": "trains Mamba and hybrid models",
-    "pretrain_hybrid.py": "trains Mamba and hybrid models",
-    "pretrain_vlm.py": "trains vision-language models",
-    "pretrain_mimo.py": "trains multimodal models",
-    "pretrain_multimodal.py": "trains multimodal models",
-    "pretrain_vit.py": "trains a vision transformer",
-    "pretrain_vision_classify.py": "trains vision models",
-    "pretrain_vision_inpaint.py": "trains vision models",
-    "pretrain_vision_dino.py": "trains vision models",
-    "pretrain_prefix_lm.py": "trains a prefix language model",
-    "finetune_llama.py": "converts and fine-tunes a Hugging Face model",
-    "finetune_t0_non_causal_decoder.py": "fine-tunes a prefix language model",
-    "finetune_t0_causal_decoder.py": "fine-tunes on prompts and answers",
-    "train_rl.py": "trains by reinforcement learning",
-    "evaluate.py": "evaluates",
-    "eval.py": "evaluates",
-    "generate.py": "generates text",
+    "bert": "trains BERT",
+    "t5": "trains T5",
+    "albert": "trains ALBERT",
+    "ict": "trains a retriever",
+    "realm": "trains a retriever",
+    "retro": "trains Retro",
+    "mamba": "trains Mamba and hybrid models",
+    "hybrid": "trains Mamba and hybrid models",
+    "vlm": "trains vision-language models",
+    "mimo": "trains multimodal models",
+    "multimodal": "trains multimodal models",
+    "vit": "trains a vision transformer",
+    "vision": "trains vision models",
+    "prefix": "trains a prefix language model",
+    "finetune": "fine-tunes a model",
+    "posttrain": "fine-tunes a model",
+    "rl": "trains by reinforcement learning",
+    "evaluate": "evaluates",
+    "eval": "evaluates",
+    "generate": "generates text",
+    "inference": "generates text",
 }
+"""By a word of the file's name: pretrain_bert.py, pretrain_vision_dino.py."""
 
 
 def role_of(program: str, arguments: Sequence[str]) -> Role:
@@ -210,8 +206,9 @@ def reason_against(program: str, arguments: Sequence[str]) -> str:
     path = PurePosixPath(program)
     if path.name == "deepy.py":
         path = PurePosixPath(next((word for word in arguments if word.endswith(".py")), program))
-    if path.name in _OTHER:
-        return f"{path.name} {_OTHER[path.name]}"
+    does = next((_OTHER[word] for word in path.stem.split("_") if word in _OTHER), "")
+    if does:
+        return f"{path.name} {does}"
     if "tasks" in path.parts:
         return f"{program} runs a downstream task"
     if "server" in path.stem or "generation" in path.stem:
