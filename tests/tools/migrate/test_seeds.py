@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from pretrain.recipe import load_recipe
-from pretrain.tools.migrate.migration import migrate
-from pretrain.tools.migrate.next_commands import build_command
+from pretrain.tools.migrate.migration import build_command, migrate
 from pretrain.tools.migrate.setting import MigrateOptions
 from pretrain.tools.migrate.sources.recognition import read_sources
 

@@ -210,7 +210,7 @@ def show(migration: Migration, output: Path | None, *, written: bool) -> None:
 
 def show_builds(sources: list[MigrateSource], output: Path | None) -> int:
     """Print the commands that build token files as preprocessing scripts do, and return the exit code."""
-    from pretrain.tools.migrate.next_commands import build_command  # noqa: PLC0415  kept out of --help
+    from pretrain.tools.migrate.migration import build_command  # noqa: PLC0415  kept out of --help
     from pretrain.tools.migrate.report import report  # noqa: PLC0415
 
     if output is not None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pretrain.tools.migrate.setting import SourceLine, Word
-from pretrain.tools.migrate.sources.argument_words import split_words
 from pretrain.tools.migrate.sources.command_layers import peel
+from pretrain.tools.migrate.sources.script import split_words
 
 GPT = "pretrain_gpt.py --num-layers 2"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pretrain.errors import MigrateError
-from pretrain.tools.migrate.sources.argument_words import split_words
+from pretrain.tools.migrate.sources.script import split_words
 from pretrain.tools.migrate.sources.training import sort_commands, training_of
 
 
