@@ -30,7 +30,7 @@ ALLOWED = {
     "report/environment_file.py": "prefixes of the environment variables that a run records",
     **{
         f"tools/migrate/megatron/{name}.py": "the names of other programs' flags, such as --use-flash-attn"
-        for name in ("kernels", "meanings", "model", "other_uses", "parallel", "running")
+        for name in ("kernels", "meanings", "model", "other_uses", "parallel")
     },
     "tools/migrate/neox/objects.py": "a key of a DeepSpeed file",
     "training/safeguards/rank_watch.py": "the older name of a variable that torch reads",

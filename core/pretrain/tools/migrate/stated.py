@@ -203,7 +203,7 @@ class _Laid:
 
     def _not_known(self, setting: Setting) -> ReportLine:
         names = NAMES if self.program.dialect == "neox" else {**self.program.elsewhere, **self.program.spelled}
-        words = f"{setting.written} {setting.value}" if isinstance(setting.value, str) else setting.written
+        words = setting.written + f" {setting.value}" * isinstance(setting.value, str | int | float)
         hint = slip(setting.written.partition("=")[0], names)
         return ReportLine("not known", words.strip(), f"{NOT_TAKEN}.{hint}" if hint else NOT_TAKEN, setting.place)
 
