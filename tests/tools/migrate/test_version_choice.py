@@ -51,6 +51,10 @@ def test_an_unknown_flag_is_named_and_does_not_change_the_family():
     assert choice.why.endswith("which takes most of the flags, but not --our-own")
 
 
+def test_a_flag_of_which_only_the_beginning_is_known_tells_no_version():
+    assert choose(words_of("--data-impl mmap --moe-router-topk 2")).unknown == ()
+
+
 def test_the_script_tells_the_age():
     choice = choose(words_of("--num-layers 2"), script="pretrain_gpt2.py")
     assert choice.program.name == "megatron-lm-2020.08"

@@ -90,10 +90,17 @@ def choose(words: Sequence[Word], hint: str = "", script: str = "") -> ProgramCh
     """
     texts = (word.text.partition("=")[0] for word in words if not word.asked or "=" in word.text)
     flags = (text for text in texts if text.startswith("--") and len(text) > len("--") and " " not in text)
-    named = Named(tuple(dict.fromkeys(flags)), "flags", _takes, script)
+    named = Named(tuple(flag for flag in dict.fromkeys(flags) if _tells(flag)), "flags", _takes, script)
     with_deepspeed = any(flag.startswith(("--deepspeed", "--deepscale")) for flag in named.names)
     among = [each for each in _of_dialect("megatron") if not with_deepspeed or "--deepspeed" in each.spelled]
     return _newest_fitting(_hinted("megatron", hint) or among, named, hint)
+
+
+def _tells(flag: str) -> bool:
+    """Say whether a flag tells the version: not if only the beginning of its name is known, as of --moe-router-topk."""
+    newest = program(FAMILIES[0])
+    is_listed = flag in newest.spelled or flag in newest.elsewhere
+    return is_listed or dialect_of(newest).meaning(flag.lstrip("-").replace("-", "_")) is None
 
 
 def _takes(program: Program, flag: str) -> bool:
