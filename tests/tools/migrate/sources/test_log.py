@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pretrain.errors import MigrateError
-from pretrain.tools.migrate.sources.log import has_arguments, read_log
+from pretrain.tools.migrate.sources.log import has_arguments, read_log, value_of
 
 VALUES = {"bf16": True, "lr": 0.00015, "data_path": ["a", "b"], "split": "949,50,1", "load": None, "comment": ""}
 
@@ -108,3 +110,60 @@ def test_gpt_neox_writes_where_a_value_comes_from():
 def test_a_log_is_recognized_by_the_title():
     assert has_arguments("a\n[default0]:" + "-" * 24 + " arguments " + "-" * 24 + "\n")
     assert not has_arguments("# --- arguments ---\npython x.py")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("24", 24),
+        ("1e-05", 1e-05),
+        ("True", True),
+        ("None", None),
+        ("['0.3', 'a', '0.7', 'b']", ["0.3", "a", "0.7", "b"]),
+        ("{'lr': 0.1}", {"lr": 0.1}),
+        ("inf", float("inf")),
+        ("torch.float16", "fp16"),
+        ("torch.bfloat16", "bf16"),
+        ("AttnBackend.flash", "flash"),
+        ("<AttnBackend.auto: 5>", "auto"),
+        ("[<CudaGraphScope.attn: 2>, <CudaGraphScope.mlp: 3>]", ["attn", "mlp"]),
+    ],
+)
+def test_value(text, value):
+    assert value_of(text) == value
+    assert type(value_of(text)) is type(value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "949,50,1",
+        "10_000",
+        "1.0e-5",
+        "007",
+        "cosine",
+        "",
+        "data/x",
+        "Vocab.json",
+        "(1, 2)",
+        "b'x'",
+        "[1,2]",
+        "'a'",
+        "<f>",
+    ],
+)
+def test_text_stays(text):
+    assert value_of(text) == text
+
+
+@given(st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.lists(st.integers() | st.text()))
+@settings(max_examples=60, deadline=None)
+def test_whatever_a_program_shows_is_read_back(value):
+    assert value_of(str(value)) == value
+
+
+@given(st.text(max_size=12))
+@settings(max_examples=60, deadline=None)
+def test_no_text_is_changed_beyond_its_type(text):
+    value = value_of(text)
+    assert str(value) == text or text.startswith(("torch.", "<", "[<"))

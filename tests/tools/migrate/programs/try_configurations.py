@@ -1,6 +1,6 @@
 """Migration of every configuration of the public repositories, and the table of what comes of each.
 
-    python tests/tools/migrate/public/try_configurations.py Megatron-LM=CHECKOUT gpt-neox=CHECKOUT ... [--write]
+    python tests/tools/migrate/programs/try_configurations.py Megatron-LM=CHECKOUT gpt-neox=CHECKOUT ... [--write]
 
 A CHECKOUT is a folder of the repository's files. Without --write the table beside this file is compared with what
 comes out now. A value that a script leaves open is defined as 1, one that a condition looks at as empty or 0; a
