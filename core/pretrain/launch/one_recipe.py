@@ -14,7 +14,7 @@ from pretrain.errors import DataError, RecipeError
 from pretrain.launch.run_directory.rank_0_decision import HOST, first_rank_decides, tell_first_rank, told_to_first_rank
 from pretrain.plugins.host.discovery import find_backend, installed_plugins
 from pretrain.plugins.installed import version
-from pretrain.report.rank_names import rank_names
+from pretrain.report.plain_text import rank_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

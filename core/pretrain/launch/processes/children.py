@@ -18,7 +18,7 @@ from pretrain.launch.processes.rank import FAILURE_FILE, PARENT, place_file, rea
 from pretrain.launch.processes.rank_folder import RankFolder
 from pretrain.launch.processes.report_signal import children_ignoring_report_signal
 from pretrain.report.environment_file import COMMAND
-from pretrain.report.hang.shared_place import last_place
+from pretrain.report.hang.position import last_place
 
 _AFTER_REPORT = 0.9
 """Seconds that ranks have to end once one has reported what is wrong: less than a rank that has lost the others waits
