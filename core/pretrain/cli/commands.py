@@ -35,7 +35,7 @@ _OF_TOOLS = {
     "plan": "plan.command",
     "doctor": "doctor.command",
     "align": "align.command",
-    "migrate": "migrate.commands.command",
+    "migrate": "migrate.command",
     "checkpoint": "convert.commands",
 }
 """Command -> its module below `pretrain.tools`."""
