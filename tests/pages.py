@@ -36,14 +36,22 @@ class Page:
 
     def follow(self, folder: Path, left_out: str | None) -> subprocess.CompletedProcess[str]:
         """Take all steps in a copy of the sources, or all but one, and run the tests that see them."""
+        self.take(folder, left_out)
+        return run(folder, *(self.sees.values() if left_out is None else [self.sees[left_out]]))
+
+    def take(self, folder: Path, left_out: str | None = None) -> None:
+        """Copy the sources and take the steps."""
         for name in ("core", "docs", "recipes", "tests"):
             shutil.copytree(ROOT / name, folder / name, ignore=LEAVE_OUT)
         shutil.copy(ROOT / "pyproject.toml", folder)
         for name, step in self.steps.items():
             if name != left_out:
                 _take(folder, folder / name, step)
-        tests = self.sees.values() if left_out is None else [self.sees[left_out]]
-        return _python(folder, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *dict.fromkeys(tests))
+
+
+def run(folder: Path, *tests: str) -> subprocess.CompletedProcess[str]:
+    """Run tests of the copy."""
+    return _python(folder, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *dict.fromkeys(tests))
 
 
 def _take(folder: Path, place: Path, step: tuple[str, str] | str | Path) -> None:

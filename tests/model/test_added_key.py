@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pages import Page
+from pages import Page, run
 
 KEY = """    qk_layernorm: Annotated[Bool, replace(PART, before=False)] = Field(
         default=False, description="Whether the queries and keys of each head are normalized."
@@ -77,3 +77,35 @@ def test_the_page_names_the_files():
 def test_a_key_is_added_by_all_steps_of_the_page(tmp_path, left_out):
     done = PAGE.follow(tmp_path, left_out)
     assert (done.returncode == 0) == (left_out is None), done.stdout + done.stderr
+
+
+LAYOUTS = """
+ADDED = {
+    "megatron": Case(("model.qk_layernorm=true",), TP, last=SAVED_AT),
+    "stage 1": Case(("model.qk_layernorm=true",), (*STAGE[1], *TP), last=SAVED_AT),
+}
+"""
+TEST = """
+import pytest
+
+from engine import layouts, ranks
+from engine.comparison import check
+
+
+def test_two_tensor_parallel_ranks_train_as_one(tmp_path):
+    results = ranks.run("ADDED", 2, tmp_path)
+    for name, case in layouts.ADDED.items():
+        check(results[name], case)
+"""
+
+
+@pytest.mark.full
+@pytest.mark.ranks
+def test_the_added_key_trains_on_two_ranks_as_on_one_with_both_engines(tmp_path):
+    """Each rank norms its own heads: both engines sum the gradients without a word on the page about it."""
+    PAGE.take(tmp_path)
+    with (tmp_path / "tests/engine/layouts.py").open("a") as file:
+        file.write(LAYOUTS)
+    (tmp_path / "tests/engine/test_added.py").write_text(TEST)
+    done = run(tmp_path, "tests/engine/test_added.py")
+    assert done.returncode == 0, done.stdout + done.stderr

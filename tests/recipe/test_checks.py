@@ -169,11 +169,11 @@ SAMPLES = "train.train_samples=5000"
         ),
         (
             ["schedule.lr_warmup_samples=3"],
-            "lr_warmup_samples: this does not go with train.train_iters; give schedule.lr_warmup_iters instead.",
+            "lr_warmup_samples: this conflicts with train.train_iters; give schedule.lr_warmup_iters instead.",
         ),
         (
             ["schedule.lr_decay_iters=3", SAMPLES],
-            "lr_decay_iters: this does not go with train.train_samples; give schedule.lr_decay_samples instead.",
+            "lr_decay_iters: this conflicts with train.train_samples; give schedule.lr_decay_samples instead.",
         ),
         (
             ["schedule.lr_warmup_iters=100"],
@@ -256,12 +256,12 @@ def test_without_compilation_every_kernel_is_the_recipes(make):
     ("overrides", "expected"),
     [
         (["engine.name=deepspeed"], "kernels.compile: layer needs engine.name: megatron; with deepspeed it was not"),
-        (["train.deterministic_mode=true"], "kernels.compile: layer does not go with train.deterministic_mode"),
+        (["train.deterministic_mode=true"], "kernels.compile: layer conflicts with train.deterministic_mode"),
         (
             [
                 "parallel={use_distributed_optimizer: true, overlap_grad_reduce: true, overlap_param_gather: true}",
             ],
-            "kernels.compile: layer does not go with parallel.overlap_param_gather",
+            "kernels.compile: layer conflicts with parallel.overlap_param_gather",
         ),
         (["model.hidden_dropout=0.1"], "kernels.compile: layer needs model.hidden_dropout: 0."),
         (["model.attention_dropout=0.1"], "kernels.compile: layer needs model.attention_dropout: 0."),

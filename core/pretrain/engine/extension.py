@@ -26,7 +26,7 @@ class Extension:
         name: DeepSpeed's, and that of its folder.
         builder: class in deepspeed.ops.op_builder.
         title: its name in messages.
-        duration: of compiling, in words.
+        duration: of compiling, as a phrase.
         library: a library that its builder looks for at every load, by compiling a test, and the packages that have it.
         first: another that its builder loads before it.
     """

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     import torch
+    from megatron.core.transformer import TransformerConfig
     from torch import Tensor
 
     from pretrain.plugins.backend import PointToPoint
@@ -75,23 +76,10 @@ def build(
     stages: list[int | None] = list(range(virtual)) if virtual else [None]
     chunks = []
     for stage in stages:
-        with (
-            device,
-            building(),
-        ):  # `device`: moving parameters later may create new ones, without the attributes that megatron-core reads
-            chunk = GPT(
-                recipe,
-                kernels,
-                norm_of,
-                config=config,
-                transformer_layer_spec=block_spec(
-                    recipe, kernels, attention_of, norm_of, get_num_layers_to_build(config, vp_stage=stage)
-                ),
-                vocab_size=recipe.model.padded_vocab_size(vocab_size, recipe.parallel.tensor_model_parallel_size),
-                pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=stage),
-                post_process=parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=stage),
-                vp_stage=stage,
-            )
+        layers = get_num_layers_to_build(config, vp_stage=stage)
+        spec = block_spec(recipe, kernels, attention_of, norm_of, layers)
+        with device, building():  # `device`: moving may make new parameters, without the marks that megatron-core reads
+            chunk = _chunk(recipe, kernels, norm_of, config, spec, vocab_size, stage)
         if planned:
             convert_fake(chunk, config.params_dtype)
             chunks.append(chunk)
@@ -101,6 +89,28 @@ def build(
     if not planned:
         _compile(recipe, chunks)
     return chunks
+
+
+def _chunk(
+    recipe: Recipe,
+    kernels: Kernels,
+    norm_of: Callable[[int], NormFn],
+    config: TransformerConfig,
+    spec: TransformerBlockSubmodules,
+    vocab_size: int,
+    stage: int | None,
+) -> GPT:
+    return GPT(
+        recipe,
+        kernels,
+        norm_of,
+        config=config,
+        transformer_layer_spec=spec,
+        vocab_size=recipe.model.padded_vocab_size(vocab_size, recipe.parallel.tensor_model_parallel_size),
+        pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=stage),
+        post_process=parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=stage),
+        vp_stage=stage,
+    )
 
 
 def _compile(recipe: Recipe, chunks: list[GPT]) -> None:

@@ -41,7 +41,7 @@ def _pipeline(recipe: Recipe) -> Problem:
     split = "gradients" if stage == 2 else "weights and gradients"
     return Problem(
         path,
-        f"{stages} does not go with engine.zero.stage: {stage}, which splits the {split} of a pipeline stage while its "
+        f"{stages} conflicts with engine.zero.stage: {stage}, which splits the {split} of a pipeline stage while its "
         f"other micro-batches still add to them. {_without_pipeline(recipe)}",
     )
 
@@ -75,7 +75,7 @@ def _gradients(recipe: Recipe) -> Iterator[Problem]:
     if recipe.engine.zero.stage == 0 and precision.dtype == "fp16":
         yield Problem(
             "engine.zero.stage",
-            "0 does not go with precision.dtype: fp16, whose loss DeepSpeed scales only with ZeRO. Give 1 to 3, or "
+            "0 conflicts with precision.dtype: fp16, whose loss DeepSpeed scales only with ZeRO. Give 1 to 3, or "
             "engine.name: megatron, which splits nothing either.",
         )
         return
@@ -105,7 +105,7 @@ def _offload(recipe: Recipe) -> Iterator[Problem]:
     if not zero.contiguous_gradients and zero.offload_optimizer.device != "none" and zero.stage < 3:
         yield Problem(  # DeepSpeedZeroOptimizer.__init__
             "engine.zero.contiguous_gradients",
-            f"false does not go with engine.zero.offload_optimizer at stage {zero.stage}; DeepSpeed would take true.",
+            f"false conflicts with engine.zero.offload_optimizer at stage {zero.stage}; DeepSpeed would take true.",
         )
 
 
@@ -131,7 +131,7 @@ def _files(recipe: Recipe) -> Iterator[Problem]:
             # Seen on one CPU rank: it kept using their buffers after other weights had been read into them.
             yield Problem(
                 "engine.zero.stage3_param_persistence_threshold",
-                f"{zero.stage3_param_persistence_threshold} does not go with engine.zero.offload_param.device: nvme, "
+                f"{zero.stage3_param_persistence_threshold} conflicts with engine.zero.offload_param.device: nvme, "
                 f"which has weights from {smallest} elements (1 MiB) in files; DeepSpeed runs out of buffers for those "
                 f"that stay whole, or mixes them up. Give less than {smallest}.",
             )

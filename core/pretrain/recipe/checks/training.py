@@ -92,7 +92,7 @@ def _units(recipe: Recipe, unit: str, other: str) -> Iterator[Problem]:
         if getattr(recipe.schedule, f"{name}_{other}") is not None:
             yield Problem(
                 f"schedule.{name}_{other}",
-                f"this does not go with train.train_{unit}; give schedule.{name}_{unit} instead.",
+                f"this conflicts with train.train_{unit}; give schedule.{name}_{unit} instead.",
             )
 
 
@@ -155,15 +155,15 @@ _KEY = "kernels.compile"
 
 
 def compilation_problems(recipe: Recipe) -> Iterator[Problem]:
-    """Yield what does not go with `kernels.compile: layer`."""
+    """Yield what conflicts with `kernels.compile: layer`."""
     if recipe.kernels.compile == "none":
         return
     if recipe.engine.name != "megatron":
         yield Problem(_KEY, f"layer needs engine.name: megatron; with {recipe.engine.name} it was not tested.")
     if recipe.train.deterministic_mode:
-        yield Problem(_KEY, "layer does not go with train.deterministic_mode: compiled sums may not be reproducible.")
+        yield Problem(_KEY, "layer conflicts with train.deterministic_mode: compiled sums may not be reproducible.")
     if recipe.parallel.overlap_param_gather:
-        yield Problem(_KEY, "layer does not go with parallel.overlap_param_gather, which hooks into every module.")
+        yield Problem(_KEY, "layer conflicts with parallel.overlap_param_gather, which hooks into every module.")
     for key in ("hidden_dropout", "attention_dropout"):
         if getattr(recipe.model, key):
             yield Problem(
