@@ -10,16 +10,16 @@ import click
 
 from pretrain.errors import LaunchError, PretrainError
 from pretrain.exit_codes import ExitCode
-from pretrain.launch.nodes.nodes import HOSTFILE_NODE, Nodes
-from pretrain.launch.schedulers.detection import current_world, own_node
+from pretrain.launch.nodes.nodes import HOSTFILE_NODE, HOSTFILE_SLOTS, Nodes
+from pretrain.launch.schedulers import current_world, own_node
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pretrain.launch.jobs import AnyJob
+    from pretrain.launch.job import AnyJob
+    from pretrain.launch.placement import Placement
     from pretrain.launch.processes.failure import Failure
-    from pretrain.launch.rank_placement import Placement
-    from pretrain.launch.restarts.restart_policy import RestartPolicy
+    from pretrain.launch.restarts import RestartPolicy
     from pretrain.launch.world import World
 
 F = TypeVar("F", bound="Callable[..., Any]")
@@ -91,8 +91,9 @@ def place_of_process(counts: Counts, *, hosted: bool = False) -> tuple[World | N
         LaunchError: it is a rank of another program, and is to start ranks; or the options do not fit.
     """
     count = counts.nnodes or 1
-    if of_run := os.environ.get(HOSTFILE_NODE):  # then the variables of mpirun or srun are a node's, not a rank's
-        return None, Nodes(count=count, rendezvous=counts.rdzv, rank=counts.node_rank, run=of_run), counts.nproc
+    if of_run := os.environ.get(HOSTFILE_NODE):
+        nodes = Nodes(count=count, rendezvous=counts.rdzv, rank=counts.node_rank, run=of_run)
+        return None, nodes, int(os.environ[HOSTFILE_SLOTS].split(",")[nodes.rank or 0])
     node = None if hosted else own_node(wanted=counts.given)
     if node is not None and counts.nnodes in {None, node.count}:
         rank = node.rank if counts.node_rank is None else counts.node_rank
@@ -127,7 +128,7 @@ def start_ranks(placement: Placement, job: AnyJob, world: World | None, policy: 
     """
     if world is not None:
         return job.run(world).code
-    from pretrain.launch.restarts.restart_policy import NO_RESTARTS  # noqa: PLC0415  --help needs none of it
+    from pretrain.launch.restarts import NO_RESTARTS  # noqa: PLC0415  --help needs none of it
     from pretrain.launch.start import start  # noqa: PLC0415
 
     return show_failure(start(placement, job, policy or NO_RESTARTS))

@@ -18,17 +18,17 @@ from pretrain.cli.ranks import (
 )
 from pretrain.errors import LaunchError, PretrainError
 from pretrain.launch.nodes.hostfile import read_hostfile
-from pretrain.launch.nodes.launchers import LAUNCHERS, Hosted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from pretrain.launch.job import Job
+    from pretrain.launch.nodes.hostfile import Hosts
     from pretrain.launch.nodes.nodes import Nodes
-    from pretrain.launch.rank_placement import Placement
-    from pretrain.launch.restarts.restart_policy import RestartPolicy
-    from pretrain.launch.run_directory.directory import Resume
+    from pretrain.launch.placement import Placement
+    from pretrain.launch.restarts import RestartPolicy
+    from pretrain.launch.run_directory import Resume
     from pretrain.launch.world import World
 
 
@@ -41,12 +41,7 @@ if TYPE_CHECKING:
     "--hostfile",
     type=LocalPath(),
     metavar="FILE",
-    help="Start all nodes from this one. DeepSpeed's format: lines HOST slots=RANKS.",
-)
-@click.option(
-    "--launcher",
-    type=click.Choice(LAUNCHERS),
-    help=f"The program that reaches the hosts of the hostfile.  [default: {LAUNCHERS[0]}]",
+    help="Start all nodes from this one, by pdsh over ssh. DeepSpeed's format: lines HOST slots=RANKS.",
 )
 @click.option("--run-dir", type=LocalPath(), metavar="DIR", help="Default: runs/RECIPE-DATE-TIME.")
 @click.option(
@@ -83,7 +78,6 @@ def command(
     rdzv: str | None,
     node_rank: int | None,
     hostfile: Path | None,
-    launcher: str | None,
     run_dir: Path | None,
     resume: Literal["run", "auto"] | None,
     max_restarts: int,
@@ -97,22 +91,22 @@ def command(
     and exits, a second one exits at once.
     """
     from pretrain.launch.job import Job  # noqa: PLC0415  --help needs none of these
-    from pretrain.launch.processes.report_signal import ignore_report_signal  # noqa: PLC0415
-    from pretrain.launch.rank_placement import make_hosted_placement, make_placement  # noqa: PLC0415
-    from pretrain.launch.restarts.restart_policy import RestartPolicy  # noqa: PLC0415
+    from pretrain.launch.placement import make_hosted_placement, make_placement  # noqa: PLC0415
+    from pretrain.launch.processes.signals import ignore_report_signal  # noqa: PLC0415
+    from pretrain.launch.restarts import RestartPolicy  # noqa: PLC0415
 
     ignore_report_signal()
     _prepare(run_dir, resume or "no", has_nodes=hostfile is not None or (nnodes or 1) > 1)
     counts = Counts(nproc=nproc, nnodes=nnodes, rdzv=rdzv, node_rank=node_rank)
     policy = RestartPolicy(limit=max_restarts, fewest_nodes=allow_fewer_nodes)
-    hosted = _hosted(hostfile, launcher, counted=counts.given)
-    world, nodes, nproc = place_of_process(counts, hosted=hosted is not None)
+    hosts = _hosts(hostfile, counted=counts.given)
+    world, nodes, nproc = place_of_process(counts, hosted=hosts is not None)
     _require_own_ranks(policy, world)
-    policy.require_nodes(nodes.count if hosted is None else len(hosted.hosts.members))
+    policy.require_nodes(nodes.count if hosts is None else len(hosts.members))
 
     def place_run() -> Placement:
-        if hosted is not None:
-            return make_hosted_placement(recipe, overrides, backend, hosted)
+        if hosts is not None:
+            return make_hosted_placement(recipe, overrides, backend, hosts)
         return make_placement(
             recipe, overrides, backend, nodes=nodes, nproc=nproc, world=world, needs_device=not dry_run
         )
@@ -141,8 +135,8 @@ def _prepare(run_dir: Path | None, resume: Resume, *, has_nodes: bool) -> None:
     Raises:
         RunError: the directory to go on in is not given.
     """
-    from pretrain.launch.processes.default_variables import warn_of_no_lost_connection  # noqa: PLC0415
-    from pretrain.launch.run_directory.directory import check_run_dir  # noqa: PLC0415
+    from pretrain.launch.run_directory import check_run_dir  # noqa: PLC0415
+    from pretrain.launch.world import warn_of_no_lost_connection  # noqa: PLC0415
 
     if run_dir is None:
         check_run_dir(None, resume)
@@ -168,8 +162,8 @@ def _require_own_ranks(policy: RestartPolicy, world: World | None) -> None:
 
 def _show(placement: Placement, run_dir: Path | None, resume: Resume) -> None:
     """Show the placement of a run and make the checks of its start (--dry-run)."""
-    from pretrain.launch.description import describe  # noqa: PLC0415
-    from pretrain.launch.run_directory.start_checks import CHECKS, Start  # noqa: PLC0415
+    from pretrain.launch.placement import describe  # noqa: PLC0415
+    from pretrain.launch.start_checks import CHECKS, Start  # noqa: PLC0415
 
     click.echo(describe(placement))
     start = Start(recipe=placement.recipe, run_dir=run_dir, resume=resume)
@@ -177,22 +171,17 @@ def _show(placement: Placement, run_dir: Path | None, resume: Resume) -> None:
         raise PretrainError("\n".join(found))
 
 
-def _hosted(hostfile: Path | None, launcher: str | None, *, counted: bool) -> Hosted | None:
+def _hosts(hostfile: Path | None, *, counted: bool) -> Hosts | None:
     """Return the hosts of the hostfile, or None without one."""
     if hostfile is None:
-        if launcher is not None:
-            msg = (
-                f"--launcher {launcher} starts the ranks of a hostfile.\nPass --hostfile FILE as well, or leave it out."
-            )
-            raise LaunchError(msg)
         return None
     if counted:
         msg = f"--hostfile says where ranks run and how many: {COUNTS} have no effect.\nLeave out either side."
         raise LaunchError(msg)
-    return Hosted(hosts=read_hostfile(hostfile), launcher=launcher or LAUNCHERS[0])
+    return read_hostfile(hostfile)
 
 
 def _start_node_of_hostfile(nodes: Nodes, place_run: Callable[[], Placement], job: Job) -> int:
-    from pretrain.launch.start import start_node_of_hostfile  # noqa: PLC0415
+    from pretrain.launch.node_attempts import run_node_of_hostfile  # noqa: PLC0415
 
-    return show_failure(start_node_of_hostfile(nodes, place_run, job))
+    return show_failure(run_node_of_hostfile(nodes, place_run, job))

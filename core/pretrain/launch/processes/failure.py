@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pretrain.atomic_files import replacing
 from pretrain.errors import DeviceError, InUseError, LostRanksError, NotFiniteError, OtherRankError, PretrainError
 from pretrain.exit_codes import WELL, ExitCode, of_signal
-from pretrain.launch.error_exit_code import exit_code_of
+from pretrain.launch.process_exit import exit_code_of
 from pretrain.stop_request import STOP_SIGNALS
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pretrain.exit_codes import End
+
 
 USER_ERROR, CRASH = ExitCode.USER_ERROR, ExitCode.FAILURE
 """Exit codes of failures: a user error; anything else."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pretrain.errors import RunError
-from pretrain.launch.forward_job import ForwardJob
+from pretrain.launch.job import ForwardJob
 from pretrain.tools.align.side_process import run_pretrain
 
 if TYPE_CHECKING:

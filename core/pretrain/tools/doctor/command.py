@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pretrain.launch.processes.failure import Failure
-    from pretrain.launch.run_directory.directory import Resume
+    from pretrain.launch.run_directory import Resume
 
 _MOVED = (
     "--faults is now a program of the repository, an acceptance test of backends and clusters (docs/reliability.md).\n"
@@ -61,8 +61,8 @@ def command(
     """
     if faults or folder is not None:
         raise PretrainError(_MOVED)
-    from pretrain.launch.forward_job import EXAMINE, ForwardJob  # noqa: PLC0415
-    from pretrain.launch.rank_placement import make_placement  # noqa: PLC0415
+    from pretrain.launch.job import EXAMINE, ForwardJob  # noqa: PLC0415
+    from pretrain.launch.placement import make_placement  # noqa: PLC0415
     from pretrain.tools.doctor.example import EXAMPLE  # noqa: PLC0415  --help needs none of these
 
     counts = Counts(nproc=nproc, nnodes=nnodes, rdzv=rdzv, node_rank=node_rank)

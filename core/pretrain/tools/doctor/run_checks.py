@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pretrain.checkpoint.checksums import Share, are_there, damage_in_share
 from pretrain.checkpoint.starting_checkpoint import starting_directory
 from pretrain.errors import PretrainError
-from pretrain.launch.run_directory.start_checks import CHECKS
+from pretrain.launch.start_checks import CHECKS
 from pretrain.tools.doctor.finding import Finding, Verdict
 from pretrain.tools.doctor.guard import failed, found_by, guarded
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from pretrain.launch.run_directory.start_checks import Start
+    from pretrain.launch.start_checks import Start
     from pretrain.launch.world import World
 
 _MOST = 4 << 30

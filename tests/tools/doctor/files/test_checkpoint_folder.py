@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pretrain.launch.run_directory.start_checks import Start
+from pretrain.launch.start_checks import Start
 from pretrain.recipe import make_recipe
 from pretrain.tools.doctor.files import checkpoint_folder
 from pretrain.tools.doctor.files.checkpoint_folder import FolderProbe, judge_seen, judge_written

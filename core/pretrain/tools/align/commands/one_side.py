@@ -25,8 +25,8 @@ def record_side(side: Side, folder: Path, *, steps: int, positions: int) -> int:
         positions: of each sequence that are kept at the most.
     """
     from pretrain.launch.nodes.nodes import Nodes  # noqa: PLC0415
+    from pretrain.launch.placement import make_placement  # noqa: PLC0415
     from pretrain.launch.processes.failure import CRASH  # noqa: PLC0415
-    from pretrain.launch.rank_placement import make_placement  # noqa: PLC0415
     from pretrain.tools.align.disk_space import require_space  # noqa: PLC0415  --help needs none of these
     from pretrain.tools.align.record_side import job_of, make_folder  # noqa: PLC0415
     from pretrain.tools.corpus.recipe_corpus import prepare_corpus  # noqa: PLC0415

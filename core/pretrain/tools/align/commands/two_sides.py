@@ -36,7 +36,7 @@ def compare_sides(
         html: file for a page; None for none.
         as_json: print one JSON object instead of lines.
     """
-    from pretrain.launch.processes.stop_signals import stop_signals_exit  # noqa: PLC0415
+    from pretrain.launch.processes.signals import stop_signals_exit  # noqa: PLC0415
     from pretrain.tools.align.comparing.compare import compare  # noqa: PLC0415  --help needs none of these
     from pretrain.tools.align.reading.recording import Recording  # noqa: PLC0415
     from pretrain.tools.align.ready_sides import require_writable  # noqa: PLC0415

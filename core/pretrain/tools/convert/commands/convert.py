@@ -84,7 +84,7 @@ def _of_run(source: Path) -> tuple[Path, ...]:
     """Return the files of the tokenizer that the recipe of a run of ours names, if they are there."""
     from pretrain.checkpoint.common_state import COMMON  # noqa: PLC0415  it imports torch
     from pretrain.errors import RecipeError  # noqa: PLC0415
-    from pretrain.launch.run_directory.of_checkpoint import recipe_of  # noqa: PLC0415
+    from pretrain.launch.run_directory import recipe_of  # noqa: PLC0415
     from pretrain.recipe import load_recipe  # noqa: PLC0415
     from pretrain.tools.convert.formats.location import one_checkpoint  # noqa: PLC0415
 

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pretrain.folders import existing_folder
-from pretrain.launch.run_directory.directory import RUNS
+from pretrain.launch.run_directory import RUNS
 from pretrain.tools.doctor.finding import Finding, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from pretrain.launch.run_directory.start_checks import Start
+    from pretrain.launch.start_checks import Start
 
 _WRITTEN = 64 << 20
 _LONG = 120.0

@@ -22,7 +22,7 @@ from pretrain.tools.doctor.ranks.worker import Worker
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pretrain.launch.run_directory.start_checks import Start
+    from pretrain.launch.start_checks import Start
     from pretrain.launch.world import World
     from pretrain.plugins.host.manager import Plugins
     from pretrain.recipe import Recipe
