@@ -40,8 +40,7 @@ def measure_with(engine, rounds: int) -> dict[str, object]:
     """Return seconds of steps and calls, and the share of a step."""
     from pretrain.model.layer import SerialLayer
     from pretrain.model.marks import mark
-    from pretrain.report.hang.position import Position
-    from pretrain.report.hang.shared_place import shared_memory
+    from pretrain.report.hang.position import Position, shared_memory
 
     batches = micro_batches(engine.recipe)
     with shared_memory(None) as (memory, _):

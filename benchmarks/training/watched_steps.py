@@ -25,8 +25,7 @@ import torch
 from benchmarks.timing import timed
 from benchmarks.training.quickstart_steps import micro_batches, quickstart_engine, run
 from benchmarks.training.safeguards import spike_watch
-from pretrain.report.hang.position import Position
-from pretrain.report.hang.shared_place import shared_memory
+from pretrain.report.hang.position import Position, shared_memory
 from pretrain.training.reporting.stragglers import OwnTimes, slow_ranks
 from pretrain.training.safeguards.exchange import Exchange
 

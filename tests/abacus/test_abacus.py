@@ -81,6 +81,7 @@ def test_it_passes_the_kit_with_the_losses_of_the_cpu(environment, tmp_path, lef
     assert any(name.startswith("TestNorm::test_agrees_with_float64[abacus-beads") for name in passed), shown
 
 
+@pytest.mark.full
 def test_one_that_cannot_be_trained_on_does_not_pass(environment):
     command = "pretrain.cli.main conformance --backend abacus.lame --kernels-only -k TestDeviceModule"
     code, shown = run(environment, *command.split())

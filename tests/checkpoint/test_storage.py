@@ -84,6 +84,7 @@ def test_a_stopped_run_resumes_bit_for_bit(overrides, tmp_path):
         assert (engine.loss_scale, engine.learning_rate, engine.parameters_norm().item()) == expected
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "overrides",
     [
@@ -149,6 +150,7 @@ def test_a_checkpoint_from_before_devices_were_noted_is_one_of_this_device(tmp_p
         assert storage.load(engine, tmp_path / "saved", weights_only=False).notices == []
 
 
+@pytest.mark.full
 def test_saving_does_not_disturb_the_training(tmp_path):
     recipe = tiny.tiny(
         *SMALL, *DROPOUT, *ZERO1, "parallel.overlap_grad_reduce=true", "parallel.overlap_param_gather=true"
@@ -161,6 +163,7 @@ def test_saving_does_not_disturb_the_training(tmp_path):
         assert disturbed + tiny.train(engine, 2, 4) == undisturbed
 
 
+@pytest.mark.full
 def test_an_engine_may_load_twice(saved):
     with tiny.engine_of(tiny.tiny(*SMALL)) as engine:
         storage.load(engine, saved, weights_only=False)

@@ -60,6 +60,7 @@ def test_temperature_0_is_the_most_probable_token_each_time(generate, run_dir, c
     assert contents(run_dir) == before
 
 
+@pytest.mark.full
 def test_a_seed_gives_one_text_and_another_seed_another(generate, run_dir):
     first = generate(run_dir, "--seed", 5)
     assert first.startswith(PROMPT)
@@ -87,6 +88,7 @@ def test_a_checkpoint_outside_of_a_run_needs_its_recipe(generate, run_dir, tmp_p
     assert generate(tmp_path / "copy", "--recipe", run_dir / "recipe.yml") == generate(run_dir)
 
 
+@pytest.mark.full
 def test_checkpoints_elsewhere_know_their_run(generate, run_dir, tmp_path):
     recipe, saved = run_dir.parent / "tiny.yml", tmp_path / "saved"
     assert call(recipe, "--run-dir", tmp_path / "run", *settings(f"checkpoint.save={saved}")) == 0

@@ -64,6 +64,7 @@ def test_a_loaded_checkpoint_of_the_last_iteration_is_evaluated_and_saved(run, c
     assert evaluations(run_dir) == evaluations(complete)
 
 
+@pytest.mark.full
 def test_no_iterations_at_all_keep_the_schedule_of_the_checkpoint(run, complete, recipe, tmp_path):
     run_dir, lines = run(f"checkpoint.load={complete}/checkpoints", "train.train_iters=0", "optimizer.lr=0.5")
     assert lines[1:] == [

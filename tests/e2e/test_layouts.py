@@ -23,6 +23,7 @@ SCALED = overrides(
 pytestmark = [pytest.mark.ranks, pytest.mark.usefixtures("forked_python")]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("recipe", ["gpt3", pytest.param("neox20b", marks=pytest.mark.full)])
 def test_a_large_recipe_scaled_down_trains_on_two_by_two_ranks(recipe, text_tokens, tmp_path):
     run_dir = tmp_path / recipe

@@ -50,6 +50,7 @@ def with_kills(command, run_dir, checkpoints):
     return output.read_text()
 
 
+@pytest.mark.full
 def test_a_run_whose_rank_is_killed_twice_has_the_losses_of_an_undisturbed_one(undisturbed, text_tokens, tmp_path):
     run_dir = tmp_path / "run"
     command = [*PRETRAIN, *tiny(text_tokens, run_dir, *SETTINGS), "--nproc", "2", "--max-restarts", "3"]

@@ -113,18 +113,18 @@ TWO_RANKS = {
     "TP": Case(GPT2, TP, saves="of-TP"),
     "PP": Case(GPT2, PP, saves="of-PP"),
     "DP, ZeRO-1 overlapped": Case(GPT2, (*ZERO1, *OVERLAP_BOTH, *ACCUMULATED), saves="of-ZeRO-1"),
-    "PP, 3 and 1 layers": Case(GPT2, (*PP, *FIRST_3), saves="of-3-and-1"),
     "PP, interleaved, uneven": Case(DEEP, (*PP, *INTERLEAVED, *UNEVEN_CHUNKS), last=SAVED_AT),
     "documents, DP, a micro-batch without loss": Case((*DOCUMENTS, *ACCUMULATED), (), last=SAVED_AT),
     "Qwen, TP, sequence parallel": Case(QWEN, (*TP, *SP), last=SAVED_AT),
-    "per token, DP, ZeRO-1 overlapped": Case(
-        PER_TOKEN, (*ZERO1, *OVERLAP_BOTH, *DDP_BUCKETS, *ACCUMULATED), last=SAVED_AT
-    ),
     "bf16, DP, ZeRO-1": Case(BF16, ZERO1, last=SAVED_AT),
     "TP -> PP": Case(GPT2, PP, loads="of-TP"),
     "ZeRO-1 -> ZeRO-1 and TP": Case(GPT2, (*ZERO1, *TP), loads="of-ZeRO-1"),
 }
 TWO_RANKS_FULL = {
+    "per token, DP, ZeRO-1 overlapped": Case(
+        PER_TOKEN, (*ZERO1, *OVERLAP_BOTH, *DDP_BUCKETS, *ACCUMULATED), last=SAVED_AT
+    ),
+    "PP, 3 and 1 layers": Case(GPT2, (*PP, *FIRST_3), saves="of-3-and-1"),
     "DP, overlapped": Case(GPT2, (*OVERLAP, *ACCUMULATED)),
     "TP, recompute": Case(GPT2, (*TP, *SPLIT_INPUTS), last=SAVED_AT),
     "PP, masks of documents": Case(MASKED, PP, last=SAVED_AT),
@@ -215,15 +215,16 @@ DEEPSPEED_TWO_RANKS = _shallow(
         "stage 1, overlapped": Case(GPT2, (*STAGE[1], *ZERO_OVERLAP, *SMALL_BUCKETS, *ACCUMULATED), saves="of-stage-1"),
         "stage 3, offload": Case(GPT2, (*STAGE[3], *OFFLOAD_ALL, *ACCUMULATED), saves="of-offload"),
         "NeoX, stage 3, TP, sequence parallel": Case(NEOX, (*STAGE[3], *TP, *SP), last=SAVED_AT),
-        "Qwen per token, stage 3": Case(QWEN_PER_TOKEN, (*STAGE[3], *ACCUMULATED), last=SAVED_AT, saves="of-Qwen"),
-        "bf16, stage 0, TP": Case(BF16_SUMS, (*STAGE[0], *TP), last=SAVED_AT),
         "bf16, stage 3": Case(BF16, STAGE[3], last=SAVED_AT, saves="of-bf16"),
-        "fp16, stage 3, TP": Case(FP16, (*STAGE[3], *TP), last=SAVED_AT),
         "stage 3 -> 1, TP": Case(GPT2, (*STAGE[1], *TP), loads="of-stage-3"),
         "offload -> megatron, ZeRO-1": Case(GPT2, ZERO1, loads="of-offload"),
     }
 )
 DEEPSPEED_TWO_RANKS_FULL = {
+    "Qwen per token, stage 3": Case(QWEN_PER_TOKEN, (*STAGE[3], *ACCUMULATED), last=SAVED_AT, saves="of-Qwen"),
+    "Qwen per token, stage 3 -> megatron": Case(QWEN_PER_TOKEN, ACCUMULATED, loads="of-Qwen"),
+    "fp16, stage 3, TP": Case(FP16, (*STAGE[3], *TP), last=SAVED_AT),
+    "bf16, stage 0, TP": Case(BF16_SUMS, (*STAGE[0], *TP), last=SAVED_AT),
     "stage 3, in small parts, masks of documents": Case(MASKED, (*STAGE[3], *SMALL_PARTS, *ACCUMULATED), last=SAVED_AT),
     "bf16, stage 2, offload": Case(BF16, (*STAGE[2], *OFFLOAD), last=SAVED_AT),
     "stage 1": Case(GPT2, (*STAGE[1], *ACCUMULATED), last=SAVED_AT),
@@ -280,7 +281,6 @@ DEEPSPEED_FOUR_TO_ONE = _shallow({"stage 3, TP x DP -> one, stage 2": Case(GPT2,
 DEEPSPEED_ONE_RANK = _shallow(
     {
         "stage 0 -> megatron": Case(GPT2, (), loads="of-stage-0"),
-        "Qwen per token, stage 3 -> megatron": Case(QWEN_PER_TOKEN, (), loads="of-Qwen", last=ITERATIONS),
         "bf16, stage 3 -> megatron, ZeRO-1": Case(BF16, ZERO1, loads="of-bf16", last=SAVED_AT + 2),
     }
 )

@@ -47,6 +47,7 @@ def test_one_layer_is_compiled_for_all_and_computes_the_same(monkeypatch):
     assert 0 < graphs(2) == graphs(12)
 
 
+@pytest.mark.full
 def test_a_checkpoint_does_not_depend_on_compilation(monkeypatch):
     monkeypatch.setattr(compiled, "BACKEND", "eager")
 

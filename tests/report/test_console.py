@@ -5,8 +5,7 @@ import sys
 import pytest
 
 from pretrain.report.console import Console
-from pretrain.report.records import EvalRecord
-from pretrain.report.wording import duration
+from pretrain.report.records import EvalRecord, duration
 
 
 def printed(*calls, total=100, **options):

@@ -4,10 +4,10 @@ import pytest
 
 from pretrain.report.metric_table import METRICS, NAMES
 from pretrain.report.metrics import MetricsWriter
-from pretrain.report.page.page import render
 from pretrain.report.page.run_data import read_runs
+from pretrain.report.page.run_page import page
+from pretrain.report.records import train_line
 from pretrain.report.tensorboard import TensorBoard
-from pretrain.report.wording import train_line
 from report.test_tensorboard import curves
 
 
@@ -60,7 +60,7 @@ def test_the_report_has_the_charts_of_all_rows_and_no_curve_without_a_row(train_
         for iteration in (1, 2):
             writer.write(train_record(iteration, **numbers() | {"global_batch_size": iteration}))
     (run,) = read_runs([tmp_path])
-    page = render([run])
-    assert [metric.name for metric in METRICS if metric.figure and metric.figure.title not in page] == []
+    drawn = page([run])
+    assert [metric.name for metric in METRICS if metric.figure and metric.figure.title not in drawn] == []
     with pytest.raises(ValueError, match=r"no row of report/metric_table\.py: largest_loss"):
         run.curve("largest_loss")

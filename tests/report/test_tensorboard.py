@@ -3,7 +3,7 @@ import time
 import pytest
 from tensorboard.summary.writer import event_file_writer
 
-from pretrain.report import event_file
+from pretrain.report import tensorboard
 from pretrain.report.records import EvalRecord
 from pretrain.report.tensorboard import TensorBoard
 
@@ -85,7 +85,7 @@ def test_a_training_that_goes_back_hides_the_later_points(tmp_path, train_record
 def test_a_folder_that_cannot_be_written_any_more_is_told_once_and_has_a_gap(
     tmp_path, train_record, monkeypatch, capfd
 ):
-    monkeypatch.setattr(event_file, "_FIRST_WAIT", 0.0)
+    monkeypatch.setattr(tensorboard, "_FIRST_WAIT", 0.0)
     monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(0))
     folder, away, told = tmp_path / "tensorboard", tmp_path / "away", []
     with TensorBoard(folder, warn=told.append) as board:

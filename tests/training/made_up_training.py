@@ -11,8 +11,8 @@ from pretrain.checkpoint import storage
 from pretrain.checkpoint.folder import CheckpointFolder
 from pretrain.engine.protocol import Step
 from pretrain.recipe.layout import lay_out
+from pretrain.report.flops import Speedometer
 from pretrain.report.records import EvalRecord
-from pretrain.report.throughput import Speedometer
 from pretrain.report.timers import PhaseTimers
 from pretrain.training.batch_sizes import BatchSizes, Length, total_iterations
 from pretrain.training.loop import Training

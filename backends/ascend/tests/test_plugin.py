@@ -74,6 +74,7 @@ def test_operations_left_to_the_reference_have_no_hook(operation):
     assert "the reference's" in import_module(f"pretrain_ascend.{operation}").__doc__
 
 
+@pytest.mark.full
 def test_every_hook_answers_for_every_recipe_on_every_chip(seen):
     answered = {(recipe, device, operation) for recipe, _, device, operation, answers in seen if answers}
     asked = {(recipe, device, operation) for recipe, _, device, operation, _ in seen}
@@ -88,6 +89,7 @@ def test_every_decline_has_a_reason(seen):
     assert [reason for reason in sorted(reasons) if not re.search(r"\w; \w", reason)] == []
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("device", DEVICES)
 def test_on_every_chip_attention_norm_and_activation_have_a_kernel(seen, device):
     usual = [row for row in seen if row[1] == "" and row[2] == device]

@@ -173,6 +173,7 @@ def test_every_decline_has_a_reason(world, request):
     assert [reason for reason in sorted(reasons) if not re.search(r"\w; \w|is not installed: \w", reason)] == []
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("device", DEVICES[:2])
 def test_without_a_library_more_only_the_linear_is_left_to_the_reference(here, device):
     _, seen, _ = here

@@ -14,7 +14,7 @@ from pretrain.plugins.host.importing import load_plugin
 from pretrain.plugins.host.manager import load_alone
 from pretrain.plugins.host.readiness import availability
 from pretrain.plugins.host.registration import register
-from pretrain.report.columns import columns, indented
+from pretrain.report.plain_text import columns, indented
 
 if TYPE_CHECKING:
     from pretrain.plugins.host.discovery import Installed

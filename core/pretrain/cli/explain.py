@@ -78,10 +78,10 @@ def _table(plugins: Plugins, recipe: Recipe, vocab_size: int, device_name: str) 
     from pretrain.model.requests import collectives_request, kernel_requests  # noqa: PLC0415
     from pretrain.plugins.negotiation.building import table_of  # noqa: PLC0415
     from pretrain.plugins.negotiation.choosing import choose  # noqa: PLC0415
-    from pretrain.report.kernel_table_text import render  # noqa: PLC0415
+    from pretrain.report.plain_text import kernel_table_text  # noqa: PLC0415
 
     device = plugins.backend.device_type
     collectives = collectives_request(recipe, device, plugins.backend.process_group)
     requests = [collectives, *kernel_requests(recipe, device, vocab_size, device_name)]
     choices = choose(plugins, requests, recipe.kernels.chosen(), recipe.kernels.fallback)
-    return render(table_of(plugins, [choice.row for choice in choices]), everything=True)
+    return kernel_table_text(table_of(plugins, [choice.row for choice in choices]), everything=True)

@@ -14,7 +14,7 @@ from pretrain.errors import DataError, RecipeError
 from pretrain.launch.rank0_broadcast import HOST, gathered_on_rank0, rank0_decides, tell_rank0
 from pretrain.plugins.host.discovery import find_backend, installed_plugins
 from pretrain.plugins.installed import version
-from pretrain.report.rank_names import rank_names
+from pretrain.report.plain_text import rank_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from pretrain.errors import LaunchError, LostRanksError, PretrainError, shows_traceback
 from pretrain.launch.process_exit import exit_code_of
-from pretrain.report.rank_names import rank_names
+from pretrain.report.plain_text import rank_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

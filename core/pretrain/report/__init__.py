@@ -1,1 +1,1 @@
-"""Observation of a run: metrics, console, TensorBoard, timers, environment, report."""
+"""What a run shows: metrics, console, TensorBoard, timers, environment, hang report, pages."""

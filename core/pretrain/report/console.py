@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from typing import TYPE_CHECKING, Protocol, Self, TextIO
+from typing import TYPE_CHECKING, Self, TextIO
 
-from pretrain.report.wording import evaluation_line, train_line
+from pretrain.report.progress_bar import ProgressBar
+from pretrain.report.records import duration, evaluation_line, number, seconds_left, train_line
 
 if TYPE_CHECKING:
     from pretrain.report.records import EvalRecord, TrainRecord
-
-
-class _Output(Protocol):
-    def train(self, record: TrainRecord) -> None: ...
-    def line(self, text: str) -> None: ...
-    def close(self) -> None: ...
 
 
 class Console:
@@ -37,28 +31,27 @@ class Console:
             start_iteration: iterations done before, in a resumed run.
             rank: every rank but 0 is silent.
             stream: output; standard output if None.
-            terminal: True draws a progress bar; None checks the stream, and, like rich, TTY_COMPATIBLE=0 for a stream
-                that only looks like a terminal.
+            terminal: as `ProgressBar` takes it.
         """
         self._total = total_iterations
-        self._output: _Output | None = None
-        if rank != 0:
-            return
-        stream = stream or sys.stdout
-        # mpirun gives its ranks a terminal, of which it copies every redraw into its own output.
-        is_looked_at = os.environ.get("TTY_COMPATIBLE") != "0" and "OMPI_COMM_WORLD_RANK" not in os.environ
-        is_terminal = stream.isatty() and is_looked_at
-        if is_terminal if terminal is None else terminal:
-            from pretrain.report.progress_bar import ProgressBar  # noqa: PLC0415  rich is imported only for a terminal
-
-            self._output = ProgressBar(total_iterations, start_iteration, stream, terminal=terminal)
-        else:
-            self._output = _Lines(total_iterations, stream)
+        self._bar: ProgressBar | None = None
+        if rank == 0:
+            stream = stream or sys.stdout
+            self._bar = ProgressBar(stream=stream, terminal=terminal, total=total_iterations, stays=True)
+            if self._bar.is_drawn:
+                self._bar.show(start_iteration, total_iterations, f"training {start_iteration}/{total_iterations}")
 
     def train(self, record: TrainRecord) -> None:
         """Show a logged interval."""
-        if self._output:
-            self._output.train(record)
+        if self._bar is None:
+            return
+        total = self._total
+        tokens = record.metrics["samples_per_second"] * record.consumed_tokens / max(1, record.consumed_samples)
+        text = (
+            f"training {record.iteration}/{total} loss {number(record.metrics['lm_loss'], '.4f')} "
+            f"{tokens:,.0f} tokens/s {duration(seconds_left(record, total))} left"
+        )
+        self._bar.show(record.iteration, total, text, log_line=train_line(record, total))
 
     def evaluation(self, record: EvalRecord) -> None:
         """Print loss and perplexity of one split."""
@@ -66,33 +59,16 @@ class Console:
 
     def note(self, text: str) -> None:
         """Print text of one or more lines."""
-        if self._output:
-            self._output.line(text)
+        if self._bar is not None:
+            self._bar.print(text)
 
     def close(self) -> None:
-        """Remove the progress bar; may be called twice."""
-        if self._output:
-            self._output.close()
+        """Stop the progress bar; may be called twice."""
+        if self._bar is not None:
+            self._bar.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-class _Lines:
-    """Plain lines, each flushed, so that a log file can be followed."""
-
-    def __init__(self, total_iterations: int, stream: TextIO) -> None:
-        self._total = total_iterations
-        self._stream = stream
-
-    def train(self, record: TrainRecord) -> None:
-        self.line(train_line(record, self._total))
-
-    def line(self, text: str) -> None:
-        print(text, file=self._stream, flush=True)
-
-    def close(self) -> None:
-        self._stream.flush()

@@ -1,4 +1,4 @@
-"""A run's environment.json: describe the environment, and write the file."""
+"""Describes a run's environment, and writes environment.json."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _SECRET = ("TOKEN", "SECRET", "PASSWORD", "KEY", "CREDENTIAL")
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Seconds since the epoch at which a run was started or resumed, and the iteration after which it goes on.
+    """Time of a start or resumption of a run, in seconds since the epoch, and the iteration from which it continues.
 
     The file keeps the iteration of an earlier start where recipe, layout and devices have stayed.
     """

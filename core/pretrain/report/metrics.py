@@ -1,4 +1,4 @@
-"""Write and read metrics.jsonl: one JSON object per line; a crash loses at most the line being written."""
+"""Writes and reads metrics.jsonl: one JSON object per line; a crash loses at most the line being written."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class MetricsWriter:
             path: the file; created if missing.
             resume_at: the iteration from which training continues. Lines of later iterations, which the resumed run
                 will write again, are dropped, so that the file reads as one run.
-            left_out: first and last iteration of the stretches that rollbacks have left out until then. Rollbacks of
-                other stretches are dropped too: the resumed run does not know of them, and goes back again.
+            left_out: first and last iteration of each stretch that rollbacks have skipped until then. Other rollbacks
+                are dropped too: the resumed run does not know of them, and rolls back again.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists():
@@ -56,7 +56,7 @@ class MetricsWriter:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def go_back(self, iteration: int, left_out: Sequence[Sequence[int]] = ()) -> None:
-        """Drop the lines that a run which is resumed at an iteration drops: the training will write them again.
+        """Drop the lines after an iteration, as a resumed run does: the training writes them again.
 
         Raises:
             RunError: they cannot be dropped; new ones are appended to them.
@@ -70,7 +70,7 @@ class MetricsWriter:
             before.close()
 
     def has_evaluation(self, split: str, iteration: int) -> bool:
-        """Say whether the file had an evaluation of this split at this iteration when it was opened."""
+        """Return whether the file had an evaluation of this split at this iteration when it was opened."""
         return (split, iteration) in self._evaluations
 
     def close(self) -> None:
@@ -93,7 +93,7 @@ def appended(path: Path) -> FileIO:
     try:
         return path.open("ab", buffering=0)
     except OSError as exc:
-        msg = f"{path} cannot be written: {exc.strerror}.\nMake it a writable file, or move it away."
+        msg = f"{path} cannot be written: {exc.strerror}.\nMake it writable, or move it."
         raise RunError(msg) from exc
 
 
@@ -132,7 +132,7 @@ def _complete(path: Path, lines: list[bytes]) -> list[bytes]:
 
 
 def _stays(record: dict[str, Any], resume_at: int, left_out: Sequence[Sequence[int]]) -> bool:
-    """Say whether a record is of the part before an iteration from which the training goes on."""
+    """Return whether a record is kept if the training continues from an iteration."""
     stretch = [record.get("first_left_out"), record.get("last_left_out")]
     is_known = record.get("event") != "rollback" or stretch in left_out
     return is_known and bool(record["iteration"] <= resume_at)

@@ -1,57 +1,115 @@
-"""Progress bar on a terminal."""
+"""The progress of long work: a bar on a terminal, elsewhere a line now and then."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TextIO
+import os
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Self, TextIO
 
-from rich.console import Console as Terminal
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-from pretrain.report.wording import duration, number, seconds_left
+from pretrain.report.plain_text import size_text
+from pretrain.report.records import duration
 
 if TYPE_CHECKING:
-    from pretrain.report.records import TrainRecord
+    from rich.progress import Progress
+
+LINE_EVERY = 30.0
+"""Seconds between two lines in a log."""
 
 
 class ProgressBar:
-    """A bar with loss, speed and time left; lines are printed above it."""
+    """Shows a bar and a text beside it; in a log, the text as a line each half minute."""
 
     def __init__(
-        self, total_iterations: int, start_iteration: int, stream: TextIO, *, terminal: bool | None = None
+        self, *, stream: TextIO | None = None, terminal: bool | None = None, total: float = 0, stays: bool = False
     ) -> None:
-        """Draw the bar at `start_iteration`; `terminal` forces the drawing on a stream that is not a terminal."""
-        self._total = total_iterations
-        self._progress = Progress(
-            TextColumn("training"),
-            BarColumn(bar_width=None),
-            MofNCompleteColumn(),
-            TextColumn("loss {task.fields[loss]}"),
-            TextColumn("{task.fields[tokens]} tokens/s"),
-            TextColumn("{task.fields[left]} left"),
-            console=Terminal(file=stream, force_terminal=terminal, highlight=False, markup=False),
-            refresh_per_second=4,
-            expand=True,
-        )
-        self._task = self._progress.add_task(
-            "training", total=total_iterations, completed=start_iteration, loss="-", tokens="-", left="-"
-        )
-        self._progress.start()
+        """Start.
 
-    def train(self, record: TrainRecord) -> None:
-        """Move the bar to the record's iteration."""
-        tokens_per_sample = record.consumed_tokens / max(1, record.consumed_samples)
-        self._progress.update(
-            self._task,
-            completed=record.iteration,
-            loss=number(record.metrics["lm_loss"], ".4f"),
-            tokens=f"{record.metrics['samples_per_second'] * tokens_per_sample:,.0f}",
-            left=duration(seconds_left(record, self._total)),
-        )
+        Args:
+            stream: output; standard error if None.
+            terminal: True draws the bar, False prints lines; None checks the stream and, like rich, TTY_COMPATIBLE=0
+                for a stream that only looks like a terminal.
+            total: at which the bar is full; 0: `show` says it.
+            stays: the bar is left on the screen when it is closed.
+        """
+        self._stream = sys.stderr if stream is None else stream
+        self._last_line = time.monotonic()
+        self._bar: Progress | None = None
+        if _is_watched(self._stream) if terminal is None else terminal:
+            self._bar = _bar(self._stream, force=terminal, stays=stays)
+            self._task = self._bar.add_task("", total=total or None)
+            self._bar.start()
 
-    def line(self, text: str) -> None:
-        """Print text above the bar, as it is."""
-        self._progress.console.print(text, soft_wrap=True)
+    def show(self, done: float, total: float, text: str, *, log_line: str | None = None) -> None:
+        """Move the bar; in a log print the text if it is time for a line, or `log_line` in any case."""
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done, total=total, description=text)
+        elif log_line is not None:
+            self.print(log_line)
+        elif time.monotonic() - self._last_line >= LINE_EVERY:
+            self._last_line = time.monotonic()
+            self.print(text)
+
+    @property
+    def is_drawn(self) -> bool:
+        """True on a terminal, False in a log."""
+        return self._bar is not None
+
+    def print(self, text: str) -> None:
+        """Print text as it is, above the bar; at once, so that a log can be followed."""
+        if self._bar is not None:
+            self._bar.console.print(text, soft_wrap=True)
+        else:
+            print(text, file=self._stream, flush=True)
 
     def close(self) -> None:
-        """Stop updating the bar and release the terminal."""
-        self._progress.stop()
+        """Stop updating the bar and release the terminal; may be called twice."""
+        if self._bar is not None:
+            self._bar.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class ByteCount:
+    """Counts the bytes of one piece of work and shows them on a bar; several threads may count."""
+
+    def __init__(
+        self, bar: ProgressBar, total: int, what: str = "", *, done: int = 0, begun: float | None = None
+    ) -> None:
+        """Start at `done`, which earlier work has done; `begun` is when by `time.monotonic`, now if None."""
+        self._bar, self._total, self._what = bar, total, what
+        self._done = self._begun_at = done
+        self._begun, self._lock = time.monotonic() if begun is None else begun, threading.Lock()
+
+    def __call__(self, count: int) -> None:
+        """Add bytes."""
+        with self._lock:
+            self.reach(self._done + count)
+
+    def reach(self, done: int, note: str = "") -> None:
+        """Show so many bytes; called by one thread."""
+        self._done = done
+        speed = max(done - self._begun_at, 1) / max(time.monotonic() - self._begun, 1e-9)
+        counted = f"{self._what} {size_text(done)} of {size_text(self._total)}".lstrip()
+        left = f"{duration((self._total - done) / speed)} left"
+        self._bar.show(done, self._total, ", ".join(filter(None, (counted, f"{size_text(speed)}/s", note, left))))
+
+
+def _is_watched(stream: TextIO) -> bool:
+    """Return False for a log behind a terminal, such as the one that mpirun gives its ranks."""
+    is_log = os.environ.get("TTY_COMPATIBLE") == "0" or "OMPI_COMM_WORLD_RANK" in os.environ
+    return stream.isatty() and not is_log
+
+
+def _bar(stream: TextIO, *, force: bool | None, stays: bool) -> Progress:
+    from rich.console import Console  # noqa: PLC0415  rich is imported only for a terminal
+    from rich.progress import BarColumn, Progress, TextColumn  # noqa: PLC0415
+
+    console = Console(file=stream, force_terminal=force, highlight=False, markup=False)
+    columns = BarColumn(bar_width=None), TextColumn("{task.description}", markup=False)
+    return Progress(*columns, console=console, refresh_per_second=4, expand=True, transient=not stays)

@@ -1,4 +1,4 @@
-"""Measure the phases of a step, on the slowest and the fastest rank."""
+"""Measures the phases of a step on the slowest and the fastest rank."""
 
 from __future__ import annotations
 

@@ -23,9 +23,8 @@ from pretrain.model.requests import compute_dtype
 from pretrain.plugins.negotiation.kernel_errors import naming_kernels
 from pretrain.recipe.layout import lay_out
 from pretrain.report.environment_file import Begin
-from pretrain.report.flops import flops_per_sequence
+from pretrain.report.flops import Speedometer, flops_per_sequence
 from pretrain.report.hang.position import LOAD
-from pretrain.report.throughput import Speedometer
 from pretrain.report.timers import PhaseTimers
 from pretrain.training.batch_sizes import BatchSizes, Length, total_iterations
 from pretrain.training.continuation import continue_prompt

@@ -55,6 +55,7 @@ def test_it_equals_bit_for_bit_what_is_written_at_once(overrides, tmp_path):
     assert differing(tmp_path / "at once", tmp_path / "later") == []
 
 
+@pytest.mark.full
 def test_taking_it_does_not_disturb_the_training_and_a_run_resumes_from_it(tmp_path):
     recipe = tiny.tiny(*SMALL, *ZERO1)
     with tiny.engine_of(recipe) as engine:

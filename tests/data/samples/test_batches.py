@@ -69,6 +69,7 @@ class TestOrder:
         assert [numbers(next(first)) for _ in range(2)] == [[0, 1], [4, 5]]
         assert [numbers(next(second)) for _ in range(2)] == [[2, 3], [6, 7]]
 
+    @pytest.mark.full
     @given(layout=layouts, consumed=st.integers(0, 100), sizes=st.lists(st.integers(1, 4), min_size=1, max_size=5))
     def test_a_step_reads_the_next_samples_in_any_layout(self, layout, consumed, sizes):
         """The global batch changes from step to step, as in a ramp-up."""

@@ -214,6 +214,7 @@ def test_clipping_bounds_the_update_but_not_the_reported_norm(stage, clip):
     assert [step[1] for step in ours] == pytest.approx([step[1] for step in theirs], rel=1e-5)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("dtype", "stage"),
     [
@@ -252,6 +253,7 @@ def test_torchs_linear_stays_torchs(monkeypatch):
         assert torch.nn.functional.linear is linear
 
 
+@pytest.mark.full
 def test_stage_3_in_bf16_rounds_as_without_zero():
     def losses(*overrides):
         with tiny.engine_of(tiny.tiny(*SMALL, "precision.dtype=bf16", *overrides)) as engine:

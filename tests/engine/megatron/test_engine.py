@@ -50,6 +50,7 @@ def test_recomputed_activations_are_the_same_with_their_dropout(recompute):
     assert_same(again, curve(*DROPOUT), rel=1e-6)
 
 
+@pytest.mark.full
 def test_dropout_is_drawn_and_depends_on_the_seed():
     plain, dropped, other = curve(), curve(*DROPOUT), curve(*DROPOUT, "train.seed=2")
     assert plain[0] != dropped[0] != other[0]
@@ -62,6 +63,7 @@ def test_bf16_follows_fp32(zero1):
     assert_same(ours, curve(iterations=8), rel=5e-3)
 
 
+@pytest.mark.full
 def test_bf16_without_fp32_reduction():
     assert_same(curve("precision.dtype=bf16", "precision.grad_reduce_in_fp32=false"), curve(), rel=1e-2)
 
@@ -110,6 +112,7 @@ class TestLossScale:
         assert torch.isfinite(step.loss)
         assert (engine.learning_rate, engine.parameters_norm().item()) == (rate, weights)
 
+    @pytest.mark.full
     def test_it_finds_its_scale_and_grows_again(self, engine):
         steps = [(tiny.take_step(engine, iteration).skipped, engine.loss_scale) for iteration in range(40)]
         first = [skipped for skipped, _ in steps].index(False)

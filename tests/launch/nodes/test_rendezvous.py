@@ -334,3 +334,28 @@ def test_a_signal_ends_the_wait_for_the_node_that_serves_the_rendezvous(port):
             Rendezvous(Nodes(count=2, rendezvous=f"{LOCALHOST}:{port}", rank=1), RestartPolicy(limit=3))
     finally:
         signal.signal(signal.SIGALRM, before)
+
+
+def test_a_node_too_many_is_refused_in_a_run_without_restarts_and_ends_nothing(port):
+    first, second, third = (Rendezvous(Nodes(count=2, rendezvous=f"{LOCALHOST}:{port}")) for _ in range(3))
+    joined = []
+    thread = threading.Thread(target=lambda: joined.append(second.join(1)))
+    thread.start()
+    first.begin(first.meet(1, lambda nodes, _: nodes))
+    thread.join(30)
+    with pytest.raises(LaunchError, match=r"all 2 nodes are there already\.\nEach node gives the same --nnodes"):
+        third.join(1)
+    third.end(Failure(rank=0, when=1.0, exit_code=USER_ERROR, text="too many"))
+    third.leave()
+    assert [len(worlds) for worlds, _ in joined] == [1]
+    assert (first.poll(), second.poll()) == (None, None)
+    assert [first._store.add("gone", 0), first._store.add("spares", 0)] == [0, 0]
+
+
+def test_a_node_does_not_wait_for_others_without_end_in_a_run_without_restarts(port, monkeypatch):
+    monkeypatch.setattr(joining, "TIMEOUT", timedelta(seconds=0.3))
+    nodes = [Nodes(count=2, rendezvous=f"{LOCALHOST}:{port}", rank=rank) for rank in range(2)]
+    first, second = map(Rendezvous, nodes)
+    with pytest.raises(LaunchError, match=r"not all 2 nodes have come within 0:00:00\.3"):
+        second.join(1)  # node 0 opens nothing
+    del first

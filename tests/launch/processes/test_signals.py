@@ -91,6 +91,7 @@ def test_no_rank_outlives_a_launcher_that_is_killed(launcher, tmp_path):
     wait_for(lambda: not any(alive(pid) for pid in pids), "the ranks to end")
 
 
+@pytest.mark.full
 def test_a_launcher_under_nohup_survives_the_terminal(launcher, tmp_path):
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does for its child
     try:

@@ -11,7 +11,7 @@ import torch
 from pretrain.plugins.host import manager
 from pretrain.plugins.negotiation.building import negotiate
 from pretrain.plugins.requests import NormRequest
-from pretrain.report.kernel_table_text import render
+from pretrain.report.plain_text import kernel_table_text
 
 pytestmark = pytest.mark.usefixtures("reference")
 
@@ -101,7 +101,7 @@ class TestDigest:
 
 class TestText:
     def test_the_short_form_shows_decisions_and_declines(self, table):
-        assert render(table).splitlines() == [
+        assert kernel_table_text(table).splitlines() == [
             f"kernels of backend 'fake' (pretrain-fake 1.0), {table.digest()[:12]}",
             "operation  kernel  kind   provider",
             "norm       fast    fused  pretrain-fake 1.0 (apex 0.1)",
@@ -109,7 +109,7 @@ class TestText:
         ]
 
     def test_the_long_form_shows_the_request_and_every_reason(self, table):
-        text = render(table, everything=True)
+        text = kernel_table_text(table, everything=True)
         assert "    asked: device_type cpu, dtype bfloat16, deterministic False, kind LayerNorm" in text
         assert "    not slow, pretrain-fake 1.0: offered, comes later in the order" in text
         assert "    not reference, pretrain 0: offered, the reference comes last" in text
@@ -118,4 +118,4 @@ class TestText:
         (row,) = table.rows
         talkative = dataclasses.replace(row.rejected[0], why="declined: " + "many words " * 40)
         long = dataclasses.replace(table, rows=(dataclasses.replace(row, rejected=(talkative,)),))
-        assert max(len(line) for line in render(long).splitlines()) <= 100
+        assert max(len(line) for line in kernel_table_text(long).splitlines()) <= 100

@@ -125,6 +125,7 @@ ANYTHING = st.recursive(
 WORDS = sorted({*KEYS, *SWITCHED, *BLOCKS, *REMOVED})
 
 
+@pytest.mark.full
 @given(st.lists(st.tuples(st.sampled_from(WORDS) | st.text(max_size=8), ANYTHING), max_size=8))
 def test_a_file_gives_a_recipe_or_an_error_that_names_it(pairs):
     config, refused = merged(*(nested(path, value) for path, value in pairs)), ""

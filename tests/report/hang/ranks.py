@@ -1,9 +1,8 @@
 """States of ranks, made by hand."""
 
 from pretrain.plugins.collective_record import CalledCollective
-from pretrain.report.hang.process_state import RankProcess
-from pretrain.report.hang.rank_state import RankState
-from pretrain.report.hang.stacks import Frame, Stack
+from pretrain.report.hang.awaited_collective import Frame, Stack
+from pretrain.report.hang.rank_state import RankProcess, RankState
 
 TP, DP, PP = "TENSOR_MODEL_PARALLEL_GROUP", "DATA_PARALLEL_GROUP", "PIPELINE_MODEL_PARALLEL_GROUP"
 STEP = "forward-backward"

@@ -6,9 +6,8 @@ import pytest
 
 from pretrain.plugins.collective_record import NO_PEER
 from pretrain.report.hang import position
-from pretrain.report.hang.diagnosis.precedence import is_ahead
-from pretrain.report.hang.diagnosis.report_text import full_report, report
-from pretrain.report.hang.diagnosis.sentences import diagnose
+from pretrain.report.hang.diagnosis import diagnose, full_report, report
+from pretrain.report.hang.waits import is_ahead
 from report.hang.ranks import DP, TP, by_rank, called, message, processes, state
 
 ALL = (0, 1, 2, 3, 4, 5)
@@ -55,7 +54,7 @@ def test_those_who_wait_for_the_waiting_come_after_the_cause():
 @pytest.mark.parametrize(
     ("known", "words"),
     [
-        ("stopped", "`kill -CONT 101` lets it go on"),
+        ("stopped", "`kill -CONT 101` resumes it"),
         ("ended", "process 101 on node1 is gone"),
         ("blocked", "uninterruptible wait"),
         ("alive", "its Python does not run"),
@@ -65,7 +64,7 @@ def test_those_who_wait_for_the_waiting_come_after_the_cause():
 def test_a_rank_that_says_nothing_is_described_by_its_process(known, words):
     seen = replace(state(0, called()), processes={1: known}, last_seen={1: "layer 3 of 4, forward, iteration 8"})
     (sentence,) = diagnose(by_rank(seen), processes(2))
-    assert "rank 1 is not there: it says nothing" in sentence
+    assert "rank 1 is not there: it does not answer" in sentence
     assert words in sentence
     assert ("last in layer 3 of 4, forward, iteration 8" in sentence) == bool(known)
 
@@ -92,25 +91,25 @@ def test_different_operations_under_one_number_are_shown():
     assert "call different collectives together" in diagnose(states, processes(2))[0]
 
 
-def test_a_rank_further_on_has_left_out_a_collective():
+def test_a_rank_that_is_ahead_has_skipped_a_collective():
     states = by_rank(
         state(0, called(TP, number=5)),
         state(1, called(DP, number=2), activity="optimizer", layer=0, direction="", done=[called(TP, number=4)]),
     )
     (sentence,) = diagnose(states, processes(2))
-    assert sentence.endswith("rank 1 is further on, and has left out a collective of group tp")
+    assert sentence.endswith("rank 1 is ahead: it skipped a collective of group tp")
 
 
 def test_ranks_in_one_collective_of_the_host_at_different_places_have_lost_step():
     states = by_rank(state(0, called(library="gloo")), state(1, called(library="gloo"), layer=3))
-    assert "one of them has left out a collective, or called one more" in diagnose(states, processes(2))[0]
+    assert "one of them skipped a collective or called an extra one" in diagnose(states, processes(2))[0]
 
 
 def test_places_of_hosts_that_run_ahead_of_their_devices_say_nothing():
     states = by_rank(state(0, called(library="nccl")), state(1, called(library="nccl"), layer=3))
     (sentence,) = diagnose(states, processes(2))
-    assert "left out" not in sentence
-    assert sentence.endswith("all its ranks are there: the network between them, or a device, does not get on")
+    assert "skipped" not in sentence
+    assert sentence.endswith("all its ranks are there: the network between them or a device is stalled")
 
 
 def test_a_rank_that_has_left_the_collective_and_waits_in_a_later_one_is_not_in_it():
@@ -119,7 +118,7 @@ def test_a_rank_that_has_left_the_collective_and_waits_in_a_later_one_is_not_in_
     assert diagnose(states, processes(2)) == [
         (
             "rank 0 waits in broadcast of group tp (layer 2 of 4, forward, iteration 8); rank 1 has left it and waits "
-            "in a later one for rank 0: the network between them, or a device, does not get on"
+            "in a later one for rank 0: the network between them or a device is stalled"
         )
     ]
 
@@ -156,7 +155,7 @@ def test_a_circle_of_three_is_found():
 
 def test_a_collective_that_all_have_called_is_the_networks():
     states = by_rank(state(0, called()), state(1, called()))
-    assert diagnose(states, processes(2))[0].endswith("the network between them, or a device, does not get on")
+    assert diagnose(states, processes(2))[0].endswith("the network between them or a device is stalled")
 
 
 def test_a_stage_that_sends_nothing_is_named_by_the_next():
@@ -182,6 +181,19 @@ def test_a_message_whose_other_rank_is_not_known_says_so():
     assert "does not say with which rank" in diagnose(states, processes(2))[0]
 
 
+def test_two_stages_that_wait_on_each_other_are_one_sentence():
+    states = by_rank(state(0, message("recv_backward", 1)), state(1, message("recv_forward", 0)))
+    (sentence,) = diagnose(states, processes(2))
+    assert sentence.startswith("ranks 0 and 1 wait on each other with mismatched messages: rank 0 waits in recv_b")
+    assert "; rank 1 waits in recv_forward with rank 0 (group pp)" in sentence
+
+
+def test_several_ranks_at_one_place_are_not_there_together():
+    states = by_rank(state(0, called(ranks=(0, 1, 2))), *(state(rank, activity="data") for rank in (1, 2)))
+    (sentence,) = diagnose(states, processes(3))
+    assert sentence.endswith("ranks 1-2 are not there: each is in data loading, iteration 8")
+
+
 def test_a_reduction_of_gradients_is_before_the_optimizer():
     reduces, updates = state(0, activity=position.REDUCTION), state(1, activity="optimizer")
     assert is_ahead(updates, reduces)
@@ -191,9 +203,9 @@ def test_a_reduction_of_gradients_is_before_the_optimizer():
 
 
 def test_an_error_of_the_diagnosis_leaves_the_lines_of_the_ranks(monkeypatch):
-    monkeypatch.setattr("pretrain.report.hang.diagnosis.report_text.diagnose", lambda *_: 1 / 0)
+    monkeypatch.setattr("pretrain.report.hang.diagnosis.diagnose", lambda *_: 1 / 0)
     text = full_report("head", by_rank(state(0, called(), at="a.py:1 f")), processes(1))
-    assert "no conclusion could be drawn from it: ZeroDivisionError" in text
+    assert "the diagnosis failed: ZeroDivisionError" in text
     assert "rank 0: layer 2 of 4, forward, iteration 8; waits in all-reduce" in text
     assert "thread MainThread" in text
 

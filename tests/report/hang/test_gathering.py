@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pretrain.report.hang.gathering import REPORT, Gathering, folder_to_ask_in
+from pretrain.report.hang.gathering import REPORT, Gathering, next_request_folder
 from report.hang.ranks import called, processes, state
 
 
@@ -19,7 +19,7 @@ def gather(folder, rank, world_size, patience=5.0):
     gathering = Gathering(folder, rank, processes(world_size))
     gathering.ask()
     published = []
-    wrote = gathering.put_together(
+    wrote = gathering.write_report(
         state(rank, called()), headline, patience, lambda text, _states: published.append(text)
     )
     return wrote, published
@@ -44,7 +44,7 @@ def test_one_of_all_ranks_writes_the_report_with_all_of_them(tmp_path):
 
 def test_a_later_rank_writes_it_without_rank_0(tmp_path):
     assert gather(tmp_path / "hang", 1, 2, patience=0.2)[0]
-    assert "rank 0 is not there: it says nothing" in (tmp_path / "hang" / REPORT).read_text()
+    assert "rank 0 is not there: it does not answer" in (tmp_path / "hang" / REPORT).read_text()
 
 
 def test_a_rank_that_is_late_leaves_the_report_as_it_is(tmp_path):
@@ -78,7 +78,7 @@ def test_a_report_whose_writer_does_not_get_on_is_taken_over_by_one_rank(tmp_pat
     (tmp_path / "hang" / "claimed").write_text("0")
     ranks = [Gathering(tmp_path / "hang", rank, processes(3)) for rank in range(3)]
     for gathering in ranks[1:]:
-        assert not gathering.put_together(state(gathering.rank, called()), headline, 0.1)
+        assert not gathering.write_report(state(gathering.rank, called()), headline, 0.1)
     assert ranks[1].writer() == "rank 0"
     assert ranks[1].take_over(headline, lambda *_: None)
     assert not ranks[2].take_over(headline, lambda *_: None)
@@ -96,7 +96,7 @@ def test_a_rank_behind_many_others_does_not_look_who_is_there(tmp_path, monkeypa
     real = Gathering._there
     monkeypatch.setattr(Gathering, "_there", lambda own: [looks.append(1), *real(own)][1:])
     threading.Timer(0.3, (gathering.folder / REPORT).touch).start()
-    assert not gathering.put_together(state(9), headline, 5.0)
+    assert not gathering.write_report(state(9), headline, 5.0)
     assert len(looks) == 1
 
 
@@ -108,7 +108,7 @@ def test_of_a_slow_writer_and_the_one_in_its_place_the_faster_tells_the_report_a
     (tmp_path / "hang").mkdir()
     ranks = [Gathering(tmp_path / "hang", rank, processes(3)) for rank in range(3)]
     for gathering in ranks:
-        gathering._lay_down("rank-", state(gathering.rank, called()))
+        gathering._write_state("rank-", state(gathering.rank, called()))
     told, real = [], Gathering._states
 
     def tell(_text, states):
@@ -156,8 +156,8 @@ def test_a_disk_that_fails_for_a_moment_has_no_report_yet(tmp_path, monkeypatch)
 
 def test_answers_to_signals_are_numbered_and_one_that_has_begun_is_joined(tmp_path):
     hang = tmp_path / "20260101-000000"
-    first = folder_to_ask_in(hang, 5.0)
+    first = next_request_folder(hang, 5.0)
     first.mkdir()
-    assert folder_to_ask_in(hang, 5.0) == first
+    assert next_request_folder(hang, 5.0) == first
     (first / REPORT).touch()
-    assert folder_to_ask_in(hang, 5.0).name == "20260101-000000-asked-2"
+    assert next_request_folder(hang, 5.0).name == "20260101-000000-asked-2"

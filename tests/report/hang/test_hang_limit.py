@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from pretrain.report.hang import position as activities
-from pretrain.report.hang.hang_limit import HangLimit
+from pretrain.report.hang.hang_watch import HangLimit
 from pretrain.report.hang.position import Position
 
 

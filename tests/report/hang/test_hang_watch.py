@@ -13,10 +13,9 @@ import pytest
 
 from pretrain.report.hang import hang_watch, position
 from pretrain.report.hang.gathering import REPORT
-from pretrain.report.hang.hang_limit import HangLimit
-from pretrain.report.hang.hang_watch import HangWatch, Watched
+from pretrain.report.hang.hang_watch import HangLimit, HangWatch, Watched
 from pretrain.report.hang.position import Position
-from pretrain.report.hang.process_state import RankProcess
+from pretrain.report.hang.rank_state import RankProcess
 from report.hang.ranks import called, processes, state
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -133,7 +132,7 @@ def test_a_disk_that_hangs_does_not_keep_the_rank(rank, monkeypatch):
     with rank.watch:
         assert rank.left.wait(60)
     back.set()
-    assert "no word from the other ranks: the disk of " in rank.told[0]
+    assert "no answer from the other ranks: the disk of " in rank.told[0]
     assert "test_hang_watch.py" in rank.told[0], "its own stack"
 
 
@@ -181,7 +180,7 @@ def test_without_a_number_a_rank_hangs_after_a_minute_where_steps_take_a_moment(
 def test_a_rank_that_stands_still_joins_another_one_that_hangs_before_its_own_limit(tmp_path, monkeypatch):
     rank = Rank(tmp_path / "now", given=None)
     rank.position.enter("save")
-    monkeypatch.setattr(rank.watch, "_questions", SimpleNamespace(of_a_hang=True))
+    monkeypatch.setattr(rank.watch, "_questions", SimpleNamespace(asks_of_hang=True))
     clock = Clock(rank.watch, monkeypatch)
     assert clock.pass_by(*[1.0] * 9, monkeypatch=monkeypatch) == pytest.approx(2, abs=1)
 
@@ -250,7 +249,7 @@ def test_a_rank_that_ends_with_the_report_of_another_one_tells_a_consequence_som
     (rank.folder / REPORT).touch()
     with rank.watch:
         assert rank.left.wait(60)
-    assert rank.told == [f"It has ended with the others, which hang: see {rank.folder / REPORT}"]
+    assert rank.told == [f"It was ended because the run hangs: see {rank.folder / REPORT}"]
     assert rank.causes == [False]
     assert 1.5 in slept
 
@@ -300,7 +299,7 @@ def test_a_rank_that_began_the_report_and_died_is_named_where_nobody_can_take_it
     rank.watch._writing = 0.1
     with rank.watch:
         assert rank.left.wait(60)
-    assert rank.told[0].endswith("no word from the other ranks: rank 3 has begun the report, and has not written it")
+    assert rank.told[0].endswith("no answer from the other ranks: rank 3 began the report and did not write it")
 
 
 def test_a_rank_that_began_the_report_and_died_is_replaced(rank):

@@ -150,7 +150,7 @@ class TestFull:
         text = said(tmp_path, tokens, "swallowed:1", *TENSOR, *rare)
         assert "rank 0 waits in all-reduce of group tp (embedding, forward, iteration 10)" in text
         assert "rank 1 waits in all-reduce of all ranks (logging, iteration 10)" in text
-        assert "rank 1 is further on, and has left out a collective of group tp" in text
+        assert "rank 1 is ahead: it skipped a collective of group tp" in text
 
     def test_a_stage_that_is_stopped(self, tmp_path, tokens):
         text = said(tmp_path, tokens, "stopped:0", *PIPELINE)

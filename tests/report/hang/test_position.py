@@ -6,8 +6,7 @@ from contextlib import suppress
 import pytest
 
 from pretrain.report.hang import position as words
-from pretrain.report.hang.position import Position, position_of
-from pretrain.report.hang.shared_place import last_place, read_position, shared_memory
+from pretrain.report.hang.position import Position, last_place, position_of, read_position, shared_memory
 
 
 def test_a_step_moves_through_its_activities():

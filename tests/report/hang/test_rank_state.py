@@ -5,10 +5,9 @@ from contextlib import suppress
 
 import pytest
 
-from pretrain.report.hang.called_collectives import CalledCollectives
+from pretrain.report.hang.awaited_collective import CalledCollectives
 from pretrain.report.hang.position import Position
-from pretrain.report.hang.process_state import ALIVE, ENDED, UNKNOWN, RankProcess
-from pretrain.report.hang.rank_state import RankState, kept, look_at_itself
+from pretrain.report.hang.rank_state import ALIVE, ENDED, UNKNOWN, RankProcess, RankState, kept, own_state
 from report.hang.ranks import called, state
 
 
@@ -19,7 +18,7 @@ def look(calls=(), position=None):
     def run():
         identity = {"rank": 3, "host": own.host, "pid": own.pid, "layers": 4}
         found.append(
-            look_at_itself(
+            own_state(
                 position or Position(),
                 identity=identity,
                 seconds=2.0,
@@ -57,7 +56,7 @@ def test_an_error_with_which_the_training_has_ended_is_told():
 
 
 def test_a_library_that_hangs_itself_is_left_alone_and_asked_once(monkeypatch):
-    monkeypatch.setattr("pretrain.report.hang.called_collectives._PATIENCE", 0.05)
+    monkeypatch.setattr("pretrain.report.hang.awaited_collective._PATIENCE", 0.05)
     answer, asked = threading.Event(), []
     collectives = CalledCollectives(lambda: (asked.append(1), answer.wait(60))[:0])
     assert [collectives.latest(), collectives.latest()] == [[], []]

@@ -168,6 +168,7 @@ def test_ranks_that_read_different_text_for_one_sample_are_an_error(usual):
         _ = other.samples
 
 
+@pytest.mark.full
 def test_an_update_that_both_sides_skipped_is_said(usual, copy):
     def skip(rank):
         rank["steps"][0]["skipped"] = True
@@ -180,6 +181,7 @@ def test_an_update_that_both_sides_skipped_is_said(usual, copy):
     assert lines[-1] == "step 1: both sides skipped the update; lower precision.loss_scale"
 
 
+@pytest.mark.full
 def test_another_learning_rate_differs_before_the_updates(usual, copy):
     edit(copy / "rank0" / "rank.json", lambda rank: rank["steps"][0].update(learning_rate=1.0))
 
@@ -190,6 +192,7 @@ def test_another_learning_rate_differs_before_the_updates(usual, copy):
         assert outcome.cause.what.startswith("update of ")
 
 
+@pytest.mark.full
 def test_a_difference_in_a_call_that_is_not_checked_is_said(tmp_path):
     usual = record(tmp_path / "usual", *ACCUMULATED)
     copy = shutil.copytree(usual, tmp_path / "copy")

@@ -109,6 +109,7 @@ def test_a_step_that_both_sides_skip_is_not_compared_and_the_next_one_is(tmp_pat
     assert {each.step for each in outcome.compared if each.order[1] in (BACKWARD, UPDATE)} == taken
 
 
+@pytest.mark.full
 @pytest.mark.ranks
 def test_layouts_of_two_ranks_are_compared_piece_by_piece(tmp_path):
     model = (*QWEN, *SHALLOW)

@@ -94,6 +94,7 @@ def name(mistake):
     return f"{mistake.operation}-{mistake.what}-{mistake.call}-{mistake.part}"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "mistake",
     [*ON_A_COMMIT, *(pytest.param(each, marks=pytest.mark.full) for each in THE_OTHERS)],

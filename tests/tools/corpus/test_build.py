@@ -65,6 +65,7 @@ def test_gpt2s_bytes_are_megatrons(bridged, tmp_path, shared_data):
     assert content(tmp_path / "ours") == content(tmp_path / "megatrons")
 
 
+@pytest.mark.full
 @pytest.mark.ranks
 def test_the_bytes_do_not_depend_on_the_number_of_workers(tmp_path, bytes_section, monkeypatch):
     corpus = write_jsonl(tmp_path / "c.jsonl", DOCUMENTS)

@@ -169,6 +169,7 @@ class TestWhatWasCompared:
         assert (built.texts, built.compared > 0) == (whole.texts - texts, True)
 
 
+@pytest.mark.full
 @pytest.mark.ranks
 @pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.full), 2])
 def test_killed_three_times_at_random(tmp_path, inputs, whole, workers):

@@ -8,12 +8,10 @@ from pretrain.plugins.backend import Figures
 from pretrain.plugins.negotiation.kernel_table import KernelTable, Row
 from pretrain.recipe import make_recipe
 from pretrain.recipe.layout import lay_out
-from pretrain.tools.plan.costs import Costs
-from pretrain.tools.plan.device import PlanDevice
-from pretrain.tools.plan.efficiencies import Efficiencies
+from pretrain.tools.plan.device import Efficiencies, PlanDevice
 from pretrain.tools.plan.plan import Plan
-from pretrain.tools.plan.stage_plan import ModuleRow, Moment, StagePlan
-from pretrain.tools.plan.time.step_time import Range, StepTime
+from pretrain.tools.plan.stage_plan import Costs, ModuleRow, Moment, StagePlan
+from pretrain.tools.plan.step_time import Range, StepTime
 
 GIB = 2**30
 RECIPE = {

@@ -124,7 +124,7 @@ def recipe_of(settings):
 def steps_of(recipe):
     """Return the layout, this rank's stage, and the micro-batches of its two steps: of a training, and of its plan."""
     from pretrain.recipe.layout import lay_out
-    from pretrain.tools.plan.trace.stages import planned_micro_batches
+    from pretrain.tools.plan.trace.stage_tracing import planned_micro_batches
 
     layout = lay_out(recipe, int(os.environ["WORLD_SIZE"]))
     stage = int(os.environ["RANK"]) // (layout.tensor_model_parallel_size * layout.data_parallel_size)
@@ -196,7 +196,7 @@ def plan(recipe) -> int:
     """Return the planned peak of the tensors of this rank."""
     from pretrain.plugins.host.manager import load
     from pretrain.tools.plan.trace.rank_trace import trace_rank
-    from pretrain.tools.plan.trace.stage_of_trace import stage_of
+    from pretrain.tools.plan.trace.trace_summary import summarize_trace
 
     layout, stage, _, steps = steps_of(recipe)
     trace = trace_rank(
@@ -207,7 +207,7 @@ def plan(recipe) -> int:
         vocab_size=VOCAB_SIZE,
         micro_batches=steps,
     )
-    return stage_of(trace, stage=stage, layers="", recipe=recipe).allocated_bytes
+    return summarize_trace(trace, stage=stage, layers="", recipe=recipe).allocated_bytes
 
 
 if __name__ == "__main__":

@@ -10,10 +10,9 @@ import pytest
 from pretrain.errors import RunError
 from pretrain.plugins.backend import Figures
 from pretrain.tools.plan import measured
-from pretrain.tools.plan.device import PlanDevice, Wanted
-from pretrain.tools.plan.efficiencies import MIDDLE
+from pretrain.tools.plan.device import MIDDLE, DeviceOptions, PlanDevice
 from pretrain.tools.plan.measured import calibrated, read_measured
-from pretrain.tools.plan.time.step_time import Range
+from pretrain.tools.plan.step_time import Range
 from tools.plan.made_plan import RECIPE, TIME, plan
 
 CARD = "NVIDIA A100-SXM4-80GB"
@@ -50,8 +49,8 @@ def test_of_a_resumed_run_the_part_that_ran_last_counts(tmp_path):
         ({"times": (9.0, 2.5)}, "has too few logged intervals"),
         ({"batch": 4}, "has too few logged intervals with train.global_batch_size 16: 0"),
         ({"after": 3}, "16 since it was resumed after iteration 3, changed: 1 without the first"),
-        ({"devices": ()}, "names no single kind of device: none"),
-        ({"devices": (CARD, "NVIDIA H200")}, "names no single kind of device: NVIDIA A100-SXM4-80GB, NVIDIA H200"),
+        ({"devices": ()}, "must name one kind of device, not: none"),
+        ({"devices": (CARD, "NVIDIA H200")}, "must name one kind of device, not: NVIDIA A100-SXM4-80GB, NVIDIA H200"),
     ],
     ids=["two intervals", "a ramp-up's batch", "resumed", "no devices", "mixed devices"],
 )
@@ -76,7 +75,7 @@ def planned(monkeypatch):
 
 def test_all_shares_are_the_middle_times_planned_by_measured(tmp_path, planned):
     """1.8 s planned and 2.25 s measured: 0.8 of the middle."""
-    reached = calibrated(DEVICE, Wanted(name=CARD), read_measured(run(tmp_path)), 257).reached
+    reached = calibrated(DEVICE, DeviceOptions(name=CARD), read_measured(run(tmp_path)), 257).reached
     assert planned == [(MIDDLE, MIDDLE, 8, 257)]
     assert reached.best == reached.worst
     assert reached.best.matmul == pytest.approx(0.8 * MIDDLE.matmul)
@@ -87,11 +86,11 @@ def test_all_shares_are_the_middle_times_planned_by_measured(tmp_path, planned):
 
 def test_a_driver_puts_the_maker_before_the_name(tmp_path, planned):
     device = replace(DEVICE, name="A100-SXM4-80GB")
-    assert calibrated(device, Wanted(), read_measured(run(tmp_path)), 257).reached.measured_in
+    assert calibrated(device, DeviceOptions(), read_measured(run(tmp_path)), 257).reached.measured_in
 
 
 def test_a_run_on_another_device_is_refused(tmp_path, planned):
     other = replace(DEVICE, name="NVIDIA H200")
     with pytest.raises(RunError, match=f"trained on {CARD}; this plan is for NVIDIA H200"):
-        calibrated(other, Wanted(), read_measured(run(tmp_path)), 257)
+        calibrated(other, DeviceOptions(), read_measured(run(tmp_path)), 257)
     assert planned == []

@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 
 from pretrain.plugins.backend import Figures
 from pretrain.plugins.negotiation.kernel_table import KernelTable
-from pretrain.tools.plan.efficiencies import Efficiencies
-from pretrain.tools.plan.memory_bar import LETTERS, bar
-from pretrain.tools.plan.module_table import module_text, nested
-from pretrain.tools.plan.screen import plan_text, unpainted
+from pretrain.tools.plan.device import Efficiencies
+from pretrain.tools.plan.screen import LETTERS, bar, plan_text, unpainted
 from pretrain.tools.plan.stage_plan import PARTS
-from pretrain.tools.plan.time.step_time import Range
-from pretrain.tools.plan.units import figure, gib, span
+from pretrain.tools.plan.step_time import Range
+from pretrain.tools.plan.tables import module_text, nested
+from pretrain.tools.plan.wording import figure, gib, span
 from tools.plan.made_plan import GIB, ROWS, TIME, kernel, plan, stage
 
 LINES = plan_text(plan()).splitlines()
@@ -134,13 +133,13 @@ def test_a_short_training_is_not_given_in_thousandths_of_a_day():
 
 
 def test_an_unknown_time_is_said_to_be_unknown():
-    assert "step time: not known" in text_of(time=None)
+    assert "step time: unknown" in text_of(time=None)
 
 
 def test_assumptions_stand_on_the_screen():
     text = words(text_of())
     assert "process groups: 1.00 GiB, of which 0.500 GiB are the process's context on the device" in text
-    assert "a training reaches: matmuls 50.0 to 80.0 %, memory 60.0 to 90.0 %, links 70.0 to 90.0 %" in text
+    assert "trainings reach: matmuls 50.0 to 80.0 %, memory 60.0 to 90.0 %, links 70.0 to 90.0 %" in text
     assert "not counted: launches of kernels" in text
     assert "tokenizer: vocab.json not found; counting with 257 entries" in text
 
@@ -165,7 +164,7 @@ def test_a_measured_speed_is_one_number_with_its_run():
     time = replace(TIME, best=reached, worst=reached, seconds=Range(2.0, 2.0), measured_in="runs/a (2.00 s)")
     text = words(text_of(time=time))
     assert "step: 2.00 s (" in text
-    assert "that runs/a (2.00 s) reached, by one factor for all three: matmuls 61.2 %, memory 68.0 %, links" in text
+    assert "that runs/a (2.00 s) reached, scaled by one factor: matmuls 61.2 %, memory 68.0 %, links" in text
 
 
 def test_more_devices_are_named_where_they_are_enough():
@@ -177,7 +176,7 @@ def test_more_devices_are_named_where_they_are_enough():
 def test_unknown_process_groups_are_said_to_be_counted_as_nothing():
     without = stage(0, 12)
     without.parts["process groups"] = 0
-    assert "not known, counted as 0" in words(text_of(without, figures=Figures()))
+    assert "unknown, counted as 0" in words(text_of(without, figures=Figures()))
 
 
 def test_only_painted_pieces_carry_colours():

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from pretrain.report.flops import Speedometer
 from pretrain.report.metric_table import NAMES
-from pretrain.report.throughput import Speedometer
 from pretrain.report.timers import PhaseTimers
 from pretrain.training.reporting.meter import Meter
 

@@ -12,6 +12,7 @@ LEAST_SHARED_MEMORY = 99 * 1024
 """Bytes that a program can have on every architecture from 8.0 on; most have 163 KiB and more."""
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("capability", [80, pytest.param(90, marks=pytest.mark.full)])
 @pytest.mark.parametrize("calls", [*ALWAYS, *(pytest.param(calls, marks=pytest.mark.full) for calls in FULL)])
 def test_kernels_compile(compiler, calls, capability):

@@ -45,6 +45,7 @@ def test_weight_gradients_are_summed_over_all_tiles_of_all_programs(device, monk
     assert_agrees(kernel, oracle(request), inputs(rows, 50, kind), device)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["LayerNorm", pytest.param("RMSNorm", marks=pytest.mark.full)])
 def test_a_long_row_is_taken_in_one_pass_forward_and_in_turns_backward(device, kind):
     request = examples.norm(torch.bfloat16, kind, hidden=16400)

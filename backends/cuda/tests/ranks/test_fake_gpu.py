@@ -72,6 +72,7 @@ def test_operations_that_a_gpu_could_not_do_are_refused(mutant, told, fake_gpus)
     assert told in step_with(fake_gpus, mutant, compile=mutant == "fp16 for a seed")["error"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("mutant", "told"), some(WAITS))
 def test_a_wait_of_the_host_is_counted(mutant, told, fake_gpus, sound):
     step = step_with(fake_gpus, mutant)["steps"][-1]
@@ -80,6 +81,7 @@ def test_a_wait_of_the_host_is_counted(mutant, told, fake_gpus, sound):
     assert sum(step["waits"].values()) > sum(sound["waits"].values())
 
 
+@pytest.mark.full
 def test_one_collective_more_is_seen(fake_gpus, sound):
     step = step_with(fake_gpus, "all-reduce")["steps"][-1]
     key = "allreduce TENSOR_MODEL_PARALLEL_GROUP"
@@ -87,10 +89,12 @@ def test_one_collective_more_is_seen(fake_gpus, sound):
     assert step["collectives"][key] == [calls + 2, size + 2 * 1024 * 256 * 2]  # two residuals in the one layer
 
 
+@pytest.mark.full
 def test_a_collective_of_a_tensor_on_the_host_is_a_fault(fake_gpus):
     assert "on cpu" in step_with(fake_gpus, "all-reduce on the host")["faults"][0]
 
 
+@pytest.mark.full
 def test_a_storage_that_is_kept_is_seen(fake_gpus, sound):
     step = step_with(fake_gpus, "storage that is kept")["steps"][-1]
     assert step["peak"] > 1.1 * sound["peak"]

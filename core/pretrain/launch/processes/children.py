@@ -21,7 +21,7 @@ from pretrain.launch.processes.rank import FAILURE_FILE, PARENT, place_file, rea
 from pretrain.launch.processes.signals import children_ignoring_report_signal
 from pretrain.launch.world import default_variables
 from pretrain.report.environment_file import COMMAND
-from pretrain.report.hang.shared_place import last_place
+from pretrain.report.hang.position import last_place
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

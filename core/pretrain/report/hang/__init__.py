@@ -1,1 +1,1 @@
-"""Places of the ranks in a training: kept while it runs, put together when one hangs or on SIGUSR1."""
+"""Hang report: every rank's place in the training, written when one hangs or on SIGUSR1."""

@@ -1,6 +1,6 @@
-"""Folder in which ranks lay down their states, and one of them the report.
+"""Collects the ranks' states in a folder; one rank writes the report.
 
-Files, and no collective or store: what hangs may be the network, or rank 0 which serves the store.
+Files, not collectives or a store: the network may hang, or rank 0, which serves the store.
 """
 
 from __future__ import annotations
@@ -13,30 +13,29 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pretrain.atomic_files import replacing
-from pretrain.report.hang.diagnosis.report_text import full_report, report
-from pretrain.report.hang.process_state import ENDED, STOPPED
-from pretrain.report.hang.rank_state import RankState
+from pretrain.report.hang.diagnosis import full_report, report
+from pretrain.report.hang.rank_state import ENDED, STOPPED, RankState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-    from pretrain.report.hang.process_state import RankProcess
+    from pretrain.report.hang.rank_state import RankProcess
 
     Headline = Callable[[Mapping[int, RankState]], str]
     Publish = Callable[[str, Mapping[int, RankState]], None]
 
 REPORT = "report.txt"
 _CLAIMED, _CLAIMED_NEXT = "claimed", "claimed-next"
-"""Files of the rank that has begun the report, and of the one that begins it again where that has not written it."""
+"""Files of the rank that has begun the report, and of the one that takes over if it does not finish."""
 _TOLD = "told"
-"""File of the one of these two that tells and writes it: the first may be slow, not dead."""
-_SPEAKS, _ANSWERS = "rank-", "answer-"
-"""Beginnings of the files of ranks that may put the report together, and of those that only lay down their state."""
+"""File of the one of the two that publishes it: the first may be slow, not dead."""
+_WRITERS, _ANSWERS = "rank-", "answer-"
+"""Prefixes of the files of ranks that may write the report, and of those that only give their state."""
 _TURN = 1.5
-"""Seconds that a rank waits longer than the one before it, for the report of that one."""
+"""Seconds by which each rank waits longer for a report than the rank before it."""
 _CANDIDATES = 5
-"""Ranks that look who is there; the others would only ask the file system for the same long list."""
+"""Ranks that poll the folder; the others would only repeat the same long listing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +57,14 @@ class Gathering:
         self.folder.mkdir(parents=True, exist_ok=True)
 
     def answer(self, state: RankState) -> None:
-        """Lay down this rank's state for the rank that puts the report together; too late if there is one."""
+        """Write this rank's state for the rank that writes the report; too late if there is one."""
         if not self._has(REPORT):
-            self._lay_down(_ANSWERS, state)
+            self._write_state(_ANSWERS, state)
 
-    def put_together(
+    def write_report(
         self, state: RankState, head: Headline, patience: float, publish: Publish = lambda _text, _states: None
     ) -> bool:
-        """Lay down this rank's state, wait for the others', and write the report if no rank before this one does.
+        """Write this rank's state, wait for the others', and write the report unless a lower rank does.
 
         Args:
             state: of this rank.
@@ -78,14 +77,14 @@ class Gathering:
         """
         if self._has(REPORT):
             return False
-        self._lay_down(_SPEAKS, state)
+        self._write_state(_WRITERS, state)
         before = self._wait_for_all(patience)
         longer = patience if before >= _CANDIDATES else 0.0  # it has not waited for the others
         self._wait_for(self._is_taken, longer + min(before, _CANDIDATES) * _TURN)
         return not self._is_taken() and self._claim(_CLAIMED) and self._write(head, publish)
 
     def take_over(self, head: Headline, publish: Publish) -> bool:
-        """Write the report of a rank that has begun it and does not get on; once, by one of the ranks that wait for it.
+        """Write the report that another rank has begun and does not finish; only one waiting rank does.
 
         Returns:
             whether this rank has written it.
@@ -94,14 +93,14 @@ class Gathering:
         return not is_told and self._claim(_CLAIMED_NEXT) and self._write(head, publish)
 
     def writer(self) -> str:
-        """Return the rank that has begun the report, in words."""
+        """Return the name of the rank that has begun the report."""
         for name in (_TOLD, _CLAIMED_NEXT, _CLAIMED):
             with suppress(OSError):
                 return f"rank {(self.folder / name).read_text()}"
         return "another rank"
 
     def _write(self, head: Headline, publish: Publish) -> bool:
-        """Tell and write the report, unless another rank that has begun it is the first to; say whether it was done."""
+        """Publish and write the report unless another rank was faster; return whether this one did."""
         states = self._states()
         if not self._claim(_TOLD):  # after the states are read: a writer that was faster removes them
             return False
@@ -130,22 +129,22 @@ class Gathering:
     def _has(self, name: str) -> bool:
         try:
             return (self.folder / name).exists()
-        except OSError:  # a server of files that was away for a moment
+        except OSError:  # a file server that was away for a moment
             return False
 
     def _is_taken(self) -> bool:
         return self._has(REPORT) or self._has(_CLAIMED)
 
-    def _lay_down(self, beginning: str, state: RankState) -> None:
+    def _write_state(self, beginning: str, state: RankState) -> None:
         with replacing(self.folder / f"{beginning}{self.rank}.json", error=None, durable=False) as stream:
             stream.write(state.to_json().encode())
 
     def _wait_for_all(self, patience: float) -> int:
-        """Wait for the ranks that may still come; return how many before this one may put the report together."""
+        """Wait for the ranks that may still answer; return how many lower ones may write the report."""
         deadline = time.monotonic() + patience
         while True:
             there = list(self._there())
-            before = sum(beginning == _SPEAKS and rank < self.rank for beginning, rank in there)
+            before = sum(beginning == _WRITERS and rank < self.rank for beginning, rank in there)
             if before >= _CANDIDATES or not self._awaits({rank for _, rank in there}):
                 return before
             if self._is_taken() or time.monotonic() > deadline:
@@ -153,15 +152,15 @@ class Gathering:
             time.sleep(self._period)
 
     def _awaits(self, there: set[int]) -> bool:
-        """Say whether a rank is missing that may still come: not one that has ended here, or is stopped."""
+        """Return whether a rank is missing that may still answer: not one that ended on this host or is stopped."""
         missing = self.processes.keys() - there
         return any(self.processes[rank].state() not in {ENDED, STOPPED} for rank in missing)
 
     def _there(self) -> Iterator[tuple[str, int]]:
-        """Give the kind and the rank of each state that is there."""
+        """Yield kind and rank of each state in the folder."""
         for name in os.listdir(self.folder):  # noqa: PTH208  a thousand names
             beginning, dash, rest = name.partition("-")
-            if rest.endswith(".json") and beginning + dash in {_SPEAKS, _ANSWERS}:
+            if rest.endswith(".json") and beginning + dash in {_WRITERS, _ANSWERS}:
                 yield beginning + dash, int(rest.removesuffix(".json"))
 
     def _claim(self, name: str) -> bool:
@@ -178,13 +177,13 @@ class Gathering:
 
     def _states(self) -> dict[int, RankState]:
         states: dict[int, RankState] = {}
-        for beginning, rank in sorted(self._there()):  # answers first: who speaks later has hung meanwhile
-            with suppress(OSError, ValueError, LookupError, TypeError):  # one that cannot be read counts as silent
+        for beginning, rank in sorted(self._there()):  # answers first: a rank that wrote both has hung since
+            with suppress(OSError, ValueError, LookupError, TypeError):  # one that cannot be read counts as no answer
                 states[rank] = RankState.from_json((self.folder / f"{beginning}{rank}.json").read_text())
         return states
 
     def _remove_states(self) -> None:
-        """Remove what the report now holds."""
+        """Remove the states that the report now holds."""
         with suppress(OSError):
             for beginning, rank in self._there():
                 (self.folder / f"{beginning}{rank}.json").unlink(missing_ok=True)
@@ -192,12 +191,12 @@ class Gathering:
                 (self.folder / name).unlink(missing_ok=True)
 
 
-def asked_folder(folder: Path, number: int) -> Path:
+def request_folder(folder: Path, number: int) -> Path:
     """Return the folder of an answer to SIGUSR1, beside that of the hang report."""
     return folder.with_name(f"{folder.name}-asked-{number}")
 
 
-def folder_to_ask_in(folder: Path, patience: float) -> Path:
+def next_request_folder(folder: Path, patience: float) -> Path:
     """Return the folder for an answer to SIGUSR1: the one that other ranks have just begun, or a new one.
 
     Args:
@@ -205,10 +204,10 @@ def folder_to_ask_in(folder: Path, patience: float) -> Path:
         patience: seconds for which an answer without a report has just begun.
     """
     number = len(list(folder.parent.glob(f"{folder.name}-asked-*")))
-    latest = asked_folder(folder, number)
+    latest = request_folder(folder, number)
     if number and not (latest / REPORT).exists() and _now_in(latest) - latest.stat().st_mtime < patience:
         return latest
-    return asked_folder(folder, number + 1)
+    return request_folder(folder, number + 1)
 
 
 def _now_in(folder: Path) -> float:

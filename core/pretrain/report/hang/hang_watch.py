@@ -1,4 +1,4 @@
-"""Watch over the main thread of a rank: a report when it hangs, or on SIGUSR1."""
+"""Watches a rank's main thread, and reports when it hangs or on SIGUSR1."""
 
 from __future__ import annotations
 
@@ -12,47 +12,44 @@ from typing import TYPE_CHECKING, Self
 
 from pretrain.exit_codes import ExitCode
 from pretrain.plugins.collective_record import BESIDE, process_groups
-from pretrain.report.hang.called_collectives import CalledCollectives
-from pretrain.report.hang.diagnosis.report_text import full_report
-from pretrain.report.hang.gathering import REPORT, Gathering, folder_to_ask_in
-from pretrain.report.hang.position import END
-from pretrain.report.hang.questions import Questions
-from pretrain.report.hang.rank_state import look_at_itself
-from pretrain.report.hang.report_request import ReportRequests
+from pretrain.report.hang.awaited_collective import CalledCollectives
+from pretrain.report.hang.diagnosis import full_report
+from pretrain.report.hang.gathering import REPORT, Gathering, next_request_folder
+from pretrain.report.hang.position import BETWEEN, END, FORWARD_BACKWARD, STEP
+from pretrain.report.hang.rank_state import own_state
+from pretrain.report.hang.requests import Questions, ReportRequests
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from pretrain.plugins.collective_record import CalledCollective
-    from pretrain.report.hang.hang_limit import HangLimit
     from pretrain.report.hang.position import Position
-    from pretrain.report.hang.process_state import RankProcess
-    from pretrain.report.hang.rank_state import RankState
+    from pretrain.report.hang.rank_state import RankProcess, RankState
+
 
 _ASKED = "where the ranks are, asked by SIGUSR1:"
 _PATIENCE = 5.0
-"""Seconds that other ranks have to lay down their states."""
+"""Seconds that other ranks have to write their states."""
 _SAME_SIGNAL = 2.0
 """Seconds within which SIGUSR1 to several ranks counts as one request."""
 _LOOK_AGAIN = 5.0
-"""Seconds between two looks whether a rank waits, which read the whole flight recorder; fewer near its limit."""
+"""Seconds between two readings of the whole flight recorder; fewer near the limit."""
 _LONGEST_END = 20.0
-"""Seconds, beside those for the other ranks, after which a rank that hangs ends without a report, as where its disk
-hangs too."""
+"""Seconds, besides those for the other ranks, after which a hanging rank ends without a report, if its disk hangs."""
 _WRITING, _FOR_EACH_RANK = 6.0, 0.05
-"""Seconds that the rank which has begun a report has to write it; and more for each rank, whose states it reads."""
+"""Seconds to write a report once it is begun, and more for each rank whose state is read."""
 _BEYOND = 10.0
-"""Seconds after that, if it cannot even say that."""
+"""Seconds after that, if it cannot even print."""
 _AFTER_REPORT = 1.5
-"""Seconds that a launcher of another node takes to hear of the cause."""
+"""Seconds for the cause to reach the launcher of another node."""
 _SUSPENDED = 2.0
-"""Seconds that the watch itself must be late to count as stopped: it moves with its rank, SIGCONT is no movement."""
+"""The watch itself was stopped if it is late by so many seconds; a pause is not a hang."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Watched:
-    """A rank, as its watch sees it.
+    """A rank to watch.
 
     Attributes:
         position: of its main thread.
@@ -62,8 +59,8 @@ class Watched:
         processes: of all ranks.
         folder: where reports of this start of the run go; shared by all ranks.
         recent: asks the communication library for its latest collectives.
-        tell_launcher: takes the reason that this rank ends, and whether that is only the consequence of another's; None
-            where no launcher of ours shows it.
+        tell_launcher: takes the reason why this rank ends, and whether it is the cause of the hang; None without a
+            launcher of ours.
     """
 
     position: Position
@@ -77,10 +74,10 @@ class Watched:
 
 
 class HangWatch:
-    """A thread that sees whether the main thread moves; a context, entered by the main thread."""
+    """A thread that checks that the main thread moves; a context, entered by the main thread."""
 
     def __init__(self, watched: Watched) -> None:
-        """Take the rank; nothing is watched yet."""
+        """Take the rank; entering starts the watch."""
         self._watched = watched
         self._requests = ReportRequests()
         self._thread = threading.Thread(target=self._watch, name="hang watch", daemon=True)
@@ -127,10 +124,10 @@ class HangWatch:
             before = time.monotonic()
 
     def _turn(self, *, is_asked: bool) -> None:
-        """Look whether the main thread has moved; nothing here waits for the disk, which may be what hangs."""
+        """Check that the main thread has moved; never wait for the disk, which may be what hangs."""
         position, limit = self._watched.position, self._watched.limit
         if is_asked:
-            self._begin_to_show()
+            self._answer_signal()
         if position.beats != self._beats:
             self._beats, self._since, self._moved_at = position.beats, time.monotonic(), time.time()
             return
@@ -138,12 +135,12 @@ class HangWatch:
         if quiet < self._quiet_long or limit.is_off:
             return
         # At its end a rank has nothing to do with what others hang in: it writes what is left.
-        joins = self._questions.of_a_hang and position.activity != END
+        joins = self._questions.asks_of_hang and position.activity != END
         if joins or limit.exceeded(position, quiet, lambda: self._waited(quiet)):
             self._end(quiet)
 
     def _waited(self, quiet: float) -> float:
-        """Return the seconds for which the main thread has waited in a collective; 0 too where it was just looked."""
+        """Return how long the main thread has waited in a collective; 0 too if it was checked a moment ago."""
         now = time.monotonic()
         if now < self._next_look:
             return 0.0
@@ -162,7 +159,7 @@ class HangWatch:
     def _look(self, seconds: float) -> RankState:
         watched = self._watched
         own = watched.processes[watched.rank]
-        return look_at_itself(
+        return own_state(
             watched.position,
             identity={"rank": watched.rank, "host": own.host, "pid": own.pid, "layers": watched.layers},
             seconds=seconds,
@@ -176,28 +173,28 @@ class HangWatch:
         return Gathering(folder, self._watched.rank, self._watched.processes)
 
     def _answer(self, folder: Path) -> None:
-        """Lay down where this rank is, for another one that asks."""
+        """Write this rank's state for another one that asks."""
         self._gathering(folder).answer(self._look(self._quiet()))
 
-    def _begin_to_show(self) -> None:
-        """Answer SIGUSR1 in a thread of its own, unless it is the one that this rank has just answered to another."""
+    def _answer_signal(self) -> None:
+        """Answer SIGUSR1 in a thread, unless another rank's same request was just answered."""
         is_busy = self._answer_to_signal is not None and self._answer_to_signal.is_alive()
         if not is_busy and not self._questions.answered_within(_SAME_SIGNAL):
             self._answer_to_signal = threading.Thread(target=self._show, name="SIGUSR1", daemon=True)
             self._answer_to_signal.start()
 
     def _show(self) -> None:
-        """Print where all ranks are, if this rank is the one to; the training goes on."""
+        """Print the states of all ranks, or let another rank do it; the training continues."""
         with suppress(Exception):  # whatever it is, the training must not end by it
-            folder = folder_to_ask_in(self._watched.folder, self._patience)
-            self._questions.leave_out(folder)
+            folder = next_request_folder(self._watched.folder, self._patience)
+            self._questions.ignore(folder)
             gathering = self._gathering(folder)
             gathering.ask()
             state = self._look(self._quiet())
-            gathering.put_together(state, lambda _states: _ASKED, self._patience, lambda text, _states: _print(text))
+            gathering.write_report(state, lambda _states: _ASKED, self._patience, lambda text, _states: _print(text))
 
     def _end(self, seconds: float) -> None:
-        """Put the report together with the other ranks, and end this process."""
+        """Report together with the other ranks, and end this process."""
         _leave_after(self._longest + _BEYOND)
         self._questions.stop()
         head = _hanging(self._watched.rank, seconds)
@@ -208,14 +205,14 @@ class HangWatch:
                 _print(f"{self._watched.folder / REPORT} is not there: {problem}")
             elif problem:  # then this rank speaks for itself
                 alone = {state.rank: self._watched.processes[state.rank]}
-                self._tell(f"{full_report(head, {state.rank: state}, alone)}no word from the other ranks: {problem}")
+                self._tell(f"{full_report(head, {state.rank: state}, alone)}no answer from the other ranks: {problem}")
         except Exception as error:  # noqa: BLE001  whatever it is, this rank must end
-            self._tell(f"{head}\nThere is no report: {error!r}")
+            self._tell(f"{head}\nNo report could be written: {error!r}")
         finally:
             _leave()
 
     def _gathered(self, state: RankState) -> str:
-        """Tell the report in a bounded time; return why there is none, or an empty string."""
+        """Publish the report in bounded time; return why there is none, or an empty string."""
         problems = [f"the disk of {self._watched.folder} does not answer"]
 
         def gather() -> None:
@@ -230,28 +227,28 @@ class HangWatch:
         return problems[0]
 
     def _gather(self, state: RankState) -> str:
-        """Write the report, or wait for that of another rank; return why there is none, or an empty string."""
+        """Write the report or wait for another rank's; return why there is none, or an empty string."""
         gathering = self._gathering(self._watched.folder)
         gathering.ask()
-        if gathering.put_together(state, _headline, self._patience, self._tell_report):
+        if gathering.write_report(state, _headline, self._patience, self._tell_report):
             return ""
         # The cause must reach the launcher before its consequences, whose end makes it end the others.
         if not gathering.wait_for_report(self._writing):
             if gathering.take_over(_headline, self._tell_report):
                 return ""
             if not gathering.wait_for_report(self._writing):
-                return f"{gathering.writer()} has begun the report, and has not written it"
+                return f"{gathering.writer()} began the report and did not write it"
         time.sleep(_AFTER_REPORT)
         if self._watched.tell_launcher is not None:  # else every rank would print it
-            self._tell(f"It has ended with the others, which hang: see {gathering.folder / REPORT}", is_cause=False)
+            self._tell(f"It was ended because the run hangs: see {gathering.folder / REPORT}", is_cause=False)
         return ""
 
     def _tell_report(self, text: str, states: Mapping[int, RankState]) -> None:
-        """Tell the report; an error with which a rank has ended, and which it tells itself, is the cause of it."""
+        """Publish the report; it is not the cause if a rank failed with an error, which that rank reports."""
         self._tell(text, is_cause=not any(state.error for state in states.values()))
 
     def _tell(self, text: str, *, is_cause: bool = True) -> None:
-        """Give the launcher the reason; where none of ours listens, print it."""
+        """Give the launcher the reason, or print it."""
         self._told = True
         if self._watched.tell_launcher is not None:
             with suppress(OSError):  # the launcher has ended
@@ -261,7 +258,7 @@ class HangWatch:
 
 
 def _headline(states: Mapping[int, RankState]) -> str:
-    """Return the first line of a report: about the rank that has stood still longest, whichever has written it."""
+    """Return the first line of a report, about the rank that has stood still longest."""
     longest = max(states.values(), key=lambda state: state.seconds)
     return _hanging(longest.rank, longest.seconds)
 
@@ -282,8 +279,68 @@ def _leave_after(seconds: float) -> None:
 
 
 def _leave() -> None:
-    """End at once: the main thread cannot, and what waits for it at the end would wait forever."""
+    """End at once: joining the main thread would wait forever."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):
             stream.flush()
     os._exit(ExitCode.FAILURE)
+
+
+LEAST, FACTOR = 60.0, 10.0
+"""Seconds, and median steps: the larger of both is the automatic limit."""
+EARLIER = 20.0
+"""Seconds by which a report comes before the timeout of the collectives, which ends the processes without one."""
+
+_STEP = {STEP, FORWARD_BACKWARD, BETWEEN, "data", "optimizer"}
+"""Activities that last a part of a step."""
+
+
+@dataclass(frozen=True, slots=True)
+class HangLimit:
+    """The limit of one run.
+
+    Attributes:
+        given: `logging.hang_after_seconds`; None for the automatic one, 0 for none.
+        timeout: of the collectives, seconds.
+    """
+
+    given: float | None
+    timeout: float
+
+    @property
+    def is_off(self) -> bool:
+        """True if nothing is a hang."""
+        return self.given == 0
+
+    @property
+    def longest_wait(self) -> float:
+        """Seconds in a collective after which a rank hangs in any case."""
+        return max(1.0, self.timeout - EARLIER)
+
+    def exceeded(self, place: Position, seconds: float, waited: Callable[[], float]) -> bool:
+        """Return whether a rank hangs.
+
+        A rank that works alone for long, as on a large checkpoint, does not hang by the automatic limit until another
+        one waits for it.
+
+        Args:
+            place: of the rank.
+            seconds: since it has last moved.
+            waited: returns the seconds that it has been in a collective, 0 outside of one; called only near the timeout
+                of the collectives. At its end a rank may write for as long as it needs: only this counts there.
+        """
+        if self.is_off:
+            return False
+        if self.given is not None and place.iteration and seconds > self.given and not _may_last(place):
+            return True
+        if seconds > self.longest_wait and waited() > self.longest_wait:
+            return True
+        median = place.median_step()
+        if self.given is not None or median is None or place.activity not in _STEP:
+            return False
+        return seconds > max(LEAST, FACTOR * median)
+
+
+def _may_last(place: Position) -> bool:
+    """Return whether a rank may take as long as it needs: at its end, or until the data workers have started."""
+    return place.activity == END or (place.activity == "data" and place.median_step() is None)

@@ -1,16 +1,20 @@
-"""The place in the training where a rank's main thread is."""
+"""The place in the training where a rank's main thread is; other processes can read it."""
 
 from __future__ import annotations
 
+import mmap
+import os
 import struct
 import time
 from collections import deque
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
 
 START, LOAD, STEP, FORWARD_BACKWARD = "start", "load", "interval", "forward-backward"
 BETWEEN, LOG, GENERATE, REDUCTION, END = "between", "log", "generate", "gradient reduction", "end"
@@ -152,3 +156,106 @@ def position_of(shared: bytes) -> Position:
     position.iteration, position.micro_batch, position.layer, *codes = _LAYOUT.unpack_from(shared)
     position.activity, position.part, position.direction = (_WORDS[code] for code in codes)
     return position
+
+
+_ACTIVITIES = {
+    START: "starting",
+    LOAD: "loading a checkpoint",
+    BETWEEN: "between two steps",
+    STEP: "its step",
+    FORWARD_BACKWARD: "its step",
+    LOG: "logging",
+    GENERATE: "generation",
+    REDUCTION: "gradient reduction",
+    END: "the end of the training",
+    "data": "data loading",
+    "optimizer": "the optimizer",
+    "evaluation": "the evaluation",
+    "save": "saving",
+}
+"""Activities of a position -> words that follow "it is in"."""
+
+
+class Placed(Protocol):
+    """A place in the training: a position, or a rank's state."""
+
+    @property
+    def iteration(self) -> int: ...  # noqa: D102  see `pretrain.report.hang.position.Position`
+    @property
+    def layer(self) -> int: ...  # noqa: D102
+    @property
+    def part(self) -> str: ...  # noqa: D102
+    @property
+    def direction(self) -> str: ...  # noqa: D102
+    @property
+    def activity(self) -> str: ...  # noqa: D102
+
+
+def place_of(placed: Placed, layers: int) -> str:
+    """Return "layer 7 of 12, backward, iteration 812", or the activity outside of the model.
+
+    Args:
+        placed: the position.
+        layers: of the model; 0 where they are not known.
+    """
+    return ", ".join(filter(None, (_spot(placed, layers), _iteration(placed))))
+
+
+def _spot(placed: Placed, layers: int) -> str:
+    words = _ACTIVITIES.get(placed.activity, placed.activity)
+    if placed.activity not in {FORWARD_BACKWARD, STEP, "evaluation", GENERATE}:
+        return words
+    of = f" of {layers}" if layers else ""
+    where = f"layer {placed.layer}{of}" if placed.layer else placed.part
+    inner = ", ".join(filter(None, (where, placed.direction)))
+    if where and placed.activity in {FORWARD_BACKWARD, STEP}:
+        return inner
+    return ", ".join(filter(None, (words, inner)))
+
+
+def _iteration(placed: Placed) -> str:
+    return f"iteration {placed.iteration}" if placed.iteration else ""
+
+
+@contextmanager
+def shared_memory(file: Path | None) -> Iterator[tuple[Any, str]]:
+    """Open memory for a position, and give the path at which other processes of this host read it.
+
+    A file stays after the block, for those who look for a process that has ended.
+
+    Args:
+        file: made for it, in a folder that somebody removes; None for memory that ends with the block.
+
+    Yields:
+        Memory and path; the path is empty where there is none, as on a full disk.
+    """
+    with ExitStack() as opened:
+        memory: Any = bytearray(SIZE)
+        path = ""
+        with suppress(OSError, AttributeError):  # AttributeError: a system without such memory
+            descriptor, name = _opened(file)
+            opened.callback(os.close, descriptor)
+            os.posix_fallocate(descriptor, 0, SIZE)  # a hole in a full file system would kill the process by SIGBUS
+            memory, path = mmap.mmap(descriptor, SIZE), name
+        yield memory, path
+
+
+def _opened(file: Path | None) -> tuple[int, str]:
+    if file is not None:
+        return os.open(file, os.O_RDWR | os.O_CREAT, 0o600), str(file)
+    descriptor = os.memfd_create("pretrain place")
+    return descriptor, f"/proc/{os.getpid()}/fd/{descriptor}"
+
+
+def read_position(path: str | Path) -> Position | None:
+    """Return the last position of another process of this host; None if it cannot be read."""
+    try:
+        return position_of(Path(path).read_bytes())
+    except (OSError, struct.error, IndexError):
+        return None
+
+
+def last_place(path: str | Path, layers: int = 0) -> str:
+    """Return the last place of another process as text, of a model with so many layers; "" if it cannot be read."""
+    position = read_position(path)
+    return place_of(position, layers) if position is not None else ""

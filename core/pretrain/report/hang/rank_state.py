@@ -1,28 +1,30 @@
-"""All that one rank says about where it is, as plain values that go through a file."""
+"""State of one rank as plain values that go through a file, and the state of its process."""
 
 from __future__ import annotations
 
 import json
+import os
+import socket
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pretrain.machine import machine
 from pretrain.plugins.collective_record import CalledCollective
-from pretrain.report.hang.awaited import awaited
-from pretrain.report.hang.position import REDUCTION
-from pretrain.report.hang.shared_place import last_place
-from pretrain.report.hang.stacks import Frame, Stack, stacks_of_all_threads
+from pretrain.report.hang.awaited_collective import Frame, Stack, all_stacks, awaited
+from pretrain.report.hang.position import REDUCTION, last_place, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from pretrain.report.hang.position import Position
-    from pretrain.report.hang.process_state import RankProcess
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankState:
-    """A rank, seen by itself.
+    """State of a rank, as it reports it itself.
 
     Attributes:
         rank: of all.
@@ -40,7 +42,7 @@ class RankState:
         waits_in: what its main thread waits in; None where it does something else.
         called: the latest collective of each group, and those that have not ended, oldest first.
         processes: rank -> state of its process, for the ranks of this host.
-        last_seen: rank -> its last place in words, for the same ranks.
+        last_seen: rank -> its last place as text, for the same ranks.
         stacks: of its threads, that of the training first: the main thread's, or autograd's while it works for that.
     """
 
@@ -109,7 +111,7 @@ def _only_one(ranks: tuple[int, ...]) -> tuple[int, ...]:
     return ranks
 
 
-def look_at_itself(
+def own_state(
     position: Position,
     *,
     identity: Mapping[str, Any],
@@ -119,7 +121,7 @@ def look_at_itself(
     groups: Mapping[str, tuple[int, ...]],
     neighbours: Iterable[RankProcess],
 ) -> RankState:
-    """Return the state of this rank; called in another thread than the main one.
+    """Return the state of this rank; called by another thread than the main one.
 
     Args:
         position: of the main thread.
@@ -131,7 +133,7 @@ def look_at_itself(
         neighbours: processes of the ranks of this host.
     """
     here = list(neighbours)
-    stacks = stacks_of_all_threads()
+    stacks = all_stacks()
     frames = stacks[0].frames if stacks else ()
     waits_in = awaited(frames, called, identity["rank"], groups, seconds=seconds, since=since)
     return RankState(
@@ -153,7 +155,7 @@ def look_at_itself(
 
 
 def _activity(position: Position, stacks: Sequence[Stack]) -> str:
-    """Return the activity; the reduction of gradients, inside the engines' steps, is known by their call for it."""
+    """Return the activity; a reduction of gradients, which is inside a step, is told by the stack."""
     reduces = any(frame.function in _REDUCTIONS for stack in stacks[:2] for frame in stack.frames)
     return REDUCTION if reduces else position.activity
 
@@ -168,7 +170,7 @@ def _places(neighbours: Iterable[RankProcess], layers: int) -> dict[int, str]:
 
 
 def kept(called: Sequence[CalledCollective]) -> list[CalledCollective]:
-    """Return the latest collective of each group, all that are pending, and those that others may still wait in."""
+    """Return the latest collectives of each group, and all that are pending."""
     latest = {group_of(each): each for each in called if not each.is_message}
     near = [
         each
@@ -184,5 +186,87 @@ _MOST_KEPT = 200
 
 
 def group_of(each: CalledCollective) -> tuple[str, str, tuple[int, ...]]:
-    """Return what names a collective's group on all its ranks."""
+    """Return a key that is equal on all ranks of a collective's group."""
     return each.library, each.group, each.ranks
+
+
+ENDED, STOPPED, BLOCKED, ALIVE = "ended", "stopped", "blocked", "alive"
+UNKNOWN = ""
+_LETTERS = {"T": STOPPED, "t": STOPPED, "D": BLOCKED, "Z": ENDED, "X": ENDED}
+"""Letters of proc_pid_stat(5)."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankProcess:
+    """The process of one rank.
+
+    Attributes:
+        rank: of all.
+        host: its name.
+        pid: as its own host numbers it.
+        place: boot of the machine and namespace of process numbers; two ranks see each other's processes where it is
+            equal.
+        started: of its start in clock ticks since the boot, since numbers are used again; 0 where it is not known.
+        position: path of its `pretrain.report.hang.position`; empty where there is none.
+    """
+
+    rank: int
+    host: str
+    pid: int
+    place: str
+    started: int
+    position: str = ""
+
+    @classmethod
+    def own(cls, rank: int, position: str = "") -> RankProcess:
+        """Return this process, of a rank whose position is read at that path."""
+        host, pid = socket.gethostname(), os.getpid()
+        fields = _fields(pid)
+        return cls(rank, host, pid, _place(), int(fields[19]) if fields else 0, position)
+
+    def state(self) -> str:
+        """Return `ENDED`, `STOPPED`, `BLOCKED` (uninterruptible), `ALIVE`; `UNKNOWN` from another host."""
+        if self.place != _place() or not self.started:
+            return UNKNOWN
+        fields = _fields(self.pid)
+        if not fields or int(fields[19]) != self.started:
+            return ENDED
+        return _LETTERS.get(fields[0], ALIVE)
+
+
+def _fields(pid: int) -> list[str]:
+    """Return the fields of /proc/PID/stat from the third on, the state; empty where there is none."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return []
+    return text.rpartition(")")[2].split()  # the second field, a name in parentheses, may hold anything
+
+
+def _place() -> str:
+    """Return a key of the process namespace; host names are not unique: "localhost"."""
+    namespace = 0
+    with suppress(OSError):
+        namespace = Path("/proc/self/ns/pid").stat().st_ino
+    return f"{machine()} {namespace}"
+
+
+_FOREIGN = ("torch/", "threading.py", "queue.py", "contextlib.py", "megatron/", "numpy/", "selectors.py", "deepspeed/")
+"""Libraries, by their paths."""
+
+
+def place(state: RankState) -> str:
+    """Return the place of a state as text."""
+    return place_of(state, state.layers)
+
+
+def doing(state: RankState) -> str:
+    """Return what a rank does outside of collectives: its place, its error and the line of code."""
+    ended = f"after its own error, {state.error}" if state.error else ""
+    return "; ".join(filter(None, (place(state), ended, str(own_frame(state) or ""))))
+
+
+def own_frame(state: RankState) -> Frame | None:
+    """Return the innermost call of the main thread outside of libraries; the innermost of all if there is none."""
+    own = (frame for frame in state.frames if not frame.file.startswith(_FOREIGN))
+    return next(own, state.frames[0] if state.frames else None)

@@ -1,4 +1,4 @@
-"""Read run directories for a report."""
+"""Reads run directories for a report."""
 
 from __future__ import annotations
 

@@ -9,17 +9,19 @@ import click
 
 from pretrain.cores import available_cores
 from pretrain.errors import DataError
+from pretrain.report.plain_text import size_text
+from pretrain.report.progress_bar import ByteCount, ProgressBar
 from pretrain.tools.corpus.build import build_tokens
 from pretrain.tools.corpus.cleaning import Cleaning
-from pretrain.tools.corpus.data_progress import shown_progress
 from pretrain.tools.corpus.sharding import Shard
 from pretrain.tools.corpus.unfinished import folder_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from pretrain.data.tokenizers.files import NamesTokenizer
-    from pretrain.tools.corpus.build import Built
+    from pretrain.tools.corpus.build import Built, Progress
 
 
 def build(
@@ -48,7 +50,7 @@ def build(
     prefix = _prefix(output_prefix, json_key, part)
     begin = time.monotonic()
     try:
-        with shown_progress() as progress:
+        with ProgressBar() as bar:
             built = build_tokens(
                 inputs,
                 prefix,
@@ -61,13 +63,29 @@ def build(
                 workers=workers or available_cores(),
                 reference_only=encoder == "tokenizers",
                 force=force,
-                progress=progress,
+                progress=_shown_on(bar),
             )
     except KeyboardInterrupt:
         if folder_of(prefix).is_dir():
             click.echo(f"{folder_of(prefix)} keeps what is written: the same command continues.", err=True)
         raise
     _print_summary(built, prefix, time.monotonic() - begin)
+
+
+def _shown_on(bar: ProgressBar) -> Callable[[Progress], None]:
+    """Return what `build_tokens` calls with its progress."""
+    count: ByteCount | None = None
+    begun = time.monotonic()
+
+    def show(progress: Progress) -> None:
+        nonlocal count
+        if count is None:
+            count = ByteCount(bar, progress.total, done=progress.read if progress.continued else 0, begun=begun)
+            if progress.continued:
+                bar.print(f"continuing an interrupted build at {size_text(progress.read)}")
+        count.reach(progress.read, f"{progress.written.documents:,} documents")
+
+    return show
 
 
 def _prefix(output_prefix: Path, json_key: str, shard: Shard | None) -> Path:

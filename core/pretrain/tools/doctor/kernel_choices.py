@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pretrain.report.rank_names import rank_names
+from pretrain.report.plain_text import rank_names
 from pretrain.tools.doctor.finding import Finding, Verdict
 
 if TYPE_CHECKING:

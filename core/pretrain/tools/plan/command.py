@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from pretrain.cli.local_path import LocalPath
-from pretrain.tools.plan.memory_size import MemorySize
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from pretrain.recipe import Recipe
     from pretrain.tools.plan.device import PlanDevice
     from pretrain.tools.plan.plan import Plan
+
 
 GIGA = 1e9
 GIGABYTES = click.FloatRange(min=0, min_open=True)
@@ -31,12 +33,52 @@ COLOURS = {
 """Colour of each part in the bars; click leaves colours out where the output is no terminal."""
 
 
+_SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[a-z]*)", re.IGNORECASE)
+_UNITS: Mapping[str, int] = {
+    "": 1,
+    "b": 1,
+    **dict.fromkeys(("m", "mb", "mib"), 2**20),
+    **dict.fromkeys(("g", "gb", "gib"), 2**30),
+    **dict.fromkeys(("t", "tb", "tib"), 2**40),
+}
+LEAST = 2**20
+"""Bytes below which a size without a unit was meant in GB."""
+
+
+class MemorySize(click.ParamType[int]):
+    """Memory of a device in bytes, from "40GB", "40GiB", "32768MB" or bytes.
+
+    GB is read as GiB, as in the names of cards. An A100 with "80 GB" has 81920 MiB by nvidia-smi, an Ascend 910B3
+    with "64 GB" 65536 by npu-smi.
+    """
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the bytes."""
+        if isinstance(value, int):
+            return value
+        found = _SIZE.fullmatch(value.strip())
+        unit = found and _UNITS.get(found["unit"].lower())
+        if not found or not unit:
+            self.fail(f"'{value}' is not a memory size. Allowed: 40GB, 40GiB, 32768MB, or bytes.", param, ctx)
+        size = int(float(found["number"]) * unit)
+        if size < LEAST:
+            hint = (
+                "Allowed: 40GB, 40GiB, 32768MB, or bytes." if found["unit"] or not size else f"Did you mean {value}GB?"
+            )
+            self.fail(f"'{value}' is {size} bytes, less than any device has. {hint}", param, ctx)
+        return size
+
+
 @click.command(short_help="Show memory and time of a training before its devices are rented.")
 @click.argument("recipe", type=LocalPath(), metavar="RECIPE")
 @click.option(
     "--backend", metavar="NAME", help="The device plugin.  [default: the one that knows --device; without it cpu]"
 )
-@click.option("--device", "device_name", metavar="NAME", help="The device, which need not be here.")
+@click.option(
+    "--device", "device_name", metavar="NAME", help="Product name of the device to plan for; it need not be here."
+)
 @click.option(
     "--devices",
     type=click.IntRange(min=1),
@@ -47,37 +89,40 @@ COLOURS = {
     "--memory",
     type=MemorySize(),
     metavar="SIZE",
-    help="A device's memory, if not the datasheet's: 40GB, 32768MB, or bytes. GB mean GiB, as makers of devices count.",
+    help="A device's memory, if not the datasheet's: 40GB, 32768MB, or bytes. GB is read as GiB.",
 )
 @click.option(
     "--network",
     "node_bandwidth",
     type=GIGABYTES,
     metavar="GB/S",
-    help="What each device sends to other nodes, if not as in its maker's servers. A port of 200 Gb/s for two devices "
-    "is 12.5.",
+    help="Bandwidth of each device to other nodes, if not that of its maker's servers. A port of 200 Gb/s for two "
+    "devices is 12.5.",
 )
 @click.option(
     "--link",
     "link_bandwidth",
     type=GIGABYTES,
     metavar="GB/S",
-    help="What each device sends inside its node, in one direction, if not the datasheet's.",
+    help="Bandwidth of each device inside its node, in one direction, if not the datasheet's.",
 )
 @click.option(
-    "--devices-per-node", type=click.IntRange(min=1), metavar="N", help="If not as many as in the maker's servers."
+    "--devices-per-node",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Devices of a node, if not as in the maker's servers.",
 )
 @click.option(
     "--vocab-size",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Entries of the tokenizer, before padding.  [default: counted in its files, where they are here]",
+    help="Entries of the tokenizer, before padding.  [default: counted in its files, if they are here]",
 )
 @click.option(
     "--measured",
     type=LocalPath(),
     metavar="RUN",
-    help="A run on the same device, whose speed replaces the assumed range.",
+    help="Use the speed of this run on the same device instead of the assumed range.",
 )
 @click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Change a key of the recipe.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -86,9 +131,9 @@ COLOURS = {
     "--html",
     type=LocalPath(dir_okay=False),
     metavar="FILE",
-    help="Also write a page with the memory's course over the step.",
+    help="Also write a page that shows memory over the step.",
 )
-@click.option("--search", "searches", is_flag=True, help="Instead, try all layouts for the devices.")
+@click.option("--search", "searches", is_flag=True, help="Search for the fastest layouts that fit instead.")
 def command(
     *,
     recipe: Path,
@@ -110,7 +155,7 @@ def command(
     """Show if RECIPE fits into the memory of its devices, and how long it would train.
 
     The engine takes one step on tensors without values, for each pipeline stage that differs, with the kernels that
-    the device would run. Neither the device nor a token file or tokenizer need be here.
+    the device would run. Needs no device, token files or tokenizer.
 
     pretrain plan recipes/gpt3.yml --device "NVIDIA A100-SXM4-80GB" --devices 64
     """
@@ -118,10 +163,10 @@ def command(
     from pretrain.recipe import load_recipe  # noqa: PLC0415
 
     if searches and (layers or html is not None):
-        msg = "--layers and --html do not go with --search, which shows layouts: first choose one of them, by --set."
+        msg = "--layers and --html describe one layout, --search finds several.\nChoose one of them by --set first."
         raise click.UsageError(msg)
     if html is not None and not html.parent.is_dir():
-        msg = f"--html {html}: there is no folder {html.parent}.\nMake it, or give another file."
+        msg = f"--html {html}: folder {html.parent} does not exist.\nMake it, or give another file."
         raise click.UsageError(msg)
     loaded = load_recipe(recipe, overrides)
     size, notes = _vocab_size(loaded, vocab_size)
@@ -142,7 +187,7 @@ def command(
     plan = _plan(loaded, device, devices, size, notes)
     _show(plan, as_json=as_json, layers=layers)
     if html is not None:
-        from pretrain.tools.plan.page.plan_page import write_page  # noqa: PLC0415
+        from pretrain.tools.plan.plan_page import write_page  # noqa: PLC0415
 
         write_page(plan, html)
         click.echo(f"\npage: {html}", err=as_json)
@@ -162,23 +207,23 @@ def _device(
     recipe: Recipe, wanted: dict[str, Any], ranks: int, measured: Path | None, vocab_size: int | None
 ) -> tuple[PlanDevice, list[str]]:
     """Return the device to plan for, with the speed of a run where one is given, and lines for the user."""
-    from pretrain.tools.plan.device import Wanted, find_device  # noqa: PLC0415  --help needs none of these
+    from pretrain.tools.plan.device import DeviceOptions, find_device  # noqa: PLC0415  --help needs none of these
 
-    device = find_device(recipe, Wanted(**wanted), ranks=ranks)
+    device = find_device(recipe, DeviceOptions(**wanted), ranks=ranks)
     if measured is None:
         return device, []
     from pretrain.tools.plan.measured import calibrated, read_measured  # noqa: PLC0415
 
     run = read_measured(measured)
     size, notes = _vocab_size(run.recipe, vocab_size)
-    return calibrated(device, Wanted(**wanted), run, size), [f"{measured}: {note}" for note in notes]
+    return calibrated(device, DeviceOptions(**wanted), run, size), [f"{measured}: {note}" for note in notes]
 
 
 def _plan(recipe: Recipe, device: PlanDevice, devices: int | None, vocab_size: int, notes: list[str]) -> Plan:
     from dataclasses import replace  # noqa: PLC0415
 
     from pretrain.tools.plan.plan import make_plan  # noqa: PLC0415
-    from pretrain.tools.plan.search.more_replicas import enough_devices  # noqa: PLC0415
+    from pretrain.tools.plan.search.search import enough_devices  # noqa: PLC0415
 
     plan = make_plan(recipe, device, devices=devices, vocab_size=vocab_size)
     enough = None
@@ -197,7 +242,7 @@ def _show(plan: Plan, *, as_json: bool, layers: bool) -> None:
 
     click.echo(plan_text(plan, _paint))
     if layers:
-        from pretrain.tools.plan.module_table import module_text  # noqa: PLC0415
+        from pretrain.tools.plan.tables import module_text  # noqa: PLC0415
 
         click.echo(f"\n{module_text(plan)}")
 
@@ -205,7 +250,7 @@ def _show(plan: Plan, *, as_json: bool, layers: bool) -> None:
 def _search(
     recipe: Recipe, device: PlanDevice, devices: int, vocab_size: int, notes: list[str], *, as_json: bool
 ) -> None:
-    from pretrain.tools.plan.host_memory import without_files  # noqa: PLC0415
+    from pretrain.tools.plan.plan import without_files  # noqa: PLC0415
     from pretrain.tools.plan.search.search import search  # noqa: PLC0415
     from pretrain.tools.plan.search.search_text import search_text, to_json  # noqa: PLC0415
 
@@ -219,7 +264,7 @@ def _search(
 
 
 def _say(text: str) -> None:
-    """Print a line on stderr, where no program reads it, about work that takes long."""
+    """Print a line about long work on stderr, so that stdout stays clean."""
     click.echo(text, err=True)
 
 

@@ -1,4 +1,4 @@
-"""The device that is planned for, and its figures."""
+"""The device to plan for, its figures, and the shares of them that trainings reach."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from pretrain.plugins.host.discovery import installed_backends
 from pretrain.plugins.host.manager import load
 from pretrain.plugins.host.members import device_count, named, take_device
 from pretrain.plugins.host.readiness import availability
-from pretrain.tools.plan.efficiencies import ASSUMED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,7 +20,49 @@ if TYPE_CHECKING:
     from pretrain.plugins.host.manager import Plugins
     from pretrain.recipe import Recipe
     from pretrain.recipe.layout import Layout
-    from pretrain.tools.plan.efficiencies import Reached
+
+
+@dataclass(frozen=True, slots=True)
+class Efficiencies:
+    """Shares of a device's figures, 0 to 1.
+
+    Attributes:
+        matmul: of the peak in FLOP/s, in matmuls and attention.
+        memory: of the memory's bandwidth.
+        links: of the bandwidth of links.
+    """
+
+    matmul: float
+    memory: float
+    links: float
+
+    def times(self, factor: float) -> Efficiencies:
+        """Return the shares times a factor."""
+        return Efficiencies(self.matmul * factor, self.memory * factor, self.links * factor)
+
+
+@dataclass(frozen=True, slots=True)
+class ReachedShares:
+    """Range of the shares that a training reaches.
+
+    Attributes:
+        best: of the fastest step.
+        worst: of the slowest.
+        measured_in: text about the run that reached them; "" if they are assumed.
+    """
+
+    best: Efficiencies
+    worst: Efficiencies
+    measured_in: str = ""
+
+
+WORST = Efficiencies(matmul=0.55, memory=0.6, links=0.6)
+"""Low end: what published trainings exceed; see tests/tools/plan/published."""
+BEST = Efficiencies(matmul=0.8, memory=0.9, links=0.9)
+"""High end: about what large matmuls, memory and rings of A100 and H100 reach of their datasheets."""
+ASSUMED = ReachedShares(BEST, WORST)
+MIDDLE = Efficiencies(*((getattr(WORST, name) + getattr(BEST, name)) / 2 for name in ("matmul", "memory", "links")))
+"""A measured run's shares are a multiple of these."""
 
 
 OPTIONS = {
@@ -31,12 +72,12 @@ OPTIONS = {
 }
 """Options that give a figure."""
 NODE = 8
-"""Devices of a node where neither the user nor the backend says how many, as in most servers for training."""
+"""Devices of a node if neither the user nor the backend says how many."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Wanted:
-    """The device that a user asks for; a figure that he gives is taken in place of the backend's.
+class DeviceOptions:
+    """The device and figures that the user gives; a figure replaces the backend's.
 
     Attributes:
         backend: value of `--backend`; None: the one that knows the name, cpu without a name.
@@ -61,7 +102,7 @@ class Wanted:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlanDevice:
-    """A device, with figures as far as they are known.
+    """A device with its known figures.
 
     Attributes:
         backend_name: value of `--backend`.
@@ -81,7 +122,7 @@ class PlanDevice:
     peak_flops: float | None
     figures: Figures
     sources: Mapping[str, str] = field(default_factory=dict)
-    reached: Reached = ASSUMED
+    reached: ReachedShares = ASSUMED
     is_named: bool = True
     is_shared: bool = False
 
@@ -96,8 +137,8 @@ class PlanDevice:
         return (self.figures.context_memory or 0) + groups * (self.figures.group_memory or 0)
 
 
-def find_device(recipe: Recipe, wanted: Wanted, *, ranks: int = 1) -> PlanDevice:
-    """Return the device of a name, or the one here, with its figures.
+def find_device(recipe: Recipe, wanted: DeviceOptions, *, ranks: int = 1) -> PlanDevice:
+    """Return the named device, or the one of this machine, with its figures.
 
     Args:
         recipe: whose dtype decides on the peak.
@@ -117,7 +158,7 @@ def find_device(recipe: Recipe, wanted: Wanted, *, ranks: int = 1) -> PlanDevice
         if isinstance(answer, Unavailable):
             msg = (
                 f"{plugins.label}: {answer.reason}\n"
-                "Name the device to plan for, which need not be here: --device with its product name."
+                "Name the device to plan for by --device with its product name; it need not be here."
             )
             raise BackendError(msg)
         take_device(plugins, 0)
@@ -151,7 +192,7 @@ def _is_known(plugins: Plugins, device_name: str) -> bool:
 
 
 def _knowing(device_name: str) -> Plugins:
-    """Return the plugins of the first installed backend that knows a device of the name."""
+    """Return the plugins of the first installed backend that knows the device."""
     reasons = []
     for backend in installed_backends():
         plugins = load(backend.name)

@@ -1,4 +1,4 @@
-"""Calibration by a run on the same device: the share of its figures that a training reached (`--measured`)."""
+"""Calibrates a plan by a run on the same device (`--measured`)."""
 
 from __future__ import annotations
 
@@ -9,19 +9,18 @@ from typing import TYPE_CHECKING
 from pretrain.errors import RunError
 from pretrain.recipe import load_recipe
 from pretrain.report.page.run_data import read_runs
-from pretrain.tools.plan.device import find_device
-from pretrain.tools.plan.efficiencies import MIDDLE, Reached
+from pretrain.tools.plan.device import MIDDLE, ReachedShares, find_device
 from pretrain.tools.plan.plan import make_plan
-from pretrain.tools.plan.units import figure
+from pretrain.tools.plan.wording import figure
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pretrain.recipe import Recipe
-    from pretrain.tools.plan.device import PlanDevice, Wanted
+    from pretrain.tools.plan.device import DeviceOptions, PlanDevice
 
 LEAST = 3
-"""Logged intervals that are needed; the first one has the start-up in it, and is left out."""
+"""Logged intervals that are needed; the first includes the start-up and is skipped."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,29 +60,23 @@ def read_measured(path: Path) -> MeasuredRun:
         batch += f" since it was resumed after iteration {begin}, changed" if begin else ""
         msg = (
             f"{path} has too few logged intervals with {batch}: "
-            f"{len(seconds)} without the first, which has the start-up in it.\n"
+            f"{len(seconds)} without the first, which includes the start-up.\n"
             f"Train until it has logged {LEAST} (logging.log_interval)."
         )
         raise RunError(msg)
     devices = run.environment.get("devices") or []
     if len(set(devices)) != 1:
         found = ", ".join(sorted(set(devices))) or "none"
-        msg = f"{path / 'environment.json'} names no single kind of device: {found}.\nGive a run on the planned one."
+        msg = f"{path / 'environment.json'} must name one kind of device, not: {found}.\nGive a run on this device."
         raise RunError(msg)
     return MeasuredRun(path=path, recipe=recipe, device=devices[0], ranks=len(devices), seconds=median(seconds))
 
 
-def calibrated(device: PlanDevice, wanted: Wanted, run: MeasuredRun, vocab_size: int) -> PlanDevice:
-    """Return the device with what the run reached of its figures, in place of the assumed range.
+def calibrated(device: PlanDevice, wanted: DeviceOptions, run: MeasuredRun, vocab_size: int) -> PlanDevice:
+    """Return the device with the shares that the run reached instead of the assumed range.
 
     The run is planned as any recipe, with the middles of the assumed shares. One number an iteration tells one factor:
     all three shares are multiplied by the planned time / the measured one.
-
-    Args:
-        device: that is planned for.
-        wanted: by which it was found.
-        run: on the same device.
-        vocab_size: entries of the run's tokenizer, before padding.
 
     Raises:
         RunError: the run was on another device, or no time can be planned for it.
@@ -95,11 +88,11 @@ def calibrated(device: PlanDevice, wanted: Wanted, run: MeasuredRun, vocab_size:
             "Give a run on the planned device, or leave out --measured."
         )
         raise RunError(msg)
-    middle = replace(find_device(run.recipe, wanted, ranks=run.ranks), reached=Reached(MIDDLE, MIDDLE))
+    middle = replace(find_device(run.recipe, wanted, ranks=run.ranks), reached=ReachedShares(MIDDLE, MIDDLE))
     time = make_plan(run.recipe, middle, devices=run.ranks, vocab_size=vocab_size).time
     if time is None:
-        msg = f"no step time is known for {device.name}, so that none can be measured.\nLeave out --measured."
+        msg = f"{device.name}: the step time cannot be planned, so a run cannot calibrate it.\nLeave out --measured."
         raise RunError(msg)
     reached = MIDDLE.times(time.seconds.mean / run.seconds)
     text = f"{run.path} ({figure(run.seconds)} s an iteration on {run.ranks} device{'s' * (run.ranks > 1)})"
-    return replace(device, reached=Reached(reached, reached, text))
+    return replace(device, reached=ReachedShares(reached, reached, text))

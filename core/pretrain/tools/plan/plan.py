@@ -1,4 +1,4 @@
-"""Plan of a training: memory and time on a number of devices, which need not be there."""
+"""Plans a training: memory and time on devices that need not be here."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pretrain.recipe.layout import lay_out
-from pretrain.tools.plan.host_memory import without_files
-from pretrain.tools.plan.time.step_time import step_time
-from pretrain.tools.plan.trace.stage_tracing import Subject, trace_stages
+from pretrain.recipe.sections.engine.offload import OffloadOptimizerSection, OffloadParamSection
+from pretrain.tools.plan.step_time import step_time
+from pretrain.tools.plan.trace.stage_tracing import TraceSubject, trace_stages
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pretrain.recipe.layout import Layout
     from pretrain.tools.plan.device import PlanDevice
     from pretrain.tools.plan.stage_plan import StagePlan
-    from pretrain.tools.plan.time.step_time import StepTime
+    from pretrain.tools.plan.step_time import StepTime
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,18 +73,10 @@ def make_plan(recipe: Recipe, device: PlanDevice, *, devices: int | None = None,
     """
     layout = lay_out(recipe, devices or recipe.model_parallel_size)
     traceable, notices = without_files(recipe)
-    subject = Subject(
-        recipe=traceable,
-        backend=device.backend_name,
-        device=device.name if device.is_named else None,  # a forked process cannot use a device that is open here
-        layout=layout,
-        vocab_size=vocab_size,
-        memory=None if device.memory is None else device.memory - device.group_bytes(layout),
-    )
-    traced = trace_stages(subject)
-    stages = [
-        replace(each.plan, parts={**each.plan.parts, "process groups": device.group_bytes(layout)}) for each in traced
-    ]
+    groups = device.group_bytes(layout)
+    memory = None if device.memory is None else device.memory - groups
+    traced = trace_stages(TraceSubject.on(device, traceable, layout, vocab_size, memory))
+    stages = [replace(each.plan, parts={**each.plan.parts, "process groups": groups}) for each in traced]
     return Plan(
         recipe=recipe,
         device=device,
@@ -95,3 +87,28 @@ def make_plan(recipe: Recipe, device: PlanDevice, *, devices: int | None = None,
         time=step_time(recipe, device, layout, stages),
         notices=list(dict.fromkeys([*notices, *(notice for each in traced for notice in each.notices)])),
     )
+
+
+def without_files(recipe: Recipe) -> tuple[Recipe, list[str]]:
+    """Return the recipe with `device: cpu` instead of `device: nvme`, and a line for the user about each.
+
+    On the device nothing changes: weights and gradients come and go in the same pieces. What the screen then shows as
+    host memory is in the files, but for the buffers (`buffer_count`).
+    """
+    zero = recipe.engine.zero
+    changed: dict[str, OffloadOptimizerSection | OffloadParamSection] = {}
+    if zero.offload_optimizer.device == "nvme":
+        given = zero.offload_optimizer
+        changed["offload_optimizer"] = OffloadOptimizerSection(
+            device="cpu", pin_memory=given.pin_memory, cpu_adam=given.cpu_adam
+        )
+    if zero.offload_param.device == "nvme":
+        changed["offload_param"] = OffloadParamSection(device="cpu", pin_memory=zero.offload_param.pin_memory)
+    if not changed:
+        return recipe, []
+    engine = recipe.engine.model_copy(update={"zero": zero.model_copy(update=changed)})
+    notices = [
+        f"engine.zero.{name}.device: nvme is planned as cpu: except for buffers, the host memory shown is in the files"
+        for name in changed
+    ]
+    return recipe.model_copy(update={"engine": engine}), notices

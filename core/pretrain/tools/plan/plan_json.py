@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from pretrain.tools.plan.assumptions import assumptions
+from pretrain.tools.plan.wording import assumptions
 
 if TYPE_CHECKING:
     from pretrain.tools.plan.device import PlanDevice

@@ -1,23 +1,23 @@
-"""Plan of a training on one screen."""
+"""A plan as text of one screen."""
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import TYPE_CHECKING
 
-from pretrain.report.columns import indented
-from pretrain.tools.plan.assumptions import assumptions
-from pretrain.tools.plan.memory_bar import bar, table_of_parts
+from pretrain.report.plain_text import indented
 from pretrain.tools.plan.plan_json import kernels_by_operation
-from pretrain.tools.plan.time_text import time_lines
-from pretrain.tools.plan.units import gib, size_text
+from pretrain.tools.plan.stage_plan import PARTS
+from pretrain.tools.plan.tables import part_rows
+from pretrain.tools.plan.wording import assumptions, gib, size_text, time_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from pretrain.tools.plan.memory_bar import Paint
     from pretrain.tools.plan.plan import Plan
-    from pretrain.tools.plan.stage_plan import StagePlan
+
+    Paint = Callable[[str, str], str]
+    """Colours a text as a part of `PARTS`, or as "limit"."""
 
 WIDTH = 80
 """Characters of a line; an unbreakable name may be longer."""
@@ -29,18 +29,19 @@ ERROR = 0.05
 """Share of the peak by which a plan may err: docs/plan.md."""
 
 
+LETTERS = dict(zip(PARTS, "WGOAKRP", strict=True))
+"""Character of each part in a bar; K is the kernels' workspace."""
+FREE = "."
+LIMIT = "|"
+
+
 def unpainted(part: str, text: str) -> str:  # noqa: ARG001  the signature of every `Paint`
-    """Return the text as it is, for output that is no terminal."""
+    """Return the text as it is, for output without colours."""
     return text
 
 
 def plan_text(plan: Plan, paint: Paint = unpainted) -> str:
-    """Return the plan as plain text.
-
-    Args:
-        plan: of `pretrain.tools.plan.plan.make_plan`.
-        paint: colours the pieces of bars and legend.
-    """
+    """Return the plan as plain text."""
     blocks = [
         _wrapped(head(plan)),
         [*_bars(plan, paint), "", *_wrapped([verdict(plan)]), *_tables(plan, paint)],
@@ -76,8 +77,8 @@ def head(plan: Plan) -> list[str]:
 
 
 def verdict(plan: Plan) -> str:
-    """Return in words if the fullest stage fits into the device's memory, and by how much."""
-    fullest = max(plan.stages, key=_peak)
+    """Say whether the fullest stage fits into the device's memory, and by how much."""
+    fullest = max(plan.stages, key=lambda stage: stage.peak_bytes)
     if plan.device.memory is None:
         return f"needs {gib(fullest.peak_bytes)} GiB on stage {fullest.stage}; --memory says what the device has"
     spare = plan.device.memory - fullest.peak_bytes
@@ -90,7 +91,7 @@ def verdict(plan: Plan) -> str:
 
 
 def peaks(plan: Plan) -> list[str]:
-    """Return when in the step the peak is, in a line for the stages that agree."""
+    """Return when in the step the peak is, one line for stages that agree."""
     stages: dict[str, list[str]] = {}
     for stage in plan.stages:
         stages.setdefault(stage.peak_at, []).append(str(stage.stage))
@@ -125,13 +126,50 @@ def _bars(plan: Plan, paint: Paint) -> list[str]:
 def _tables(plan: Plan, paint: Paint) -> list[str]:
     lines = []
     for first in range(0, len(plan.stages), COLUMNS):
-        lines += ["", *table_of_parts(plan.stages[first : first + COLUMNS], paint)]
+        stages = plan.stages[first : first + COLUMNS]
+        lines += ["", _row("", [f"stage {stage.stage}" for stage in stages])]
+        for name, cells in part_rows(stages):
+            letter = LETTERS.get(name)
+            lines.append(_row(name, cells) if letter is None else paint(name, letter) + _row(f" {name}", cells, 17))
     return lines
 
 
-def _peak(stage: StagePlan) -> int:
-    return stage.peak_bytes
+def _row(name: str, cells: Sequence[str], width: int = 18) -> str:
+    return f"{name:<{width}}{''.join(f'{cell:>10}' for cell in cells)}"
 
 
 def _wrapped(texts: Iterable[str]) -> Sequence[str]:
     return [line for text in texts for line in indented(text, 0, WIDTH)]
+
+
+def bar(parts: Mapping[str, int], *, scale: int, memory: int | None, width: int, paint: Paint) -> str:
+    """Return a bar of `width` characters, and one more for the mark at the device's memory.
+
+    Args:
+        parts: bytes by `PARTS`.
+        scale: bytes of the whole bar.
+        memory: bytes of the device, where the mark is; None: no mark.
+        width: characters.
+        paint: colours the pieces.
+    """
+    cells = [_part_at(parts, (cell + 0.5) * scale / width) for cell in range(width)]
+    text = [_painted(cells, paint)]
+    if memory is not None:
+        limit = min(width, round(memory / scale * width))
+        text = [_painted(cells[:limit], paint), paint("limit", LIMIT), _painted(cells[limit:], paint, free=" ")]
+    return "".join(text)
+
+
+def _part_at(parts: Mapping[str, int], position: float) -> str:
+    """Return the part that lies at a number of bytes from the left end; "" to the right of all."""
+    end = 0
+    for part in PARTS:
+        end += parts.get(part, 0)
+        if position < end:
+            return part
+    return ""
+
+
+def _painted(cells: Sequence[str], paint: Paint, free: str = FREE) -> str:
+    pieces = ((part, len(list(run))) for part, run in groupby(cells))
+    return "".join(paint(part, LETTERS[part] * length) if part else free * length for part, length in pieces)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from pretrain.engine.protocol import Engine
     from pretrain.recipe import Recipe
-    from pretrain.report.throughput import Speedometer
+    from pretrain.report.flops import Speedometer
     from pretrain.report.timers import PhaseTimers
     from pretrain.training.progress import Progress
     from pretrain.training.reporting.interval import Interval, TakenStep, Totals

@@ -13,9 +13,9 @@ from pretrain.recipe.yaml_text import to_yaml
 from pretrain.report.environment_file import FILE as ENVIRONMENT
 from pretrain.report.environment_file import describe_environment, write_environment
 from pretrain.report.flops import parameter_count
-from pretrain.report.kernel_table_text import render
 from pretrain.report.metrics import FILE as METRICS
-from pretrain.report.page.page import write_report
+from pretrain.report.page.run_page import write_report
+from pretrain.report.plain_text import kernel_table_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -91,7 +91,7 @@ def log_header(
         logger.note(notice)
     parameters = parameter_count(recipe.model, recipe.padded_vocab_size(tokenizer.vocab_size))
     logger.note(f"run directory: {run_dir}")
-    logger.note(render(table))
+    logger.note(kernel_table_text(table))
     logger.note(
         f"{parameters / 1e6:,.1f} M parameters, {recipe.precision.dtype}; "
         f"{layout.world_size} rank{'s' * (layout.world_size > 1)}: "

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 
-from pretrain.report.rank_names import rank_names
+from pretrain.report.plain_text import rank_names
 from pretrain.training.rank_rows import rank_rows
 
 if TYPE_CHECKING:

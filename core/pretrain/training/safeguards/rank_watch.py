@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 
-from pretrain.report.hang.hang_limit import HangLimit
-from pretrain.report.hang.hang_watch import HangWatch, Watched
-from pretrain.report.hang.position import Position
-from pretrain.report.hang.process_state import RankProcess
-from pretrain.report.hang.shared_place import shared_memory
+from pretrain.report.hang.hang_watch import HangLimit, HangWatch, Watched
+from pretrain.report.hang.position import Position, shared_memory
+from pretrain.report.hang.rank_state import RankProcess
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pretrain.report.wording import number
+from pretrain.report.records import number
 from pretrain.training.training_data import TrainingData
 
 if TYPE_CHECKING:

@@ -132,6 +132,7 @@ def test_its_files_are_removed_with_the_training(in_files, tmp_path):
     assert list((tmp_path / "nvme").iterdir()) == []
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("case", "dtype"),
     [

@@ -142,6 +142,7 @@ def universal(zero, tmp_path_factory):
     return folder
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["stage 2", "stage 3"])
 def test_universal_checkpoints_of_deepspeed_are_read(zero, universal, name, tmp_path):
     before, folder = deepspeed.read(zero / name / "global_step2", {}), universal / name

@@ -58,6 +58,7 @@ def parameters(engine):
     return {name: weight.detach().clone() for name, weight in global_names(engine.chunks[0].module)}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("ours", ["NeoX", "Llama", "Qwen"], indirect=True)
 def test_it_trains_as_our_own_weights_do(ours, tmp_path):
     check_training(ours, tmp_path, ())

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from pretrain.recipe import make_recipe
-from pretrain.tools.plan.device import Wanted, find_device
-from pretrain.tools.plan.search.pieces_of_traces import trace_pieces
+from pretrain.tools.plan.device import DeviceOptions, find_device
+from pretrain.tools.plan.search.trace_pieces import trace_pieces
 from tools.plan.published import throughput
 
 SOURCE = throughput.table()["readme-2022"]
@@ -23,7 +23,7 @@ def kept() -> dict[str, tuple[float, float, float]]:
     Keys are "1", "8" and "8 sequence", by the kind of parallelism.
     """
     recipe = make_recipe(throughput.recipe_of(SOURCE, ROW).model_dump(exclude_unset=True), SETTINGS)
-    device = find_device(recipe, Wanted(backend="cuda", name=SOURCE["device"]))
+    device = find_device(recipe, DeviceOptions(backend="cuda", name=SOURCE["device"]))
     pieces = trace_pieces(recipe, device, SOURCE["vocab_size"], [(1, False), (8, False), (8, True)])
     return {
         f"{tensor}{' sequence' if with_sequence else ''}": (

@@ -11,10 +11,10 @@ import yaml
 
 from pretrain.recipe import make_recipe
 from pretrain.report.flops import flops_per_sequence
-from pretrain.tools.plan.device import Wanted, find_device
-from pretrain.tools.plan.search.choices import Choice
+from pretrain.tools.plan.device import DeviceOptions, find_device
+from pretrain.tools.plan.search.choices import LayoutChoice
 from pretrain.tools.plan.search.estimates import estimated_seconds
-from pretrain.tools.plan.search.pieces_of_traces import trace_pieces
+from pretrain.tools.plan.search.trace_pieces import trace_pieces
 
 if TYPE_CHECKING:
     from pretrain.recipe import Recipe
@@ -74,7 +74,7 @@ def estimate(source: dict[str, Any], row: dict[str, Any]) -> tuple[float, float]
     """Return the low and the high estimate of a step in seconds."""
     recipe = recipe_of(source, row)
     with_sequence = source["recompute"] != "full"
-    choice = Choice(
+    choice = LayoutChoice(
         tensor=TENSOR,
         pipeline=row["pipeline"],
         chunks=row["chunks"],
@@ -84,7 +84,7 @@ def estimate(source: dict[str, Any], row: dict[str, Any]) -> tuple[float, float]
         with_sequence=with_sequence,
         zero=int(recipe.parallel.use_distributed_optimizer),
     )
-    device = find_device(recipe, Wanted(backend="cuda", name=source["device"]))
+    device = find_device(recipe, DeviceOptions(backend="cuda", name=source["device"]))
     pieces = trace_pieces(recipe, device, source["vocab_size"], [(TENSOR, with_sequence)])
     seconds = estimated_seconds(choice.recipe(recipe), device, choice, pieces[TENSOR, with_sequence])
     assert seconds is not None

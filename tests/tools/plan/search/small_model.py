@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING
 from pretrain.plugins.backend import Figures
 from pretrain.recipe import make_recipe
 from pretrain.recipe.layout import lay_out
-from pretrain.tools.plan.device import PlanDevice, Wanted, find_device
+from pretrain.tools.plan.device import DeviceOptions, PlanDevice, find_device
 from pretrain.tools.plan.plan import make_plan
-from pretrain.tools.plan.search.choices import Choice
+from pretrain.tools.plan.search.choices import LayoutChoice, set_arguments
 from pretrain.tools.plan.search.estimates import layout_peak
-from pretrain.tools.plan.search.pieces_of_traces import trace_pieces
 from pretrain.tools.plan.search.search import search
 from pretrain.tools.plan.search.search_text import to_json
-from pretrain.tools.plan.search.set_arguments import set_arguments
-from pretrain.tools.plan.time.step_time import step_time
-from pretrain.tools.plan.trace.stage_tracing import Subject, trace_stages
+from pretrain.tools.plan.search.trace_pieces import trace_pieces
+from pretrain.tools.plan.step_time import step_time
+from pretrain.tools.plan.trace.stage_tracing import TraceSubject, trace_stages
 
 if TYPE_CHECKING:
     from pretrain.tools.plan.stage_plan import StagePlan
@@ -45,7 +44,9 @@ TINY = ("model.num_layers=4", "model.hidden_size=128", "model.num_attention_head
 VOCAB_SIZE = 50257
 DEVICE = "NVIDIA A100-SXM4-80GB"
 MEMORY = 1100 * 2**20
-FIRST = Choice(tensor=2, pipeline=4, chunks=1, data=2, micro_batch=1, recompute="none", with_sequence=False, zero=0)
+FIRST = LayoutChoice(
+    tensor=2, pipeline=4, chunks=1, data=2, micro_batch=1, recompute="none", with_sequence=False, zero=0
+)
 CHOICES = (
     FIRST,
     replace(FIRST, recompute="full", zero=1),
@@ -59,7 +60,7 @@ CHOICES = (
 def peaks() -> list[float]:
     """Return the searched peak of each choice in that of its full plan."""
     recipe = make_recipe(RECIPE)
-    device = find_device(recipe, Wanted(backend="cuda", name=DEVICE))
+    device = find_device(recipe, DeviceOptions(backend="cuda", name=DEVICE))
     pieces = trace_pieces(recipe, device, VOCAB_SIZE, {(each.tensor, each.with_sequence) for each in CHOICES})
     found = []
     for choice in CHOICES:
@@ -77,7 +78,7 @@ def peaks() -> list[float]:
 def found() -> dict[str, object]:
     """Return what a search finds for a tiny model on four devices with little memory."""
     recipe = make_recipe(RECIPE, (*TINY, "parallel.tensor_model_parallel_size=4"))
-    device = find_device(recipe, Wanted(backend="cuda", name=DEVICE, memory=MEMORY, devices_per_node=1))
+    device = find_device(recipe, DeviceOptions(backend="cuda", name=DEVICE, memory=MEMORY, devices_per_node=1))
     return to_json(search(recipe, device, 4, VOCAB_SIZE))
 
 
@@ -90,7 +91,7 @@ def seconds() -> dict[str, float]:
 def _seconds(overrides: tuple[str, ...]) -> float:
     recipe = make_recipe(RECIPE, (*TINY, "precision.dtype=fp32", *overrides))
     layout = lay_out(recipe, 1)
-    subject = Subject(recipe=recipe, backend="cpu", device=None, layout=layout, vocab_size=1024)
+    subject = TraceSubject(recipe=recipe, backend="cpu", device=None, layout=layout, vocab_size=1024)
     stages: list[StagePlan] = [each.plan for each in trace_stages(subject)]
     figures = Figures(memory_bandwidth=20e9)
     device = PlanDevice(

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from pretrain.errors import RecipeError
 from pretrain.recipe import make_recipe
 from pretrain.recipe.layout import lay_out
-from pretrain.tools.plan.search.choices import RECOMPUTE, Choice, Choices
-from pretrain.tools.plan.search.set_arguments import set_arguments
+from pretrain.tools.plan.search.choices import RECOMPUTE, Choices, LayoutChoice, set_arguments
 from tools.plan.made_plan import RECIPE
 
-CHOICE = Choice(tensor=1, pipeline=4, chunks=1, data=1, micro_batch=1, recompute="none", with_sequence=False, zero=0)
+CHOICE = LayoutChoice(
+    tensor=1, pipeline=4, chunks=1, data=1, micro_batch=1, recompute="none", with_sequence=False, zero=0
+)
 DEEPSPEED = ("engine.name=deepspeed", "parallel=null")
 
 
@@ -86,7 +87,7 @@ def all_choices(recipe, devices, savings):
         chunks = range(1, 7) if pipeline > 1 else [1]
         for micro_batch, chunk, (recompute, with_sequence, zero) in product(micro_batches, chunks, savings):
             if tensor > 1 or not with_sequence:
-                yield Choice(
+                yield LayoutChoice(
                     tensor=tensor,
                     pipeline=pipeline,
                     chunks=chunk,

@@ -7,8 +7,10 @@ import pytest
 from pretrain.recipe import make_recipe
 from pretrain.tools.plan.search import search as searching
 from pretrain.tools.plan.search.search import MOST_PLANS, SHOWN, search
-from pretrain.tools.plan.time.step_time import Range
+from pretrain.tools.plan.step_time import Range
 from tools.plan.made_plan import GIB, RECIPE, plan, stage
+from tools.plan.published.own_process import answer
+from tools.plan.search.small_model import CHOICES, MEMORY
 
 DEVICE = plan().device
 FITS, TOO_LARGE = plan(), plan(stage(0, 33))
@@ -93,3 +95,41 @@ def test_more_devices_may_share_layers_too(planned):
     found = search(make_recipe(RECIPE), DEVICE, 1, 257)
     assert planned.traced == [{(1, False)}, {(2, False), (2, True)}]
     assert found.enough[0] == found.enough[1].choice.tensor == 2
+
+
+def test_the_number_of_devices_that_is_tried_is_said(monkeypatch):
+    said, planned = [], []
+
+    def make_plan(recipe, device, *, devices, vocab_size):
+        planned.append(devices)
+        return plan() if devices >= 12 else plan(stage(0, 33))
+
+    monkeypatch.setattr(searching, "make_plan", make_plan)
+    recipe = make_recipe(RECIPE, ("train.global_batch_size=48",))
+    assert searching.enough_devices(recipe, plan().device, 257, said.append) == 12
+    assert said[:2] == ["it does not fit on 4 devices; looking for the number that is enough", "trying 192 devices"]
+    assert len(said) == 1 + len(planned)
+
+
+@pytest.mark.full
+def test_the_peak_is_that_of_the_full_plan_within_a_tenth():
+    assert answer("tools.plan.search.small_model", "peaks") == [pytest.approx(1, abs=0.1)] * len(CHOICES)
+
+
+@pytest.mark.full
+def test_the_order_on_the_cpu_is_the_measured_one():
+    """Recomputation costs time; micro-batches of 4 cost less than four of 1 for as many samples."""
+    found = answer("tools.plan.search.small_model", "seconds")
+    assert found["four"] < found["none"] < found["full"]
+
+
+@pytest.mark.full
+def test_a_search_shows_the_fastest_that_fit_and_counts_the_rest():
+    found = answer("tools.plan.search.small_model", "found")
+    assert 0 < found["fitting"] < found["tried"]
+    assert 0 < len(found["best"]) <= 5
+    times = [each["time"]["seconds"]["high"] for each in found["best"]]
+    assert times == sorted(times)
+    assert all(each["fits"] and each["peak_bytes"] <= MEMORY for each in found["best"])
+    assert found["nearest"] is None
+    assert found["refused"]["more ranks than one, which are not in one node, would share a layer"] == 2

@@ -32,12 +32,12 @@ def main() -> None:
     """Trace all cases on an A100."""
     from pretrain.recipe import load_recipe
     from pretrain.recipe.layout import lay_out
-    from pretrain.tools.plan.trace.stage_tracing import Subject, trace_stage
+    from pretrain.tools.plan.trace.stage_tracing import TraceSubject, trace_stage
 
     found = {}
     for case, overrides in CASES.items():
         recipe = load_recipe(Path(__file__).parents[4] / "recipes" / "quickstart.yml", [*TINY, *overrides])
-        subject = Subject(
+        subject = TraceSubject(
             recipe=recipe, backend="cuda", device="NVIDIA A100-SXM4-80GB", layout=lay_out(recipe, 2), vocab_size=1024
         )
         traced = trace_stage(subject, 0)

@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pretrain.tools.plan.trace.caching_allocator import LARGE_SEGMENT, MIB, SMALL_SEGMENT, CachingAllocator, reserved
-from pretrain.tools.plan.trace.place import Place
-from pretrain.tools.plan.trace.storages import Block
+from pretrain.tools.plan.trace.storages import MemoryBlock, StepPlace
 
 
 def test_small_blocks_share_a_segment_of_two_mebibytes():
@@ -63,7 +62,7 @@ def test_the_smallest_part_that_is_large_enough_is_taken():
 def test_it_reserves_at_least_the_most_that_is_in_use(blocks):
     """Blocks that begin one after the other and live for some times."""
     rounded = [
-        Block(-(-size // 512) * 512, False, Place(), 100 * n, 100 * (n + life) + 50 - n)
+        MemoryBlock(-(-size // 512) * 512, False, StepPlace(), 100 * n, 100 * (n + life) + 50 - n)
         for n, (size, life) in enumerate(blocks)
     ]
     most = max(sum(b.size for b in rounded if b.born <= time < b.died) for time in (block.born for block in rounded))
@@ -71,7 +70,7 @@ def test_it_reserves_at_least_the_most_that_is_in_use(blocks):
 
 
 def test_memory_of_the_host_is_not_reserved():
-    assert reserved([Block(4 * MIB, True, Place(), 0)]) == 0
+    assert reserved([MemoryBlock(4 * MIB, True, StepPlace(), 0)]) == 0
 
 
 def test_at_the_limit_free_segments_are_returned_first():

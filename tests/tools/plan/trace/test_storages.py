@@ -8,19 +8,16 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from pretrain.plugins.observation import observing
 from pretrain.plugins.stand_in import stand_in
-from pretrain.tools.plan.trace.device_functions import DeviceFunctions
-from pretrain.tools.plan.trace.follower import Follower
-from pretrain.tools.plan.trace.place import Position
-from pretrain.tools.plan.trace.planned_device import APART
-from pretrain.tools.plan.trace.storages import Storages
-from pretrain.tools.plan.trace.work import Work
+from pretrain.tools.plan.trace.planned_device import APART, DeviceFunctions
+from pretrain.tools.plan.trace.storages import StepPosition, Storages
+from pretrain.tools.plan.trace.work import Follower, Work
 
 MIB = 2**20
 
 
 @pytest.fixture
 def position():
-    return Position()
+    return StepPosition()
 
 
 @pytest.fixture

@@ -10,18 +10,16 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from pretrain.engine import groups
 from pretrain.plugins.observation import observing, within
 from pretrain.plugins.stand_in import stand_in
-from pretrain.tools.plan.costs import Message, Operation
-from pretrain.tools.plan.trace.follower import Follower
-from pretrain.tools.plan.trace.place import Position
+from pretrain.tools.plan.stage_plan import Message, Operation
 from pretrain.tools.plan.trace.planned_device import APART
-from pretrain.tools.plan.trace.storages import Storages
-from pretrain.tools.plan.trace.work import Work
+from pretrain.tools.plan.trace.storages import StepPosition, Storages
+from pretrain.tools.plan.trace.work import Follower, Work
 
 
 @pytest.fixture
 def work():
     """The work of a test, as of the first step of a plan."""
-    position, counted = Position(), Work(keys_of_a_query=32)
+    position, counted = StepPosition(), Work(keys_of_a_query=32)
     position.begin_step(1)
     follower = Follower(position, Storages(APART), counted)
     with FakeTensorMode(), follower, observing(follower):

@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-from html import escape
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pretrain.atomic_files import replacing
 from pretrain.errors import PretrainError
-from pretrain.report.page.chart import Curve, chart
-from pretrain.report.page.frame import framed, section
-from pretrain.report.page.html_tables import table
+from pretrain.report.page import html
+from pretrain.report.page.svg import ChartLine, chart
 from pretrain.tools.align.comparing.compared_sides import BACKWARD, FORWARD, GRADIENTS, UPDATE
 from pretrain.tools.align.showing.outcome_text import SIDES, headline, operations
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from pretrain.tools.align.comparing.compared_sides import Outcome
     from pretrain.tools.align.reading.recording import Recording
-
-STYLE = ".verdict { font-weight: 600; } .axis-name { color: var(--quiet); font-size: .8rem; }"
 
 _CHARTS = (
     (FORWARD, "forward: outputs"),
     (BACKWARD, "backward: gradients of inputs"),
     (GRADIENTS, "gradients of parameters"),
     (UPDATE, "updates of parameters"),
+)
+_AXIS = (
+    "Dots: the largest difference at each place of the model, as a part of what the dtype explains there; the line at "
+    "1 is all of that. 0 is before the layers, {after} after them."
 )
 _LEAST, _MOST = 1e-4, 1e6
 """Shares beyond these are drawn there, one that is no number at the top: the scale is logarithmic."""
@@ -39,43 +38,29 @@ def write_page(outcome: Outcome, sides: Sequence[Recording], output: Path) -> No
     Raises:
         PretrainError: it cannot be written.
     """
-    with replacing(output, error=PretrainError) as stream:
-        stream.write(page(outcome, sides).encode())
+    html.write_page(page(outcome, sides), output, PretrainError)
 
 
 def page(outcome: Outcome, sides: Sequence[Recording]) -> str:
-    """Return the page: one file, without network access and scripts."""
+    """Return the page."""
     title = f"Alignment of {Path(sides[0].manifest['source']).name}"
     heads = (f"{name}: {side.title}; {side.versions}" for name, side in zip(SIDES, sides, strict=True))
     verdict, *more = headline(outcome, sides)
-    content = [
-        f"<h1>{escape(title)}</h1>",
-        _paragraph(heads),
-        f'<p class="verdict">{escape(verdict)}</p>',
-        _paragraph(more),
-        _legend(sides[0].layers),
+    layers = sides[0].layers
+    parts = [
+        html.paragraph(heads),
+        html.paragraph([verdict], "verdict"),
+        html.paragraph(line.strip() for line in more),
+        html.paragraph([_AXIS.format(after=layers + 1)], "axis-name"),
         *(_charts(outcome, step) for step in range(1, sides[0].steps + 1)),
-        section("Kernels", _kernels(sides), unfolded=True),
-        section("Everything that differs", _differing(outcome)),
+        html.section("Kernels", _kernels(sides), unfolded=True),
+        html.section("Everything that differs", _differing(outcome)),
     ]
-    return framed(title, "".join(content), STYLE)
-
-
-def _legend(layers: int) -> str:
-    return (
-        '<p class="axis-name">Dots: the largest difference at each place of the model, as a part of what the dtype '
-        f"explains there; the line at 1 is all of that. 0 is before the layers, {layers + 1} after them.</p>"
-    )
-
-
-def _paragraph(lines: Iterable[str]) -> str:
-    text = "<br>".join(escape(line.strip()) for line in lines)
-    return f"<p>{text}</p>" if text else ""
+    return html.framed(title, parts)
 
 
 def _charts(outcome: Outcome, step: int) -> str:
-    drawn = "".join(_chart(outcome, step, phase, title) for phase, title in _CHARTS)
-    return f'<h2>Step {step}</h2><div class="charts">{drawn}</div>'
+    return f"<h2>Step {step}</h2>{html.charts(_chart(outcome, step, phase, title) for phase, title in _CHARTS)}"
 
 
 def _chart(outcome: Outcome, step: int, phase: int, title: str) -> str:
@@ -85,15 +70,15 @@ def _chart(outcome: Outcome, step: int, phase: int, title: str) -> str:
             share = min(each.share, _MOST) if isfinite(each.share) else _MOST
             found[each.place.position] = max(found.get(each.place.position, _LEAST), share)
     curves = [
-        Curve(name="explained", points=[(position, 1.0) for position in sorted(found)], colour=1),
-        Curve(name="difference", points=sorted(found.items()), colour=0, marked=True),
+        ChartLine(name="explained", points=[(position, 1.0) for position in sorted(found)], colour=1),
+        ChartLine(name="difference", points=sorted(found.items()), colour=0, marked=True),
     ]
     return chart(title, curves, logarithmic=True, x_name="place")
 
 
 def _kernels(sides: Sequence[Recording]) -> str:
     rows = [(operation, *(side.kernel(operation) for side in sides)) for operation in operations(sides)]
-    return table(["operation", *SIDES], rows)
+    return html.table(["operation", *SIDES], rows)
 
 
 def _differing(outcome: Outcome) -> str:
@@ -109,4 +94,4 @@ def _differing(outcome: Outcome) -> str:
         for each in outcome.compared
         if each.differs
     ]
-    return table(["step", "phase", "place", "what", "difference", "explained"], rows) if rows else ""
+    return html.table(["step", "phase", "place", "what", "difference", "explained"], rows)

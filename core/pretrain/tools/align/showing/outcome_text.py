@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import isfinite
 from typing import TYPE_CHECKING
 
-from pretrain.report.columns import columns
+from pretrain.report.plain_text import columns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

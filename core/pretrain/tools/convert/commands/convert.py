@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from pretrain.cli.local_path import LocalPath
-from pretrain.tools.convert.commands.byte_progress import shown_bytes
+from pretrain.report.progress_bar import ByteCount, ProgressBar
 from pretrain.tools.convert.commands.model_settings import model_settings, parsed
 
 if TYPE_CHECKING:
@@ -71,8 +72,8 @@ def command(
         tokenizer=_tokenizer(tokenizer_files),
         given=parsed(settings),
     )
-    with shown_bytes() as begin:
-        weights = convert(source, target, wish, force=force, begin=begin)
+    with ProgressBar() as bar:
+        weights = convert(source, target, wish, force=force, begin=partial(ByteCount, bar))
     click.echo(f"{target}: the weights of {weights.path} ({weights.format}) for {to}")
     if to == "huggingface" and (files := tokenizer_files or weights.tokenizer):
         click.echo(f"tokenizer: {', '.join(map(str, files))}")

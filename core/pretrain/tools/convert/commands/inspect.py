@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pretrain.cli.local_path import LocalPath
-from pretrain.tools.convert.formats.sizes import size_text
+from pretrain.report.plain_text import size_text
 
 if TYPE_CHECKING:
     from pathlib import Path

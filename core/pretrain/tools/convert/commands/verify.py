@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 
 from pretrain.cli.local_path import LocalPath
 from pretrain.exit_codes import ExitCode
-from pretrain.tools.convert.commands.byte_progress import shown_bytes
+from pretrain.report.plain_text import size_text
+from pretrain.report.progress_bar import ByteCount, ProgressBar
 from pretrain.tools.convert.commands.model_settings import model_settings, parsed
-from pretrain.tools.convert.formats.sizes import size_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,9 +47,9 @@ def command(*, path: Path, against: Path | None, settings: tuple[str, ...]) -> i
     )
 
     given = parsed(settings)
-    with shown_bytes() as begin:
-        weights = read_weights(path, given, Share(begin=begin))
-        broken = not_finite(weights, begin(_size(weights), "read"))
+    with ProgressBar() as bar:
+        weights = read_weights(path, given, Share(begin=partial(ByteCount, bar)))
+        broken = not_finite(weights, ByteCount(bar, _size(weights), "read"))
     unverified = files_without_checksums(weights)
     if broken:
         click.echo(f"{weights.path}: not finite: {', '.join(broken[:_SHOWN])}", err=True)
@@ -58,9 +59,9 @@ def command(*, path: Path, against: Path | None, settings: tuple[str, ...]) -> i
     _name_foreign(weights)
     if against is None:
         return 0
-    with shown_bytes() as begin:
-        other = read_weights(against, given, Share(begin=begin))
-        found = differences(weights, other, begin(_size(weights), "compared"))
+    with ProgressBar() as bar:
+        other = read_weights(against, given, Share(begin=partial(ByteCount, bar)))
+        found = differences(weights, other, ByteCount(bar, _size(weights), "compared"))
     _name_foreign(other)
     differing = settings_that_differ(weights, other)
     for name, (ours, theirs) in differing.items():

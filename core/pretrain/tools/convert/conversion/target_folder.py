@@ -17,7 +17,7 @@ from pretrain.atomic_files import replacing
 from pretrain.checkpoint import checksums
 from pretrain.checkpoint.digest import FileDigest
 from pretrain.errors import CheckpointError
-from pretrain.tools.convert.formats.sizes import size_text
+from pretrain.report.plain_text import size_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pretrain.report.rank_names import rank_names
+from pretrain.report.plain_text import rank_names
 from pretrain.tools.doctor.finding import Finding, Verdict
 from pretrain.tools.doctor.guard import guarded
 from pretrain.tools.doctor.ranks.own_part import ERROR, STUCK, VALUE

@@ -1,1 +1,1 @@
-"""Search for layouts that fit: `pretrain plan --search`, by a model of traced pieces, not a trace of each."""
+"""Searches for layouts that fit (`pretrain plan --search`) by estimates from traced layers."""

@@ -1,4 +1,4 @@
-"""Choices of a layout for a number of devices, and the reasons for which others are not legal."""
+"""Legal layouts for a number of devices, and why others are not legal."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pretrain.recipe.checks import problems_of
 from pretrain.recipe.checks.shape import indivisible_by_tensor_size
 from pretrain.recipe.layout import Layout, global_batch_sizes
 from pretrain.recipe.stages import balanced_layers
-from pretrain.tools.plan.search.pieces_of_traces import one_stage
+from pretrain.tools.plan.search.trace_pieces import one_stage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pretrain.recipe import Recipe
+
 
 RECOMPUTE = ("none", "selective", "full")
 LARGEST_MICRO_BATCH = 64
@@ -25,7 +26,7 @@ LARGEST_MICRO_BATCH = 64
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Choice:
+class LayoutChoice:
     """Choice of a layout and of what saves memory.
 
     Attributes:
@@ -52,30 +53,27 @@ class Choice:
 
     def recipe(self, recipe: Recipe) -> Recipe:
         """Return the recipe with this choice; keys of other pipelines are left out."""
-        is_megatron = recipe.engine.name == "megatron"
-        pipeline: dict[str, object] = {}
+        parallel: dict[str, object] = {}
         if not self.keeps_pipeline_of(recipe):
-            pipeline = one_stage() | {"pipeline_layers": self.layers}
-        pipeline |= {
+            parallel = one_stage() | {"pipeline_layers": self.layers}
+        parallel |= {
             "tensor_model_parallel_size": self.tensor,
             "pipeline_model_parallel_size": self.pipeline,
             "virtual_pipeline_model_parallel_size": self.chunks if self.chunks > 1 else None,
             "sequence_parallel": self.with_sequence,
         }
-        parallel = recipe.parallel.model_copy(update=pipeline)
-        if is_megatron:
-            gathers = parallel.overlap_param_gather and self.zero == 1
-            optimizer = {"use_distributed_optimizer": self.zero == 1, "overlap_param_gather": gathers}
-            parallel = parallel.model_copy(update=optimizer)
         engine = recipe.engine
-        if not is_megatron:
+        if engine.name == "megatron":
+            gathers = recipe.parallel.overlap_param_gather and self.zero == 1
+            parallel |= {"use_distributed_optimizer": self.zero == 1, "overlap_param_gather": gathers}
+        else:
             engine = engine.model_copy(update={"zero": engine.zero.model_copy(update={"stage": self.zero})})
         recompute: dict[str, object] = {"granularity": self.recompute}
         if recipe.recompute.granularity != self.recompute:
             recompute |= {"method": "uniform", "num_layers": 1, "distribute_saved_activations": False}
         return recipe.model_copy(
             update={
-                "parallel": parallel,
+                "parallel": recipe.parallel.model_copy(update=parallel),
                 "engine": engine,
                 "train": recipe.train.model_copy(update={"micro_batch_size": self.micro_batch}),
                 "recompute": recipe.recompute.model_copy(update=recompute),
@@ -101,6 +99,15 @@ class Choice:
         return (self.pipeline, self.chunks) == (given.pipeline_model_parallel_size, chunks)
 
 
+class _Split(NamedTuple):
+    """Ranks that share a model, as `LayoutChoice` names them."""
+
+    tensor: int
+    pipeline: int
+    chunks: int
+    layers: tuple[int, ...] | None
+
+
 class Choices:
     """All choices for a number of devices.
 
@@ -114,7 +121,7 @@ class Choices:
         self.refused: Counter[str] = Counter()
         self._recipe, self._devices, self._node = recipe, devices, devices_per_node
 
-    def __iter__(self) -> Iterator[Choice]:
+    def __iter__(self) -> Iterator[LayoutChoice]:
         """Yield the legal choices, and count the others."""
         for choice in self._of_sizes():
             # Keys without effect are left out as the recipe is read.
@@ -124,11 +131,11 @@ class Choices:
             else:
                 yield choice
 
-    def _of_sizes(self) -> Iterator[Choice]:
+    def _of_sizes(self) -> Iterator[LayoutChoice]:
         for tensor in _divisors(self._devices):
             if self._can_share_layers(tensor):
                 for pipeline, chunks, layers in self._pipelines(self._devices // tensor):
-                    yield from self._with_data(tensor, pipeline, chunks, layers)
+                    yield from self._with_data(_Split(tensor, pipeline, chunks, layers))
 
     def _can_share_layers(self, tensor: int) -> bool:
         if tensor > self._node:
@@ -161,41 +168,36 @@ class Choices:
         layers = self._recipe.model.num_layers
         return tuple(balanced_layers(layers, pipeline * chunks)) if layers % pipeline else None
 
-    def _with_data(self, tensor: int, pipeline: int, chunks: int, layers: tuple[int, ...] | None) -> Iterator[Choice]:
-        data, accumulated = self._devices // tensor // pipeline, self._recipe.accumulation_steps
+    def _with_data(self, split: _Split) -> Iterator[LayoutChoice]:
+        data, accumulated = self._devices // split.tensor // split.pipeline, self._recipe.accumulation_steps
         sizes = global_batch_sizes(self._recipe)
         if any(size % data for size in sizes):
             self.refused["train.global_batch_size is not a multiple of the data-parallel size"] += 1
             return
         shares = [size // data for size in sizes]
         for micro_batch in self._micro_batches(math.gcd(*shares)):
-            if chunks > 1 and any(share // micro_batch % pipeline for share in shares):
+            if split.chunks > 1 and any(share // micro_batch % split.pipeline for share in shares):
                 self.refused["the micro-batches of a step are not a multiple of the interleaved stages"] += 1
             elif accumulated is not None and shares[-1] // micro_batch != accumulated.steps:
-                self.refused[f"{accumulated.place}: {accumulated.steps} micro-batches a step are wanted"] += 1
+                self.refused[f"{accumulated.place}: a step must have {accumulated.steps} micro-batches"] += 1
             else:
-                yield from self._savings(tensor, pipeline, chunks, layers, data, micro_batch)
+                yield from self._savings(split, data, micro_batch)
 
     def _micro_batches(self, share: int) -> list[int]:
         own = self._recipe.train.micro_batch_size
         return [each for each in _divisors(share) if each <= LARGEST_MICRO_BATCH or each == own]
 
-    def _savings(
-        self, tensor: int, pipeline: int, chunks: int, layers: tuple[int, ...] | None, data: int, micro_batch: int
-    ) -> Iterator[Choice]:
-        is_divisible = self._recipe.model.seq_length % tensor == 0
-        sequences = (False, True) if tensor > 1 and is_divisible else (False,)
+    def _savings(self, split: _Split, data: int, micro_batch: int) -> Iterator[LayoutChoice]:
+        is_divisible = self._recipe.model.seq_length % split.tensor == 0
+        sequences = (False, True) if split.tensor > 1 and is_divisible else (False,)
         for recompute, with_sequence, zero in product(RECOMPUTE, sequences, self._zero_stages(data)):
-            yield Choice(
-                tensor=tensor,
-                pipeline=pipeline,
-                chunks=chunks,
+            yield LayoutChoice(
+                **split._asdict(),
                 data=data,
                 micro_batch=micro_batch,
                 recompute=recompute,
                 with_sequence=with_sequence,
                 zero=zero,
-                layers=layers,
             )
 
     def _zero_stages(self, data: int) -> tuple[int, ...]:
@@ -218,3 +220,46 @@ def _is_uneven(recipe: Recipe) -> bool:
         or parallel.num_layers_in_first_pipeline_stage is not None
         or parallel.num_layers_in_last_pipeline_stage is not None
     )
+
+
+PATHS = (
+    "parallel.tensor_model_parallel_size",
+    "parallel.pipeline_model_parallel_size",
+    "parallel.virtual_pipeline_model_parallel_size",
+    "parallel.pipeline_layers",
+    "parallel.num_layers_in_first_pipeline_stage",
+    "parallel.num_layers_in_last_pipeline_stage",
+    "parallel.sequence_parallel",
+    "parallel.use_distributed_optimizer",
+    "engine.zero.stage",
+    "train.micro_batch_size",
+    "recompute.granularity",
+    "recompute.method",
+    "recompute.num_layers",
+)
+"""Keys that a choice may change. Others that lose their effect by it are left out as the recipe is read."""
+
+
+def set_arguments(recipe: Recipe, choice: LayoutChoice) -> tuple[str, ...]:
+    """Return "section.key=value" for every key in which the recipe with the choice differs from the recipe."""
+    chosen = choice.recipe(recipe)
+    values = ((path, _value(recipe, path), _value(chosen, path)) for path in PATHS)
+    only_full = {"recompute.method", "recompute.num_layers"} if choice.recompute != "full" else set()
+    return tuple(
+        f"{path}={_written(after)}" for path, before, after in values if before != after and path not in only_full
+    )
+
+
+def _value(recipe: Recipe, path: str) -> object:
+    value: object = recipe
+    for key in path.split("."):
+        value = getattr(value, key)
+    return value
+
+
+def _written(value: object) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, tuple):
+        return f"[{','.join(map(str, value))}]"
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,24 +1,56 @@
-"""Memory and time of a choice, about: a filter before full plans."""
+"""Estimates of a layout's memory and time from traced pieces, to choose which layouts are planned in full."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeVar
 
-from pretrain.tools.plan.search.choice_costs import stage_costs
-from pretrain.tools.plan.search.choice_memory import stage_load, stage_peak
-from pretrain.tools.plan.stage_plan import StagePlan
-from pretrain.tools.plan.time.step_parts import step_parts
-from pretrain.tools.plan.time.step_time import Range
+from pretrain.model.requests import compute_dtype
+from pretrain.tools.plan.stage_plan import Costs, Message, Operation
+from pretrain.tools.plan.step_parts import step_parts
+from pretrain.tools.plan.step_time import Range
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pretrain.recipe import Recipe
+    from pretrain.recipe.layout import Layout
     from pretrain.tools.plan.device import PlanDevice
-    from pretrain.tools.plan.search.choice_memory import StageLoad
-    from pretrain.tools.plan.search.choices import Choice
-    from pretrain.tools.plan.search.pieces import Pieces
+    from pretrain.tools.plan.search.choices import LayoutChoice
+    from pretrain.tools.plan.search.trace_pieces import ModelPiece, Pieces
 
 
-def _loads(recipe: Recipe, choice: Choice, pieces: Pieces) -> dict[int, StageLoad]:
+Item = TypeVar("Item")
+FP32 = 4
+"""Bytes of an element."""
+RESERVED = 0.5
+"""Memory that the allocator often holds beyond what it hands out, in that of the activations, which come and go in
+another order than they were allocated. In full plans of GPT-3 and smaller models it was 0.07 to 0.57."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StageLoad:
+    """Model on one stage, and what is in flight there.
+
+    Attributes:
+        layers: of all chunks.
+        passes: forward passes of chunks that are in flight at most.
+        chunks: of the stage.
+        parameters: of one rank.
+        is_first: has the embedding.
+        is_last: has the head.
+    """
+
+    layers: int
+    passes: int
+    chunks: int
+    parameters: int
+    is_first: bool
+    is_last: bool
+
+
+def _loads(recipe: Recipe, choice: LayoutChoice, pieces: Pieces) -> dict[int, StageLoad]:
     """Return the loads of the stages that differ; between them they fall from the second on."""
     layout = choice.layout(recipe)
     micro_batches = layout.num_microbatches(recipe.train.global_batch_size)
@@ -28,47 +60,190 @@ def _loads(recipe: Recipe, choice: Choice, pieces: Pieces) -> dict[int, StageLoa
     return {stage: stage_load(layout, pieces, stage, micro_batches) for stage in stages}
 
 
-def layout_peak(recipe: Recipe, device: PlanDevice, choice: Choice, pieces: Pieces) -> int:
-    """Return about the memory that the fullest stage of a layout takes; within a tenth of that of a full plan.
-
-    Args:
-        recipe: what is planned.
-        device: with what context and process groups take.
-        choice: of the layout.
-        pieces: of the model, for its tensor-parallel size.
-    """
+def layout_peak(recipe: Recipe, device: PlanDevice, choice: LayoutChoice, pieces: Pieces) -> int:
+    """Estimate the memory of a layout's fullest stage, within a tenth of that of a full plan."""
     groups = device.group_bytes(choice.layout(recipe))
     return max(stage_peak(recipe, choice, pieces, load, groups) for load in _loads(recipe, choice, pieces).values())
 
 
-def estimated_seconds(chosen: Recipe, device: PlanDevice, choice: Choice, pieces: Pieces) -> Range | None:
-    """Return the time of a step; None if the device's peak or its memory's bandwidth is not known.
-
-    Args:
-        chosen: recipe with the choice.
-        device: with its figures.
-        choice: of the layout.
-        pieces: of the model, for its tensor-parallel size.
-    """
+def estimated_seconds(chosen: Recipe, device: PlanDevice, choice: LayoutChoice, pieces: Pieces) -> Range | None:
+    """Return the time of a step; None if the device's peak or its memory's bandwidth is not known."""
     if device.peak_flops is None or device.figures.memory_bandwidth is None:
         return None
-    stages = [_stage(chosen, choice, pieces, stage, load) for stage, load in _loads(chosen, choice, pieces).items()]
+    loads = _loads(chosen, choice, pieces)
+    costs = {stage: stage_costs(chosen, choice, pieces, load) for stage, load in loads.items()}
     layout, reached = choice.layout(chosen), device.reached
-    best, worst = (step_parts(chosen, device, layout, stages, each).seconds for each in (reached.best, reached.worst))
+    best, worst = (step_parts(chosen, device, layout, costs, each).seconds for each in (reached.best, reached.worst))
     return Range(best, worst)
 
 
-def _stage(chosen: Recipe, choice: Choice, pieces: Pieces, stage: int, load: StageLoad) -> StagePlan:
-    return StagePlan(
-        stage=stage,
-        rank=stage * choice.tensor * choice.data,
-        layers=str(load.layers),
-        parameters=load.parameters,
-        parts={},
-        host_bytes=0,
-        peak_at="",
-        micro_batches=0,
-        course=(),
-        modules=(),
-        costs=stage_costs(chosen, choice, pieces, load),
+def stage_costs(recipe: Recipe, choice: LayoutChoice, pieces: Pieces, load: StageLoad) -> Costs:
+    """Return the work of a step on one stage."""
+    parts = _parts(pieces, load)
+    forward, backward, sent = Counter[Operation](), Counter[Operation](), Counter[Message]()
+    update = Counter[Operation]()
+    for piece, count in parts:
+        again = {"none": Counter[Operation](), "selective": piece.attention, "full": piece.forward}[choice.recompute]
+        _add(forward, piece.forward, count)
+        _add(backward, piece.backward, count)
+        _add(update, piece.update, count)
+        if piece is pieces.layer:
+            _add(backward, again, count)
+            _add(sent, piece.sent_forward, count * (2 if choice.recompute == "full" else 1))
+        else:
+            _add(sent, piece.sent_forward, count)
+        _add(sent, piece.sent_backward, count)
+    fixed = pieces.layer.fixed
+    scaled = {replace(message, moved=message.moved * choice.micro_batch): float(n) for message, n in sent.items()}
+    messages = scaled | _between_stages(choice, pieces, load)
+    share = 1 / choice.data if choice.zero else 1.0
+    return Costs(
+        forward=_for_samples(forward, fixed, choice.micro_batch),
+        backward=_for_samples(backward, fixed, choice.micro_batch),
+        once={operation: n * share for operation, n in update.items()},
+        messages=messages | _gathered_weights(recipe, choice, load),
+        messages_once=_between_replicas(recipe, choice, load),
     )
+
+
+def _parts(pieces: Pieces, load: StageLoad) -> list[tuple[ModelPiece, int]]:
+    return [(pieces.layer, load.layers), (pieces.embedding, int(load.is_first)), (pieces.head, int(load.is_last))]
+
+
+def _add(found: Counter[Item], items: Mapping[Item, int], count: int) -> None:
+    for item, number in items.items():
+        found[item] += number * count
+
+
+def _for_samples(
+    operations: Mapping[Operation, int], fixed: frozenset[Operation], samples: int
+) -> dict[Operation, float]:
+    if samples == 1:
+        return dict(operations)
+    found: dict[Operation, float] = {}
+    for operation, count in operations.items():
+        larger = replace(operation, flops=operation.flops * samples, moved=operation.moved * samples)
+        key = operation if operation in fixed else larger
+        found[key] = found.get(key, 0) + count
+    return found
+
+
+def _between_stages(choice: LayoutChoice, pieces: Pieces, load: StageLoad) -> dict[Message, float]:
+    """Return what a stage receives: activations of the one before, gradients of the one after."""
+    if choice.pipeline == 1:
+        return {}
+    moved = pieces.entering * choice.micro_batch
+    sides = 2 * choice.chunks - int(load.is_first) - int(load.is_last)
+    return {Message("receive", "pipeline", choice.pipeline, moved): float(sides)}
+
+
+def _between_replicas(recipe: Recipe, choice: LayoutChoice, load: StageLoad) -> dict[Message, float]:
+    """Return the sums of gradients, and the weights that are gathered after the update."""
+    if choice.data == 1:
+        return {}
+    weight = compute_dtype(recipe).itemsize
+    parallel, zero = recipe.parallel, recipe.engine.zero
+    if recipe.engine.name == "megatron":
+        gradient = FP32 if recipe.precision.grad_reduce_in_fp32 else weight
+        reduces, gathers = parallel.overlap_grad_reduce, parallel.overlap_param_gather
+        bucket = parallel.ddp_bucket_size or max(40_000_000, 1_000_000 * choice.data)
+    else:
+        gradient, gathers, bucket = weight, False, zero.reduce_bucket_size
+        reduces = choice.zero == 3 if zero.overlap_comm is None else zero.overlap_comm
+    count = max(1.0, load.parameters / bucket) if reduces or gathers else 1.0
+    moved = round(load.parameters / count)
+    summing = "all-reduce" if choice.zero == 0 else "reduce-scatter"
+    found = {Message(summing, "data", choice.data, moved * gradient, reduces): count}
+    if choice.zero in {1, 2}:
+        found[Message("all-gather", "data", choice.data, moved * weight, gathers)] = count
+    return found
+
+
+def _gathered_weights(recipe: Recipe, choice: LayoutChoice, load: StageLoad) -> dict[Message, float]:
+    """Return the weights that ZeRO-3 gathers for the forward pass, and again for the backward pass."""
+    if choice.data == 1 or choice.zero < 3:
+        return {}
+    moved = load.parameters * compute_dtype(recipe).itemsize
+    return {Message("all-gather", "data", choice.data, moved, overlaps=True): 2.0}
+
+
+def stage_load(layout: Layout, pieces: Pieces, stage: int, micro_batches: int) -> StageLoad:
+    """Return the load of a stage.
+
+    Micro-batches in flight are those of `pretrain.tools.plan.trace.stage_tracing.planned_micro_batches`.
+    """
+    size, chunks = layout.pipeline_model_parallel_size, layout.virtual_pipeline_model_parallel_size or 1
+    layers = sum(layout.layers_of_chunks[stage::size])
+    is_first, is_last = stage == 0, stage == size - 1
+    parameters = layers * pieces.layer.parameters
+    parameters += pieces.embedding.parameters if is_first else 0
+    parameters += pieces.head.parameters if is_last else 0
+    parameters += pieces.tied if is_last and not is_first else 0
+    passes = size - stage if chunks == 1 else 2 * (size - stage - 1) + (chunks - 1) * size + 1
+    return StageLoad(
+        layers=layers,
+        passes=min(passes, micro_batches * chunks),
+        chunks=chunks,
+        parameters=parameters,
+        is_first=is_first,
+        is_last=is_last,
+    )
+
+
+def stage_peak(recipe: Recipe, choice: LayoutChoice, pieces: Pieces, load: StageLoad, group_bytes: int) -> int:
+    """Estimate the bytes of the device's memory that a stage takes at its peak.
+
+    The middle between an allocator that holds nothing beyond what it hands out, and one that holds `RESERVED`, where
+    the update finds no room between activations that were freed.
+    """
+    static, update = state_bytes(recipe, choice, load.parameters)
+    activations = _activations(choice, pieces, load)
+    least, often = max(update, activations), activations + max(update, round(RESERVED * activations))
+    return static + group_bytes + (least + often) // 2
+
+
+def state_bytes(recipe: Recipe, choice: LayoutChoice, parameters: int) -> tuple[int, int]:
+    """Return the bytes of weights, gradients and optimizer, and those that the update takes in passing.
+
+    Main weights in fp32 and two moments are 12 bytes of a parameter beside weights of 2 bytes, 8 beside fp32 weights
+    (Rajbhandari et al. 2020, arXiv:1910.02054, section 3.1). The update makes fp32 gradients of fp16 and bf16 ones.
+    """
+    zero, data = choice.zero, choice.data
+    weight = compute_dtype(recipe).itemsize
+    is_megatron = recipe.engine.name == "megatron"
+    gradient = FP32 if is_megatron and recipe.precision.grad_reduce_in_fp32 else weight
+    main = 3 * FP32 if weight < FP32 else 2 * FP32
+    offload = recipe.engine.zero
+    if offload.offload_param.device != "none":
+        weight = 0
+    optimizer = 0 if offload.offload_optimizer.device != "none" else main
+    passing = FP32 if gradient < FP32 and optimizer else 0
+    shares = (
+        weight / (data if zero >= 3 else 1),
+        (0 if not optimizer and zero >= 2 else gradient) / (data if zero >= 2 else 1),
+        optimizer / (data if zero >= 1 else 1),
+    )
+    return round(sum(shares) * parameters), round(passing / (data if zero >= 1 else 1) * parameters)
+
+
+def _activations(choice: LayoutChoice, pieces: Pieces, load: StageLoad) -> int:
+    """Return the bytes at the peak of a stage's activations."""
+    layer, samples = pieces.layer, choice.micro_batch
+    kept, again = {
+        "none": (layer.kept, 0),
+        "selective": (layer.kept - layer.kept_by_attention, layer.kept_by_attention),
+        "full": (pieces.entering, layer.kept),
+    }[choice.recompute]
+    in_flight = samples * (load.passes * load.layers * kept // load.chunks + _ends(pieces, load))
+    in_layer = in_flight + samples * again + pieces.passing_in_layer.bytes(samples)
+    return max(in_layer, in_flight + pieces.passing_in_head.bytes(samples)) if load.is_last else in_layer
+
+
+def _ends(pieces: Pieces, load: StageLoad) -> int:
+    """Return what passes in flight keep besides their layers, for one sample.
+
+    A chunk keeps its input too, and not its output, which is sent on and freed; that of the last one goes to the head.
+    """
+    begins = -(-load.passes // load.chunks) if load.is_first else 0
+    kept = begins * pieces.embedding.kept + (load.passes - begins) * pieces.entering
+    return kept - (0 if load.is_last else load.passes * pieces.entering)

@@ -1,16 +1,18 @@
-"""Search for the layouts of a number of devices that fit, cheapest first by their estimated step time."""
+"""Search for the fastest layouts that fit a number of devices."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from bisect import bisect_left
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
+from pretrain.errors import RecipeError
 from pretrain.recipe import make_recipe
+from pretrain.recipe.layout import lay_out
 from pretrain.tools.plan.plan import make_plan
-from pretrain.tools.plan.search.choices import Choices
+from pretrain.tools.plan.search.choices import Choices, set_arguments
 from pretrain.tools.plan.search.estimates import estimated_seconds, layout_peak
-from pretrain.tools.plan.search.pieces_of_traces import trace_pieces
-from pretrain.tools.plan.search.set_arguments import set_arguments
+from pretrain.tools.plan.search.trace_pieces import trace_pieces
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,13 +20,14 @@ if TYPE_CHECKING:
     from pretrain.recipe import Recipe
     from pretrain.tools.plan.device import PlanDevice
     from pretrain.tools.plan.plan import Plan
-    from pretrain.tools.plan.search.choices import Choice
-    from pretrain.tools.plan.search.pieces import Pieces
+    from pretrain.tools.plan.search.choices import LayoutChoice
+    from pretrain.tools.plan.search.trace_pieces import Pieces
+
 
 SHOWN = 5
 MOST_PLANS = 3
 """Full plans for each layout that is shown, after which the search gives up."""
-LARGEST = 16
+MOST_TIMES = 16
 """Factor of the devices up to which a number that is enough is looked for."""
 
 
@@ -38,7 +41,7 @@ class Found:
         plan: of the recipe with them.
     """
 
-    choice: Choice
+    choice: LayoutChoice
     arguments: tuple[str, ...]
     plan: Plan
 
@@ -58,7 +61,7 @@ class SearchResult:
         given_up: number of layouts that fit by the estimate and were not planned, since none that was planned fits.
         nearest: the smallest layout, where none fits.
         refused: number of sizes that are not legal, by reason.
-        enough: where nothing fits, the first of two, four, ... `LARGEST` times as many devices for which some do,
+        enough: where nothing fits, the first of two, four, ... `MOST_TIMES` times as many devices for which some do,
             and its fastest layout; else None, as where ranks share the memory.
     """
 
@@ -74,60 +77,38 @@ class SearchResult:
     enough: tuple[int, Found] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Search:
-    """Recipe, device, what tells the user, and traced pieces by tensor-parallel size and sequence parallelism."""
+class _Sized(NamedTuple):
+    """A choice with its estimated peak in bytes."""
 
-    recipe: Recipe
-    device: PlanDevice
-    vocab_size: int
-    say: Callable[[str], None]
-    pieces: Mapping[tuple[int, bool], Pieces]
+    peak: int
+    choice: LayoutChoice
+
+
+class _Search:
+    """Estimates and plans layouts of one recipe; traces the pieces that the estimates need."""
+
+    def __init__(self, recipe: Recipe, device: PlanDevice, vocab_size: int, say: Callable[[str], None]) -> None:
+        self._recipe, self._device, self._vocab_size, self._say = recipe, device, vocab_size, say
+        self._pieces: dict[tuple[int, bool], Pieces] = {}
 
     def choices(self, devices: int) -> Choices:
-        """Return the choices for a number of devices."""
-        return Choices(self.recipe, devices, self.device.figures.devices_per_node or devices)
+        return Choices(self._recipe, devices, self._device.figures.devices_per_node or devices)
 
-    def traced(self, choices: Iterable[Choice]) -> _Search:
-        """Return the search with the pieces of these choices too."""
-        keys = {(choice.tensor, choice.with_sequence) for choice in choices} - self.pieces.keys()
-        if not keys:
-            return self
-        sizes = ", ".join(map(str, sorted({tensor for tensor, _ in keys})))
-        self.say(f"search: tracing a layer with tensor-parallel size {sizes}")
-        new = trace_pieces(self.recipe, self.device, self.vocab_size, keys)
-        return replace(self, pieces={**self.pieces, **new})
+    def sized(self, choices: Sequence[LayoutChoice]) -> list[_Sized]:
+        """Estimate the peak of each choice."""
+        keys = {(choice.tensor, choice.with_sequence) for choice in choices} - self._pieces.keys()
+        if keys:
+            sizes = ", ".join(map(str, sorted({tensor for tensor, _ in keys})))
+            self._say(f"search: tracing a layer with tensor-parallel size {sizes}")
+            self._pieces |= trace_pieces(self._recipe, self._device, self._vocab_size, keys)
+        return [_Sized(layout_peak(self._recipe, self._device, each, self._of(each)), each) for each in choices]
 
-    def sized(self, choices: Iterable[Choice]) -> list[tuple[int, Choice]]:
-        """Return the estimated peak of each choice."""
-        keyed = ((self.pieces[choice.tensor, choice.with_sequence], choice) for choice in choices)
-        return [(layout_peak(self.recipe, self.device, choice, pieces), choice) for pieces, choice in keyed]
-
-    def fitting(self, sized: Sequence[tuple[int, Choice]]) -> list[tuple[int, Choice]]:
+    def fitting(self, sized: Sequence[_Sized]) -> list[_Sized]:
         """Return those that fit by the estimate."""
-        memory = self.device.memory
-        return [each for each in sized if memory is None or each[0] <= memory]
+        memory = self._device.memory
+        return [each for each in sized if memory is None or each.peak <= memory]
 
-    def fastest(self, sized: Iterable[tuple[int, Choice]]) -> list[Choice]:
-        """Return the fastest of each layout and micro-batch by the estimate, fastest first."""
-
-        def cost(each: tuple[int, Choice]) -> tuple[float, int]:
-            peak, choice = each
-            pieces = self.pieces[choice.tensor, choice.with_sequence]
-            seconds = estimated_seconds(choice.recipe(self.recipe), self.device, choice, pieces)
-            return seconds.mean if seconds else 0.0, peak
-
-        return _first_of_each(choice for _, choice in sorted(sized, key=cost))
-
-    def planned(self, choice: Choice) -> Found:
-        """Return the full plan of a choice, of the recipe that its arguments make."""
-        arguments = set_arguments(self.recipe, choice)
-        recipe = make_recipe(self.recipe.model_dump(exclude_unset=True), arguments, self.recipe.source)
-        devices = choice.tensor * choice.pipeline * choice.data
-        plan = make_plan(recipe, self.device, devices=devices, vocab_size=self.vocab_size)
-        return Found(choice=choice, arguments=arguments, plan=plan)
-
-    def best(self, sized: Sequence[tuple[int, Choice]], shown: int = SHOWN) -> tuple[list[Found], list[Found]]:
+    def best(self, sized: Sequence[_Sized], shown: int = SHOWN) -> tuple[list[Found], list[Found]]:
         """Return choices that fit by full plans, fastest first, and those that do not.
 
         The fastest by the estimate are planned, and if none of them fits the smallest of each layout, smallest first.
@@ -136,29 +117,51 @@ class _Search:
             sized: choices that fit by the estimate; planned `shown` at a time until some fit, `MOST_PLANS` times.
             shown: how many to return at most.
         """
-        fastest = self.fastest(sized)[:shown]
-        smallest = _first_of_each(choice for _, choice in sorted(sized, key=_peak))
+        fastest = _first_of_each(sorted(sized, key=self._cost))[:shown]
+        smallest = _first_of_each(sorted(sized, key=_peak))
         tried = [*fastest, *(choice for choice in smallest if choice not in fastest)][: MOST_PLANS * shown]
         failed: list[Found] = []
         for begin in range(0, len(tried), shown):
             end = min(begin + shown, len(tried))
-            found = [self.told(tried[number], f"layout {number + 1} of {end}") for number in range(begin, end)]
+            found = [self._planned(tried[number], f"layout {number + 1} of {end}") for number in range(begin, end)]
             failed += [each for each in found if each.plan.fits is False]
             if fit := [each for each in found if each.plan.fits is not False]:
-                return sorted(fit, key=_seconds), failed
+                return sorted(fit, key=lambda each: each.plan.time.seconds.mean if each.plan.time else 0.0), failed
         return [], failed
 
-    def smallest(self, sized: Sequence[tuple[int, Choice]], planned: Iterable[Found]) -> Found:
+    def smallest(self, sized: Sequence[_Sized], planned: Iterable[Found]) -> Found:
         """Return the full plan of the choice that is the smallest by the estimate, which may be planned already."""
-        _, choice = min(sized, key=_peak)
+        choice = min(sized, key=_peak).choice
         found = next((each for each in planned if each.choice == choice), None)
-        return found or self.told(choice, "the smallest layout")
+        return found or self._planned(choice, "the smallest layout")
 
-    def told(self, choice: Choice, which: str) -> Found:
-        """Tell the user, and return the full plan of a choice."""
+    def enough(self, devices: int) -> tuple[int, Found] | None:
+        """Return the first of two, four, ... times as many devices for which a layout fits, and its fastest one."""
+        factor = 2
+        while factor <= MOST_TIMES and not self._device.is_shared:
+            sized = self.sized(list(self.choices(devices * factor)))
+            best, _ = self.best(self.fitting(sized), shown=1)
+            if best:
+                return devices * factor, best[0]
+            factor *= 2
+        return None
+
+    def _of(self, choice: LayoutChoice) -> Pieces:
+        return self._pieces[choice.tensor, choice.with_sequence]
+
+    def _cost(self, sized: _Sized) -> tuple[float, int]:
+        choice = sized.choice
+        seconds = estimated_seconds(choice.recipe(self._recipe), self._device, choice, self._of(choice))
+        return seconds.mean if seconds else 0.0, sized.peak
+
+    def _planned(self, choice: LayoutChoice, which: str) -> Found:
+        """Plan a choice in full, as the recipe that its arguments make."""
         devices = choice.tensor * choice.pipeline * choice.data
-        self.say(f"search: planning {which} for {devices} devices in full")
-        return self.planned(choice)
+        self._say(f"search: planning {which} for {devices} devices in full")
+        arguments = set_arguments(self._recipe, choice)
+        recipe = make_recipe(self._recipe.model_dump(exclude_unset=True), arguments, self._recipe.source)
+        plan = make_plan(recipe, self._device, devices=devices, vocab_size=self._vocab_size)
+        return Found(choice=choice, arguments=arguments, plan=plan)
 
 
 def search(
@@ -168,27 +171,19 @@ def search(
     vocab_size: int,
     say: Callable[[str], None] = lambda text: None,  # noqa: ARG005
 ) -> SearchResult:
-    """Try all legal layouts by a model of traced pieces, and plan the fastest of those that fit in full.
-
-    Args:
-        recipe: whose model and batch are laid out.
-        device: that is planned for.
-        devices: their number.
-        vocab_size: entries of the tokenizer, before padding.
-        say: is called with a line before each step that takes long.
+    """Estimate all legal layouts from traced pieces, and plan the fastest of those that fit in full.
 
     Raises:
         PretrainError: an operation has no allowed kernel.
     """
-    looked = _Search(recipe, device, vocab_size, say, {})
-    choices = looked.choices(devices)
+    searching = _Search(recipe, device, vocab_size, say)
+    choices = searching.choices(devices)
     legal = list(choices)
-    looked = looked.traced(legal)
-    sized = looked.sized(legal)
-    fitting = looked.fitting(sized)
-    best, failed = looked.best(fitting)
+    sized = searching.sized(legal)
+    fitting = searching.fitting(sized)
+    best, failed = searching.best(fitting)
     rest = len(fitting) - len(failed)
-    smallest = None if best or not sized else looked.smallest(sized, failed)
+    smallest = None if best or not sized else searching.smallest(sized, failed)
     planned = {each.choice for each in (*best, *failed, *filter(None, (smallest,)))}
     if smallest is not None and smallest.plan.fits:  # the estimate was too high
         best, smallest, rest = [smallest], None, max(rest, 1)
@@ -202,35 +197,61 @@ def search(
         given_up=0 if best else rest,
         nearest=smallest,
         refused=dict(choices.refused),
-        enough=None if best else _enough(looked, devices),
+        enough=None if best else searching.enough(devices),
     )
 
 
-def _first_of_each(choices: Iterable[Choice]) -> list[Choice]:
+def _first_of_each(sized: Iterable[_Sized]) -> list[LayoutChoice]:
     """Return the first choice of each layout and micro-batch."""
-    first: dict[tuple[int, int, int, int], Choice] = {}
-    for choice in choices:
+    first: dict[tuple[int, int, int, int], LayoutChoice] = {}
+    for _, choice in sized:
         first.setdefault((choice.tensor, choice.pipeline, choice.data, choice.micro_batch), choice)
     return list(first.values())
 
 
-def _peak(sized: tuple[int, Choice]) -> int:
-    return sized[0]
+def _peak(sized: _Sized) -> int:
+    return sized.peak
 
 
-def _seconds(found: Found) -> float:
-    return found.plan.time.seconds.mean if found.plan.time else 0.0
+MOST_REPLICAS = 64
+"""Replicas up to which is looked."""
 
 
-def _enough(looked: _Search, devices: int) -> tuple[int, Found] | None:
-    if looked.device.is_shared:
+def enough_devices(
+    recipe: Recipe,
+    device: PlanDevice,
+    vocab_size: int,
+    say: Callable[[str], None] = lambda text: None,  # noqa: ARG005
+) -> int | None:
+    """Return the least number of devices on which a recipe fits that does not fit on those of one replica.
+
+    Made of full plans, of which it takes about six. The more replicas, the less each holds.
+
+    Returns:
+        None: it does not fit with up to `MOST_REPLICAS` replicas.
+
+    Raises:
+        PretrainError: as `make_plan`.
+    """
+    sizes = [size for size in range(2, MOST_REPLICAS + 1) if _is_legal(recipe, size * recipe.model_parallel_size)]
+
+    def fits(size: int) -> bool:
+        devices = size * recipe.model_parallel_size
+        say(f"trying {devices} devices")
+        return bool(make_plan(recipe, device, devices=devices, vocab_size=vocab_size).fits)
+
+    if not sizes:
         return None
-    factor = 2
-    while factor <= LARGEST:
-        choices = list(looked.choices(devices * factor))
-        looked = looked.traced(choices)
-        best, _ = looked.best(looked.fitting(looked.sized(choices)), shown=1)
-        if best:
-            return devices * factor, best[0]
-        factor *= 2
-    return None
+    replica = f"{recipe.model_parallel_size} device{'s' * (recipe.model_parallel_size > 1)}"
+    say(f"it does not fit on {replica}; looking for the number that is enough")
+    if not fits(sizes[-1]):
+        return None
+    return sizes[bisect_left(sizes, True, hi=len(sizes) - 1, key=fits)] * recipe.model_parallel_size
+
+
+def _is_legal(recipe: Recipe, devices: int) -> bool:
+    try:
+        lay_out(recipe, devices)
+    except RecipeError:
+        return False
+    return True

@@ -1,22 +1,20 @@
-"""Result of a search as text of one screen, and as JSON."""
+"""A search's result as text of one screen, and as JSON."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pretrain.report.columns import indented
-from pretrain.tools.plan.assumptions import figures_text
+from pretrain.report.plain_text import indented
 from pretrain.tools.plan.plan_json import plan_json
 from pretrain.tools.plan.screen import WIDTH, verdict
-from pretrain.tools.plan.time_text import time_lines
-from pretrain.tools.plan.units import GIB, gib
+from pretrain.tools.plan.wording import GIB, figures_text, gib, time_lines
 
 if TYPE_CHECKING:
     from pretrain.tools.plan.search.search import Found, SearchResult
 
 
 def search_text(result: SearchResult) -> str:
-    """Return the best layouts as arguments of `--set`, and why the others fell out."""
+    """Return the best layouts as `--set` arguments, and why others are not legal or do not fit."""
     device = result.device
     memory = "" if device.memory is None else f" with {device.memory / GIB:.0f} GiB"
     lines = indented(f"{result.devices} x {device.name}{memory}: {_count(result)}", 0, WIDTH)
@@ -26,7 +24,7 @@ def search_text(result: SearchResult) -> str:
         lines += ["", "The fastest of those that were planned in full:"]
     for number, found in enumerate(result.best, start=1):
         lines += ["", f"{number}. {_layout(found)}", *_numbers(found), *_arguments(found)]
-    lines += _fallen_out(result)
+    lines += _rest(result)
     return "\n".join(lines)
 
 
@@ -81,7 +79,7 @@ def _arguments(found: Found, *others: str) -> list[str]:
     return _wrapped([*others, *(f"--set {argument}" for argument in found.arguments)] or ["the recipe as it is"])
 
 
-def _fallen_out(result: SearchResult) -> list[str]:
+def _rest(result: SearchResult) -> list[str]:
     lines = ["", "The rest:"] if result.nearest or result.refused else []
     if result.nearest is not None and result.device.memory is not None:
         over = gib(result.nearest.plan.peak_bytes - result.device.memory)

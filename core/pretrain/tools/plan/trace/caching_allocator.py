@@ -1,4 +1,4 @@
-"""Memory that a caching allocator reserves for a course of allocations and releases, more than it hands out.
+"""Replays allocations in a model of torch's caching allocator, which reserves more than it hands out.
 
 The rules are those of torch's CUDACachingAllocator (c10/cuda/CUDACachingAllocator.cpp, default settings), which
 torch's extensions for other devices follow: blocks up to 1 MiB come from segments of 2 MiB; larger ones below 10 MiB
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pretrain.tools.plan.trace.storages import Block
+    from pretrain.tools.plan.trace.storages import MemoryBlock
 
 MIB = 2**20
 SMALL = MIB
@@ -132,7 +132,7 @@ def _join(first: _Part, second: _Part) -> _Part:
     return first
 
 
-def reserved(blocks: Iterable[Block], limit: int | None = None) -> int:
+def reserved(blocks: Iterable[MemoryBlock], limit: int | None = None) -> int:
     """Return the most bytes that are reserved over all allocations and releases of a device's blocks.
 
     Args:

@@ -1,15 +1,22 @@
-"""The device of a plan: answers of the planned backend, on fake tensors."""
+"""The device of a plan: a second CPU that answers like the planned backend."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.nn import functional as F  # noqa: N812  torch's own alias
+from torch.overrides import TorchFunctionMode
 
 from pretrain.plugins.backend import Available, Backend, Memory
+from pretrain.plugins.stand_in import stand_in
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from pretrain.plugins.backend import PointToPoint
+
 
 APART = torch.device("cpu", 1)
 """Place of fake tensors that are on a device with memory of its own; those on the host are on "cpu".
@@ -51,9 +58,51 @@ class PlannedDevice(Backend):
         return self._backend.point_to_point()
 
     def memory(self, *, reset_peak: bool = False) -> Memory:  # noqa: ARG002  nothing is measured
-        """Return the datasheet's memory: with too little DeepSpeed goes another way. What is in use is not counted."""
+        """Return the datasheet's memory: DeepSpeed behaves differently if there is little."""
         return Memory(None, None, self._backend.figures().memory)
 
     def pinned_memory(self) -> bool:
         """Return False: fake tensors are in no memory, locked or not."""
         return False
+
+
+_SHORTEST = 16
+"""A mask of bits is rounded up to a multiple of so many bytes: CANN's dropout uses 128 bits."""
+
+
+class DeviceFunctions(TorchFunctionMode):
+    """Replaces torch functions whose fake tensors differ on a CPU: `dropout`, which keeps more there, and `tensor`."""
+
+    def __init__(self, device: torch.device, dropout_bits: int) -> None:
+        """Make it.
+
+        Args:
+            device: of the plan.
+            dropout_bits: as `Figures.dropout_bits`.
+        """
+        super().__init__()
+        self._device = device
+        self._dropout = stand_in(partial(_dropped, dropout_bits))
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Call the function or its replacement."""
+        options = kwargs or {}
+        if func is F.dropout and _drops(*args, **options):
+            return self._dropout(args[0])
+        output = func(*args, **options)
+        # It makes the tensor on the host, and between two CPUs it copies none.
+        if func is torch.tensor and options.get("device") in {self._device, str(self._device)}:
+            return output.to(self._device)
+        return output
+
+
+def _drops(_input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> bool:
+    return training and p > 0 and not inplace
+
+
+def _dropped(bits: int, x: Tensor) -> tuple[Tensor, list[Tensor]]:
+    size = x.numel() * bits // 8
+    mask = torch.empty(-(-size // _SHORTEST) * _SHORTEST, dtype=torch.uint8, device=x.device)
+    return torch.empty_like(x), [mask]

@@ -1,4 +1,4 @@
-"""Trace of one rank: its engine is built on fake tensors, and takes its steps in a world of fake groups."""
+"""Traces one rank: builds its engine on fake tensors and takes steps in a world of fake groups."""
 
 from __future__ import annotations
 
@@ -14,12 +14,9 @@ from pretrain.engine import groups
 from pretrain.engine.build import build_engine
 from pretrain.plugins import observation
 from pretrain.report.timers import PhaseTimers
-from pretrain.tools.plan.trace.device_functions import DeviceFunctions
-from pretrain.tools.plan.trace.follower import Follower
-from pretrain.tools.plan.trace.place import Position
-from pretrain.tools.plan.trace.planned_device import PlannedDevice
-from pretrain.tools.plan.trace.storages import Storages
-from pretrain.tools.plan.trace.work import Work
+from pretrain.tools.plan.trace.planned_device import DeviceFunctions, PlannedDevice
+from pretrain.tools.plan.trace.storages import StepPosition, Storages
+from pretrain.tools.plan.trace.work import Follower, Work
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -32,7 +29,7 @@ if TYPE_CHECKING:
     from pretrain.plugins.host.manager import Plugins
     from pretrain.plugins.negotiation.kernel_table import KernelTable
     from pretrain.recipe import Recipe
-    from pretrain.tools.plan.trace.storages import Block
+    from pretrain.tools.plan.trace.storages import MemoryBlock
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,7 +49,7 @@ class RankTrace:
     """
 
     rank: int
-    blocks: Sequence[Block]
+    blocks: Sequence[MemoryBlock]
     weights: frozenset[int]
     gradients: frozenset[int]
     steps: Sequence[tuple[int, int, int]]
@@ -83,7 +80,7 @@ def trace_rank(
     """
     planned = PlannedDevice(plugins.backend)
     device = planned.device(0)
-    position, notices = Position(), _notices(recipe)
+    position, notices = StepPosition(), _notices(recipe)
     groups.join_planned_world(rank, world_size)
     try:
         storages = Storages(device)
@@ -128,12 +125,12 @@ def _notices(recipe: Recipe) -> list[str]:
 
 
 def _functions_of(backend: Backend, device: torch.device) -> AbstractContextManager[object]:
-    """Return the mode of the device's functions; those of a CPU are what fake tensors have."""
+    """Return the mode that replaces functions which differ between the device and a CPU."""
     return nullcontext() if backend.device_type == "cpu" else DeviceFunctions(device, backend.figures().dropout_bits)
 
 
 def _step(
-    engine: Engine, recipe: Recipe, position: Position, storages: Storages, number: int, micro_batches: int
+    engine: Engine, recipe: Recipe, position: StepPosition, storages: Storages, number: int, micro_batches: int
 ) -> tuple[int, int, int]:
     position.begin_step(number)
     begin = storages.now
@@ -146,14 +143,14 @@ def _step(
 class _Timers(PhaseTimers):
     """Phases of a step: nothing is timed, and the position moves."""
 
-    def __init__(self, position: Position, storages: Storages) -> None:
+    def __init__(self, position: StepPosition, storages: Storages) -> None:
         super().__init__()
         self._position, self._storages = position, storages
         self.updated = 0
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Be in a phase; take note when the optimizer begins."""
+        """Enter a phase, and record when the optimizer begins."""
         if name == "optimizer":
             self.updated = self._storages.now
         with self._position.phase(name):
@@ -183,7 +180,7 @@ def _models(engine: Any) -> list[nn.Module]:
 
 
 def _static(models: Sequence[nn.Module], storages: Storages) -> tuple[frozenset[int], frozenset[int]]:
-    """Return the places in the list of blocks of weights and of gradients that were made with them."""
+    """Return the numbers of the blocks of weights, and of gradients that were made with them."""
     weights, gradients = set(), set()
     index = {id(block): number for number, block in enumerate(storages.blocks)}
     for model in models:
@@ -210,7 +207,7 @@ def _parameters(models: Sequence[nn.Module]) -> dict[str, int]:
 
 
 def _group_names() -> dict[str, str]:
-    """Return what each of torch's process groups is, by torch's name of it."""
+    """Return the kind of each process group, by torch's name for it."""
     data = parallel_state.get_data_parallel_group
     named = [
         ("model", parallel_state.get_model_parallel_group()),

@@ -1,4 +1,4 @@
-"""Tracing of a layout's stages, each in a process of its own: a process has one bridge, and one world at a time."""
+"""Traces a layout's stages, each in its own process: a process has one bridge, and one world at a time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pretrain.cores import available_cores
 from pretrain.errors import BackendError, PretrainError
-from pretrain.tools.plan.trace.stages import differing_stages, first_rank, layers_of, planned_micro_batches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -21,15 +20,17 @@ if TYPE_CHECKING:
     from pretrain.plugins.negotiation.kernel_table import KernelTable
     from pretrain.recipe import Recipe
     from pretrain.recipe.layout import Layout
+    from pretrain.tools.plan.device import PlanDevice
     from pretrain.tools.plan.stage_plan import StagePlan
     from pretrain.tools.plan.trace.rank_trace import RankTrace
+
 
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Subject:
-    """Subject of a trace, as plain values that another process understands.
+class TraceSubject:
+    """What to trace, as plain values for another process.
 
     Attributes:
         recipe: what is planned.
@@ -47,6 +48,17 @@ class Subject:
     vocab_size: int
     memory: int | None = None
 
+    @classmethod
+    def on(
+        cls, device: PlanDevice, recipe: Recipe, layout: Layout, vocab_size: int, memory: int | None = None
+    ) -> TraceSubject:
+        """Return the subject for a device."""
+        # By name where possible: a forked process cannot use a device that is open here.
+        name = device.name if device.is_named else None
+        return cls(
+            recipe=recipe, backend=device.backend_name, device=name, layout=layout, vocab_size=vocab_size, memory=memory
+        )
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TracedStage:
@@ -63,7 +75,7 @@ class TracedStage:
     notices: tuple[str, ...]
 
 
-def trace_stages(subject: Subject, stages: Sequence[int] | None = None) -> list[TracedStage]:
+def trace_stages(subject: TraceSubject, stages: Sequence[int] | None = None) -> list[TracedStage]:
     """Trace the stages that differ, on as many processes as there are cores.
 
     Args:
@@ -77,7 +89,7 @@ def trace_stages(subject: Subject, stages: Sequence[int] | None = None) -> list[
     return in_processes(trace_stage, [subject] * len(chosen), chosen)
 
 
-def trace_stage(subject: Subject, stage: int) -> TracedStage:
+def trace_stage(subject: TraceSubject, stage: int) -> TracedStage:
     """Trace one stage, in a process that plans for one kind of device and never trains.
 
     Raises:
@@ -88,13 +100,15 @@ def trace_stage(subject: Subject, stage: int) -> TracedStage:
     count = layout.num_microbatches(recipe.train.global_batch_size)
     micro_batches = planned_micro_batches(layout, stage, count)
     trace = trace_subject(subject, rank=rank, micro_batches=micro_batches, name=f"rank {rank}")
-    from pretrain.tools.plan.trace.stage_of_trace import stage_of  # noqa: PLC0415  imports megatron.core: after the bridge
+    from pretrain.tools.plan.trace.trace_summary import summarize_trace  # noqa: PLC0415  imports megatron.core: after the bridge
 
-    plan = stage_of(trace, stage=stage, layers=layers_of(layout, stage), recipe=recipe, memory=subject.memory)
+    plan = summarize_trace(trace, stage=stage, layers=layers_of(layout, stage), recipe=recipe, memory=subject.memory)
     return TracedStage(plan=plan, kernels=trace.kernels, notices=tuple(trace.notices))
 
 
-def in_processes(function: Callable[..., Result], subjects: Sequence[Subject], *others: Sequence[Any]) -> list[Result]:
+def in_processes(
+    function: Callable[..., Result], subjects: Sequence[TraceSubject], *others: Sequence[Any]
+) -> list[Result]:
     """Call a function for each subject, on as many processes as there are cores.
 
     Args:
@@ -113,13 +127,13 @@ def in_processes(function: Callable[..., Result], subjects: Sequence[Subject], *
             return list(processes.map(function, subjects, *others))
         except BrokenProcessPool:
             msg = (
-                "a process that traces the model was killed, probably for want of memory: a trace takes about 1 GB.\n"
-                "Free some, or let fewer run at once: taskset -c 0 pretrain plan ..."
+                "a process that traces the model was killed, probably out of memory: a trace takes about 1 GB.\n"
+                "Free memory, or run fewer at once: taskset -c 0 pretrain plan ..."
             )
             raise BackendError(msg) from None
 
 
-def trace_subject(subject: Subject, *, rank: int, micro_batches: Sequence[int], name: str) -> RankTrace:
+def trace_subject(subject: TraceSubject, *, rank: int, micro_batches: Sequence[int], name: str) -> RankTrace:
     """Trace one rank, in a process that plans for one kind of device and never trains.
 
     Args:
@@ -150,13 +164,13 @@ def trace_subject(subject: Subject, *, rank: int, micro_batches: Sequence[int], 
     except Exception as error:
         msg = (
             f"{name} cannot be planned: {type(error).__name__}: {error}\n"
-            "A kernel that cannot run on fake tensors needs a stand-in (Offer.fake): name another in the recipe, or "
+            "A kernel that cannot run on fake tensors needs a stand-in (Offer.fake). Choose another in the recipe, or "
             "report it to its author. PRETRAIN_TRACEBACK=1 shows where."
         )
         raise BackendError(msg) from error
 
 
-def install_for(subject: Subject) -> Plugins:
+def install_for(subject: TraceSubject) -> Plugins:
     """Install the bridges for a plan in this process, which must not train; return the device's plugins."""
     from pretrain.bridge import megatron, planning  # noqa: PLC0415
     from pretrain.plugins.host.manager import load  # noqa: PLC0415
@@ -169,3 +183,46 @@ def install_for(subject: Subject) -> Plugins:
     megatron.install(PlannedDevice(plugins.backend), planned=True)
     planning.install()
     return plugins
+
+
+def differing_stages(layout: Layout) -> list[int]:
+    """Return the stages to plan: the first has the embedding, the last the loss.
+
+    Between them memory falls from stage to stage under 1F1B, since fewer micro-batches are in flight; the second is
+    planned. Those that have more layers than it are planned too.
+    """
+    stages = layout.pipeline_model_parallel_size
+    layers = [sum(layout.layers_of_chunks[stage::stages]) for stage in range(stages)]
+    chosen = {0, min(1, stages - 1), stages - 1}
+    most = layers[min(1, stages - 1)]
+    for stage in range(2, stages - 1):
+        if layers[stage] > most:
+            chosen.add(stage)
+            most = layers[stage]
+    return sorted(chosen)
+
+
+def first_rank(layout: Layout, stage: int) -> int:
+    """Return the first rank of a stage; megatron-core's order is tensor, data, pipeline."""
+    return stage * layout.tensor_model_parallel_size * layout.data_parallel_size
+
+
+def layers_of(layout: Layout, stage: int) -> str:
+    """Return the layers of a stage as text: "12", or "6+6" of its chunks."""
+    return "+".join(map(str, layout.layers_of_chunks[stage :: layout.pipeline_model_parallel_size]))
+
+
+def planned_micro_batches(layout: Layout, stage: int, num_microbatches: int) -> tuple[int, int]:
+    """Return the micro-batches of two steps: the fewest, and as many as the schedule needs for its peak.
+
+    Under 1F1B stage r of p has at most p - r micro-batches in flight (Narayanan et al. 2021, arXiv:2104.04473, section
+    2.2.1); one more shows a forward pass after a backward pass. The interleaved schedule runs
+    2 (p - r - 1) + (v - 1) p forward passes of chunks first (get_pp_rank_microbatches in megatron-core's
+    pipeline_parallel/schedules.py), and takes micro-batches p at a time.
+    """
+    stages, chunks = layout.pipeline_model_parallel_size, layout.virtual_pipeline_model_parallel_size
+    if chunks is None or stages == 1:
+        return 1, min(num_microbatches, stages - stage + 1)
+    first = 2 * (stages - stage - 1) + (chunks - 1) * stages
+    needed = -(-(first + 2) // (chunks * stages)) * stages
+    return stages, min(num_microbatches, max(needed, 2 * stages))

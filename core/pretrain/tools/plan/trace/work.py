@@ -1,4 +1,4 @@
-"""Work of a step: FLOPs and bytes of each operation, and what ranks send each other."""
+"""Counts the work of a step: FLOPs and bytes of each operation, and messages between ranks."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from pretrain.tools.plan.costs import Message, Operation
+from pretrain.tools.plan.stage_plan import Message, Operation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pretrain.tools.plan.trace.place import Place
+    from pretrain.tools.plan.trace.storages import StepPlace, StepPosition, Storages
+
 
 RECOMPUTING = 2.5
 """Work of flash attention's backward pass, in that of its forward pass: five matmuls instead of two, since scores are
@@ -49,11 +52,11 @@ class Work:
             keys_of_a_query: in attention, on average: half the sequence under a causal mask.
         """
         self._keys = keys_of_a_query
-        self.operations: Counter[tuple[Place, Operation]] = Counter()
-        self.messages: Counter[tuple[Place, Message]] = Counter()
+        self.operations: Counter[tuple[StepPlace, Operation]] = Counter()
+        self.messages: Counter[tuple[StepPlace, Message]] = Counter()
         self.names: dict[str, str] = {}
 
-    def add(self, place: Place, function: Any, arguments: tuple[Any, ...], output: Any) -> None:
+    def add(self, place: StepPlace, function: Any, arguments: tuple[Any, ...], output: Any) -> None:
         """Count a call of torch's dispatcher."""
         if function.namespace == "c10d":
             self._communicate(place, function, arguments)
@@ -73,7 +76,7 @@ class Work:
             self.operations[place, Operation(flops, moved, _DTYPES.get(tensors[0].dtype, ""))] += 1
 
     def add_stand_in(
-        self, place: Place, operation: str, read: Iterable[Any], written: Iterable[Any], *, is_backward: bool
+        self, place: StepPlace, operation: str, read: Iterable[Any], written: Iterable[Any], *, is_backward: bool
     ) -> None:
         """Count a pass of a kernel's stand-in, which reads and writes its tensors once."""
         inputs = list(tensors_in(tuple(read)))
@@ -83,7 +86,7 @@ class Work:
         dtype = _DTYPES.get(inputs[0].dtype, "") if flops and inputs else ""
         self.operations[place, Operation(flops, moved, dtype)] += 1
 
-    def _communicate(self, place: Place, function: Any, arguments: tuple[Any, ...]) -> None:
+    def _communicate(self, place: StepPlace, function: Any, arguments: tuple[Any, ...]) -> None:
         kind = _KINDS.get(function._opname)  # noqa: SLF001  the name without its overload
         group = next((found for each in arguments if (found := _group(each)) is not None), None)
         if kind is None or group is None or group.size() < 2:
@@ -97,13 +100,13 @@ class Work:
 
 
 def _only_views(read: list[torch.Tensor], made: list[torch.Tensor]) -> bool:
-    """Return whether every output is in the memory of an input, as `_unsafe_view`'s, whose schema does not say so."""
+    """Return whether every output is a view of an input, such as that of `_unsafe_view`, whose schema hides it."""
     known = {tensor.untyped_storage()._cdata for tensor in read}  # noqa: SLF001  a storage's address
     return bool(made) and all(tensor.untyped_storage()._cdata in known for tensor in made)  # noqa: SLF001
 
 
 def _flop_counter(function: Any) -> Any:
-    """Return torch's formula for an operation's FLOPs, or for the one that it is the in-place form of."""
+    """Return torch's formula for an operation's FLOPs, or that of its form that is not in place."""
     count = flop_registry.get(function.overloadpacket)
     if count is None and function.namespace == "aten" and function._opname.endswith("mm_"):  # noqa: SLF001
         count = flop_registry.get(getattr(torch.ops.aten, function._opname.removesuffix("_")))  # noqa: SLF001
@@ -137,3 +140,59 @@ def tensors_in(arguments: Any) -> Iterable[torch.Tensor]:
     elif isinstance(arguments, list | tuple):
         for argument in arguments:
             yield from tensors_in(argument)
+
+
+_READ = torch.ops.aten._local_scalar_dense.default  # noqa: SLF001  torch's name of `Tensor.item`
+
+_DEVICE = torch.ops.prim.device.default
+_COPY = torch.ops.aten._to_copy.default  # noqa: SLF001  torch's name of `Tensor.to`
+
+
+class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Follows every operation of a step; entered after FakeTensorMode.
+
+    Where the program reads a value of a fake tensor, it is zero: no overflow, nothing to count. torch knows the values
+    of tensors that are made of numbers.
+    """
+
+    def __init__(self, position: StepPosition, storages: Storages, work: Work) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._position, self._storages, self._work = position, storages, work
+        self._begin = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run the operation on fake tensors; follow what it allocates and costs."""
+        if func is _READ and isinstance(args[0], FakeTensor) and args[0].constant is None:
+            return _zero(args[0].dtype)
+        if func is _DEVICE and isinstance(args[0], FakeTensor):
+            return args[0].fake_device  # half of all calls, and slow ones
+        output = func(*args, **(kwargs or {}))
+        if func is _COPY and (device := (kwargs or {}).get("device")) not in {None, output.device}:
+            output = torch.empty(
+                output.shape, dtype=output.dtype, device=device
+            )  # torch copies known values on the host
+        place = self._position.here()
+        for tensor in tensors_in(output):
+            self._storages.see(tensor, place)
+        if place.step:
+            self._work.add(place, func, args, output)
+        return output
+
+    def begin(self) -> None:
+        """Record the beginning of a stand-in's pass: `pretrain.plugins.observation.Observer`."""
+        self._begin = len(self._storages.blocks)
+
+    def end(self, operation: str, read: Iterable[Any], written: Iterable[Any], *, is_backward: bool) -> None:
+        """Record the end of a stand-in's pass: what it allocated and freed again was workspace."""
+        self._storages.mark_workspace(self._begin)
+        place = self._position.here()
+        if place.step:
+            self._work.add_stand_in(place, operation, read, written, is_backward=is_backward)
+
+
+def _zero(dtype: torch.dtype) -> float | bool:
+    if dtype is torch.bool:
+        return False
+    return 0.0 if dtype.is_floating_point else 0

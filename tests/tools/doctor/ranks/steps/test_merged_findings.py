@@ -2,7 +2,7 @@
 
 import pytest
 
-from pretrain.report.rank_names import rank_names
+from pretrain.report.plain_text import rank_names
 from pretrain.tools.doctor.finding import Finding, Verdict
 from pretrain.tools.doctor.ranks.steps.merged_findings import as_value, merged
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from pretrain.report.rank_names import rank_names
+from pretrain.report.plain_text import rank_names
 from pretrain.tools.doctor.finding import Finding, Verdict
 from pretrain.tools.doctor.ranks.steps.link_times import ALL_REDUCE
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from pretrain.report.rank_names import rank_names
+from pretrain.report.plain_text import rank_names
 from pretrain.tools.doctor.finding import Finding, Verdict
 from pretrain.tools.doctor.ranks.steps.merged_findings import as_value, merged
 

@@ -1,0 +1,255 @@
+"""Finds the collective in which a rank's main thread waits, by its stack and the communication library's record."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+import threading
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pretrain.plugins.collective_record import BESIDE, NO_PEER, CalledCollective
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from types import FrameType
+
+
+PIPELINE = "PIPELINE_MODEL_PARALLEL_GROUP"
+"""megatron-core's description of the group whose neighbours are the stages before and after."""
+
+_WRITING = "checkpoint/writing/agreement.py"
+_DISTRIBUTED = "torch/distributed/"
+_LIBRARIES = ("torch/", "megatron/")
+_MESSAGES, _SCHEDULES = "pipeline_parallel/p2p_communication.py", "pipeline_parallel/schedules.py"
+_WAITS = ("wait(", "synchronize(", ".item()", ".tolist()", ".cpu()", ".to(", "run_backward(")
+"""What a line of Python holds that waits for a device, or for a collective that was called before. While the backward
+pass runs in autograd's own thread that thread's stack counts (`stacks`), if Python runs in it."""
+
+
+def awaited(
+    frames: Sequence[Frame],
+    called: Sequence[CalledCollective],
+    rank: int,
+    groups: Mapping[str, tuple[int, ...]],
+    *,
+    seconds: float,
+    since: float,
+) -> CalledCollective | None:
+    """Return the collective in which the main thread waits; None if it waits in none.
+
+    Args:
+        frames: of the main thread, the innermost first.
+        called: what the communication library knows, oldest first.
+        rank: of this process.
+        groups: members of this rank's process groups, by description.
+        seconds: since the main thread has last moved.
+        since: when that was, in seconds since the epoch: by the clock of `called`, at that moment. A clock that is set
+            afterwards changes nothing.
+    """
+    if not frames:
+        return None
+    writes = any(frame.file.endswith(_WRITING) for frame in frames)  # the thread that writes a checkpoint
+    pending = [each for each in called if each.pending and (each.group == BESIDE) == writes]
+    operation = _stage_message(frames)
+    if operation:
+        recorded = [each for each in pending if each.is_message]
+        return _message(operation, recorded, rank, groups.get(PIPELINE, ()), since)
+    if frames[0].file.startswith(_DISTRIBUTED):
+        return _named(pending[-1], frames[0]) if pending else None  # called last, and waited for at once
+    if pending and any(word in frames[0].source for word in _WAITS):
+        return pending[0]
+    return _of_full_queue(pending, seconds, since)
+
+
+def _of_full_queue(pending: Sequence[CalledCollective], seconds: float, since: float) -> CalledCollective | None:
+    """Return the collective that blocks a device whose queue is full: the main thread may stand at any line then.
+
+    It was called before the main thread came to a stop. While that moves, a device is behind it at all times.
+    """
+    oldest = next((each for each in pending if each.library not in {"gloo", ""}), None)
+    if oldest is None or seconds < _QUIET or oldest.called > since + _QUIET:
+        return None
+    return oldest
+
+
+_QUIET = 2.0
+"""Seconds."""
+
+
+def _message(
+    operation: str, recorded: Sequence[CalledCollective], rank: int, stages: tuple[int, ...], since: float
+) -> CalledCollective | None:
+    """Return the latest recorded message, with its other rank, which some libraries do not record."""
+    if not recorded:
+        return _unrecorded(operation, rank, stages, since)
+    latest = recorded[-1]
+    if latest.peer != NO_PEER:
+        return latest
+    told = _unrecorded(operation, rank, stages, since)
+    return latest if told is None else replace(told, shapes=latest.shapes, dtype=latest.dtype, called=latest.called)
+
+
+def _named(collective: CalledCollective, frame: Frame) -> CalledCollective:
+    return collective if collective.operation else replace(collective, operation=frame.function)
+
+
+def _stage_message(frames: Sequence[Frame]) -> str:
+    """Return megatron-core's name of the message between stages that the main thread waits for; "" if there is none."""
+    if not frames[0].file.startswith(_LIBRARIES):
+        return ""
+    if any(frame.file.endswith(_MESSAGES) for frame in frames):
+        return next((frame.function for frame in frames if frame.function in _PEERS), "")
+    if frames[0].file.endswith(_SCHEDULES) and "wait(" in frames[0].source:
+        return next((name for name in _HANDLES if name in frames[0].source), "")
+    return ""
+
+
+def _unrecorded(operation: str, rank: int, stages: tuple[int, ...], since: float) -> CalledCollective | None:
+    """Return a message that gloo, which records none, is busy with; it begins right after a movement."""
+    if rank not in stages:
+        return None
+    place = stages.index(rank) + (_PEERS | _HANDLES)[operation]
+    return replace(_MESSAGE, operation=operation, ranks=stages, peer=stages[place % len(stages)], called=since)
+
+
+_MESSAGE = CalledCollective(
+    operation="", library="", group=PIPELINE, ranks=(), number=0, is_message=True, pending=True, called=0.0
+)
+_PEERS = {
+    "recv_forward": -1,
+    "send_backward": -1,
+    "send_backward_recv_forward": -1,
+    "recv_backward": 1,
+    "send_forward": 1,
+    "send_forward_recv_backward": 1,
+    # The interleaved schedule sends to one side and takes from the other: it waits for what it takes.
+    "send_forward_recv_forward": -1,
+    "send_backward_recv_backward": 1,
+    "send_forward_backward_recv_forward_backward": -1,
+}
+"""megatron-core's calls between stages -> the stage that is waited for, by its distance."""
+_HANDLES = {"recv_prev": -1, "send_prev": -1, "recv_next": 1, "send_next": 1}
+"""Names of what its interleaved schedule waits for later -> the same."""
+
+
+_PATIENCE = 3.0
+
+
+class CalledCollectives:
+    """Reads a communication library's record in a thread, since the library may hang; one reading at a time."""
+
+    def __init__(self, recent: Callable[[], Sequence[CalledCollective]]) -> None:
+        """Take the function that reads it."""
+        self._recent = recent
+        self._lock = threading.Lock()
+        self._reading: _Reading | None = None
+
+    def latest(self) -> list[CalledCollective]:
+        """Return the latest collectives, oldest first; none if the library does not answer within seconds, or fails."""
+        with self._lock:
+            if self._reading is None or not self._reading.is_alive():
+                self._reading = _Reading(self._recent)
+                self._reading.start()
+            reading = self._reading
+        reading.join(_PATIENCE)
+        return sorted(reading.found, key=lambda each: each.called)
+
+
+class _Reading(threading.Thread):
+    """One reading of the record."""
+
+    def __init__(self, recent: Callable[[], Sequence[CalledCollective]]) -> None:
+        super().__init__(name="flight recorder", daemon=True)
+        self.found: Sequence[CalledCollective] = ()
+        self._recent = recent
+
+    def run(self) -> None:
+        """Read; the stacks of a rank are worth a report without it."""
+        with suppress(Exception):
+            self.found = self._recent()
+
+
+_MOST_FRAMES = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One call in a stack.
+
+    Attributes:
+        file: its path below the folder that Python imports from: "pretrain/data/prefetch.py".
+        line: number in the file.
+        function: name.
+        source: text of the line, of the innermost call alone.
+    """
+
+    file: str
+    line: int
+    function: str
+    source: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} {self.function}"
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """The stack of one thread, the innermost call first."""
+
+    thread: str
+    frames: tuple[Frame, ...]
+
+
+_FOREIGN = "a thread that Python did not start"
+_BACKWARD = "run_backward("
+"""In the line of the main thread while autograd works for it: in a thread of its own for each device but the CPU."""
+
+
+CHECKPOINT, _SAVES = "checkpoint", "checkpoint/writing/background.py"
+"""Thread that writes a checkpoint, and the file whose calls in the main thread wait for it."""
+
+
+def all_stacks() -> list[Stack]:
+    """Return the stacks of all other threads, that of the training first.
+
+    The training is in the main thread, or in the one that it waits for: autograd's, or that of a checkpoint.
+    """
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    main, own = threading.main_thread().ident, threading.get_ident()
+    frames = sys._current_frames()  # noqa: SLF001  the only way to see other threads
+    order = sorted((ident for ident in frames if ident != own), key=lambda ident: (ident != main, ident))
+    return training_first([Stack(names.get(ident, _FOREIGN), _frames(frames[ident])) for ident in order])
+
+
+def training_first(stacks: list[Stack]) -> list[Stack]:
+    """Return the stacks with those of threads that the main thread waits for before its own."""
+    if stacks and any(frame.file.endswith(_SAVES) for frame in stacks[0].frames):
+        return sorted(stacks, key=lambda stack: stack.thread != CHECKPOINT)
+    if not (stacks and stacks[0].frames and _BACKWARD in stacks[0].frames[0].source):
+        return stacks
+    autograd = [stack for stack in stacks[1:] if stack.thread == _FOREIGN or stack.thread.startswith("Dummy-")]
+    return [*autograd, *(stack for stack in stacks if stack not in autograd)]
+
+
+def _frames(innermost: FrameType) -> tuple[Frame, ...]:
+    found: list[Frame] = []
+    frame: FrameType | None = innermost
+    while frame is not None and len(found) < _MOST_FRAMES:
+        code, line = frame.f_code, frame.f_lineno or 0
+        source = "" if found else linecache.getline(code.co_filename, line).strip()
+        found.append(Frame(_short(code.co_filename), line, code.co_name, source))
+        frame = frame.f_back
+    return tuple(found)
+
+
+@lru_cache(maxsize=1024)
+def _short(file: str) -> str:
+    """Return a path below the longest folder of Python's search path that holds it."""
+    folders = [folder for folder in sys.path if folder and file.startswith(folder.rstrip("/") + "/")]
+    if not folders:
+        return Path(file).name
+    return file[len(max(folders, key=len).rstrip("/")) + 1 :]

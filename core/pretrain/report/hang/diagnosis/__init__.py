@@ -1,1 +1,0 @@
-"""A report: why ranks do not get on, in words."""

@@ -1,1 +1,0 @@
-"""Plan as one HTML page: `pretrain plan --html`."""

@@ -1,0 +1,324 @@
+"""Per-layer costs from which any layout's memory and work are summed: differences between traces of small models."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING
+
+from pretrain.model.requests import compute_dtype
+from pretrain.recipe.layout import Layout
+from pretrain.recipe.sections.engine.engine import EngineSection
+from pretrain.recipe.sections.recompute import RecomputeSection
+from pretrain.tools.plan.trace.stage_tracing import TraceSubject, in_processes, trace_subject
+from pretrain.tools.plan.trace.trace_summary import of_step
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pretrain.recipe import Recipe
+    from pretrain.tools.plan.device import PlanDevice
+    from pretrain.tools.plan.stage_plan import Message, Operation
+    from pretrain.tools.plan.trace.rank_trace import RankTrace
+    from pretrain.tools.plan.trace.storages import StepPlace
+
+Key = tuple[int, bool]
+"""Tensor-parallel size, and whether there is sequence parallelism."""
+_SHAPES = ((1, 1), (2, 1), (1, 2))
+"""Layers and samples of the traced models."""
+_ATTENTION = "core_attention"
+"""Module of megatron-core between the attention's projections, whose forward pass selective recompute repeats."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelPiece:
+    """Work of a part of the model for one micro-batch of one sample, and of its update.
+
+    Attributes:
+        parameters: of this rank.
+        forward: operations of the forward pass.
+        attention: those of them between the attention's projections, which selective recompute repeats.
+        backward: operations of the backward pass, without recompute.
+        fixed: those of both passes whose size does not depend on the samples, such as sums of weights' gradients.
+        update: operations of the optimizer.
+        sent_forward: messages of the forward pass.
+        sent_backward: messages of the backward pass.
+        kept: bytes that the forward pass leaves for the backward pass.
+        kept_by_attention: those of them that selective recompute does not keep.
+    """
+
+    parameters: int = 0
+    forward: Counter[Operation] = field(default_factory=Counter)
+    attention: Counter[Operation] = field(default_factory=Counter)
+    backward: Counter[Operation] = field(default_factory=Counter)
+    fixed: frozenset[Operation] = frozenset()
+    update: Counter[Operation] = field(default_factory=Counter)
+    sent_forward: Counter[Message] = field(default_factory=Counter)
+    sent_backward: Counter[Message] = field(default_factory=Counter)
+    kept: int = 0
+    kept_by_attention: int = 0
+
+    def __sub__(self, other: ModelPiece) -> ModelPiece:
+        return ModelPiece(**{each.name: getattr(self, each.name) - getattr(other, each.name) for each in fields(self)})
+
+
+@dataclass(frozen=True, slots=True)
+class Passing:
+    """Temporary bytes of a pass.
+
+    Attributes:
+        first: with a micro-batch of one sample: some, such as the gradient of a weight, are there whatever its size.
+        next: of every further sample.
+    """
+
+    first: int
+    next: int
+
+    def bytes(self, samples: int) -> int:
+        """Return the bytes for a micro-batch."""
+        return self.first + (samples - 1) * self.next
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pieces:
+    """Pieces for one tensor-parallel size, with or without sequence parallelism.
+
+    Attributes:
+        layer: a transformer layer.
+        embedding: what the first stage has besides.
+        head: what the last stage has besides: norm, output layer, loss.
+        tied: parameters of the output layer that are the embedding's, of which the last of several stages has a copy.
+        passing_in_layer: what a layer's backward pass takes beyond what is kept.
+        passing_in_head: what the loss and its backward pass take beyond what is kept.
+        entering: bytes of a layer's input.
+    """
+
+    layer: ModelPiece
+    embedding: ModelPiece
+    head: ModelPiece
+    tied: int
+    passing_in_layer: Passing
+    passing_in_head: Passing
+    entering: int
+
+
+def trace_pieces(recipe: Recipe, device: PlanDevice, vocab_size: int, keys: Iterable[Key]) -> dict[Key, Pieces]:
+    """Trace the pieces for each tensor-parallel size, with and without sequence parallelism.
+
+    Traced are a layer, two layers, and a layer with two samples, on as many processes as there are cores.
+
+    Raises:
+        PretrainError: an engine cannot be built: no allowed kernel, a broken plugin.
+    """
+    wanted = sorted(keys)
+    shapes = [(key, *shape) for key in wanted for shape in _SHAPES]
+    subjects = [_subject(recipe, device, vocab_size, *shape) for shape in shapes]
+    traced = dict(zip(shapes, in_processes(_trace, subjects), strict=True))
+    return {key: _pieces(recipe, key, *(traced[key, *shape] for shape in _SHAPES)) for key in wanted}
+
+
+def small_model(recipe: Recipe, key: Key, layers: int, samples: int) -> Recipe:
+    """Return a recipe of a few of the layers on tensor-parallel ranks alone, without recompute."""
+    tensor, with_sequence = key
+    parallel = {
+        "tensor_model_parallel_size": tensor,
+        "sequence_parallel": with_sequence,
+        "use_distributed_optimizer": False,
+        "overlap_grad_reduce": False,
+        "overlap_param_gather": False,
+        **one_stage(),
+    }
+    train = {"micro_batch_size": samples, "global_batch_size": samples, "rampup_batch_size": None}
+    return recipe.model_copy(
+        update={
+            "model": recipe.model.model_copy(update={"num_layers": layers}),
+            "parallel": recipe.parallel.model_copy(update=parallel),
+            "train": recipe.train.model_copy(update=train),
+            "recompute": RecomputeSection(),
+            "engine": EngineSection(),
+        }
+    )
+
+
+def one_stage() -> dict[str, int | None]:
+    """Return the keys of section parallel for a pipeline of one stage."""
+    return {
+        "pipeline_model_parallel_size": 1,
+        "virtual_pipeline_model_parallel_size": None,
+        "num_layers_in_first_pipeline_stage": None,
+        "num_layers_in_last_pipeline_stage": None,
+        "pipeline_layers": None,
+        "overlap_p2p_comm": None,
+    }
+
+
+def _subject(recipe: Recipe, device: PlanDevice, vocab_size: int, key: Key, layers: int, samples: int) -> TraceSubject:
+    layout = Layout(
+        world_size=key[0],
+        tensor_model_parallel_size=key[0],
+        pipeline_model_parallel_size=1,
+        data_parallel_size=1,
+        virtual_pipeline_model_parallel_size=None,
+        layers_of_chunks=(layers,),
+        micro_batch_size=samples,
+    )
+    small = small_model(recipe, key, layers, samples)
+    return TraceSubject.on(device, small, layout, vocab_size)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _SmallModel:
+    """Second step of a small model on one stage with one micro-batch.
+
+    Attributes:
+        embedding: its part.
+        layers: theirs, with the backward pass and the update of the whole model.
+        head: its part.
+        passing_in_layers: bytes beyond what is kept at the peak of the first layer's backward pass.
+        passing_in_head: the same before the backward pass of any layer ends.
+    """
+
+    embedding: ModelPiece
+    layers: ModelPiece
+    head: ModelPiece
+    passing_in_layers: int
+    passing_in_head: int
+
+
+def _trace(subject: TraceSubject) -> _SmallModel:
+    trace = trace_subject(subject, rank=0, micro_batches=(1, 1), name="a layer")
+    operations, messages, last = trace.work.operations, trace.work.messages, len(trace.steps)
+    activations = _Activations(trace)
+
+    def piece(region: str) -> ModelPiece:
+        def is_here(place: StepPlace) -> bool:
+            return place.is_forward and _region(place.module) == region
+
+        return ModelPiece(
+            parameters=sum(count for name, count in trace.parameters.items() if _region(name) == region),
+            forward=of_step(operations, last, is_here),
+            attention=of_step(operations, last, lambda place: is_here(place) and _ATTENTION in place.module),
+            sent_forward=of_step(messages, last, is_here),
+            kept=activations.kept(region),
+        )
+
+    def is_backward(place: StepPlace) -> bool:
+        return place.is_in_pass and place.is_backward
+
+    embedding, head = piece("embedding"), piece("head")
+    layers = replace(
+        piece("layers"),
+        backward=of_step(operations, last, is_backward),
+        update=of_step(operations, last, lambda place: not place.is_in_pass),
+        sent_backward=of_step(messages, last, is_backward),
+        kept_by_attention=activations.kept("layers", _ATTENTION),
+    )
+    kept = layers.kept + embedding.kept
+    in_layers, in_head = activations.peak_in_first_layer() - kept, activations.peak_before_layers() - kept
+    return _SmallModel(
+        embedding=embedding,
+        layers=layers,
+        head=head,
+        passing_in_layers=max(0, in_layers),
+        passing_in_head=max(0, in_head),
+    )
+
+
+def _region(module: str) -> str:
+    if module.startswith("embedding"):
+        return "embedding"
+    return "layers" if module.startswith("decoder.layers.") else "head"
+
+
+class _Activations:
+    """Activations of a trace's last step: what forward and backward pass allocate and free again."""
+
+    def __init__(self, trace: RankTrace) -> None:
+        begin, self._updated, _ = trace.steps[-1]
+        self._blocks = [
+            block
+            for number, block in enumerate(trace.blocks)
+            if block.born >= begin
+            and not block.on_host
+            and block.place.phase == "forward-backward"
+            and (block.died or self._updated) <= self._updated
+            and number not in trace.gradients
+        ]
+        turn = min((block.born for block in self._blocks if block.place.is_backward), default=self._updated)
+        self._kept = [block for block in self._blocks if block.born < turn <= (block.died or self._updated)]
+
+    def kept(self, region: str, part: str = "") -> int:
+        """Return the bytes that the forward pass of a region, or of its modules of a name, leaves for the backward."""
+        modules = ((block.place.module, block.size) for block in self._kept)
+        return sum(size for module, size in modules if _region(module) == region and part in module)
+
+    def peak_before_layers(self) -> int:
+        """Return the peak in bytes until the last layer's backward pass frees what it was kept for."""
+        return self._peak(0, min(min(deaths) for deaths in self._deaths()))
+
+    def peak_in_first_layer(self) -> int:
+        """Return the peak in bytes of the first layer's backward pass, from its first to its last release."""
+        last = max(self._deaths(), key=max)
+        return self._peak(min(last), max(last))
+
+    def _deaths(self) -> list[list[int]]:
+        """Return when each layer's kept blocks are freed, in its backward pass."""
+        found: dict[str, list[int]] = defaultdict(list)
+        for block in self._kept:
+            if _region(block.place.module) == "layers" and block.died is not None:
+                found[block.place.module.split(".")[2]].append(block.died)
+        return list(found.values())
+
+    def _peak(self, begin: int, end: int) -> int:
+        changes = [(block.born, block.size) for block in self._blocks]
+        changes += [(block.died, -block.size) for block in self._blocks if block.died is not None]
+        now = peak = 0
+        for time, change in sorted(changes):
+            if time > end:
+                break
+            now += change
+            if time >= begin:
+                peak = max(peak, now)
+        return peak
+
+
+def _pieces(recipe: Recipe, key: Key, one: _SmallModel, two: _SmallModel, two_samples: _SmallModel) -> Pieces:
+    model, size = recipe.model, compute_dtype(recipe).itemsize
+    tensor, with_sequence = key
+    context = model.seq_length * model.num_attention_heads * model.head_size * size // tensor
+    layer = _layer(one, two, two_samples, context)
+    # The head has all of the ends' backward pass, of which the embedding's share is small.
+    rest = one.layers - layer
+    return Pieces(
+        layer=layer,
+        embedding=one.embedding,
+        head=replace(one.head, backward=rest.backward, update=rest.update, sent_backward=rest.sent_backward),
+        tied=0 if model.untie_embeddings_and_output_weights else _rows(recipe, one.embedding),
+        passing_in_layer=_passing(one.passing_in_layers, two_samples.passing_in_layers),
+        passing_in_head=_passing(one.passing_in_head, two_samples.passing_in_head),
+        entering=model.seq_length * model.hidden_size * size // (tensor if with_sequence else 1),
+    )
+
+
+def _passing(with_one: int, with_two: int) -> Passing:
+    return Passing(with_one, max(0, with_two - with_one))
+
+
+def _layer(one: _SmallModel, two: _SmallModel, two_samples: _SmallModel, context: int) -> ModelPiece:
+    """Return a layer; `context` are the bytes of the attention's output, which the projection after it keeps anyway."""
+    layer = two.layers - one.layers
+    also = {*two_samples.layers.forward, *two_samples.layers.backward}
+    both = (*layer.forward, *layer.backward)
+    return replace(
+        layer,
+        fixed=frozenset(operation for operation in both if operation in also and not operation.flops),
+        kept_by_attention=max(0, layer.kept_by_attention - context),
+    )
+
+
+def _rows(recipe: Recipe, embedding: ModelPiece) -> int:
+    """Return the parameters of the embedding of words alone."""
+    model = recipe.model
+    positions = model.max_position_embeddings if model.position_embedding_type == "learned_absolute" else 0
+    norm = 2 if model.embedding_layernorm else 0
+    return embedding.parameters - (positions + norm) * model.hidden_size

@@ -1,0 +1,148 @@
+"""Words and numbers of a plan: assumptions, the step's time, units."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from pretrain.tools.plan.step_time import Range
+
+if TYPE_CHECKING:
+    from pretrain.tools.plan.device import PlanDevice
+    from pretrain.tools.plan.plan import Plan
+    from pretrain.tools.plan.step_time import StepTime
+
+
+def assumptions(plan: Plan) -> list[str]:
+    """Return the lines about memory, then those about time."""
+    return [*_of_memory(plan), *(() if plan.time is None else _of_time(plan.device, plan.time))]
+
+
+def _of_memory(plan: Plan) -> list[str]:
+    lines = ["reserve: what torch's caching allocator holds beyond the tensors, replayed block by block"]
+    if plan.device.backend_name == "cpu":
+        return [*lines, "all ranks share this machine; each has an equal part of its memory"]
+    groups = plan.stages[0].parts.get("process groups", 0)
+    if groups:
+        context = gib(plan.device.figures.context_memory or 0)
+        lines.append(
+            f"process groups: {gib(groups)} GiB, of which {context} GiB are the process's context on the device"
+        )
+    else:
+        lines.append("process groups, and what a process takes before its first tensor: unknown, counted as 0")
+    return [*lines, "no other program uses the devices"]
+
+
+def figures_text(device: PlanDevice) -> str:
+    """Return the figures behind the time, with the source of each that is not the backend's."""
+    figures, tera = device.figures, device.peak_flops and device.peak_flops / 1e12
+    values = {
+        "peak_flops": "matmuls " + ("not known" if tera is None else f"{figure(tera)} TFLOP/s"),
+        "memory_bandwidth": f"memory {_speed(figures.memory_bandwidth)}",
+        "link_bandwidth": f"inside a node {_speed(figures.link_bandwidth)}",
+        "node_bandwidth": f"between nodes {_speed(figures.node_bandwidth)}",
+        "devices_per_node": f"{figures.devices_per_node} device{'s' * (figures.devices_per_node != 1)} a node",
+    }
+    sourced = [text + (f" ({device.sources[name]})" if name in device.sources else "") for name, text in values.items()]
+    return f"figures of a device, by the table of backend {device.backend_name}: {', '.join(sourced)}"
+
+
+def _speed(bandwidth: float | None) -> str:
+    return "not known" if bandwidth is None else f"{figure(bandwidth / 1e9)} GB/s"
+
+
+def _of_time(device: PlanDevice, time: StepTime) -> list[str]:
+    shares = [
+        f"{name} {span(Range(100 * getattr(time.worst, key), 100 * getattr(time.best, key)))} %"
+        for name, key in (("matmuls", "matmul"), ("memory", "memory"), ("links", "links"))
+    ]
+    who = "trainings reach"
+    if time.measured_in:
+        who = f"{time.measured_in} reached, scaled by one factor"
+    return [
+        figures_text(device),
+        f"share of these figures that {who}: {', '.join(shares)}",
+        *(f"not counted: {line}" for line in time.left_out),
+    ]
+
+
+UNITS = {"days": 1, "hours": 24, "minutes": 24 * 60, "seconds": 24 * 3600}
+"""Units of a training's length, in a day."""
+UNKNOWN = "step time: unknown, because the device's peak FLOP/s or its memory's bandwidth is unknown"
+
+
+def time_lines(time: StepTime | None) -> list[str]:
+    """Return the step's time, the speed, and the whole training's time where the recipe says its length."""
+    if time is None:
+        return [UNKNOWN]
+    shares = (("bubble", time.bubble), ("communication", time.communication), ("update", time.update))
+    parts = ", ".join(f"{name} {100 * share:.1f} %" for name, share in shares)
+    flops = f"{span(time.flops_per_second, 1e-12)} model TFLOP/s, {span(time.peak_share, 100)} % of the peak"
+    lines = [
+        f"step: {span(time.seconds)} s ({parts})",
+        *time.unknown_links,
+        f"speed of a device: {span(time.tokens_per_second)} tokens/s, {flops}",
+    ]
+    if time.days is not None and time.device_hours is not None and time.tokens:
+        length = f"{_length(time.days)}, {span(time.device_hours)} device-hours"
+        lines.append(f"training: {count(time.tokens)} tokens in {length}")
+    return lines
+
+
+def _length(days: Range) -> str:
+    """Return the length in the largest unit in which it is at least one."""
+    unit = next((unit for unit, parts in UNITS.items() if days.low * parts >= 1), "seconds")
+    return f"{span(days, UNITS[unit])} {unit}"
+
+
+GIB = 2**30
+MIB = 2**20
+DIGITS = 3
+"""Significant digits of an estimate."""
+
+
+def gib(size: float, decimals: int | None = None) -> str:
+    """Return bytes in GiB, without the unit: "47.3", "0.420"; by default with the decimals of the size itself."""
+    if decimals is None:
+        decimals = decimals_of(size) if size else 0
+    return f"{size / GIB:.{decimals}f}"
+
+
+def decimals_of(size: float) -> int:
+    """Return the decimals with which a size in GiB has about three digits."""
+    return 1 if size >= 10 * GIB else 2 if size >= GIB else 3
+
+
+def count(value: float) -> str:
+    """Return a large number: "2.8 G", "604 M", "12288"."""
+    for size, suffix in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
+        if value >= size:
+            return f"{value / size:.3g} {suffix}"
+    return f"{value:.0f}"
+
+
+def figure(value: float) -> str:
+    """Return a number with `DIGITS` significant digits and no exponent: "63,400", "4.51", "0.00712"."""
+    if value == 0:
+        return "0"
+    decimals = DIGITS - 1 - math.floor(math.log10(abs(value)))
+    rounded = round(value, decimals)
+    return f"{rounded:,.{max(0, decimals)}f}"
+
+
+def span(values: Range, scale: float = 1.0) -> str:
+    """Return a range: "38.1 to 61.4"; one number if both ends read the same.
+
+    Args:
+        values: what is estimated.
+        scale: factor of both ends, 100 for a percentage.
+    """
+    low, high = figure(values.low * scale), figure(values.high * scale)
+    return low if low == high else f"{low} to {high}"
+
+
+def size_text(size: int | None) -> str:
+    """Return a device's memory: "80 GiB", "79.3 GiB", "memory not known"."""
+    if size is None:
+        return "memory not known"
+    return f"{size // GIB} GiB" if size % GIB == 0 else f"{gib(size)} GiB"
