@@ -215,7 +215,7 @@ def _flush(*paths: Path) -> None:
     """Flush files and folders to the disk before anything relies on them.
 
     Of the folder of checkpoints only the folder itself: opening and closing the run's lock in it
-    (launch/run_directory/lock.py) would release it.
+    (launch/run_lock.py) would release it.
     """
     for path in paths:
         descriptor = os.open(path, os.O_RDONLY)

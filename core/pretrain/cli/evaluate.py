@@ -55,9 +55,9 @@ def command(
     The losses are those that the training prints, from the same samples, kernels and layout; without an optimizer in
     memory, and without ZeRO. Only losses go to standard output, and only indices of the data are written.
     """
-    from pretrain.launch.forward_job import EVALUATE, ForwardJob  # noqa: PLC0415  --help needs none of these
-    from pretrain.launch.rank_placement import make_placement  # noqa: PLC0415
-    from pretrain.launch.run_directory.of_checkpoint import RECIPE, checkpoints_of, is_run  # noqa: PLC0415
+    from pretrain.launch.job import EVALUATE, ForwardJob  # noqa: PLC0415  --help needs none of these
+    from pretrain.launch.placement import make_placement  # noqa: PLC0415
+    from pretrain.launch.run_directory import RECIPE, checkpoints_of, is_run  # noqa: PLC0415
     from pretrain.recipe import load_recipe  # noqa: PLC0415
 
     counts = RankCounts(nproc=nproc, nnodes=nnodes, rdzv=rdzv, node_rank=node_rank)

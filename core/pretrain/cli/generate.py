@@ -11,7 +11,7 @@ from pretrain.cli.options import LocalPath
 from pretrain.cli.run import start_ranks
 from pretrain.errors import CheckpointError
 from pretrain.launch.nodes.nodes import Nodes
-from pretrain.launch.schedulers.detection import current_world
+from pretrain.launch.schedulers import current_world
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -99,9 +99,9 @@ def command(
     It runs in the layout of the recipe, on tensor x pipeline ranks, with the training's kernels. The text goes to
     standard output as it comes, everything else to standard error. The model sees the last model.seq_length tokens.
     """
-    from pretrain.launch.forward_job import GENERATE, ForwardJob  # noqa: PLC0415  --help needs none of these
-    from pretrain.launch.rank_placement import make_placement  # noqa: PLC0415
-    from pretrain.launch.run_directory.of_checkpoint import checkpoints_of  # noqa: PLC0415
+    from pretrain.launch.job import GENERATE, ForwardJob  # noqa: PLC0415  --help needs none of these
+    from pretrain.launch.placement import make_placement  # noqa: PLC0415
+    from pretrain.launch.run_directory import checkpoints_of  # noqa: PLC0415
     from pretrain.recipe import load_recipe  # noqa: PLC0415
 
     world = current_world()
@@ -130,7 +130,7 @@ def command(
 
 
 def _recipe_of(source: Path) -> Path:
-    from pretrain.launch.run_directory.of_checkpoint import recipe_of  # noqa: PLC0415  as above
+    from pretrain.launch.run_directory import recipe_of  # noqa: PLC0415  as above
 
     found = recipe_of(source) if source.is_dir() else None
     if found is None:

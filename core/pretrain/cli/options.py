@@ -64,6 +64,14 @@ def _flag_of_run(flag: str, values: list[str]) -> str:
     return foreign_names().flag_of_run(flag, values)
 
 
+_ONE_PROCESS_A_NODE = "pretrain run RECIPE --nproc RANKS --nnodes NODES"
+_LAUNCHERS = {
+    "slurm": f"it was removed; use srun --ntasks-per-node=1 {_ONE_PROCESS_A_NODE}",
+    "openmpi": f"it was removed; use mpirun -npernode 1 -x MASTER_ADDR=HOST {_ONE_PROCESS_A_NODE}",
+}
+"""Answers to values that --launcher had, with which `pretrain` called srun or mpirun itself."""
+
+
 class RunCommand(_TranslatingCommand):
     """`pretrain run`, which knows the flags of Megatron-LM, Megatron-DeepSpeed and GPT-NeoX."""
 
@@ -75,6 +83,8 @@ class RunCommand(_TranslatingCommand):
         """Return the equivalent of a training flag, or of one that this command had."""
         if flag == "--auto-resume":
             return "it is --resume auto now."
+        if flag == "--launcher":
+            return _LAUNCHERS.get(values[0] if values else "", "leave it out: --hostfile starts the nodes by pdsh.")
         return _flag_of_run(flag, values)
 
 

@@ -199,7 +199,7 @@ def test_under_torchrun_the_report_is_on_the_output(tmp_path, tokens):
     script.write_text(
         "import sys\n"
         "from pretrain.launch.job import Job\n"
-        "from pretrain.launch.schedulers.detection import current_world\n"
+        "from pretrain.launch.schedulers import current_world\n"
         "Job.from_json(sys.argv[1]).run(current_world())\n"
     )
     job = Job(

@@ -15,11 +15,11 @@ import click
 from pretrain.cli.run import start_ranks
 from pretrain.errors import RunError
 from pretrain.exit_codes import ExitCode
-from pretrain.launch.forward_job import ForwardJob
+from pretrain.launch.job import ForwardJob
 from pretrain.launch.nodes.nodes import Nodes
+from pretrain.launch.placement import make_placement
 from pretrain.launch.processes.failure import CRASH
-from pretrain.launch.processes.stop_signals import stop_signals_exit
-from pretrain.launch.rank_placement import make_placement
+from pretrain.launch.processes.signals import stop_signals_exit
 from pretrain.plugins.host.discovery import find_backend
 from pretrain.plugins.host.manager import load_alone
 from pretrain.plugins.host.members import require_device

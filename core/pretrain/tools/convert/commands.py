@@ -304,7 +304,7 @@ def convert_command(
 def _of_run(source: Path) -> tuple[Path, ...]:
     """Return the files of the tokenizer that the recipe of a run of ours names, if they are there."""
     from pretrain.checkpoint.sharded_format import COMMON  # noqa: PLC0415  it imports torch
-    from pretrain.launch.run_directory.of_checkpoint import recipe_of  # noqa: PLC0415
+    from pretrain.launch.run_directory import recipe_of  # noqa: PLC0415
     from pretrain.recipe import load_recipe  # noqa: PLC0415
     from pretrain.tools.convert.summary import one_checkpoint  # noqa: PLC0415
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pretrain.checkpoint.checksums import Share, are_there, damage_in_share
 from pretrain.checkpoint.starting_checkpoint import starting_directory
 from pretrain.errors import DataError, PretrainError
-from pretrain.launch.run_directory.start_checks import CHECKS
+from pretrain.launch.start_checks import CHECKS
 from pretrain.model.requests import compute_dtype
 from pretrain.plugins.backend import Available
 from pretrain.plugins.host.members import availability, environment, require_module, take_device
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from pretrain.launch.run_directory.start_checks import Start
+    from pretrain.launch.start_checks import Start
     from pretrain.launch.world import World
     from pretrain.plugins.host.manager import Plugins
     from pretrain.recipe import Recipe

@@ -16,7 +16,7 @@ from pretrain.atomic_files import existing_folder
 from pretrain.data.tokenizers import load_tokenizer
 from pretrain.engine.optimizers.choice import state_bytes
 from pretrain.errors import DataError
-from pretrain.launch.run_directory.directory import RUNS
+from pretrain.launch.run_directory import RUNS
 from pretrain.report.flops import parameter_count
 from pretrain.tools.doctor.finding import Finding, Verdict
 from pretrain.tools.doctor.ranks.step import ExaminationStep, taking_part
@@ -24,7 +24,7 @@ from pretrain.tools.doctor.ranks.step import ExaminationStep, taking_part
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from pretrain.launch.run_directory.start_checks import Start
+    from pretrain.launch.start_checks import Start
     from pretrain.recipe import Recipe
     from pretrain.tools.doctor.ranks.status_board import StatusBoard
     from pretrain.tools.doctor.ranks.step import Answers

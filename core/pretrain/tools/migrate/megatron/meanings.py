@@ -113,6 +113,7 @@ def is_listed(name: str) -> bool:
 
 _RANKS = "pretrain starts and joins its ranks by itself; under torchrun it is torchrun's"
 _HOSTS = "the hostfile has the nodes of the run, and no others"
+_PDSH = "--hostfile starts the nodes by pdsh; srun and mpirun start one process on each node with --nnodes"
 _SLURM = "it belongs to srun, under which each rank can call pretrain run"
 
 LAUNCHERS: Mapping[str, Meaning] = MappingProxyType(
@@ -123,7 +124,7 @@ LAUNCHERS: Mapping[str, Meaning] = MappingProxyType(
         **alike(Launched("--rdzv HOST:PORT"), "master_addr master_port rdzv_endpoint"),
         "node_rank": Launched("--node-rank"),
         "hostfile": Launched("--hostfile"),
-        "launcher": Launched("--launcher"),
+        "launcher": NoEffect(_PDSH),
         **alike(
             NoEffect(_RANKS),
             """local_rank rdzv_backend rdzv_id rdzv_conf max_restarts monitor_interval start_method tee redirects
