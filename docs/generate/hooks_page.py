@@ -88,7 +88,7 @@ def _hook(hook: str) -> Iterator[str]:
         yield "`Backend.recent_collectives` returns:"
         yield _code(_source(collective_record.CalledCollective))
         return
-    yield "RuntimeValue with:"
+    yield "Asked with:"
     yield _code(_source(request))
     yield "The kernel that `build` returns:"
     yield _code("\n\n\n".join(_source(kind) for kind in _kernel_types(request.operation)))

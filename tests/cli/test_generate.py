@@ -126,4 +126,4 @@ def test_mistakes_are_errors_of_two_lines(run_dir, tmp_path, capfd):
         assert message in err
         assert len(err.splitlines()) == 2, err
     assert call("generate", tmp_path, "--prompt", "a", "--recipe", run_dir / "recipe.yml") == 2
-    assert "holds no checkpoint of a known format" in capfd.readouterr().err
+    assert "has no checkpoint of a known format" in capfd.readouterr().err

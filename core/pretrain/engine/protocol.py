@@ -144,7 +144,7 @@ class Engine(ForwardEngine, Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineParts:
-    """EngineParts of an engine, in a world whose parallel groups exist.
+    """Parts of an engine, in a world whose parallel groups exist.
 
     Attributes:
         recipe: what is trained.

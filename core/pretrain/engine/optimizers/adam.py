@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pretrain.engine.optimizers.host_adam import counted, host_adam
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -52,6 +50,8 @@ class AdamOptimizer:
         self, recipe: Recipe, kernels: OptimizerKernels, notify: Callable[[str], None], *, planned: bool
     ) -> Callable[[list[dict[str, Any]]], Any]:
         """Return the negotiated Adam, or that of the host where the state is kept there."""
+        from pretrain.engine.optimizers.host_adam import counted, host_adam  # noqa: PLC0415  it imports torch
+
         is_on_host = recipe.engine.zero.offload_optimizer.device != "none"
         adam: Any = host_adam(recipe, notify, planned=planned) if is_on_host else counted(kernels.adam)
         return partial(adam, **self.arguments(recipe.optimizer))
