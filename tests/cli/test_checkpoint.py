@@ -54,5 +54,5 @@ def test_the_same_as_json(call, tmp_path):
 def test_what_is_no_checkpoint_is_an_error_of_two_lines(call, tmp_path):
     code, out, err = call("inspect", tmp_path)
     assert (code, out) == (2, "")
-    assert err.startswith(f"{tmp_path} holds no checkpoint of a known format.")
+    assert err.startswith(f"{tmp_path} has no checkpoint of a known format.")
     assert len(err.splitlines()) == 2
