@@ -62,7 +62,7 @@ def hang(tmp_path, tokens, fault, overrides=(), *, backend="cpu", nproc=2, timeo
     )
     environment = {**os.environ, "PYTHONPATH": str(HERE), "FAULT": fault, "OMP_NUM_THREADS": "1", **(variables or {})}
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(LAUNCHER), job.to_json(), str(nproc)],
+        [sys.executable, "-W", "ignore", str(LAUNCHER), "ranks", job.to_json(), str(nproc)],
         env=environment,
         cwd=tmp_path,
         capture_output=True,
