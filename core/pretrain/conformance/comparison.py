@@ -119,10 +119,11 @@ def forward_backward(
         leaves[name].main_grad = torch.zeros_like(leaves[name], dtype=dtype)
         leaves[name].grad_added_to_main_grad = False
     copied = {name: (is_guarded and name not in (main_grads or ())) or name in OVERWRITABLE for name in leaves}
-    given = {name: leaf.clone() if copied[name] else leaf for name, leaf in leaves.items()}
     watch = NoSynchronization if is_watched else nullcontext
-    with torch.enable_grad(), watch():
-        output = function(**given, **(constants or {}))
+    with torch.enable_grad():  # off inside of another backward pass, from which `align` calls this
+        given = {name: leaf.clone() if copied[name] else leaf for name, leaf in leaves.items()}
+        with watch():
+            output = function(**given, **(constants or {}))
     kept = output.detach().clone()
     if not output.requires_grad:
         return {"output": kept}

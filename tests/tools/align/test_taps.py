@@ -5,6 +5,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from pretrain.conformance.comparison import oracle
+from pretrain.conformance.example_calls import example_call
+from pretrain.conformance.examples import cross_entropy
 from pretrain.plugins.requests import NormRequest
 from pretrain.tools.align.recording.call_check import CallCheck
 from pretrain.tools.align.recording.folder import ModulePlace, Visit
@@ -54,3 +57,18 @@ def test_a_gradient_that_overflows_whatever_the_kernel_is_no_mistake():
 @pytest.mark.parametrize("number", [torch.nan, torch.inf])
 def test_one_that_only_this_kernel_makes_is(number):
     assert errors(received=1.0, made=number)["gradient of x"][0] == torch.inf
+
+
+def test_a_check_inside_a_backward_pass_has_the_gradient_of_logits_that_a_kernel_may_overwrite():
+    request = cross_entropy(torch.bfloat16)
+    call = example_call(request, 7)
+    logits = call.inputs["logits"].requires_grad_()
+    check = CallCheck(request, {"logits": logits, **call.constants})
+    output = oracle(request, torch.bfloat16)(logits=logits.clone(), **call.constants)
+    received = torch.ones_like(output)
+    check.output(output)
+    check.output_gradient(received)
+    (right,) = torch.autograd.grad(output, logits, received)
+    with torch.no_grad():
+        error, explained = check.errors({"logits": 1.03 * right})["gradient of logits"]
+    assert error > explained
